@@ -1,0 +1,68 @@
+"""The types that every module shares.
+
+Axis letters in shapes: G runs of a grid, M clients, N examples a client, B examples
+a batch, K clusters, D latent features, P examples in the pool, R rounds.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+
+PRNGKey = Key[Array, ""]
+PyTree = Any
+Scalar = float | Float[Array, ""]
+"""A hyper-parameter that may be swept: a Python float or a traced scalar."""
+
+
+class Federation(NamedTuple):
+    """All that an algorithm ever sees of the data; labels are not in it."""
+
+    pool: Shaped[Array, "P *F"]
+    """Examples, stored once and shared by the whole grid; images stay uint8."""
+    indices: Int[Array, "*G M N"]
+    """Rows of the pool that each client holds; a short client repeats its own."""
+    mask: Bool[Array, "*G M N"]
+    """True at a client's own examples, False where one of them is repeated."""
+    present: Bool[Array, "*G R M"]
+    """Who answers in each round; the last row stands for all further rounds."""
+    local_clusters: Int[Array, "*G M"]
+    """How many clusters each client looks for, where a method needs it."""
+
+
+class Network(NamedTuple):
+    """A neural network as a pair of pure functions.
+
+    `init(key, x) -> variables` and `apply(variables, x, *, train, mask=None) ->
+    (outputs, variables)`, where x is [B, *F] and `mask` [B] marks the examples that
+    count in batch statistics. `variables` holds parameters and batch statistics.
+    """
+
+    init: Callable[..., PyTree]
+    apply: Callable[..., tuple[Any, PyTree]]
+
+
+class Stage(NamedTuple):
+    """One phase of a paper's algorithm box."""
+
+    name: str
+    begin: Callable[[PRNGKey, Any, Federation], Any]
+    """(key, state, federation) -> the state of this stage."""
+    round: Callable[[PRNGKey, Any, Federation], tuple[Any, dict[str, Array]]]
+    """(key, state, federation) -> (state, metrics); pure, jittable, vmappable."""
+    num_rounds: int
+    """An upper bound where the stage can end early."""
+    done: Callable[[Any], Bool[Array, ""]]
+    """(state) -> whether this run has finished the stage."""
+
+
+class FederatedClustering(NamedTuple):
+    """A federated clustering method, as built by one of `fcjax.algorithms`."""
+
+    init: Callable[[PRNGKey, Federation], Any]
+    """(key, federation) -> state, clients stacked on its leading axes."""
+    stages: tuple[Stage, ...]
+    embed: Callable[[Any, Federation], Float[Array, "M N D"]]
+    """(state, federation) -> the latent representation of every example."""
+    assign: Callable[[Any, Federation], Int[Array, "M N"]]
+    """(state, federation) -> the cluster of every example."""
