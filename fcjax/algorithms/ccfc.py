@@ -1,0 +1,321 @@
+"""Cluster-contrastive federated clustering.
+
+CCFC: Bridging Federated Clustering and Contrastive Learning
+    Jing Liu, Jie Yan, Zhong-Yuan Zhang. 2024. https://arxiv.org/abs/2401.06634
+    Authors' code: https://github.com/Jarvisyan/CCFC-pytorch
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from fcjax import clients, losses, server
+from fcjax.cluster import kmeans
+from fcjax.data.augment import Augment, to_float
+from fcjax.types import (
+    Federation,
+    FederatedClustering,
+    Network,
+    PRNGKey,
+    PyTree,
+    Scalar,
+    Stage,
+)
+
+
+class CCFCState(NamedTuple):
+    """The server's model and what stays on the clients between rounds.
+
+    Standalone clients have a model each: then `variables` and `centroids` have a
+    leading client axis.
+    """
+
+    variables: PyTree  # the global network w^g
+    centroids: Float[Array, "*M K D"]  # the global centroids eta^g
+    opt_state: PyTree  # the clients' optimisers, stacked on M
+    num_rounds: Int[Array, ""]  # rounds so far, over both stages
+
+
+def ccfc(
+    network: Network,
+    optimizer: optax.GradientTransformation,
+    augment: Augment,
+    *,
+    num_clusters: int,
+    pretrain_rounds: int = 100,
+    cluster_rounds: int = 30,
+    local_epochs: int = 1,
+    batch_size: int = 128,
+    model_weight: Scalar = 1e-3,
+    sample_contrastive: bool = False,
+    standalone: bool = False,
+    include_self: bool = True,
+    euclidean: bool = False,
+    client_axis: clients.ClientAxis = "vmap",
+) -> FederatedClustering:
+    """Builds CCFC: SimSiam pre-training, then rounds of cluster contrast.
+
+    The paper describes the second stage alone. Its code trains SimSiam first, on two
+    augmented views, and then contrasts clusters without augmentation; that is what
+    the defaults do. One thing differs from the code: all clients start from one
+    network, where the code averages unrelated ones after its very first round.
+
+    Args:
+        network: maps [B, *F] to projections and predictions, [B, D] each.
+        optimizer: one per client; its state outlives a round (as in the code) and
+            starts anew with the second stage.
+        augment: (key, example) -> a view of it.
+        num_clusters: K, of the clients' k-means and of the server's.
+        pretrain_rounds: rounds of the first stage (not in the paper).
+        cluster_rounds: t in Algorithm 1.
+        local_epochs: epochs each client trains in a round.
+        batch_size: examples a local step.
+        model_weight: weight (lambda) of the model-contrastive term, Eq. 4.
+        sample_contrastive: keep the loss of the first stage in the second: SCFC of
+            the paper's ablation (Table 4).
+        standalone: clients neither upload nor download: the local models of Table 4.
+        include_self: count an example as its own pair, as the code does; False is
+            Eq. 1.
+        euclidean: assign to the nearest centroid, Eq. 3; False takes the largest
+            inner product with the normalised embedding, as the code does.
+        client_axis: how clients run, see `clients.for_each`.
+
+    Returns:
+        The method, with stages `pretrain` and `cluster`. Its metrics are the mean
+        `loss` over the clients that answered, `participants`, `embedding_spread`
+        (1 where the embedding fills its sphere, 0 where it collapsed) and the traffic.
+    """
+    for_each = partial(clients.for_each, axis=client_axis)
+    train = partial(
+        clients.train,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        num_epochs=local_epochs,
+    )
+
+    def init(key: PRNGKey, federation: Federation) -> CCFCState:
+        num_clients = len(federation.indices)
+        example = to_float(federation.pool[:1])
+
+        variables = network.init(key, example)
+        latent_size = jax.eval_shape(apply_eval, variables, example)[0].shape[-1]
+        model = (variables, jnp.zeros((num_clusters, latent_size)))
+        if standalone:
+            model = repeat(model, num_clients)
+        opt_state = repeat(optimizer.init(variables["params"]), num_clients)
+        return CCFCState(*model, opt_state, jnp.int32(0))
+
+    def sample_loss(key, variables, anchor, x, labels, mask):
+        del labels
+        keys = jax.vmap(jax.random.split)(clients.fold_in(key, len(x)))
+        views = jax.vmap(jax.vmap(augment, in_axes=(0, None)))(keys, x)
+        views = (views[:, 0], views[:, 1])
+        return sample_contrast(
+            network, variables, anchor, views, mask, model_weight=model_weight
+        )
+
+    def cluster_loss(key, variables, anchor, x, labels, mask):
+        del key
+        return cluster_contrast(
+            network,
+            variables,
+            anchor,
+            x,
+            labels,
+            mask,
+            num_clusters=num_clusters,
+            model_weight=model_weight,
+            include_self=include_self,
+        )
+
+    def communication_round(local_loss: Callable, group: bool, key, state, federation):
+        num_clients = len(federation.indices)
+        present = server.participants(federation, state.num_rounds)
+
+        def client_round(key, anchor, centroids, opt_state, rows, mask):
+            train_key, mine_key = jax.random.split(key)
+            if group:
+                labels = nearest(encode(anchor, federation.pool, rows), centroids)
+            else:
+                labels = jnp.zeros_like(rows)
+
+            def loss(key, variables, slots, counted):
+                x = to_float(federation.pool[rows[slots]])
+                return local_loss(key, variables, anchor, x, labels[slots], counted)
+
+            client, value = train(
+                train_key, clients.Client(anchor, opt_state), loss, mask
+            )
+            z = encode(client.variables, federation.pool, rows)
+            mined = kmeans(mine_key, z, num_clusters, mask=mask).centroids
+            return client, mined, value, spread(z, mask)
+
+        clients_key, server_key = jax.random.split(key)
+        trained, mined, values, spreads = for_each(
+            client_round,
+            clients.fold_in(clients_key, num_clients),
+            *held(state, num_clients),
+            state.opt_state,
+            federation.indices,
+            federation.mask,
+        )
+        opt_state = keep_absent(present, trained.opt_state, state.opt_state)
+        if standalone:
+            variables = keep_absent(present, trained.variables, state.variables)
+            centroids = keep_absent(present, mined, state.centroids)
+            messages = {}
+        else:
+            sizes = present * federation.mask.sum(axis=1)
+            variables = server.weighted_mean(trained.variables, sizes.astype(float))
+            centroids = aggregate(server_key, mined, present)
+            messages = {"network": variables, "centroids": centroids}
+        metrics = {
+            "loss": jnp.mean(values, where=present),
+            "participants": present.sum(),
+            "embedding_spread": jnp.mean(spreads, where=present),
+            **server.traffic(present, up=messages, down=messages),
+        }
+        return CCFCState(variables, centroids, opt_state, state.num_rounds + 1), metrics
+
+    def aggregate(key, mined, present):
+        """K-means of the clients' centroids, each counting once, as in the code."""
+        points = mined.reshape(-1, mined.shape[-1])
+        mask = jnp.repeat(present, num_clusters)
+        return kmeans(key, points, num_clusters, mask=mask).centroids
+
+    def apply_eval(variables, x):
+        return network.apply(variables, x, train=False)[0]
+
+    def encode(variables, pool, rows):
+        def batch(rows):
+            return losses.normalize(apply_eval(variables, to_float(pool[rows]))[0])
+
+        return clients.in_batches(batch, rows, batch_size=batch_size)
+
+    def nearest(z, centroids):
+        similarity = jnp.matmul(z, centroids.T, precision=jax.lax.Precision.HIGHEST)
+        if euclidean:
+            similarity -= jnp.sum(centroids**2, axis=-1)[None] / 2
+        return jnp.argmax(similarity, axis=-1)
+
+    def held(state, num_clients):
+        """The network and the centroids that each client holds."""
+        models = (state.variables, state.centroids)
+        return models if standalone else repeat(models, num_clients)
+
+    def embed(state: CCFCState, federation: Federation):
+        variables, _ = held(state, len(federation.indices))
+        return for_each(
+            lambda v, rows: encode(v, federation.pool, rows),
+            variables,
+            federation.indices,
+        )
+
+    def assign(state: CCFCState, federation: Federation):
+        return for_each(
+            lambda v, centroids, rows: nearest(
+                encode(v, federation.pool, rows), centroids
+            ),
+            *held(state, len(federation.indices)),
+            federation.indices,
+        )
+
+    def begin_pretrain(key, state, federation):
+        del key, federation
+        return state
+
+    def begin_cluster(key, state, federation):
+        del key
+        variables, _ = held(state, len(federation.indices))
+        return state._replace(opt_state=jax.vmap(optimizer.init)(variables["params"]))
+
+    def stage(name, begin, local_loss, num_rounds, *, group):
+        round = partial(communication_round, local_loss, group)
+        return Stage(name, begin, round, num_rounds, lambda state: jnp.array(False))
+
+    cluster_stage_loss = sample_loss if sample_contrastive else cluster_loss
+    return FederatedClustering(
+        init,
+        (
+            stage(
+                "pretrain", begin_pretrain, sample_loss, pretrain_rounds, group=False
+            ),
+            stage(
+                "cluster",
+                begin_cluster,
+                cluster_stage_loss,
+                cluster_rounds,
+                group=not sample_contrastive,
+            ),
+        ),
+        embed,
+        assign,
+    )
+
+
+def sample_contrast(
+    network: Network,
+    variables: PyTree,
+    anchor: PyTree,
+    views: tuple[Float[Array, "B *F"], Float[Array, "B *F"]],
+    mask: Bool[Array, "B"],
+    *,
+    model_weight: Scalar,
+) -> tuple[Float[Array, ""], PyTree]:
+    """Returns SimSiam's loss on two views of a batch, with the pull towards the anchor,
+    and the variables with new batch statistics; the loss of the first stage."""
+    (z1, p1), variables = network.apply(variables, views[0], train=True, mask=mask)
+    (z2, p2), variables = network.apply(variables, views[1], train=True, mask=mask)
+    (_, anchors), _ = network.apply(anchor, jnp.concatenate(views), train=False)
+    contrast = (losses.negative_cosine(p1, z2) + losses.negative_cosine(p2, z1)) / 2
+    contrast = jnp.sum(contrast, where=mask) / jnp.maximum(mask.sum(), 1)
+    pull = losses.model_contrastive(
+        jnp.concatenate([p1, p2]), anchors, mask=jnp.concatenate([mask, mask])
+    )
+    return contrast + model_weight * pull, variables
+
+
+def cluster_contrast(
+    network: Network,
+    variables: PyTree,
+    anchor: PyTree,
+    x: Float[Array, "B *F"],
+    labels: Int[Array, "B"],
+    mask: Bool[Array, "B"],
+    *,
+    num_clusters: int,
+    model_weight: Scalar,
+    include_self: bool,
+) -> tuple[Float[Array, ""], PyTree]:
+    """Returns Eq. 4 on a batch under its pseudo-labels, and the variables with new
+    batch statistics; the loss of the second stage."""
+    (z, p), variables = network.apply(variables, x, train=True, mask=mask)
+    (_, anchors), _ = network.apply(anchor, x, train=False)
+    contrast = losses.cluster_contrastive(
+        p, z, labels, num_clusters=num_clusters, include_self=include_self, mask=mask
+    )
+    pull = losses.model_contrastive(p, anchors, mask=mask)
+    return contrast + model_weight * pull, variables
+
+
+def repeat(tree: PyTree, num_clients: int) -> PyTree:
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), tree)
+
+
+def keep_absent(present: Bool[Array, "M"], new: PyTree, old: PyTree) -> PyTree:
+    """Takes the new values of the clients that answered, the old ones of the rest."""
+
+    def choose(new, old):
+        return jnp.where(present.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(choose, new, old)
+
+
+def spread(z: Float[Array, "N D"], mask: Bool[Array, "N"]) -> Float[Array, ""]:
+    """Root of D times the mean feature standard deviation of unit vectors."""
+    return jnp.sqrt(z.shape[-1]) * jnp.std(z, axis=0, where=mask[:, None]).mean()

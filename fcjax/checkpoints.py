@@ -1,0 +1,75 @@
+"""Checkpoints of a grid, written with orbax."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from fcjax.types import PyTree
+
+
+class Position(NamedTuple):
+    """Where a grid stands: rounds done in a stage."""
+
+    stage: int
+    round: int
+
+
+class Checkpoints:
+    """The last two states of a grid on disk.
+
+    Args:
+        directory: created at the first save.
+        interval: seconds between two saves; a stage's end is always saved.
+        resume: go on from what is there; otherwise it is removed.
+    """
+
+    def __init__(self, directory: Path, *, interval: float = 60.0, resume: bool = True):
+        self._directory = directory.absolute()
+        self._interval = interval
+        self._last_save = time.monotonic()
+        if not resume and self._directory.exists():
+            shutil.rmtree(self._directory)
+
+    def restore(
+        self, structures: Sequence[PyTree]
+    ) -> tuple[Position, PyTree] | tuple[Position, None]:
+        """Loads the newest checkpoint that can be read.
+
+        Args:
+            structures: the shapes of the state in each stage.
+
+        Returns:
+            Where the grid stands and its state; the beginning and None if there is
+            nothing to go on from.
+        """
+        for path in sorted(self._directory.glob("*-*"), reverse=True):
+            position = Position(*(int(part) for part in path.name.split("-")))
+            try:
+                state = ocp.load_pytree(path, structures[position.stage])
+            except (ValueError, OSError, KeyError) as error:
+                print(f"skipping the damaged checkpoint {path}: {first_line(error)}")
+                continue
+            # What orbax returns may share memory with its own buffers, and the
+            # engine donates: a copy is ours to give away.
+            return position, jax.tree.map(lambda x: x.copy(), state)
+        return Position(0, 0), None
+
+    def save(self, position: Position, state: PyTree, *, force: bool) -> None:
+        """Saves the state if `force` or if the interval has passed."""
+        if not force and time.monotonic() - self._last_save < self._interval:
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        name = f"{position.stage:02d}-{position.round:06d}"
+        ocp.save_pytree(self._directory / name, state, overwrite=True)
+        for old in sorted(self._directory.glob("*-*"))[:-2]:
+            shutil.rmtree(old)
+        self._last_save = time.monotonic()
+
+
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,154 @@
+"""The client axis: who runs how, local training, and padding."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from fcjax.types import PRNGKey, PyTree
+
+ClientAxis = Literal["vmap", "map", "unroll"]
+
+LocalLoss = Callable[
+    [PRNGKey, PyTree, Int[Array, "B"], Bool[Array, "B"]],
+    tuple[Float[Array, ""], PyTree],
+]
+"""(key, variables, slots, mask) -> (loss, variables): the loss of a batch, given as
+slots into the client's own rows, and the variables with new batch statistics."""
+
+
+class Client(NamedTuple):
+    """What a client trains; stacked on a leading axis M for all clients."""
+
+    variables: PyTree
+    opt_state: PyTree
+
+
+def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis = "vmap") -> PyTree:
+    """Applies `fn` to every client; nothing else in the library says how.
+
+    Args:
+        fn: a function of one client's values.
+        *stacked: the clients' values, each leaf with a leading client axis.
+        axis: `vmap` batches the clients' operations, best for small networks; `map`
+            takes one client after another, best where one client fills the machine;
+            `unroll` does so without a loop, at the price of compile time.
+
+    Returns:
+        The results, stacked on a leading client axis.
+    """
+    if axis == "vmap":
+        return jax.vmap(fn)(*stacked)
+    if axis == "map":
+        return lax.map(lambda values: fn(*values), stacked)
+    count = len(jax.tree.leaves(stacked)[0])
+    one_by_one = [fn(*jax.tree.map(lambda x, i=i: x[i], stacked)) for i in range(count)]
+    return jax.tree.map(lambda *xs: jnp.stack(xs), *one_by_one)
+
+
+def fold_in(key: PRNGKey, count: int) -> Key[Array, "count"]:
+    """Returns a key for each client, epoch or example: the first ones are the same
+    whatever the count."""
+    return jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(count))
+
+
+def train(
+    key: PRNGKey,
+    client: Client,
+    loss: LocalLoss,
+    mask: Bool[Array, "N"],
+    *,
+    optimizer: optax.GradientTransformation,
+    batch_size: int,
+    num_epochs: int,
+) -> tuple[Client, Float[Array, ""]]:
+    """Trains one client for some epochs over its own examples.
+
+    Every epoch visits the true examples once, in a new order, the last batch holding
+    what is left, as PyTorch's loaders do. A client with fewer examples than the
+    padded length takes fewer steps: afterwards it stands still.
+
+    Args:
+        key: decides the order and is folded into the key of every step.
+        client: the variables to start from and the state of the optimiser.
+        loss: the loss of a batch.
+        mask: True at the client's true examples, which come first.
+        batch_size: examples a step; a longer one than N is cut to N.
+
+    Returns:
+        The trained client and the mean loss of its steps.
+    """
+    padded = mask.shape[0]
+    size = mask.sum()
+    batch_size = min(batch_size, padded)
+    steps = -(-padded // batch_size)
+    slack = steps * batch_size - padded
+
+    def epoch(client: Client, epoch_key: PRNGKey):
+        order_key, step_key = jax.random.split(epoch_key)
+        order = shuffle(order_key, mask)
+        # A last batch is filled up with examples that its mask leaves out.
+        order = jnp.concatenate([order, order[:slack]])
+
+        def step(client: Client, i: Int[Array, ""]):
+            start = i * batch_size
+            slots = lax.dynamic_slice(order, (start,), (batch_size,))
+            counted = start + jnp.arange(batch_size) < size
+            trained, value = update(
+                jax.random.fold_in(step_key, i), client, slots, counted
+            )
+            active = start < size
+            client = jax.tree.map(
+                lambda new, old: jnp.where(active, new, old), trained, client
+            )
+            return client, jnp.where(active, value, 0)
+
+        return lax.scan(step, client, jnp.arange(steps))
+
+    def update(key, client, slots, counted):
+        params, statistics = split(client.variables)
+
+        def objective(params):
+            return loss(key, {"params": params, **statistics}, slots, counted)
+
+        (value, variables), gradients = jax.value_and_grad(objective, has_aux=True)(
+            params
+        )
+        updates, opt_state = optimizer.update(gradients, client.opt_state, params)
+        params = optax.apply_updates(params, updates)
+        return Client({**variables, "params": params}, opt_state), value
+
+    client, losses = lax.scan(epoch, client, fold_in(key, num_epochs))
+    return client, losses.sum() / (num_epochs * -(-size // batch_size))
+
+
+def split(variables: PyTree) -> tuple[PyTree, PyTree]:
+    """Returns what gradients train and the rest (batch statistics)."""
+    return variables["params"], {k: v for k, v in variables.items() if k != "params"}
+
+
+def shuffle(key: PRNGKey, mask: Bool[Array, "N"]) -> Int[Array, "N"]:
+    """Permutes a client's slots: true examples first, in an order that the padding
+    behind them does not change."""
+    draws = jax.random.uniform(key, mask.shape)
+    return jnp.argsort(jnp.where(mask, draws, jnp.inf))
+
+
+def in_batches(
+    fn: Callable[[Int[Array, "B"]], Float[Array, "B D"]],
+    rows: Int[Array, "N"],
+    *,
+    batch_size: int,
+) -> Float[Array, "N D"]:
+    """Applies a function of a batch of rows to all rows, in bounded memory."""
+    count = rows.shape[0]
+    batch_size = min(batch_size, count)
+    num_batches = -(-count // batch_size)
+    padded = jnp.concatenate([rows, rows[: num_batches * batch_size - count]])
+    results = lax.map(fn, padded.reshape(num_batches, batch_size))
+    return results.reshape(-1, *results.shape[2:])[:count]

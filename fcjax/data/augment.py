@@ -1,0 +1,252 @@
+"""Augmentation on the device, one image at a time.
+
+Every function takes one image [H, W, C] with values in [0, 1] and returns one of the
+same shape; the caller vmaps over images and their keys, so that a draw depends on
+its own key alone. The laws of the random functions are torchvision's.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Float32, Int, UInt8
+
+from fcjax.types import PRNGKey, Scalar
+
+Image = Float[Array, "H W C"]
+Augment = Callable[[PRNGKey, Image], Image]
+"""(key, image [H, W, C]) -> a random view of the same shape."""
+
+Number = Scalar | int
+"""A hyper-parameter that may be swept, or the whole number that a user writes."""
+
+NUM_CANDIDATES = 10
+"""Boxes drawn before a random crop falls back to the centre; torchvision's."""
+
+
+def to_float(
+    images: UInt8[Array, "*S"] | Float[Array, "*S"],
+) -> Float32[Array, "*S"]:
+    """Images as float32: uint8 is divided by 255, floating values stay as they are."""
+    if jnp.issubdtype(images.dtype, jnp.floating):
+        return images.astype(jnp.float32)
+    return images.astype(jnp.float32) / 255.0
+
+
+def crop_and_resize(
+    image: Image, top: Number, left: Number, height: Number, width: Number
+) -> Image:
+    """The box scaled up to the whole image, as torchvision's `resized_crop`.
+
+    Bilinear with half-pixel centres and clamped inside the box: nothing bleeds in
+    from around it. The box, in whole pixels, lies in the image, so it is never
+    scaled down and antialiasing would change nothing.
+    """
+    low, high, weight = _taps(image.shape[0], top, height)
+    weight = weight[:, None, None]
+    image = (1 - weight) * _take(image, low) + weight * _take(image, high)
+
+    low, high, weight = _taps(image.shape[1], left, width)
+    weight = weight[None, :, None]
+    return (1 - weight) * _take(image, low, axis=1) + weight * _take(
+        image, high, axis=1
+    )
+
+
+def rotate(image: Image, degrees: Number, *, order: Literal[0, 1] = 1) -> Image:
+    """The image turned counter-clockwise about its centre, cut to its own shape.
+
+    Order 0 takes the nearest pixel, which is torchvision's default; order 1 is
+    bilinear. The image is surrounded by zeros, and order 1 interpolates between them
+    and the border pixels: SciPy's `grid-constant`, torchvision's rule for tensors.
+    """
+    if order not in (0, 1):
+        raise ValueError(f"order must be 0 (nearest) or 1 (bilinear), not {order}")
+    height, width, channels = image.shape
+    angle = jnp.deg2rad(degrees)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    y = (jnp.arange(height) - (height - 1) / 2)[:, None]
+    x = (jnp.arange(width) - (width - 1) / 2)[None, :]
+    source_y = sin * x + cos * y + (height - 1) / 2
+    source_x = cos * x - sin * y + (width - 1) / 2
+
+    if order == 0:
+        row, column = jnp.floor(source_y + 0.5), jnp.floor(source_x + 0.5)
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        index = (row * width + column).astype(jnp.int32)
+        pixels = image.reshape(height * width, channels)
+        return jnp.where(inside[..., None], _take(pixels, index), 0.0)
+
+    # One ring of zeros, and a clamp onto it, stand for all that lies outside.
+    pixels = jnp.pad(image, ((1, 1), (1, 1), (0, 0))).reshape(-1, channels)
+    source_y = jnp.clip(source_y + 1, 0, height + 1)
+    source_x = jnp.clip(source_x + 1, 0, width + 1)
+    row = jnp.minimum(jnp.floor(source_y), height)
+    column = jnp.minimum(jnp.floor(source_x), width)
+    index = (row * (width + 2) + column).astype(jnp.int32)
+    weight_y = (source_y - row)[..., None]
+    weight_x = (source_x - column)[..., None]
+    upper, lower = (
+        (1 - weight_x) * _take(pixels, start) + weight_x * _take(pixels, start + 1)
+        for start in (index, index + width + 2)
+    )
+    return (1 - weight_y) * upper + weight_y * lower
+
+
+def gaussian_blur(image: Image, sigma: Number) -> Image:
+    """The image under a Gaussian of `sigma` pixels; the border pixels are repeated.
+
+    The kernel reaches twice the longer side, so for any useful sigma it is not
+    truncated. Sigma 0 gives the image back.
+    """
+    height, width, _ = image.shape
+    radius = 2 * max(height, width)
+    # Below 0.05 all weights but the central one are 0 in float32 in any case.
+    scaled = jnp.arange(radius + 1) / jnp.maximum(sigma, 0.05)
+    weights = jnp.exp(-0.5 * scaled**2)
+    weights = weights / (2 * weights.sum() - weights[0])
+    # Full precision: a GPU's default would round the pixels to ten bits.
+    return jnp.einsum(
+        "ai,ijc,bj->abc",
+        _convolution(weights, height),
+        image,
+        _convolution(weights, width),
+        precision=jax.lax.Precision.HIGHEST,
+    )
+
+
+def flip(image: Image) -> Image:
+    """The image mirrored left to right."""
+    return image[:, ::-1]
+
+
+def random_resized_crop(
+    key: PRNGKey,
+    image: Image,
+    *,
+    scale: tuple[Number, Number] = (0.08, 1.0),
+    ratio: tuple[Number, Number] = (3 / 4, 4 / 3),
+) -> Image:
+    """A random box scaled up to the whole image.
+
+    The box has an area uniform in `scale` (a share of the image) and an aspect ratio
+    (width / height) log-uniform in `ratio`, rounded to whole pixels, at a uniform
+    position: torchvision's `RandomResizedCrop`.
+    """
+    return crop_and_resize(image, *_random_box(key, image.shape, scale, ratio))
+
+
+def random_rotation(
+    key: PRNGKey, image: Image, *, max_degrees: Number, order: Literal[0, 1] = 1
+) -> Image:
+    """The image rotated by an angle uniform in [-max_degrees, max_degrees]."""
+    degrees = max_degrees * jax.random.uniform(key, minval=-1.0)
+    return rotate(image, degrees, order=order)
+
+
+def random_blur(
+    key: PRNGKey,
+    image: Image,
+    *,
+    sigma: tuple[Number, Number] = (0.1, 2.0),
+    probability: Number = 0.5,
+) -> Image:
+    """With `probability`, the image blurred by a sigma uniform in the given range."""
+    coin, uniform = jax.random.uniform(key, (2,))
+    drawn = sigma[0] + (sigma[1] - sigma[0]) * uniform
+    # Sigma 0 rather than a second branch, which vmap would compute as well.
+    return gaussian_blur(image, jnp.where(coin < probability, drawn, 0.0))
+
+
+def random_flip(key: PRNGKey, image: Image, *, probability: Number = 0.5) -> Image:
+    """With `probability`, the image mirrored left to right."""
+    return jnp.where(jax.random.uniform(key) < probability, flip(image), image)
+
+
+def ccfc_grey(
+    key: PRNGKey,
+    image: Image,
+    *,
+    crop_scale: tuple[Number, Number] = (0.5, 1.0),
+    max_degrees: Number = 10.0,
+    blur_sigma: tuple[Number, Number] = (0.1, 2.0),
+    blur_probability: Number = 0.5,
+    order: Literal[0, 1] = 0,
+) -> Image:
+    """A view by random resized crop, rotation and blur: CCFC's public code on MNIST.
+
+    That code works on 8-bit PIL images and so rounds to 1/255 after each operation,
+    with box filters in place of the Gaussian; here nothing is rounded.
+    """
+    crop_key, rotation_key, blur_key = jax.random.split(key, 3)
+    image = random_resized_crop(crop_key, image, scale=crop_scale)
+    image = random_rotation(rotation_key, image, max_degrees=max_degrees, order=order)
+    return random_blur(blur_key, image, sigma=blur_sigma, probability=blur_probability)
+
+
+def _random_box(
+    key: PRNGKey,
+    shape: tuple[int, ...],
+    scale: tuple[Number, Number],
+    ratio: tuple[Number, Number],
+) -> tuple[Float[Array, ""], ...]:
+    """Top, left, height and width of a random box, whole numbers as float32."""
+    height, width = shape[:2]
+    uniforms = jax.random.uniform(key, (2 * NUM_CANDIDATES + 2,))
+    area_uniform, ratio_uniform = uniforms[:-2].reshape(2, NUM_CANDIDATES)
+    area = height * width * (scale[0] + (scale[1] - scale[0]) * area_uniform)
+    low, high = jnp.log(ratio[0]), jnp.log(ratio[1])
+    aspect = jnp.exp(low + (high - low) * ratio_uniform)
+    heights = jnp.round(jnp.sqrt(area / aspect))
+    widths = jnp.round(jnp.sqrt(area * aspect))
+    fits = (heights > 0) & (heights <= height) & (widths > 0) & (widths <= width)
+    first = jnp.argmax(fits)
+
+    # Without a fitting box: the largest centred one of an allowed aspect ratio.
+    any_fits = fits.any()
+    box_height = jnp.where(
+        any_fits, heights[first], jnp.minimum(jnp.round(width / ratio[0]), height)
+    )
+    box_width = jnp.where(
+        any_fits, widths[first], jnp.minimum(jnp.round(height * ratio[1]), width)
+    )
+    top, left = (
+        jnp.where(any_fits, jnp.floor(uniform * (space + 1)), jnp.floor(space / 2))
+        for uniform, space in (
+            (uniforms[-2], height - box_height),
+            (uniforms[-1], width - box_width),
+        )
+    )
+    return top, left, box_height, box_width
+
+
+def _taps(
+    size: int, start: Number, extent: Number
+) -> tuple[Int[Array, " S"], Int[Array, " S"], Float[Array, " S"]]:
+    """The two pixels that each output pixel of an axis lies between, and its place."""
+    position = start + (jnp.arange(size) + 0.5) * (extent / size) - 0.5
+    position = jnp.clip(position, start, start + extent - 1)
+    low = jnp.floor(position)
+    index = low.astype(jnp.int32)
+    return index, jnp.minimum(index + 1, size - 1), position - low
+
+
+def _take(values: Array, indices: Array, axis: int = 0) -> Array:
+    """`values` at `indices` of an axis, all of them known to lie inside."""
+    # The default mode would mask what lies outside, at a cost for every pixel.
+    return jnp.take(values, indices, axis=axis, mode="clip")
+
+
+def _convolution(weights: Float[Array, " T"], size: int) -> Float[Array, "S S"]:
+    """The matrix of a symmetric kernel, given from its centre out, on an axis.
+
+    The weights that reach past an end fall on its last pixel.
+    """
+    tails = jnp.cumsum(weights[::-1])[::-1]
+    i = jnp.arange(size)[:, None]
+    j = jnp.arange(size)[None, :]
+    # A look-up costs a fraction of an exponential for each entry and example.
+    matrix = weights[jnp.abs(i - j)]
+    matrix = jnp.where(j == 0, tails[i], matrix)
+    return jnp.where(j == size - 1, tails[size - 1 - i], matrix)

@@ -1,0 +1,246 @@
+"""Labelled images by name: scikit-learn's digits, and TFDS without TensorFlow."""
+
+import contextlib
+import difflib
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_SPLITS = ("train", "test")
+_CHUNK = 1024
+
+
+class Dataset(NamedTuple):
+    """Examples in dataset order; the labels stay outside every algorithm."""
+
+    name: str
+    images: np.ndarray
+    """[P, H, W, C] uint8 in 0..255; grey images have C = 1."""
+    labels: np.ndarray | None
+    """[P] integers, or None where the truth is unknown."""
+
+
+def load(
+    name: str, *, data_dir: str | os.PathLike[str] | None = None, split: str = "all"
+) -> Dataset:
+    """Returns the data set called `name`, in dataset order.
+
+    Args:
+      name: `digits` (embedded in scikit-learn: 1,797 images of 8x8, scaled from
+        0..16 to 0..255), or the name of a TFDS image classification data set, such
+        as `mnist` or `emnist/digits`, that is prepared as array_record.
+      data_dir: where TFDS data sets are prepared; None is the default of TFDS.
+      split: `all` (train, then test), `train` or `test`.
+
+    Returns:
+      images [P, H, W, C] uint8 and labels [P] int64.
+
+    Raises:
+      ValueError: one line that names the flag and says what is accepted, for an
+        unknown name or split, data that is not prepared or is damaged, and data
+        that is not one labelled uint8 image of the same size per example.
+    """
+    if split not in ("all", *_SPLITS):
+        raise ValueError(f"--split must be all, train or test, got {split!r}")
+    if name == "digits":
+        return _digits(split)
+    with _quiet_absl():
+        return validate(_tfds(name, data_dir, split))
+
+
+def validate(dataset: Dataset) -> Dataset:
+    """Returns `dataset` as it is, once it is known to be usable.
+
+    Raises:
+      ValueError: there are no examples, labels and examples differ in number, or a
+        value is NaN or infinite.
+    """
+    name, images, labels = dataset
+    if len(images) == 0:
+        raise ValueError(f"--dataset {name} has no examples, at least 1 is needed")
+    if labels is not None and labels.shape != images.shape[:1]:
+        raise ValueError(
+            f"--dataset {name} has {len(images)} examples but labels of shape "
+            f"{labels.shape}, one label an example is needed"
+        )
+    if not np.isfinite(images).all():
+        raise ValueError(
+            f"--dataset {name} has NaN or infinite values, all must be finite"
+        )
+    return dataset
+
+
+def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> Dataset:
+    """Returns `num_examples` examples with classes in proportion, in dataset order.
+
+    Each class gets the floor of its share; the rows still missing go to the classes
+    with the largest remainders, the first class at a tie. Within a class the draw is
+    random and follows from `seed` alone. Without labels all rows are one class.
+
+    Raises:
+      ValueError: `num_examples` is not in 1..P.
+    """
+    total = len(dataset.images)
+    if not 1 <= num_examples <= total:
+        raise ValueError(
+            f"--limit must lie in 1..{total}, the size of {dataset.name}, "
+            f"got {num_examples}"
+        )
+    labels = np.zeros(total, int) if dataset.labels is None else dataset.labels
+    classes, counts = np.unique(labels, return_counts=True)
+    quotas, remainders = np.divmod(counts * num_examples, total)
+    largest = np.argsort(-remainders, kind="stable")
+    quotas[largest[: num_examples - quotas.sum()]] += 1
+    rng = np.random.default_rng(seed)
+    rows = np.sort(
+        np.concatenate(
+            [
+                rng.choice(np.flatnonzero(labels == c), quota, replace=False)
+                for c, quota in zip(classes, quotas, strict=True)
+            ]
+        )
+    )
+    kept = None if dataset.labels is None else dataset.labels[rows]
+    return dataset._replace(images=dataset.images[rows], labels=kept)
+
+
+def _digits(split: str) -> Dataset:
+    from sklearn.datasets import load_digits
+
+    if split != "all":
+        raise ValueError(f"--split must be all for digits (no splits), got {split!r}")
+    images, labels = load_digits(return_X_y=True)
+    pixels = np.round(images * (255 / 16)).astype(np.uint8)
+    return Dataset("digits", pixels.reshape(-1, 8, 8, 1), labels.astype(np.int64))
+
+
+def _tfds(name: str, data_dir: str | os.PathLike[str] | None, split: str) -> Dataset:
+    builder = _builder(name, data_dir)
+    _check_features(name, dict((builder.info.features or {}).items()))
+    where = os.fspath(builder.data_dir)
+    prepare = _prepare_command(name, data_dir)
+    if not builder.is_prepared():
+        raise ValueError(
+            f"--dataset {name} is not prepared in {where}; give the --data-dir where "
+            f"it is, or run: {prepare}"
+        )
+    known = [s for s in _SPLITS if s in builder.info.splits]
+    wanted = known if split == "all" else [split]
+    if not wanted or not set(wanted) <= set(known):
+        raise ValueError(
+            f"--split {split} is not in {name}, which has "
+            f"{', '.join(builder.info.splits) or 'no splits'}"
+        )
+    try:
+        source = builder.as_data_source("+".join(wanted))
+    except NotImplementedError as error:
+        raise ValueError(
+            f"--dataset {name} is prepared in {where} in a format that only "
+            f"TensorFlow reads; move that folder away and run: {prepare}"
+        ) from error
+    # A damaged file surfaces as almost any exception type, from three libraries.
+    except Exception as error:
+        raise _damaged(name, where, prepare, error) from error
+    labels = np.empty(len(source), np.int64)
+    images = np.empty((len(source), 0, 0, 0), np.uint8)
+    for start in range(0, len(source), _CHUNK):
+        rows = range(start, min(start + _CHUNK, len(source)))
+        try:
+            examples = source.__getitems__(list(rows))
+        except Exception as error:
+            raise _damaged(name, where, prepare, error) from error
+        if start == 0:
+            images = np.empty((len(source), *examples[0]["image"].shape), np.uint8)
+        for row, example in zip(rows, examples, strict=True):
+            if example["image"].shape != images.shape[1:]:
+                raise ValueError(
+                    f"--dataset {name} has images of mixed sizes, {images.shape[1:]} "
+                    f"and {example['image'].shape}; all must have one size"
+                )
+            images[row], labels[row] = example["image"], example["label"]
+    return Dataset(name, images, labels)
+
+
+def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> Any:
+    import tensorflow_datasets as tfds
+
+    known = tfds.list_builders(with_community_datasets=False)
+    if not re.fullmatch(r"\w+(/[\w.+-]+)?(:[\d.*]+)?", name):
+        raise _unknown(name, known)
+    try:
+        return tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError:
+        raise _unknown(name, known) from None
+    # A bad configuration, a bad version and damaged metadata share no type.
+    except Exception as error:
+        base = re.split("[/:]", name)[0]
+        configs = tfds.builder_cls(base).builder_configs if base in known else {}
+        spelled = [f"{base}/{config}" for config in configs]
+        if "/" in name and name.split(":")[0] not in spelled:
+            raise _unknown(name, [base, *spelled]) from None
+        reason = _last_line(error).rpartition('}": ')[2]
+        raise ValueError(
+            f"--dataset {name} cannot be opened in {data_dir or 'the default folder'}: "
+            f"{reason}"
+        ) from error
+
+
+def _unknown(name: str, known: list[str]) -> ValueError:
+    near = difflib.get_close_matches(name, ["digits", *known], n=3, cutoff=0.5)
+    return ValueError(
+        f"--dataset {name!r} is unknown; give digits or a TFDS name"
+        + (f", the nearest: {', '.join(near)}" if near else "")
+    )
+
+
+def _damaged(name: str, where: str, prepare: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"--dataset {name} is damaged in {where} ({_last_line(error)}); "
+        f"move that folder away and run: {prepare}"
+    )
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _prepare_command(name: str, data_dir: str | os.PathLike[str] | None) -> str:
+    where = "" if data_dir is None else f", data_dir={os.fspath(data_dir)!r}"
+    return (
+        'pip install tensorflow && python -c "import tensorflow_datasets as tfds; '
+        f"tfds.builder({name!r}{where}, file_format='array_record')"
+        '.download_and_prepare()"'
+    )
+
+
+def _check_features(name: str, features: Mapping[str, Any]) -> None:
+    import tensorflow_datasets as tfds
+
+    image, label = features.get("image"), features.get("label")
+    if not isinstance(image, tfds.features.Image) or image.np_dtype != np.uint8:
+        needed = "'image' of 8-bit pixels"
+    elif (
+        label is None or label.shape != () or np.dtype(label.np_dtype).kind not in "iu"
+    ):
+        needed = "'label' of one integer an example"
+    else:
+        return
+    has = ", ".join(features) or "none"
+    raise ValueError(f"--dataset {name} needs a feature {needed}, its features: {has}")
+
+
+@contextlib.contextmanager
+def _quiet_absl() -> Iterator[None]:
+    """Holds back TFDS's warnings, which our own errors say better."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

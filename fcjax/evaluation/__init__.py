@@ -1,0 +1,35 @@
+"""How good a clustering is: scores against the truth, and signs of collapse.
+
+Everything here runs on the host, on NumPy arrays. Tables and figures are modules of
+their own, `fcjax.evaluation.tables` and `fcjax.evaluation.figures`, imported by those
+who print or draw.
+"""
+
+from fcjax.evaluation.collapse import collapse, status
+from fcjax.evaluation.scores import (
+    accuracy,
+    ami,
+    ari,
+    client_mean,
+    imbalance_ratio,
+    kappa,
+    match,
+    nmi,
+    per_client,
+    scores,
+)
+
+__all__ = [
+    "accuracy",
+    "ami",
+    "ari",
+    "client_mean",
+    "collapse",
+    "imbalance_ratio",
+    "kappa",
+    "match",
+    "nmi",
+    "per_client",
+    "scores",
+    "status",
+]

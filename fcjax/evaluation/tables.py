@@ -1,0 +1,164 @@
+"""Tables over seeds: mean ± 95 % interval of each setting, beside the paper's figure.
+
+Rows are dicts, one a run, as `csv.DictReader` reads them from results.csv or as the
+experiment made them.
+"""
+
+import io
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from scipy import special
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds with its 95 % interval, mean ± half_width."""
+
+    mean: float
+    half_width: float | None
+    """None for a single seed, which has no interval."""
+    n: int
+    paper: float | None = None
+    """What the paper reports for the same setting."""
+
+    def __str__(self) -> str:
+        if self.half_width is None:
+            return f"{self.mean:.3f}"
+        return f"{self.mean:.3f} ± {self.half_width:.3f}"
+
+
+def estimate(values: Sequence[float], *, paper: float | None = None) -> Estimate:
+    """Mean and half-width of the 95 % Student-t interval; NaN if any value is NaN.
+
+    Raises:
+      ValueError: if there are no values.
+    """
+    n = len(values)
+    if n == 0:
+        raise ValueError("no values to average")
+    mean = float(np.mean(values))
+    if n == 1:
+        return Estimate(mean, None, n, paper)
+    with np.errstate(invalid="ignore"):
+        error = float(np.std(values, ddof=1)) / math.sqrt(n)
+    return Estimate(mean, float(special.stdtrit(n - 1, 0.975)) * error, n, paper)
+
+
+def summarize(
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    by: Sequence[str],
+    values: Sequence[str],
+    paper: Mapping[tuple, Mapping[str, float]] | None = None,
+) -> list[dict[str, Any]]:
+    """Averages runs that differ in nothing but their seed.
+
+    Args:
+      rows: one dict a run.
+      by: the columns that make a setting, such as ("dataset", "p"); with "scope"
+        among them where the rows hold more than one.
+      values: the columns to average. Runs where one is missing, None or "" are left
+        out of that column; NaN is not hidden.
+      paper: from a setting, a tuple in the order of `by`, to the paper's values.
+
+    Returns:
+      One dict a setting, in the order of their first run: the columns of `by`, then
+      an `Estimate` for each of `values` that any of its runs has.
+
+    Raises:
+      ValueError: if a column of `by` is missing from a row.
+    """
+    settings: dict[tuple, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        settings.setdefault(setting_of(row, by), []).append(row)
+    summary = []
+    for setting, runs in settings.items():
+        known = (paper or {}).get(setting, {})
+        line: dict[str, Any] = dict(zip(by, setting, strict=True))
+        for name in values:
+            if numbers := [
+                x for run in runs if (x := number(run.get(name))) is not None
+            ]:
+                line[name] = estimate(numbers, paper=known.get(name))
+        summary.append(line)
+    return summary
+
+
+def to_text(summary: Sequence[Mapping[str, Any]]) -> str:
+    """A summary as an aligned plain-text table, which is valid Markdown too."""
+    table = _table(summary, box.MARKDOWN)
+    # Wide enough that rich never wraps or shortens a cell.
+    console = Console(file=io.StringIO(), width=10_000, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    lines = (line.rstrip() for line in capture.get().splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def show(
+    summary: Sequence[Mapping[str, Any]], *, console: Console | None = None
+) -> None:
+    """Prints a summary: ruled on a terminal, as `to_text` into a file or a pipe."""
+    console = console or Console()
+    if console.is_terminal:
+        console.print(_table(summary, box.SIMPLE_HEAD))
+    else:
+        print(to_text(summary), file=console.file)
+
+
+def setting_of(row: Mapping[str, Any], by: Sequence[str]) -> tuple[Hashable, ...]:
+    """The values of `by` in a row, with numbers read from text."""
+    if missing := [name for name in by if name not in row]:
+        raise ValueError(f"no column {missing[0]!r}; there are: {', '.join(row)}")
+    return tuple(_plain(row[name]) for name in by)
+
+
+def number(cell: Any) -> float | None:
+    """A cell as a float; None where it is empty."""
+    return None if cell is None or cell == "" else float(cell)
+
+
+def _plain(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    try:
+        value = float(cell)
+    except ValueError:
+        return cell
+    # NaN equals nothing, so it would make a setting of every run.
+    return value if math.isfinite(value) else cell
+
+
+def _table(summary: Sequence[Mapping[str, Any]], style: box.Box) -> Table:
+    table = Table(box=style)
+    names = list(dict.fromkeys(name for line in summary for name in line))
+    estimates = {
+        name: [cell for line in summary if isinstance(cell := line.get(name), Estimate)]
+        for name in names
+    }
+    with_paper = {
+        name for name in names if any(e.paper is not None for e in estimates[name])
+    }
+    for name in names:
+        is_text = any(isinstance(line.get(name), str) for line in summary)
+        justify = "left" if is_text else "right"
+        table.add_column(name, justify=justify, no_wrap=True)
+        if name in with_paper:
+            table.add_column(f"{name}, paper", justify="right", no_wrap=True)
+    table.add_column("seeds", justify="right", no_wrap=True)
+    for line in summary:
+        cells = []
+        for name in names:
+            cell = line.get(name, "")
+            cells.append(f"{cell:g}" if isinstance(cell, float) else str(cell))
+            if name in with_paper:
+                known = cell.paper if isinstance(cell, Estimate) else None
+                cells.append("" if known is None else f"{known:.3f}")
+        counts = [cell.n for cell in line.values() if isinstance(cell, Estimate)]
+        table.add_row(*cells, str(max(counts, default=0)))
+    return table

@@ -1,0 +1,100 @@
+import io
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from fcjax.evaluation.tables import Estimate, estimate, show, summarize, to_text
+
+ROWS = [
+    {"dataset": "digits", "p": "0.0", "seed": 0, "nmi": "0.5", "acc": 0.8},
+    {"dataset": "digits", "p": "0.0", "seed": 1, "nmi": "0.7", "acc": None},
+    {"dataset": "digits", "p": "1.0", "seed": 0, "nmi": "0.9", "acc": ""},
+]
+PAPER = {("digits", 0): {"nmi": 0.55}}
+
+
+def test_interval_by_hand():
+    # Deviation 1 over sqrt(3), times the t quantile 4.303 of two degrees of freedom.
+    result = estimate([1.0, 2.0, 3.0])
+    assert result.mean == 2
+    assert result.half_width == pytest.approx(4.3026527 / math.sqrt(3))
+    assert result.n == 3
+
+
+def test_interval_against_scipy():
+    values = np.random.default_rng(0).normal(size=7).tolist()
+    result = estimate(values)
+    low, high = stats.t.interval(
+        0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values)
+    )
+    assert result.half_width is not None
+    assert result.mean - result.half_width == pytest.approx(low)
+    assert result.mean + result.half_width == pytest.approx(high)
+
+
+def test_one_seed_has_no_interval():
+    assert estimate([0.25]) == Estimate(0.25, None, 1)
+    assert str(estimate([0.25])) == "0.250"
+
+
+def test_nan_is_not_hidden():
+    result = estimate([0.5, math.nan])
+    assert math.isnan(result.mean)
+    assert str(result) == "nan ± nan"
+    with pytest.raises(ValueError, match=r"^no values to average$"):
+        estimate([])
+
+
+def test_summarize():
+    first, second = summarize(
+        ROWS, by=("dataset", "p"), values=("nmi", "acc"), paper=PAPER
+    )
+    assert (first["dataset"], first["p"], second["p"]) == ("digits", 0, 1)
+    # Two seeds: deviation 0.1 sqrt(2), over sqrt(2), times the quantile 12.706.
+    assert first["nmi"] == pytest.approx(Estimate(0.6, 1.2706205, 2, 0.55))
+    assert first["acc"] == Estimate(0.8, None, 1)
+    assert second["nmi"] == Estimate(0.9, None, 1)
+    assert "acc" not in second
+
+
+def test_numbers_and_their_text_are_one_setting():
+    rows = [{"p": 0, "nmi": 1.0}, {"p": "0.0", "nmi": "3"}]
+    (line,) = summarize(rows, by=("p",), values=("nmi",))
+    assert line["nmi"].mean == 2
+
+
+def test_missing_column():
+    with pytest.raises(ValueError, match=r"^no column 'q'; there are: p$"):
+        summarize([{"p": 0}], by=("q",), values=("nmi",))
+
+
+def test_text():
+    rows = [{"dataset": "digits", "p": 0.25, "nmi": x} for x in (0.79, 0.812, 0.834)]
+    rows += [{"dataset": "mnist", "p": 1.0, "nmi": 0.9}]
+    paper = {("mnist", 1.0): {"nmi": 0.9236}}
+    summary = summarize(rows, by=("dataset", "p"), values=("nmi",), paper=paper)
+    assert to_text(summary).splitlines() == [
+        "| dataset |    p |           nmi | nmi, paper | seeds |",
+        "|---------|------|---------------|------------|-------|",
+        "| digits  | 0.25 | 0.812 ± 0.055 |            |     3 |",
+        "| mnist   |    1 |         0.900 |      0.924 |     1 |",
+    ]
+
+
+def test_no_paper_no_column():
+    summary = summarize(ROWS, by=("p",), values=("nmi",))
+    assert "paper" not in to_text(summary)
+
+
+def test_show_is_plain_where_the_output_is_no_terminal():
+    summary = summarize(ROWS, by=("p",), values=("nmi",), paper={(0.0,): {"nmi": 0.5}})
+    pipe = io.StringIO()
+    show(summary, console=Console(file=pipe, width=20))
+    assert pipe.getvalue() == to_text(summary) + "\n"
+    terminal = io.StringIO()
+    show(summary, console=Console(file=terminal, force_terminal=True, width=80))
+    assert "\x1b[" in terminal.getvalue()
+    assert "0.600 ± 1.271" in terminal.getvalue()
