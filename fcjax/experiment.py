@@ -21,7 +21,7 @@ import tyro
 from fcjax import data
 from fcjax.backends import Backend, Grid
 from fcjax.results import Point, Results
-from fcjax.types import Federation, FederatedClustering
+from fcjax.types import FederatedClustering, Federation
 
 Preset = Literal["smoke", "default", "paper"]
 

@@ -18,8 +18,8 @@ from fcjax import clients, losses, server
 from fcjax.cluster import kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.types import (
-    Federation,
     FederatedClustering,
+    Federation,
     Network,
     PRNGKey,
     PyTree,

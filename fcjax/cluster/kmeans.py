@@ -42,11 +42,11 @@ def kmeans(
 
     Rows that are masked or of weight 0 are never drawn as a seed and move no centroid,
     and the draws do not depend on how many there are: an array padded by such rows has
-    the same clusters, save where rounding decides an exact tie. Inertias that differ by less than 1e-5 of themselves are a tie,
-    which the first seeding wins.
+    the same clusters, save where rounding decides an exact tie. Inertias within 1e-5 of
+    the least, relatively, are a tie that the first seeding wins.
 
     With fewer distinct rows than clusters, some centroids coincide or stay unused; with
-    no row left at all they are copies of the first row. All stay finite.
+    no row left at all they are zero. All stay finite.
 
     Args:
         key: the key of all draws.

@@ -21,6 +21,10 @@ RANDOM = [
     augment.ccfc_grey,
     partial(augment.ccfc_grey, crop_scale=(0.6, 1), max_degrees=15, order=1),
 ]
+# Compiled once a shape, with their parameters traced.
+crop_and_resize = jax.jit(augment.crop_and_resize)
+rotate = jax.jit(augment.rotate, static_argnames="order")
+gaussian_blur = jax.jit(augment.gaussian_blur)
 
 
 def random_image(shape, seed=0):
@@ -54,7 +58,7 @@ def test_crop_and_resize_equals_pil(shape, box):
         cropped = Image.fromarray(channel[top : top + height, left : left + width])
         return cropped.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
 
-    result = augment.crop_and_resize(jnp.asarray(image), *box)
+    result = crop_and_resize(jnp.asarray(image), *map(float, box))
     np.testing.assert_allclose(result, by_channel(image, oracle), atol=1e-6)
 
 
@@ -75,7 +79,7 @@ def test_rotate_bilinear_equals_scipy(shape, degrees):
             channel, coordinates, order=1, mode="grid-constant"
         )
 
-    result = augment.rotate(jnp.asarray(image), degrees)
+    result = rotate(jnp.asarray(image), degrees)
     np.testing.assert_allclose(result, by_channel(image, oracle), atol=2e-5)
 
 
@@ -87,7 +91,7 @@ def test_rotate_nearest_equals_pil(shape, degrees):
     def oracle(channel):
         return Image.fromarray(channel).rotate(degrees, Image.Resampling.NEAREST)
 
-    result = np.asarray(augment.rotate(jnp.asarray(image), degrees, order=0))
+    result = np.asarray(rotate(jnp.asarray(image), degrees, order=0))
     # A source half-way between two pixels goes either way with the last rounding.
     fraction = source_coordinates(shape, degrees) % 1.0
     decided = (np.abs(fraction - 0.5) > 1e-4).all(axis=0)
@@ -97,7 +101,7 @@ def test_rotate_nearest_equals_pil(shape, degrees):
 
 def test_rotate_by_a_quarter_is_counter_clockwise():
     image = random_image((8, 8, 3))
-    result = augment.rotate(jnp.asarray(image), 90, order=1)
+    result = rotate(jnp.asarray(image), 90.0, order=1)
     np.testing.assert_allclose(result, np.rot90(image), atol=1e-5)
 
 
@@ -116,7 +120,7 @@ def test_gaussian_blur_equals_scipy(shape, sigma):
             channel, sigma, mode="nearest", radius=2 * max(shape)
         )
 
-    result = augment.gaussian_blur(jnp.asarray(image), sigma)
+    result = gaussian_blur(jnp.asarray(image), sigma)
     np.testing.assert_allclose(result, by_channel(image, oracle), atol=1e-6)
 
 
@@ -149,7 +153,7 @@ def test_a_square_box_of_full_area_is_the_whole_image(key):
 
 
 def boxes(key, shape, scale, ratio, num_draws=4000):
-    draw = jax.vmap(lambda k: augment._random_box(k, shape, scale, ratio))
+    draw = jax.jit(jax.vmap(lambda k: augment._random_box(k, shape, scale, ratio)))
     return np.stack(draw(jax.random.split(key, num_draws)))
 
 
@@ -198,8 +202,10 @@ def test_rotation_angles_are_uniform(key):
     # A ramp along x turns into its angle's sine along y at the centre.
     y, x = np.indices((9, 9)) - 4.0
     ramp = jnp.asarray((x / 8 + 0.5 + 0 * y)[..., None], jnp.float32)
-    rotate = jax.vmap(partial(augment.random_rotation, max_degrees=20), (0, None))
-    views = np.asarray(rotate(jax.random.split(key, 4000), ramp))[..., 0]
+    draw = jax.jit(
+        jax.vmap(partial(augment.random_rotation, max_degrees=20), (0, None))
+    )
+    views = np.asarray(draw(jax.random.split(key, 4000), ramp))[..., 0]
     degrees = np.rad2deg(np.arcsin((views[:, 3, 4] - views[:, 5, 4]) * 4))
     assert degrees.min() < -19.9
     assert degrees.max() > 19.9
@@ -250,7 +256,7 @@ def test_a_view_depends_on_its_key_alone(key, view):
         np.testing.assert_array_equal(alone, view(keys[i], images[i]))
     smaller = jax.jit(jax.vmap(view))(keys[:2], images[:2])
     np.testing.assert_allclose(smaller, views[:2], atol=2e-6)
-    same_image = jax.vmap(view, (0, None))(keys, images[0])
+    same_image = jax.jit(jax.vmap(view, (0, None)))(keys, images[0])
     assert len(np.unique(same_image, axis=0)) > 1
 
 

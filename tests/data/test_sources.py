@@ -19,13 +19,16 @@ REAL = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "tfds"
 needs_real = pytest.mark.skipif(
     not REAL.is_dir(), reason="needs the prepared TFDS folder ../shared/data/tfds"
 )
-FEATURES = "tensorflow_datasets.core.features"
 
 
 def png(pixels):
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "png")
     return buffer.getvalue()
+
+
+def named(path, **content):
+    return {"pythonClassName": f"tensorflow_datasets.core.features.{path}", **content}
 
 
 def prepare(data_dir, splits, *, channels=1, label="label", form="array_record"):
@@ -44,14 +47,8 @@ def prepare(data_dir, splits, *, channels=1, label="label", form="array_record")
         writer.close()
     shape = {"dimensions": ["-1", "-1", str(channels)]}
     features = {
-        "image": {
-            "pythonClassName": f"{FEATURES}.image_feature.Image",
-            "image": {"dtype": "uint8", "shape": shape},
-        },
-        label: {
-            "pythonClassName": f"{FEATURES}.class_label_feature.ClassLabel",
-            "classLabel": {"numClasses": "10"},
-        },
+        "image": named("image_feature.Image", image={"dtype": "uint8", "shape": shape}),
+        label: named("class_label_feature.ClassLabel", classLabel={"numClasses": "10"}),
     }
     info = {
         "name": "tiny",
@@ -68,10 +65,7 @@ def prepare(data_dir, splits, *, channels=1, label="label", form="array_record")
         ],
     }
     (folder / "dataset_info.json").write_text(json.dumps(info))
-    tree = {
-        "pythonClassName": f"{FEATURES}.features_dict.FeaturesDict",
-        "featuresDict": {"features": features},
-    }
+    tree = named("features_dict.FeaturesDict", featuresDict={"features": features})
     (folder / "features.json").write_text(json.dumps(tree))
     return folder
 
@@ -126,14 +120,13 @@ def test_tfds_colour_and_more_than_one_chunk(tmp_path):
     np.testing.assert_array_equal(got.labels, images.sum((1, 2, 3), dtype=int) % 10)
 
 
-def test_loading_says_nothing_and_leaves_the_logger_alone(tmp_path, capfd):
+def test_loading_says_nothing_and_leaves_the_logger_alone(tmp_path, capfd, caplog):
     prepare(tmp_path, {"train": grey(1)})
-    logger = logging.getLogger("absl")
-    level = logger.level
+    caplog.set_level(logging.INFO, "absl")
     load("tiny", data_dir=tmp_path)
     refuse("not prepared", "kmnist", data_dir=tmp_path)
-    assert capfd.readouterr() == ("", "")
-    assert logger.level == level
+    assert (*capfd.readouterr(), caplog.records) == ("", "", [])
+    assert logging.getLogger("absl").level == logging.INFO
 
 
 @pytest.mark.parametrize(
@@ -160,7 +153,7 @@ def test_an_unprepared_data_set_names_the_command(tmp_path):
         f"tfds.builder('emnist/digits', data_dir='{tmp_path}', "
         "file_format='array_record').download_and_prepare()\""
     )
-    with pytest.raises(ValueError, match="is not prepared in .* --data-dir") as caught:
+    with pytest.raises(ValueError, match=r"not prepared in .* --data-dir") as caught:
         load("emnist/digits", data_dir=tmp_path)
     assert str(caught.value).endswith(f"run: {command}")
     assert os.listdir(tmp_path) == []
