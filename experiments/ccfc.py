@@ -7,12 +7,14 @@ python experiments/ccfc.py --dataset mnist --data-dir DIR --limit 10000 --p 0
 
 import dataclasses
 from functools import partial
+from typing import Annotated
 
 import optax
 
 from fcjax import experiment, models
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data.augment import ccfc_grey
+from fcjax.experiment import shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,21 +26,24 @@ class Args(experiment.Common):
 
     p: tuple[float, ...] = (0.25,)
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
-    pretrain_rounds: int | None = None
-    """Rounds of SimSiam that come first (default: 100)."""
-    cluster_rounds: int | None = None
-    """Rounds of cluster contrast (default: 30; digits 10)."""
-    local_epochs: int | None = None
-    """Epochs that a client trains in a round (default: 1; digits 4)."""
-    batch_size: int | None = None
-    """Examples in a local step (default: 128; digits 45)."""
-    latent_size: int | None = None
-    """Size of the embedding (default: 256; fashion_mnist 64, digits 128)."""
+    pretrain_rounds: Annotated[int | None, shown("100")] = None
+    """Rounds of SimSiam that come first."""
+    cluster_rounds: Annotated[int | None, shown("30; digits 10")] = None
+    """Rounds of cluster contrast."""
+    local_epochs: Annotated[int | None, shown("1; digits 4")] = None
+    """Epochs that a client trains in a round."""
+    batch_size: Annotated[int | None, shown("128; digits 45")] = None
+    """Examples in a local step."""
+    latent_size: Annotated[int | None, shown("256; fashion_mnist 64, digits 128")] = (
+        None
+    )
+    """Size of the embedding."""
     learning_rate: tuple[float, ...] = (1e-3,)
     """Of the clients' Adam."""
-    model_weight: tuple[float, ...] = ()
-    """Weight (lambda) of the model-contrastive term (default: the paper's for the data
-    set, 0.001 where it has none)."""
+    model_weight: Annotated[
+        tuple[float, ...], shown("the paper's for the data set, else 0.001")
+    ] = ()
+    """Weight (lambda) of the model-contrastive term."""
     sample_contrastive: bool = False
     """SCFC: contrast examples, not clusters, in the second stage too."""
     standalone: bool = False

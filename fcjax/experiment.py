@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,37 +26,42 @@ from fcjax.types import FederatedClustering, Federation
 Preset = Literal["smoke", "default", "paper"]
 
 
+def shown(default: str):
+    """Tells `--help` what a flag that is not given stands for."""
+    return tyro.conf.arg(help_behavior_hint=f"(default: {default})")
+
+
 @dataclasses.dataclass(frozen=True)
 class Common:
     """The flags of every script; those that take several values span the grid."""
 
     dataset: str = "digits"
     """digits (8x8, embedded) or the name of a prepared TFDS image data set."""
-    data_dir: Path | None = None
-    """Where TFDS data sets are prepared (default: TFDS's own)."""
+    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
+    """Where TFDS data sets are prepared."""
     split: Literal["all", "train", "test"] = "all"
     """Which examples; all joins train and test, as the papers do."""
-    limit: int | None = None
+    limit: Annotated[int | None, shown("all")] = None
     """Use so many examples, drawn in proportion to the classes."""
     clients: int = 10
     """How many clients the data is dealt to."""
-    clusters: int | None = None
-    """How many clusters to find (default: the number of classes)."""
+    clusters: Annotated[int | None, shown("the number of classes")] = None
+    """How many clusters to find."""
     p: tuple[float, ...] = (0.0,)
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
-    alpha: tuple[float, ...] = ()
+    alpha: Annotated[tuple[float, ...], shown("deal by --p")] = ()
     """Deal by Dirichlet shares of this concentration instead of by --p."""
     seed: tuple[int, ...] = (0,)
     """Seeds of training."""
-    partition_seed: int | None = None
-    """Seed of the partition and of failures (default: the run's own --seed)."""
+    partition_seed: Annotated[int | None, shown("the run's own --seed")] = None
+    """Seed of the partition and of failures."""
     failure_rate: tuple[float, ...] = (0.0,)
     """Share of the clients that never answer; their data is scored all the same."""
     preset: Preset = "default"
     """smoke: a minute; default: chosen for the data set; paper: the paper's settings.
     An explicit flag wins over all of them."""
-    out: Path | None = None
-    """Results folder (default: runs/METHOD-DATASET-HASH)."""
+    out: Annotated[Path | None, shown("runs/METHOD-DATASET-HASH")] = None
+    """Results folder."""
     resume: bool = True
     """Reuse finished runs of the folder and go on from its checkpoint."""
     evaluate_every: int = 1
@@ -140,10 +145,12 @@ def prepare(
         if dataset.labels is None:
             raise ValueError("--clusters is required where the data has no labels")
         num_clusters = len(np.unique(dataset.labels))
-    if not 2 <= num_clusters <= num_examples // args.clients:
+    if num_clusters < 2:
+        raise ValueError(f"--clusters must be at least 2, got {num_clusters}")
+    if num_clusters * args.clients > num_examples:
         raise ValueError(
-            f"--clusters must lie in 2..{num_examples // args.clients}, the examples of "
-            f"a client ({num_examples} over {args.clients} clients), got {num_clusters}"
+            f"--clusters {num_clusters} with --clients {args.clients} take at least "
+            f"{num_clusters * args.clients} examples, {args.dataset} has {num_examples}"
         )
     method = describe(args, dataset, num_clusters)
 

@@ -145,8 +145,14 @@ class Results:
         values = {name: np.array([p[name] for p in points]) for name in self.names}
         new = {**values, "client": clients, "cluster": clusters}
         if path.exists() and self.rows:
+            # Only finished runs: a kill right after this file leaves others in it.
+            finished = {self._key(row) for row in self.rows}
             with np.load(path) as old:
-                new = {name: np.concatenate([old[name], new[name]]) for name in new}
+                keys = zip(*(old[name] for name in self.names), strict=True)
+                kept = [tuple(map(float, key)) in finished for key in keys]
+                new = {
+                    name: np.concatenate([old[name][kept], new[name]]) for name in new
+                }
         new["example"] = np.arange(clusters.shape[1])
         temporary = path.with_suffix(".tmp.npz")
         np.savez_compressed(temporary, **new)

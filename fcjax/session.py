@@ -234,7 +234,9 @@ def show_table(experiment: Experiment) -> None:
     """Prints mean and 95 % interval over seeds, beside the paper's figures."""
     args, results = experiment.args, experiment.results
     rows = results.asked()
-    by = ["method", "dataset", *(n for n in results.names if n != "seed"), "scope"]
+    level, *others = results.names  # p or alpha comes first
+    varied = [n for n in others if n != "seed" and len({row[n] for row in rows}) > 1]
+    by = ["method", "dataset", level, *varied, "scope"]
     paper = {}
     if args.limit is None and args.split == "all" and args.clients == 10:
         for row in rows:

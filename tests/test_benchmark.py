@@ -1,0 +1,57 @@
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "experiments" / "benchmark.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    spec = importlib.util.spec_from_file_location("benchmark", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["benchmark"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["benchmark"]
+
+
+def test_torch_does_the_same_work(benchmark):
+    pytest.importorskip("torch", reason="PyTorch comes with the bench extra alone")
+    views = np.random.default_rng(0).random((2, 2, 16, 28, 28, 1), np.float32)
+    losses = np.array(benchmark.check_parity(views, steps=2))
+    assert abs(losses[1, 0] - losses[0, 0]) > 1e-3  # the optimiser took a step
+
+
+def test_flops_by_hand(benchmark):
+    convolutions = 2 * 16 * (64 * 14**2 + 64 * 128 * 7**2 + 128 * 256 * 3**2)
+    dense = 2 * (2304 * 256 + 256 * 256 + 256 * 16 + 16 * 256)
+    assert benchmark.forward_flops() == convolutions + dense
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--repeats", "0"], "--repeats must be at least 1, got 0"),
+        (["--against", "torch"], "needs PyTorch: pip install -e"),
+    ],
+)
+def test_bad_input_is_one_line(benchmark, monkeypatch, flags, message):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    args = benchmark.tyro.cli(benchmark.Args, args=["ccfc", *flags])
+    with pytest.raises(ValueError, match=message) as error:
+        benchmark.benchmark(args)
+    assert "\n" not in str(error.value)
+
+
+def test_script_prints_a_table():
+    command = [sys.executable, str(SCRIPT), "ccfc", "--clients", "1"]
+    command += ["--examples", "6", "--batch-size", "4", "--repeats", "1"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "jax training" in result.stdout
+    assert "torch" not in result.stdout

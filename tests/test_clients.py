@@ -1,0 +1,387 @@
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+from fcjax import clients
+from fcjax.models import from_linen
+from fcjax.types import Network
+
+BATCH_SIZE = 4
+AXES = ("vmap", "map", "unroll")
+
+
+class MLP(nn.Module):
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        mask = None if mask is None else mask[:, None]
+        # A bias before batch norm has no gradient but rounding, which Adam blows up.
+        x = nn.Dense(5, use_bias=False)(x)
+        norm = nn.BatchNorm(use_running_average=not train, momentum=0.9)
+        return nn.Dense(1)(nn.tanh(norm(x, mask=mask)))[:, 0]
+
+
+class Problem(NamedTuple):
+    """Noisy regression: the noise makes the key of a step count."""
+
+    network: Network
+    x: jax.Array
+    y: jax.Array
+    variables: dict
+    optimizer: optax.GradientTransformation
+
+    def loss(self, key, variables, slots, mask):
+        keys = clients.fold_in(key, len(slots))
+        noise = jax.vmap(lambda k: jax.random.normal(k, (3,)))(keys)
+        x = self.x[slots] + 0.1 * noise
+        outputs, variables = self.network.apply(variables, x, train=True, mask=mask)
+        errors = (outputs - self.y[slots]) ** 2
+        return jnp.sum(errors, where=mask) / mask.sum(), variables
+
+    def client(self):
+        opt_state = self.optimizer.init(self.variables["params"])
+        return clients.Client(self.variables, opt_state)
+
+    def train(self, key, client, mask, *, num_epochs=2, batch_size=BATCH_SIZE):
+        return clients.train(
+            key,
+            client,
+            self.loss,
+            mask,
+            optimizer=self.optimizer,
+            batch_size=batch_size,
+            num_epochs=num_epochs,
+        )
+
+
+@pytest.fixture(scope="module")
+def problem():
+    x = jax.random.normal(jax.random.key(1), (11, 3))
+    network = from_linen(MLP())
+    variables = network.init(jax.random.key(2), x)
+    return Problem(network, x, jnp.sin(3 * x[:, 0]), variables, optax.adam(1e-2))
+
+
+@pytest.fixture(scope="module")
+def plain_step(problem):
+    """A step on a batch without any mask."""
+
+    @jax.jit
+    def step(key, client, slots):
+        params, statistics = client.variables["params"], client.variables["batch_stats"]
+
+        def objective(params):
+            keys = [jax.random.fold_in(key, i) for i in range(len(slots))]
+            noise = jnp.stack([jax.random.normal(k, (3,)) for k in keys])
+            outputs, new = problem.network.apply(
+                {"params": params, "batch_stats": statistics},
+                problem.x[slots] + 0.1 * noise,
+                train=True,
+            )
+            return jnp.mean((outputs - problem.y[slots]) ** 2), new["batch_stats"]
+
+        (value, statistics), gradient = jax.value_and_grad(objective, has_aux=True)(
+            params
+        )
+        updates, opt_state = problem.optimizer.update(gradient, client.opt_state)
+        variables = {
+            "params": optax.apply_updates(params, updates),
+            "batch_stats": statistics,
+        }
+        return clients.Client(variables, opt_state), value
+
+    return step
+
+
+def plain_train(step, key, client, size, num_epochs):
+    """Local training as Algorithm 1 of FedAvg says it: epochs, batches, a step each."""
+    losses = []
+    for epoch in range(num_epochs):
+        order_key, step_key = jax.random.split(jax.random.fold_in(key, epoch))
+        order = np.asarray(clients.shuffle(order_key, jnp.ones(size, bool)))
+        for i, start in enumerate(range(0, size, BATCH_SIZE)):
+            slots = jnp.asarray(order[start : start + BATCH_SIZE])
+            client, loss = step(jax.random.fold_in(step_key, i), client, slots)
+            losses.append(float(loss))
+    return client, np.mean(losses)
+
+
+def assert_trees_close(actual, expected, **tolerances):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected)):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, **tolerances)
+
+
+def largest_difference(one, other):
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other))
+    return max(float(jnp.abs(a - b).max()) for a, b in pairs)
+
+
+def first(size, padded=11):
+    return jnp.arange(padded) < size
+
+
+def recorder(num_slots, num_steps):
+    """A loss without parameters to speak of, and a client that notes its visits."""
+
+    def loss(key, variables, slots, mask):
+        step, visits = variables["log"]["step"], variables["log"]["visits"]
+        log = {"step": step + 1, "visits": visits.at[step, slots].add(mask)}
+        return variables["params"] * 0.0, {"params": variables["params"], "log": log}
+
+    visits = jnp.zeros((num_steps, num_slots), int)
+    variables = {"params": jnp.ones(()), "log": {"step": 0, "visits": visits}}
+    variables = jax.tree.map(jnp.asarray, variables)
+    return loss, clients.Client(variables, optax.sgd(0.1).init(jnp.ones(())))
+
+
+# --- train
+
+
+@pytest.mark.parametrize("size", [11, 8, 3])
+def test_train_is_the_plain_loop(key, problem, plain_step, size):
+    """Batches of 4, 4, 3; of 4, 4; and a single one of 3, with nothing padded."""
+    train = jax.jit(problem.train)
+    client, loss = train(key, problem.client(), first(size, size))
+    expected, mean = plain_train(plain_step, key, problem.client(), size, num_epochs=2)
+    assert_trees_close(client, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(loss, mean, rtol=1e-5)
+    assert largest_difference(client.variables, problem.variables) > 1e-2
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_short_clients_train_as_they_would_alone(key, problem, plain_step, axis):
+    sizes, num_epochs = (11, 5, 4, 3), 2
+    masks = jnp.stack([first(size) for size in sizes])
+    keys = clients.fold_in(key, len(sizes))
+
+    @jax.jit
+    def train_all(keys, masks):
+        return clients.for_each(
+            lambda key, mask: problem.train(key, problem.client(), mask),
+            keys,
+            masks,
+            axis=axis,
+        )
+
+    trained, losses = train_all(keys, masks)
+    for i, size in enumerate(sizes):
+        expected, mean = plain_train(
+            plain_step, keys[i], problem.client(), size, num_epochs
+        )
+        mine = jax.tree.map(lambda x, i=i: x[i], trained)
+        assert_trees_close(mine, expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(losses[i], mean, rtol=1e-5)
+        # Adam counts its steps: ceil(size / 4) in each epoch.
+        assert mine.opt_state[0].count == num_epochs * -(-size // BATCH_SIZE)
+
+
+@pytest.mark.parametrize("size", [5, 3, 1])
+def test_padding_changes_no_bit_of_the_order_and_no_result(key, problem, size):
+    train = jax.jit(problem.train)
+    padded, loss = train(key, problem.client(), first(size))
+    alone, alone_loss = train(key, problem.client(), first(size, size))
+    assert_trees_close(padded, alone, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(loss, alone_loss, rtol=1e-5)
+
+
+def test_what_padded_slots_hold_changes_nothing(key, problem):
+    spoilt = problem._replace(x=problem.x.at[5:].set(1e3), y=problem.y.at[5:].set(-1e3))
+    clean, loss = jax.jit(problem.train)(key, problem.client(), first(5))
+    other, other_loss = jax.jit(spoilt.train)(key, problem.client(), first(5))
+    assert_trees_close(other, clean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(other_loss, loss, rtol=1e-6)
+
+
+def test_every_epoch_visits_every_example_once_in_a_new_order(key):
+    loss, client = recorder(num_slots=9, num_steps=6)
+    trained, _ = clients.train(
+        key,
+        client,
+        loss,
+        first(7, 9),
+        optimizer=optax.sgd(0.1),
+        batch_size=3,
+        num_epochs=2,
+    )
+    log = trained.variables["log"]
+    visits = np.asarray(log["visits"])
+    assert log["step"] == 6
+    np.testing.assert_array_equal(visits.sum(axis=1), [3, 3, 1, 3, 3, 1])
+    for epoch in (visits[:3], visits[3:]):
+        np.testing.assert_array_equal(epoch.sum(axis=0), [1] * 7 + [0] * 2)
+    assert not np.array_equal(visits[:3], visits[3:])
+
+
+def test_a_batch_longer_than_the_client_is_the_whole_client(key, problem):
+    cut, loss = problem.train(key, problem.client(), first(11), batch_size=100)
+    whole, whole_loss = problem.train(key, problem.client(), first(11), batch_size=11)
+    assert_trees_close(cut, whole, rtol=0, atol=0)
+    assert loss == whole_loss
+    assert cut.opt_state[0].count == 2
+
+
+def test_the_optimiser_goes_on_where_it_stood(key, problem, plain_step):
+    """Two calls with the state kept are the plain loop; a fresh state is not."""
+    train, mask = jax.jit(problem.train), first(11)
+    keys = jax.random.split(key)
+    once, _ = train(keys[0], problem.client(), mask)
+    twice, _ = train(keys[1], once, mask)
+    fresh = once._replace(opt_state=problem.client().opt_state)
+    restarted, _ = train(keys[1], fresh, mask)
+
+    expected = problem.client()
+    for one in keys:
+        expected, _ = plain_train(plain_step, one, expected, 11, num_epochs=2)
+    assert_trees_close(twice, expected, rtol=1e-6, atol=2e-6)
+    assert twice.opt_state[0].count == 12
+    assert largest_difference(twice.variables, restarted.variables) > 1e-3
+
+
+def test_train_averages_the_loss_of_its_steps(key):
+    """Losses 1, 2, 3, 4 in the four steps of two epochs of a padded client."""
+
+    def loss(key, variables, slots, mask):
+        step = variables["log"] + 1
+        return variables["params"] * 0 + step, {**variables, "log": step}
+
+    client = clients.Client(
+        {"params": jnp.zeros(()), "log": jnp.zeros(())}, optax.sgd(1.0).init(0.0)
+    )
+    _, mean = clients.train(
+        key,
+        client,
+        loss,
+        first(4, 9),
+        optimizer=optax.sgd(1.0),
+        batch_size=2,
+        num_epochs=2,
+    )
+    assert mean == (1 + 2 + 3 + 4) / 4
+
+
+def test_a_nan_loss_is_reported(key):
+    def loss(key, variables, slots, mask):
+        return variables["params"] * jnp.nan, variables
+
+    client = clients.Client({"params": jnp.ones(())}, optax.sgd(1.0).init(0.0))
+    trained, mean = clients.train(
+        key,
+        client,
+        loss,
+        first(3, 4),
+        optimizer=optax.sgd(1.0),
+        batch_size=2,
+        num_epochs=1,
+    )
+    assert np.isnan(mean)
+    assert np.isnan(trained.variables["params"])
+
+
+def test_zero_gradients_of_idle_steps_leave_no_nan(key):
+    """A batch of nobody divides 0 by 0; its step must not reach the client."""
+
+    def loss(key, variables, slots, mask):
+        w = variables["params"]
+        return jnp.sum(w * mask) / mask.sum(), variables
+
+    client = clients.Client({"params": jnp.ones(())}, optax.sgd(0.5).init(0.0))
+    trained, mean = clients.train(
+        key,
+        client,
+        loss,
+        first(2, 9),
+        optimizer=optax.sgd(0.5),
+        batch_size=2,
+        num_epochs=1,
+    )
+    assert trained.variables["params"] == 0.5
+    assert mean == 1
+
+
+# --- shuffle and fold_in
+
+
+def test_shuffle_puts_true_examples_first_in_an_order_of_the_key(key):
+    mask = first(6, 10)
+    orders = [np.asarray(clients.shuffle(k, mask)) for k in jax.random.split(key, 20)]
+    for order in orders:
+        assert sorted(order[:6]) == list(range(6))
+        assert sorted(order[6:]) == list(range(6, 10))
+    assert len({tuple(order[:6]) for order in orders}) > 15
+    # Every example is first at some time.
+    assert {order[0] for order in orders} == set(range(6))
+
+
+@pytest.mark.parametrize("padded", [7, 8, 16, 100])
+def test_padding_does_not_change_the_order(key, padded):
+    alone = clients.shuffle(key, jnp.ones(6, bool))
+    longer = clients.shuffle(key, first(6, padded))
+    np.testing.assert_array_equal(longer[:6], alone)
+
+
+def test_the_first_keys_do_not_depend_on_the_count(key):
+    few, many = clients.fold_in(key, 3), clients.fold_in(key, 50)
+    data = jax.random.key_data(many)
+    np.testing.assert_array_equal(jax.random.key_data(few), data[:3])
+    assert len(np.unique(np.asarray(data), axis=0)) == 50
+    one = jax.random.key_data(jax.random.fold_in(key, 2))
+    np.testing.assert_array_equal(data[2], one)
+
+
+# --- for_each
+
+
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_for_each_is_a_loop_over_clients(key, axis, compiled):
+    keys = jax.random.split(key, 3)
+    tree = {
+        "w": jax.random.normal(key, (3, 4, 2)),
+        "b": (jnp.arange(3), jnp.array([True, False, True])),
+    }
+
+    def one(key, tree):
+        w, (number, flag) = tree["w"], tree["b"]
+        noise = jax.random.normal(key, (2,))
+        return {"sum": (w @ w.T).sum() + noise, "where": jnp.where(flag, number, -1)}
+
+    run = lambda *a: clients.for_each(one, *a, axis=axis)  # noqa: E731
+    results = (jax.jit(run) if compiled else run)(keys, tree)
+    assert jax.tree.map(jnp.shape, results) == {"sum": (3, 2), "where": (3,)}
+    np.testing.assert_array_equal(results["where"], [0, -1, 2])
+    for i in range(3):
+        w = np.asarray(tree["w"][i])
+        expected = (w @ w.T).sum() + np.asarray(jax.random.normal(keys[i], (2,)))
+        np.testing.assert_allclose(results["sum"][i], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_for_each_takes_one_client(axis):
+    results = clients.for_each(lambda x: (x + 1, x.sum()), jnp.ones((1, 2)), axis=axis)
+    np.testing.assert_array_equal(results[0], [[2, 2]])
+    np.testing.assert_array_equal(results[1], [2])
+
+
+# --- in_batches
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 5, 11, 12, 13, 100])
+def test_in_batches_is_the_direct_call(key, batch_size):
+    pool = jax.random.normal(key, (20, 3))
+    rows = jax.random.permutation(key, 20)[:12]
+    lengths = []
+
+    def encode(rows):
+        lengths.append(len(rows))
+        return jnp.stack([pool[rows].sum(axis=-1), rows.astype(float)], axis=-1)
+
+    result = clients.in_batches(encode, rows, batch_size=batch_size)
+    assert set(lengths) == {min(batch_size, 12)}
+    expected = np.stack([np.asarray(pool)[rows].sum(axis=-1), rows], axis=-1)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)

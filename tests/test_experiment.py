@@ -1,0 +1,265 @@
+"""The script from its flags to the files it leaves, and what it says to bad input."""
+
+import csv
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tyro
+
+from fcjax import evaluation, experiment
+from fcjax.data import heterogeneous, load
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "experiments" / "ccfc.py"
+TINY = [
+    "--limit=120",
+    "--clients=3",
+    "--pretrain-rounds=3",
+    "--cluster-rounds=2",
+    "--local-epochs=1",
+    "--batch-size=20",
+    "--latent-size=8",
+    "--checkpoint-interval=0",
+]
+
+
+def script():
+    spec = importlib.util.spec_from_file_location("ccfc_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["ccfc_script"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def prepare(*flags):
+    module = script()
+    args = tyro.cli(module.Args, args=[*flags])
+    return experiment.prepare(args, module.describe)
+
+
+def run(out, *flags, **options):
+    """Runs the script in a process of its own; returns what it printed."""
+    command = [sys.executable, str(SCRIPT), f"--out={out}", *TINY, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """The processes share what they compile."""
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    del os.environ["JAX_COMPILATION_CACHE_DIR"]
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def without_times(table):
+    timing = {"seconds", "compile_seconds"}
+    return [{k: v for k, v in row.items() if k not in timing} for row in table]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--dataset=digit"], r"--dataset 'digit' is unknown.* nearest.* digits"),
+        (["--dataset=mnist", "--data-dir=nowhere"], r"not prepared.*download_and_prep"),
+        (["--p=1.5"], r"--p must lie in \[0, 1\], got 1.5"),
+        (["--p=nan"], r"--p must lie in \[0, 1\]"),
+        (["--alpha=0"], r"--alpha must be positive"),
+        (["--clients=0"], r"--clients must be at least 1, got 0"),
+        (["--clusters=1"], r"--clusters must be at least 2, got 1"),
+        (["--clusters=180"], r"--clusters 180 with --clients 10 .* digits has 1797"),
+        (["--clients=1798"], r"--clusters 10 with --clients 1798 .* digits has 1797"),
+        (["--limit=1798"], r"--limit must lie in 1..1797"),
+        (["--failure-rate=1"], r"--failure-rate 1.0 fails all 10 clients"),
+        (["--failure-rate=2"], r"--failure-rate"),
+        (["--split=test"], r"--split must be all for digits"),
+        (["--local-epochs=0"], r"--local-epochs must be at least 1, got 0"),
+        (["--batch-size=-3"], r"--batch-size must be at least 1, got -3"),
+        (["--learning-rate=inf"], r"--learning-rate must be finite"),
+        (["--model-weight=-1"], r"--model-weight must be finite and at least 0"),
+        (["--seed", "1", "1"], r"--seed takes one or more different values"),
+        (["--evaluate-every=0"], r"--evaluate-every must be at least 1"),
+    ],
+)
+def test_bad_input_gets_one_line_that_names_the_flag(
+    flags, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message) as error:
+        prepare(*flags)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_is_not_a_number_is_refused():
+    module = script()
+    dataset = load("digits")
+    images = dataset.images / 255.0
+    images[3, 2, 2] = np.nan
+    from fcjax.data import validate
+
+    with pytest.raises(ValueError, match=r"NaN|infinite"):
+        validate(dataset._replace(images=images))
+    assert module.Args().dataset == "digits"
+
+
+def test_the_script_prints_the_error_and_leaves_nothing(tmp_path):
+    command = [sys.executable, str(SCRIPT), "--p=7", f"--out={tmp_path / 'out'}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr == "ccfc.py: error: --p must lie in [0, 1], got 7.0\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_explicit_flags_win_over_presets_and_data_sets():
+    def settings(*flags):
+        return prepare(*flags).method.settings
+
+    assert settings()["local_epochs"] == 4
+    assert settings("--preset=smoke")["local_epochs"] == 1
+    assert settings("--preset=smoke", "--local-epochs=3")["local_epochs"] == 3
+    assert settings("--preset=paper")["cluster_rounds"] == 30
+    assert settings("--model-weight", "0", "0.1")["model_weight"] == (0.0, 0.1)
+
+
+def test_the_product_of_the_flags_is_the_grid():
+    prepared = prepare("--p", "0", "1", "--seed", "3", "5", "--model-weight", "0", "1")
+    points = prepared.results.pending
+    assert len(points) == 8
+    assert {(x["p"], x["seed"], x["model_weight"]) for x in points} == {
+        (p, seed, weight) for p in (0, 1) for seed in (3, 5) for weight in (0, 1)
+    }
+    # Runs of one seed deal alike, whatever else is swept.
+    federations = np.asarray(prepared.grid.federations.indices)
+    same = [i for i, x in enumerate(points) if x["p"] == 0 and x["seed"] == 3]
+    np.testing.assert_array_equal(federations[same[0]], federations[same[1]])
+
+
+def test_a_run_leaves_what_it_promises(tmp_path):
+    out = tmp_path / "out"
+    printed = run(out, "--p", "0", "0.5", "--seed", "0", "1", "--failure-rate=0.34")
+    assert "±" in printed
+    assert (out / "figures" / "learning_curves.png").stat().st_size > 10_000
+    assert (out / "figures" / "embedding.png").stat().st_size > 10_000
+    assert json.loads((out / "config.json").read_text())["clients"] == 3
+
+    results, history = rows(out / "results.csv"), rows(out / "history.csv")
+    assert len(results) == 4
+    assert len(history) == 4 * 5
+    assert [row["stage"] for row in history[::4]] == ["pretrain"] * 3 + ["cluster"] * 2
+
+    # The figures of a row follow from the file of assignments and the true labels.
+    dataset = experiment.data.stratified_subset(load("digits"), 120)
+    saved = np.load(out / "assignments.npz")
+    for i, row in enumerate(results):
+        found = np.flatnonzero(
+            (saved["p"] == float(row["p"])) & (saved["seed"] == float(row["seed"]))
+        )
+        cluster, client = saved["cluster"][found[0]], saved["client"][found[0]]
+        nmi = evaluation.nmi(dataset.labels, cluster)
+        assert float(row["nmi"]) == pytest.approx(nmi, abs=1e-6)
+        assert float(row["best_nmi"]) == max(float(r["nmi"]) for r in history[i::4])
+        partition = heterogeneous(
+            dataset.labels, 3, float(row["p"]), seed=int(row["seed"])
+        )
+        for number, held in enumerate(partition.clients):
+            np.testing.assert_array_equal(
+                np.flatnonzero(client == number), sorted(held)
+            )
+
+    # One client of three never answers: two send and receive.
+    for row in history:
+        assert row["participants"] == "2"
+        assert row["up_network"] == row["down_network"]
+        # K centroids of D = 8 float32, from two clients.
+        assert row["up_centroids"] == str(2 * 10 * 8 * 4)
+
+
+def test_a_killed_grid_ends_with_the_bits_of_an_uninterrupted_one(tmp_path):
+    flags = ("--p", "0", "1", "--no-plot")
+    run(tmp_path / "whole", *flags)
+
+    out = tmp_path / "killed"
+    command = [sys.executable, str(SCRIPT), f"--out={out}", *TINY, *flags]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 240
+    while not list(out.glob("checkpoints/*/00-000002/_CHECKPOINT_METADATA")):
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "results.csv").exists()
+
+    run(out, *flags)
+    for name in ("results.csv", "history.csv"):
+        whole, resumed = rows(tmp_path / "whole" / name), rows(out / name)
+        assert without_times(resumed) == without_times(whole)
+    whole, resumed = (
+        np.load(tmp_path / run / "assignments.npz") for run in ("whole", "killed")
+    )
+    for name in whole:
+        np.testing.assert_array_equal(whole[name], resumed[name])
+
+    # The same command once more reuses all; a further seed runs that seed alone.
+    before = (out / "results.csv").read_text()
+    assert "reusing 2 finished runs" in run(out, *flags)
+    assert (out / "results.csv").read_text() == before
+    run(out, *flags, "--seed", "0", "1")
+    assert len(rows(out / "results.csv")) == 4
+    assert len(rows(out / "history.csv")) == 4 * 5
+
+    # Another configuration is refused.
+    with pytest.raises(ValueError, match=r"another configuration \(batch_size differ"):
+        prepare(f"--out={out}", *TINY, *flags, "--batch-size=19")
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
+    flags = ("--no-plot",)
+    run(tmp_path / "whole", *flags)
+    out = tmp_path / "out"
+    run(out, *flags)
+    (out / "results.csv").unlink()
+    newest, before = sorted(out.glob("checkpoints/*/*"), reverse=True)
+    assert newest.name == "01-000002"
+    for file in newest.rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    printed = run(out, *flags)
+    assert f"skipping the damaged checkpoint {newest}" in printed
+    assert before.name == "01-000001"
+    whole, resumed = rows(tmp_path / "whole" / "results.csv"), rows(out / "results.csv")
+    assert without_times(resumed) == without_times(whole)
+
+
+def test_standalone_clients_are_scored_one_by_one(tmp_path):
+    out = tmp_path / "alone"
+    run(out, "--standalone", "--no-plot", "--p=0")
+    (row,) = rows(out / "results.csv")
+    assert row["scope"] == "client-mean"
+    dataset = experiment.data.stratified_subset(load("digits"), 120)
+    saved = np.load(out / "assignments.npz")
+    cluster, client = saved["cluster"][0], saved["client"][0]
+    each = [
+        evaluation.nmi(dataset.labels[client == i], cluster[client == i])
+        for i in range(3)
+    ]
+    assert float(row["nmi"]) == pytest.approx(np.mean(each), abs=1e-5)
+    history = rows(out / "history.csv")
+    assert not any(name.startswith(("up_", "down_")) for name in history[0])

@@ -1,0 +1,118 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fcjax import server
+from fcjax.types import Federation
+
+
+def test_weighted_mean_by_hand():
+    """(1 * 1 + 3 * 5) / 4 and so on, over leaves of any rank."""
+    stacked = {
+        "kernel": jnp.array([[[1.0, 2.0]], [[5.0, 6.0]]]),
+        "scale": jnp.array([0.0, 4.0]),
+    }
+    mean = server.weighted_mean(stacked, jnp.array([1.0, 3.0]))
+    np.testing.assert_allclose(mean["kernel"], [[4.0, 5.0]])
+    np.testing.assert_allclose(mean["scale"], 3.0)
+    assert mean["scale"].shape == ()
+
+
+def test_weighted_mean_does_not_depend_on_the_scale_of_its_weights(key):
+    x = jax.random.normal(key, (4, 3, 2))
+    weights = jnp.array([7.0, 0.0, 2.0, 1.0])
+    mean = server.weighted_mean(x, weights)
+    np.testing.assert_allclose(
+        mean, np.average(x, axis=0, weights=weights), rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        server.weighted_mean(x, 1000 * weights), mean, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_weighted_mean_of_equal_clients_is_the_client(key):
+    x = jax.random.normal(key, (5,))
+    stacked = jnp.broadcast_to(x, (10, 5))
+    mean = server.weighted_mean(stacked, jnp.full(10, 7000.0))
+    np.testing.assert_allclose(mean, x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("held", [jnp.nan, jnp.inf, -jnp.inf, 1e38])
+def test_a_client_of_weight_zero_changes_nothing_whatever_it_holds(held):
+    stacked = jnp.array([[1.0, 2.0], [held, held], [3.0, 6.0]])
+    mean = jax.jit(server.weighted_mean)(stacked, jnp.array([1.0, 0.0, 1.0]))
+    np.testing.assert_array_equal(mean, [2.0, 4.0])
+
+
+def test_a_nan_that_counts_is_not_hidden():
+    mean = server.weighted_mean(jnp.array([1.0, jnp.nan]), jnp.array([1.0, 1.0]))
+    assert np.isnan(mean)
+
+
+def test_nobody_has_no_mean():
+    assert np.isnan(server.weighted_mean(jnp.array([1.0, 2.0]), jnp.zeros(2)))
+
+
+@pytest.mark.parametrize(
+    ("num_rounds", "expected"),
+    [
+        (0, [True, True]),
+        (1, [True, False]),
+        (2, [False, True]),
+        (3, [False, True]),
+        (1000, [False, True]),
+    ],
+)
+def test_the_last_row_of_present_stands_for_all_further_rounds(num_rounds, expected):
+    federation = Federation(
+        pool=jnp.zeros((1, 1)),
+        indices=jnp.zeros((2, 1), int),
+        mask=jnp.ones((2, 1), bool),
+        present=jnp.array([[True, True], [True, False], [False, True]]),
+        local_clusters=jnp.array([2, 2]),
+    )
+    found = jax.jit(server.participants)(federation, jnp.int32(num_rounds))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_traffic_counts_senders_and_bytes_by_hand():
+    """Up: 6 floats and 3 bytes; down: 5 halves. Two of three clients take part."""
+    up = {"network": {"w": jnp.ones((2, 3)), "mask": jnp.ones(3, bool)}}
+    down = {"network": jax.ShapeDtypeStruct((5,), jnp.bfloat16), "nothing": ()}
+    found = server.traffic(jnp.array([True, False, True]), up=up, down=down)
+    assert {name: pair.tolist() for name, pair in found.items()} == {
+        "up_network": [2, 27],
+        "down_network": [2, 10],
+        "down_nothing": [2, 0],
+    }
+    totals = {name: int(server.total_bytes(pair)) for name, pair in found.items()}
+    assert totals == {"up_network": 54, "down_network": 20, "down_nothing": 0}
+
+
+def test_nobody_sends_nothing():
+    found = server.traffic(jnp.zeros(3, bool), up={"x": jnp.ones(4)}, down={})
+    assert server.total_bytes(found["up_x"]) == 0
+
+
+def test_no_messages_no_traffic():
+    assert server.traffic(jnp.ones(3, bool), up={}, down={}) == {}
+
+
+def test_traffic_is_the_same_under_vmap():
+    present = jnp.array([[True, True], [False, True]])
+    found = jax.vmap(lambda p: server.traffic(p, up={"x": jnp.ones(3)}, down={}))(
+        present
+    )
+    np.testing.assert_array_equal(found["up_x"], [[2, 12], [1, 12]])
+    np.testing.assert_array_equal(server.total_bytes(found["up_x"]), [24, 12])
+
+
+def test_total_bytes_beyond_32_bits_are_exact():
+    """Ten clients that send a network of 500,000,001 floats."""
+    network = jax.ShapeDtypeStruct((500_000_001,), jnp.float32)
+    found = server.traffic(jnp.ones(10, bool), up={"network": network}, down={})
+    assert server.total_bytes(found["up_network"]) == 20_000_000_040
+    pairs = np.array([[[3, 2**31 - 1], [0, 5]]], np.int32)
+    totals = server.total_bytes(pairs)
+    assert totals.tolist() == [[3 * (2**31 - 1), 0]]
