@@ -122,7 +122,6 @@ def describe(args: Args, dataset, num_clusters: int) -> experiment.Method:
             model_weight=values["model_weight"],
             sample_contrastive=values["sample_contrastive"],
             standalone=values["standalone"],
-            client_axis="vmap" if small else "map",
         )
 
     scores = zip(LEVELS, *PAPER_SCORES.get(args.dataset, ((), ())), strict=False)

@@ -52,7 +52,7 @@ def run(
     """
     stages = build(jax.tree.map(lambda x: x[0], grid.hyper)).stages
 
-    def init(hyper, key, federation):
+    def initialize(hyper, key, federation):
         return build(hyper).init(key, federation)
 
     def begin(index):
@@ -78,7 +78,7 @@ def run(
 
         return over_runs(function, backend, donate=True)
 
-    init = over_runs(init, backend)
+    init = over_runs(initialize, backend)
     position, state = Position(0, 0), None
     if checkpoints is not None:
         structures = [jax.eval_shape(init, grid)]

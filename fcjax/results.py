@@ -155,7 +155,7 @@ class Results:
                 }
         new["example"] = np.arange(clusters.shape[1])
         temporary = path.with_suffix(".tmp.npz")
-        np.savez_compressed(temporary, **new)
+        np.savez_compressed(temporary, allow_pickle=False, **new)
         temporary.replace(path)
 
     def _key(self, row: Mapping[str, Any]) -> tuple[float, ...]:

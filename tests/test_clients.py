@@ -112,13 +112,16 @@ def plain_train(step, key, client, size, num_epochs):
 
 def assert_trees_close(actual, expected, **tolerances):
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected)):
+    for one, other in zip(leaves(actual), leaves(expected), strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_allclose(one, other, **tolerances)
 
 
+leaves = jax.tree.leaves
+
+
 def largest_difference(one, other):
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other))
+    pairs = zip(leaves(one), leaves(other), strict=True)
     return max(float(jnp.abs(a - b).max()) for a, b in pairs)
 
 

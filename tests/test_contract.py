@@ -1,5 +1,7 @@
 """What every method promises, whatever it does. No method gets an `if`."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +28,7 @@ def federation(*, padding=0, absent=(), spoil=()) -> Federation:
     total = sum(SIZES)
     pool = centres[rng.integers(NUM_CLUSTERS, size=total)] + rng.normal(size=(total, 5))
     bounds = np.cumsum((0, *SIZES))
-    rows = [np.arange(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    rows = [np.arange(a, b) for a, b in itertools.pairwise(bounds)]
     for client in spoil:
         pool[rows[client]] = np.nan
     width = max(SIZES) + padding

@@ -56,7 +56,7 @@ def ccfc(
     standalone: bool = False,
     include_self: bool = True,
     euclidean: bool = False,
-    client_axis: clients.ClientAxis = "vmap",
+    client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds CCFC: SimSiam pre-training, then rounds of cluster contrast.
 
@@ -104,11 +104,11 @@ def ccfc(
 
         variables = network.init(key, example)
         latent_size = jax.eval_shape(apply_eval, variables, example)[0].shape[-1]
-        model = (variables, jnp.zeros((num_clusters, latent_size)))
-        if standalone:
-            model = repeat(model, num_clients)
         opt_state = repeat(optimizer.init(variables["params"]), num_clients)
-        return CCFCState(*model, opt_state, jnp.int32(0))
+        centroids = jnp.zeros((num_clusters, latent_size))
+        if standalone:
+            variables, centroids = repeat((variables, centroids), num_clients)
+        return CCFCState(variables, centroids, opt_state, jnp.int32(0))
 
     def sample_loss(key, variables, anchor, x, labels, mask):
         del labels
