@@ -21,9 +21,7 @@ class TinySimSiam(nn.Module):
     def __call__(self, x, *, train, mask):
         mask = None if mask is None else mask[:, None]
         norm = nn.BatchNorm(use_running_average=not train, momentum=0.9)
-        # A bias before batch norm has no gradient but rounding, which Adam blows up.
-        x = nn.Dense(8, use_bias=False)(x)
-        z = nn.Dense(6)(jax.nn.relu(norm(x, mask=mask)))
+        z = nn.Dense(6)(jax.nn.relu(norm(nn.Dense(8)(x), mask=mask)))
         return z, nn.Dense(6)(z)
 
 
@@ -34,7 +32,9 @@ def jitter(key, x):
 def build_ccfc(weight, **options):
     return ccfc(
         from_linen(TinySimSiam()),
-        optax.adam(1e-2),
+        # Not Adam: it divides a gradient that is mere rounding by its own size, so that
+        # two orders of summation would part by whole steps.
+        optax.sgd(0.05, momentum=0.9),
         jitter,
         num_clusters=NUM_CLUSTERS,
         pretrain_rounds=3,

@@ -13,7 +13,7 @@ from fcjax.checkpoints import Checkpoints
 from fcjax.types import Federation
 from tests.methods import METHODS, NUM_CLUSTERS
 
-SIZES = (7, 10, 4, 9)  # the true examples of four clients
+SIZES = (7, 11, 4, 8)  # the true examples of four clients; no batch of one
 
 
 @pytest.fixture(params=METHODS, scope="module")
@@ -41,7 +41,7 @@ def federation(*, padding=0, absent=(), spoil=()) -> Federation:
     )
 
 
-def grid(weights=(0.1,), seeds=(0,), **options) -> Grid:
+def grid(weights=(0.1, 0.7), seeds=(0,), **options) -> Grid:
     one = federation(**options)
     runs = [jnp.stack([x] * len(weights)) for x in one[1:]]
     keys = jax.vmap(jax.random.key)(jnp.resize(jnp.array(seeds), len(weights)))
@@ -83,22 +83,20 @@ def first_round(method, grid, **options):
 
 
 def test_every_example_gets_a_cluster_and_an_embedding(method):
-    g = grid()
-    state = train(method, g)
-    one = jax.tree.map(lambda x: x[0], state)
+    one = jax.tree.map(lambda x: x[0], train(method, grid()))
     built = method(0.1)
-    clusters = np.asarray(built.assign(one, federation()))
+    clusters = np.asarray(jax.jit(built.assign)(one, federation()))
     assert clusters.shape == (len(SIZES), max(SIZES))
     assert clusters.min() >= 0
     assert clusters.max() < NUM_CLUSTERS
-    z = np.asarray(built.embed(one, federation()))
+    z = np.asarray(jax.jit(built.embed)(one, federation()))
     assert z.shape[:2] == clusters.shape
     assert np.isfinite(z).all()
 
 
 def test_rounds_report_metrics_of_every_run(method):
     rounds = []
-    train(method, grid((0.1, 0.2)), on_round=rounds.append)
+    train(method, grid(), on_round=rounds.append)
     stages = method(0.1).stages
     assert len(rounds) == sum(stage.num_rounds for stage in stages)
     for round in rounds:
@@ -115,15 +113,15 @@ def test_a_further_round_value_or_seed_traces_nothing(method):
         calls.append(1)
         return method(weight)
 
-    train(counted, grid((0.1,)), num_rounds=1)
+    train(counted, grid(), num_rounds=1)
     few = len(calls)
     calls.clear()
-    train(counted, grid((0.1, 0.5, 0.9), seeds=(0, 1, 2)), num_rounds=4)
+    train(counted, grid((0.5, 0.9), seeds=(1, 2)), num_rounds=4)
     assert len(calls) == few
 
 
 def test_a_scalar_can_be_swept(method):
-    weights = (0.0, 0.3, 2.0)
+    weights = (0.0, 2.0)
     swept = first_round(method, grid(weights))
     for run, weight in enumerate(weights):
         alone = first_round(method, grid((weight,)))
@@ -132,23 +130,19 @@ def test_a_scalar_can_be_swept(method):
             jax.tree.map(lambda x: x[0], alone),
         )
     params = jax.tree.leaves(swept)[0]
-    assert not np.allclose(params[0], params[2])
+    assert not np.allclose(params[0], params[1])
 
 
-@pytest.mark.parametrize("backend", ["pmap", "loop"])
-def test_backends_agree(method, backend):
-    g = grid((0.1, 0.7))
-    assert_close(
-        first_round(method, g), first_round(method, g, backend=backend), atol=1e-5
-    )
+def test_backends_agree(method):
+    looped = first_round(method, grid(), backend="loop")
+    assert_close(first_round(method, grid()), looped, atol=1e-5)
 
 
 def test_runs_are_deterministic_in_their_key(method):
-    assert_same(train(method, grid()), train(method, grid()))
+    state = train(method, grid())
+    assert_same(state, train(method, grid()))
     other = train(method, grid(seeds=(1,)))
-    leaves = zip(
-        jax.tree.leaves(train(method, grid())), jax.tree.leaves(other), strict=True
-    )
+    leaves = zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True)
     assert any(not np.array_equal(a, b) for a, b in leaves)
 
 
@@ -175,7 +169,7 @@ def test_padding_changes_nothing(method):
 
 
 def test_a_resumed_run_ends_with_the_same_bits(method, tmp_path):
-    whole = train(method, grid((0.1, 0.7)))
+    whole = train(method, grid())
 
     class Killed(Exception):
         pass
@@ -187,16 +181,16 @@ def test_a_resumed_run_ends_with_the_same_bits(method, tmp_path):
     with pytest.raises(Killed):
         train(
             method,
-            grid((0.1, 0.7)),
+            grid(),
             on_round=kill,
-            checkpoints=Checkpoints(tmp_path, interval=0),
+            checkpoints=Checkpoints(tmp_path, interval=0.0),
         )
     rounds = []
     resumed = train(
         method,
-        grid((0.1, 0.7)),
+        grid(),
         on_round=lambda round: rounds.append(round.position),
-        checkpoints=Checkpoints(tmp_path, interval=0),
+        checkpoints=Checkpoints(tmp_path, interval=0.0),
     )
     assert rounds == [(1, 2)]
     assert_same(whole, resumed)
@@ -204,14 +198,13 @@ def test_a_resumed_run_ends_with_the_same_bits(method, tmp_path):
 
 def test_rows_outside_the_federation_get_a_cluster_of_a_global_model():
     method = METHODS["ccfc"]
-    g = grid()
-    state = train(method, g)
+    assign = jax.jit(method(0.1).assign)
+    one = jax.tree.map(lambda x: x[0], train(method, grid()))
     everyone = federation()
     rows = everyone.indices[everyone.mask][None]
     as_one = everyone._replace(indices=rows, mask=jnp.ones(rows.shape, bool))
-    one = jax.tree.map(lambda x: x[0], state)
-    expected = np.asarray(method(0.1).assign(one, everyone))[np.asarray(everyone.mask)]
-    np.testing.assert_array_equal(method(0.1).assign(one, as_one)[0], expected)
+    expected = np.asarray(assign(one, everyone))[np.asarray(everyone.mask)]
+    np.testing.assert_array_equal(assign(one, as_one)[0], expected)
 
 
 def test_a_run_that_is_done_stands_still_while_others_go_on():

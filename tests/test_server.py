@@ -7,6 +7,11 @@ from fcjax import server
 from fcjax.types import Federation
 
 
+def total(pair):
+    """The bytes of one run, as the session takes them: for the grid at once."""
+    return server.total_bytes(np.asarray(pair)[None]).item()
+
+
 def test_weighted_mean_by_hand():
     """(1 * 1 + 3 * 5) / 4 and so on, over leaves of any rank."""
     stacked = {
@@ -86,15 +91,13 @@ def test_traffic_counts_senders_and_bytes_by_hand():
         "down_network": [2, 10],
         "down_nothing": [2, 0],
     }
-    totals = {
-        name: int(server.total_bytes(np.asarray(pair))) for name, pair in found.items()
-    }
+    totals = {name: total(pair) for name, pair in found.items()}
     assert totals == {"up_network": 54, "down_network": 20, "down_nothing": 0}
 
 
 def test_nobody_sends_nothing():
     found = server.traffic(jnp.zeros(3, bool), up={"x": jnp.ones(4)}, down={})
-    assert server.total_bytes(np.asarray(found["up_x"])) == 0
+    assert total(found["up_x"]) == 0
 
 
 def test_no_messages_no_traffic():
@@ -116,7 +119,7 @@ def test_total_bytes_beyond_32_bits_are_exact():
     """Ten clients that send a network of 500,000,001 floats."""
     network = jax.ShapeDtypeStruct((500_000_001,), jnp.float32)
     found = server.traffic(jnp.ones(10, bool), up={"network": network}, down={})
-    assert server.total_bytes(np.asarray(found["up_network"])) == 20_000_000_040
+    assert total(found["up_network"]) == 20_000_000_040
     pairs = np.array([[[3, 2**31 - 1], [0, 5]]], np.int32)
     totals = server.total_bytes(pairs)
     assert totals.tolist() == [[3 * (2**31 - 1), 0]]

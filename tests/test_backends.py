@@ -1,0 +1,185 @@
+"""Holds for any number of devices: the last test runs the file again with four."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fcjax.backends import Grid, over_runs
+from fcjax.types import Federation
+
+BACKENDS = ("shard_map", "pmap", "loop")
+SIZES = (1, 3, 4, 6)
+NUM_EXAMPLES, NUM_CLIENTS = 20, 2
+
+
+def grid_of(count):
+    """Runs that differ in everything but the pool; their pool is of a type of its
+    own, float16, so that copies of it show in a program's text."""
+    data = np.random.default_rng(count)
+    indices = data.integers(0, NUM_EXAMPLES, (count, NUM_CLIENTS, 5))
+    return Grid(
+        hyper={"weight": jnp.arange(count) + 0.5},
+        keys=jax.random.split(jax.random.key(3), count),
+        federations=Federation(
+            pool=jnp.asarray(data.normal(size=(NUM_EXAMPLES, 3)), jnp.float16),
+            indices=jnp.asarray(indices, jnp.int32),
+            mask=jnp.asarray(data.random(indices.shape) < 0.7),
+            present=jnp.ones((count, 1, NUM_CLIENTS), bool),
+            local_clusters=jnp.asarray(data.integers(2, 5, (count, NUM_CLIENTS))),
+        ),
+    )
+
+
+def state_of(count):
+    return {"w": jnp.arange(count * 3.0).reshape(count, 3) / 7, "n": jnp.arange(count)}
+
+
+def advance(hyper, key, federation, state):
+    """A made-up round that needs every input."""
+    rows = federation.pool[federation.indices].astype(jnp.float32)
+    means = jnp.sum(rows * federation.mask[..., None], axis=(0, 1))
+    w = state["w"] * hyper["weight"] + means + jax.random.normal(key, (3,))
+    n = state["n"] + federation.local_clusters.sum() * federation.present.sum()
+    return {"w": w, "n": n}, {"loss": w @ w, "key": jax.random.fold_in(key, 1)}
+
+
+def expected(grid, state):
+    """The same round of every run in NumPy."""
+    pool = np.asarray(grid.federations.pool, np.float64)
+    for i, (indices, mask, present, clusters) in enumerate(
+        zip(*map(np.asarray, grid.federations[1:]), strict=True)
+    ):
+        means = (pool[indices] * mask[..., None]).sum(axis=(0, 1))
+        noise = np.asarray(jax.random.normal(grid.keys[i], (3,)))
+        w = np.asarray(state["w"][i]) * (i + 0.5) + means + noise
+        yield w, int(state["n"][i]) + clusters.sum() * present.sum()
+
+
+def key_data(keys):
+    return np.asarray(jax.random.key_data(keys))
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_gives_every_run_its_own_inputs(backend, count):
+    """Two rounds, the second on the state that the first one left, donated."""
+    grid, step = grid_of(count), over_runs(advance, backend, donate=True)
+    state = state_of(count)
+    for _ in range(2):
+        reference = list(expected(grid, state))
+        state, metrics = step(grid, state)
+        assert state["w"].shape == (count, 3)
+        for i, (w, n) in enumerate(reference):
+            np.testing.assert_allclose(state["w"][i], w, rtol=1e-5, atol=1e-5)
+            assert state["n"][i] == n
+            np.testing.assert_allclose(metrics["loss"][i], w @ w, rtol=1e-5)
+        own = jax.vmap(lambda key: jax.random.fold_in(key, 1))(grid.keys)
+        np.testing.assert_array_equal(key_data(metrics["key"]), key_data(own))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_run_does_not_depend_on_the_others(backend):
+    grid, state = grid_of(6), state_of(6)
+    step = over_runs(advance, backend)
+    together, _ = step(grid, state)
+    pool = grid.federations.pool
+    part, own = jax.tree.map(lambda x: x[4:5], (grid, state))
+    part = part._replace(federations=part.federations._replace(pool=pool))
+    one, _ = step(part, own)
+    np.testing.assert_allclose(one["w"][0], together["w"][4], rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_function_without_state(backend):
+    """As `init` and `assign` are; a scalar a run comes out as a vector."""
+    grid = grid_of(3)
+
+    def count_own(hyper, key, federation):
+        return federation.mask.sum(), federation.pool.shape[0]
+
+    own, num_examples = over_runs(count_own, backend)(grid)
+    np.testing.assert_array_equal(own, grid.federations.mask.sum(axis=(1, 2)))
+    np.testing.assert_array_equal(num_examples, [NUM_EXAMPLES] * 3)
+
+
+@pytest.mark.parametrize("backend", ["shard_map", "pmap"])
+@pytest.mark.parametrize("count", [4, 8])
+def test_runs_are_spread_over_all_devices(backend, count):
+    num_devices = jax.device_count()
+    shards = []
+
+    def note(hyper, key, federation, state):
+        shards.append(key)
+        return advance(hyper, key, federation, state)
+
+    state, _ = over_runs(note, backend)(grid_of(count), state_of(count))
+    assert shards
+    used = {shard.device: shard.data.shape for shard in state["w"].addressable_shards}
+    assert used == {device: (count // num_devices, 3) for device in jax.devices()}
+
+
+def convolve(hyper, key, federation, state):
+    """Weights that differ from run to run: what sharding annotations all-gather."""
+    images = federation.pool[federation.indices[0]].astype(jnp.float32)
+    images = jnp.broadcast_to(images[:, None, :, None], (5, 3, 3, 2))
+    y = lax.conv_general_dilated(
+        images, state, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    return state + hyper["weight"] * y.mean()
+
+
+@pytest.fixture
+def compiled_step():
+    grid, step = grid_of(8), over_runs(convolve, "shard_map")
+    kernels = step(grid, jnp.ones((8, 3, 3, 2, 4)))
+    return jax.jit(step).lower(grid, kernels).compile().as_text()
+
+
+def test_devices_do_not_communicate(compiled_step):
+    for collective in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
+        assert collective not in compiled_step
+
+
+def test_runs_share_one_pool(compiled_step):
+    """float16 is the pool's own type: there are pools, and none with a run axis."""
+    assert f"f16[{NUM_EXAMPLES},3]" in compiled_step
+    for count in {8, 8 // jax.device_count()}:
+        assert f"f16[{count},{NUM_EXAMPLES},3]" not in compiled_step
+
+
+def test_a_further_value_compiles_nothing():
+    grid, traces = grid_of(4), []
+
+    def count_traces(hyper, key, federation, state):
+        traces.append(hyper)
+        return advance(hyper, key, federation, state)
+
+    step = over_runs(count_traces, "shard_map")
+    step(grid, state_of(4))
+    first = len(traces)
+    other = grid._replace(hyper={"weight": jnp.full(4, 9.0)}, keys=grid.keys[::-1])
+    step(other, state_of(4))
+    assert len(traces) == first
+
+
+def test_all_of_this_with_four_devices():
+    flag = "--xla_force_host_platform_device_count=4"
+    if flag in os.environ.get("XLA_FLAGS", ""):
+        assert jax.device_count() == 4
+        return
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
+    run = subprocess.run(
+        command,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
