@@ -101,7 +101,7 @@ class JaxSide:
 
         def round(anchor, keys, state, views, mask):
             train_one = partial(train, anchor)
-            return clients.for_each(train_one, keys, state, *views, mask, axis="map")
+            return clients.for_each(train_one, keys, state, *views, mask)
 
         self.compiled: Callable = jax.jit(round, donate_argnums=2)
 
@@ -229,10 +229,11 @@ def torch_network(variables: Any):
                 kernel = values["kernel"].reshape(-1, inputs, 256)
                 kernel = np.moveaxis(kernel, 1, 0).reshape(flat, 256)
                 values = {**values, "kernel": kernel}
-            weight = values.get("kernel", values.get("scale"))
-            if weight is not None:
-                module.weight.copy_(torch.from_numpy(weight.transpose(axes).copy()))
-                module.bias.copy_(torch.from_numpy(values["bias"].copy()))
+            if values:
+                weight = values["scale" if kind == "BatchNorm" else "kernel"]
+                state = {"weight": weight.transpose(axes), "bias": values["bias"]}
+                state = {k: torch.from_numpy(v.copy()) for k, v in state.items()}
+                module.load_state_dict(state, strict=False)
     return network
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
 from fcjax.types import PyTree
@@ -50,13 +53,12 @@ class Checkpoints:
         for path in sorted(self._directory.glob("*-*"), reverse=True):
             position = Position(*(int(part) for part in path.name.split("-")))
             try:
-                state = ocp.load(path, structures[position.stage])
+                state = ocp.load(path, _on_one_device(structures[position.stage]))
             except (ValueError, OSError, KeyError) as error:
                 print(f"skipping the damaged checkpoint {path}: {first_line(error)}")
                 continue
-            # What orbax returns may share memory with its own buffers, and the
-            # engine donates: a copy is ours to give away.
-            return position, jax.tree.map(lambda x: x.copy(), state)
+            # Off the device that orbax chose: the engine spreads and donates it.
+            return position, jax.tree.map(lambda x: jnp.array(np.asarray(x)), state)
         return Position(0, 0), None
 
     def save(self, position: Position, state: PyTree, *, force: bool) -> None:
@@ -69,6 +71,13 @@ class Checkpoints:
         for old in sorted(self._directory.glob("*-*"))[:-2]:
             shutil.rmtree(old)
         self._last_save = time.monotonic()
+
+
+def _on_one_device(structure: PyTree) -> PyTree:
+    device = SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), structure
+    )
 
 
 def first_line(error: Exception) -> str:

@@ -36,7 +36,7 @@ class Problem(NamedTuple):
 
     def loss(self, key, variables, slots, mask):
         keys = clients.fold_in(key, len(slots))
-        noise = jax.vmap(lambda k: jax.random.normal(k, (3,)))(keys)
+        noise = jax.vmap(lambda k: jax.random.uniform(k, (3,)))(keys)
         x = self.x[slots] + 0.1 * noise
         outputs, variables = self.network.apply(variables, x, train=True, mask=mask)
         errors = (outputs - self.y[slots]) ** 2
@@ -62,8 +62,21 @@ class Problem(NamedTuple):
 def problem():
     x = jax.random.normal(jax.random.key(1), (11, 3))
     network = from_linen(MLP())
-    variables = network.init(jax.random.key(2), x)
+    variables = jax.jit(network.init)(jax.random.key(2), x)
     return Problem(network, x, jnp.sin(3 * x[:, 0]), variables, optax.adam(1e-2))
+
+
+@pytest.fixture(scope="module")
+def train(problem):
+    """Compiled once for all tests: (key, client, mask, data) -> (client, loss)."""
+
+    def train(key, client, mask, data=(problem.x, problem.y), *, batch_size=BATCH_SIZE):
+        x, y = data
+        return problem._replace(x=x, y=y).train(
+            key, client, mask, batch_size=batch_size
+        )
+
+    return jax.jit(train, static_argnames="batch_size")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +89,7 @@ def plain_step(problem):
 
         def objective(params):
             keys = [jax.random.fold_in(key, i) for i in range(len(slots))]
-            noise = jnp.stack([jax.random.normal(k, (3,)) for k in keys])
+            noise = jnp.stack([jax.random.uniform(k, (3,)) for k in keys])
             outputs, new = problem.network.apply(
                 {"params": params, "batch_stats": statistics},
                 problem.x[slots] + 0.1 * noise,
@@ -144,9 +157,8 @@ def recorder(num_slots, num_steps):
 
 
 @pytest.mark.parametrize("size", [11, 8])
-def test_train_is_the_plain_loop(key, problem, plain_step, size):
+def test_train_is_the_plain_loop(key, problem, train, plain_step, size):
     """Batches of 4, 4, 3 and of 4, 4, with nothing padded."""
-    train = jax.jit(problem.train)
     client, loss = train(key, problem.client(), first(size, size))
     expected, mean = plain_train(plain_step, key, problem.client(), size, num_epochs=2)
     assert_trees_close(client, expected, rtol=1e-6, atol=1e-6)
@@ -182,18 +194,17 @@ def test_short_clients_train_as_they_would_alone(key, problem, plain_step, axis)
 
 
 @pytest.mark.parametrize("size", [7, 3])
-def test_padding_changes_no_result(key, problem, size):
-    train = jax.jit(problem.train)
+def test_padding_changes_no_result(key, problem, train, size):
     padded, loss = train(key, problem.client(), first(size))
     alone, alone_loss = train(key, problem.client(), first(size, size))
     assert_trees_close(padded, alone, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(loss, alone_loss, rtol=1e-5)
 
 
-def test_what_padded_slots_hold_changes_nothing(key, problem):
-    spoilt = problem._replace(x=problem.x.at[7:].set(1e3), y=problem.y.at[7:].set(-1e3))
-    clean, loss = jax.jit(problem.train)(key, problem.client(), first(7))
-    other, other_loss = jax.jit(spoilt.train)(key, problem.client(), first(7))
+def test_what_padded_slots_hold_changes_nothing(key, problem, train):
+    spoilt = (problem.x.at[7:].set(1e3), problem.y.at[7:].set(-1e3))
+    clean, loss = train(key, problem.client(), first(7))
+    other, other_loss = train(key, problem.client(), first(7), spoilt)
     assert_trees_close(other, clean, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(other_loss, loss, rtol=1e-6)
 
@@ -218,8 +229,7 @@ def test_every_epoch_visits_every_example_once_in_a_new_order(key):
     assert not np.array_equal(visits[:3], visits[3:])
 
 
-def test_a_batch_longer_than_the_client_is_the_whole_client(key, problem):
-    train = jax.jit(problem.train, static_argnames="batch_size")
+def test_a_batch_longer_than_the_client_is_the_whole_client(key, problem, train):
     cut, loss = train(key, problem.client(), first(11), batch_size=100)
     whole, whole_loss = train(key, problem.client(), first(11), batch_size=11)
     assert_trees_close(cut, whole, rtol=0, atol=0)
@@ -227,10 +237,9 @@ def test_a_batch_longer_than_the_client_is_the_whole_client(key, problem):
     assert cut.opt_state[0].count == 2
 
 
-def test_the_optimiser_goes_on_where_it_stood(key, problem, plain_step):
+def test_the_optimiser_goes_on_where_it_stood(key, problem, train, plain_step):
     """Two calls with the state kept are the plain loop; a fresh state is not."""
-    train, mask = jax.jit(problem.train), first(11)
-    keys = jax.random.split(key)
+    keys, mask = jax.random.split(key), first(11)
     once, _ = train(keys[0], problem.client(), mask)
     twice, _ = train(keys[1], once, mask)
     fresh = once._replace(opt_state=problem.client().opt_state)
@@ -384,7 +393,7 @@ def test_for_each_takes_large_clients_of_a_cpu_one_by_one(size, loops):
 # --- in_batches
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 4, 5, 11, 12, 13, 100])
+@pytest.mark.parametrize("batch_size", [1, 4, 5, 11, 12, 100])
 def test_in_batches_is_the_direct_call(key, batch_size):
     pool = jax.random.normal(key, (20, 3))
     rows = jax.random.permutation(key, 20)[:12]

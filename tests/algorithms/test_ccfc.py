@@ -152,8 +152,9 @@ def test_a_round_averages_what_the_clients_trained_by_their_sizes(problem):
             state.variables["params"], jnp.asarray(pool[held])
         )
         values.append(value)
+        share = len(held) / 20
         expected = jax.tree.map(
-            lambda e, p, g, n=len(held): e + n / 20 * (p - 0.1 * g),
+            lambda e, p, g, share=share: e + share * (p - 0.1 * g),
             expected,
             state.variables["params"],
             g,
@@ -226,7 +227,7 @@ def test_optimizers_outlive_a_round_and_start_anew_with_the_second_stage(problem
 
 
 def test_a_standalone_client_is_a_federation_of_one(problem):
-    pool, rows, federation = problem
+    _, rows, federation = problem
     both = build(standalone=True)
     state = both.init(jax.random.key(3), federation)
     new, _ = jax.jit(both.stages[0].round)(jax.random.key(4), state, federation)
