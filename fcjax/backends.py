@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fcjax.types import Federation, PyTree
@@ -68,9 +68,14 @@ def _shard_map(batched, **options):
 def _pmap(batched, **options):
     mapped = jax.pmap(batched, in_axes=(None, 0, 0), **options)
     num_devices = jax.device_count()
+    # Results of an earlier call lie on devices: pmap does not move them by itself.
+    mesh = jax.make_mesh((num_devices,), ("run",), axis_types=(AxisType.Auto,))
+
+    def deal(tree):
+        tree = jax.tree.map(lambda x: x.reshape(num_devices, -1, *x.shape[1:]), tree)
+        return jax.device_put(tree, NamedSharding(mesh, P("run")))
 
     def call(pool, runs, state):
-        deal = partial(jax.tree.map, lambda x: x.reshape(num_devices, -1, *x.shape[1:]))
         results = mapped(pool, deal(runs), deal(state))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), results)
 

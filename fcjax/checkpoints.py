@@ -28,15 +28,12 @@ class Checkpoints:
     Args:
         directory: created at the first save.
         interval: seconds between two saves; a stage's end is always saved.
-        resume: go on from what is there; otherwise it is removed.
     """
 
-    def __init__(self, directory: Path, *, interval: float = 60.0, resume: bool = True):
+    def __init__(self, directory: Path, *, interval: float = 60.0):
         self._directory = directory.absolute()
         self._interval = interval
         self._last_save = time.monotonic()
-        if not resume and self._directory.exists():
-            shutil.rmtree(self._directory)
 
     def restore(
         self, structures: Sequence[PyTree]

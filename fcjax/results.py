@@ -12,6 +12,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -50,21 +51,30 @@ class Results:
         self._config = dict(config)
         self.names = tuple(points[0])
         self._points = tuple(points)
+        self._resume = resume
         self._check(resume)
         self.rows = _read(directory / "results.csv") if resume else []
         self.history = _read(directory / "history.csv") if resume else []
         finished = {self._key(row) for row in self.rows}
         self.pending = [p for p in points if self._key(p) not in finished]
-        self._last_history: Position | None = None
+        self._columns: list[str] = []  # of history.csv, once this session wrote it
 
     def _check(self, resume: bool) -> None:
         path = self.directory / "config.json"
         if not path.exists():
+            if resume and (self.directory / "results.csv").exists():
+                raise ValueError(
+                    f"--out {self.directory} holds results without their config.json; "
+                    "choose another folder, or pass --no-resume to write over it"
+                )
             return
         found = json.loads(path.read_text())
         if resume and found != self._config:
+            missing = object()
             names = [
-                k for k in found | self._config if found.get(k) != self._config.get(k)
+                k
+                for k in found | self._config
+                if found.get(k, missing) != self._config.get(k, missing)
             ]
             raise ValueError(
                 f"--out {self.directory} holds results of another configuration "
@@ -75,6 +85,15 @@ class Results:
     def begin(self) -> None:
         """Creates the folder and writes the configuration."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        if not self._resume:
+            # First of all: a kill in between must not leave the rows of another
+            # configuration beside the new one.
+            for name in ("results.csv", "history.csv", "assignments.npz"):
+                (self.directory / name).unlink(missing_ok=True)
+        # Nobody else's: a later grid of the same runs would leave a gap in the history.
+        for folder in self.checkpoints.parent.glob("*"):
+            if not self._resume or folder != self.checkpoints:
+                shutil.rmtree(folder)
         text = json.dumps(self._config, indent=2, sort_keys=True) + "\n"
         _replace(self.directory / "config.json", text)
 
@@ -90,22 +109,22 @@ class Results:
         rows = [
             {"stage_index": position.stage, "round": position.round, **r} for r in rows
         ]
-        if self._last_history is None:
+        if not self._columns:
             pending = {self._key(point) for point in self.pending}
             self.history = [
                 row
                 for row in self.history
                 if self._key(row) not in pending or _position(row) < position
             ]
-            self.history += rows
+        self.history += rows
+        if not set().union(*rows) <= set(self._columns):
+            self._columns = _columns(self.history)
             _replace(path, _csv(self.history))
         else:
-            self.history += rows
             with path.open("a") as file:
-                file.write(_csv(rows, header=False, names=list(self.history[0])))
+                file.write(_csv(rows, header=False, names=self._columns))
                 file.flush()
                 os.fsync(file.fileno())
-        self._last_history = position
 
     @property
     def checkpoints(self) -> Path:
@@ -155,7 +174,7 @@ class Results:
                 }
         new["example"] = np.arange(clusters.shape[1])
         temporary = path.with_suffix(".tmp.npz")
-        np.savez_compressed(temporary, allow_pickle=False, **new)
+        np.savez_compressed(temporary, **new)  # pyright: ignore[reportArgumentType]
         temporary.replace(path)
 
     def _key(self, row: Mapping[str, Any]) -> tuple[float, ...]:
@@ -175,8 +194,12 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return [row for row in rows if None not in row.values()]
 
 
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
 def _csv(rows: Sequence[Mapping[str, Any]], *, header: bool = True, names=None) -> str:
-    names = names or list(dict.fromkeys(name for row in rows for name in row))
+    names = names or _columns(rows)
     text = io.StringIO()
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
     if header:

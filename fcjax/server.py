@@ -29,7 +29,7 @@ def weighted_mean(stacked: PyTree, weights: Float[Array, "M"]) -> PyTree:
     def mean(x: Shaped[Array, "M *S"]) -> Shaped[Array, "*S"]:
         # A failed client may hold NaN: 0 * NaN would let it through.
         column = share.reshape(-1, *(1,) * (x.ndim - 1))
-        return jnp.sum(x * column, axis=0, where=column > 0)
+        return jnp.sum(x * column, axis=0, where=column != 0)
 
     return jax.tree.map(mean, stacked)
 
@@ -68,6 +68,6 @@ def num_bytes(tree: PyTree) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def total_bytes(pairs: np.ndarray) -> np.ndarray:
+def total_bytes(pairs: np.ndarray) -> np.ndarray | np.integer:
     """Returns the bytes [...] of the pairs [..., 2] that `traffic` counted."""
     return np.prod(np.asarray(pairs, np.int64), axis=-1)

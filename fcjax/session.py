@@ -75,11 +75,7 @@ def train(experiment: Experiment) -> None:
         experiment.grid,
         backend=args.backend,
         on_round=on_round,
-        checkpoints=Checkpoints(
-            results.checkpoints,
-            interval=args.checkpoint_interval,
-            resume=args.resume,
-        ),
+        checkpoints=Checkpoints(results.checkpoints, interval=args.checkpoint_interval),
     )
     clusters = clusters_of(state)
     holders = np.stack([holder(part, clusters) for part in experiment.partitions])
@@ -235,7 +231,9 @@ def show_table(experiment: Experiment) -> None:
     args, results = experiment.args, experiment.results
     rows = results.asked()
     level, *others = results.names  # p or alpha comes first
-    varied = [n for n in others if n != "seed" and len({row[n] for row in rows}) > 1]
+    varied = [
+        n for n in others if n != "seed" and len({float(row[n]) for row in rows}) > 1
+    ]
     by = ["method", "dataset", level, *varied, "scope"]
     paper = {}
     if args.limit is None and args.split == "all" and args.clients == 10:

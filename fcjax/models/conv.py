@@ -35,6 +35,11 @@ def conv(
     """
     size, _, in_features, out_features = kernel.shape
     _, batch, height, width = x.shape
+    if size > min(height, width) + 2 * padding:
+        raise ValueError(
+            f"a kernel of {size}x{size} does not fit into images of {height}x{width} "
+            f"with padding {padding}"
+        )
     rows = _taps(size, height, stride, padding)
     columns = _taps(size, width, stride, padding)
     x = jnp.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
