@@ -50,7 +50,7 @@ class Checkpoints:
         for path in sorted(self._directory.glob("*-*"), reverse=True):
             position = Position(*(int(part) for part in path.name.split("-")))
             try:
-                state = ocp.load(path, _on_one_device(structures[position.stage]))
+                state = ocp.load(str(path), _on_one_device(structures[position.stage]))
             except (ValueError, OSError, KeyError) as error:
                 print(f"skipping the damaged checkpoint {path}: {first_line(error)}")
                 continue
@@ -64,7 +64,7 @@ class Checkpoints:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
         name = f"{position.stage:02d}-{position.round:06d}"
-        ocp.save(self._directory / name, state, overwrite=True)
+        ocp.save(str(self._directory / name), state, overwrite=True)
         for old in sorted(self._directory.glob("*-*"))[:-2]:
             shutil.rmtree(old)
         self._last_save = time.monotonic()

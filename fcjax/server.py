@@ -68,6 +68,6 @@ def num_bytes(tree: PyTree) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def total_bytes(pairs: np.ndarray) -> np.ndarray | np.integer:
+def total_bytes(pairs: np.ndarray) -> np.ndarray:
     """Returns the bytes [...] of the pairs [..., 2] that `traffic` counted."""
-    return np.prod(np.asarray(pairs, np.int64), axis=-1)
+    return np.asarray(np.prod(np.asarray(pairs, np.int64), axis=-1))

@@ -271,13 +271,13 @@ def sample_contrast(
     and the variables with new batch statistics; the loss of the first stage."""
     (z1, p1), variables = network.apply(variables, views[0], train=True, mask=mask)
     (z2, p2), variables = network.apply(variables, views[1], train=True, mask=mask)
-    (_, anchors), _ = network.apply(anchor, jnp.concatenate(views), train=False)
+    (_, g1), _ = network.apply(anchor, views[0], train=False)
+    (_, g2), _ = network.apply(anchor, views[1], train=False)
     contrast = (losses.negative_cosine(p1, z2) + losses.negative_cosine(p2, z1)) / 2
     contrast = jnp.sum(contrast, where=mask) / jnp.maximum(mask.sum(), 1)
-    pull = losses.model_contrastive(
-        jnp.concatenate([p1, p2]), anchors, mask=jnp.concatenate([mask, mask])
-    )
-    return contrast + model_weight * pull, variables
+    pull = losses.model_contrastive(p1, g1, mask=mask)
+    pull += losses.model_contrastive(p2, g2, mask=mask)
+    return contrast + model_weight * pull / 2, variables
 
 
 def cluster_contrast(
