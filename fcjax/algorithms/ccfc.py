@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients, losses, server
-from fcjax.cluster import kmeans
+from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.types import (
     FederatedClustering,
@@ -81,8 +81,8 @@ def ccfc(
         standalone: clients neither upload nor download: the local models of Table 4.
         include_self: count an example as its own pair, as the code does; False is
             Eq. 1.
-        euclidean: assign to the nearest centroid, Eq. 3; False takes the largest
-            inner product with the normalised embedding, as the code does.
+        euclidean: assign to the nearest centroid, Eq. 3; False takes that of the
+            largest cosine, as the code does.
         client_axis: how clients run, see `clients.for_each`.
 
     Returns:
@@ -198,9 +198,11 @@ def ccfc(
         return clients.in_batches(batch, rows, batch_size=batch_size)
 
     def nearest(z, centroids):
-        similarity = jnp.matmul(z, centroids.T, precision=jax.lax.Precision.HIGHEST)
         if euclidean:
-            similarity -= jnp.sum(centroids**2, axis=-1)[None] / 2
+            return assign_nearest(z, centroids)
+        # The means of unit vectors are shorter the wider their cluster is.
+        directions = losses.normalize(centroids).T
+        similarity = jnp.matmul(z, directions, precision=jax.lax.Precision.HIGHEST)
         return jnp.argmax(similarity, axis=-1)
 
     def held(state, num_clients):

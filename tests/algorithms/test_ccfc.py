@@ -194,7 +194,7 @@ def test_clusters_are_contrasted_under_the_labels_of_the_global_model(problem):
 
 
 @pytest.mark.parametrize("euclidean", [True, False])
-def test_assignment_is_by_inner_product_or_by_distance(problem, euclidean):
+def test_assignment_is_by_cosine_or_by_distance(problem, euclidean):
     pool, rows, federation = problem
     method = build(euclidean=euclidean)
     state = method.init(jax.random.key(3), federation)
