@@ -181,9 +181,7 @@ def test_clusters_are_contrasted_under_the_labels_of_the_global_model(problem):
     for held in rows:
         x = pool[held]
         z, p = (np.asarray(y) for y in linear(state.variables, x, train=False)[0])
-        labels = np.argmax(
-            z / np.linalg.norm(z, axis=1, keepdims=True) @ centroids.T, axis=1
-        )
+        labels = np.argmax([cosine(z, c) for c in centroids], axis=0)
         means = [
             -np.mean([cosine(p[i], z[j]) for i in members for j in members])
             for c in range(3)
@@ -204,9 +202,8 @@ def test_assignment_is_by_cosine_or_by_distance(problem, euclidean):
     z = pool @ np.asarray(state.variables["params"]["a"])
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     distance = np.linalg.norm(z[:, None] - centroids[None], axis=-1)
-    expected = (
-        distance.argmin(axis=1) if euclidean else (z @ centroids.T).argmax(axis=1)
-    )
+    angle = np.stack([-cosine(z, c) for c in centroids], axis=1)
+    expected = np.argmin(distance if euclidean else angle, axis=1)
     for client, held in enumerate(rows):
         np.testing.assert_array_equal(found[client, : len(held)], expected[held])
     embedded = np.asarray(jax.jit(method.embed)(state, federation))
