@@ -133,10 +133,18 @@ class Results:
         keys = repr([self._key(point) for point in self.pending])
         return self.directory / "checkpoints" / sha256(keys.encode()).hexdigest()[:8]
 
-    def asked(self) -> list[dict[str, Any]]:
+    @property
+    def settings(self) -> list[str]:
+        """What tells the settings of the grid apart: p or alpha, and what varies but
+        for the seed."""
+        level, *others = self.names
+        varied = [n for n in others if len({point[n] for point in self._points}) > 1]
+        return [level, *(name for name in varied if name != "seed")]
+
+    def asked(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Returns the rows of the runs that were asked for."""
         keys = {self._key(point) for point in self._points}
-        return [row for row in self.rows if self._key(row) in keys]
+        return [row for row in rows if self._key(row) in keys]
 
     def history_of(self, point: Point) -> list[dict[str, Any]]:
         """Returns the rounds of one run, in order."""

@@ -197,8 +197,9 @@ def draw(
     results, labels = experiment.results, experiment.dataset.labels
     folder = results.directory / "figures"
     folder.mkdir(exist_ok=True)
-    swept = [name for name in results.pending[0] if name != "seed"]
-    figures.learning_curves(results.history, folder / "learning_curves.png", by=swept)
+    history = results.asked(results.history)
+    curves = folder / "learning_curves.png"
+    figures.learning_curves(history, curves, by=results.settings)
 
     def embed(hyper, key, federation, state):
         del key
@@ -229,12 +230,8 @@ def draw(
 def show_table(experiment: Experiment) -> None:
     """Prints mean and 95 % interval over seeds, beside the paper's figures."""
     args, results = experiment.args, experiment.results
-    rows = results.asked()
-    level, *others = results.names  # p or alpha comes first
-    varied = [
-        n for n in others if n != "seed" and len({float(row[n]) for row in rows}) > 1
-    ]
-    by = ["method", "dataset", level, *varied, "scope"]
+    rows = results.asked(results.rows)
+    by = ["method", "dataset", *results.settings, "scope"]
     paper = {}
     if args.limit is None and args.split == "all" and args.clients == 10:
         for row in rows:
