@@ -73,7 +73,7 @@ def files(folder):
 def test_opening_writes_nothing(tmp_path):
     results = open_results(tmp_path, [A, B])
     assert results.pending == [A, B]
-    assert results.rows == results.history == results.asked() == []
+    assert results.rows == results.history == results.asked(results.rows) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -130,8 +130,8 @@ def test_finished_runs_are_reused(tmp_path):
     finish(open_results(tmp_path, [A, B]), nmi=0.75)
     again = open_results(tmp_path, [B, A])
     assert again.pending == []
-    assert runs(again.asked()) == [(0.5, 0), (0.5, 1)]
-    assert [float(row["nmi"]) for row in again.asked()] == [0.75, 0.75]
+    assert runs(again.asked(again.rows)) == [(0.5, 0), (0.5, 1)]
+    assert [float(row["nmi"]) for row in again.asked(again.rows)] == [0.75, 0.75]
 
 
 def test_a_grid_is_extended_by_what_is_missing(tmp_path):
@@ -139,7 +139,7 @@ def test_a_grid_is_extended_by_what_is_missing(tmp_path):
     more = open_results(tmp_path, [A, B, C])
     assert more.pending == [C]
     finish(more, nmi=0.5, num_rounds=3)
-    assert runs(more.asked()) == [(0.0, 0), (0.5, 0), (0.5, 1)]
+    assert runs(more.asked(more.rows)) == [(0.0, 0), (0.5, 0), (0.5, 1)]
     rows = read(tmp_path, "results.csv")
     assert runs(rows) == [(0.0, 0), (0.5, 0), (0.5, 1)]
     assert [float(row["nmi"]) for row in rows] == [0.5, 0.75, 0.75]
