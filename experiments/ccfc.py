@@ -48,6 +48,8 @@ class Args(experiment.Common):
     """SCFC: contrast examples, not clusters, in the second stage too."""
     standalone: bool = False
     """Clients train alone: nothing is uploaded or downloaded."""
+    own_init: bool = False
+    """Average unrelated networks after a first round, as the authors' code does."""
 
 
 SMOKE = {"pretrain_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
@@ -129,6 +131,7 @@ def describe(args: Args, dataset, num_clusters: int) -> experiment.Method:
             model_weight=values["model_weight"],
             sample_contrastive=values["sample_contrastive"],
             standalone=values["standalone"],
+            own_init=values["own_init"],
         )
 
     scores = zip(LEVELS, *PAPER_SCORES.get(args.dataset, ((), ())), strict=False)

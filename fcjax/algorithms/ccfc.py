@@ -54,6 +54,7 @@ def ccfc(
     model_weight: Scalar = 1e-3,
     sample_contrastive: bool = False,
     standalone: bool = False,
+    own_init: bool = False,
     include_self: bool = True,
     euclidean: bool = False,
     client_axis: clients.ClientAxis | None = None,
@@ -62,8 +63,7 @@ def ccfc(
 
     The paper describes the second stage alone. Its code trains SimSiam first, on two
     augmented views, and then contrasts clusters without augmentation; that is what
-    the defaults do. One thing differs from the code: all clients start from one
-    network, where the code averages unrelated ones after its very first round.
+    the defaults do, but for `own_init`.
 
     Args:
         network: maps [B, *F] to projections and predictions, [B, D] each.
@@ -79,6 +79,10 @@ def ccfc(
         sample_contrastive: keep the loss of the first stage in the second: SCFC of
             the paper's ablation (Table 4).
         standalone: clients neither upload nor download: the local models of Table 4.
+        own_init: let the clients start from unrelated networks and average them after
+            a first round of their own, as the code does; False starts all from one.
+            The mean of unrelated weights is small, which under batch norm is a larger
+            step size for all that follows.
         include_self: count an example as its own pair, as the code does; False is
             Eq. 1.
         euclidean: assign to the nearest centroid, Eq. 3; False takes that of the
@@ -86,7 +90,8 @@ def ccfc(
         client_axis: how clients run, see `clients.for_each`.
 
     Returns:
-        The method, with stages `pretrain` and `cluster`. Its metrics are the mean
+        The method, with stages `pretrain` and `cluster` (and before them `first`, a
+        round of pre-training, with `own_init`). Its metrics are the mean
         `loss` over the clients that answered, `participants`, `embedding_spread`
         (1 where the embedding fills its sphere, 0 where it collapsed) and the traffic.
     """
@@ -133,7 +138,9 @@ def ccfc(
             include_self=include_self,
         )
 
-    def communication_round(local_loss: Callable, group: bool, key, state, federation):
+    def communication_round(
+        models: Callable, local_loss: Callable, group: bool, key, state, federation
+    ):
         num_clients = len(federation.indices)
         present = server.participants(federation, state.num_rounds)
 
@@ -159,7 +166,7 @@ def ccfc(
         trained, mined, values, spreads = for_each(
             client_round,
             clients.fold_in(clients_key, num_clients),
-            *held(state, num_clients),
+            *models(state, num_clients),
             state.opt_state,
             federation.indices,
             federation.mask,
@@ -210,6 +217,17 @@ def ccfc(
         models = (state.variables, state.centroids)
         return models if standalone else repeat(models, num_clients)
 
+    def first_round(key, state, federation):
+        def unrelated(state, num_clients):
+            example = to_float(federation.pool[:1])
+            keys = clients.fold_in(jax.random.fold_in(key, 1), num_clients)
+            networks = jax.vmap(lambda k: network.init(k, example))(keys)
+            return networks, repeat(state.centroids, num_clients)
+
+        return communication_round(
+            unrelated, sample_loss, False, key, state, federation
+        )
+
     def embed(state: CCFCState, federation: Federation):
         variables, _ = held(state, len(federation.indices))
         return for_each(
@@ -237,15 +255,21 @@ def ccfc(
         return state._replace(opt_state=jax.vmap(optimizer.init)(variables["params"]))
 
     def stage(name, begin, local_loss, num_rounds, *, group):
-        round = partial(communication_round, local_loss, group)
+        round = partial(communication_round, held, local_loss, group)
         return Stage(name, begin, round, num_rounds, lambda state: jnp.array(False))
 
     cluster_stage_loss = sample_loss if sample_contrastive else cluster_loss
+    first = Stage("first", begin_pretrain, first_round, 1, lambda _: jnp.array(False))
     return FederatedClustering(
         init,
         (
+            *([first] if own_init else []),
             stage(
-                "pretrain", begin_pretrain, sample_loss, pretrain_rounds, group=False
+                "pretrain",
+                begin_pretrain,
+                sample_loss,
+                pretrain_rounds - own_init,
+                group=False,
             ),
             stage(
                 "cluster",

@@ -9,7 +9,7 @@ import optax
 import pytest
 from flax import linen as nn
 
-from fcjax import engine, evaluation
+from fcjax import clients, engine, evaluation
 from fcjax.algorithms import ccfc as module
 from fcjax.backends import Grid
 from fcjax.data import Partition, federate
@@ -243,6 +243,21 @@ def test_a_standalone_client_is_a_federation_of_one(problem):
             single.variables["params"][name],
             rtol=1e-5,
         )
+
+
+def test_unrelated_networks_are_averaged_after_a_first_round(problem):
+    """With steps of size zero the round leaves the mean of what it started from."""
+    _, _, federation = problem
+    method = build(own_init=True, optimizer=optax.sgd(0.0), pretrain_rounds=5)
+    assert [stage.num_rounds for stage in method.stages[:2]] == [1, 4]
+    state = method.init(jax.random.key(3), federation)
+    key = jax.random.key(4)
+    new, _ = jax.jit(method.stages[0].round)(key, state, federation)
+    keys = clients.fold_in(jax.random.fold_in(key, 1), 2)
+    one, two = (linear_network(4, 3).init(k, None)["params"] for k in keys)
+    for name in ("a", "b"):
+        expected = 0.4 * one[name] + 0.6 * two[name]  # 8 and 12 of 20 examples
+        np.testing.assert_allclose(new.variables["params"][name], expected, rtol=1e-5)
 
 
 class SmallSimSiam(nn.Module):
