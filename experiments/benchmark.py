@@ -295,7 +295,7 @@ def make_views(args: Args) -> tuple[np.ndarray, str]:
     shape = (2, args.clients, args.examples, SIDE, SIDE, 1)
     if args.data_dir is None:
         return rng.random(shape, np.float32), "random images"
-    images = data.load("mnist", data_dir=args.data_dir).images
+    images = data.load("mnist", data_dir=args.data_dir).examples
     count = args.clients * args.examples
     if count > len(images):
         raise ValueError(

@@ -93,7 +93,7 @@ PAPER_SCORES = {  # Tables 1 and 2: NMI and kappa at these p
 
 def describe(args: Args, dataset, num_clusters: int) -> experiment.Method:
     """Chooses defaults and network for the data set."""
-    small = min(dataset.images.shape[1:3]) < 16
+    small = min(dataset.examples.shape[1:3]) < 16
     settings = REFERENCE | PAPER.get(args.dataset, {})
     if small and args.preset != "paper":
         settings |= DIGITS

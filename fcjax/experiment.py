@@ -139,7 +139,7 @@ def prepare(
     dataset = data.load(args.dataset, data_dir=args.data_dir, split=args.split)
     if args.limit is not None:
         dataset = data.stratified_subset(dataset, args.limit)
-    num_examples = len(dataset.images)
+    num_examples = len(dataset.examples)
     num_clusters = args.clusters
     if num_clusters is None:
         if dataset.labels is None:
@@ -195,7 +195,7 @@ def prepare(
         data.failures(args.clients, p["failure_rate"], seed=seed_of(p, args))
         for p in pending
     ]
-    pool = jnp.asarray(dataset.images)
+    pool = jnp.asarray(dataset.examples)
     federations = data.federate(pool, partitions, present, num_clusters=num_clusters)
     left_out = data.federate_left_out(pool, partitions, num_clusters=num_clusters)
     hyper = {k: jnp.array([p[k] for p in pending], jnp.float32) for k in swept}

@@ -92,7 +92,7 @@ def clusterer(build: Build, experiment: Experiment) -> Callable[[Any], np.ndarra
     """Returns a function from the grid's state to the cluster [G, P] of every example,
     -1 where the method gives it none."""
     grid, left_out = experiment.grid, experiment.left_out
-    num_examples = len(experiment.dataset.images)
+    num_examples = len(experiment.dataset.examples)
 
     def assign(hyper, key, federation, state):
         del key
@@ -253,7 +253,7 @@ def print_header(experiment: Experiment) -> None:
     device = jax.devices()[0]
     print(
         f"{experiment.method.name} on {args.dataset}: "
-        f"{len(experiment.dataset.images)} examples, {args.clients} clients, "
+        f"{len(experiment.dataset.examples)} examples, {args.clients} clients, "
         f"{experiment.num_clusters} clusters, {len(experiment.partitions)} runs\n"
         f"examples no client holds: {' to '.join(map(str, span(dropped)))}; "
         f"padding: {1 - float(mask.mean()):.1%} of the slots\n"

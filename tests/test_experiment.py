@@ -110,12 +110,12 @@ def test_bad_input_gets_one_line_that_names_the_flag(
 def test_data_that_is_not_a_number_is_refused():
     module = script()
     dataset = load("digits")
-    images = dataset.images / 255.0
+    images = dataset.examples / 255.0
     images[3, 2, 2] = np.nan
     from fcjax.data import validate
 
     with pytest.raises(ValueError, match=r"NaN|infinite"):
-        validate(dataset._replace(images=images))
+        validate(dataset._replace(examples=images))
     assert module.Args().dataset == "digits"
 
 

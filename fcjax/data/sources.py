@@ -18,8 +18,9 @@ class Dataset(NamedTuple):
     """Examples in dataset order; the labels stay outside every algorithm."""
 
     name: str
-    images: np.ndarray
-    """[P, H, W, C] uint8 in 0..255; grey images have C = 1."""
+    examples: np.ndarray
+    """[P, H, W, C] images, uint8 in 0..255 or float32 in [0, 1], grey ones with C = 1;
+    or [P, F] feature vectors, float32."""
     labels: np.ndarray | None
     """[P] integers, or None where the truth is unknown."""
 
@@ -59,15 +60,15 @@ def validate(dataset: Dataset) -> Dataset:
       ValueError: there are no examples, labels and examples differ in number, or a
         value is NaN or infinite.
     """
-    name, images, labels = dataset
-    if len(images) == 0:
+    name, examples, labels = dataset
+    if len(examples) == 0:
         raise ValueError(f"--dataset {name} has no examples, at least 1 is needed")
-    if labels is not None and labels.shape != images.shape[:1]:
+    if labels is not None and labels.shape != examples.shape[:1]:
         raise ValueError(
-            f"--dataset {name} has {len(images)} examples but labels of shape "
+            f"--dataset {name} has {len(examples)} examples but labels of shape "
             f"{labels.shape}, one label an example is needed"
         )
-    if not np.isfinite(images).all():
+    if not np.isfinite(examples).all():
         raise ValueError(
             f"--dataset {name} has NaN or infinite values, all must be finite"
         )
@@ -84,7 +85,7 @@ def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> 
     Raises:
       ValueError: `num_examples` is not in 1..P.
     """
-    total = len(dataset.images)
+    total = len(dataset.examples)
     if not 1 <= num_examples <= total:
         raise ValueError(
             f"--limit must lie in 1..{total}, the size of {dataset.name}, "
@@ -105,7 +106,7 @@ def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> 
         )
     )
     kept = None if dataset.labels is None else dataset.labels[rows]
-    return dataset._replace(images=dataset.images[rows], labels=kept)
+    return dataset._replace(examples=dataset.examples[rows], labels=kept)
 
 
 def _digits(split: str) -> Dataset:

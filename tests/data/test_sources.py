@@ -83,11 +83,11 @@ def refuse(message, name, **kwargs):
 def test_digits():
     got = load("digits")
     assert got.name == "digits"
-    assert got.images.shape == (1797, 8, 8, 1)
-    assert got.images.dtype == np.uint8
+    assert got.examples.shape == (1797, 8, 8, 1)
+    assert got.examples.dtype == np.uint8
     # The first digit is a 0; its first row is 0 0 5 13 9 1 0 0 on the 0..16 scale.
     np.testing.assert_array_equal(
-        got.images[0, 0, :, 0], [0, 0, 80, 207, 143, 16, 0, 0]
+        got.examples[0, 0, :, 0], [0, 0, 80, 207, 143, 16, 0, 0]
     )
     assert got.labels is not None
     np.testing.assert_array_equal(got.labels[:12], [*range(10), 0, 1])
@@ -98,12 +98,12 @@ def test_digits():
 def test_tfds_splits_come_in_order(tmp_path):
     prepare(tmp_path, {"test": grey(7, 3), "train": grey(21, 250, 4)})
     got = load("tiny", data_dir=tmp_path)
-    assert got.images.shape == (5, 3, 4, 1)
-    assert got.images.dtype == np.uint8
-    np.testing.assert_array_equal(got.images[:, 2, 3, 0], [21, 250, 4, 7, 3])
+    assert got.examples.shape == (5, 3, 4, 1)
+    assert got.examples.dtype == np.uint8
+    np.testing.assert_array_equal(got.examples[:, 2, 3, 0], [21, 250, 4, 7, 3])
     np.testing.assert_array_equal(got.labels, [1, 0, 4, 7, 3])
     train = load("tiny", data_dir=str(tmp_path), split="train")
-    np.testing.assert_array_equal(train.images[:, 0, 0, 0], [21, 250, 4])
+    np.testing.assert_array_equal(train.examples[:, 0, 0, 0], [21, 250, 4])
     test = load("tiny", data_dir=tmp_path, split="test")
     np.testing.assert_array_equal(test.labels, [7, 3])
     assert "tensorflow" not in sys.modules
@@ -116,7 +116,7 @@ def test_tfds_colour_and_more_than_one_chunk(tmp_path):
         tmp_path, {"train": [(png(x), int(x.sum()) % 10) for x in images]}, channels=3
     )
     got = load("tiny", data_dir=tmp_path)
-    np.testing.assert_array_equal(got.images, images)
+    np.testing.assert_array_equal(got.examples, images)
     np.testing.assert_array_equal(got.labels, images.sum((1, 2, 3), dtype=int) % 10)
 
 
@@ -170,7 +170,7 @@ def test_splits_that_are_not_there(tmp_path):
     prepare(tmp_path, {"train": grey(1), "extra": grey(2)})
     message = "--split test is not in tiny, which has train, extra"
     refuse(message, "tiny", data_dir=tmp_path, split="test")
-    assert load("tiny", data_dir=tmp_path).images.shape == (1, 3, 4, 1)
+    assert load("tiny", data_dir=tmp_path).examples.shape == (1, 3, 4, 1)
 
 
 def test_mixed_sizes(tmp_path):
@@ -231,15 +231,15 @@ MNIST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 )
 def test_real_data(name, shape, counts):
     got = load(name, data_dir=REAL, split="test")
-    assert got.images.shape == shape
-    assert got.images.dtype == np.uint8
+    assert got.examples.shape == shape
+    assert got.examples.dtype == np.uint8
     assert got.labels is not None
     assert np.bincount(got.labels).tolist() == counts
 
 
 def test_validate():
     images, labels = np.zeros((3, 2, 2, 1), np.float32), np.arange(3)
-    assert validate(Dataset("x", images, labels)).images is images
+    assert validate(Dataset("x", images, labels)).examples is images
     assert validate(Dataset("x", images, None)).labels is None
     for bad in (np.nan, np.inf, -np.inf):
         damaged = images.copy()
@@ -267,7 +267,7 @@ def test_a_subset_keeps_the_proportions(limit, counts):
     got = stratified_subset(numbered(labels), limit)
     assert got.labels is not None
     assert [(got.labels == c).sum() for c in (2, 5, 8)] == counts
-    rows = got.images.ravel()
+    rows = got.examples.ravel()
     assert (np.diff(rows.astype(int)) > 0).all()
     np.testing.assert_array_equal(got.labels, labels[rows])
 
@@ -278,9 +278,9 @@ def test_a_subset_follows_from_its_seed():
         stratified_subset(data, 50, seed=1),
         stratified_subset(data, 50, seed=1),
     )
-    np.testing.assert_array_equal(first.images, again.images)
+    np.testing.assert_array_equal(first.examples, again.examples)
     other = stratified_subset(data, 50, seed=2)
-    assert not np.array_equal(first.images, other.images)
+    assert not np.array_equal(first.examples, other.examples)
 
 
 def test_a_subset_of_everything_and_without_labels():
@@ -289,7 +289,7 @@ def test_a_subset_of_everything_and_without_labels():
         np.testing.assert_array_equal(got, all_rows)
     plain = stratified_subset(data._replace(labels=None), 12)
     assert plain.labels is None
-    assert len(np.unique(plain.images)) == 12
+    assert len(np.unique(plain.examples)) == 12
 
 
 @pytest.mark.parametrize("limit", [0, -1, 31])
