@@ -31,7 +31,7 @@ import optax
 import tyro
 
 from fcjax import clients, data, models
-from fcjax.algorithms.ccfc import repeat, sample_contrast
+from fcjax.algorithms.ccfc import sample_contrast
 from fcjax.data.augment import ccfc_grey, to_float
 
 CHANNELS, LATENT_SIZE, BOTTLENECK = (64, 128, 256), 256, 16
@@ -75,7 +75,7 @@ class JaxSide:
             self.variables, optimizer.init(self.variables["params"])
         )
         # A copy: the round is given the clients' memory, the anchor stays.
-        self.clients = jax.tree.map(jnp.array, repeat(client, len(self.mask)))
+        self.clients = jax.tree.map(jnp.array, clients.repeat(client, len(self.mask)))
         self.keys = jax.random.split(jax.random.key(1), len(self.mask))
 
         def train(anchor, key, client, first, second, mask):

@@ -54,6 +54,7 @@ class Checkpoints:
             except (ValueError, OSError, KeyError) as error:
                 print(f"skipping the damaged checkpoint {path}: {first_line(error)}")
                 continue
+            print(f"going on from checkpoint {path}")
             # Off the device that orbax chose: the engine spreads and donates it.
             return position, jax.tree.map(lambda x: jnp.array(np.asarray(x)), state)
         return Position(0, 0), None

@@ -68,6 +68,20 @@ def fold_in(key: PRNGKey, count: int) -> Key[Array, "count"]:
     return jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(count))
 
 
+def repeat(tree: PyTree, num_clients: int) -> PyTree:
+    """Gives every client a copy of the server's tree: [M, ...]."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), tree)
+
+
+def keep_absent(present: Bool[Array, "M"], new: PyTree, old: PyTree) -> PyTree:
+    """Takes the new values of the clients that answered, the old ones of the rest."""
+
+    def choose(new, old):
+        return jnp.where(present.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(choose, new, old)
+
+
 def train(
     key: PRNGKey,
     client: Client,

@@ -61,7 +61,7 @@ def train(experiment: Experiment) -> None:
                     value = server.total_bytes(value)
                 row[name] = value[run].item()
             cluster = None if clusters is None else clusters[run]
-            row |= score_round(cluster, experiment, experiment.partitions[run])
+            row |= score_round(cluster, experiment, run)
             row["seconds"] = round_off((now - clock) / len(points))
             rows.append(row)
         results.add_history(round.position, rows)
@@ -78,10 +78,11 @@ def train(experiment: Experiment) -> None:
         checkpoints=Checkpoints(results.checkpoints, interval=args.checkpoint_interval),
     )
     clusters = clusters_of(state)
-    holders = np.stack([holder(part, clusters) for part in experiment.partitions])
+    num_examples = clusters.shape[1]
+    holders = [holder(part, num_examples) for part in experiment.partitions]
     if args.plot:
         draw(experiment, build, state, clusters[0])
-    results.add_assignments(points, holders, clusters)
+    results.add_assignments(points, np.stack(holders), clusters)
     results.add_rows(
         result_row(experiment, run, clusters[run], round_off(sum(compile_seconds)))
         for run in range(len(points))
@@ -115,7 +116,7 @@ def clusterer(build: Build, experiment: Experiment) -> Callable[[Any], np.ndarra
 
 
 def score_round(
-    clusters: np.ndarray | None, experiment: Experiment, partition: Partition
+    clusters: np.ndarray | None, experiment: Experiment, run: int
 ) -> dict[str, Any]:
     """The scores of one run's round; empty cells where it was not evaluated."""
     names = ("acc", "nmi", "kappa", "occupied_clusters", "largest_share")
@@ -124,13 +125,11 @@ def score_round(
     found = evaluation.collapse(
         clusters[clusters >= 0], num_clusters=experiment.num_clusters
     )
-    values = {**score(clusters, experiment, partition), **found}
+    values = {**score(clusters, experiment, run), **found}
     return {name: round_off(values[name]) if name in values else "" for name in names}
 
 
-def score(
-    clusters: np.ndarray, experiment: Experiment, partition: Partition
-) -> dict[str, float]:
+def score(clusters: np.ndarray, experiment: Experiment, run: int) -> dict[str, float]:
     """Scores one run: over all examples, or the mean of its clients' own scores."""
     labels = experiment.dataset.labels
     if labels is None:
@@ -138,9 +137,11 @@ def score(
     if experiment.method.scope == "global":
         counted = clusters >= 0
         return evaluation.scores(labels[counted], clusters[counted])
-    each = [evaluation.scores(labels[r], clusters[r]) for r in partition.clients]
-    sizes = [len(rows) for rows in partition.clients]
-    return {k: float(np.average([e[k] for e in each], weights=sizes)) for k in SCORES}
+    federations = experiment.grid.federations
+    rows = np.asarray(federations.indices[run])
+    mask = np.asarray(federations.mask[run])
+    each = evaluation.per_client(labels[rows], clusters[rows], mask)
+    return evaluation.client_mean(each, mask)
 
 
 def result_row(
@@ -150,7 +151,7 @@ def result_row(
     args, results = experiment.args, experiment.results
     point, partition = results.pending[run], experiment.partitions[run]
     history = results.history_of(point)
-    scores = score(clusters, experiment, partition)
+    scores = score(clusters, experiment, run)
     nmi = [float(row["nmi"]) for row in history if row["nmi"] != ""]
     return {
         "method": experiment.method.name,
@@ -182,9 +183,9 @@ def status(history: list[dict[str, Any]], num_clusters: int) -> str:
     return evaluation.status(last, num_clusters=num_clusters)
 
 
-def holder(partition: Partition, clusters: np.ndarray) -> np.ndarray:
+def holder(partition: Partition, num_examples: int) -> np.ndarray:
     """Which client holds each example [P]; -1 where none does."""
-    holders = np.full(clusters.shape[-1], -1)
+    holders = np.full(num_examples, -1)
     for client, rows in enumerate(partition.clients):
         holders[rows] = client
     return holders

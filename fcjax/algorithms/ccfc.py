@@ -109,10 +109,10 @@ def ccfc(
 
         variables = network.init(key, example)
         latent_size = jax.eval_shape(apply_eval, variables, example)[0].shape[-1]
-        opt_state = repeat(optimizer.init(variables["params"]), num_clients)
+        opt_state = clients.repeat(optimizer.init(variables["params"]), num_clients)
         centroids = jnp.zeros((num_clusters, latent_size))
         if standalone:
-            variables, centroids = repeat((variables, centroids), num_clients)
+            variables, centroids = clients.repeat((variables, centroids), num_clients)
         return CCFCState(variables, centroids, opt_state, jnp.int32(0))
 
     def sample_loss(key, variables, anchor, x, labels, mask):
@@ -171,10 +171,10 @@ def ccfc(
             federation.indices,
             federation.mask,
         )
-        opt_state = keep_absent(present, trained.opt_state, state.opt_state)
+        opt_state = clients.keep_absent(present, trained.opt_state, state.opt_state)
         if standalone:
-            variables = keep_absent(present, trained.variables, state.variables)
-            centroids = keep_absent(present, mined, state.centroids)
+            variables = clients.keep_absent(present, trained.variables, state.variables)
+            centroids = clients.keep_absent(present, mined, state.centroids)
             messages = {}
         else:
             sizes = present * federation.mask.sum(axis=1)
@@ -215,14 +215,14 @@ def ccfc(
     def held(state, num_clients):
         """The network and the centroids that each client holds."""
         models = (state.variables, state.centroids)
-        return models if standalone else repeat(models, num_clients)
+        return models if standalone else clients.repeat(models, num_clients)
 
     def first_round(key, state, federation):
         def unrelated(state, num_clients):
             example = to_float(federation.pool[:1])
             keys = clients.fold_in(jax.random.fold_in(key, 1), num_clients)
             networks = jax.vmap(lambda k: network.init(k, example))(keys)
-            return networks, repeat(state.centroids, num_clients)
+            return networks, clients.repeat(state.centroids, num_clients)
 
         return communication_round(
             unrelated, sample_loss, False, key, state, federation
@@ -327,19 +327,6 @@ def cluster_contrast(
     )
     pull = losses.model_contrastive(p, anchors, mask=mask)
     return contrast + model_weight * pull, variables
-
-
-def repeat(tree: PyTree, num_clients: int) -> PyTree:
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), tree)
-
-
-def keep_absent(present: Bool[Array, "M"], new: PyTree, old: PyTree) -> PyTree:
-    """Takes the new values of the clients that answered, the old ones of the rest."""
-
-    def choose(new, old):
-        return jnp.where(present.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
-    return jax.tree.map(choose, new, old)
 
 
 def spread(z: Float[Array, "N D"], mask: Bool[Array, "N"]) -> Float[Array, ""]:
