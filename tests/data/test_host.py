@@ -1,0 +1,78 @@
+"""A pool on the host gives what the same pool on the device gives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from fcjax.data.host import HostPool
+
+EXAMPLES = np.arange(2 * 3 * 20, dtype=np.uint8).reshape(20, 3, 2)
+ROWS = np.array([[3, 1, 1], [19, 0, 7]])
+
+
+def transforms():
+    def scanned(pool, rows):
+        return lax.map(lambda row: pool[row].astype(jnp.float32).sum(), rows)
+
+    def sharded(pool, rows):
+        mesh = jax.make_mesh((1,), ("run",), axis_types=(AxisType.Auto,))
+        body = jax.vmap(lambda r: pool[r])
+        specs = {"in_specs": P("run"), "out_specs": P("run")}
+        return jax.shard_map(body, mesh=mesh, check_vma=False, **specs)(rows)
+
+    return {
+        "plain": lambda pool, rows: pool[rows],
+        "jit": jax.jit(lambda pool, rows: pool[rows]),
+        "vmap": jax.vmap(lambda pool, row: pool[row], in_axes=(None, 0)),
+        "jit of vmap": jax.jit(jax.vmap(lambda p, r: p[r], in_axes=(None, 0))),
+        "scan": jax.jit(scanned),
+        "shard_map": jax.jit(sharded),
+    }
+
+
+@pytest.mark.parametrize("name", transforms())
+def test_rows_are_those_of_the_array(name):
+    fetch = transforms()[name]
+    expected = EXAMPLES[ROWS]
+    if name == "scan":
+        expected = expected.sum((1, 2, 3), dtype=np.float32)
+    got = fetch(HostPool(EXAMPLES), jnp.asarray(ROWS))
+    np.testing.assert_array_equal(got, expected)
+    assert isinstance(got, jax.Array)
+
+
+def test_a_slice_is_an_array_of_the_first_rows():
+    pool = HostPool(EXAMPLES)
+    np.testing.assert_array_equal(pool[:2], EXAMPLES[:2])
+    assert (pool.shape, pool.dtype) == ((20, 3, 2), np.uint8)
+
+
+def test_vmap_asks_the_host_once():
+    calls = []
+
+    class Counting(np.ndarray):
+        def __getitem__(self, rows):
+            calls.append(np.shape(rows))
+            return np.asarray(self)[rows]
+
+    pool = HostPool(EXAMPLES.view(Counting))
+    jax.block_until_ready(jax.jit(jax.vmap(lambda row: pool[row]))(jnp.asarray(ROWS)))
+    assert calls == [(2, 3)]
+
+
+def test_the_program_is_compiled_once_a_pool():
+    traces = []
+
+    @jax.jit
+    def fetch(pool, rows):
+        traces.append(pool)
+        return pool[rows]
+
+    first, second = HostPool(EXAMPLES), HostPool(EXAMPLES[::-1].copy())
+    for pool in (first, first, second):
+        fetch(pool, jnp.arange(2))
+    assert traces == [first, second]
