@@ -24,8 +24,6 @@ class Args(experiment.Common):
     Flags that take several values span a grid, which runs as one program.
     """
 
-    p: tuple[float, ...] = (0.25,)
-    """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
     pretrain_rounds: Annotated[int | None, shown("100")] = None
     """Rounds of SimSiam that come first."""
     cluster_rounds: Annotated[int | None, shown("30; digits 10")] = None

@@ -47,7 +47,7 @@ class Common:
     """How many clients the data is dealt to."""
     clusters: Annotated[int | None, shown("the number of classes")] = None
     """How many clusters to find."""
-    p: tuple[float, ...] = (0.0,)
+    p: Annotated[tuple[float, ...], shown("0.25; 0 without labels")] = ()
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
     alpha: Annotated[tuple[float, ...], shown("deal by --p")] = ()
     """Deal by Dirichlet shares of this concentration instead of by --p."""
@@ -155,7 +155,8 @@ def prepare(
     method = describe(args, dataset, num_clusters)
 
     swept = {k: v for k, v in method.settings.items() if isinstance(v, tuple)}
-    shares = {"alpha": args.alpha} if args.alpha else {"p": args.p}
+    level = 0.25 if dataset.labels is not None else 0.0
+    shares = {"alpha": args.alpha} if args.alpha else {"p": args.p or (level,)}
     axes = {**shares, **swept, "failure_rate": args.failure_rate, "seed": args.seed}
     for name, values in axes.items():
         if len(set(values)) != len(values) or not values:
@@ -246,9 +247,11 @@ def seed_of(point: Point, args: Common) -> int:
 
 
 def partition_of(point: Point, args: Common, dataset: data.Dataset) -> data.Partition:
-    seed = seed_of(point, args)
-    if dataset.labels is None:
-        raise ValueError("--p and --alpha need labels to deal the examples by")
+    seed, labels = seed_of(point, args), dataset.labels
+    if labels is None:
+        if "alpha" in point or point["p"] != 0:
+            raise ValueError("--p must be 0 where the data has no labels to deal by")
+        labels = np.zeros(len(dataset.examples), int)
     if "alpha" in point:
-        return data.dirichlet(dataset.labels, args.clients, point["alpha"], seed=seed)
-    return data.heterogeneous(dataset.labels, args.clients, point["p"], seed=seed)
+        return data.dirichlet(labels, args.clients, point["alpha"], seed=seed)
+    return data.heterogeneous(labels, args.clients, point["p"], seed=seed)

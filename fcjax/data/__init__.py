@@ -2,6 +2,7 @@
 
 from fcjax.data.partition import (
     Partition,
+    deal,
     dirichlet,
     failures,
     federate,
@@ -13,6 +14,7 @@ from fcjax.data.sources import Dataset, load, stratified_subset, validate
 __all__ = [
     "Dataset",
     "Partition",
+    "deal",
     "dirichlet",
     "failures",
     "federate",

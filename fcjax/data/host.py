@@ -1,4 +1,4 @@
-"""A pool that stays in the host's memory and streams to the device batch by batch."""
+"""Where the pool lies: on the device, or in the host's memory, streamed by batches."""
 
 import jax
 import jax.numpy as jnp
@@ -30,3 +30,50 @@ class HostPool:
 
     def _fetch(self, rows: jax.Array) -> np.ndarray:
         return self._examples[np.asarray(rows)]
+
+
+STATES_IN_FORCE = 3
+"""A round holds the state, its successor, and gradients of the order of one more."""
+
+SHARE = 0.8
+"""Of the device's memory; the rest is for activations, which nothing here counts."""
+
+
+def place(
+    examples: Shaped[np.ndarray, "P *F"], state_bytes: int, *, stream: bool | None
+) -> tuple[Array | HostPool, str]:
+    """Puts the examples on the device if they fit beside the state.
+
+    Args:
+        examples: all of them.
+        state_bytes: the size of the states that one device holds.
+        stream: whether they stay on the host; None decides by the estimate.
+
+    Returns:
+        The pool, and one line on the estimate and the choice.
+    """
+    limit = device_memory()
+    needed = examples.nbytes + STATES_IN_FORCE * state_bytes
+    if stream is None:
+        stream = limit is not None and needed > SHARE * limit
+    where = "stream from the host" if stream else "lie on the device"
+    has = "the host's" if limit is None else readable(limit)
+    line = (
+        f"memory: examples {readable(examples.nbytes)}, state "
+        f"{STATES_IN_FORCE} x {readable(state_bytes)}, of {has}; the examples {where}"
+    )
+    return HostPool(examples) if stream else jnp.asarray(examples), line
+
+
+def device_memory() -> int | None:
+    """Returns the bytes of the first device's memory; None where it is the host's."""
+    stats = jax.local_devices()[0].memory_stats()
+    return None if stats is None else stats.get("bytes_limit")
+
+
+def readable(num_bytes: int) -> str:
+    """Returns bytes as text: 512 B, 1.5 MiB."""
+    size, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

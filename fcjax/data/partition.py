@@ -138,6 +138,21 @@ def dirichlet(
     return Partition(tuple(clients), np.empty(0, np.int64))
 
 
+def deal(
+    partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int
+) -> Partition:
+    """Hands further rows out at random, as evenly as can be, the first clients first.
+
+    For examples without labels, which no rule of heterogeneity can place.
+    """
+    if len(rows) == 0:
+        return partition
+    drawn = np.random.default_rng(seed).permutation(rows)
+    shares = np.array_split(drawn, len(partition.clients))
+    clients = map(np.concatenate, zip(partition.clients, shares, strict=True))
+    return partition._replace(clients=tuple(clients))
+
+
 def failures(num_clients: int, rate: float, *, seed: int) -> Bool[np.ndarray, "1 M"]:
     """Returns who is present: round(rate M) clients are absent for the whole run.
 

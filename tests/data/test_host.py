@@ -8,7 +8,8 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from fcjax.data.host import HostPool
+from fcjax.data import host
+from fcjax.data.host import HostPool, place, readable
 
 EXAMPLES = np.arange(2 * 3 * 20, dtype=np.uint8).reshape(20, 3, 2)
 ROWS = np.array([[3, 1, 1], [19, 0, 7]])
@@ -76,3 +77,39 @@ def test_the_program_is_compiled_once_a_pool():
     for pool in (first, first, second):
         fetch(pool, jnp.arange(2))
     assert traces == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("limit", "state_bytes", "streams"),
+    [
+        (None, 10**12, False),  # the host's own memory: streaming saves nothing
+        (1000, 0, False),
+        (1000, 226, False),  # 120 + 3 * 226 = 798 of 800
+        (1000, 227, True),
+        (149, 0, True),
+    ],
+)
+def test_the_estimate_decides(monkeypatch, limit, state_bytes, streams):
+    monkeypatch.setattr(host, "device_memory", lambda: limit)
+    pool, _ = place(EXAMPLES, state_bytes, stream=None)
+    assert isinstance(pool, HostPool) == streams
+    np.testing.assert_array_equal(pool[:], EXAMPLES)
+
+
+def test_a_flag_wins_over_the_estimate(monkeypatch):
+    monkeypatch.setattr(host, "device_memory", lambda: 149)
+    pool, line = place(EXAMPLES, 2048, stream=False)
+    assert not isinstance(pool, HostPool)
+    assert line == (
+        "memory: examples 120 B, state 3 x 2.0 KiB, of 149 B; "
+        "the examples lie on the device"
+    )
+    assert isinstance(place(EXAMPLES, 0, stream=True)[0], HostPool)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")],
+)
+def test_readable(num_bytes, text):
+    assert readable(num_bytes) == text

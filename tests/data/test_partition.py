@@ -5,6 +5,7 @@ import pytest
 
 from fcjax.data import (
     Partition,
+    deal,
     dirichlet,
     failures,
     federate,
@@ -297,3 +298,17 @@ def test_a_grid_that_does_not_fit_together_is_refused():
         federate(pool, [one, two], [present[0], np.ones((2, 2), bool)], num_clusters=2)
     with pytest.raises(ValueError, match=r"row 5 of a partition is not in the pool"):
         federate(pool[:5], [one, two], present, num_clusters=2)
+
+
+def test_further_rows_are_dealt_evenly_and_once():
+    partition = Partition((np.array([0, 2]), np.array([1])), np.array([3]))
+    got = deal(partition, np.arange(4, 9), seed=3)
+    drawn = permuted([4, 5, 6, 7, 8], seed=3)
+    np.testing.assert_array_equal(got.clients[0], [0, 2, *drawn[:3]])
+    np.testing.assert_array_equal(got.clients[1], [1, *drawn[3:]])
+    np.testing.assert_array_equal(got.left_out, [3])
+
+
+def test_no_further_rows_change_nothing():
+    partition = heterogeneous(np.array([0, 1, 0, 1]), 2, 0.0, seed=0)
+    assert deal(partition, np.arange(0), seed=0) is partition
