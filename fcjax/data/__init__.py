@@ -1,5 +1,6 @@
 """Data sets by name, and how clients come to hold them."""
 
+from fcjax.data.dataset import Dataset, validate
 from fcjax.data.partition import (
     Partition,
     dirichlet,
@@ -8,7 +9,7 @@ from fcjax.data.partition import (
     federate_left_out,
     heterogeneous,
 )
-from fcjax.data.sources import Dataset, load, stratified_subset, validate
+from fcjax.data.sources import load, stratified_subset
 
 __all__ = [
     "Dataset",

@@ -6,23 +6,14 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from fcjax.data.dataset import Dataset, validate
+
 _SPLITS = ("train", "test")
 _CHUNK = 1024
-
-
-class Dataset(NamedTuple):
-    """Examples in dataset order; the labels stay outside every algorithm."""
-
-    name: str
-    examples: np.ndarray
-    """[P, H, W, C] images, uint8 in 0..255 or float32 in [0, 1], grey ones with C = 1;
-    or [P, F] feature vectors, float32."""
-    labels: np.ndarray | None
-    """[P] integers, or None where the truth is unknown."""
 
 
 def load(
@@ -51,28 +42,6 @@ def load(
         return _digits(split)
     with _quiet_absl():
         return validate(_tfds(name, data_dir, split))
-
-
-def validate(dataset: Dataset) -> Dataset:
-    """Returns `dataset` as it is, once it is known to be usable.
-
-    Raises:
-      ValueError: there are no examples, labels and examples differ in number, or a
-        value is NaN or infinite.
-    """
-    name, examples, labels = dataset
-    if len(examples) == 0:
-        raise ValueError(f"--dataset {name} has no examples, at least 1 is needed")
-    if labels is not None and labels.shape != examples.shape[:1]:
-        raise ValueError(
-            f"--dataset {name} has {len(examples)} examples but labels of shape "
-            f"{labels.shape}, one label an example is needed"
-        )
-    if not np.isfinite(examples).all():
-        raise ValueError(
-            f"--dataset {name} has NaN or infinite values, all must be finite"
-        )
-    return dataset
 
 
 def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> Dataset:
