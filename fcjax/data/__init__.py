@@ -1,6 +1,7 @@
 """Data sets by name, and how clients come to hold them."""
 
 from fcjax.data.dataset import Dataset, validate
+from fcjax.data.files import read
 from fcjax.data.partition import (
     Partition,
     dirichlet,
@@ -20,6 +21,7 @@ __all__ = [
     "federate_left_out",
     "heterogeneous",
     "load",
+    "read",
     "stratified_subset",
     "validate",
 ]
