@@ -1,5 +1,7 @@
 """Data sets by name, and how clients come to hold them."""
 
+from fcjax.data.dataset import Dataset, validate
+from fcjax.data.files import read
 from fcjax.data.partition import (
     Partition,
     deal,
@@ -9,7 +11,7 @@ from fcjax.data.partition import (
     federate_left_out,
     heterogeneous,
 )
-from fcjax.data.sources import Dataset, load, stratified_subset, validate
+from fcjax.data.sources import load, stratified_subset
 
 __all__ = [
     "Dataset",
@@ -21,6 +23,7 @@ __all__ = [
     "federate_left_out",
     "heterogeneous",
     "load",
+    "read",
     "stratified_subset",
     "validate",
 ]

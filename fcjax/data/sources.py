@@ -1,4 +1,4 @@
-"""Labelled images by name: scikit-learn's digits, and TFDS without TensorFlow."""
+"""Examples by name: scikit-learn's digits, TFDS without TensorFlow, and files."""
 
 import contextlib
 import difflib
@@ -6,39 +6,42 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from fcjax.data.dataset import Dataset, validate
+from fcjax.data.files import is_file_name, read
+
 _SPLITS = ("train", "test")
 _CHUNK = 1024
-
-
-class Dataset(NamedTuple):
-    """Examples in dataset order; the labels stay outside every algorithm."""
-
-    name: str
-    examples: np.ndarray
-    """[P, H, W, C] images, uint8 in 0..255 or float32 in [0, 1], grey ones with C = 1;
-    or [P, F] feature vectors, float32."""
-    labels: np.ndarray | None
-    """[P] integers, or None where the truth is unknown."""
+_TFDS_NAME = r"\w+(/[\w.+-]+)?(:[\d.*]+)?"
 
 
 def load(
-    name: str, *, data_dir: str | os.PathLike[str] | None = None, split: str = "all"
+    name: str,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    split: str = "all",
+    image_shape: tuple[int, ...] | None = None,
+    labelled: bool = True,
 ) -> Dataset:
     """Returns the data set called `name`, in dataset order.
 
     Args:
       name: `digits` (embedded in scikit-learn: 1,797 images of 8x8, scaled from
-        0..16 to 0..255), or the name of a TFDS image classification data set, such
-        as `mnist` or `emnist/digits`, that is prepared as array_record.
+        0..16 to 0..255), the name of a TFDS image classification data set, such
+        as `mnist` or `emnist/digits`, that is prepared as array_record, or the path
+        of a file or folder that `files.read` accepts. A folder that is called as
+        one of the named data sets is given as `./mnist`.
       data_dir: where TFDS data sets are prepared; None is the default of TFDS.
-      split: `all` (train, then test), `train` or `test`.
+      split: `all` (train, then test), `train` or `test`; files have only `all`.
+      image_shape: (H, W) or (H, W, C) of the images in rows of a file.
+      labelled: whether to keep the labels, and to look for them in files.
 
     Returns:
-      images [P, H, W, C] uint8 and labels [P] int64.
+      images [P, H, W, C] uint8 and labels [P] int64; files may also give float32
+      images, feature vectors [P, F] and no labels.
 
     Raises:
       ValueError: one line that names the flag and says what is accepted, for an
@@ -47,32 +50,18 @@ def load(
     """
     if split not in ("all", *_SPLITS):
         raise ValueError(f"--split must be all, train or test, got {split!r}")
+    if _is_path(name):
+        if split != "all":
+            raise ValueError(f"--split must be all for files, got {split!r}")
+        return read(name, image_shape=image_shape, labelled=labelled)
+    if image_shape is not None:
+        raise ValueError(f"--image-shape is for files, but --dataset is {name}")
     if name == "digits":
-        return _digits(split)
-    with _quiet_absl():
-        return validate(_tfds(name, data_dir, split))
-
-
-def validate(dataset: Dataset) -> Dataset:
-    """Returns `dataset` as it is, once it is known to be usable.
-
-    Raises:
-      ValueError: there are no examples, labels and examples differ in number, or a
-        value is NaN or infinite.
-    """
-    name, examples, labels = dataset
-    if len(examples) == 0:
-        raise ValueError(f"--dataset {name} has no examples, at least 1 is needed")
-    if labels is not None and labels.shape != examples.shape[:1]:
-        raise ValueError(
-            f"--dataset {name} has {len(examples)} examples but labels of shape "
-            f"{labels.shape}, one label an example is needed"
-        )
-    if not np.isfinite(examples).all():
-        raise ValueError(
-            f"--dataset {name} has NaN or infinite values, all must be finite"
-        )
-    return dataset
+        dataset = _digits(split)
+    else:
+        with _quiet_absl():
+            dataset = validate(_tfds(name, data_dir, split))
+    return dataset if labelled else dataset._replace(labels=None)
 
 
 def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> Dataset:
@@ -107,6 +96,22 @@ def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> 
     )
     kept = None if dataset.labels is None else dataset.labels[rows]
     return dataset._replace(examples=dataset.examples[rows], labels=kept)
+
+
+def _is_path(name: str) -> bool:
+    # Names win over folders: what `mnist` is must not hang on where one stands.
+    return is_file_name(name) or (
+        os.path.exists(name) and name != "digits" and not _is_tfds(name)
+    )
+
+
+def _is_tfds(name: str) -> bool:
+    if not re.fullmatch(_TFDS_NAME, name):
+        return False
+    import tensorflow_datasets as tfds
+
+    known = tfds.list_builders(with_community_datasets=False)
+    return re.split("[/:]", name)[0] in known
 
 
 def _digits(split: str) -> Dataset:
@@ -170,7 +175,7 @@ def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> Any:
     import tensorflow_datasets as tfds
 
     known = tfds.list_builders(with_community_datasets=False)
-    if not re.fullmatch(r"\w+(/[\w.+-]+)?(:[\d.*]+)?", name):
+    if not re.fullmatch(_TFDS_NAME, name):
         raise _unknown(name, known)
     try:
         return tfds.builder(name, data_dir=data_dir)

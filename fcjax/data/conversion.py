@@ -1,0 +1,163 @@
+"""What arrays of unknown origin become: images or feature vectors, and classes.
+
+Every function that changes values also returns one line on each change. Errors are
+ends of a sentence that begins with the data set: "has 3 columns, ...".
+"""
+
+import hashlib
+import math
+
+import numpy as np
+
+_CODES_TOLD = 10
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns "1 image" or "2 images"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def images_or_vectors(
+    values: np.ndarray, image_shape: tuple[int, ...] | None
+) -> np.ndarray:
+    """Returns `values` as images [P, H, W, C] or feature vectors [P, F].
+
+    Args:
+      values: [P, H, W], [P, H, W, C] or [P, F].
+      image_shape: (H, W) or (H, W, C) that rows of [P, F] hold, row by row.
+
+    Raises:
+      ValueError: another shape, fewer than 2 examples, no numbers, NaN or infinity,
+        or an `image_shape` that does not fit.
+    """
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"has values of type {values.dtype}, numbers are needed")
+    if values.ndim == 3:
+        values = values[..., None]
+    is_images = values.ndim == 4 and values.shape[3] in (1, 3)
+    if not (is_images or values.ndim == 2) or 0 in values.shape[1:]:
+        raise ValueError(
+            f"has values of shape {values.shape}; accepted are images [P, H, W] or "
+            "[P, H, W, C] with C = 1 or 3, and feature vectors [P, F]"
+        )
+    if len(values) < 2:
+        raise ValueError(f"has {counted(len(values), 'example')}, 2 are needed")
+    bad = ~np.isfinite(values)
+    if bad.any():
+        first = int(np.flatnonzero(bad.reshape(len(values), -1).any(1))[0])
+        raise ValueError(
+            f"has {counted(int(bad.sum()), 'NaN or infinite value')}, the first in "
+            f"example {first + 1} of {len(values)}; all must be finite"
+        )
+    if image_shape is None:
+        return values
+    told = " ".join(map(str, image_shape))
+    shape = (*image_shape, 1) if len(image_shape) == 2 else image_shape
+    if len(shape) != 3 or min(shape) < 1 or shape[2] not in (1, 3):
+        raise ValueError(
+            f"cannot be read with --image-shape {told}; accepted are H W, and H W C "
+            "with C = 1 or 3"
+        )
+    if is_images and values.shape[1:] != shape:
+        own = " ".join(map(str, values.shape[1:]))
+        raise ValueError(f"has images of {own}, which is not --image-shape {told}")
+    if values[0].size != math.prod(shape):
+        raise ValueError(
+            f"has {counted(values[0].size, 'value')} an example, --image-shape {told} "
+            f"needs {math.prod(shape)}"
+        )
+    return values.reshape(-1, *shape)
+
+
+def pixels(images: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Returns images as uint8 in 0..255 or float32 in [0, 1].
+
+    Floats within [0, 1] stay, whole numbers up to 255 become uint8 and other values
+    up to 255 are divided by 255.
+
+    Raises:
+      ValueError: a value is negative or above 255.
+    """
+    if images.dtype == np.uint8:
+        return images, []
+    if images.dtype == bool:
+        return images * np.uint8(255), ["boolean values became 0 and 255"]
+    low, high = images.min(), images.max()
+    told = f"{images.dtype} values {low:g} to {high:g}"
+    if low < 0 or high > 255:
+        raise ValueError(
+            f"has image values from {low:g} to {high:g}; accepted are 0 to 1 and "
+            "0 to 255"
+        )
+    if high <= 1:
+        notes = [] if images.dtype.kind == "f" else [f"{told} taken as 0 to 1"]
+        return images.astype(np.float32), notes
+    if images.dtype.kind in "iu" or (images == np.round(images)).all():
+        return images.astype(np.uint8), [f"{told} stored as uint8"]
+    return (images / np.float64(255)).astype(np.float32), [f"{told} divided by 255"]
+
+
+def scaled(vectors: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Returns each column [P] of feature vectors scaled to [0, 1], float32.
+
+    The minimum of a column becomes 0 and its maximum 1; a constant column becomes 0.
+    """
+    columns = vectors.astype(np.float64)
+    low, high = columns.min(0), columns.max(0)
+    constant = low == high
+    unit = (columns - low) / np.where(constant, 1, high - low)
+    notes = ["each column scaled to [0, 1] by its minimum and maximum"]
+    if constant.any():
+        notes.append(f"{counted(int(constant.sum()), 'constant column')} set to 0")
+    return unit.astype(np.float32), notes
+
+
+def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Returns labels as int64: integers stay, names are numbered in sorted order.
+
+    Args:
+      labels: [P] or [P, 1] integers, whole floats, or text; text that spells only
+        integers is integers.
+
+    Raises:
+      ValueError: a label is a fraction, empty, NaN or no number or text at all.
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(f"has labels of shape {labels.shape}; [P] or [P, 1] is needed")
+    notes = []
+    if labels.dtype.kind in "US":
+        names, codes = np.unique(np.char.strip(labels.astype(str)), return_inverse=True)
+        if (names == "").any():
+            row = int(np.flatnonzero(names[codes] == "")[0])
+            raise ValueError(f"has an empty label, of example {row + 1}")
+        try:
+            labels = names.astype(np.float64)[codes]
+        except ValueError:
+            labels = codes
+            told = [f"{code} = {name}" for code, name in enumerate(names[:_CODES_TOLD])]
+            more = [f"... {len(names)} in all"] if len(names) > _CODES_TOLD else []
+            notes.append(f"classes: {', '.join(told + more)}")
+    if labels.dtype.kind not in "biuf":
+        raise ValueError(
+            f"has labels of type {labels.dtype}; accepted are integers and text"
+        )
+    with np.errstate(invalid="ignore"):
+        numbers = labels.astype(np.int64)
+    if (wrong := labels[numbers != labels]).size:
+        raise ValueError(
+            f"has the label {wrong[0]:g}; accepted are integers and text, and "
+            "--no-labels where there are none"
+        )
+    if numbers.size and (numbers == numbers[0]).all():
+        notes.append("all examples have one class: scores say nothing")
+    return numbers, notes
+
+
+def duplicates(examples: np.ndarray) -> list[str]:
+    """Returns a line on the rows that repeat an earlier one, if there are any."""
+    # Digests, as sorting whole rows takes minutes where this takes a second.
+    distinct = {hashlib.blake2b(row.tobytes()).digest() for row in examples}
+    repeated = len(examples) - len(distinct)
+    return [f"{counted(repeated, 'duplicate row')} kept"] if repeated else []

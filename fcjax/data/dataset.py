@@ -1,0 +1,40 @@
+"""What every source of data returns, and the least that it must fulfil."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Dataset(NamedTuple):
+    """Examples in dataset order; the labels stay outside every algorithm."""
+
+    name: str
+    examples: np.ndarray
+    """[P, H, W, C] images, uint8 in 0..255 or float32 in [0, 1], grey ones with C = 1;
+    or [P, F] feature vectors, float32."""
+    labels: np.ndarray | None
+    """[P] integers, or None where the truth is unknown."""
+    notes: tuple[str, ...] = ()
+    """One line on each conversion that was made."""
+
+
+def validate(dataset: Dataset) -> Dataset:
+    """Returns `dataset` as it is, once it is known to be usable.
+
+    Raises:
+      ValueError: there are no examples, labels and examples differ in number, or a
+        value is NaN or infinite.
+    """
+    name, examples, labels, _ = dataset
+    if len(examples) == 0:
+        raise ValueError(f"--dataset {name} has no examples, at least 1 is needed")
+    if labels is not None and labels.shape != examples.shape[:1]:
+        raise ValueError(
+            f"--dataset {name} has {len(examples)} examples but labels of shape "
+            f"{labels.shape}, one label an example is needed"
+        )
+    if not np.isfinite(examples).all():
+        raise ValueError(
+            f"--dataset {name} has NaN or infinite values, all must be finite"
+        )
+    return dataset

@@ -1,0 +1,244 @@
+"""Examples from files of the user's own: arrays, tables, IDX and folders of images."""
+
+import csv
+import io
+import math
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+
+from fcjax.data.conversion import (
+    classes,
+    counted,
+    duplicates,
+    images_or_vectors,
+    pixels,
+    scaled,
+)
+from fcjax.data.dataset import Dataset, validate
+from fcjax.data.folders import read_images
+from fcjax.data.idx import read_idx, read_idx_folder, unpacked
+
+# Values, labels where there are any, and a line on each conversion.
+_Content = tuple[np.ndarray, np.ndarray | None, list[str]]
+
+_TABLES = (".csv", ".csv.gz", ".tra", ".tes", ".data", ".txt")
+_IDX = re.compile(r"(\.gz|\.idx|-ubyte|[.-]idx\d(-\w+)?)$", re.IGNORECASE)
+_ACCEPTED = (
+    ".npz, .mat, .csv (also .tra, .tes, .data, .txt), IDX (.gz or not), and a folder "
+    "of images or of the four IDX files"
+)
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    image_shape: tuple[int, ...] | None = None,
+    labelled: bool = True,
+) -> Dataset:
+    """Returns what a file or folder holds, in its order.
+
+    | path | examples | labels |
+    | --- | --- | --- |
+    | `.npz` | array `x` or `images` | `y` or `labels`, if it is there |
+    | `.mat` | `fea` [P, F] | `gnd` [P, 1], if it is there |
+    | `.csv` `.tra` `.tes` `.data` `.txt` | all columns but the last | the last column |
+    | IDX, `.gz` or not | the file | the file beside it with `labels` for `images` |
+    | folder of the four IDX files | training, then test images | the same |
+    | folder of images | files in natural order | subfolders, if there are any |
+
+    Rows of s x s values with s >= 8 in a `.mat` are images stored column by column,
+    as in the common ORL, COIL and USPS files.
+
+    Args:
+      path: of the file or folder.
+      image_shape: (H, W) or (H, W, C) that rows of values hold, row by row; None
+        leaves them feature vectors.
+      labelled: whether to look for labels; without, the last column of a table is a
+        feature.
+
+    Returns:
+      images [P, H, W, C], uint8 in 0..255 or float32 in [0, 1], or feature vectors
+      [P, F] with each column scaled to [0, 1]; labels int64; and the conversions.
+
+    Raises:
+      ValueError: one line that says what is wrong and what is accepted.
+    """
+    name = os.fspath(path)
+    try:
+        values, labels, notes = _content(Path(path), image_shape, labelled)
+        examples = images_or_vectors(values, image_shape)
+        convert = pixels if examples.ndim == 4 else scaled
+        examples, converted = convert(examples)
+        notes = [*notes, *converted]
+        if labels is not None:
+            labels, told = classes(labels)
+            notes += told
+    except OSError as error:
+        raise ValueError(f"--dataset {name} cannot be read ({error})") from error
+    except csv.Error as error:
+        raise ValueError(f"--dataset {name} is no table ({error})") from error
+    except ValueError as error:
+        raise ValueError(f"--dataset {name} {' '.join(str(error).split())}") from error
+    notes += duplicates(examples)
+    return validate(Dataset(name, examples, labels, tuple(notes)))
+
+
+def is_file_name(name: str) -> bool:
+    """Returns whether `name` ends as a file that `read` accepts, or begins as a path.
+
+    It need not exist: this tells a misspelled path from a misspelled name.
+    """
+    ends = name.lower().endswith((".npz", ".mat", *_TABLES))
+    return ends or bool(_IDX.search(name)) or name.startswith(("./", "../", "/"))
+
+
+def _content(
+    path: Path, image_shape: tuple[int, ...] | None, labelled: bool
+) -> _Content:
+    name = path.name.lower()
+    if not path.exists():
+        raise ValueError("does not exist")
+    if path.is_dir():
+        return read_idx_folder(path, labelled) or read_images(path, labelled)
+    if path.stat().st_size == 0:
+        raise ValueError("is empty")
+    if name.endswith(".npz"):
+        return _npz(path, labelled)
+    if name.endswith(".mat"):
+        return _mat(path, image_shape, labelled)
+    if name.endswith(_TABLES):
+        return _table(path, labelled)
+    if _IDX.search(name):
+        return read_idx(path, labelled)
+    raise ValueError(f"is of an unknown kind; accepted are {_ACCEPTED}")
+
+
+def _npz(path: Path, labelled: bool) -> _Content:
+    content = io.BytesIO(path.read_bytes())
+    try:
+        arrays = np.load(content, allow_pickle=False)
+    except Exception as error:
+        raise ValueError("is damaged or no .npz file") from error
+    if not isinstance(arrays, np.lib.npyio.NpzFile):
+        raise ValueError("is damaged or no .npz file")
+    told = ", ".join(arrays.files) or "none"
+
+    def one_of(*names: str) -> np.ndarray | None:
+        found = [name for name in names if name in arrays.files]
+        if len(found) > 1:
+            raise ValueError(f"has both arrays {' and '.join(found)}, give one")
+        try:
+            return arrays[found[0]] if found else None
+        # Damage surfaces as almost any type, Python objects as a ValueError.
+        except Exception as error:
+            raise ValueError(
+                f"has an array {found[0]} that is damaged or of Python objects"
+            ) from error
+
+    values = one_of("x", "images")
+    labels = one_of("y", "labels") if labelled else None
+    if values is None:
+        raise ValueError(f"needs an array x or images, its arrays: {told}")
+    return values, labels, []
+
+
+def _mat(path: Path, image_shape: tuple[int, ...] | None, labelled: bool) -> _Content:
+    import scipy.io
+
+    content = path.read_bytes()
+    try:
+        # Without mat_dtype a double array of 0 and 1 comes as uint8, so as 0..255.
+        arrays = scipy.io.loadmat(io.BytesIO(content), mat_dtype=True)
+    except NotImplementedError as error:
+        raise ValueError(
+            "is a MATLAB 7.3 (HDF5) file, which is not read; save it with -v7"
+        ) from error
+    except Exception as error:
+        raise ValueError("is damaged or no .mat file") from error
+    if "fea" not in arrays:
+        told = ", ".join(name for name in arrays if not name.startswith("__"))
+        raise ValueError(f"needs an array fea, its arrays: {told or 'none'}")
+    values, labels = np.asarray(arrays["fea"]), arrays.get("gnd")
+    side = math.isqrt(values.shape[1]) if values.ndim == 2 else 0
+    notes = []
+    if image_shape is None and side >= 8 and side**2 == values.shape[1]:
+        values = values.reshape(-1, side, side).transpose(0, 2, 1)
+        notes.append(f"rows read as {side}x{side} images stored column by column")
+    return values, labels if labelled else None, notes
+
+
+def _table(path: Path, labelled: bool) -> _Content:
+    try:
+        lines = unpacked(path).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError("is not UTF-8 text") from error
+    filled = [number for number, line in enumerate(lines) if line.strip()]
+    if not filled:
+        raise ValueError("is empty")
+    first = next(csv.reader([lines[filled[0]]]))
+    width = len(first) - labelled
+    if width < 1:
+        raise ValueError(
+            "has 1 column; commas must separate at least one feature and the class"
+        )
+    has_header = not any(map(_is_number, first[:width]))
+    if labelled and has_header and first[0].strip().lower() in ("label", "class"):
+        raise ValueError(
+            f"has {first[0]!r} as its first column; the classes must be the last one"
+        )
+    rows = [lines[number] for number in filled[has_header:]]
+    if not rows:
+        raise ValueError("has 0 examples, 2 are needed")
+    codes: dict[str, int] = {}
+    try:
+        table = np.loadtxt(
+            rows,
+            delimiter=",",
+            comments=None,
+            quotechar='"',
+            ndmin=2,
+            encoding=None,
+            converters=(
+                {width: lambda name: codes.setdefault(name.strip(), len(codes))}
+                if labelled
+                else None
+            ),
+        )
+    except ValueError as error:
+        fault = _table_fault(lines, filled, width, len(first), has_header)
+        raise ValueError(fault) from error
+    if table.shape[1] != len(first):
+        raise ValueError(_table_fault(lines, filled, width, len(first), has_header))
+    names = np.array(list(codes))
+    notes = [f"first row taken as a header: {lines[filled[0]][:60]}"] * has_header
+    labels = names[table[:, width].astype(int)] if labelled else None
+    return table[:, :width], labels, notes
+
+
+def _table_fault(
+    lines: list[str], filled: list[int], width: int, columns: int, has_header: bool
+) -> str:
+    """Says where a table is wrong: too slow for every table, fine for a wrong one."""
+    for line in filled[has_header:]:
+        row = next(csv.reader([lines[line]]))
+        if len(row) != columns:
+            there = counted(len(row), "column")
+            return f"has {there} in row {line + 1}, but {columns} in the first row"
+        for column, cell in enumerate(row[:width], 1):
+            if not _is_number(cell):
+                return (
+                    f"has {cell!r} in row {line + 1}, column {column}, where a number "
+                    "is needed"
+                )
+    return "is no table of numbers separated by commas"
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
