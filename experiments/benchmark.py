@@ -65,7 +65,9 @@ class JaxSide:
     def __init__(self, views: np.ndarray, *, batch_size: int):
         """Takes views [2, M, N, H, W, C]; compiles nothing yet."""
         self.network = models.simsiam(
-            channels=CHANNELS, latent_size=LATENT_SIZE, bottleneck=BOTTLENECK
+            models.conv_encoder(CHANNELS),
+            latent_size=LATENT_SIZE,
+            bottleneck=BOTTLENECK,
         )
         self.views = tuple(jnp.asarray(view) for view in views)
         self.mask = jnp.ones(views.shape[1:3], bool)

@@ -102,7 +102,9 @@ def describe(args: Args, dataset, num_clusters: int) -> experiment.Method:
     latent_size = settings["latent_size"]
     if small:
         network = models.simsiam(
-            channels=(32, 64), hidden_size=latent_size, latent_size=latent_size
+            models.conv_encoder((32, 64)),
+            hidden_size=latent_size,
+            latent_size=latent_size,
         )
         # Eight pixels bear little blur, and a nearest-pixel rotation ruins them.
         view = partial(
@@ -113,7 +115,7 @@ def describe(args: Args, dataset, num_clusters: int) -> experiment.Method:
             order=1,
         )
     else:
-        network = models.simsiam(latent_size=latent_size)
+        network = models.simsiam(models.conv_encoder(), latent_size=latent_size)
         view = ccfc_grey
 
     def build(values):

@@ -1,6 +1,15 @@
 """Networks: the only place that imports Flax."""
 
+from fcjax.models.mlp import MLP, mlp_simsiam
 from fcjax.models.network import from_linen
-from fcjax.models.simsiam import simsiam
+from fcjax.models.norm import batch_norm
+from fcjax.models.simsiam import conv_encoder, simsiam
 
-__all__ = ["from_linen", "simsiam"]
+__all__ = [
+    "MLP",
+    "batch_norm",
+    "conv_encoder",
+    "from_linen",
+    "mlp_simsiam",
+    "simsiam",
+]

@@ -1,77 +1,86 @@
-"""The CCFC network: a convolutional SimSiam for small grey images.
+"""SimSiam over any encoder, and CCFC's convolutional one for small grey images.
 
 Layers and sizes follow the authors' code (github.com/Jarvisyan/CCFC-pytorch), padding
 1 in every convolution included: 28x28 images pass through 14, 7 and 3 pixels a side.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Float
 
 from fcjax.models.conv import Conv
 from fcjax.models.initializers import Dense
 from fcjax.models.network import from_linen
+from fcjax.models.norm import batch_norm
 from fcjax.types import Network
+
+Encoder = Callable[..., Float[Array, "B F"]]
+"""(x [B, ...], *, train, mask) -> features: a Linen module, or a function of layers
+that become the calling module's own."""
 
 
 def simsiam(
+    encoder: Encoder,
     *,
-    channels: Sequence[int] = (64, 128, 256),
     hidden_size: int = 256,
     latent_size: int = 256,
     bottleneck: int = 16,
 ) -> Network:
-    """Builds the network that maps images to projections and predictions.
+    """Builds the network that maps examples to projections and predictions.
 
     Args:
-        channels: features of the encoder's convolutions (kernel 4, stride 2,
-            padding 1, batch norm, leaky ReLU 0.2); each halves the image.
+        encoder: maps examples to features, as `conv_encoder(channels)` or an `MLP`.
         hidden_size: width of the projector's hidden layer.
         latent_size: D, the size of projections z and predictions p.
         bottleneck: width of the predictor's hidden layer.
 
     Returns:
-        A `Network` from images [B, H, W, C] in [0, 1] to (z [B, D], p [B, D]).
+        A `Network` from what the encoder takes to (z [B, D], p [B, D]).
     """
-    return from_linen(SimSiam(tuple(channels), hidden_size, latent_size, bottleneck))
+    return from_linen(SimSiam(encoder, hidden_size, latent_size, bottleneck))
 
 
 class SimSiam(nn.Module):
     """Encoder, projector and predictor; see `simsiam`."""
 
-    channels: tuple[int, ...]
+    encoder: Encoder
     hidden_size: int
     latent_size: int
     bottleneck: int
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        def norm(x, axis, **options):
-            return nn.BatchNorm(
-                use_running_average=not train,
-                axis=axis,
-                momentum=0.9,
-                epsilon=1e-5,
-                use_fast_variance=False,
-                **options,
-            )(x, mask=counted(x, axis))
-
-        def counted(x, axis):
-            if mask is None:
-                return None
-            batch_axis = 1 if axis == 0 else 0
-            shape = [-1 if i == batch_axis else 1 for i in range(x.ndim)]
-            return mask.reshape(shape)
-
-        x = jnp.transpose(x, (3, 0, 1, 2))
-        for features in self.channels:
-            x = norm(Conv(features, size=4, stride=2, padding=1)(x), 0)
-            x = nn.leaky_relu(x, 0.2)
-        x = jnp.moveaxis(x, 0, -1).reshape(x.shape[1], -1)
-
-        x = jax.nn.relu(norm(Dense(self.hidden_size)(x), -1))
-        z = norm(Dense(self.latent_size)(x), -1, use_scale=False, use_bias=False)
-        x = jax.nn.relu(norm(Dense(self.bottleneck)(z), -1))
+        norm = partial(batch_norm, axis=-1, train=train, mask=mask)
+        x = self.encoder(x, train=train, mask=mask)
+        x = jax.nn.relu(norm(Dense(self.hidden_size)(x)))
+        z = norm(Dense(self.latent_size)(x), affine=False)
+        x = jax.nn.relu(norm(Dense(self.bottleneck)(z)))
         return z, Dense(self.latent_size)(x)
+
+
+def conv_encoder(channels: Sequence[int] = (64, 128, 256)) -> Encoder:
+    """Builds CCFC's encoder of images [B, H, W, C] in [0, 1].
+
+    Args:
+        channels: features of its convolutions (kernel 4, stride 2, padding 1, batch
+            norm, leaky ReLU 0.2); each halves the image, and the last one's are
+            flattened.
+
+    Returns:
+        The encoder. It is no Linen module, whose layers would be called otherwise
+        and so be drawn otherwise from the same seed.
+    """
+
+    def encode(x, *, train, mask):
+        x = jnp.transpose(x, (3, 0, 1, 2))
+        for features in channels:
+            x = Conv(features, size=4, stride=2, padding=1)(x)
+            x = batch_norm(x, axis=0, train=train, mask=mask)
+            x = nn.leaky_relu(x, 0.2)
+        return jnp.moveaxis(x, 0, -1).reshape(x.shape[1], -1)
+
+    return encode

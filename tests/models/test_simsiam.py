@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from fcjax.models import from_linen, simsiam
+from fcjax.models import conv_encoder, from_linen, simsiam
 
 SIDES = (28, 8)
 
 
-TINY = simsiam(channels=(3,), hidden_size=8, latent_size=6, bottleneck=2)
+TINY = simsiam(conv_encoder((3,)), hidden_size=8, latent_size=6, bottleneck=2)
 train_tiny = jax.jit(partial(TINY.apply, train=True))
 evaluate_tiny = jax.jit(partial(TINY.apply, train=False))
 
@@ -28,7 +28,9 @@ def variables(images):
 
 @pytest.fixture(scope="module")
 def full_size():
-    return jax.jit(simsiam().init)(jax.random.key(0), jnp.ones((1, 8, 8, 1)))
+    return jax.jit(simsiam(conv_encoder()).init)(
+        jax.random.key(0), jnp.ones((1, 8, 8, 1))
+    )
 
 
 def flat(tree):
@@ -41,7 +43,10 @@ def flat(tree):
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("train", [False, True])
 def test_shapes(key, side, train):
-    network, x = simsiam(), jax.ShapeDtypeStruct((5, side, side, 1), jnp.float32)
+    network, x = (
+        simsiam(conv_encoder()),
+        jax.ShapeDtypeStruct((5, side, side, 1), jnp.float32),
+    )
     variables = jax.eval_shape(network.init, key, x)
     (z, p), _ = jax.eval_shape(
         lambda v, x: network.apply(v, x, train=train), variables, x
@@ -51,7 +56,9 @@ def test_shapes(key, side, train):
 
 def test_parameters_are_those_of_the_paper(key):
     """28 pixels become 14, 7 and 3: 256 * 3 * 3 = 2304 inputs of the projector."""
-    variables = jax.eval_shape(simsiam().init, key, jnp.ones((1, 28, 28, 1)))
+    variables = jax.eval_shape(
+        simsiam(conv_encoder()).init, key, jnp.ones((1, 28, 28, 1))
+    )
     shapes = {name: leaf.shape for name, leaf in flat(variables["params"]).items()}
     kernels = [s for name, s in sorted(shapes.items()) if name.endswith("kernel")]
     assert kernels == [
@@ -183,7 +190,7 @@ def test_evaluation_changes_nothing_and_takes_examples_one_by_one(images, variab
 def test_images_too_small_for_the_network_are_named(key):
     """Three halvings leave nothing of 7 pixels but a kernel that does not fit."""
     with pytest.raises(ValueError, match="kernel"):
-        jax.eval_shape(simsiam().init, key, jnp.ones((1, 7, 7, 1)))
+        jax.eval_shape(simsiam(conv_encoder()).init, key, jnp.ones((1, 7, 7, 1)))
 
 
 def test_from_linen_passes_on_modules_without_batch_statistics(key):

@@ -1,0 +1,51 @@
+"""Networks of feature vectors, for tables."""
+
+from collections.abc import Sequence
+
+from flax import linen as nn
+
+from fcjax.models.initializers import Dense
+from fcjax.models.norm import batch_norm
+from fcjax.models.simsiam import simsiam
+from fcjax.types import Network
+
+
+def mlp_simsiam(
+    *,
+    widths: Sequence[int] = (256, 256),
+    hidden_size: int = 256,
+    latent_size: int = 256,
+    bottleneck: int = 16,
+) -> Network:
+    """Builds a `simsiam` of feature vectors, CCFC's projector and predictor included.
+
+    The paper has images only: here dense layers take the place of its convolutions.
+
+    Args:
+        widths: features of the encoder's layers, see `MLP`.
+        hidden_size: width of the projector's hidden layer.
+        latent_size: D, the size of projections z and predictions p.
+        bottleneck: width of the predictor's hidden layer.
+
+    Returns:
+        A `Network` from vectors [B, F] in [0, 1] to (z [B, D], p [B, D]).
+    """
+    return simsiam(
+        MLP(tuple(widths)),
+        hidden_size=hidden_size,
+        latent_size=latent_size,
+        bottleneck=bottleneck,
+    )
+
+
+class MLP(nn.Module):
+    """Encodes vectors [B, F]: dense layer, batch norm and leaky ReLU 0.2 a width."""
+
+    widths: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        for features in self.widths:
+            x = batch_norm(Dense(features)(x), axis=-1, train=train, mask=mask)
+            x = nn.leaky_relu(x, 0.2)
+        return x
