@@ -6,6 +6,8 @@ who print or draw.
 """
 
 from fcjax.evaluation.collapse import collapse, status
+from fcjax.evaluation.internal import client_calinski_harabasz, internal_scores
+from fcjax.evaluation.probe import knn_accuracy
 from fcjax.evaluation.scores import (
     accuracy,
     ami,
@@ -23,10 +25,13 @@ __all__ = [
     "accuracy",
     "ami",
     "ari",
+    "client_calinski_harabasz",
     "client_mean",
     "collapse",
     "imbalance_ratio",
+    "internal_scores",
     "kappa",
+    "knn_accuracy",
     "match",
     "nmi",
     "per_client",

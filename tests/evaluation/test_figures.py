@@ -114,6 +114,56 @@ def test_tsne(tmp_path):
         assert axes.get_aspect() == 1
 
 
+def colors_of(axes, groups):
+    """The one colour of each group, and the legend's names by colour."""
+    (cloud,) = axes.collections
+    colors = cloud.get_facecolors()[:, :3]
+    for group in np.unique(groups):
+        assert len(np.unique(colors[groups == group], axis=0)) == 1
+    legend = axes.get_legend()
+    names = {
+        handle.get_color()[:3]: text.get_text()
+        for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True)
+    }
+    return [tuple(color) for color in colors], names
+
+
+def test_tsne_by_class_cluster_and_client(tmp_path):
+    embedding, labels = blobs(classes=3)
+    # Cluster 2 is class 0, cluster 0 is class 1, and 1 and 9 share class 2.
+    clusters = np.array([2, 0, 1])[labels]
+    clusters[-5:] = 9
+    path, clients = tmp_path / "tsne.png", np.arange(60) % 2
+    figure = tsne(embedding, labels, clients, path, assignments=clusters)
+    kinds = ["by class", "by cluster", "by client"]
+    assert [axes.get_title() for axes in figure.axes] == kinds
+    maps = [axes.collections[0].get_offsets() for axes in figure.axes]
+    np.testing.assert_array_equal(maps[0], maps[1])
+    np.testing.assert_array_equal(maps[0], maps[2])
+    order = np.random.default_rng(0).permutation(60)
+    by_class, class_names = colors_of(figure.axes[0], labels[order])
+    by_cluster, cluster_names = colors_of(figure.axes[1], clusters[order])
+    colors_of(figure.axes[2], clients[order])
+    # A cluster has the colour of its class; the one left over has its own.
+    same = [a == b for a, b in zip(by_class, by_cluster, strict=True)]
+    np.testing.assert_array_equal(same, clusters[order] != 9)
+    assert list(class_names.values()) == ["0", "1", "2"]
+    assert list(cluster_names.values()) == ["2", "0", "1", "9"]
+
+
+@pytest.mark.parametrize("classes", [10, 25])
+def test_classes_and_clusters_share_colours_however_many(tmp_path, classes):
+    embedding, labels = blobs(classes=classes, each=3)
+    clusters = labels.copy()
+    clusters[0] = classes
+    figure = tsne(embedding, labels, labels, tmp_path / "a.png", assignments=clusters)
+    by_class, by_cluster = (
+        axes.collections[0].get_facecolors() for axes in figure.axes[:2]
+    )
+    assert (by_class != by_cluster).any(axis=1).sum() == 1
+    assert len(np.unique(by_cluster, axis=0)) == classes + 1
+
+
 def test_tsne_keeps_colours_with_their_points(tmp_path):
     embedding, labels = blobs(classes=3)
     figure = tsne(embedding, labels, labels, tmp_path / "tsne.png", max_points=45)

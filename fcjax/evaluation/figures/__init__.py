@@ -1,0 +1,20 @@
+"""Figures of a partition, a run and a grid, each a function that writes one file.
+
+Drawn without pyplot, so that no global state of matplotlib is touched. The ending of
+the path sets the format.
+"""
+
+from fcjax.evaluation.figures.curves import learning_curves
+from fcjax.evaluation.figures.heatmaps import confusion, partition
+from fcjax.evaluation.figures.latent import tsne
+from fcjax.evaluation.figures.levels import against_p
+from fcjax.evaluation.figures.sheets import contact_sheet
+
+__all__ = [
+    "against_p",
+    "confusion",
+    "contact_sheet",
+    "learning_curves",
+    "partition",
+    "tsne",
+]

@@ -1,0 +1,109 @@
+"""Contact sheets: what a cluster looks like."""
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Array, Float, Integer, UInt8
+from matplotlib.figure import Figure
+
+from fcjax.evaluation.figures import style
+
+
+def contact_sheet(
+    images: UInt8[np.ndarray | Array, "_ _ _ _"] | Float[np.ndarray | Array, "_ _ _ _"],
+    assignments: Integer[np.ndarray | Array, "_"],
+    path: str | Path,
+    *,
+    per_cluster: int = 16,
+    seed: int = 0,
+) -> Figure:
+    """Draws a row of images for every occupied cluster, named with the cluster's size.
+
+    Args:
+      images: [P, H, W, C] grey (C = 1) or colour (C = 3) images, uint8 or in [0, 1].
+      assignments: [P] clusters; images of a negative one are not shown.
+      path: where to write the figure; the ending sets the format.
+      per_cluster: how many images of a cluster are shown, drawn at random; a cluster
+        with fewer leaves the rest of its row blank.
+      seed: draws them.
+
+    Returns:
+      The figure, written to `path`.
+
+    Raises:
+      ValueError: if lengths differ, no image has a cluster, per_cluster is below 1, or
+        the images are not grey or colour or outside [0, 1].
+    """
+    images, assignments = np.asarray(images), np.asarray(assignments)
+    if len(images) != len(assignments):
+        raise ValueError(f"{len(images)} images but {len(assignments)} assignments")
+    if images.shape[-1] not in (1, 3):
+        raise ValueError(f"images have 1 or 3 channels, not {images.shape[-1]}")
+    if per_cluster < 1:
+        raise ValueError(f"per_cluster must be at least 1, got {per_cluster}")
+    clusters, sizes = np.unique(assignments[assignments >= 0], return_counts=True)
+    if not len(clusters):
+        raise ValueError("no image has a cluster")
+    rng = np.random.default_rng(seed)
+    columns = min(per_cluster, int(sizes.max()))
+    drawn = [
+        rng.permutation(np.flatnonzero(assignments == cluster))[:columns]
+        for cluster in clusters
+    ]
+    sheet = _mosaic([_unit_range(images[rows]) for rows in drawn], columns)
+
+    names = [
+        f"cluster {cluster} ({size:,})"
+        for cluster, size in zip(clusters, sizes, strict=True)
+    ]
+    # Ten to twenty rows fill a page; more of them still fit a file.
+    row = min(0.6, 40 / len(clusters))
+    font = min(9, 60 * row)
+    height, border = row * len(clusters), 0.1
+    width = height * sheet.shape[1] / sheet.shape[0]
+    # The axes are placed by hand, since a wide image leaves a layout engine no room
+    # for what stands beside it. A letter is some 0.6 of the font's size wide.
+    left = 2 * border + 0.6 * font / 72 * max(map(len, names))
+    figure = Figure(figsize=(left + width + border, height + 2 * border))
+    total_width, total_height = figure.get_size_inches()
+    axes = figure.add_axes(
+        (
+            left / total_width,
+            border / total_height,
+            width / total_width,
+            height / total_height,
+        )
+    )
+    axes.imshow(sheet)
+    middles = sheet.shape[0] / len(clusters) * (np.arange(len(clusters)) + 0.5) - 0.5
+    axes.set_yticks(middles, names, fontsize=font, color=style.INK)
+    axes.set_xticks([])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return style.write(figure, path)
+
+
+def _unit_range(images: np.ndarray) -> Float[np.ndarray, "n H W C"]:
+    if images.dtype == np.uint8:
+        return images / np.float32(255)
+    # Written so that NaN fails, too.
+    if not ((images >= 0) & (images <= 1)).all():
+        raise ValueError("images outside [0, 1]")
+    return images.astype(np.float32)
+
+
+def _mosaic(
+    rows: list[Float[np.ndarray, "_ H W C"]], columns: int
+) -> Float[np.ndarray, "height width 3"]:
+    """Tiles with a white border to the right of and below each of them."""
+    height, width, channels = rows[0].shape[1:]
+    gap = max(1, height // 14)
+    sheet = np.ones(
+        (len(rows), columns, height + gap, width + gap, channels), np.float32
+    )
+    for row, images in enumerate(rows):
+        sheet[row, : len(images), :height, :width] = images
+    lines = sheet.swapaxes(1, 2).reshape(
+        len(rows) * (height + gap), columns * (width + gap), channels
+    )
+    return np.broadcast_to(lines, (*lines.shape[:2], 3))

@@ -1,0 +1,58 @@
+"""What all figures share: colours, axes, legends of settings, writing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+INK = "0.25"
+SCORE_TITLES = {
+    "acc": "ACC",
+    "nmi": "NMI",
+    "ari": "ARI",
+    "ami": "AMI",
+    "kappa": "Kappa",
+}
+
+
+def colors(count: int) -> Float[np.ndarray, "count 4"]:
+    """Colours to tell groups apart: tab10, its pale half up to 20, then a scale."""
+    if count <= 20:
+        return colormaps["tab20"](np.r_[0:20:2, 1:20:2][:count])
+    return colormaps["viridis"](np.linspace(0, 0.95, count))
+
+
+def name_setting(by: Sequence[str], setting: tuple) -> str:
+    """A setting as text: "p = 0.25, seed = 1"."""
+    pairs = zip(by, setting, strict=True)
+    return ", ".join(f"{name} = {_text(value)}" for name, value in pairs)
+
+
+def plain_axes(axes: Axes) -> None:
+    """Leaves the axes two spines and pale horizontal lines."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set(color="0.6", linewidth=0.8)
+    axes.tick_params(labelsize=9, color="0.6", labelcolor=INK)
+    axes.grid(axis="y", color="0.92", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def score_range(axes: Axes) -> None:
+    """Shows 0 to 1, and below 0 what lies there."""
+    axes.set_ylim(min(-0.02, axes.get_ylim()[0]), 1.02)
+
+
+def write(figure: Figure, path: str | Path) -> Figure:
+    """Writes the figure, making its folder, and returns it."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=200)
+    return figure
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
