@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from fcjax.models import conv as convolution
 from fcjax.models.conv import Conv, conv
 
 SHAPES = ((5, 6), (2, 2))
@@ -117,6 +118,71 @@ def test_vmap_over_kernels_of_clients(key, shared_images):
         np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-4)
 
 
+@pytest.fixture
+def tiles_of_three(monkeypatch):
+    """Any batch is large, and a tile holds three images of 5x6 with 9 taps each."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("tiles are for CPUs")
+    monkeypatch.setattr(convolution, "LARGE", 0)
+    monkeypatch.setattr(convolution, "TILE", 3 * 4 * 9 * 2 * 5 * 6)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("batch", [1, 6, 7])
+def test_tiles_are_those_of_lax(tiles_of_three, key, batch, stride):
+    options = {"stride": stride, "padding": 1}
+    x = jax.random.normal(key, (2, batch, 5, 6))
+    kernel = jax.random.normal(key, (3, 3, 2, 4))
+
+    def outputs_and_gradients(function):
+        def values(x, kernel):
+            y = function(x, kernel, **options)
+            return (jnp.cos(jnp.arange(float(y.size))).reshape(y.shape) * y).sum(), y
+
+        return jax.jit(jax.grad(values, argnums=(0, 1), has_aux=True))(x, kernel)
+
+    if stride == 1:
+        program = jax.make_jaxpr(lambda x: conv(x, kernel, **options))(x)
+        (loop,) = [e for e in program.eqns if e.primitive.name == "scan"]
+        assert loop.params["length"] == -(-batch // 3)
+    actual = outputs_and_gradients(conv)
+    expected = outputs_and_gradients(lax_conv)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+        actual,
+        expected,
+    )
+
+
+def test_tiles_of_clients(tiles_of_three, key):
+    x = jax.random.normal(key, (3, 2, 7, 5, 6))
+    kernels = jax.random.normal(key, (3, 3, 3, 2, 4))
+
+    def pull(x, kernel):
+        y, pull = jax.vjp(lambda *a: conv(*a, padding=1), x, kernel)
+        return y, *pull(jnp.sin(y))
+
+    batched = jax.jit(jax.vmap(pull))(x, kernels)
+    each = [jax.jit(pull)(x[i], kernels[i]) for i in range(3)]
+    jax.tree.map(
+        lambda a, *b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+        batched,
+        *each,
+    )
+
+
+def test_a_large_batch_keeps_no_slices(key):
+    """For the backward pass: 9 times 4 MB of images, were they kept."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("tiles are for CPUs")
+    x, kernel = jnp.ones((32, 32, 32, 32)), jnp.ones((3, 3, 32, 32))
+    gradients = jax.jit(
+        jax.grad(lambda x, k: (conv(x, k, padding=1) ** 2).sum(), argnums=(0, 1))
+    )
+    memory = gradients.lower(x, kernel).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 9 * x.nbytes
+
+
 @pytest.mark.parametrize(
     ("image", "size", "padding"), [((2, 2), 5, 1), ((5, 2), 3, 0), ((1, 1), 4, 1)]
 )
@@ -135,3 +201,11 @@ def test_module_adds_a_bias_to_each_feature(key):
     expected = lax_conv(x, kernel, stride=2, padding=1)
     expected += np.asarray(bias)[:, None, None, None]
     np.testing.assert_allclose(module.apply(variables, x), expected, atol=1e-5)
+
+
+def test_module_without_bias_and_with_its_own_initialisation(key):
+    module = Conv(4, 3, use_bias=False, kernel_init=jax.nn.initializers.ones)
+    variables = module.init(key, jnp.ones((2, 1, 3, 3)))
+    assert list(variables["params"]) == ["kernel"]
+    y = module.apply(variables, jnp.ones((2, 1, 3, 3)))
+    np.testing.assert_array_equal(y, np.full((4, 1, 1, 1), 2 * 9))

@@ -1,0 +1,136 @@
+"""Residual networks: the encoders of self-supervised learning on colour images.
+
+He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition (CVPR 2016),
+https://arxiv.org/abs/1512.03385, Table 1, without the classifier. Read as torchvision
+reads it: a shortcut whose shape changes is a 1x1 convolution with batch norm (the
+paper's option B), a bottleneck halves the image in its 3x3 convolution and not in the
+first 1x1, kernels start from a normal distribution scaled by their outputs, and no
+convolution has a bias, as a batch norm follows.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+from fcjax.models.conv import Conv
+from fcjax.models.pool import max_pool
+
+Stem = Literal["small", "imagenet"]
+
+
+def resnet18(stem: Stem = "small") -> "ResNet":
+    """Returns ResNet-18, with 512 features; see `ResNet`."""
+    return ResNet((2, 2, 2, 2), stem=stem)
+
+
+def resnet34(stem: Stem = "small") -> "ResNet":
+    """Returns ResNet-34, with 512 features; see `ResNet`."""
+    return ResNet((3, 4, 6, 3), stem=stem)
+
+
+def resnet50(stem: Stem = "small") -> "ResNet":
+    """Returns ResNet-50, with 2048 features; see `ResNet`."""
+    return ResNet((3, 4, 6, 3), block="bottleneck", stem=stem)
+
+
+class ResNet(nn.Module):
+    """A residual network from images [B, H, W, C] in [0, 1] to features [B, F].
+
+    F = width * 2 ** (len(stages) - 1), four times that with bottlenecks.
+
+    Attributes:
+        stages: how many blocks each stage has; every stage but the first halves the
+            image and doubles the features.
+        block: `basic`, two 3x3 convolutions, or `bottleneck`, a 3x3 between two 1x1
+            of which the last has four times the features.
+        stem: `imagenet`, the paper's 7x7 convolution of stride 2 and 3x3 max-pool of
+            stride 2, or `small`, a 3x3 convolution of stride 1 for images of about
+            32 pixels, which the other would leave with 8 before the first block. The
+            paper has it in its networks for CIFAR-10 (section 4.2); SimSiam and
+            SimCLR put it on ResNet-18 and -50 for CIFAR (Chen & He 2021, appendix D;
+            Chen et al. 2020, appendix B.9).
+        width: features of the first stage.
+    """
+
+    stages: tuple[int, ...]
+    block: Literal["basic", "bottleneck"] = "basic"
+    stem: Stem = "small"
+    width: int = 64
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B H W C"],
+        *,
+        train: bool,
+        mask: Bool[Array, "B"] | None,
+    ) -> Float[Array, "B F"]:
+        """Returns the features; in training, those of rows that `mask` counts do not
+        depend on the other rows."""
+        block = {"basic": BasicBlock, "bottleneck": Bottleneck}[self.block]
+        x = jnp.transpose(x, (3, 0, 1, 2))
+        if self.stem == "small":
+            x = jax.nn.relu(_norm(_conv(x, self.width, 3), train, mask))
+        else:
+            x = jax.nn.relu(_norm(_conv(x, self.width, 7, stride=2), train, mask))
+            x = max_pool(x, size=3, stride=2, padding=1)
+        for i, blocks in enumerate(self.stages):
+            for j in range(blocks):
+                stride = 2 if i > 0 and j == 0 else 1
+                x = block(self.width * 2**i, stride)(x, train=train, mask=mask)
+        return x.mean(axis=(2, 3)).T
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, on [C, B, H, W]."""
+
+    features: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        y = _conv(x, self.features, 3, stride=self.stride)
+        y = jax.nn.relu(_norm(y, train, mask))
+        y = _norm(_conv(y, self.features, 3), train, mask)
+        return jax.nn.relu(y + _shortcut(x, y.shape[0], self.stride, train, mask))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut, on [C, B, H, W]."""
+
+    features: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        y = jax.nn.relu(_norm(_conv(x, self.features, 1), train, mask))
+        y = _conv(y, self.features, 3, stride=self.stride)
+        y = jax.nn.relu(_norm(y, train, mask))
+        y = _norm(_conv(y, 4 * self.features, 1), train, mask)
+        return jax.nn.relu(y + _shortcut(x, y.shape[0], self.stride, train, mask))
+
+
+def _shortcut(x, features, stride, train, mask):
+    if stride == 1 and x.shape[0] == features:
+        return x
+    return _norm(_conv(x, features, 1, stride=stride), train, mask)
+
+
+def _conv(x, features, size, *, stride=1):
+    init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+    return Conv(
+        features, size, stride, padding=size // 2, use_bias=False, kernel_init=init
+    )(x)
+
+
+def _norm(x, train, mask):
+    return nn.BatchNorm(
+        use_running_average=not train,
+        axis=0,
+        momentum=0.9,
+        epsilon=1e-5,
+        use_fast_variance=False,
+    )(x, mask=None if mask is None else mask[None, :, None, None])
