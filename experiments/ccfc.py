@@ -3,22 +3,25 @@
 python experiments/ccfc.py --clients 10 --p 0.25
 python experiments/ccfc.py --p 0 0.25 0.5 0.75 1 --seed 0 1 2 3 4
 python experiments/ccfc.py --dataset mnist --data-dir DIR --limit 10000 --p 0
+python experiments/ccfc.py --dataset path/to/images --clusters 10
 """
 
 import dataclasses
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 import optax
 
 from fcjax import experiment, models
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data.augment import ccfc_grey
-from fcjax.experiment import shown
+from fcjax.data.colour import simsiam_colour
+from fcjax.data.vectors import vector_view
+from fcjax.flags import Common, choose, shown
 
 
 @dataclasses.dataclass(frozen=True)
-class Args(experiment.Common):
+class Args(Common):
     """CCFC: SimSiam and cluster contrast under federated averaging.
 
     Flags that take several values span a grid, which runs as one program.
@@ -32,6 +35,12 @@ class Args(experiment.Common):
     """Epochs that a client trains in a round."""
     batch_size: Annotated[int | None, shown("128; digits 45")] = None
     """Examples in a local step."""
+    backbone: Annotated[
+        Literal["conv", "resnet18", "resnet18-imagenet", "mlp"] | None,
+        shown("conv; colour resnet18, -imagenet above 64 pixels; vectors mlp"),
+    ] = None
+    """The encoder. resnet18 begins with a 3x3 convolution, resnet18-imagenet with a 7x7
+    and a max-pool, which halve the image twice."""
     latent_size: Annotated[int | None, shown("256; fashion_mnist 64, digits 128")] = (
         None
     )
@@ -89,34 +98,80 @@ PAPER_SCORES = {  # Tables 1 and 2: NMI and kappa at these p
 }
 
 
-def describe(args: Args, dataset, num_clusters: int) -> experiment.Method:
-    """Chooses defaults and network for the data set."""
-    small = min(dataset.examples.shape[1:3]) < 16
-    settings = REFERENCE | PAPER.get(args.dataset, {})
-    if small and args.preset != "paper":
-        settings |= DIGITS
-    if args.preset == "smoke":
-        settings |= SMOKE
-    settings = experiment.choose(settings, args)
+def backbone_of(shape: tuple[int, ...]) -> str:
+    """Returns the encoder for examples of this shape."""
+    if len(shape) == 1:
+        return "mlp"
+    if shape[2] == 1:
+        return "conv"
+    return "resnet18" if max(shape[:2]) <= 64 else "resnet18-imagenet"
 
-    latent_size = settings["latent_size"]
-    if small:
-        network = models.simsiam(
-            models.conv_encoder((32, 64)),
-            hidden_size=latent_size,
-            latent_size=latent_size,
-        )
+
+def steps_for(per_client: int) -> dict[str, int]:
+    """Returns epochs and batches that give clients of few examples enough steps."""
+    if per_client >= 1000:
+        return {}
+    batch_size = min(128, max(16, per_client // 4))
+    steps = -(-per_client // batch_size)
+    return {"batch_size": batch_size, "local_epochs": -(-16 // steps)}
+
+
+def network_of(settings, shape: tuple[int, ...]):
+    """Returns SimSiam over the encoder that was asked for."""
+    backbone, latent_size = settings["backbone"], settings["latent_size"]
+    if (backbone == "mlp") != (len(shape) == 1):
+        kind = "feature vectors" if len(shape) == 1 else "images"
+        raise ValueError(f"--backbone {backbone} does not take {kind}")
+    if backbone == "mlp":
+        return models.mlp_simsiam(latent_size=latent_size)
+    if backbone == "resnet18":
+        return models.simsiam(models.resnet18(), latent_size=latent_size)
+    if backbone == "resnet18-imagenet":
+        return models.simsiam(models.resnet18("imagenet"), latent_size=latent_size)
+    if min(shape[:2]) < 8:
+        raise ValueError(f"--backbone conv needs 8x8 pixels, the images have {shape}")
+    if is_tiny(shape):
+        encoder = models.conv_encoder((32, 64))
+        return models.simsiam(encoder, hidden_size=latent_size, latent_size=latent_size)
+    return models.simsiam(models.conv_encoder(), latent_size=latent_size)
+
+
+def is_tiny(shape: tuple[int, ...]) -> bool:
+    """Whether these are images that the paper's three convolutions leave too little."""
+    return len(shape) == 3 and min(shape[:2]) < 16
+
+
+def view_of(shape: tuple[int, ...]):
+    """Returns the augmentation for examples of this shape."""
+    if len(shape) == 1:
+        return vector_view
+    if shape[2] == 3:
+        return simsiam_colour
+    if is_tiny(shape):
         # Eight pixels bear little blur, and a nearest-pixel rotation ruins them.
-        view = partial(
+        return partial(
             ccfc_grey,
             crop_scale=(0.6, 1.0),
             max_degrees=15.0,
             blur_probability=0.0,
             order=1,
         )
-    else:
-        network = models.simsiam(models.conv_encoder(), latent_size=latent_size)
-        view = ccfc_grey
+    return ccfc_grey
+
+
+def describe(args: Args, dataset, num_clusters: int) -> experiment.Method:
+    """Chooses defaults, network and views for the data set."""
+    shape = dataset.examples.shape[1:]
+    settings = REFERENCE | PAPER.get(args.dataset, {})
+    settings |= {"backbone": backbone_of(shape)}
+    if args.preset != "paper":
+        per_client = len(dataset.examples) // args.clients
+        settings |= DIGITS if is_tiny(shape) else steps_for(per_client)
+    if args.preset == "smoke":
+        settings |= SMOKE
+    settings = choose(settings, args)
+    network = network_of(settings, shape)
+    view = view_of(shape)
 
     def build(values):
         return ccfc(

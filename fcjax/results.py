@@ -4,6 +4,7 @@ config.json       the configuration without the swept values
 results.csv       a row a run
 history.csv       a row a run a round
 assignments.npz   the cluster of every example in every run
+models/           the global model of every run
 checkpoints/      the state to go on from
 figures/
 """
@@ -53,8 +54,8 @@ class Results:
         self._points = tuple(points)
         self._resume = resume
         self._check(resume)
-        self.rows = _read(directory / "results.csv") if resume else []
-        self.history = _read(directory / "history.csv") if resume else []
+        self.rows = read_rows(directory / "results.csv") if resume else []
+        self.history = read_rows(directory / "history.csv") if resume else []
         finished = {self._key(row) for row in self.rows}
         self.pending = [p for p in points if self._key(p) not in finished]
         self._columns: list[str] = []  # of history.csv, once this session wrote it
@@ -90,6 +91,7 @@ class Results:
             # configuration beside the new one.
             for name in ("results.csv", "history.csv", "assignments.npz"):
                 (self.directory / name).unlink(missing_ok=True)
+            shutil.rmtree(self.directory / "models", ignore_errors=True)
         # Nobody else's: a later grid of the same runs would leave a gap in the history.
         for folder in self.checkpoints.parent.glob("*"):
             if not self._resume or folder != self.checkpoints:
@@ -135,11 +137,12 @@ class Results:
 
     @property
     def settings(self) -> list[str]:
-        """What tells the settings of the grid apart: p or alpha, and what varies but
-        for the seed."""
-        level, *others = self.names
-        varied = [n for n in others if len({point[n] for point in self._points}) > 1]
-        return [level, *(name for name in varied if name != "seed")]
+        """See `settings_of`."""
+        return settings_of(self.names, self._points)
+
+    def model_path(self, point: Point) -> Path:
+        """Where the global model of a run is kept."""
+        return self.directory / "models" / model_name(point, self.names)
 
     def asked(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Returns the rows of the runs that were asked for."""
@@ -189,11 +192,24 @@ class Results:
         return tuple(float(row[name]) for name in self.names)
 
 
+def model_name(point: Point, names: Sequence[str]) -> str:
+    return ",".join(f"{name}={float(point[name]):.10g}" for name in names) + ".npz"
+
+
+def settings_of(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns what tells the settings of a grid apart: p or alpha, and what varies but
+    for the seed."""
+    level, *others = names
+    varied = [n for n in others if len({float(row[n]) for row in rows}) > 1]
+    return [level, *(name for name in varied if name != "seed")]
+
+
 def _position(row: Mapping[str, Any]) -> Position:
     return Position(int(row["stage_index"]), int(row["round"]))
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a table, none where the file is missing."""
     if not path.exists():
         return []
     with path.open(newline="") as file:

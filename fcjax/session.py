@@ -2,22 +2,20 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from fcjax import engine, evaluation, server
-from fcjax.backends import over_runs
+from fcjax import draw, engine, frozen, report, scoring, server
+from fcjax.backends import Grid, over_runs
 from fcjax.checkpoints import Checkpoints
 from fcjax.data import Partition
 from fcjax.engine import Build
-from fcjax.evaluation import figures, tables
 from fcjax.experiment import Experiment
-
-SCORES = ("acc", "nmi", "kappa", "ari", "ami")
+from fcjax.scoring import round_off
 
 
 def execute(experiment: Experiment) -> None:
@@ -28,10 +26,10 @@ def execute(experiment: Experiment) -> None:
     if results.pending:
         enable_compilation_cache()
         results.begin()
-        print_header(experiment)
+        report.print_header(experiment)
         with jax.default_matmul_precision(experiment.args.precision):
             train(experiment)
-    show_table(experiment)
+    report.show_table(experiment)
     print(f"results in {results.directory}")
 
 
@@ -61,12 +59,12 @@ def train(experiment: Experiment) -> None:
                     value = server.total_bytes(value)
                 row[name] = value[run].item()
             cluster = None if clusters is None else clusters[run]
-            row |= score_round(cluster, experiment, run)
+            row |= scoring.score_round(cluster, experiment, run)
             row["seconds"] = round_off((now - clock) / len(points))
             rows.append(row)
         results.add_history(round.position, rows)
         if round.is_last or now - printed > 5:
-            print(progress(round, rows), flush=True)
+            print(report.progress(round, rows), flush=True)
             printed = now
         clock = now
 
@@ -78,22 +76,41 @@ def train(experiment: Experiment) -> None:
         checkpoints=Checkpoints(results.checkpoints, interval=args.checkpoint_interval),
     )
     clusters = clusters_of(state)
-    num_examples = clusters.shape[1]
-    holders = [holder(part, num_examples) for part in experiment.partitions]
-    if args.plot:
-        draw(experiment, build, state, clusters[0])
+    seconds = round_off(sum(compile_seconds))
+    holders = [holder(part, clusters.shape[1]) for part in experiment.partitions]
+    rows = []
+    for run, embedding in enumerate(embeddings(build, experiment, state)):
+        if run == 0 and args.plot:
+            draw.run_figures(
+                results.directory / "figures",
+                experiment.dataset,
+                holders[run],
+                clusters[run],
+                embedding,
+            )
+        if method.scope == "global":
+            keep_model(build, experiment, state, run, clusters[run], embedding)
+        else:  # every client has an embedding of its own: nothing to compare them in
+            embedding = None
+        rows.append(
+            scoring.result_row(experiment, run, clusters[run], embedding, seconds)
+        )
     results.add_assignments(points, np.stack(holders), clusters)
-    results.add_rows(
-        result_row(experiment, run, clusters[run], round_off(sum(compile_seconds)))
-        for run in range(len(points))
-    )
+    results.add_rows(rows)
+    if args.plot:
+        draw.grid_figures(
+            results.directory / "figures",
+            results.asked(results.rows),
+            results.asked(results.history),
+            by=results.settings,
+        )
 
 
 def clusterer(build: Build, experiment: Experiment) -> Callable[[Any], np.ndarray]:
     """Returns a function from the grid's state to the cluster [G, P] of every example,
     -1 where the method gives it none."""
     grid, left_out = experiment.grid, experiment.left_out
-    num_examples = len(experiment.dataset.examples)
+    num_examples = grid.federations.pool.shape[0]
 
     def assign(hyper, key, federation, state):
         del key
@@ -115,72 +132,60 @@ def clusterer(build: Build, experiment: Experiment) -> Callable[[Any], np.ndarra
     return clusters_of
 
 
-def score_round(
-    clusters: np.ndarray | None, experiment: Experiment, run: int
-) -> dict[str, Any]:
-    """The scores of one run's round; empty cells where it was not evaluated."""
-    names = ("acc", "nmi", "kappa", "occupied_clusters", "largest_share")
-    if clusters is None:
-        return dict.fromkeys(names, "")
-    found = evaluation.collapse(
-        clusters[clusters >= 0], num_clusters=experiment.num_clusters
+def embeddings(build: Build, experiment: Experiment, state: Any) -> Iterator:
+    """Yields each run's embedding [P, D] in turn; NaN where no client holds a row."""
+
+    def embed(hyper, key, federation, state):
+        del key
+        return build(hyper).embed(state, federation)
+
+    compiled = over_runs(embed, experiment.args.backend)
+    num_examples = experiment.grid.federations.pool.shape[0]
+    for run in range(len(experiment.partitions)):
+        grid = run_of(experiment.grid, run)
+        z = np.asarray(compiled(grid, one_of(state, run)))[0]
+        rows = np.asarray(grid.federations.indices)[0]
+        mask = np.asarray(grid.federations.mask)[0]
+        embedding = np.full((num_examples, z.shape[-1]), np.nan, np.float32)
+        embedding[rows[mask]] = z[mask]
+        yield embedding
+
+
+def keep_model(
+    build: Build,
+    experiment: Experiment,
+    state: Any,
+    run: int,
+    clusters: np.ndarray,
+    embedding: np.ndarray,
+) -> None:
+    """Writes the run's global model, for examples that come later."""
+    grid, results = experiment.grid, experiment.results
+    method = build(jax.tree.map(lambda x: x[run], grid.hyper))
+    program = frozen.freeze(
+        method,
+        jax.tree.map(lambda x: x[run], state),
+        grid.federations.pool,
+        experiment.num_clusters,
     )
-    values = {**score(clusters, experiment, run), **found}
-    return {name: round_off(values[name]) if name in values else "" for name in names}
+    held = ~np.isnan(embedding).any(axis=1)
+    centers = frozen.cluster_centers(
+        embedding[held], clusters[held], num_clusters=experiment.num_clusters
+    )
+    path = results.model_path(results.pending[run])
+    frozen.write(path, program, centers, experiment.dataset.scaling)
 
 
-def score(clusters: np.ndarray, experiment: Experiment, run: int) -> dict[str, float]:
-    """Scores one run: over all examples, or the mean of its clients' own scores."""
-    labels = experiment.dataset.labels
-    if labels is None:
-        return {}
-    if experiment.method.scope == "global":
-        counted = clusters >= 0
-        return evaluation.scores(labels[counted], clusters[counted])
-    federations = experiment.grid.federations
-    rows = np.asarray(federations.indices[run])
-    mask = np.asarray(federations.mask[run])
-    each = evaluation.per_client(labels[rows], clusters[rows], mask)
-    return evaluation.client_mean(each, mask)
+def run_of(grid: Grid, run: int) -> Grid:
+    """Returns the grid of one run; the pool stays whole."""
+    pool = grid.federations.pool
+    grid = grid._replace(federations=grid.federations._replace(pool=None))  # pyright: ignore[reportArgumentType]
+    grid = one_of(grid, run)
+    return grid._replace(federations=grid.federations._replace(pool=pool))
 
 
-def result_row(
-    experiment: Experiment, run: int, clusters: np.ndarray, compile_seconds: float
-) -> dict[str, Any]:
-    """One row of results.csv: the last round's scores, and the best NMI beside them."""
-    args, results = experiment.args, experiment.results
-    point, partition = results.pending[run], experiment.partitions[run]
-    history = results.history_of(point)
-    scores = score(clusters, experiment, run)
-    nmi = [float(row["nmi"]) for row in history if row["nmi"] != ""]
-    return {
-        "method": experiment.method.name,
-        "dataset": args.dataset,
-        "samples": len(clusters),
-        "left_out": len(partition.left_out),
-        "clients": args.clients,
-        "clusters": experiment.num_clusters,
-        **point,
-        "scope": experiment.method.scope,
-        **{name: round_off(scores[name]) if scores else "" for name in SCORES},
-        "best_nmi": max(nmi, default=""),
-        "rounds": len(history),
-        "status": status(history, experiment.num_clusters),
-        "seconds": round_off(sum(float(row["seconds"]) for row in history)),
-        "compile_seconds": compile_seconds,
-    }
-
-
-def status(history: list[dict[str, Any]], num_clusters: int) -> str:
-    """ok, collapsed, or diverged with the round in which the loss stopped being one."""
-    for row in history:
-        if not np.isfinite(float(row["loss"])):
-            return f"diverged in round {row['round']} of {row['stage']}"
-    last = {
-        name: float(history[-1][name])
-        for name in ("occupied_clusters", "largest_share", "embedding_spread")
-    }
-    return evaluation.status(last, num_clusters=num_clusters)
+def one_of(tree: Any, run: int) -> Any:
+    return jax.tree.map(lambda x: x[run : run + 1], tree)
 
 
 def holder(partition: Partition, num_examples: int) -> np.ndarray:
@@ -189,95 +194,6 @@ def holder(partition: Partition, num_examples: int) -> np.ndarray:
     for client, rows in enumerate(partition.clients):
         holders[rows] = client
     return holders
-
-
-def draw(
-    experiment: Experiment, build: Build, state: Any, clusters: np.ndarray
-) -> None:
-    """Draws the learning curves of all runs and the embedding of the first pending."""
-    results, labels = experiment.results, experiment.dataset.labels
-    folder = results.directory / "figures"
-    folder.mkdir(exist_ok=True)
-    history = results.asked(results.history)
-    curves = folder / "learning_curves.png"
-    figures.learning_curves(history, curves, by=results.settings)
-
-    def embed(hyper, key, federation, state):
-        del key
-        return build(hyper).embed(state, federation)
-
-    first = jax.tree.map(lambda x: x[:1], state)
-    grid, pool = experiment.grid, experiment.grid.federations.pool
-    federations = jax.tree.map(lambda x: x[:1], grid.federations._replace(pool=None))
-    grid = grid._replace(
-        hyper=jax.tree.map(lambda x: x[:1], grid.hyper),
-        keys=grid.keys[:1],
-        federations=federations._replace(pool=pool),
-    )
-    embedding = np.asarray(over_runs(embed, experiment.args.backend)(grid, first))[0]
-    mask = np.asarray(federations.mask[0])
-    if not np.isfinite(embedding).all():
-        return
-    rows = np.asarray(federations.indices[0])[mask]
-    figures.tsne(
-        embedding[mask],
-        None if labels is None else labels[rows],
-        np.nonzero(mask)[0],
-        folder / "embedding.png",
-        assignments=clusters[rows],
-    )
-
-
-def show_table(experiment: Experiment) -> None:
-    """Prints mean and 95 % interval over seeds, beside the paper's figures."""
-    args, results = experiment.args, experiment.results
-    rows = results.asked(results.rows)
-    by = ["method", "dataset", *results.settings, "scope"]
-    paper = {}
-    if args.limit is None and args.split == "all" and args.clients == 10:
-        for row in rows:
-            scores = experiment.method.paper.get(float(row.get("p", "nan")))
-            if scores and float(row["failure_rate"]) == 0:
-                paper[tables.setting_of(row, by)] = scores
-    summary = tables.summarize(rows, by=by, values=("nmi", "acc", "kappa"), paper=paper)
-    tables.show(summary)
-    for row in rows:
-        if row["status"] != "ok":
-            point = ", ".join(f"{name} {row[name]}" for name in results.names)
-            print(f"warning: the run with {point} {row['status']}")
-
-
-def print_header(experiment: Experiment) -> None:
-    """Prints what is in force: data, devices, precision, padding."""
-    args, mask = experiment.args, experiment.grid.federations.mask
-    dropped = {len(partition.left_out) for partition in experiment.partitions}
-    device = jax.devices()[0]
-    print(
-        f"{experiment.method.name} on {args.dataset}: "
-        f"{len(experiment.dataset.examples)} examples, {args.clients} clients, "
-        f"{experiment.num_clusters} clusters, {len(experiment.partitions)} runs\n"
-        f"examples no client holds: {' to '.join(map(str, span(dropped)))}; "
-        f"padding: {1 - float(mask.mean()):.1%} of the slots\n"
-        f"{jax.device_count()} x {device.device_kind} through {args.backend}, "
-        f"{args.precision} matrix precision, JAX {jax.__version__}",
-        flush=True,
-    )
-
-
-def span(values: set[int]) -> list[int]:
-    return sorted({min(values), max(values)})
-
-
-def progress(round: engine.Round, rows: list[Mapping[str, Any]]) -> str:
-    """One line on a round: the mean over the runs of the grid."""
-    shown = {
-        name: np.mean([float(row[name]) for row in rows if row[name] != ""])
-        for name in ("loss", "nmi", "acc")
-        if any(row[name] != "" for row in rows)
-    }
-    values = ", ".join(f"{name} {value:.3f}" for name, value in shown.items())
-    stage = round.stage
-    return f"{stage.name} round {round.position.round}/{stage.num_rounds}: {values}"
 
 
 def listen_to_compiler() -> list[float]:
@@ -299,7 +215,3 @@ def enable_compilation_cache() -> None:
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "fcjax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-
-
-def round_off(value: float) -> float:
-    return round(float(value), 6)

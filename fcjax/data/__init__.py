@@ -1,7 +1,8 @@
 """Data sets by name, and how clients come to hold them."""
 
-from fcjax.data.dataset import Dataset, validate
+from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.files import read
+from fcjax.data.host import HostPool, place
 from fcjax.data.partition import (
     Partition,
     deal,
@@ -11,11 +12,13 @@ from fcjax.data.partition import (
     federate_left_out,
     heterogeneous,
 )
-from fcjax.data.sources import load, stratified_subset
+from fcjax.data.sources import load, load_extra, stratified_subset
 
 __all__ = [
     "Dataset",
+    "HostPool",
     "Partition",
+    "Scaling",
     "deal",
     "dirichlet",
     "failures",
@@ -23,6 +26,8 @@ __all__ = [
     "federate_left_out",
     "heterogeneous",
     "load",
+    "load_extra",
+    "place",
     "read",
     "stratified_subset",
     "validate",

@@ -9,6 +9,8 @@ import math
 
 import numpy as np
 
+from fcjax.data.dataset import Scaling
+
 _CODES_TOLD = 10
 
 
@@ -97,19 +99,32 @@ def pixels(images: np.ndarray) -> tuple[np.ndarray, list[str]]:
     return (images / np.float64(255)).astype(np.float32), [f"{told} divided by 255"]
 
 
-def scaled(vectors: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def scaled(
+    vectors: np.ndarray, scaling: Scaling | None = None
+) -> tuple[np.ndarray, list[str], Scaling]:
     """Returns each column [P] of feature vectors scaled to [0, 1], float32.
 
     The minimum of a column becomes 0 and its maximum 1; a constant column becomes 0.
+    With a `scaling` of other data its columns' minima and spans are taken instead.
+
+    Raises:
+      ValueError: the scaling is of another number of columns.
     """
     columns = vectors.astype(np.float64)
+    if scaling is not None:
+        if scaling.low.shape != columns.shape[1:]:
+            raise ValueError(
+                f"has {columns.shape[1]} columns, {len(scaling.low)} are needed"
+            )
+        unit = (columns - scaling.low) / scaling.span
+        return unit.astype(np.float32), [], scaling
     low, high = columns.min(0), columns.max(0)
     constant = low == high
-    unit = (columns - low) / np.where(constant, 1, high - low)
+    scaling = Scaling(low, np.where(constant, 1, high - low))
     notes = ["each column scaled to [0, 1] by its minimum and maximum"]
     if constant.any():
         notes.append(f"{counted(int(constant.sum()), 'constant column')} set to 0")
-    return unit.astype(np.float32), notes
+    return ((columns - low) / scaling.span).astype(np.float32), notes, scaling
 
 
 def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:

@@ -5,6 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 
+class Scaling(NamedTuple):
+    """How columns of feature vectors came to lie in [0, 1]: (x - low) / span."""
+
+    low: np.ndarray
+    span: np.ndarray
+    """1 where a column is constant."""
+
+
 class Dataset(NamedTuple):
     """Examples in dataset order; the labels stay outside every algorithm."""
 
@@ -16,6 +24,8 @@ class Dataset(NamedTuple):
     """[P] integers, or None where the truth is unknown."""
     notes: tuple[str, ...] = ()
     """One line on each conversion that was made."""
+    scaling: Scaling | None = None
+    """Of feature vectors."""
 
 
 def validate(dataset: Dataset) -> Dataset:
@@ -25,7 +35,7 @@ def validate(dataset: Dataset) -> Dataset:
       ValueError: there are no examples, labels and examples differ in number, or a
         value is NaN or infinite.
     """
-    name, examples, labels, _ = dataset
+    name, examples, labels = dataset[:3]
     if len(examples) == 0:
         raise ValueError(f"--dataset {name} has no examples, at least 1 is needed")
     if labels is not None and labels.shape != examples.shape[:1]:

@@ -17,7 +17,7 @@ from fcjax.data.conversion import (
     pixels,
     scaled,
 )
-from fcjax.data.dataset import Dataset, validate
+from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.folders import read_images
 from fcjax.data.idx import read_idx, read_idx_folder, unpacked
 
@@ -37,6 +37,7 @@ def read(
     *,
     image_shape: tuple[int, ...] | None = None,
     labelled: bool = True,
+    scaling: Scaling | None = None,
 ) -> Dataset:
     """Returns what a file or folder holds, in its order.
 
@@ -58,6 +59,8 @@ def read(
         leaves them feature vectors.
       labelled: whether to look for labels; without, the last column of a table is a
         feature.
+      scaling: of the data that a model was trained on; None takes the minimum and
+        maximum of each column.
 
     Returns:
       images [P, H, W, C], uint8 in 0..255 or float32 in [0, 1], or feature vectors
@@ -70,8 +73,10 @@ def read(
     try:
         values, labels, notes = _content(Path(path), image_shape, labelled)
         examples = images_or_vectors(values, image_shape)
-        convert = pixels if examples.ndim == 4 else scaled
-        examples, converted = convert(examples)
+        if examples.ndim == 4:
+            examples, converted = pixels(examples)
+        else:
+            examples, converted, scaling = scaled(examples, scaling)
         notes = [*notes, *converted]
         if labels is not None:
             labels, told = classes(labels)
@@ -83,7 +88,7 @@ def read(
     except ValueError as error:
         raise ValueError(f"--dataset {name} {' '.join(str(error).split())}") from error
     notes += duplicates(examples)
-    return validate(Dataset(name, examples, labels, tuple(notes)))
+    return validate(Dataset(name, examples, labels, tuple(notes), scaling))
 
 
 def is_file_name(name: str) -> bool:

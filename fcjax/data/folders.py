@@ -30,27 +30,34 @@ def read_images(
       ValueError: there are no images, or one is damaged, of another size or has more
         than 8 bits a channel.
     """
+    files, notes = image_files(folder)
+    if not files:
+        raise ValueError(
+            "holds no images; accepted are png, jpg, bmp, gif, tif, webp, ppm and "
+            "pgm, in it or in one folder a class, and the four IDX files"
+        )
+    images, converted = _decoded(files, folder)
+    in_folders = files[0].parent != folder
+    names = np.array([file.parent.name for file in files])
+    return images, names if labelled and in_folders else None, notes + converted
+
+
+def image_files(folder: Path) -> tuple[list[Path], list[str]]:
+    """Returns the images that `read_images` reads, in its order, and lines on those
+    and other entries that it skips."""
     subfolders, files, skipped = _listing(folder)
     inside = {sub.name: _listing(sub) for sub in subfolders}
     held = {name: images for name, (_, images, _) in inside.items() if images}
     skipped += len(inside) - len(held)
     skipped += sum(len(subs) + others for subs, _, others in inside.values())
     notes = []
-    names = None
     if held:
         if files:
             notes.append(f"{counted(len(files), 'image')} beside the folders skipped")
         files = [file for images in held.values() for file in images]
-        names = np.repeat(list(held), list(map(len, held.values())))
-    if not files:
-        raise ValueError(
-            "holds no images; accepted are png, jpg, bmp, gif, tif, webp, ppm and "
-            "pgm, in it or in one folder a class, and the four IDX files"
-        )
     if skipped:
         notes.append(f"entries skipped, hidden or no images: {skipped}")
-    images, converted = _decoded(files, folder)
-    return images, names if labelled else None, notes + converted
+    return files, notes
 
 
 def _listing(folder: Path) -> tuple[list[Path], list[Path], int]:

@@ -10,7 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Shaped
 
+from fcjax.data.host import HostPool
 from fcjax.types import Federation
+
+Pool = Shaped[Array, "P *F"] | Shaped[np.ndarray, "P *F"] | HostPool
 
 
 class Partition(NamedTuple):
@@ -138,9 +141,7 @@ def dirichlet(
     return Partition(tuple(clients), np.empty(0, np.int64))
 
 
-def deal(
-    partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int
-) -> Partition:
+def deal(partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int) -> Partition:
     """Hands further rows out at random, as evenly as can be, the first clients first.
 
     For examples without labels, which no rule of heterogeneity can place.
@@ -174,7 +175,7 @@ def failures(num_clients: int, rate: float, *, seed: int) -> Bool[np.ndarray, "1
 
 
 def federate(
-    pool: Shaped[Array, "P *F"] | Shaped[np.ndarray, "P *F"],
+    pool: Pool,
     partitions: Sequence[Partition],
     present: Sequence[Bool[np.ndarray, "R M"]] | Bool[np.ndarray, "G R M"],
     *,
@@ -206,7 +207,7 @@ def federate(
 
 
 def federate_left_out(
-    pool: Shaped[Array, "P *F"] | Shaped[np.ndarray, "P *F"],
+    pool: Pool,
     partitions: Sequence[Partition],
     *,
     num_clusters: int,
@@ -237,7 +238,7 @@ def _even(total: int, parts: int) -> list[int]:
 
 
 def _stack(
-    pool: Shaped[Array, "P *F"] | Shaped[np.ndarray, "P *F"],
+    pool: Pool,
     grid: Sequence[tuple[np.ndarray, ...]],
     present: Sequence[np.ndarray] | np.ndarray,
     num_clusters: int,
@@ -247,9 +248,9 @@ def _stack(
     indices = np.stack(
         [np.stack([np.resize(r, sizes.max()) for r in clients]) for clients in grid]
     )
-    if indices.max() >= len(pool):
+    if indices.max() >= pool.shape[0]:
         raise ValueError(
-            f"row {indices.max()} of a partition is not in the pool of {len(pool)}"
+            f"row {indices.max()} of a partition is not in the pool of {pool.shape[0]}"
         )
     if len({rounds.shape for rounds in present}) != 1:
         raise ValueError("all runs of a grid must have the same rounds in `present`")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fcjax.data.dataset import Dataset, validate
+from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.files import is_file_name, read
 
 _SPLITS = ("train", "test")
@@ -25,6 +25,7 @@ def load(
     split: str = "all",
     image_shape: tuple[int, ...] | None = None,
     labelled: bool = True,
+    scaling: Scaling | None = None,
 ) -> Dataset:
     """Returns the data set called `name`, in dataset order.
 
@@ -38,6 +39,7 @@ def load(
       split: `all` (train, then test), `train` or `test`; files have only `all`.
       image_shape: (H, W) or (H, W, C) of the images in rows of a file.
       labelled: whether to keep the labels, and to look for them in files.
+      scaling: of the feature vectors that a model was trained on, see `files.read`.
 
     Returns:
       images [P, H, W, C] uint8 and labels [P] int64; files may also give float32
@@ -53,7 +55,7 @@ def load(
     if _is_path(name):
         if split != "all":
             raise ValueError(f"--split must be all for files, got {split!r}")
-        return read(name, image_shape=image_shape, labelled=labelled)
+        return read(name, image_shape=image_shape, labelled=labelled, scaling=scaling)
     if image_shape is not None:
         raise ValueError(f"--image-shape is for files, but --dataset is {name}")
     if name == "digits":
@@ -62,6 +64,22 @@ def load(
         with _quiet_absl():
             dataset = validate(_tfds(name, data_dir, split))
     return dataset if labelled else dataset._replace(labels=None)
+
+
+def load_extra(
+    name: str, split: str, *, data_dir: str | os.PathLike[str] | None = None
+) -> np.ndarray:
+    """Returns the examples of any split of a TFDS data set; labels are not kept.
+
+    Raises:
+      ValueError: as `load`, and where the data has no such split.
+    """
+    if name == "digits" or _is_path(name):
+        raise ValueError(
+            f"--extra-split is for TFDS data sets, but --dataset is {name}"
+        )
+    with _quiet_absl():
+        return validate(_tfds(name, data_dir, split, "--extra-split")).examples
 
 
 def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> Dataset:
@@ -124,7 +142,12 @@ def _digits(split: str) -> Dataset:
     return Dataset("digits", pixels.reshape(-1, 8, 8, 1), labels.astype(np.int64))
 
 
-def _tfds(name: str, data_dir: str | os.PathLike[str] | None, split: str) -> Dataset:
+def _tfds(
+    name: str,
+    data_dir: str | os.PathLike[str] | None,
+    split: str,
+    flag: str = "--split",
+) -> Dataset:
     builder = _builder(name, data_dir)
     _check_features(name, dict((builder.info.features or {}).items()))
     where = os.fspath(builder.data_dir)
@@ -134,11 +157,11 @@ def _tfds(name: str, data_dir: str | os.PathLike[str] | None, split: str) -> Dat
             f"--dataset {name} is not prepared in {where}; give the --data-dir where "
             f"it is, or run: {prepare}"
         )
-    known = [s for s in _SPLITS if s in builder.info.splits]
-    wanted = known if split == "all" else [split]
+    known = list(builder.info.splits)
+    wanted = [s for s in _SPLITS if s in known] if split == "all" else [split]
     if not wanted or not set(wanted) <= set(known):
         raise ValueError(
-            f"--split {split} is not in {name}, which has "
+            f"{flag} {split} is not in {name}, which has "
             f"{', '.join(builder.info.splits) or 'no splits'}"
         )
     try:

@@ -16,6 +16,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from fcjax.models.conv import Conv
+from fcjax.models.norm import batch_norm
 from fcjax.models.pool import max_pool
 
 Stem = Literal["small", "imagenet"]
@@ -73,9 +74,13 @@ class ResNet(nn.Module):
         block = {"basic": BasicBlock, "bottleneck": Bottleneck}[self.block]
         x = jnp.transpose(x, (3, 0, 1, 2))
         if self.stem == "small":
-            x = jax.nn.relu(_norm(_conv(x, self.width, 3), train, mask))
+            x = jax.nn.relu(
+                batch_norm(_conv(x, self.width, 3), 0, train=train, mask=mask)
+            )
         else:
-            x = jax.nn.relu(_norm(_conv(x, self.width, 7, stride=2), train, mask))
+            x = jax.nn.relu(
+                batch_norm(_conv(x, self.width, 7, stride=2), 0, train=train, mask=mask)
+            )
             x = max_pool(x, size=3, stride=2, padding=1)
         for i, blocks in enumerate(self.stages):
             for j in range(blocks):
@@ -93,8 +98,8 @@ class BasicBlock(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         y = _conv(x, self.features, 3, stride=self.stride)
-        y = jax.nn.relu(_norm(y, train, mask))
-        y = _norm(_conv(y, self.features, 3), train, mask)
+        y = jax.nn.relu(batch_norm(y, 0, train=train, mask=mask))
+        y = batch_norm(_conv(y, self.features, 3), 0, train=train, mask=mask)
         return jax.nn.relu(y + _shortcut(x, y.shape[0], self.stride, train, mask))
 
 
@@ -106,17 +111,19 @@ class Bottleneck(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        y = jax.nn.relu(_norm(_conv(x, self.features, 1), train, mask))
+        y = jax.nn.relu(
+            batch_norm(_conv(x, self.features, 1), 0, train=train, mask=mask)
+        )
         y = _conv(y, self.features, 3, stride=self.stride)
-        y = jax.nn.relu(_norm(y, train, mask))
-        y = _norm(_conv(y, 4 * self.features, 1), train, mask)
+        y = jax.nn.relu(batch_norm(y, 0, train=train, mask=mask))
+        y = batch_norm(_conv(y, 4 * self.features, 1), 0, train=train, mask=mask)
         return jax.nn.relu(y + _shortcut(x, y.shape[0], self.stride, train, mask))
 
 
 def _shortcut(x, features, stride, train, mask):
     if stride == 1 and x.shape[0] == features:
         return x
-    return _norm(_conv(x, features, 1, stride=stride), train, mask)
+    return batch_norm(_conv(x, features, 1, stride=stride), 0, train=train, mask=mask)
 
 
 def _conv(x, features, size, *, stride=1):
@@ -124,13 +131,3 @@ def _conv(x, features, size, *, stride=1):
     return Conv(
         features, size, stride, padding=size // 2, use_bias=False, kernel_init=init
     )(x)
-
-
-def _norm(x, train, mask):
-    return nn.BatchNorm(
-        use_running_average=not train,
-        axis=0,
-        momentum=0.9,
-        epsilon=1e-5,
-        use_fast_variance=False,
-    )(x, mask=None if mask is None else mask[None, :, None, None])

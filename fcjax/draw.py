@@ -1,0 +1,131 @@
+"""Figures of a run and of its grid; of a finished one by `python -m fcjax.draw RUN`."""
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from fcjax import data, frozen
+from fcjax.evaluation import figures
+from fcjax.finished import Finished
+from fcjax.flags import shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """Draws a finished run again: learning curves, scores against p, the partition, the
+    confusion matrix, a contact sheet of the clusters, and the embedding."""
+
+    run: tyro.conf.Positional[Path]
+    """The results folder, --out of the run."""
+    where: Annotated[tuple[str, ...], shown("the first run of the grid")] = ()
+    """Which run of a grid: p=0.25 seed=3."""
+    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
+    """Where TFDS data sets are prepared."""
+    out: Annotated[Path | None, shown("RUN/figures")] = None
+    """Folder of the figures."""
+
+
+def main(args: Args) -> None:
+    """Draws everything; raises ValueError where the folder is not a finished run."""
+    finished = Finished(args.run)
+    point = finished.point(args.where)
+    dataset, extra = finished.load(data_dir=args.data_dir)
+    holders, clusters = finished.assignments(point)
+    if len(clusters) != len(dataset.examples) + len(extra):
+        raise ValueError(
+            f"{args.run} is of {len(clusters)} examples, but the data set has "
+            f"{len(dataset.examples) + len(extra)} now"
+        )
+    embedding = None
+    if finished.model_path(point).exists():
+        model = frozen.read(finished.model_path(point))
+        embedding = frozen.predict(model, dataset.examples).embedding
+    folder = args.out or args.run / "figures"
+    run_figures(folder, dataset, holders, clusters, embedding)
+    grid_figures(folder, finished.rows, finished.history, by=finished.settings)
+    print(f"figures of {finished.told(point)} in {folder}")
+
+
+def run_figures(
+    folder: Path,
+    dataset: data.Dataset,
+    holders: np.ndarray,
+    clusters: np.ndarray,
+    embedding: np.ndarray | None,
+) -> None:
+    """Draws what one run found.
+
+    Args:
+        folder: created if need be.
+        dataset: P examples.
+        holders: [P or more] client of each example, -1 where nobody holds it; what
+            goes beyond the data set is not shown.
+        clusters: [P or more], -1 where there is none.
+        embedding: [P or more, D], NaN where there is none; None draws none.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    count, labels = len(dataset.examples), dataset.labels
+    holders, clusters = holders[:count], clusters[:count]
+    assigned = clusters >= 0
+    if labels is not None:
+        figures.partition(labels, holders, folder / "partition.png")
+        figures.confusion(
+            labels[assigned], clusters[assigned], folder / "confusion.png"
+        )
+    if dataset.examples.ndim == 4:
+        figures.contact_sheet(dataset.examples, clusters, folder / "clusters.png")
+    if embedding is None:
+        return
+    embedding = embedding[:count]
+    held = np.isfinite(embedding).all(axis=1) & (holders >= 0) & assigned
+    if held.sum() >= 4:
+        figures.tsne(
+            embedding[held],
+            None if labels is None else labels[held],
+            holders[held],
+            folder / "embedding.png",
+            assignments=clusters[held],
+        )
+
+
+def grid_figures(
+    folder: Path,
+    rows: Sequence[Mapping[str, Any]],
+    history: Sequence[Mapping[str, Any]],
+    *,
+    by: Sequence[str],
+) -> None:
+    """Draws the learning curves of all runs, and scores against p where it varies.
+
+    Args:
+        folder: created if need be.
+        rows: one a run, as in results.csv.
+        history: one a run a round, as in history.csv.
+        by: what tells the settings apart, p or alpha first.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    labelled = rows[0]["nmi"] != ""
+    values = ("nmi", "acc", "loss") if labelled else ("loss",)
+    figures.learning_curves(
+        history, folder / "learning_curves.png", by=by, values=values
+    )
+    level, *others = by
+    if labelled and len({float(row[level]) for row in rows}) > 1:
+        figures.against_p(
+            rows,
+            folder / f"against_{level}.png",
+            by=["method", "dataset", *others],
+            level=level,
+        )
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args))
+    except ValueError as error:
+        sys.exit(f"fcjax.draw: error: {error}")

@@ -1,0 +1,83 @@
+"""A finished run, read back from its folder."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fcjax import data, experiment
+from fcjax.flags import Common
+from fcjax.results import Point, model_name, read_rows, settings_of
+
+
+class Finished:
+    """What a results folder holds.
+
+    Args:
+        directory: --out of a run.
+
+    Raises:
+        ValueError: it holds no finished run.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        if not (directory / "config.json").exists():
+            raise ValueError(f"{directory} holds no run: it has no config.json")
+        self.config = json.loads((directory / "config.json").read_text())
+        self.rows = read_rows(directory / "results.csv")
+        self.history = read_rows(directory / "history.csv")
+        if not self.rows:
+            raise ValueError(f"{directory} holds no finished run yet")
+        self.names: list[str] = self.config["swept"]
+
+    @property
+    def settings(self) -> list[str]:
+        return settings_of(self.names, self.rows)
+
+    def point(self, where: Sequence[str]) -> Point:
+        """Returns the first run whose swept values are those of `where`, NAME=VALUE.
+
+        Raises:
+            ValueError: a value is misspelled, or no run has them.
+        """
+        wanted = {}
+        for text in where:
+            name, _, value = text.partition("=")
+            if name not in self.names or not _is_number(value):
+                accepted = " ".join(f"{name}=VALUE" for name in self.names)
+                raise ValueError(f"--where takes {accepted}, got {text!r}")
+            wanted[name] = float(value)
+        for row in self.rows:
+            if all(float(row[name]) == value for name, value in wanted.items()):
+                return {name: float(row[name]) for name in self.names}
+        raise ValueError(f"no run of {self.directory} has {' '.join(where)}")
+
+    def told(self, point: Point) -> str:
+        return ", ".join(f"{name} {point[name]:g}" for name in self.names)
+
+    def model_path(self, point: Point) -> Path:
+        return self.directory / "models" / model_name(point, self.names)
+
+    def load(self, *, data_dir: Path | None) -> tuple[data.Dataset, np.ndarray]:
+        """Returns the data of the run, and what it was trained on beside it."""
+        names = ("dataset", "labels", "split", "limit", "extra_split")
+        flags = {name: self.config[name] for name in names}
+        shape = tuple(self.config["image_shape"])
+        return experiment.load(Common(**flags, image_shape=shape, data_dir=data_dir))
+
+    def assignments(self, point: Point) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the client [P] and the cluster [P] of every example in a run."""
+        with np.load(self.directory / "assignments.npz") as file:
+            same = [np.isclose(file[name], point[name]) for name in self.names]
+            run = int(np.flatnonzero(np.all(same, axis=0))[0])
+            return file["client"][run], file["cluster"][run]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,105 @@
+"""The flags that every script has, and what stands for those that are not given."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from fcjax.backends import Backend
+
+Preset = Literal["smoke", "default", "paper"]
+
+
+def shown(default: str):
+    """Tells `--help` what a flag that is not given stands for."""
+    return tyro.conf.arg(help_behavior_hint=f"(default: {default})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """The flags of every script; those that take several values span the grid."""
+
+    dataset: str = "digits"
+    """digits (8x8, embedded), a prepared TFDS data set (mnist, emnist/digits), or a
+    path: .npz (x or images; y or labels), .mat (fea; gnd), .csv .tra .tes .data .txt
+    (commas, the class last), IDX (.gz or not, labels beside it, or a folder of the four
+    files), or a folder of images, whose subfolders are the classes. Images are 0..255,
+    or 0 to 1 where no value is above 1. Rows of numbers are feature vectors, scaled to
+    0 to 1 a column, or images with --image-shape. ./mnist is a folder, mnist is not."""
+    image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
+    """H W or H W C of the images that rows of numbers in a file hold, row by row."""
+    labels: bool = True
+    """Whether the data has classes, which are scored against and never trained on."""
+    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
+    """Where TFDS data sets are prepared."""
+    split: Literal["all", "train", "test"] = "all"
+    """Which examples; all joins train and test, as the papers do."""
+    limit: Annotated[int | None, shown("all")] = None
+    """Use so many examples, drawn in proportion to the classes."""
+    extra_split: Annotated[str | None, shown("none")] = None
+    """A TFDS split that is dealt out and trained on too, but not scored (stl10 has
+    unlabelled)."""
+    stream: Annotated[bool | None, shown("if they do not fit")] = None
+    """Keep the examples on the host and send batches to the device."""
+    clients: int = 10
+    """How many clients the data is dealt to."""
+    clusters: Annotated[int | None, shown("the number of classes")] = None
+    """How many clusters to find."""
+    p: Annotated[tuple[float, ...], shown("0.25; 0 without labels")] = ()
+    """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
+    alpha: Annotated[tuple[float, ...], shown("deal by --p")] = ()
+    """Deal by Dirichlet shares of this concentration instead of by --p."""
+    seed: tuple[int, ...] = (0,)
+    """Seeds of training."""
+    partition_seed: Annotated[int | None, shown("the run's own --seed")] = None
+    """Seed of the partition and of failures."""
+    failure_rate: tuple[float, ...] = (0.0,)
+    """Share of the clients that never answer; their data is scored all the same."""
+    preset: Preset = "default"
+    """smoke: a minute; default: chosen for the data set; paper: the paper's settings.
+    An explicit flag wins over all of them."""
+    out: Annotated[Path | None, shown("runs/METHOD-DATASET-HASH")] = None
+    """Results folder."""
+    resume: bool = True
+    """Reuse finished runs of the folder and go on from its checkpoint."""
+    evaluate_every: int = 1
+    """Score every so many rounds; the last round of a stage always is."""
+    checkpoint_interval: float = 60.0
+    """Seconds between two checkpoints."""
+    backend: Backend = "shard_map"
+    """How runs are spread over the devices."""
+    precision: Literal["highest", "high", "default"] = "highest"
+    """Of the networks' matrix products; distances and averages stay at float32."""
+    plot: bool = True
+    """Draw learning curves and the embedding of the first run."""
+
+
+def choose(defaults: Mapping[str, Any], args: Common) -> dict[str, Any]:
+    """Returns the method's settings: its own flags, and defaults where not given.
+
+    Args:
+        defaults: by flag; what a flag left at None or () stands for.
+        args: the script's flags; the common ones are left out.
+
+    Raises:
+        ValueError: a number that must be positive is not.
+    """
+    common = {field.name for field in dataclasses.fields(Common)}
+    settings = {}
+    for field in dataclasses.fields(args):
+        if field.name in common:
+            continue
+        value = getattr(args, field.name)
+        if value is None or value == ():
+            value = defaults[field.name]
+        flag = "--" + field.name.replace("_", "-")
+        if isinstance(value, int) and not isinstance(value, bool):
+            low = 0 if field.name.endswith("_rounds") else 1
+            if value < low:
+                raise ValueError(f"{flag} must be at least {low}, got {value}")
+        if isinstance(value, tuple) and not all(0 <= v < float("inf") for v in value):
+            raise ValueError(f"{flag} must be finite and at least 0, got {value}")
+        settings[field.name] = value
+    return settings

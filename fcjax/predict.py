@@ -1,0 +1,88 @@
+"""Clusters of new examples from a finished run: `python -m fcjax.predict RUN`."""
+
+import csv
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fcjax import data, frozen
+from fcjax.data.folders import image_files
+from fcjax.finished import Finished
+from fcjax.flags import shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """Assigns the examples of a data set to the clusters of a finished run."""
+
+    run: tyro.conf.Positional[Path]
+    """The results folder, --out of the run."""
+    dataset: str
+    """digits, a TFDS data set or a path, as for the experiments; labels are not used,
+    but the last column of a table is taken for one unless there is --no-labels."""
+    image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
+    """H W or H W C of the images that rows of numbers in a file hold, row by row."""
+    labels: bool = True
+    """Whether the last column of a table is the class."""
+    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
+    """Where TFDS data sets are prepared."""
+    where: Annotated[tuple[str, ...], shown("the first run of the grid")] = ()
+    """Which run of a grid: p=0.25 seed=3."""
+    out: Annotated[Path | None, shown("RUN/predictions.csv")] = None
+    """The table to write: example, cluster, distance to the center of its own cluster
+    and of each other, in the embedding."""
+
+
+def main(args: Args) -> None:
+    """Writes the table; raises ValueError where run and data do not go together."""
+    finished = Finished(args.run)
+    point = finished.point(args.where)
+    path = finished.model_path(point)
+    if not path.exists():
+        raise ValueError(
+            f"{args.run} kept no global model: its clients are on their own"
+        )
+    model = frozen.read(path)
+    dataset = data.load(
+        args.dataset,
+        data_dir=args.data_dir,
+        image_shape=args.image_shape or None,
+        labelled=args.labels,
+        scaling=model.scaling,
+    )
+    found = frozen.predict(model, dataset.examples)
+    names = example_names(args.dataset, len(dataset.examples))
+    centers = range(len(model.centers))
+    out = args.out or args.run / "predictions.csv"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            ["example", "cluster", "distance", *(f"to_{k}" for k in centers)]
+        )
+        for name, cluster, distances in zip(
+            names, found.clusters, found.distances, strict=True
+        ):
+            values = [distances[cluster], *distances]
+            writer.writerow([name, cluster, *(f"{value:.6g}" for value in values)])
+    print(f"{len(names)} examples by the run with {finished.told(point)}: {out}")
+
+
+def example_names(dataset: str, count: int) -> list[str]:
+    """Returns the files of a folder of images, or the places of the examples."""
+    folder = Path(dataset)
+    if folder.is_dir():
+        files, _ = image_files(folder)
+        if len(files) == count:
+            return [str(file.relative_to(folder)) for file in files]
+    return [str(i) for i in range(count)]
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args))
+    except ValueError as error:
+        sys.exit(f"fcjax.predict: error: {error}")
