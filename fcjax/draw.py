@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from fcjax import data, frozen
+from fcjax import data, experiment, frozen
 from fcjax.evaluation import figures
 from fcjax.finished import Finished
 from fcjax.flags import shown
@@ -34,7 +34,7 @@ def main(args: Args) -> None:
     """Draws everything; raises ValueError where the folder is not a finished run."""
     finished = Finished(args.run)
     point = finished.point(args.where)
-    dataset, extra = finished.load(data_dir=args.data_dir)
+    dataset, extra = experiment.load(finished.flags(data_dir=args.data_dir))
     holders, clusters = finished.assignments(point)
     if len(clusters) != len(dataset.examples) + len(extra):
         raise ValueError(

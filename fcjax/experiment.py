@@ -116,7 +116,7 @@ def prepare(
     pool, placed = data.place(
         examples,
         runs * state_bytes(method, Grid(hyper, keys, federations)),
-        stream=args.stream,
+        where=args.pool,
     )
     left_out = data.federate_left_out(pool, partitions, num_clusters=num_clusters)
     return Experiment(

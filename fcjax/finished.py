@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fcjax import data, experiment
 from fcjax.flags import Common
 from fcjax.results import Point, model_name, read_rows, settings_of
 
@@ -60,12 +59,12 @@ class Finished:
     def model_path(self, point: Point) -> Path:
         return self.directory / "models" / model_name(point, self.names)
 
-    def load(self, *, data_dir: Path | None) -> tuple[data.Dataset, np.ndarray]:
-        """Returns the data of the run, and what it was trained on beside it."""
+    def flags(self, *, data_dir: Path | None) -> Common:
+        """Returns the flags that the data of the run came from."""
         names = ("dataset", "labels", "split", "limit", "extra_split")
         flags = {name: self.config[name] for name in names}
         shape = tuple(self.config["image_shape"])
-        return experiment.load(Common(**flags, image_shape=shape, data_dir=data_dir))
+        return Common(**flags, image_shape=shape, data_dir=data_dir)
 
     def assignments(self, point: Point) -> tuple[np.ndarray, np.ndarray]:
         """Returns the client [P] and the cluster [P] of every example in a run."""

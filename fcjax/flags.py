@@ -41,8 +41,9 @@ class Common:
     extra_split: Annotated[str | None, shown("none")] = None
     """A TFDS split that is dealt out and trained on too, but not scored (stl10 has
     unlabelled)."""
-    stream: Annotated[bool | None, shown("if they do not fit")] = None
-    """Keep the examples on the host and send batches to the device."""
+    pool: Literal["auto", "device", "host"] = "auto"
+    """Where the examples lie: on the device if they fit by an estimate that is printed,
+    else on the host, from where batches stream."""
     clients: int = 10
     """How many clients the data is dealt to."""
     clusters: Annotated[int | None, shown("the number of classes")] = None

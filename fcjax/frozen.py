@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from fcjax.data import Scaling
 from fcjax.data.augment import to_float
@@ -44,14 +44,18 @@ class Prediction(NamedTuple):
 
 
 def freeze(
-    method: FederatedClustering, state: PyTree, pool: Array, num_clusters: int
+    method: FederatedClustering,
+    state: PyTree,
+    *,
+    shape: tuple[int, ...],
+    num_clusters: int,
 ) -> bytes:
     """Exports the global model of a finished run.
 
     Args:
         method: one that embeds and assigns rows that no client holds.
         state: of one run.
-        pool: examples, of which only shape and type count.
+        shape: (*F), of one example.
         num_clusters: K.
 
     Returns:
@@ -69,7 +73,7 @@ def freeze(
         )
         return method.embed(state, everyone)[0], method.assign(state, everyone)[0]
 
-    example = jax.ShapeDtypeStruct((BATCH, *pool.shape[1:]), jnp.float32)
+    example = jax.ShapeDtypeStruct((BATCH, *shape), jnp.float32)
     platforms = ("cpu", "cuda", "rocm", "tpu")
     exported = jax.export.export(jax.jit(apply), platforms=platforms)(example)
     return bytes(exported.serialize())

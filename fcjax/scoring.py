@@ -101,5 +101,5 @@ def status(history: list[dict[str, Any]], num_clusters: int) -> str:
     return evaluation.status(last, num_clusters=num_clusters)
 
 
-def round_off(value: float) -> float:
+def round_off(value: float | int) -> float:
     return round(float(value), 6)

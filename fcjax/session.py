@@ -165,8 +165,8 @@ def keep_model(
     program = frozen.freeze(
         method,
         jax.tree.map(lambda x: x[run], state),
-        grid.federations.pool,
-        experiment.num_clusters,
+        shape=grid.federations.pool.shape[1:],
+        num_clusters=experiment.num_clusters,
     )
     held = ~np.isnan(embedding).any(axis=1)
     centers = frozen.cluster_centers(

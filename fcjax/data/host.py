@@ -1,5 +1,7 @@
 """Where the pool lies: on the device, or in the host's memory, streamed by batches."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,29 +42,32 @@ SHARE = 0.8
 
 
 def place(
-    examples: Shaped[np.ndarray, "P *F"], state_bytes: int, *, stream: bool | None
+    examples: Shaped[np.ndarray, "P *F"],
+    state_bytes: int,
+    *,
+    where: Literal["auto", "device", "host"],
 ) -> tuple[Array | HostPool, str]:
     """Puts the examples on the device if they fit beside the state.
 
     Args:
         examples: all of them.
         state_bytes: the size of the states that one device holds.
-        stream: whether they stay on the host; None decides by the estimate.
+        where: they shall lie; auto decides by the estimate.
 
     Returns:
         The pool, and one line on the estimate and the choice.
     """
     limit = device_memory()
     needed = examples.nbytes + STATES_IN_FORCE * state_bytes
-    if stream is None:
-        stream = limit is not None and needed > SHARE * limit
-    where = "stream from the host" if stream else "lie on the device"
+    if where == "auto":
+        fits = limit is None or needed <= SHARE * limit
+        where = "device" if fits else "host"
     has = "the host's" if limit is None else readable(limit)
     line = (
         f"memory: examples {readable(examples.nbytes)}, state "
-        f"{STATES_IN_FORCE} x {readable(state_bytes)}, of {has}; the examples {where}"
+        f"{STATES_IN_FORCE} x {readable(state_bytes)}, of {has}; the examples lie on the {where}"
     )
-    return HostPool(examples) if stream else jnp.asarray(examples), line
+    return HostPool(examples) if where == "host" else jnp.asarray(examples), line
 
 
 def device_memory() -> int | None:

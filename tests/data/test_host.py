@@ -91,20 +91,20 @@ def test_the_program_is_compiled_once_a_pool():
 )
 def test_the_estimate_decides(monkeypatch, limit, state_bytes, streams):
     monkeypatch.setattr(host, "device_memory", lambda: limit)
-    pool, _ = place(EXAMPLES, state_bytes, stream=None)
+    pool, _ = place(EXAMPLES, state_bytes, where="auto")
     assert isinstance(pool, HostPool) == streams
     np.testing.assert_array_equal(pool[:], EXAMPLES)
 
 
 def test_a_flag_wins_over_the_estimate(monkeypatch):
     monkeypatch.setattr(host, "device_memory", lambda: 149)
-    pool, line = place(EXAMPLES, 2048, stream=False)
+    pool, line = place(EXAMPLES, 2048, where="device")
     assert not isinstance(pool, HostPool)
     assert line == (
         "memory: examples 120 B, state 3 x 2.0 KiB, of 149 B; "
         "the examples lie on the device"
     )
-    assert isinstance(place(EXAMPLES, 0, stream=True)[0], HostPool)
+    assert isinstance(place(EXAMPLES, 0, where="host")[0], HostPool)
 
 
 @pytest.mark.parametrize(
