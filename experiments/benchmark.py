@@ -3,6 +3,7 @@
 python experiments/benchmark.py ccfc
 python experiments/benchmark.py ccfc --against torch
 python experiments/benchmark.py ccfc --against torch --data-dir DIR --repeats 9
+python experiments/benchmark.py ccfc --against torch --backbone resnet18 --examples 200
 
 A round of CCFC's pre-training at the paper's sizes, without the server: every client
 trains one epoch on two fixed views of its images; augmentation is timed apart. Rounds
@@ -33,10 +34,11 @@ import tyro
 from fcjax import clients, data, models
 from fcjax.algorithms.ccfc import sample_contrast
 from fcjax.data.augment import ccfc_grey, to_float
+from fcjax.data.colour import simsiam_colour
 
-CHANNELS, LATENT_SIZE, BOTTLENECK = (64, 128, 256), 256, 16
+LATENT_SIZE, BOTTLENECK = 256, 16
 LEARNING_RATE, MODEL_WEIGHT = 1e-3, 1e-3
-SIDE = 28
+SHAPES = {"conv": (28, 28, 1), "resnet18": (32, 32, 3)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Args:
 
     method: tyro.conf.Positional[Literal["ccfc"]]
     """Whose local training."""
+    backbone: Literal["conv", "resnet18"] = "conv"
+    """conv on 28x28 grey images, or resnet18 on 32x32 colour ones."""
     against: Literal["torch"] | None = None
     """Also time the same work in PyTorch, on the CPU."""
     clients: int = 10
@@ -56,18 +60,17 @@ class Args:
     repeats: int = 5
     """Timed rounds of each side, after one to warm up."""
     data_dir: Path | None = None
-    """Where TFDS's mnist is prepared (default: random images)."""
+    """Where TFDS's mnist or cifar10 is prepared (default: random images)."""
 
 
 class JaxSide:
     """Clients of this library, and their round."""
 
-    def __init__(self, views: np.ndarray, *, batch_size: int):
+    def __init__(self, views: np.ndarray, *, backbone: str, batch_size: int):
         """Takes views [2, M, N, H, W, C]; compiles nothing yet."""
+        encoders = {"conv": models.conv_encoder, "resnet18": models.resnet18}
         self.network = models.simsiam(
-            models.conv_encoder(CHANNELS),
-            latent_size=LATENT_SIZE,
-            bottleneck=BOTTLENECK,
+            encoders[backbone](), latent_size=LATENT_SIZE, bottleneck=BOTTLENECK
         )
         self.views = tuple(jnp.asarray(view) for view in views)
         self.mask = jnp.ones(views.shape[1:3], bool)
@@ -124,125 +127,25 @@ class JaxSide:
         return self.variables, self.keys, self.clients, self.views, self.mask
 
 
-class TorchSide:
-    """The same clients in PyTorch, as one would write them there."""
+def torch_side(
+    views: np.ndarray, variables: Any, *, backbone: str, batch_size: int
+) -> Any:
+    """The same clients in PyTorch, which is imported here alone."""
+    from torch_loops import Loop
 
-    def __init__(self, views: np.ndarray, variables: Any, *, batch_size: int):
-        """Takes the views and the initial variables of the JAX side."""
-        import torch  # pyright: ignore[reportMissingImports]
-
-        torch.set_num_threads(num_cores())
-        torch.manual_seed(0)
-        self.batch_size = batch_size
-        self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy())
-        self.anchor = torch_network(variables).eval()
-        self.models = [torch_network(variables).train() for _ in views[0]]
-        self.optimizers = [
-            torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
-            for model in self.models
-        ]
-
-    def round(self) -> float:
-        """Trains every client one epoch; returns their mean loss."""
-        import torch  # pyright: ignore[reportMissingImports]
-
-        cosine = torch.nn.functional.cosine_similarity
-
-        def distance(p, z):
-            return -cosine(p, z.detach()).mean()
-
-        means = []
-        for i, (model, optimizer) in enumerate(
-            zip(self.models, self.optimizers, strict=True)
-        ):
-            order = torch.randperm(self.views.shape[2])
-            losses = []
-            for batch in order.split(self.batch_size):
-                first, second = self.views[0, i][batch], self.views[1, i][batch]
-                with torch.no_grad():
-                    anchors = self.anchor(first)[1], self.anchor(second)[1]
-                z1, p1 = model(first)
-                z2, p2 = model(second)
-                contrast = (distance(p1, z2) + distance(p2, z1)) / 2
-                pull = (distance(p1, anchors[0]) + distance(p2, anchors[1])) / 2
-                loss = contrast + MODEL_WEIGHT * pull
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.detach())
-            means.append(torch.stack(losses).mean())
-        return torch.stack(means).mean().item()
-
-
-def torch_network(variables: Any):
-    """CCFC's network in PyTorch, from the variables of this library's."""
-    import torch  # pyright: ignore[reportMissingImports]
-
-    nn = torch.nn
-
-    encoder, inputs = [], 1
-    for features in CHANNELS:
-        encoder += [
-            nn.Conv2d(inputs, features, 4, stride=2, padding=1),
-            nn.BatchNorm2d(features),
-            nn.LeakyReLU(0.2),
-        ]
-        inputs = features
-    flat = inputs * sides()[-1] ** 2
-
-    class SimSiam(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.encoder = nn.Sequential(*encoder, nn.Flatten())
-            self.projector = nn.Sequential(
-                nn.Linear(flat, 256),
-                nn.BatchNorm1d(256),
-                nn.ReLU(),
-                nn.Linear(256, LATENT_SIZE),
-                nn.BatchNorm1d(LATENT_SIZE, affine=False),
-            )
-            self.predictor = nn.Sequential(
-                nn.Linear(LATENT_SIZE, BOTTLENECK),
-                nn.BatchNorm1d(BOTTLENECK),
-                nn.ReLU(),
-                nn.Linear(BOTTLENECK, LATENT_SIZE),
-            )
-
-        def forward(self, x):
-            z = self.projector(self.encoder(x))
-            return z, self.predictor(z)
-
-    network = SimSiam()
-    params = jax.tree.map(np.asarray, variables["params"])
-    count = {}
-    with torch.no_grad():
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d):
-                kind, axes = "Conv", (3, 2, 0, 1)
-            elif isinstance(module, nn.Linear):
-                kind, axes = "Dense", (1, 0)
-            elif isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
-                kind, axes = "BatchNorm", (0,)
-            else:
-                continue
-            name = f"{kind}_{count.get(kind, 0)}"
-            count[kind] = count.get(kind, 0) + 1
-            values = params.get(name, {})
-            values = values.get("Dense_0", values)
-            if name == "Dense_0":  # torch flattens features first, we features last
-                kernel = values["kernel"].reshape(-1, inputs, 256)
-                kernel = np.moveaxis(kernel, 1, 0).reshape(flat, 256)
-                values = {**values, "kernel": kernel}
-            if values:
-                weight = values["scale" if kind == "BatchNorm" else "kernel"]
-                state = {"weight": weight.transpose(axes), "bias": values["bias"]}
-                state = {k: torch.from_numpy(v.copy()) for k, v in state.items()}
-                module.load_state_dict(state, strict=False)
-    return network
+    return Loop(
+        views,
+        variables,
+        backbone=backbone,
+        batch_size=batch_size,
+        learning_rate=LEARNING_RATE,
+        model_weight=MODEL_WEIGHT,
+        num_threads=num_cores(),
+    )
 
 
 def check_parity(
-    views: np.ndarray, *, steps: int = 2, tolerance: float = 1e-4
+    views: np.ndarray, *, backbone: str, steps: int = 2, tolerance: float = 1e-4
 ) -> list[tuple[float, float]]:
     """Checks that both sides do the same work, on one batch of each client.
 
@@ -253,31 +156,32 @@ def check_parity(
     Raises:
         AssertionError: they differ by more than the tolerance.
     """
-    ours = JaxSide(views, batch_size=views.shape[2])
-    theirs = TorchSide(views, ours.variables, batch_size=views.shape[2])
+    sizes = {"backbone": backbone, "batch_size": views.shape[2]}
+    ours = JaxSide(views, **sizes)
+    theirs = torch_side(views, ours.variables, **sizes)
     losses = [(ours.round(), theirs.round()) for _ in range(steps)]
     for a, b in losses:
         assert abs(a - b) <= tolerance, f"losses differ: {losses}"
     return losses
 
 
-def sides() -> list[int]:
-    """Pixels a side after each convolution (kernel 4, stride 2, padding 1)."""
-    result = [SIDE]
-    for _ in CHANNELS:
-        result.append((result[-1] - 2) // 2 + 1)
-    return result[1:]
+def convolutions(backbone: str) -> list[tuple[int, int, int, int]]:
+    """Kernel, inputs, outputs and pixels a side of every convolution's output."""
+    if backbone == "conv":
+        return [(4, 1, 64, 14), (4, 64, 128, 7), (4, 128, 256, 3)]
+    layers = [(3, 3, 64, 32)] + 4 * [(3, 64, 64, 32)]
+    for inputs, side in ((64, 16), (128, 8), (256, 4)):
+        outputs = 2 * inputs
+        layers += [(3, inputs, outputs, side), (1, inputs, outputs, side)]
+        layers += 3 * [(3, outputs, outputs, side)]
+    return layers
 
 
-def forward_flops() -> int:
+def forward_flops(backbone: str) -> int:
     """Of the convolutions and matrix products, for one image."""
-    inputs = (1, *CHANNELS[:-1])
-    flops = sum(
-        2 * 16 * i * o * side**2
-        for i, o, side in zip(inputs, CHANNELS, sides(), strict=True)
-    )
-    widths = (CHANNELS[-1] * sides()[-1] ** 2, 256, LATENT_SIZE, BOTTLENECK)
-    widths = (*widths, LATENT_SIZE)
+    flops = sum(2 * k**2 * i * o * n**2 for k, i, o, n in convolutions(backbone))
+    flat = 2304 if backbone == "conv" else 512
+    widths = (flat, 256, LATENT_SIZE, BOTTLENECK, LATENT_SIZE)
     return flops + sum(2 * a * b for a, b in itertools.pairwise(widths))
 
 
@@ -294,24 +198,25 @@ def num_cores() -> int:
 def make_views(args: Args) -> tuple[np.ndarray, str]:
     """Returns views [2, M, N, H, W, 1] in [0, 1] and what they are made of."""
     rng = np.random.default_rng(0)
-    shape = (2, args.clients, args.examples, SIDE, SIDE, 1)
+    shape = (2, args.clients, args.examples, *SHAPES[args.backbone])
     if args.data_dir is None:
         return rng.random(shape, np.float32), "random images"
-    images = data.load("mnist", data_dir=args.data_dir).examples
+    name = "mnist" if args.backbone == "conv" else "cifar10"
+    images = data.load(name, data_dir=args.data_dir).examples
     count = args.clients * args.examples
     if count > len(images):
         raise ValueError(
             f"--clients x --examples must be at most {len(images)}, got {count}"
         )
     drawn = np.stack([rng.permutation(len(images))[:count] for _ in range(2)])
-    return np.asarray(to_float(jnp.asarray(images[drawn]))).reshape(shape), "mnist"
+    return np.asarray(to_float(jnp.asarray(images[drawn]))).reshape(shape), name
 
 
 def augmentation(views: np.ndarray) -> Callable[[], jax.Array]:
     """Returns a function that makes as many views as a round trains on."""
     images = jnp.asarray(views.reshape(-1, *views.shape[3:]))
     keys = jax.random.split(jax.random.key(0), len(images))
-    augment = jax.jit(jax.vmap(ccfc_grey))
+    augment = jax.jit(jax.vmap(ccfc_grey if images.shape[-1] == 1 else simsiam_colour))
     return lambda: augment(keys, images)
 
 
@@ -331,19 +236,20 @@ def benchmark(args: Args) -> None:
         f"{jax.devices()[0].device_kind}, {num_cores()} cores"
     )
     if args.against:
-        losses = check_parity(views[:, :1, : args.batch_size])
+        losses = check_parity(views[:, :1, : args.batch_size], backbone=args.backbone)
         print(
             "losses of the first steps, jax = torch:",
             ", ".join(f"{a:.6f} = {b:.6f}" for a, b in losses),
         )
 
-    ours = JaxSide(views, batch_size=args.batch_size)
+    sizes = {"backbone": args.backbone, "batch_size": args.batch_size}
+    ours = JaxSide(views, **sizes)
     compile_seconds = ours.compile()
     factors = jax.random.normal(jax.random.key(0), (2, 2048, 2048))
     matmul = jax.jit(jnp.matmul)
     measured: dict[str, Callable] = {"jax training": ours.round}
     if args.against:
-        theirs = TorchSide(views, ours.variables, batch_size=args.batch_size)
+        theirs = torch_side(views, ours.variables, **sizes)
         measured["torch training"] = theirs.round
     measured["jax augmentation"] = augmentation(views)
     measured["jax sgemm 2048"] = lambda: matmul(*factors)
@@ -355,7 +261,7 @@ def benchmark(args: Args) -> None:
             times[name].append(seconds(fn))
 
     # Forward and backward of two views (3 forwards' worth each) and two anchors.
-    training = args.clients * args.examples * forward_flops() * (2 * 3 + 2)
+    training = args.clients * args.examples * forward_flops(args.backbone) * (2 * 3 + 2)
     flops = {name: training for name in times if "training" in name}
     flops["jax sgemm 2048"] = 2 * 2048**3
     print(f"{'':18}{'median s':>10}{'min s':>10}{'max s':>10}{'GFLOP/s':>10}")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+SMALL = (2, 1, 24, 16, 16, 3)
 SCRIPT = Path(__file__).parents[1] / "experiments" / "benchmark.py"
 
 
@@ -21,17 +22,25 @@ def benchmark():
     del sys.modules["benchmark"]
 
 
-def test_torch_does_the_same_work(benchmark):
+@pytest.mark.parametrize(
+    ("backbone", "shape"), [("conv", (2, 2, 16, 28, 28, 1)), ("resnet18", SMALL)]
+)
+def test_torch_does_the_same_work(benchmark, backbone, shape):
     pytest.importorskip("torch", reason="PyTorch comes with the bench extra alone")
-    views = np.random.default_rng(0).random((2, 2, 16, 28, 28, 1), np.float32)
-    losses = np.array(benchmark.check_parity(views, steps=2))
+    views = np.random.default_rng(0).random(shape, np.float32)
+    losses = np.array(benchmark.check_parity(views, backbone=backbone, steps=2))
     assert abs(losses[1, 0] - losses[0, 0]) > 1e-3  # the optimiser took a step
 
 
 def test_flops_by_hand(benchmark):
     convolutions = 2 * 16 * (64 * 14**2 + 64 * 128 * 7**2 + 128 * 256 * 3**2)
     dense = 2 * (2304 * 256 + 256 * 256 + 256 * 16 + 16 * 256)
-    assert benchmark.forward_flops() == convolutions + dense
+    assert benchmark.forward_flops("conv") == convolutions + dense
+
+
+def test_flops_of_resnet18_are_the_published_ones(benchmark):
+    """0.56 G multiply-adds at 32 pixels with the small stem."""
+    assert benchmark.forward_flops("resnet18") / 2 == pytest.approx(0.556e9, rel=0.01)
 
 
 @pytest.mark.parametrize(

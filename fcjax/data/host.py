@@ -65,7 +65,8 @@ def place(
     has = "the host's" if limit is None else readable(limit)
     line = (
         f"memory: examples {readable(examples.nbytes)}, state "
-        f"{STATES_IN_FORCE} x {readable(state_bytes)}, of {has}; the examples lie on the {where}"
+        f"{STATES_IN_FORCE} x {readable(state_bytes)}, of {has}; "
+        f"the examples lie on the {where}"
     )
     return HostPool(examples) if where == "host" else jnp.asarray(examples), line
 
