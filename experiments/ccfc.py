@@ -31,16 +31,20 @@ class Args(Common):
     """Rounds of SimSiam that come first."""
     cluster_rounds: Annotated[int | None, shown("30; digits 10")] = None
     """Rounds of cluster contrast."""
-    local_epochs: Annotated[int | None, shown("1; digits 4")] = None
+    local_epochs: Annotated[
+        int | None, shown("1; digits 4; more below 1,000 examples a client")
+    ] = None
     """Epochs that a client trains in a round."""
-    batch_size: Annotated[int | None, shown("128; digits 45")] = None
+    batch_size: Annotated[
+        int | None, shown("128; digits 45; a quarter below 1,000")
+    ] = None
     """Examples in a local step."""
+    #: The encoder. resnet18 begins with a 3x3 convolution, resnet18-imagenet with a 7x7
+    #: and a max-pool, which halve the image twice.
     backbone: Annotated[
         Literal["conv", "resnet18", "resnet18-imagenet", "mlp"] | None,
         shown("conv; colour resnet18, -imagenet above 64 pixels; vectors mlp"),
     ] = None
-    """The encoder. resnet18 begins with a 3x3 convolution, resnet18-imagenet with a 7x7
-    and a max-pool, which halve the image twice."""
     latent_size: Annotated[int | None, shown("256; fashion_mnist 64, digits 128")] = (
         None
     )

@@ -21,13 +21,14 @@ def shown(default: str):
 class Common:
     """The flags of every script; those that take several values span the grid."""
 
+    #: digits (8x8, embedded), a prepared TFDS data set (mnist, emnist/digits), or a
+    #: path: .npz (x or images; y or labels), .mat (fea; gnd), .csv .tra .tes .data
+    #: or .txt (the class last), IDX (.gz or not; labels beside it, or a folder of the
+    #: four files), or a folder of images, whose subfolders are the classes. Values of
+    #: images are 0 to 255, or 0 to 1 where none is above. Rows of numbers are feature
+    #: vectors, each column scaled to 0 to 1, or images with --image-shape. A folder
+    #: named as a TFDS data set is ./mnist, not mnist.
     dataset: str = "digits"
-    """digits (8x8, embedded), a prepared TFDS data set (mnist, emnist/digits), or a
-    path: .npz (x or images; y or labels), .mat (fea; gnd), .csv .tra .tes .data .txt
-    (commas, the class last), IDX (.gz or not, labels beside it, or a folder of the four
-    files), or a folder of images, whose subfolders are the classes. Images are 0..255,
-    or 0 to 1 where no value is above 1. Rows of numbers are feature vectors, scaled to
-    0 to 1 a column, or images with --image-shape. ./mnist is a folder, mnist is not."""
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """H W or H W C of the images that rows of numbers in a file hold, row by row."""
     labels: bool = True
@@ -38,12 +39,12 @@ class Common:
     """Which examples; all joins train and test, as the papers do."""
     limit: Annotated[int | None, shown("all")] = None
     """Use so many examples, drawn in proportion to the classes."""
+    #: A TFDS split that is dealt out and trained on too, but not scored (stl10 has
+    #: unlabelled).
     extra_split: Annotated[str | None, shown("none")] = None
-    """A TFDS split that is dealt out and trained on too, but not scored (stl10 has
-    unlabelled)."""
+    #: Where the examples lie: on the device if they fit by an estimate that is printed,
+    #: else on the host, from where batches stream.
     pool: Literal["auto", "device", "host"] = "auto"
-    """Where the examples lie: on the device if they fit by an estimate that is printed,
-    else on the host, from where batches stream."""
     clients: int = 10
     """How many clients the data is dealt to."""
     clusters: Annotated[int | None, shown("the number of classes")] = None
@@ -58,9 +59,9 @@ class Common:
     """Seed of the partition and of failures."""
     failure_rate: tuple[float, ...] = (0.0,)
     """Share of the clients that never answer; their data is scored all the same."""
+    #: smoke: a minute; default: chosen for the data set; paper: the paper's settings.
+    #: An explicit flag wins over all of them.
     preset: Preset = "default"
-    """smoke: a minute; default: chosen for the data set; paper: the paper's settings.
-    An explicit flag wins over all of them."""
     out: Annotated[Path | None, shown("runs/METHOD-DATASET-HASH")] = None
     """Results folder."""
     resume: bool = True

@@ -20,9 +20,9 @@ class Args:
 
     run: tyro.conf.Positional[Path]
     """The results folder, --out of the run."""
+    #: digits, a TFDS data set or a path, as for the experiments; labels are not used,
+    #: but the last column of a table is taken for one unless there is --no-labels.
     dataset: str
-    """digits, a TFDS data set or a path, as for the experiments; labels are not used,
-    but the last column of a table is taken for one unless there is --no-labels."""
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """H W or H W C of the images that rows of numbers in a file hold, row by row."""
     labels: bool = True
@@ -31,9 +31,9 @@ class Args:
     """Where TFDS data sets are prepared."""
     where: Annotated[tuple[str, ...], shown("the first run of the grid")] = ()
     """Which run of a grid: p=0.25 seed=3."""
+    #: The table to write: example, cluster, distance to the center of its own cluster
+    #: and of each other, in the embedding.
     out: Annotated[Path | None, shown("RUN/predictions.csv")] = None
-    """The table to write: example, cluster, distance to the center of its own cluster
-    and of each other, in the embedding."""
 
 
 def main(args: Args) -> None:

@@ -10,11 +10,23 @@ import numpy as np
 import pytest
 import tyro
 from PIL import Image
+from sklearn.neighbors import KNeighborsClassifier
 
-from fcjax import draw, experiment, finished, frozen, predict, session
+from fcjax import (
+    draw,
+    evaluation,
+    experiment,
+    finished,
+    frozen,
+    predict,
+    probe,
+    session,
+)
 from fcjax.data import load, stratified_subset
+from tests.data.test_sources import png, prepare
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "ccfc.py"
+POINT = {"p": 0, "learning_rate": 0.001, "model_weight": 0.001, "failure_rate": 0}
 TINY = [
     "--clients=3",
     "--p=0",
@@ -229,3 +241,49 @@ def test_cluster_centers_by_hand():
     embedding = np.array([[0.0, 2.0], [4.0, 0.0], [2.0, 4.0]])
     centers = frozen.cluster_centers(embedding, np.array([2, 0, 2]), num_clusters=3)
     np.testing.assert_array_equal(centers, [[4, 0], [np.nan, np.nan], [1, 3]])
+
+
+def test_an_extra_split_trains_but_is_not_scored(digits, tmp_path):
+    _, labels = digits
+    encoded = [(png(image[..., 0]), int(n)) for image, n in zip(*digits, strict=True)]
+    prepare(tmp_path / "data", {"train": encoded[:40], "unlabelled": encoded[40:]})
+    out = tmp_path / "out"
+    flags = [f"--data-dir={tmp_path / 'data'}", "--extra-split=unlabelled"]
+    run(out, "--dataset=tiny", *flags, "--clusters=3")
+    with np.load(out / "assignments.npz") as file:
+        cluster, client = file["cluster"][0], file["client"][0]
+    assert len(cluster) == 60
+    # 20 further examples for three clients: 7, 7 and 6; 40 by p: 13 each, 1 left out.
+    assert np.bincount(client[40:]).tolist() == [7, 7, 6]
+    assert np.bincount(client[:40] + 1).tolist() == [1, 13, 13, 13]
+    (row,) = rows(out / "results.csv")
+    assert row["samples"] == "40"
+    nmi = evaluation.nmi(labels[:40], cluster[:40])
+    assert float(row["nmi"]) == pytest.approx(nmi, abs=1e-6)
+
+
+def test_a_probe_of_the_embedding(table, capsys):
+    path, out = table
+    probe.main(probe.Args(out, num_neighbors=(1, 5, 100)))
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].endswith("10 examples by 50")
+
+    model = frozen.read(finished.Finished(out).model_path({"seed": 0, **POINT}))
+    dataset = load(str(path))
+    z = frozen.predict(model, dataset.examples).embedding
+    draws = np.random.default_rng(0).random(60)
+    test = np.argsort(np.argsort(draws)) < 10
+    for line, k in zip(printed[3:5], (1, 5), strict=True):
+        votes = KNeighborsClassifier(k).fit(z[~test], dataset.labels[~test])
+        expected = votes.score(z[test], dataset.labels[test])
+        assert [cell.strip() for cell in line.split("|")[1:3]] == [
+            str(k),
+            f"{expected:.4f}",
+        ]
+    with np.load(out / "assignments.npz") as file:
+        cluster, client = file["cluster"][0], file["client"][0]
+    each = [
+        evaluation.kappa(dataset.labels[client == i], cluster[client == i])
+        for i in range(3)
+    ]
+    assert f"{np.mean(each):.4f}" in printed[-1]

@@ -13,7 +13,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
-from fcjax.data import Dataset, load, stratified_subset, validate
+from fcjax.data import Dataset, load, load_extra, stratified_subset, validate
 
 REAL = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "tfds"
 needs_real = pytest.mark.skipif(
@@ -296,3 +296,13 @@ def test_a_subset_of_everything_and_without_labels():
 def test_a_limit_out_of_range(limit):
     with pytest.raises(ValueError, match=rf"--limit must lie in 1\.\.30.* got {limit}"):
         stratified_subset(numbered(np.zeros(30, int)), limit)
+
+
+def test_an_extra_split_is_loaded_without_labels(tmp_path):
+    prepare(tmp_path, {"train": grey(1), "extra": grey(2, 7)})
+    got = load_extra("tiny", "extra", data_dir=tmp_path)
+    np.testing.assert_array_equal(got[:, 0, 0, 0], [2, 7])
+    with pytest.raises(ValueError, match="--extra-split more is not in tiny"):
+        load_extra("tiny", "more", data_dir=tmp_path)
+    with pytest.raises(ValueError, match="--extra-split is for TFDS"):
+        load_extra("digits", "extra")
