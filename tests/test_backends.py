@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 
 from fcjax.backends import Grid, over_runs
+from fcjax.data import HostPool
 from fcjax.types import Federation
 
 BACKENDS = ("shard_map", "pmap", "loop")
@@ -83,6 +84,17 @@ def test_every_backend_gives_every_run_its_own_inputs(backend, count):
             np.testing.assert_allclose(metrics["loss"][i], w @ w, rtol=1e-5)
         own = jax.vmap(lambda key: jax.random.fold_in(key, 1))(grid.keys)
         np.testing.assert_array_equal(key_data(metrics["key"]), key_data(own))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_pool_on_the_host_changes_nothing(backend):
+    grid, state = grid_of(6), state_of(6)
+    pool = HostPool(np.asarray(grid.federations.pool))
+    streamed = grid._replace(federations=grid.federations._replace(pool=pool))
+    step = over_runs(advance, backend)
+    kept, fetched = step(grid, state), step(streamed, state)
+    np.testing.assert_array_equal(fetched[0]["w"], kept[0]["w"])
+    np.testing.assert_array_equal(fetched[1]["loss"], kept[1]["loss"])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
