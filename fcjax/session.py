@@ -75,8 +75,28 @@ def train(experiment: Experiment) -> None:
         on_round=on_round,
         checkpoints=Checkpoints(results.checkpoints, interval=args.checkpoint_interval),
     )
-    clusters = clusters_of(state)
-    seconds = round_off(sum(compile_seconds))
+    finish(
+        build, experiment, state, clusters_of(state), round_off(sum(compile_seconds))
+    )
+
+
+def finish(
+    build: Build,
+    experiment: Experiment,
+    state: Any,
+    clusters: np.ndarray,
+    compile_seconds: float,
+) -> None:
+    """Scores and keeps the runs that have ended, and draws the first of them.
+
+    Args:
+        build: makes a run's method.
+        experiment: whose runs they are.
+        state: of the grid, [G, ...].
+        clusters: [G, P].
+        compile_seconds: of the grid.
+    """
+    args, results = experiment.args, experiment.results
     holders = [holder(part, clusters.shape[1]) for part in experiment.partitions]
     rows = []
     for run, embedding in enumerate(embeddings(build, experiment, state)):
@@ -88,14 +108,16 @@ def train(experiment: Experiment) -> None:
                 clusters[run],
                 embedding,
             )
-        if method.scope == "global":
+        if experiment.method.scope == "global":
             keep_model(build, experiment, state, run, clusters[run], embedding)
         else:  # every client has an embedding of its own: nothing to compare them in
             embedding = None
         rows.append(
-            scoring.result_row(experiment, run, clusters[run], embedding, seconds)
+            scoring.result_row(
+                experiment, run, clusters[run], embedding, compile_seconds
+            )
         )
-    results.add_assignments(points, np.stack(holders), clusters)
+    results.add_assignments(results.pending, np.stack(holders), clusters)
     results.add_rows(rows)
     if args.plot:
         draw.grid_figures(
