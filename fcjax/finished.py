@@ -44,10 +44,13 @@ class Finished:
         wanted = {}
         for text in where:
             name, _, value = text.partition("=")
-            if name not in self.names or not _is_number(value):
+            try:
+                wanted[name] = float(value)
+            except ValueError:
+                wanted[name] = None
+            if name not in self.names or wanted[name] is None:
                 accepted = " ".join(f"{name}=VALUE" for name in self.names)
                 raise ValueError(f"--where takes {accepted}, got {text!r}")
-            wanted[name] = float(value)
         for row in self.rows:
             if all(float(row[name]) == value for name, value in wanted.items()):
                 return {name: float(row[name]) for name in self.names}
@@ -72,11 +75,3 @@ class Finished:
             same = [np.isclose(file[name], point[name]) for name in self.names]
             run = int(np.flatnonzero(np.all(same, axis=0))[0])
             return file["client"][run], file["cluster"][run]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

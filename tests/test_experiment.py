@@ -1,7 +1,6 @@
 """The script from its flags to the files it leaves, and what it says to bad input."""
 
 import csv
-import importlib.util
 import json
 import os
 import signal
@@ -10,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import ccfc
 import numpy as np
 import pytest
 import tyro
@@ -31,20 +31,8 @@ TINY = [
 ]
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("ccfc_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ccfc_script"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def prepare(*flags):
-    module = script()
-    args = tyro.cli(module.Args, args=[*flags])
-    return experiment.prepare(args, module.describe)
+    return experiment.prepare(tyro.cli(ccfc.Args, args=[*flags]), ccfc.describe)
 
 
 def run(out, *flags, **options):
@@ -108,7 +96,6 @@ def test_bad_input_gets_one_line_that_names_the_flag(
 
 
 def test_data_that_is_not_a_number_is_refused():
-    module = script()
     dataset = load("digits")
     images = dataset.examples / 255.0
     images[3, 2, 2] = np.nan
@@ -116,7 +103,6 @@ def test_data_that_is_not_a_number_is_refused():
 
     with pytest.raises(ValueError, match=r"NaN|infinite"):
         validate(dataset._replace(examples=images))
-    assert module.Args().dataset == "digits"
 
 
 def test_the_script_prints_the_error_and_leaves_nothing(tmp_path):

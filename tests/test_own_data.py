@@ -1,11 +1,9 @@
 """Data of one's own, from a path to predictions on further data."""
 
 import csv
-import importlib.util
 import struct
-import sys
-from pathlib import Path
 
+import ccfc
 import numpy as np
 import pytest
 import tyro
@@ -25,7 +23,6 @@ from fcjax import (
 from fcjax.data import load, stratified_subset
 from tests.data.test_sources import png, prepare
 
-SCRIPT = Path(__file__).parents[1] / "experiments" / "ccfc.py"
 POINT = {"p": 0, "learning_rate": 0.001, "model_weight": 0.001, "failure_rate": 0}
 TINY = [
     "--clients=3",
@@ -41,14 +38,8 @@ TINY = [
 
 def run(out, *flags):
     """Runs the script in this process."""
-    spec = importlib.util.spec_from_file_location("ccfc_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ccfc_script"] = module
-    spec.loader.exec_module(module)
-    args = tyro.cli(module.Args, args=[f"--out={out}", *TINY, *flags])
-    session.execute(experiment.prepare(args, module.describe))
+    args = tyro.cli(ccfc.Args, args=[f"--out={out}", *TINY, *flags])
+    session.execute(experiment.prepare(args, ccfc.describe))
 
 
 def rows(path):
