@@ -150,7 +150,9 @@ def _table(summary: Sequence[Mapping[str, Any]], style: box.Box) -> Table:
         table.add_column(name, justify=justify, no_wrap=True)
         if name in with_paper:
             table.add_column(f"{name}, paper", justify="right", no_wrap=True)
-    table.add_column("seeds", justify="right", no_wrap=True)
+    has_seeds = any(estimates.values())
+    if has_seeds:
+        table.add_column("seeds", justify="right", no_wrap=True)
     for line in summary:
         cells = []
         for name in names:
@@ -160,5 +162,6 @@ def _table(summary: Sequence[Mapping[str, Any]], style: box.Box) -> Table:
                 known = cell.paper if isinstance(cell, Estimate) else None
                 cells.append("" if known is None else f"{known:.3f}")
         counts = [cell.n for cell in line.values() if isinstance(cell, Estimate)]
-        table.add_row(*cells, str(max(counts, default=0)))
+        seeds = [str(max(counts, default=0))] if has_seeds else []
+        table.add_row(*cells, *seeds)
     return table
