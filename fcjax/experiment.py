@@ -90,19 +90,21 @@ def prepare(
     num_clusters = clusters_of(args, dataset)
     method = describe(args, dataset, num_clusters)
     points = span(args, dataset, method)
-    for point in points:  # every run is checked, also those that are reused
-        partition_of(point, args, dataset, len(extra))
-        failures_of(point, args)
+    # Every run is checked, also those that are reused.
+    dealt = [partition_of(point, args, dataset, len(extra)) for point in points]
+    answers = [failures_of(point, args) for point in points]
     config = configuration(args, method, points[0], num_clusters)
     results = Results(
         args.out or default_folder(config), config, points, resume=args.resume
     )
 
     pending = results.pending or points
-    partitions = [partition_of(point, args, dataset, len(extra)) for point in pending]
-    present = [failures_of(point, args) for point in pending]
-    examples = np.concatenate([dataset.examples, extra]) if len(extra) else None
-    examples = dataset.examples if examples is None else examples
+    chosen = [points.index(point) for point in pending]
+    partitions = [dealt[i] for i in chosen]
+    present = [answers[i] for i in chosen]
+    examples = dataset.examples
+    if len(extra):
+        examples = np.concatenate([examples, extra])
     hyper = {
         name: jnp.array([point[name] for point in pending], jnp.float32)
         for name, value in method.settings.items()
@@ -145,9 +147,13 @@ def load(args: Common) -> tuple[data.Dataset, np.ndarray]:
         dataset = data.stratified_subset(dataset, args.limit)
     if args.extra_split is None:
         return dataset, dataset.examples[:0]
-    return dataset, data.load_extra(
-        args.dataset, args.extra_split, data_dir=args.data_dir
-    )
+    extra = data.load_extra(args.dataset, args.extra_split, data_dir=args.data_dir)
+    if extra.shape[1:] != dataset.examples.shape[1:]:
+        raise ValueError(
+            f"--extra-split {args.extra_split} has images of {extra.shape[1:]}, the "
+            f"others are of {dataset.examples.shape[1:]}"
+        )
+    return dataset, extra
 
 
 def clusters_of(args: Common, dataset: data.Dataset) -> int:

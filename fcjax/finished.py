@@ -41,15 +41,15 @@ class Finished:
         Raises:
             ValueError: a value is misspelled, or no run has them.
         """
+        accepted = " ".join(f"{name}=VALUE" for name in self.names)
         wanted = {}
         for text in where:
             name, _, value = text.partition("=")
             try:
                 wanted[name] = float(value)
             except ValueError:
-                wanted[name] = None
-            if name not in self.names or wanted[name] is None:
-                accepted = " ".join(f"{name}=VALUE" for name in self.names)
+                name = ""
+            if name not in self.names:
                 raise ValueError(f"--where takes {accepted}, got {text!r}")
         for row in self.rows:
             if all(float(row[name]) == value for name, value in wanted.items()):
