@@ -111,8 +111,8 @@ def train(
     padded = mask.shape[0]
     size = mask.sum()
     batch_size = min(batch_size, padded)
-    steps = -(-padded // batch_size)
-    slack = steps * batch_size - padded
+    num_steps = -(-size // batch_size)
+    slack = -padded % batch_size
 
     def epoch(client: Client, epoch_key: PRNGKey):
         order_key, step_key = jax.random.split(epoch_key)
@@ -120,20 +120,19 @@ def train(
         # A last batch is filled up with examples that its mask leaves out.
         order = jnp.concatenate([order, order[:slack]])
 
-        def step(client: Client, i: Int[Array, ""]):
+        def step(i: Int[Array, ""], carry):
+            client, total = carry
             start = i * batch_size
             slots = lax.dynamic_slice(order, (start,), (batch_size,))
             counted = start + jnp.arange(batch_size) < size
-            trained, value = update(
+            client, value = update(
                 jax.random.fold_in(step_key, i), client, slots, counted
             )
-            active = start < size
-            client = jax.tree.map(
-                lambda new, old: jnp.where(active, new, old), trained, client
-            )
-            return client, jnp.where(active, value, 0)
+            return client, total + value
 
-        return lax.scan(step, client, jnp.arange(steps))
+        # As many steps as this client has batches: where clients run one after another
+        # a small one is done sooner, and under vmap it stands still meanwhile.
+        return lax.fori_loop(0, num_steps, step, (client, jnp.float32(0)))
 
     def update(key, client, slots, counted):
         params, statistics = split(client.variables)
@@ -149,7 +148,7 @@ def train(
         return Client({**variables, "params": params}, opt_state), value
 
     client, losses = lax.scan(epoch, client, fold_in(key, num_epochs))
-    return client, losses.sum() / (num_epochs * -(-size // batch_size))
+    return client, losses.sum() / (num_epochs * num_steps)
 
 
 def split(variables: PyTree) -> tuple[PyTree, PyTree]:
