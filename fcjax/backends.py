@@ -57,29 +57,29 @@ def over_runs(
 
 
 def _shard_map(batched, **options):
-    mesh = jax.make_mesh((jax.device_count(),), ("run",), axis_types=(AxisType.Auto,))
+    mesh = _mesh()
     specs = (P(), P("run"), P("run"))
     sharded = jax.shard_map(
         batched, mesh=mesh, in_specs=specs, out_specs=P("run"), check_vma=False
     )
-    return partial(_padded, jax.jit(sharded, **options), jax.device_count())
+    return partial(_padded, jax.jit(sharded, **options), mesh.size)
 
 
 def _pmap(batched, **options):
-    mapped = jax.pmap(batched, in_axes=(None, 0, 0), **options)
-    num_devices = jax.device_count()
-    # Results of an earlier call lie on devices: pmap does not move them by itself.
-    mesh = jax.make_mesh((num_devices,), ("run",), axis_types=(AxisType.Auto,))
+    mesh = _mesh()
+    devices = list(mesh.devices.flat)
+    mapped = jax.pmap(batched, in_axes=(None, 0, 0), devices=devices, **options)
 
+    # Results of an earlier call lie on devices: pmap does not move them by itself.
     def deal(tree):
-        tree = jax.tree.map(lambda x: x.reshape(num_devices, -1, *x.shape[1:]), tree)
+        tree = jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), tree)
         return jax.device_put(tree, NamedSharding(mesh, P("run")))
 
     def call(pool, runs, state):
         results = mapped(pool, deal(runs), deal(state))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), results)
 
-    return partial(_padded, call, num_devices)
+    return partial(_padded, call, mesh.size)
 
 
 def _loop(batched, **options):
@@ -93,6 +93,13 @@ def _loop(batched, **options):
         return jax.tree.map(lambda *xs: jnp.concatenate(xs), *results)
 
     return call
+
+
+def _mesh():
+    """This process's own devices: every process of many runs a share of the runs."""
+    devices = jax.local_devices()
+    types = (AxisType.Auto,)
+    return jax.make_mesh((len(devices),), ("run",), axis_types=types, devices=devices)
 
 
 def _padded(call, multiple, pool, runs, state):

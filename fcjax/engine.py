@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
 from fcjax.backends import Backend, Grid, over_runs
 from fcjax.checkpoints import Checkpoints, Position
@@ -29,6 +30,100 @@ class Round(NamedTuple):
     is_last: bool  # of the stage
 
 
+class Program:
+    """A method and how its runs are spread, compiled once for many grids.
+
+    A grid of the shapes of an earlier one, whatever its values, compiles nothing, so
+    that many runs can be taken some at a time, in bounded memory.
+
+    Args:
+        build: makes the method from one run's part of `grid.hyper`. It is called
+            inside the compiled step: a further value compiles nothing.
+        backend: see `over_runs`.
+    """
+
+    def __init__(self, build: Build, *, backend: Backend = "shard_map"):
+        def init(hyper, key, federation):
+            return build(hyper).init(key, federation)
+
+        def assign(hyper, key, federation, state):
+            del key
+            return build(hyper).assign(state, federation)
+
+        def embed(hyper, key, federation, state):
+            del key
+            return build(hyper).embed(state, federation)
+
+        self._build = build
+        self._backend: Backend = backend
+        self._stages: list[_CompiledStage] = []
+        self._init = over_runs(init, backend)
+        self._assign = over_runs(assign, backend)
+        self._embed = over_runs(embed, backend)
+
+    def run(
+        self,
+        grid: Grid,
+        *,
+        on_round: Callable[[Round], None] = lambda _: None,
+        checkpoints: Checkpoints | None = None,
+    ) -> PyTree:
+        """Runs every stage of the method on a grid.
+
+        Args:
+            grid: the runs.
+            on_round: called after each round, before its checkpoint is written.
+            checkpoints: where to save, and to go on from what was saved.
+
+        Returns:
+            The final state, stacked on G.
+        """
+        stages = self._compiled_stages(grid)
+        position, state = Position(0, 0), None
+        if checkpoints is not None:
+            structures = [jax.eval_shape(self._init, grid)]
+            for stage in stages:
+                structures.append(jax.eval_shape(stage.begin, grid, structures[-1]))
+            position, state = checkpoints.restore(structures[1:])
+        if state is None:
+            state = self._init(_at(grid, len(stages), 0))
+
+        for index in range(position.stage, len(stages)):
+            stage, begin, is_done, advance = stages[index]
+            if position.stage != index or position.round == 0:
+                position = Position(index, 0)
+                state = begin(_at(grid, *position), state)
+            done = bool(np.all(is_done(grid, state)))
+            while not done and position.round < stage.num_rounds:
+                position = Position(index, position.round + 1)
+                state, metrics, finished = advance(_at(grid, *position), state)
+                done = bool(np.all(finished))
+                is_last = done or position.round == stage.num_rounds
+                metrics = jax.device_get(metrics)
+                on_round(Round(stage, position, metrics, state, is_last))
+                if checkpoints is not None:
+                    checkpoints.save(position, state, force=is_last)
+        return state
+
+    def assign(self, grid: Grid, state: PyTree) -> Int[Array, "G M N"]:
+        """Returns the cluster of every example of the grid's federations, which may
+        have other clients than those that the state was trained on."""
+        return self._assign(grid, state)
+
+    def embed(self, grid: Grid, state: PyTree) -> Float[Array, "G M N D"]:
+        """Returns the latent representation of every example, as `assign` does."""
+        return self._embed(grid, state)
+
+    def _compiled_stages(self, grid: Grid) -> list["_CompiledStage"]:
+        if not self._stages:
+            stages = self._build(jax.tree.map(lambda x: x[0], grid.hyper)).stages
+            self._stages = [
+                _compile_stage(self._build, self._backend, index, stage)
+                for index, stage in enumerate(stages)
+            ]
+        return self._stages
+
+
 def run(
     build: Build,
     grid: Grid,
@@ -37,73 +132,41 @@ def run(
     on_round: Callable[[Round], None] = lambda _: None,
     checkpoints: Checkpoints | None = None,
 ) -> PyTree:
-    """Runs every stage of a method on a grid.
+    """Runs every stage of a method on one grid: `Program.run` without its program."""
+    program = Program(build, backend=backend)
+    return program.run(grid, on_round=on_round, checkpoints=checkpoints)
 
-    Args:
-        build: makes the method from one run's part of `grid.hyper`. It is called
-            inside the compiled step: a further value compiles nothing.
-        grid: the runs.
-        backend: see `over_runs`.
-        on_round: called after each round, before its checkpoint is written.
-        checkpoints: where to save, and to go on from what was saved.
 
-    Returns:
-        The final state, stacked on G.
-    """
-    stages = build(jax.tree.map(lambda x: x[0], grid.hyper)).stages
+class _CompiledStage(NamedTuple):
+    stage: Stage
+    begin: Callable[[Grid, PyTree], PyTree]
+    is_done: Callable[[Grid, PyTree], Array]
+    advance: Callable[[Grid, PyTree], tuple[PyTree, dict[str, Array], Array]]
 
-    def initialize(hyper, key, federation):
-        return build(hyper).init(key, federation)
 
-    def begin(index):
-        def function(hyper, key, federation, state):
-            return build(hyper).stages[index].begin(key, state, federation)
+def _compile_stage(
+    build: Build, backend: Backend, index: int, stage: Stage
+) -> _CompiledStage:
+    def begin(hyper, key, federation, state):
+        return build(hyper).stages[index].begin(key, state, federation)
 
-        return over_runs(function, backend)
+    def is_done(hyper, key, federation, state):
+        return build(hyper).stages[index].done(state)
 
-    def is_done(index):
-        def function(hyper, key, federation, state):
-            return build(hyper).stages[index].done(state)
+    def advance(hyper, key, federation, state):
+        stage = build(hyper).stages[index]
+        done = stage.done(state)
+        new, metrics = stage.round(key, state, federation)
+        # A finished run stands still while others of its grid go on.
+        state = jax.tree.map(lambda new, old: jnp.where(done, old, new), new, state)
+        return state, metrics, stage.done(state)
 
-        return over_runs(function, backend)
-
-    def advance(index):
-        def function(hyper, key, federation, state):
-            stage = build(hyper).stages[index]
-            done = stage.done(state)
-            new, metrics = stage.round(key, state, federation)
-            # A finished run stands still while others of its grid go on.
-            state = jax.tree.map(lambda new, old: jnp.where(done, old, new), new, state)
-            return state, metrics, stage.done(state)
-
-        return over_runs(function, backend, donate=True)
-
-    init = over_runs(initialize, backend)
-    position, state = Position(0, 0), None
-    if checkpoints is not None:
-        structures = [jax.eval_shape(init, grid)]
-        for index in range(len(stages)):
-            structures.append(jax.eval_shape(begin(index), grid, structures[-1]))
-        position, state = checkpoints.restore(structures[1:])
-    if state is None:
-        state = init(_at(grid, len(stages), 0))
-
-    for index in range(position.stage, len(stages)):
-        if position.stage != index or position.round == 0:
-            position = Position(index, 0)
-            state = begin(index)(_at(grid, *position), state)
-        step = advance(index)
-        done = bool(np.all(is_done(index)(grid, state)))
-        while not done and position.round < stages[index].num_rounds:
-            position = Position(index, position.round + 1)
-            state, metrics, finished = step(_at(grid, *position), state)
-            done = bool(np.all(finished))
-            is_last = done or position.round == stages[index].num_rounds
-            metrics = jax.device_get(metrics)
-            on_round(Round(stages[index], position, metrics, state, is_last))
-            if checkpoints is not None:
-                checkpoints.save(position, state, force=is_last)
-    return state
+    return _CompiledStage(
+        stage,
+        over_runs(begin, backend),
+        over_runs(is_done, backend),
+        over_runs(advance, backend, donate=True),
+    )
 
 
 def _at(grid: Grid, stage: int, number: int) -> Grid:

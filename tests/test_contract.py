@@ -120,6 +120,26 @@ def test_a_further_round_value_or_seed_traces_nothing(method):
     assert len(calls) == few
 
 
+def test_a_second_grid_through_one_program_traces_nothing(method, tmp_path):
+    calls = []
+
+    def counted(weight):
+        calls.append(1)
+        return method(weight)
+
+    def whole(grid, folder):
+        state = program.run(grid, checkpoints=Checkpoints(tmp_path / folder))
+        return state, program.assign(grid, state), program.embed(grid, state)
+
+    program = engine.Program(counted)
+    whole(grid(), "one")
+    few = len(calls)
+    state, clusters, z = whole(grid((0.5, 0.9), seeds=(1, 2)), "two")
+    assert len(calls) == few
+    assert_same(state, train(method, grid((0.5, 0.9), seeds=(1, 2))))
+    assert clusters.shape == z.shape[:3] == (2, len(SIZES), max(SIZES))
+
+
 def test_a_scalar_can_be_swept(method):
     weights = (0.0, 2.0)
     swept = first_round(method, grid(weights))
@@ -205,6 +225,13 @@ def test_rows_outside_the_federation_get_a_cluster_of_a_global_model():
     as_one = everyone._replace(indices=rows, mask=jnp.ones(rows.shape, bool))
     expected = np.asarray(assign(one, everyone))[np.asarray(everyone.mask)]
     np.testing.assert_array_equal(assign(one, as_one)[0], expected)
+    program = engine.Program(method)
+    trained = grid()
+    state = program.run(trained)
+    left_out = Federation(*jax.tree.map(lambda x: jnp.stack([x] * 2), as_one))
+    left_out = left_out._replace(pool=as_one.pool)
+    found = program.assign(trained._replace(federations=left_out), state)
+    np.testing.assert_array_equal(found[0, 0], expected)
 
 
 def test_a_run_that_is_done_stands_still_while_others_go_on():
