@@ -24,20 +24,21 @@ from fcjax.flags import Common, choose, shown
 class Args(Common):
     """CCFC: SimSiam and cluster contrast under federated averaging.
 
-    Flags that take several values span a grid, which runs as one program.
+    Flags that take several values span a grid. Whole numbers (clients, batch size) have
+    a program each, all else is one program.
     """
 
-    pretrain_rounds: Annotated[int | None, shown("100")] = None
+    pretrain_rounds: Annotated[tuple[int, ...], shown("100")] = ()
     """Rounds of SimSiam that come first."""
-    cluster_rounds: Annotated[int | None, shown("30; digits 10")] = None
+    cluster_rounds: Annotated[tuple[int, ...], shown("30; digits 10")] = ()
     """Rounds of cluster contrast."""
     local_epochs: Annotated[
-        int | None, shown("1; digits 4; more below 1,000 examples a client")
-    ] = None
+        tuple[int, ...], shown("1; digits 4; more below 1,000 examples a client")
+    ] = ()
     """Epochs that a client trains in a round."""
     batch_size: Annotated[
-        int | None, shown("128; digits 45; a quarter below 1,000")
-    ] = None
+        tuple[int, ...], shown("128; digits 45; a quarter below 1,000")
+    ] = ()
     """Examples in a local step."""
     #: The encoder. resnet18 begins with a 3x3 convolution, resnet18-imagenet with a 7x7
     #: and a max-pool, which halve the image twice.
@@ -45,9 +46,9 @@ class Args(Common):
         Literal["conv", "resnet18", "resnet18-imagenet", "mlp"] | None,
         shown("conv; colour resnet18, -imagenet above 64 pixels; vectors mlp"),
     ] = None
-    latent_size: Annotated[int | None, shown("256; fashion_mnist 64, digits 128")] = (
-        None
-    )
+    latent_size: Annotated[
+        tuple[int, ...], shown("256; fashion_mnist 64, digits 128")
+    ] = ()
     """Size of the embedding."""
     learning_rate: Annotated[tuple[float, ...], shown("0.001; digits 0.002")] = ()
     """Of the clients' Adam."""
@@ -70,20 +71,20 @@ REFERENCE = {
     "local_epochs": 1,
     "batch_size": 128,
     "latent_size": 256,
-    "learning_rate": (1e-3,),
-    "model_weight": (1e-3,),
+    "learning_rate": 1e-3,
+    "model_weight": 1e-3,
 }
 DIGITS = {  # found on digits itself: BENCHMARKS.md says what was tried
     "cluster_rounds": 10,
     "local_epochs": 4,
     "batch_size": 45,
     "latent_size": 128,
-    "learning_rate": (2e-3,),
+    "learning_rate": 2e-3,
 }
 PAPER = {  # Section 4.1
-    "fashion_mnist": {"latent_size": 64, "model_weight": (1.0,)},
-    "cifar10": {"model_weight": (0.1,)},
-    "stl10": {"model_weight": (0.1,)},
+    "fashion_mnist": {"latent_size": 64, "model_weight": 1.0},
+    "cifar10": {"model_weight": 0.1},
+    "stl10": {"model_weight": 0.1},
 }
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 PAPER_SCORES = {  # Tables 1 and 2: NMI and kappa at these p
@@ -163,23 +164,24 @@ def view_of(shape: tuple[int, ...]):
     return ccfc_grey
 
 
-def describe(args: Args, dataset, num_clusters: int) -> experiment.Method:
+def describe(
+    args: Args, dataset, num_clients: int, num_clusters: int
+) -> experiment.Method:
     """Chooses defaults, network and views for the data set."""
     shape = dataset.examples.shape[1:]
     settings = REFERENCE | PAPER.get(args.dataset, {})
     settings |= {"backbone": backbone_of(shape)}
     if args.preset != "paper":
-        per_client = len(dataset.examples) // args.clients
+        per_client = len(dataset.examples) // num_clients
         settings |= DIGITS if is_tiny(shape) else steps_for(per_client)
     if args.preset == "smoke":
         settings |= SMOKE
     settings = choose(settings, args)
-    network = network_of(settings, shape)
     view = view_of(shape)
 
     def build(values):
         return ccfc(
-            network,
+            network_of(values, shape),
             optax.adam(values["learning_rate"]),
             view,
             num_clusters=num_clusters,

@@ -1,13 +1,14 @@
 """A finished run, read back from its folder."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fcjax.flags import Common
-from fcjax.results import Point, model_name, read_rows, settings_of
+from fcjax.results import Point, read_rows, run_name, settings_of
 
 
 class Finished:
@@ -56,11 +57,21 @@ class Finished:
                 return {name: float(row[name]) for name in self.names}
         raise ValueError(f"no run of {self.directory} has {' '.join(where)}")
 
+    def of_runs(
+        self, rows: Iterable[dict[str, Any]], points: Iterable[Point]
+    ) -> list[dict[str, Any]]:
+        """Returns those rows, of results.csv or history.csv, that are of these runs."""
+        runs = {self._key(point) for point in points}
+        return [row for row in rows if self._key(row) in runs]
+
+    def _key(self, row: Mapping[str, Any]) -> tuple[float, ...]:
+        return tuple(float(row[name]) for name in self.names)
+
     def told(self, point: Point) -> str:
-        return ", ".join(f"{name} {point[name]:g}" for name in self.names)
+        return ", ".join(f"{name} {point[name]:g}" for name in [*self.settings, "seed"])
 
     def model_path(self, point: Point) -> Path:
-        return self.directory / "models" / model_name(point, self.names)
+        return self.directory / "models" / f"{run_name(point, self.names)}.npz"
 
     def flags(self, *, data_dir: Path | None) -> Common:
         """Returns the flags that the data of the run came from."""

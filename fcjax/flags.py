@@ -45,9 +45,9 @@ class Common:
     #: Where the examples lie: on the device if they fit by an estimate that is printed,
     #: else on the host, from where batches stream.
     pool: Literal["auto", "device", "host"] = "auto"
-    clients: int = 10
+    clients: tuple[int, ...] = (10,)
     """How many clients the data is dealt to."""
-    clusters: Annotated[int | None, shown("the number of classes")] = None
+    clusters: Annotated[tuple[int, ...], shown("the number of classes")] = ()
     """How many clusters to find."""
     p: Annotated[tuple[float, ...], shown("0.25; 0 without labels")] = ()
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
@@ -72,6 +72,16 @@ class Common:
     """Seconds between two checkpoints."""
     backend: Backend = "shard_map"
     """How runs are spread over the devices."""
+    runs_per_call: Annotated[int | None, shown("what fits, by an estimate")] = None
+    """Runs of the grid that go side by side; the others follow. Bounds memory."""
+    #: i/n: run every n-th run of the grid, beginning with run i (0 to n - 1), into
+    #: OUT/shard-i-of-n. The shards are merged by experiments/collect.py.
+    shard: Annotated[str | None, shown("all runs")] = None
+    #: One process of several, on one or more hosts: HOST:PORT of process 0, or auto on
+    #: a cluster that JAX knows (Slurm, TPU pods, Open MPI). Each process runs a shard.
+    coordinator: Annotated[str | None, shown("a single process")] = None
+    process: Annotated[str | None, shown("what the cluster says")] = None
+    """Which process this is, i/n, where --coordinator is HOST:PORT."""
     precision: Literal["highest", "high", "default"] = "highest"
     """Of the networks' matrix products; distances and averages stay at float32."""
     plot: bool = True
@@ -82,11 +92,15 @@ def choose(defaults: Mapping[str, Any], args: Common) -> dict[str, Any]:
     """Returns the method's settings: its own flags, and defaults where not given.
 
     Args:
-        defaults: by flag; what a flag left at None or () stands for.
+        defaults: by flag; what a flag left at None, or at () where it may be swept,
+            stands for.
         args: the script's flags; the common ones are left out.
 
+    Returns:
+        By flag, its value; a tuple of the values where it may be swept.
+
     Raises:
-        ValueError: a number that must be positive is not.
+        ValueError: a number is negative, infinite, or zero where it counts something.
     """
     common = {field.name for field in dataclasses.fields(Common)}
     settings = {}
@@ -94,14 +108,15 @@ def choose(defaults: Mapping[str, Any], args: Common) -> dict[str, Any]:
         if field.name in common:
             continue
         value = getattr(args, field.name)
-        if value is None or value == ():
+        if value is None:
             value = defaults[field.name]
+        elif value == ():
+            value = (defaults[field.name],)
         flag = "--" + field.name.replace("_", "-")
-        if isinstance(value, int) and not isinstance(value, bool):
-            low = 0 if field.name.endswith("_rounds") else 1
-            if value < low:
-                raise ValueError(f"{flag} must be at least {low}, got {value}")
-        if isinstance(value, tuple) and not all(0 <= v < float("inf") for v in value):
-            raise ValueError(f"{flag} must be finite and at least 0, got {value}")
+        for number in value if isinstance(value, tuple) else ():
+            low = int(isinstance(number, int) and not field.name.endswith("_rounds"))
+            if not low <= number < float("inf"):
+                finite = "finite and " if isinstance(number, float) else ""
+                raise ValueError(f"{flag} must be {finite}at least {low}, got {number}")
         settings[field.name] = value
     return settings

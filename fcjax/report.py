@@ -1,6 +1,6 @@
 """What a session prints: what is in force, how far it is, and the table at the end."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,68 +9,114 @@ import numpy as np
 from fcjax import engine
 from fcjax.evaluation import tables
 from fcjax.experiment import Experiment, short_name
+from fcjax.plan import Call, Group
+from fcjax.progress import Progress
+from fcjax.results import Results
 from fcjax.scoring import INTERNAL_SCORES
 
 
-def show_table(experiment: Experiment) -> None:
-    """Prints mean and 95 % interval over seeds, beside the paper's figures."""
-    results = experiment.results
+def conclude(results: Results, *, labelled: bool) -> None:
+    """Prints mean and 95 % interval over seeds, beside the paper's figures, writes the
+    table to files, and warns of the runs that failed."""
     rows = results.asked(results.rows)
-    by = ["method", "dataset", *results.settings, "scope"]
-    paper = paper_scores(experiment, rows, by)
-    labelled = experiment.dataset.labels is not None
-    values = ("nmi", "acc", "kappa") if labelled else INTERNAL_SCORES
-    summary = tables.summarize(rows, by=by, values=values, paper=paper)
+    summary = summarize(rows, results.settings, labelled=labelled)
     tables.show(summary)
+    # tables.write(summary, results.directory)
     for row in rows:
         if row["status"] != "ok":
-            point = ", ".join(f"{name} {row[name]}" for name in results.names)
-            print(f"warning: the run with {point} {row['status']}")
+            point = ", ".join(f"{name} {row[name]}" for name in results.settings)
+            print(f"warning: the run with {point}, seed {row['seed']} {row['status']}")
 
 
-def paper_scores(
-    experiment: Experiment, rows: list[dict[str, Any]], by: list[str]
-) -> dict[tuple, Mapping[str, float]]:
-    """Returns the paper's scores of the settings of these rows that it reports."""
-    args = experiment.args
-    if args.limit is not None or args.split != "all" or args.clients != 10:
-        return {}
-    known = {}
+def summarize(
+    rows: Sequence[Mapping[str, Any]], settings: Sequence[str], *, labelled: bool
+) -> list[dict[str, Any]]:
+    """Returns the table of some rows of results.csv, a line a setting."""
+    by = ["method", "dataset", *settings, "scope"]
+    values = ("nmi", "acc", "kappa") if labelled else INTERNAL_SCORES
+    paper = {}
     for row in rows:
-        scores = experiment.method.paper.get(float(row.get("p", "nan")))
-        if scores and float(row["failure_rate"]) == 0:
-            known[tables.setting_of(row, by)] = scores
-    return known
+        known = {name: tables.number(row.get(f"paper_{name}")) for name in values}
+        known = {name: score for name, score in known.items() if score is not None}
+        paper[tables.setting_of(row, by)] = known
+    return tables.summarize(rows, by=by, values=values, paper=paper)
 
 
 def print_header(experiment: Experiment) -> None:
-    """Prints what is in force: data, devices, precision, padding."""
-    args, mask = experiment.args, experiment.grid.federations.mask
-    dropped = {len(partition.left_out) for partition in experiment.partitions}
-    device = jax.devices()[0]
+    """Prints what is in force: data, devices, precision, padding, calls."""
+    args, groups = experiment.args, experiment.groups
+    partitions = [part for group in groups for part in group.partitions]
+    dropped = [len(partition.left_out) for partition in partitions]
+    device = jax.local_devices()[0]
     print(
-        f"{experiment.method.name} on {short_name(args.dataset)}: "
-        f"{len(experiment.dataset.examples)} examples, {args.clients} clients, "
-        f"{experiment.num_clusters} clusters, {len(experiment.partitions)} runs\n"
-        f"examples no client holds: {' to '.join(map(str, span(dropped)))}; "
-        f"padding: {1 - float(mask.mean()):.1%} of the slots\n"
-        f"{jax.device_count()} x {device.device_kind} through {args.backend}, "
+        f"{groups[0].method.name} on {short_name(args.dataset)}: "
+        f"{len(experiment.dataset.examples)} examples, {len(partitions)} runs\n"
+        f"examples no client holds: {extremes(dropped)}\n"
+        f"{jax.local_device_count()} x {device.device_kind} through {args.backend}, "
         f"{args.precision} matrix precision, JAX {jax.__version__}"
     )
-    print(*experiment.notes, sep="\n", flush=True)
+    print(*experiment.notes, sep="\n")
+    shown = ["clients", "clusters", *differing(groups)]
+    for group in groups:
+        slots = group.num_clients * group.num_slots
+        padding = [1 - sum(map(len, p.clients)) / slots for p in group.partitions]
+        print(
+            *(f"{name} {group.points[0][name]}" for name in shown),
+            f"{len(group.points)} runs, {group.runs_per_call} a call",
+            f"padding {np.mean(padding):.1%}",
+            sep=", ",
+            flush=True,
+        )
 
 
-def span(values: set[int]) -> list[int]:
-    return sorted({min(values), max(values)})
+def differing(groups: Sequence[Group]) -> list[str]:
+    """Returns what each group has one value of, and another group has another."""
+    first = groups[0].points[0]
+    each = [{name: {p[name] for p in g.points} for name in first} for g in groups]
+    return [
+        name
+        for name in first
+        if name not in ("clients", "clusters")
+        and all(len(values[name]) == 1 for values in each)
+        and any(values[name] != each[0][name] for values in each)
+    ]
 
 
-def progress(round: engine.Round, rows: list[Mapping[str, Any]]) -> str:
-    """One line on a round: the mean over the runs of the grid."""
-    shown = {
-        name: np.mean([float(row[name]) for row in rows if row[name] != ""])
-        for name in ("loss", "nmi", "acc")
-        if any(row[name] != "" for row in rows)
-    }
-    values = ", ".join(f"{name} {value:.3f}" for name, value in shown.items())
-    stage = round.stage
-    return f"{stage.name} round {round.position.round}/{stage.num_rounds}: {values}"
+def extremes(values: Sequence[int]) -> str:
+    return " to ".join(map(str, sorted({min(values), max(values)})))
+
+
+def rounds_of(group: Group) -> int:
+    """Returns how many rounds the runs of a group have in all."""
+    return len(group.points) * sum(num_rounds(group))
+
+
+def num_rounds(group: Group) -> list[int]:
+    """Returns the rounds of each stage."""
+    traced = {k: v[0] for k, v in group.method.settings.items() if isinstance(v, tuple)}
+    return [stage.num_rounds for stage in group.build(traced).stages]
+
+
+def shower(
+    progress: Progress, call: Call, of_grid: str
+) -> Callable[[engine.Round, list], None]:
+    """Returns what shows each round of a call: the mean over its runs."""
+    starts = [0, *np.cumsum(num_rounds(call.group))]
+    ended = 0
+
+    def show(round: engine.Round, rows: list[Mapping[str, Any]]) -> None:
+        nonlocal ended
+        stage, number = round.stage, round.position.round
+        now = starts[round.position.stage] + number
+        # Rounds of an earlier session, and of stages that ended early.
+        progress.skip((now - ended - 1) * len(rows))
+        ended = now
+        metrics = {
+            name: np.mean([float(row[name]) for row in rows if row[name] != ""])
+            for name in ("loss", "nmi", "acc")
+            if any(row[name] != "" for row in rows)
+        }
+        label = f"{stage.name} round {number}/{stage.num_rounds}, {of_grid}"
+        progress.show(label, len(rows), metrics, last=round.is_last)
+
+    return show

@@ -56,8 +56,9 @@ class Results:
         self._check(resume)
         self.rows = read_rows(directory / "results.csv") if resume else []
         self.history = read_rows(directory / "history.csv") if resume else []
-        finished = {self._key(row) for row in self.rows}
-        self.pending = [p for p in points if self._key(p) not in finished]
+        self._asked = {self._key(point) for point in points}
+        self._finished = {self._key(row) for row in self.rows}
+        self._running: set[tuple] = set()  # whose history this session has begun
         self._columns: list[str] = []  # of history.csv, once this session wrote it
 
     def _check(self, resume: bool) -> None:
@@ -70,18 +71,28 @@ class Results:
                 )
             return
         found = json.loads(path.read_text())
-        if resume and found != self._config:
-            missing = object()
-            names = [
-                k
-                for k in found | self._config
-                if found.get(k, missing) != self._config.get(k, missing)
-            ]
+        names = differing(found, self._config)
+        if resume and names:
             raise ValueError(
                 f"--out {self.directory} holds results of another configuration "
-                f"({', '.join(sorted(names))} differ); choose another folder, or pass "
+                f"({', '.join(names)} differ); choose another folder, or pass "
                 "--no-resume to write over it"
             )
+
+    def is_asked(self, point: Point) -> bool:
+        return self._key(point) in self._asked
+
+    def is_pending(self, point: Point) -> bool:
+        return self.is_asked(point) and self._key(point) not in self._finished
+
+    @property
+    def first(self) -> Point:
+        """The run whose figures are drawn."""
+        return self._points[0]
+
+    @property
+    def pending(self) -> list[Point]:
+        return [point for point in self._points if self.is_pending(point)]
 
     def begin(self) -> None:
         """Creates the folder and writes the configuration."""
@@ -91,18 +102,25 @@ class Results:
             # configuration beside the new one.
             for name in ("results.csv", "history.csv", "assignments.npz"):
                 (self.directory / name).unlink(missing_ok=True)
-            shutil.rmtree(self.directory / "models", ignore_errors=True)
-        # Nobody else's: a later grid of the same runs would leave a gap in the history.
-        for folder in self.checkpoints.parent.glob("*"):
-            if not self._resume or folder != self.checkpoints:
-                shutil.rmtree(folder)
+            for name in ("models", "checkpoints"):
+                shutil.rmtree(self.directory / name, ignore_errors=True)
         text = json.dumps(self._config, indent=2, sort_keys=True) + "\n"
         _replace(self.directory / "config.json", text)
+
+    def begin_call(self, points: Sequence[Point]) -> Path:
+        """Returns where runs that go side by side save their state, and drops what
+        others saved: had those run on, it would leave a gap in their history."""
+        keys = repr([self._key(point) for point in points])
+        folder = self.directory / "checkpoints" / sha256(keys.encode()).hexdigest()[:8]
+        for other in folder.parent.glob("*"):
+            if other != folder:
+                shutil.rmtree(other)
+        return folder
 
     def add_history(
         self, position: Position, rows: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Appends a round of all pending runs.
+        """Appends a round of some runs.
 
         A killed grid goes on from its last checkpoint, which may lie some rounds before
         the last row: what follows it is dropped when the first round arrives.
@@ -111,15 +129,16 @@ class Results:
         rows = [
             {"stage_index": position.stage, "round": position.round, **r} for r in rows
         ]
-        if not self._columns:
-            pending = {self._key(point) for point in self.pending}
+        begun = {self._key(row) for row in rows} - self._running
+        if begun:
+            self._running |= begun
             self.history = [
                 row
                 for row in self.history
-                if self._key(row) not in pending or _position(row) < position
+                if self._key(row) not in begun or _position(row) < position
             ]
         self.history += rows
-        if not set().union(*rows) <= set(self._columns):
+        if begun or not set().union(*rows) <= set(self._columns):
             self._columns = _columns(self.history)
             _replace(path, _csv(self.history))
         else:
@@ -128,12 +147,10 @@ class Results:
                 file.flush()
                 os.fsync(file.fileno())
 
-    @property
-    def checkpoints(self) -> Path:
-        """Where the pending runs save: a folder of their own, since a grid that asks
-        for other runs has another state."""
-        keys = repr([self._key(point) for point in self.pending])
-        return self.directory / "checkpoints" / sha256(keys.encode()).hexdigest()[:8]
+    def add_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rounds of finished runs that another folder held."""
+        self.history += map(dict, rows)
+        _replace(self.directory / "history.csv", _csv(self.history))
 
     @property
     def settings(self) -> list[str]:
@@ -142,20 +159,24 @@ class Results:
 
     def model_path(self, point: Point) -> Path:
         """Where the global model of a run is kept."""
-        return self.directory / "models" / model_name(point, self.names)
+        return self.directory / "models" / f"{run_name(point, self.names)}.npz"
 
     def asked(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Returns the rows of the runs that were asked for."""
-        keys = {self._key(point) for point in self._points}
-        return [row for row in rows if self._key(row) in keys]
+        return [row for row in rows if self._key(row) in self._asked]
 
-    def history_of(self, point: Point) -> list[dict[str, Any]]:
-        """Returns the rounds of one run, in order."""
-        return [row for row in self.history if self._key(row) == self._key(point)]
+    def history_of(self, points: Sequence[Point]) -> list[list[dict[str, Any]]]:
+        """Returns the rounds of each of these runs, in order."""
+        found = {self._key(point): [] for point in points}
+        for row in self.history:
+            if self._key(row) in found:
+                found[self._key(row)].append(row)
+        return list(found.values())
 
     def add_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds finished runs to `results.csv`, sorted by their swept values."""
         self.rows = sorted([*self.rows, *map(dict, rows)], key=self._key)
+        self._finished = {self._key(row) for row in self.rows}
         _replace(self.directory / "results.csv", _csv(self.rows))
 
     def add_assignments(
@@ -176,10 +197,9 @@ class Results:
         new = {**values, "client": clients, "cluster": clusters}
         if path.exists() and self.rows:
             # Only finished runs: a kill right after this file leaves others in it.
-            finished = {self._key(row) for row in self.rows}
             with np.load(path) as old:
                 keys = zip(*(old[name] for name in self.names), strict=True)
-                kept = [tuple(map(float, key)) in finished for key in keys]
+                kept = [tuple(map(float, key)) in self._finished for key in keys]
                 new = {
                     name: np.concatenate([old[name][kept], new[name]]) for name in new
                 }
@@ -192,8 +212,13 @@ class Results:
         return tuple(float(row[name]) for name in self.names)
 
 
-def model_name(point: Point, names: Sequence[str]) -> str:
-    return ",".join(f"{name}={float(point[name]):.10g}" for name in names) + ".npz"
+def run_name(point: Point, names: Sequence[str]) -> str:
+    """Returns a name for the files of a run: its first and last swept value, p and
+    seed, and a digest of all of them, whose names may be too long for a file."""
+    values = {name: float(point[name]) for name in names}
+    digest = sha256(repr(values).encode()).hexdigest()[:8]
+    first, last = names[0], names[-1]
+    return f"{first}={values[first]:g},{last}={values[last]:g},{digest}"
 
 
 def settings_of(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -202,6 +227,13 @@ def settings_of(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list
     level, *others = names
     varied = [n for n in others if len({float(row[n]) for row in rows}) > 1]
     return [level, *(name for name in varied if name != "seed")]
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Returns what two configurations have different values of, or only one has."""
+    missing = object()
+    names = {**one, **other}
+    return sorted(k for k in names if one.get(k, missing) != other.get(k, missing))
 
 
 def _position(row: Mapping[str, Any]) -> Position:

@@ -1,40 +1,47 @@
 """What is measured of a run: after every round, and when it has ended."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fcjax import evaluation
-from fcjax.experiment import Experiment, short_name
+from fcjax.data import Dataset
+from fcjax.experiment import short_name
+from fcjax.flags import Common
+from fcjax.plan import Call, Group
+from fcjax.results import Point
 
 SCORES = ("acc", "nmi", "kappa", "ari", "ami")
 INTERNAL_SCORES = ("silhouette", "davies_bouldin", "calinski_harabasz")
 
 
 def score_round(
-    clusters: np.ndarray | None, experiment: Experiment, run: int
+    clusters: np.ndarray | None, dataset: Dataset, call: Call, run: int
 ) -> dict[str, Any]:
     """The scores of one run's round; empty cells where it was not evaluated."""
     names = ("acc", "nmi", "kappa", "occupied_clusters", "largest_share")
     if clusters is None:
         return dict.fromkeys(names, "")
     found = evaluation.collapse(
-        clusters[clusters >= 0], num_clusters=experiment.num_clusters
+        clusters[clusters >= 0], num_clusters=call.group.num_clusters
     )
-    values = {**score(clusters, experiment, run), **found}
+    values = {**score(clusters, dataset, call, run), **found}
     return {name: round_off(values[name]) if name in values else "" for name in names}
 
 
-def score(clusters: np.ndarray, experiment: Experiment, run: int) -> dict[str, float]:
+def score(
+    clusters: np.ndarray, dataset: Dataset, call: Call, run: int
+) -> dict[str, float]:
     """Scores one run: over all labelled examples, or the mean of its clients' own."""
-    labels = experiment.dataset.labels
+    labels = dataset.labels
     if labels is None:
         return {}
-    if experiment.method.scope == "global":
+    if call.group.method.scope == "global":
         clusters = clusters[: len(labels)]
         counted = clusters >= 0
         return evaluation.scores(labels[counted], clusters[counted])
-    federations = experiment.grid.federations
+    federations = call.grid.federations
     rows = np.asarray(federations.indices[run])
     mask = np.asarray(federations.mask[run]) & (rows < len(labels))
     rows = np.minimum(rows, len(labels) - 1)
@@ -42,54 +49,87 @@ def score(clusters: np.ndarray, experiment: Experiment, run: int) -> dict[str, f
     return evaluation.client_mean(each, mask)
 
 
-def result_row(
-    experiment: Experiment,
+def score_run(
+    dataset: Dataset,
+    call: Call,
     run: int,
     clusters: np.ndarray,
     embedding: np.ndarray | None,
+) -> dict[str, float]:
+    """Scores a run that has ended.
+
+    Args:
+        dataset: with its labels, if there are any.
+        call: the runs.
+        run: its place in the call.
+        clusters: [P] of all examples.
+        embedding: [P, D], NaN where a row has none; None where clients have no common
+            one, which internal scores would compare.
+    """
+    scores = score(clusters, dataset, call, run)
+    if embedding is not None:
+        held = np.isfinite(embedding).all(axis=1)
+        if held.any():
+            scores |= evaluation.internal_scores(embedding[held], clusters[held])
+    return scores
+
+
+def result_row(
+    args: Common,
+    dataset: Dataset,
+    call: Call,
+    run: int,
+    history: Sequence[Mapping[str, Any]],
+    scores: Mapping[str, float],
+    *,
     compile_seconds: float,
 ) -> dict[str, Any]:
     """One row of results.csv: the last round's scores, and the best NMI beside them.
 
     Args:
-        experiment: whose run it is.
-        run: its place in the grid.
-        clusters: [P] of all examples.
-        embedding: [P, D], NaN where a row has none; None where clients have no common
-            one, which internal scores would compare.
-        compile_seconds: of the grid.
+        args: the flags.
+        dataset: what was scored.
+        call: the runs.
+        run: its place in the call.
+        history: its rounds.
+        scores: from `score_run`.
+        compile_seconds: of the call.
     """
-    args, results = experiment.args, experiment.results
-    point, partition = results.pending[run], experiment.partitions[run]
-    history = results.history_of(point)
-    scores = score(clusters, experiment, run)
-    if embedding is not None:
-        held = np.isfinite(embedding).all(axis=1)
-        if held.any():
-            scores |= evaluation.internal_scores(embedding[held], clusters[held])
+    group, point = call.group, call.points[run]
     nmi = [float(row["nmi"]) for row in history if row["nmi"] != ""]
     return {
-        "method": experiment.method.name,
+        "method": group.method.name,
         "dataset": short_name(args.dataset),
-        "samples": len(experiment.dataset.examples),
-        "left_out": len(partition.left_out),
-        "clients": args.clients,
-        "clusters": experiment.num_clusters,
+        "samples": len(dataset.examples),
+        "left_out": len(call.partitions[run].left_out),
+        "clients": group.num_clients,
+        "clusters": group.num_clusters,
         **point,
-        "scope": experiment.method.scope,
+        "scope": group.method.scope,
         **{
             name: round_off(scores[name]) if name in scores else ""
             for name in (*SCORES, *INTERNAL_SCORES)
         },
         "best_nmi": max(nmi, default=""),
+        **paper_scores(args, group, point),
         "rounds": len(history),
-        "status": status(history, experiment.num_clusters),
+        "status": status(history, group.num_clusters),
         "seconds": round_off(sum(float(row["seconds"]) for row in history)),
         "compile_seconds": compile_seconds,
     }
 
 
-def status(history: list[dict[str, Any]], num_clusters: int) -> str:
+def paper_scores(args: Common, group: Group, point: Point) -> dict[str, Any]:
+    """Returns the paper's scores of this setting, empty where it reports none."""
+    paper = group.method.paper
+    names = dict.fromkeys(name for scores in paper.values() for name in scores)
+    same = args.limit is None and args.split == "all" and group.num_clients == 10
+    same = same and point["failure_rate"] == 0
+    known = paper.get(point.get("p", -1), {}) if same else {}
+    return {f"paper_{name}": known.get(name, "") for name in names}
+
+
+def status(history: Sequence[Mapping[str, Any]], num_clusters: int) -> str:
     """ok, collapsed, or diverged with the round in which the loss stopped being one."""
     for row in history:
         if not np.isfinite(float(row["loss"])):

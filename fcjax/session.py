@@ -2,19 +2,20 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from fcjax import draw, engine, frozen, report, scoring, server
-from fcjax.backends import Grid, over_runs
+from fcjax import draw, engine, frozen, plan, report, scoring, server
+from fcjax.backends import Grid
 from fcjax.checkpoints import Checkpoints
-from fcjax.data import Partition
-from fcjax.engine import Build
+from fcjax.data import Dataset, Partition
 from fcjax.experiment import Experiment
+from fcjax.plan import Call
+from fcjax.progress import Progress
 from fcjax.scoring import round_off
 
 
@@ -23,102 +24,41 @@ def execute(experiment: Experiment) -> None:
     results = experiment.results
     if results.rows:
         print(f"reusing {len(results.rows)} finished runs of {results.directory}")
-    if results.pending:
+    if experiment.groups:
         enable_compilation_cache()
         results.begin()
         report.print_header(experiment)
         with jax.default_matmul_precision(experiment.args.precision):
             train(experiment)
-    report.show_table(experiment)
+    report.conclude(results, labelled=experiment.dataset.labels is not None)
     print(f"results in {results.directory}")
 
 
 def train(experiment: Experiment) -> None:
-    """Trains and scores the pending runs of the grid."""
-    args, method, results = experiment.args, experiment.method, experiment.results
-    points = results.pending
-
-    def build(hyper):
-        return method.build({**method.settings, **hyper})
-
-    clusters_of = clusterer(build, experiment)
-    compile_seconds = listen_to_compiler()
-    clock = printed = time.perf_counter()
-
-    def on_round(round: engine.Round) -> None:
-        nonlocal clock, printed
-        number = round.position.round
-        evaluated = round.is_last or number % args.evaluate_every == 0
-        clusters = clusters_of(round.state) if evaluated else None
-        now = time.perf_counter()
-        rows = []
-        for run, point in enumerate(points):
-            row = {"stage": round.stage.name, **point}
-            for name, value in round.metrics.items():
-                if name.startswith(("up_", "down_")):
-                    value = server.total_bytes(value)
-                row[name] = value[run].item()
-            cluster = None if clusters is None else clusters[run]
-            row |= scoring.score_round(cluster, experiment, run)
-            row["seconds"] = round_off((now - clock) / len(points))
-            rows.append(row)
-        results.add_history(round.position, rows)
-        if round.is_last or now - printed > 5:
-            print(report.progress(round, rows), flush=True)
-            printed = now
-        clock = now
-
-    state = engine.run(
-        build,
-        experiment.grid,
-        backend=args.backend,
-        on_round=on_round,
-        checkpoints=Checkpoints(results.checkpoints, interval=args.checkpoint_interval),
-    )
-    finish(
-        build, experiment, state, clusters_of(state), round_off(sum(compile_seconds))
-    )
-
-
-def finish(
-    build: Build,
-    experiment: Experiment,
-    state: Any,
-    clusters: np.ndarray,
-    compile_seconds: float,
-) -> None:
-    """Scores and keeps the runs that have ended, and draws the first of them.
-
-    Args:
-        build: makes a run's method.
-        experiment: whose runs they are.
-        state: of the grid, [G, ...].
-        clusters: [G, P].
-        compile_seconds: of the grid.
-    """
+    """Trains and scores the pending runs of the grid, call by call."""
     args, results = experiment.args, experiment.results
-    holders = [holder(part, clusters.shape[1]) for part in experiment.partitions]
-    rows = []
-    for run, embedding in enumerate(embeddings(build, experiment, state)):
-        if run == 0 and args.plot:
-            draw.run_figures(
-                results.directory / "figures",
-                experiment.dataset,
-                holders[run],
-                clusters[run],
-                embedding,
-            )
-        if experiment.method.scope == "global":
-            keep_model(build, experiment, state, run, clusters[run], embedding)
-        else:  # every client has an embedding of its own: nothing to compare them in
-            embedding = None
-        rows.append(
-            scoring.result_row(
-                experiment, run, clusters[run], embedding, compile_seconds
-            )
-        )
-    results.add_assignments(results.pending, np.stack(holders), clusters)
-    results.add_rows(rows)
+    compile_seconds = listen_to_compiler()
+    num_runs = sum(len(group.points) for group in experiment.groups)
+    ended = 0
+    with Progress(sum(map(report.rounds_of, experiment.groups))) as progress:
+        for group in experiment.groups:
+            program = engine.Program(group.build, backend=args.backend)
+            for call in plan.calls(group, experiment.pool):
+                compiled = sum(compile_seconds)
+                last = ended + len(call.points)
+                of_grid = f"runs {ended + 1} to {last} of {num_runs}"
+                show = report.shower(progress, call, of_grid)
+                state = program.run(
+                    call.grid,
+                    on_round=recorder(experiment, call, program, show),
+                    checkpoints=Checkpoints(
+                        results.begin_call(call.points),
+                        interval=args.checkpoint_interval,
+                    ),
+                )
+                compiled = round_off(sum(compile_seconds) - compiled)
+                finish(experiment, call, program, state, compile_seconds=compiled)
+                ended = last
     if args.plot:
         draw.grid_figures(
             results.directory / "figures",
@@ -128,74 +68,143 @@ def finish(
         )
 
 
-def clusterer(build: Build, experiment: Experiment) -> Callable[[Any], np.ndarray]:
-    """Returns a function from the grid's state to the cluster [G, P] of every example,
-    -1 where the method gives it none."""
-    grid, left_out = experiment.grid, experiment.left_out
+def recorder(
+    experiment: Experiment,
+    call: Call,
+    program: engine.Program,
+    show: Callable[[engine.Round, list], None],
+) -> Callable[[engine.Round], None]:
+    """Returns what is done after each round of a call: score, write, show."""
+    args, results = experiment.args, experiment.results
+    clock = time.perf_counter()
+
+    def on_round(round: engine.Round) -> None:
+        nonlocal clock
+        number = round.position.round
+        evaluated = round.is_last or number % args.evaluate_every == 0
+        clusters = clusters_of(program, call, round.state) if evaluated else None
+        now = time.perf_counter()
+        rows = []
+        for run, point in enumerate(call.points):
+            row = {"stage": round.stage.name, **point}
+            for name, value in round.metrics.items():
+                if name.startswith(("up_", "down_")):
+                    value = server.total_bytes(value)
+                row[name] = value[run].item()
+            cluster = None if clusters is None else clusters[run]
+            row |= scoring.score_round(cluster, experiment.dataset, call, run)
+            row["seconds"] = round_off((now - clock) / len(call.points))
+            rows.append(row)
+        results.add_history(round.position, rows)
+        show(round, rows)
+        clock = now
+
+    return on_round
+
+
+def finish(
+    experiment: Experiment,
+    call: Call,
+    program: engine.Program,
+    state: Any,
+    *,
+    compile_seconds: float,
+) -> None:
+    """Scores and keeps the runs of a call that has ended, and draws the grid's first.
+
+    Args:
+        experiment: whose runs they are.
+        call: the runs.
+        program: what ran them.
+        state: where they ended, [G, ...].
+        compile_seconds: of the call.
+    """
+    args, dataset, results = experiment.args, experiment.dataset, experiment.results
+    clusters = clusters_of(program, call, state)
+    holders = [holder(part, clusters.shape[1]) for part in call.partitions]
+    histories = results.history_of(call.points)
+    rows = []
+    for run, point in enumerate(call.points):
+        embedding = embedding_of(program, call, state, run)
+        if args.plot and point == results.first:
+            draw.run_figures(
+                results.directory / "figures",
+                dataset,
+                holders[run],
+                clusters[run],
+                embedding,
+            )
+        if call.group.method.scope == "global":
+            path = results.model_path(point)
+            keep_model(path, dataset, call, state, run, clusters[run], embedding)
+        else:  # every client has an embedding of its own: nothing to compare them in
+            embedding = None
+        scores = scoring.score_run(dataset, call, run, clusters[run], embedding)
+        rows.append(
+            scoring.result_row(
+                args,
+                dataset,
+                call,
+                run,
+                histories[run],
+                scores,
+                compile_seconds=compile_seconds,
+            )
+        )
+    results.add_assignments(call.points, np.stack(holders), clusters)
+    results.add_rows(rows)
+
+
+def clusters_of(program: engine.Program, call: Call, state: Any) -> np.ndarray:
+    """Returns the cluster [G, P] of every example, -1 where the method gives none."""
+    num_examples = call.grid.federations.pool.shape[0]
+    clusters = np.full((len(call.points), num_examples), -1)
+    for part in (call.grid.federations, call.left_out):
+        if part is None:
+            continue
+        found = np.asarray(program.assign(call.grid._replace(federations=part), state))
+        rows, mask = np.asarray(part.indices), np.asarray(part.mask)
+        for run in range(len(clusters)):
+            clusters[run, rows[run][mask[run]]] = found[run][mask[run]]
+    return clusters
+
+
+def embedding_of(
+    program: engine.Program, call: Call, state: Any, run: int
+) -> np.ndarray:
+    """Returns the embedding [P, D] of one run, NaN where no client holds a row."""
+    grid = run_of(call.grid, run)
+    z = np.asarray(program.embed(grid, one_of(state, run)))[0]
+    rows = np.asarray(grid.federations.indices)[0]
+    mask = np.asarray(grid.federations.mask)[0]
     num_examples = grid.federations.pool.shape[0]
-
-    def assign(hyper, key, federation, state):
-        del key
-        return build(hyper).assign(state, federation)
-
-    compiled = over_runs(assign, experiment.args.backend)
-
-    def clusters_of(state) -> np.ndarray:
-        clusters = np.full((len(grid.keys), num_examples), -1)
-        for part in (grid.federations, left_out):
-            if part is None:
-                continue
-            found = np.asarray(compiled(grid._replace(federations=part), state))
-            rows, mask = np.asarray(part.indices), np.asarray(part.mask)
-            for run in range(len(clusters)):
-                clusters[run, rows[run][mask[run]]] = found[run][mask[run]]
-        return clusters
-
-    return clusters_of
-
-
-def embeddings(build: Build, experiment: Experiment, state: Any) -> Iterator:
-    """Yields each run's embedding [P, D] in turn; NaN where no client holds a row."""
-
-    def embed(hyper, key, federation, state):
-        del key
-        return build(hyper).embed(state, federation)
-
-    compiled = over_runs(embed, experiment.args.backend)
-    num_examples = experiment.grid.federations.pool.shape[0]
-    for run in range(len(experiment.partitions)):
-        grid = run_of(experiment.grid, run)
-        z = np.asarray(compiled(grid, one_of(state, run)))[0]
-        rows = np.asarray(grid.federations.indices)[0]
-        mask = np.asarray(grid.federations.mask)[0]
-        embedding = np.full((num_examples, z.shape[-1]), np.nan, np.float32)
-        embedding[rows[mask]] = z[mask]
-        yield embedding
+    embedding = np.full((num_examples, z.shape[-1]), np.nan, np.float32)
+    embedding[rows[mask]] = z[mask]
+    return embedding
 
 
 def keep_model(
-    build: Build,
-    experiment: Experiment,
+    path: Path,
+    dataset: Dataset,
+    call: Call,
     state: Any,
     run: int,
     clusters: np.ndarray,
     embedding: np.ndarray,
 ) -> None:
     """Writes the run's global model, for examples that come later."""
-    grid, results = experiment.grid, experiment.results
-    method = build(jax.tree.map(lambda x: x[run], grid.hyper))
+    group = call.group
     program = frozen.freeze(
-        method,
+        group.build(jax.tree.map(lambda x: x[run], call.grid.hyper)),
         jax.tree.map(lambda x: x[run], state),
-        shape=grid.federations.pool.shape[1:],
-        num_clusters=experiment.num_clusters,
+        shape=call.grid.federations.pool.shape[1:],
+        num_clusters=group.num_clusters,
     )
     held = ~np.isnan(embedding).any(axis=1)
     centers = frozen.cluster_centers(
-        embedding[held], clusters[held], num_clusters=experiment.num_clusters
+        embedding[held], clusters[held], num_clusters=group.num_clusters
     )
-    path = results.model_path(results.pending[run])
-    frozen.write(path, program, centers, experiment.dataset.scaling)
+    frozen.write(path, program, centers, dataset.scaling)
 
 
 def run_of(grid: Grid, run: int) -> Grid:

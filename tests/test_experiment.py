@@ -83,6 +83,13 @@ def without_times(table):
         (["--model-weight=-1"], r"--model-weight must be finite and at least 0"),
         (["--seed", "1", "1"], r"--seed takes one or more different values"),
         (["--evaluate-every=0"], r"--evaluate-every must be at least 1"),
+        (["--runs-per-call=0"], r"--runs-per-call must be at least 1, got 0"),
+        (["--clients", "5", "5"], r"--clients takes one or more different values"),
+        (["--clients", "5", "1798"], r"--clients 1798 take at least"),
+        (["--batch-size", "9", "0"], r"--batch-size must be at least 1, got 0"),
+        (["--shard=2/2"], r"--shard is i/n with i from 0 to n - 1, got '2/2'"),
+        (["--shard=half"], r"--shard is i/n .* got 'half'"),
+        (["--shard=1/2"], r"--shard 1/2: the grid has 1 runs"),
     ],
 )
 def test_bad_input_gets_one_line_that_names_the_flag(
@@ -115,12 +122,13 @@ def test_the_script_prints_the_error_and_leaves_nothing(tmp_path):
 
 def test_explicit_flags_win_over_presets_and_data_sets():
     def settings(*flags):
-        return prepare(*flags).method.settings
+        return prepare(*flags).groups[0].method.settings
 
     assert settings()["local_epochs"] == 4
     assert settings("--preset=smoke")["local_epochs"] == 1
     assert settings("--preset=smoke", "--local-epochs=3")["local_epochs"] == 3
     assert settings("--preset=paper")["cluster_rounds"] == 30
+    assert settings()["backbone"] == "conv"
     assert settings("--model-weight", "0", "0.1")["model_weight"] == (0.0, 0.1)
 
 
@@ -132,9 +140,10 @@ def test_the_product_of_the_flags_is_the_grid():
         (p, seed, weight) for p in (0, 1) for seed in (3, 5) for weight in (0, 1)
     }
     # Runs of one seed deal alike, whatever else is swept.
-    federations = np.asarray(prepared.grid.federations.indices)
-    same = [i for i, x in enumerate(points) if x["p"] == 0 and x["seed"] == 3]
-    np.testing.assert_array_equal(federations[same[0]], federations[same[1]])
+    (group,) = prepared.groups
+    same = [i for i, x in enumerate(group.points) if x["p"] == 0 and x["seed"] == 3]
+    assert len(same) == 2
+    assert group.partitions[same[0]] is group.partitions[same[1]]
 
 
 def test_a_run_leaves_what_it_promises(tmp_path):
@@ -143,7 +152,7 @@ def test_a_run_leaves_what_it_promises(tmp_path):
     assert "±" in printed
     assert (out / "figures" / "learning_curves.png").stat().st_size > 10_000
     assert (out / "figures" / "embedding.png").stat().st_size > 10_000
-    assert json.loads((out / "config.json").read_text())["clients"] == 3
+    assert json.loads((out / "config.json").read_text())["backbone"] == "conv"
 
     results, history = rows(out / "results.csv"), rows(out / "history.csv")
     assert len(results) == 4
@@ -212,8 +221,8 @@ def test_a_killed_grid_ends_with_the_bits_of_an_uninterrupted_one(tmp_path):
     assert len(rows(out / "history.csv")) == 4 * 5
 
     # Another configuration is refused.
-    with pytest.raises(ValueError, match=r"another configuration \(batch_size differ"):
-        prepare(f"--out={out}", *TINY, *flags, "--batch-size=19")
+    with pytest.raises(ValueError, match=r"another configuration \(precision differ"):
+        prepare(f"--out={out}", *TINY, *flags, "--precision=high")
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):

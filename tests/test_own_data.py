@@ -23,7 +23,6 @@ from fcjax import (
 from fcjax.data import load, stratified_subset
 from tests.data.test_sources import png, prepare
 
-POINT = {"p": 0, "learning_rate": 0.001, "model_weight": 0.001, "failure_rate": 0}
 TINY = [
     "--clients=3",
     "--p=0",
@@ -259,7 +258,8 @@ def test_a_probe_of_the_embedding(table, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].endswith("10 examples by 50")
 
-    model = frozen.read(finished.Finished(out).model_path({"seed": 0, **POINT}))
+    of_run = finished.Finished(out)
+    model = frozen.read(of_run.model_path(of_run.point(["seed=0"])))
     dataset = load(str(path))
     z = frozen.predict(model, dataset.examples).embedding
     draws = np.random.default_rng(0).random(60)

@@ -167,7 +167,7 @@ def test_a_run_is_found_again_whatever_its_number_looks_like(tmp_path, value):
     finish(open_results(tmp_path, [point]))
     again = open_results(tmp_path, [point])
     assert again.pending == []
-    assert len(again.history_of(point)) == 2
+    assert [len(rows) for rows in again.history_of([point])] == [2]
 
 
 # --- history
@@ -181,8 +181,8 @@ def test_history_is_on_disk_after_every_round(tmp_path):
         rows = read(tmp_path, "history.csv")
         assert rounds(rows, A) == rounds(rows, B) == [(0, n + 1) for n in range(number)]
     assert [float(row["loss"]) for row in rows] == [1, 2, 2, 3, 3, 4]
-    assert rounds(results.history_of(B), B) == [(0, 1), (0, 2), (0, 3)]
-    assert [row["loss"] for row in results.history_of(B)] == [2, 3, 4]
+    assert rounds(results.history_of([B])[0], B) == [(0, 1), (0, 2), (0, 3)]
+    assert [row["loss"] for row in results.history_of([B])[0]] == [2, 3, 4]
 
 
 def test_history_after_the_resume_position_is_dropped(tmp_path):
@@ -200,7 +200,7 @@ def test_history_after_the_resume_position_is_dropped(tmp_path):
     rows = read(tmp_path, "history.csv")
     expected = [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert rounds(rows, A) == rounds(rows, B) == expected
-    assert [float(row["loss"]) for row in resumed.history_of(A)] == [10, 10, 20, 30]
+    assert [float(row["loss"]) for row in resumed.history_of([A])[0]] == [10, 10, 20, 30]
 
 
 def test_positions_are_compared_as_numbers(tmp_path):
@@ -347,7 +347,7 @@ def test_a_checkpoint_after_the_last_round_needs_no_history(tmp_path):
     killed.add_history(Position(0, 1), history_rows([A]))
     again = open_results(tmp_path, [A])
     again.begin()
-    assert rounds(again.history_of(A), A) == [(0, 1)]
+    assert rounds(again.history_of([A])[0], A) == [(0, 1)]
     save_assignments(again)
     again.add_rows(result_rows([A]))
     assert rounds(read(tmp_path, "history.csv"), A) == [(0, 1)]
@@ -388,40 +388,87 @@ def test_no_resume_removes_the_checkpoints_of_all_other_grids(tmp_path):
     """A grid of other runs must not go on from the old configuration's state."""
     killed = open_results(tmp_path, [A])
     killed.begin()
-    (killed.checkpoints / "00-000001").mkdir(parents=True)
+    (killed.begin_call([A]) / "00-000001").mkdir(parents=True)
     other = {**CONFIG, "clients": 5}
     finish(open_results(tmp_path, [B], resume=False, config=other))
     resumed = open_results(tmp_path, [A, B], config=other)
     assert resumed.pending == [A]
-    assert not resumed.checkpoints.exists()
+    assert not resumed.begin_call([A]).exists()
 
 
-# --- checkpoints
+# --- calls
 
 
-def test_checkpoints_belong_to_the_pending_runs(tmp_path):
-    both, one = open_results(tmp_path, [A, B]), open_results(tmp_path, [A])
-    assert both.checkpoints.parent == tmp_path / "out" / "checkpoints"
-    assert both.checkpoints == open_results(tmp_path, [A, B]).checkpoints
-    assert both.checkpoints != one.checkpoints
-    # The state of a grid is stacked in the order of its runs.
-    assert both.checkpoints != open_results(tmp_path, [B, A]).checkpoints
+def test_checkpoints_belong_to_the_runs_of_a_call(tmp_path):
+    results = open_results(tmp_path, [A, B])
+    both = results.begin_call([A, B])
+    assert both.parent == tmp_path / "out" / "checkpoints"
+    assert both == open_results(tmp_path, [A, B, C]).begin_call([A, B])
+    assert both != results.begin_call([A])
+    # The state of a call is stacked in the order of its runs.
+    assert both != results.begin_call([B, A])
+
+
+def test_a_call_drops_what_other_calls_saved(tmp_path):
+    results = open_results(tmp_path, [A, B])
+    first = results.begin_call([A])
+    (first / "00-000003").mkdir(parents=True)
+    assert results.begin_call([A]) == first
+    assert first.exists()
+    results.begin_call([B])
+    assert not first.exists()
+
+
+def test_calls_follow_each_other(tmp_path):
+    """A is finished when B is killed: A stays, B begins where its checkpoint was."""
+    results = open_results(tmp_path, [A, B])
+    results.begin()
+    for number in (1, 2):
+        results.add_history(Position(0, number), history_rows([A]))
+    results.add_assignments([A], np.zeros((1, 4), int), np.full((1, 4), 3))
+    results.add_rows(result_rows([A]))
+    for number in (1, 2, 3):
+        results.add_history(Position(0, number), history_rows([B]))
+
+    again = open_results(tmp_path, [A, B])
+    assert again.pending == [B]
+    assert not again.is_pending(A)
+    again.begin()
+    again.add_history(Position(0, 2), history_rows([B], value=10.0))
+    rows = read(tmp_path, "history.csv")
+    assert rounds(rows, A) == rounds(rows, B) == [(0, 1), (0, 2)]
+    assert [float(row["loss"]) for row in again.history_of([B, A])[0]] == [1, 11]
+    again.add_assignments([B], np.zeros((1, 4), int), np.full((1, 4), 5))
+    again.add_rows(result_rows([B]))
+    assert load(tmp_path)["cluster"][:, 0].tolist() == [3, 5]
+    assert again.pending == []
 
 
 def test_history_has_no_gap_after_another_grid_of_the_same_runs(tmp_path):
     """A and B stop at round 3, then A alone at round 1, then both go on from 3."""
     both = open_results(tmp_path, [A, B])
     both.begin()
+    (both.begin_call([A, B]) / "00-000003").mkdir(parents=True)
     for number in (1, 2, 3):
         both.add_history(Position(0, number), history_rows([A, B]))
-    (both.checkpoints / "00-000003").mkdir(parents=True)
     alone = open_results(tmp_path, [A])
     alone.begin()
+    alone.begin_call([A])
     alone.add_history(Position(0, 1), history_rows([A]))
     again = open_results(tmp_path, [A, B])
     again.begin()
-    first = 4 if again.checkpoints.exists() else 1
+    first = 4 if again.begin_call([A, B]).exists() else 1
     for number in range(first, 5):
         again.add_history(Position(0, number), history_rows([A, B]))
     rows = read(tmp_path, "history.csv")
     assert rounds(rows, A) == [(0, n) for n in (1, 2, 3, 4)]
+
+
+def test_a_model_is_named_by_all_that_is_swept(tmp_path):
+    """Two runs of one p and seed do not share a file."""
+    points = [{"p": 0.25, "weight": w, "seed": 3} for w in (0.1, 0.01)]
+    results = open_results(tmp_path, points)
+    one, other = map(results.model_path, points)
+    assert one != other
+    assert one.name.startswith("p=0.25,seed=3,")
+    assert one == results.model_path({"p": 0.25, "weight": 1e-1, "seed": 3.0})

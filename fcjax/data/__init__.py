@@ -2,9 +2,10 @@
 
 from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.files import read
-from fcjax.data.host import HostPool, place
+from fcjax.data.host import HostPool, place, runs_that_fit
 from fcjax.data.partition import (
     Partition,
+    Pool,
     deal,
     dirichlet,
     failures,
@@ -18,6 +19,7 @@ __all__ = [
     "Dataset",
     "HostPool",
     "Partition",
+    "Pool",
     "Scaling",
     "deal",
     "dirichlet",
@@ -29,6 +31,7 @@ __all__ = [
     "load_extra",
     "place",
     "read",
+    "runs_that_fit",
     "stratified_subset",
     "validate",
 ]

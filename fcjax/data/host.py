@@ -41,17 +41,22 @@ SHARE = 0.8
 """Of the device's memory; the rest is for activations, which nothing here counts."""
 
 
+CACHE = 2**25
+"""Bytes of states side by side beyond which a CPU is no faster for taking further runs
+into a call: they leave its cache (BENCHMARKS.md, runs a call)."""
+
+
 def place(
     examples: Shaped[np.ndarray, "P *F"],
     state_bytes: int,
     *,
     where: Literal["auto", "device", "host"],
 ) -> tuple[Array | HostPool, str]:
-    """Puts the examples on the device if they fit beside the state.
+    """Puts the examples on the device if they fit beside the state of one run.
 
     Args:
         examples: all of them.
-        state_bytes: the size of the states that one device holds.
+        state_bytes: the size of one run's state.
         where: they shall lie; auto decides by the estimate.
 
     Returns:
@@ -64,11 +69,21 @@ def place(
         where = "device" if fits else "host"
     has = "the host's" if limit is None else readable(limit)
     line = (
-        f"memory: examples {readable(examples.nbytes)}, state "
+        f"memory: examples {readable(examples.nbytes)}, state of a run "
         f"{STATES_IN_FORCE} x {readable(state_bytes)}, of {has}; "
         f"the examples lie on the {where}"
     )
     return HostPool(examples) if where == "host" else jnp.asarray(examples), line
+
+
+def runs_that_fit(pool: Array | HostPool, state_bytes: int) -> int:
+    """Returns how many runs a device holds side by side, at least one, by the estimate
+    of `place`; on a CPU, how many its cache holds."""
+    limit = device_memory()
+    if limit is None:
+        return max(1, CACHE // state_bytes)
+    taken = 0 if isinstance(pool, HostPool) else pool.nbytes
+    return max(1, int((SHARE * limit - taken) / (STATES_IN_FORCE * state_bytes)))
 
 
 def device_memory() -> int | None:

@@ -1,0 +1,285 @@
+"""What will run: the runs of a grid, which of them share a program, which a call.
+
+The product of all flags of several values is the grid. Runs whose arrays have the same
+shapes form a group, which is compiled once; a group runs as calls of as many runs as
+fit in memory side by side.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fcjax import data, server
+from fcjax.backends import Grid
+from fcjax.flags import Common
+from fcjax.results import Point
+from fcjax.types import FederatedClustering, Federation
+
+
+class Method(NamedTuple):
+    """What a script says of its method."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """Resolved hyper-parameters. A tuple is swept: floats are traced, whole numbers
+    change shapes and have a program each."""
+    build: Callable[[Mapping[str, Any]], FederatedClustering]
+    """(settings of one run) -> the method."""
+    scope: Literal["global", "client-mean"]
+    paper: Mapping[float, Mapping[str, float]]
+    """By p: scores on the whole data set."""
+
+
+Describe = Callable[[Any, data.Dataset, int, int], Method]
+"""(flags, data set, number of clients, number of clusters) -> the method."""
+
+
+class Group(NamedTuple):
+    """Runs of one program: what they differ in is traced, or is data."""
+
+    method: Method
+    """Its whole numbers are those of the group."""
+    num_clients: int
+    num_clusters: int
+    points: tuple[Point, ...]
+    partitions: tuple[data.Partition, ...]
+    present: tuple[np.ndarray, ...]
+    num_slots: int
+    """Rows that every client is padded to, so that one program serves all calls."""
+    num_left_out: int
+    """Rows that the examples without a client are padded to."""
+    runs_per_call: int = 1
+
+    def build(self, hyper: Mapping[str, Any]) -> FederatedClustering:
+        """Makes the method from the traced hyper-parameters of a run."""
+        return self.method.build({**self.method.settings, **hyper})
+
+
+class Call(NamedTuple):
+    """Some runs of a group, side by side on the devices."""
+
+    group: Group
+    points: tuple[Point, ...]
+    partitions: tuple[data.Partition, ...]
+    grid: Grid
+    left_out: Federation | None
+    """The rows that no client holds, where the method can assign them."""
+
+
+def groups(
+    args: Common, dataset: data.Dataset, num_extra: int, describe: Describe
+) -> list[Group]:
+    """Returns the grid, all of it dealt and checked.
+
+    Args:
+        args: the flags.
+        dataset: what is scored.
+        num_extra: rows behind it that are trained on too.
+        describe: see `Describe`.
+
+    Raises:
+        ValueError: one line that names the flag and what it accepts.
+    """
+    check_values("clients", args.clients)
+    check_values("clusters", args.clusters or (2,))
+    deal = dealer(args, dataset, num_extra)
+    found = []
+    for num_clients, num_clusters in itertools.product(
+        args.clients, numbers_of_clusters(args, dataset)
+    ):
+        check_size(num_clients, num_clusters, args, dataset)
+        method = describe(args, dataset, num_clients, num_clusters)
+        swept = {k: v for k, v in method.settings.items() if isinstance(v, tuple)}
+        for name, values in swept.items():
+            check_values(name, values)
+        shapes = {k: v for k, v in swept.items() if all(isinstance(x, int) for x in v)}
+        for numbers in itertools.product(*shapes.values()):
+            fixed = dict(zip(shapes, numbers, strict=True))
+            here = {"clients": num_clients, "clusters": num_clusters, **fixed}
+            points = span(args, dataset, swept, here)
+            partitions = tuple(deal(point) for point in points)
+            found.append(
+                Group(
+                    method._replace(settings={**method.settings, **fixed}),
+                    num_clients,
+                    num_clusters,
+                    tuple(points),
+                    partitions,
+                    tuple(failures_of(point, args) for point in points),
+                    max(len(rows) for part in partitions for rows in part.clients),
+                    max(len(part.left_out) for part in partitions),
+                )
+            )
+    return found
+
+
+def span(
+    args: Common,
+    dataset: data.Dataset,
+    swept: Mapping[str, tuple],
+    here: Mapping[str, int],
+) -> list[Point]:
+    """Returns the runs of a group, which has one value of everything in `here`."""
+    levels = args.p or ((0.0,) if dataset.labels is None else (0.25,))
+    shares = {"alpha": args.alpha} if args.alpha else {"p": levels}
+    rest = {**swept, "failure_rate": args.failure_rate, "seed": args.seed}
+    axes = {**shares, **{name: (value,) for name, value in here.items()}}
+    axes |= {name: values for name, values in rest.items() if name not in here}
+    for name in (*shares, "failure_rate", "seed"):
+        check_values(name, axes[name])
+    return [
+        dict(zip(axes, values, strict=True))
+        for values in itertools.product(*axes.values())
+    ]
+
+
+def check_values(name: str, values: tuple) -> None:
+    if len(set(values)) != len(values) or not values:
+        flag = "--" + name.replace("_", "-")
+        raise ValueError(f"{flag} takes one or more different values, got {values}")
+
+
+def numbers_of_clusters(args: Common, dataset: data.Dataset) -> tuple[int, ...]:
+    if args.clusters:
+        return args.clusters
+    if dataset.labels is None:
+        raise ValueError("--clusters is required where the data has no labels")
+    num_classes = len(np.unique(dataset.labels))
+    if num_classes < 2:
+        raise ValueError(f"--clusters is required: all of {dataset.name} has one class")
+    return (num_classes,)
+
+
+def check_size(
+    num_clients: int, num_clusters: int, args: Common, dataset: data.Dataset
+) -> None:
+    num_examples = len(dataset.examples)
+    for flag, value, low in (
+        ("--clients", num_clients, 1),
+        ("--clusters", num_clusters, 2),
+    ):
+        if value < low:
+            raise ValueError(f"{flag} must be at least {low}, got {value}")
+    if num_clusters * num_clients > num_examples:
+        raise ValueError(
+            f"--clusters {num_clusters} with --clients {num_clients} take at least "
+            f"{num_clusters * num_clients} examples, {args.dataset} has {num_examples}"
+        )
+
+
+def seed_of(point: Point, args: Common) -> int:
+    return int(point["seed"]) if args.partition_seed is None else args.partition_seed
+
+
+def failures_of(point: Point, args: Common) -> np.ndarray:
+    rate, seed = point["failure_rate"], seed_of(point, args)
+    return data.failures(int(point["clients"]), rate, seed=seed)
+
+
+def dealer(
+    args: Common, dataset: data.Dataset, num_extra: int
+) -> Callable[[Point], data.Partition]:
+    """Returns a function that deals the data by --p or --alpha, and the extra rows
+    behind it evenly; runs that are dealt alike share one partition."""
+    labels, count = dataset.labels, len(dataset.examples)
+    dealt: dict[tuple, data.Partition] = {}
+
+    def deal(point: Point) -> data.Partition:
+        rule = "alpha" if "alpha" in point else "p"
+        if labels is None and (rule == "alpha" or point["p"] != 0):
+            raise ValueError("--p must be 0 where the data has no labels to deal by")
+        seed = seed_of(point, args)
+        key = (point[rule], point["clients"], seed)
+        if key not in dealt:
+            known = np.zeros(count, int) if labels is None else labels
+            share = data.dirichlet if rule == "alpha" else data.heterogeneous
+            held = share(known, int(point["clients"]), point[rule], seed=seed)
+            dealt[key] = data.deal(held, np.arange(count, count + num_extra), seed=seed)
+        return dealt[key]
+
+    return deal
+
+
+def keep(group: Group, wanted: Callable[[Point], bool]) -> Group:
+    """Returns the group with those of its runs alone that are wanted."""
+    left = [i for i, point in enumerate(group.points) if wanted(point)]
+    return group._replace(
+        points=tuple(group.points[i] for i in left),
+        partitions=tuple(group.partitions[i] for i in left),
+        present=tuple(group.present[i] for i in left),
+    )
+
+
+def width(num_runs: int, most: int) -> int:
+    """Returns how many runs a call takes, at most `most`: a divisor of the number of
+    runs if one is near, since a last call of another size is compiled anew."""
+    fewest = -(-num_runs // most)
+    for calls in range(fewest, 2 * fewest):
+        if num_runs % calls == 0:
+            return num_runs // calls
+    return -(-num_runs // fewest)
+
+
+def calls(group: Group, pool: data.Pool) -> Iterator[Call]:
+    """Yields the calls of a group in turn.
+
+    A killed grid finds its calls again: those that are left after the first one are
+    those that dividing what is left gives.
+    """
+    count = -(-len(group.points) // group.runs_per_call)
+    for rows in np.array_split(np.arange(len(group.points)), count):
+        points = tuple(group.points[i] for i in rows)
+        partitions = tuple(group.partitions[i] for i in rows)
+        hyper = {
+            name: jnp.array([point[name] for point in points], jnp.float32)
+            for name, value in group.method.settings.items()
+            if isinstance(value, tuple)
+        }
+        keys = jax.vmap(jax.random.key)(jnp.array([point["seed"] for point in points]))
+        federations = data.federate(
+            pool,
+            partitions,
+            [group.present[i] for i in rows],
+            num_clusters=group.num_clusters,
+            num_slots=group.num_slots,
+        )
+        left_out = data.federate_left_out(
+            pool,
+            partitions,
+            num_clusters=group.num_clusters,
+            num_slots=group.num_left_out,
+        )
+        is_global = group.method.scope == "global"
+        yield Call(
+            group,
+            points,
+            partitions,
+            Grid(hyper, keys, federations),
+            left_out if is_global else None,
+        )
+
+
+def state_bytes(group: Group, examples: np.ndarray) -> int:
+    """Returns the size of one run's state."""
+    shape = (group.num_clients, group.num_slots)
+    federation = Federation(
+        pool=jax.ShapeDtypeStruct(examples.shape, examples.dtype),  # pyright: ignore[reportArgumentType]
+        indices=jax.ShapeDtypeStruct(shape, jnp.int32),  # pyright: ignore[reportArgumentType]
+        mask=jax.ShapeDtypeStruct(shape, bool),  # pyright: ignore[reportArgumentType]
+        present=jax.ShapeDtypeStruct(group.present[0].shape, bool),  # pyright: ignore[reportArgumentType]
+        local_clusters=jax.ShapeDtypeStruct(shape[:1], jnp.int32),  # pyright: ignore[reportArgumentType]
+    )
+    hyper = {
+        name: jax.ShapeDtypeStruct((), jnp.float32)
+        for name, value in group.method.settings.items()
+        if isinstance(value, tuple)
+    }
+
+    def init(hyper, federation):
+        return group.build(hyper).init(jax.random.key(0), federation)
+
+    return server.num_bytes(jax.eval_shape(init, hyper, federation))

@@ -1,0 +1,120 @@
+"""The shards of a grid, made one results folder again."""
+
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fcjax.finished import Finished
+from fcjax.results import Results, differing
+
+SHARD = r"shard-(\d+)-of-(\d+)"
+TIMES = {"seconds", "compile_seconds"}
+
+
+def find(folders: Iterable[Path]) -> list[Path]:
+    """Returns the results folders among these and the shards inside them.
+
+    Raises:
+        ValueError: a folder holds neither.
+    """
+    found = []
+    for folder in folders:
+        inside = sorted(folder.glob("shard-*-of-*"))
+        itself = [folder] if (folder / "results.csv").exists() else []
+        if not inside and not itself and not (folder / "config.json").exists():
+            raise ValueError(f"{folder} holds neither results nor shards of a grid")
+        found += itself + (inside or ([] if itself else [folder]))
+    return list(dict.fromkeys(found))
+
+
+def is_shard(folder: Path) -> bool:
+    return re.fullmatch(SHARD, folder.name) is not None
+
+
+def missing(folders: Iterable[Path]) -> list[str]:
+    """Returns what is not there yet, a line each: shards by their names, and those that
+    have no finished run."""
+    numbers: dict[tuple[Path, int], set[int]] = {}
+    lines = []
+    for folder in folders:
+        if not (folder / "results.csv").exists():
+            lines.append(f"{folder} has no finished run yet")
+        if name := re.fullmatch(SHARD, folder.name):
+            group = numbers.setdefault((folder.parent, int(name[2])), set())
+            group.add(int(name[1]))
+    for (parent, count), here in numbers.items():
+        lines += [
+            f"{parent}/shard-{index}-of-{count} is not there"
+            for index in range(count)
+            if index not in here
+        ]
+    return lines
+
+
+def merge(folders: Sequence[Path], out: Path) -> Results:
+    """Writes the finished runs of some results folders into one.
+
+    Args:
+        folders: results folders; those without a finished run are passed over.
+        out: where to; runs that it holds already stay.
+
+    Returns:
+        What `out` holds now.
+
+    Raises:
+        ValueError: the folders are of different configurations, a run is in two of them
+            with different scores, or none has a finished run. Then nothing is written.
+    """
+    sources = [Finished(f) for f in folders if (f / "results.csv").exists()]
+    if not sources:
+        raise ValueError("none of these folders holds a finished run")
+    first = sources[0]
+    for source in sources[1:]:
+        if names := differing(first.config, source.config):
+            raise ValueError(
+                f"{first.directory} and {source.directory} hold results of different "
+                f"configurations ({', '.join(names)} differ)"
+            )
+    where: dict[tuple, tuple[Finished, dict[str, Any]]] = {}
+    for source in sources:
+        for row in source.rows:
+            key = tuple(float(row[name]) for name in source.names)
+            other, known = where.setdefault(key, (source, row))
+            if scores(known) != scores(row):
+                run = source.told(dict(zip(source.names, key, strict=True)))
+                raise ValueError(
+                    f"the run with {run} is in {other.directory} and in "
+                    f"{source.directory}, with different scores"
+                )
+    points = [dict(zip(first.names, key, strict=True)) for key in where]
+    results = Results(out, first.config, points, resume=True)
+    results.begin()
+    for source in sources:
+        new = [
+            point
+            for (owner, _), point in zip(where.values(), points, strict=True)
+            if owner is source and results.is_pending(point)
+        ]
+        if new:
+            take(results, source, new)
+    return results
+
+
+def take(results: Results, source: Finished, points: Sequence[dict[str, float]]):
+    """Copies runs of another folder, in the order in which a session writes them."""
+    results.add_rounds(source.of_runs(source.history, points))
+    held = [source.assignments(point) for point in points]
+    results.add_assignments(points, *map(np.stack, zip(*held, strict=True)))
+    for point in points:
+        if source.model_path(point).exists():
+            results.model_path(point).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source.model_path(point), results.model_path(point))
+    results.add_rows(source.of_runs(source.rows, points))
+
+
+def scores(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in TIMES}
