@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from fcjax import data, experiment, frozen
-from fcjax.evaluation import figures
+from fcjax import data, experiment, frozen, scoring
+from fcjax.evaluation import figures, tables
 from fcjax.finished import Finished
 from fcjax.flags import shown
 
@@ -100,28 +100,45 @@ def grid_figures(
     *,
     by: Sequence[str],
 ) -> None:
-    """Draws the learning curves of all runs, and scores against p where it varies.
+    """Draws the learning curves of all settings, and the scores against every number
+    that varies, with a line for each setting of the others.
 
     Args:
         folder: created if need be.
         rows: one a run, as in results.csv.
         history: one a run a round, as in history.csv.
-        by: what tells the settings apart, p or alpha first.
+        by: what tells the settings apart, p or alpha first, then whatever varies but
+            for the seed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     labelled = rows[0]["nmi"] != ""
     values = ("nmi", "acc", "loss") if labelled else ("loss",)
+    # An extended grid has its settings in the order in which they were asked for.
+    history = sorted(history, key=lambda row: _in_order(tables.setting_of(row, by)))
     figures.learning_curves(
         history, folder / "learning_curves.png", by=by, values=values
     )
-    level, *others = by
-    if labelled and len({float(row[level]) for row in rows}) > 1:
-        figures.against_p(
+    scores = ("nmi", "kappa") if labelled else scoring.INTERNAL_SCORES
+    scores = [
+        name for name in scores if any(row.get(name) not in ("", None) for row in rows)
+    ]
+    levels = {name: {tables.setting_of(row, [name])[0] for row in rows} for name in by}
+    varied = [name for name in by if len(levels[name]) > 1]
+    for name in varied if scores else ():
+        if any(isinstance(level, str | bool | None) for level in levels[name]):
+            continue
+        others = [other for other in varied if other != name]
+        figures.against(
             rows,
-            folder / f"against_{level}.png",
-            by=["method", "dataset", *others],
-            level=level,
+            folder / f"against_{name}.png",
+            level=name,
+            by=others or ["method", "dataset"],
+            values=scores,
         )
+
+
+def _in_order(setting: tuple) -> list[tuple]:
+    # Numbers before text, which no number compares with.
+    return [(isinstance(value, str), value) for value in setting]
 
 
 if __name__ == "__main__":

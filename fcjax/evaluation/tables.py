@@ -7,6 +7,7 @@ experiment made them.
 import io
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from scipy import special
+
+_ESCAPED = str.maketrans(
+    {c: "\\" + c for c in "&%$#_{}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"\\": r"\textbackslash{}", "±": r"$\pm$"}
+    # Right after the end of a row these would be its options.
+    | {"[": "{[}", "*": "{*}"}
+)
 
 
 class Estimate(NamedTuple):
@@ -111,6 +120,41 @@ def show(
         print(to_text(summary), file=console.file)
 
 
+def to_latex(summary: Sequence[Mapping[str, Any]]) -> str:
+    r"""A summary as a LaTeX tabular, without a caption, for \input.
+
+    Its comments name the package it needs and the number of seeds, which is a column
+    only where it varies.
+    """
+    columns = _columns(summary)
+    lines = [r"% needs \usepackage{booktabs}"]
+    if seeds := columns.get("seeds"):
+        n = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
+        lines.append(f"% mean and 95 % Student-t interval over seeds, n = {n}")
+        if len(set(seeds)) == 1:
+            del columns["seeds"]
+    sides = ["l" if _is_text(cells) else "r" for cells in columns.values()]
+    rows = [tuple(columns), *zip(*columns.values(), strict=True)]
+    head, *body = [" & ".join(map(_latex, row)) + r" \\" for row in rows]
+    lines += [rf"\begin{{tabular}}{{{''.join(sides)}}}", r"\toprule", head]
+    lines += [r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(lines)
+
+
+def write(summary: Sequence[Mapping[str, Any]], folder: str | Path) -> None:
+    """Writes a summary as `table.md`, see `to_text`, and `table.tex`, see `to_latex`.
+
+    Each is written whole or not at all; the folder is created if need be.
+    """
+    folder = Path(folder)
+    texts = {"table.md": to_text(summary), "table.tex": to_latex(summary)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / f"{name}.tmp").write_text(text + "\n", encoding="utf-8")
+    for name in texts:
+        (folder / f"{name}.tmp").replace(folder / name)
+
+
 def setting_of(row: Mapping[str, Any], by: Sequence[str]) -> tuple[Hashable, ...]:
     """The values of `by` in a row, with numbers read from text."""
     if missing := [name for name in by if name not in row]:
@@ -136,32 +180,42 @@ def _plain(cell: Any) -> Any:
 
 def _table(summary: Sequence[Mapping[str, Any]], style: box.Box) -> Table:
     table = Table(box=style)
-    names = list(dict.fromkeys(name for line in summary for name in line))
-    estimates = {
-        name: [cell for line in summary if isinstance(cell := line.get(name), Estimate)]
-        for name in names
-    }
-    with_paper = {
-        name for name in names if any(e.paper is not None for e in estimates[name])
-    }
-    for name in names:
-        is_text = any(isinstance(line.get(name), str) for line in summary)
-        justify = "left" if is_text else "right"
+    columns = _columns(summary)
+    for name, cells in columns.items():
+        justify = "left" if _is_text(cells) else "right"
         table.add_column(name, justify=justify, no_wrap=True)
-        if name in with_paper:
-            table.add_column(f"{name}, paper", justify="right", no_wrap=True)
-    has_seeds = any(estimates.values())
-    if has_seeds:
-        table.add_column("seeds", justify="right", no_wrap=True)
-    for line in summary:
-        cells = []
-        for name in names:
-            cell = line.get(name, "")
-            cells.append(f"{cell:g}" if isinstance(cell, float) else str(cell))
-            if name in with_paper:
-                known = cell.paper if isinstance(cell, Estimate) else None
-                cells.append("" if known is None else f"{known:.3f}")
-        counts = [cell.n for cell in line.values() if isinstance(cell, Estimate)]
-        seeds = [str(max(counts, default=0))] if has_seeds else []
-        table.add_row(*cells, *seeds)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*map(_text, row))
     return table
+
+
+def _columns(summary: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The cells below each name, with the paper's beside ours and the seeds last."""
+    columns: dict[str, list[Any]] = {}
+    for name in dict.fromkeys(name for line in summary for name in line):
+        cells = columns[name] = [line.get(name) for line in summary]
+        known = [e.paper if isinstance(e, Estimate) else None for e in cells]
+        if any(value is not None for value in known):
+            columns[f"{name}, paper"] = [
+                None if value is None else Estimate(value, None, 1) for value in known
+            ]
+    estimates = [[e for e in x.values() if isinstance(e, Estimate)] for x in summary]
+    if any(estimates):
+        columns["seeds"] = [max((e.n for e in line), default=0) for line in estimates]
+    return columns
+
+
+def _is_text(cells: Sequence[Any]) -> bool:
+    return any(isinstance(cell, str) for cell in cells)
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return ""
+    return f"{cell:g}" if isinstance(cell, float) else str(cell)
+
+
+def _latex(cell: Any) -> str:
+    if isinstance(cell, Estimate) and math.isfinite(cell.mean):
+        return f"${cell}$".replace("±", r"\pm")
+    return _text(cell).translate(_ESCAPED)

@@ -6,7 +6,15 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from fcjax.evaluation.tables import Estimate, estimate, show, summarize, to_text
+from fcjax.evaluation.tables import (
+    Estimate,
+    estimate,
+    show,
+    summarize,
+    to_latex,
+    to_text,
+    write,
+)
 
 ROWS = [
     {"dataset": "digits", "p": "0.0", "seed": 0, "nmi": "0.5", "acc": 0.8},
@@ -98,3 +106,73 @@ def test_show_is_plain_where_the_output_is_no_terminal():
     show(summary, console=Console(file=terminal, force_terminal=True, width=80))
     assert "\x1b[" in terminal.getvalue()
     assert "0.600 ± 1.271" in terminal.getvalue()
+
+
+def test_latex():
+    rows = [
+        {"dataset": "mnist_test", "p": 0.25, "nmi": x} for x in (0.79, 0.812, 0.834)
+    ]
+    rows += [
+        {"dataset": "100 % & more", "p": 1.0, "nmi": x} for x in (-0.1, -0.1, -0.1)
+    ]
+    paper = {("mnist_test", 0.25): {"nmi": 0.9236}}
+    summary = summarize(rows, by=("dataset", "p"), values=("nmi",), paper=paper)
+    assert to_latex(summary).splitlines() == [
+        r"% needs \usepackage{booktabs}",
+        "% mean and 95 % Student-t interval over seeds, n = 3",
+        r"\begin{tabular}{lrrr}",
+        r"\toprule",
+        r"dataset & p & nmi & nmi, paper \\",
+        r"\midrule",
+        r"mnist\_test & 0.25 & $0.812 \pm 0.055$ & $0.924$ \\",
+        r"100 \% \& more & 1 & $-0.100 \pm 0.000$ &  \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_latex_has_a_column_of_seeds_where_they_differ():
+    summary = summarize(ROWS, by=("p",), values=("nmi",))
+    lines = to_latex(summary).splitlines()
+    assert lines[1].endswith("over seeds, n = 1 to 2")
+    assert lines[4] == r"p & nmi & seeds \\"
+    assert lines[6:8] == [r"0 & $0.600 \pm 1.271$ & 2 \\", r"1 & $0.900$ & 1 \\"]
+
+
+def test_latex_of_special_characters():
+    summary = [{"[a]": r"$x_1^2$ ~ {*} \ #"}]
+    assert to_latex(summary).splitlines()[3:6] == [
+        r"{[}a] \\",
+        r"\midrule",
+        r"\$x\_1\textasciicircum{}2\$ \textasciitilde{} \{{*}\} \textbackslash{} \# \\",
+    ]
+    # Nothing is averaged, so no seeds are told.
+    assert "seeds" not in to_latex(summary)
+
+
+def test_nan_of_one_run_is_seen_in_every_table(tmp_path):
+    rows = [{"p": 0, "nmi": x} for x in (0.5, "nan", 0.7)]
+    write(summarize(rows, by=("p",), values=("nmi",)), tmp_path)
+    assert "nan ± nan |     3" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert r"0 & nan $\pm$ nan \\" in (tmp_path / "table.tex").read_text()
+
+
+def test_write(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    first, second = (
+        summarize([{"p": p, "nmi": 0.5}], by=("p",), values=("nmi",)) for p in (0, 1)
+    )
+    for summary in (first, second):
+        write(summary, folder)
+        assert (folder / "table.md").read_text() == to_text(summary) + "\n"
+        assert (folder / "table.tex").read_text() == to_latex(summary) + "\n"
+    assert {path.name for path in folder.iterdir()} == {"table.md", "table.tex"}
+
+
+def test_a_write_that_fails_leaves_the_old_tables(tmp_path):
+    write(summarize(ROWS, by=("p",), values=("nmi",)), tmp_path)
+    before = (tmp_path / "table.md").read_text()
+    (tmp_path / "table.tex.tmp").mkdir()
+    with pytest.raises(OSError, match=r"table\.tex\.tmp"):
+        write(summarize(ROWS, by=("dataset",), values=("acc",)), tmp_path)
+    assert (tmp_path / "table.md").read_text() == before

@@ -7,11 +7,11 @@ the path sets the format.
 from fcjax.evaluation.figures.curves import learning_curves
 from fcjax.evaluation.figures.heatmaps import confusion, partition
 from fcjax.evaluation.figures.latent import tsne
-from fcjax.evaluation.figures.levels import against_p
+from fcjax.evaluation.figures.levels import against
 from fcjax.evaluation.figures.sheets import contact_sheet
 
 __all__ = [
-    "against_p",
+    "against",
     "confusion",
     "contact_sheet",
     "learning_curves",

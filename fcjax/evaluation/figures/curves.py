@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fcjax.evaluation.figures import style
+from fcjax.evaluation.figures import lines, style
 from fcjax.evaluation.tables import Estimate, estimate, number, setting_of
 
 
@@ -25,7 +25,8 @@ def learning_curves(
     """Draws scores and loss against the round, one line a setting.
 
     A line is the mean over the runs of its setting, the band around it the 95 %
-    interval where there are several. Dotted verticals part the stages, named above.
+    interval where there are several; more than 12 settings have no bands, and of more
+    than 20 the legend names 12. Dotted verticals part the stages, named above.
 
     Args:
       history: one dict a run a round, with stage, round, the columns of `by`, and
@@ -53,29 +54,30 @@ def learning_curves(
     figure = Figure(figsize=(7.2, 0.9 + 1.9 * len(values)), layout="constrained")
     panels = figure.subplots(len(values), sharex=True, squeeze=False)[:, 0]
     for axes, value in zip(panels, values, strict=True):
-        is_score = value in style.SCORE_TITLES
-        pieces = [list(starts)] if is_score else [[stage] for stage in starts]
-        for rows, color in zip(settings.values(), colors, strict=True):
-            for stages in pieces:
-                curve = _over_rounds(rows, stages, shifts, value)
-                _band(axes, curve, color, marker)
+        pieces = [[stage] for stage in starts]
+        if value in style.SCORE_TITLES:
+            pieces = [list(starts)]
+        curves = [
+            (color, _over_rounds(rows, stages, shifts, value))
+            for rows, color in zip(settings.values(), colors, strict=True)
+            for stages in pieces
+        ]
+        lines.panel(
+            axes, curves, value, among=len(settings), marker=marker, markersize=3.0
+        )
         for start in list(starts.values())[1:]:
             axes.axvline(start - 0.5, color="0.55", linewidth=0.8, linestyle=":")
-        axes.set_ylabel(style.SCORE_TITLES.get(value, value), fontsize=10)
-        if is_score:
-            style.score_range(axes)
-        style.plain_axes(axes)
         axes.margins(x=0.01)
     panels[-1].set_xlabel("round", fontsize=10)
     figure.align_ylabels(panels)
     if len(starts) > 1:
         _name_stages(panels[0], starts, end)
-    if by:
-        names = [style.name_setting(by, setting) for setting in settings]
-        handles = [Line2D([], [], color=color, linewidth=1.8) for color in colors]
-        figure.legend(
-            handles, names, loc="outside right upper", frameon=False, fontsize=9
-        )
+    handles = {
+        style.name_setting(by, setting): Line2D([], [], color=color, linewidth=1.8)
+        for setting, color in zip(settings, colors, strict=True)
+        if by
+    }
+    lines.legend(figure, handles)
     return style.write(figure, path)
 
 
@@ -90,20 +92,6 @@ def _over_rounds(
         if row["stage"] in stages and (x := number(row.get(value))) is not None:
             measured[float(row["round"]) + shifts[row["stage"]]].append(x)
     return {at: estimate(measured[at]) for at in sorted(measured)}
-
-
-def _band(axes: Axes, curve: Mapping[float, Estimate], color: Any, marker: str) -> None:
-    if not curve:
-        return
-    rounds = list(curve)
-    mean = np.array([e.mean for e in curve.values()])
-    half_width = np.array([e.half_width or 0.0 for e in curve.values()])
-    # A line of one point shows nothing without a marker.
-    marker = marker if len(rounds) > 1 else "o"
-    axes.plot(rounds, mean, color=color, linewidth=1.4, marker=marker, markersize=3)
-    if half_width.any():
-        low, high = mean - half_width, mean + half_width
-        axes.fill_between(rounds, low, high, color=color, alpha=0.18, linewidth=0)
 
 
 def _stage_axis(
