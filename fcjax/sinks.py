@@ -18,20 +18,28 @@ Log = Callable[[int, Mapping[str, SupportsFloat | Literal[""] | None]], None]
 """Takes a step, the rounds done over all stages, and its values by name; those that are
 "" or None are left out."""
 
-
 _Write = Callable[[int, dict[str, float]], None]
 
 
 def check(names: Sequence[Sink]) -> None:
-    """Raises ValueError if one of the sinks is not installed."""
+    """Raises ValueError if one of the sinks is not installed or not logged in to; asks
+    for wandb's key where it can."""
     packages = {"tensorboard": "tensorboardX", "wandb": "wandb"}
     for name in names:
         spec = find_spec(packages[name])
         # Without an origin it is a folder of that name, such as wandb makes.
         if spec is None or spec.origin is None:
             raise ValueError(
-                f"{packages[name]} is not installed: pip install 'fcjax[{name}]'"
+                f'{packages[name]} is not installed: pip install "fcjax[{name}]"'
             )
+    # wandb would ask once the first run begins; offline it warns that it cannot tell.
+    if "wandb" in names and os.environ.get("WANDB_MODE", "online") == "online":
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        try:
+            wandb.login()
+        except wandb.Error as error:
+            raise ValueError(f"wandb: {error}") from error
 
 
 @contextmanager
@@ -46,7 +54,7 @@ def open_logs(
     """Opens the sinks of the runs of a call while its `with` block lasts.
 
     Args:
-        names: the sinks, maybe none.
+        names: the sinks, maybe none, which `check` has found.
         directory: the results folder, which also takes tensorboard/ and wandb/.
         runs: their names, "p=0.25,seed=0".
         config: what they share, JSON-like.
@@ -54,11 +62,7 @@ def open_logs(
 
     Yields:
         The log of every run, which writes to all the sinks.
-
-    Raises:
-        ValueError: a sink is not installed.
     """
-    check(names)
     with ExitStack() as stack:
         yield [
             _log(
