@@ -1,0 +1,206 @@
+import io
+import math
+import sys
+
+import pytest
+from rich.console import Console
+
+from fcjax.progress import Progress, Timing, duration, line, seconds_left
+
+SCORES = {"loss": -0.8123, "nmi": 0.431}
+
+
+class Clock:
+    """Tells the time it was set to."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def not_a_terminal():
+    return Console(file=io.StringIO(), force_terminal=False, width=40)
+
+
+def lines(console):
+    return console.file.getvalue().splitlines()
+
+
+# --- what is told
+
+
+def test_a_line():
+    label = "pretrain round 12/100, runs 1 to 4 of 15"
+    assert line(label, SCORES, 170.0) == f"{label}: loss -0.812, nmi 0.431, 3 min left"
+    assert line(label, SCORES, None) == f"{label}: loss -0.812, nmi 0.431"
+    assert line(label, {}, None) == label
+    assert line("a", {"loss": math.nan, "b": -math.inf}, None) == "a: loss nan, b -inf"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.2, "0 s"),
+        (40.4, "40 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (170.0, "3 min"),
+        (3569.0, "59 min"),
+        (3571.0, "1 h 0 min"),
+        (7800.0, "2 h 10 min"),
+        (180000.0, "50 h 0 min"),
+    ],
+)
+def test_a_duration(seconds, told):
+    assert duration(seconds) == told
+
+
+# --- the time left
+
+
+def test_time_left_leaves_out_rounds_that_compile():
+    # Two calls, of four runs and of two: 8 + 8 + 4 s for 4 + 4 + 2 run-rounds.
+    timings = [
+        Timing(60.0, 4, True),
+        Timing(8.0, 4, False),
+        Timing(8.0, 4, False),
+        Timing(30.0, 2, True),
+        Timing(4.0, 2, False),
+    ]
+    assert seconds_left(timings, 5) == 10.0
+
+
+def test_no_time_left_before_a_round_tells_it():
+    assert seconds_left([], 5) is None
+    assert seconds_left([Timing(60.0, 4, True)], 5) is None
+
+
+def test_time_left_of_stages_of_one_round():
+    timings = [Timing(60.0, 4, True), Timing(8.0, 4, True), Timing(4.0, 2, True)]
+    assert seconds_left(timings, 6) == 12.0
+
+
+def test_no_time_left_at_the_end():
+    assert seconds_left([Timing(60.0, 4, True), Timing(8.0, 4, False)], 0) is None
+
+
+# --- elsewhere than on a terminal
+
+
+def test_a_line_every_five_seconds_and_at_the_end_of_a_stage(clock):
+    console = not_a_terminal()
+    with Progress(10, console=console, clock=clock) as progress:
+        for number, now in enumerate([3.0, 4.9, 5.0, 9.9, 10.0, 11.0, 15.9], start=1):
+            clock.now = now
+            progress.show(f"round {number}", 1, {}, last=number == 6)
+    # The line of the end counts: the next is due five seconds after it. 7 s for the
+    # four rounds from 3.0 to 10.0, 8 s for the five to 11.0.
+    assert lines(console) == [
+        "round 3: 7 s left",
+        "round 5: 9 s left",
+        "round 6: 6 s left",
+    ]
+
+
+def test_a_line_is_never_wrapped(clock):
+    console = not_a_terminal()
+    with Progress(8, console=console, clock=clock) as progress:
+        progress.show("train [1] round 1/2, " * 4, 4, SCORES, last=True)
+    assert lines(console) == ["train [1] round 1/2, " * 4 + ": loss -0.812, nmi 0.431"]
+
+
+def test_lines_arrive_at_once(clock):
+    class File(io.StringIO):
+        flushed = ""
+
+        def flush(self):
+            self.flushed = self.getvalue()
+
+    file = File()
+    with Progress(1, console=Console(file=file), clock=clock) as progress:
+        progress.show("round 1", 1, {}, last=True)
+        assert file.flushed == "round 1\n"
+
+
+def test_what_was_done_before_costs_no_time(clock):
+    console = not_a_terminal()
+    with Progress(100, console=console, clock=clock) as progress:
+        progress.skip(90)
+        for now in (10.0, 16.0):
+            clock.now = now
+            progress.show("round", 2, {})
+    # Six are left, and two took 6 s.
+    assert lines(console) == ["round", "round: 18 s left"]
+
+
+def test_prints_to_standard_output(capsys, clock):
+    with Progress(1, clock=clock) as progress:
+        progress.show("round 1", 1, {"loss": math.nan}, last=True)
+    assert capsys.readouterr().out == "round 1: loss nan\n"
+
+
+# --- on a terminal
+
+
+def test_the_bar(clock):
+    file = io.StringIO()
+    console = Console(force_terminal=True, file=file, width=100, color_system=None)
+    with Progress(8, console=console, clock=clock) as progress:
+        progress.skip(2)
+        for now in (30.0, 31.0):
+            clock.now = now
+            progress.show("train [1] round 2/4", 2, {"loss": math.nan})
+    last = file.getvalue().splitlines()[-2]  # before the cursor is shown again
+    assert "75%" in last
+    assert "train [1] round 2/4: loss nan, 1 s left" in last
+    assert last.count("━") == 15  # three quarters of 20
+
+
+def test_the_bar_wraps_on_a_narrow_terminal(clock):
+    file = io.StringIO()
+    console = Console(force_terminal=True, file=file, width=60, color_system=None)
+    with Progress(8, console=console, clock=clock) as progress:
+        label = "pretrain round 12/100, runs 1 to 4 of 15"
+        progress.show(label, 8, SCORES, last=True)
+    text = " ".join(file.getvalue().rsplit("%", 1)[1].split())
+    for word in line(label, SCORES, None).split():
+        assert word in text
+
+
+def test_other_lines_come_out_whole_above_the_bar(capsys, monkeypatch, clock):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    told = "going on from checkpoint /runs/[abc]/" + "01-000010/" * 9
+    before = sys.stdout
+    with Progress(2, clock=clock) as progress:
+        progress.show("round 1", 1, {}, last=True)
+        print(told)
+        progress.show("round 2", 1, {}, last=True)
+        print("no newline [b]", end="", flush=True)
+    assert sys.stdout is before
+    out = capsys.readouterr().out
+    assert f"\x1b[2K{told}\n" in out
+    assert "no newline [b]\n" in out
+    assert "100%" in out
+
+
+def test_the_terminal_is_given_back_after_an_error(clock):
+    file = io.StringIO()
+    before = sys.stdout
+
+    def interrupted():
+        with Progress(2, console=Console(force_terminal=True, file=file), clock=clock):
+            assert sys.stdout is not before
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert sys.stdout is before
+    assert file.getvalue().endswith("\x1b[?25h")  # shows the cursor
