@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import tyro
 
-from fcjax import data, hosts, plan
+from fcjax import data, hosts, plan, sinks
 from fcjax.flags import Common
 from fcjax.plan import Describe, Group, Method
 from fcjax.results import Point, Results
@@ -79,6 +79,7 @@ def prepare(args: Common, describe: Describe) -> Experiment:
         if value is not None and value < 1:
             flag = "--" + name.replace("_", "-")
             raise ValueError(f"{flag} must be at least 1, got {value}")
+    sinks.check(args.log)
     dataset, extra = load(args)
     # Every run is checked, also those that are reused or another shard's.
     groups = plan.groups(args, dataset, len(extra), describe)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fcjax.backends import Backend
+from fcjax.sinks import Sink
 
 Preset = Literal["smoke", "default", "paper"]
 
@@ -86,6 +87,8 @@ class Common:
     """Of the networks' matrix products; distances and averages stay at float32."""
     plot: bool = True
     """Draw learning curves and the embedding of the first run."""
+    log: Annotated[tuple[Sink, ...], shown("none")] = ()
+    """Also log every round to these (pip install "fcjax[tensorboard]", "[wandb]")."""
 
 
 def choose(defaults: Mapping[str, Any], args: Common) -> dict[str, Any]:

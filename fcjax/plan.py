@@ -283,3 +283,9 @@ def state_bytes(group: Group, examples: np.ndarray) -> int:
         return group.build(hyper).init(jax.random.key(0), federation)
 
     return server.num_bytes(jax.eval_shape(init, hyper, federation))
+
+
+def num_rounds(group: Group) -> list[int]:
+    """Returns the rounds of each stage; fewer where it ends early."""
+    traced = {k: v[0] for k, v in group.method.settings.items() if isinstance(v, tuple)}
+    return [stage.num_rounds for stage in group.build(traced).stages]

@@ -9,7 +9,7 @@ import numpy as np
 from fcjax import engine
 from fcjax.evaluation import tables
 from fcjax.experiment import Experiment, short_name
-from fcjax.plan import Call, Group
+from fcjax.plan import Group
 from fcjax.progress import Progress
 from fcjax.results import Results
 from fcjax.scoring import INTERNAL_SCORES
@@ -21,7 +21,7 @@ def conclude(results: Results, *, labelled: bool) -> None:
     rows = results.asked(results.rows)
     summary = summarize(rows, results.settings, labelled=labelled)
     tables.show(summary)
-    # tables.write(summary, results.directory)
+    tables.write(summary, results.directory)
     for row in rows:
         if row["status"] != "ok":
             point = ", ".join(f"{name} {row[name]}" for name in results.settings)
@@ -86,37 +86,24 @@ def extremes(values: Sequence[int]) -> str:
     return " to ".join(map(str, sorted({min(values), max(values)})))
 
 
-def rounds_of(group: Group) -> int:
-    """Returns how many rounds the runs of a group have in all."""
-    return len(group.points) * sum(num_rounds(group))
-
-
-def num_rounds(group: Group) -> list[int]:
-    """Returns the rounds of each stage."""
-    traced = {k: v[0] for k, v in group.method.settings.items() if isinstance(v, tuple)}
-    return [stage.num_rounds for stage in group.build(traced).stages]
-
-
 def shower(
-    progress: Progress, call: Call, of_grid: str
-) -> Callable[[engine.Round, list], None]:
+    progress: Progress, of_grid: str
+) -> Callable[[engine.Round, int, list], None]:
     """Returns what shows each round of a call: the mean over its runs."""
-    starts = [0, *np.cumsum(num_rounds(call.group))]
     ended = 0
 
-    def show(round: engine.Round, rows: list[Mapping[str, Any]]) -> None:
+    def show(round: engine.Round, step: int, rows: list[Mapping[str, Any]]) -> None:
         nonlocal ended
-        stage, number = round.stage, round.position.round
-        now = starts[round.position.stage] + number
         # Rounds of an earlier session, and of stages that ended early.
-        progress.skip((now - ended - 1) * len(rows))
-        ended = now
+        progress.skip((step - ended - 1) * len(rows))
+        ended = step
         metrics = {
             name: np.mean([float(row[name]) for row in rows if row[name] != ""])
             for name in ("loss", "nmi", "acc")
             if any(row[name] != "" for row in rows)
         }
-        label = f"{stage.name} round {number}/{stage.num_rounds}, {of_grid}"
+        stage, number = round.stage, round.position.round
+        label = f"{stage.name} round {number}/{stage.num_rounds}{of_grid}"
         progress.show(label, len(rows), metrics, last=round.is_last)
 
     return show

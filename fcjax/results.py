@@ -7,6 +7,7 @@ assignments.npz   the cluster of every example in every run
 models/           the global model of every run
 checkpoints/      the state to go on from
 figures/
+tensorboard/, wandb/   with --log
 """
 
 import csv
@@ -49,7 +50,7 @@ class Results:
         resume: bool,
     ):
         self.directory = directory
-        self._config = dict(config)
+        self.config = dict(config)
         self.names = tuple(points[0])
         self._points = tuple(points)
         self._resume = resume
@@ -71,7 +72,7 @@ class Results:
                 )
             return
         found = json.loads(path.read_text())
-        names = differing(found, self._config)
+        names = differing(found, self.config)
         if resume and names:
             raise ValueError(
                 f"--out {self.directory} holds results of another configuration "
@@ -102,9 +103,9 @@ class Results:
             # configuration beside the new one.
             for name in ("results.csv", "history.csv", "assignments.npz"):
                 (self.directory / name).unlink(missing_ok=True)
-            for name in ("models", "checkpoints"):
+            for name in ("models", "checkpoints", "tensorboard"):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
-        text = json.dumps(self._config, indent=2, sort_keys=True) + "\n"
+        text = json.dumps(self.config, indent=2, sort_keys=True) + "\n"
         _replace(self.directory / "config.json", text)
 
     def begin_call(self, points: Sequence[Point]) -> Path:
@@ -159,7 +160,10 @@ class Results:
 
     def model_path(self, point: Point) -> Path:
         """Where the global model of a run is kept."""
-        return self.directory / "models" / f"{run_name(point, self.names)}.npz"
+        return self.directory / "models" / f"{self.run_name(point)}.npz"
+
+    def run_name(self, point: Point) -> str:
+        return run_name(point, self.names)
 
     def asked(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Returns the rows of the runs that were asked for."""

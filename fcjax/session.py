@@ -1,15 +1,16 @@
 """One session of a script: trains what is pending, scores every round, reports."""
 
+import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from fcjax import draw, engine, frozen, plan, report, scoring, server
+from fcjax import draw, engine, frozen, plan, report, scoring, server, sinks
 from fcjax.backends import Grid
 from fcjax.checkpoints import Checkpoints
 from fcjax.data import Dataset, Partition
@@ -39,23 +40,33 @@ def train(experiment: Experiment) -> None:
     args, results = experiment.args, experiment.results
     compile_seconds = listen_to_compiler()
     num_runs = sum(len(group.points) for group in experiment.groups)
+    total = sum(
+        len(group.points) * sum(plan.num_rounds(group)) for group in experiment.groups
+    )
     ended = 0
-    with Progress(sum(map(report.rounds_of, experiment.groups))) as progress:
+    with Progress(total) as progress:
         for group in experiment.groups:
             program = engine.Program(group.build, backend=args.backend)
             for call in plan.calls(group, experiment.pool):
                 compiled = sum(compile_seconds)
                 last = ended + len(call.points)
-                of_grid = f"runs {ended + 1} to {last} of {num_runs}"
-                show = report.shower(progress, call, of_grid)
-                state = program.run(
-                    call.grid,
-                    on_round=recorder(experiment, call, program, show),
-                    checkpoints=Checkpoints(
-                        results.begin_call(call.points),
-                        interval=args.checkpoint_interval,
-                    ),
+                of_grid = f", runs {ended + 1} to {last} of {num_runs}"
+                show = report.shower(progress, of_grid if num_runs > 1 else "")
+                checkpoints = Checkpoints(
+                    results.begin_call(call.points), interval=args.checkpoint_interval
                 )
+                with sinks.open_logs(
+                    args.log,
+                    results.directory,
+                    {results.run_name(point): point for point in call.points},
+                    results.config,
+                    resume=args.resume,
+                ) as logs:
+                    state = program.run(
+                        call.grid,
+                        on_round=recorder(experiment, call, program, show, logs),
+                        checkpoints=checkpoints,
+                    )
                 compiled = round_off(sum(compile_seconds) - compiled)
                 finish(experiment, call, program, state, compile_seconds=compiled)
                 ended = last
@@ -72,31 +83,36 @@ def recorder(
     experiment: Experiment,
     call: Call,
     program: engine.Program,
-    show: Callable[[engine.Round, list], None],
+    show: Callable[[engine.Round, int, list], None],
+    logs: Sequence[sinks.Log],
 ) -> Callable[[engine.Round], None]:
-    """Returns what is done after each round of a call: score, write, show."""
+    """Returns what is done after each round of a call: score, write, show, log."""
     args, results = experiment.args, experiment.results
+    starts = list(itertools.accumulate(plan.num_rounds(call.group), initial=0))
     clock = time.perf_counter()
 
     def on_round(round: engine.Round) -> None:
         nonlocal clock
         number = round.position.round
+        step = starts[round.position.stage] + number
         evaluated = round.is_last or number % args.evaluate_every == 0
         clusters = clusters_of(program, call, round.state) if evaluated else None
         now = time.perf_counter()
         rows = []
         for run, point in enumerate(call.points):
-            row = {"stage": round.stage.name, **point}
+            values = {}
             for name, value in round.metrics.items():
                 if name.startswith(("up_", "down_")):
                     value = server.total_bytes(value)
-                row[name] = value[run].item()
+                values[name] = value[run].item()
             cluster = None if clusters is None else clusters[run]
-            row |= scoring.score_round(cluster, experiment.dataset, call, run)
-            row["seconds"] = round_off((now - clock) / len(call.points))
-            rows.append(row)
+            values |= scoring.score_round(cluster, experiment.dataset, call, run)
+            values["seconds"] = round_off((now - clock) / len(call.points))
+            rows.append({"stage": round.stage.name, **point, **values})
+            if args.log:
+                logs[run](step, values)
         results.add_history(round.position, rows)
-        show(round, rows)
+        show(round, step, rows)
         clock = now
 
     return on_round

@@ -46,7 +46,7 @@ def check(names: Sequence[Sink]) -> None:
 def open_logs(
     names: Sequence[Sink],
     directory: Path,
-    runs: Sequence[str],
+    runs: Mapping[str, Mapping[str, float]],
     config: Mapping[str, Any],
     *,
     resume: bool = True,
@@ -56,7 +56,7 @@ def open_logs(
     Args:
         names: the sinks, maybe none, which `check` has found.
         directory: the results folder, which also takes tensorboard/ and wandb/.
-        runs: their names, "p=0.25,seed=0".
+        runs: by name, "p=0.25,seed=0", their swept values.
         config: what they share, JSON-like.
         resume: go on with what an earlier session logged of them; otherwise start anew.
 
@@ -69,11 +69,11 @@ def open_logs(
                 [
                     _tensorboard(stack, directory, run, resume)
                     if name == "tensorboard"
-                    else _wandb(stack, directory, run, resume, config)
+                    else _wandb(stack, directory, run, resume, {**config, **values})
                     for name in names
                 ]
             )
-            for run in runs
+            for run, values in runs.items()
         ]
 
 
@@ -120,7 +120,7 @@ def _wandb(
     directory: Path,
     run: str,
     resume: bool,
-    config: Mapping[str, Any],
+    config: dict[str, Any],
 ) -> _Write:
     import wandb  # pyright: ignore[reportMissingImports]
 
@@ -135,7 +135,7 @@ def _wandb(
         group=directory.resolve().name,
         name=run,
         tags=run.split(","),
-        config=dict(config),
+        config=config,
         dir=str(directory),
         id=path.read_text(),
         resume="allow",

@@ -200,7 +200,12 @@ def test_history_after_the_resume_position_is_dropped(tmp_path):
     rows = read(tmp_path, "history.csv")
     expected = [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert rounds(rows, A) == rounds(rows, B) == expected
-    assert [float(row["loss"]) for row in resumed.history_of([A])[0]] == [10, 10, 20, 30]
+    assert [float(row["loss"]) for row in resumed.history_of([A])[0]] == [
+        10,
+        10,
+        20,
+        30,
+    ]
 
 
 def test_positions_are_compared_as_numbers(tmp_path):

@@ -7,7 +7,12 @@ import pytest
 
 from fcjax import sinks
 
-RUNS = ("p=0.25,seed=0", "p=0.25,seed=1")
+RUNS = {
+    "p=0.25,seed=0": {"p": 0.25, "seed": 0},
+    "p=0.25,seed=1": {"p": 0.25, "seed": 1},
+}
+FIRST, SECOND = RUNS
+ONE_RUN = {FIRST: RUNS[FIRST]}
 CONFIG = {"method": "ccfc", "rounds": [1, 2], "limit": None}
 
 
@@ -77,24 +82,24 @@ def log_rounds(folder, steps, offset=0.0, **options):
 
 def test_tensorboard_holds_what_was_logged(tmp_path):
     log_rounds(tmp_path, [1, 2, 3])
-    assert board(tmp_path, RUNS[0]) == {
+    assert board(tmp_path, FIRST) == {
         "loss": [(1, 1.0), (2, 2.0), (3, 3.0)],
         "nmi": [(2, 0.5)],
     }
-    assert board(tmp_path, RUNS[1])["loss"] == [(1, 2.0), (2, 3.0), (3, 4.0)]
+    assert board(tmp_path, SECOND)["loss"] == [(1, 2.0), (2, 3.0), (3, 4.0)]
 
 
 def test_a_resumed_run_shows_every_step_once(tmp_path):
     log_rounds(tmp_path, [1, 2, 3, 4])
     log_rounds(tmp_path, [3, 4, 5], offset=0.25)  # the checkpoint was behind
     log_rounds(tmp_path, [5, 6], offset=0.5)
-    assert board(tmp_path, RUNS[0]) == {
+    assert board(tmp_path, FIRST) == {
         "loss": [(1, 1.0), (2, 2.0), (3, 3.25), (4, 4.25), (5, 5.5), (6, 6.5)],
         "nmi": [(2, 0.5), (4, 0.5), (6, 0.5)],
     }
     read_by_tensorboard = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator"
-    ).EventAccumulator(str(tmp_path / "tensorboard" / RUNS[0]))
+    ).EventAccumulator(str(tmp_path / "tensorboard" / FIRST))
     read_by_tensorboard.Reload()
     events = read_by_tensorboard.Scalars("loss")
     assert [e.step for e in events] == [1, 2, 3, 4, 5, 6]
@@ -104,14 +109,14 @@ def test_a_resumed_run_shows_every_step_once(tmp_path):
 def test_without_resume_the_old_steps_are_gone(tmp_path):
     log_rounds(tmp_path, [1, 2, 3])
     log_rounds(tmp_path, [1], resume=False)
-    assert board(tmp_path, RUNS[0]) == {"loss": [(1, 1.0)]}
+    assert board(tmp_path, FIRST) == {"loss": [(1, 1.0)]}
 
 
 def test_values_that_are_missing_or_not_finite(tmp_path, caplog):
     values = {"a": None, "b": "", "c": math.nan, "d": -math.inf, "e": 2}
     with sinks.open_logs(("tensorboard",), tmp_path, RUNS, CONFIG) as logs:
         logs[0](7, values)
-    shown = board(tmp_path, RUNS[0])
+    shown = board(tmp_path, FIRST)
     assert set(shown) == {"c", "d", "e"}
     assert math.isnan(shown["c"][0][1])
     assert shown["d"] == [(7, -math.inf)]
@@ -122,11 +127,11 @@ def test_values_that_are_missing_or_not_finite(tmp_path, caplog):
 def test_an_interrupted_session_keeps_what_it_logged(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         interrupted("tensorboard", tmp_path, KeyboardInterrupt)
-    assert board(tmp_path, RUNS[0]) == {"loss": [(1, 1.5)]}
+    assert board(tmp_path, FIRST) == {"loss": [(1, 1.5)]}
 
 
 def interrupted(sink, folder, error):
-    with sinks.open_logs((sink,), folder, RUNS[:1], CONFIG) as logs:
+    with sinks.open_logs((sink,), folder, ONE_RUN, CONFIG) as logs:
         logs[0](1, {"loss": 1.5})
         raise error
 
@@ -214,15 +219,15 @@ def test_wandb_holds_what_was_logged(tmp_path, wandb):
             {"_step": 6, "loss": 6.0 + number},
         ]
         assert code == 0
-    assert board(out, RUNS[0]) == {"loss": [(5, 5.0), (6, 6.0)]}
+    assert board(out, FIRST) == {"loss": [(5, 5.0), (6, 6.0)]}
 
 
 def test_a_resumed_run_is_the_same_run_of_wandb(tmp_path, wandb):
     def begin(**options):
-        with sinks.open_logs(("wandb",), tmp_path, RUNS[:1], {}, **options) as logs:
+        with sinks.open_logs(("wandb",), tmp_path, ONE_RUN, {}, **options) as logs:
             logs[0](1, {"loss": math.nan})
         wandb.teardown()
-        return (tmp_path / "wandb" / f"{RUNS[0]}.id").read_text()
+        return (tmp_path / "wandb" / f"{FIRST}.id").read_text()
 
     first = begin()
     assert begin() == first

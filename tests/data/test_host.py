@@ -9,7 +9,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from fcjax.data import host
-from fcjax.data.host import HostPool, place, readable
+from fcjax.data.host import HostPool, place, readable, runs_that_fit
 
 EXAMPLES = np.arange(2 * 3 * 20, dtype=np.uint8).reshape(20, 3, 2)
 ROWS = np.array([[3, 1, 1], [19, 0, 7]])
@@ -101,7 +101,7 @@ def test_a_flag_wins_over_the_estimate(monkeypatch):
     pool, line = place(EXAMPLES, 2048, where="device")
     assert not isinstance(pool, HostPool)
     assert line == (
-        "memory: examples 120 B, state 3 x 2.0 KiB, of 149 B; "
+        "memory: examples 120 B, state of a run 3 x 2.0 KiB, of 149 B; "
         "the examples lie on the device"
     )
     assert isinstance(place(EXAMPLES, 0, where="host")[0], HostPool)
@@ -113,3 +113,25 @@ def test_a_flag_wins_over_the_estimate(monkeypatch):
 )
 def test_readable(num_bytes, text):
     assert readable(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("limit", "state_bytes", "streams", "runs"),
+    [
+        # 0.8 of 10,000 bytes less 120 of examples: 7,880, and 3 x 500 a run.
+        (10_000, 500, False, 5),
+        (10_000, 500, True, 5),
+        # Streamed examples take nothing: 8,000 = 5 x 1,600 - 0.
+        (10_000, 533, True, 5),
+        (10_000, 533, False, 4),
+        (100, 500, False, 1),
+        # A processor's cache of 32 MiB.
+        (None, 2**23, False, 4),
+        (None, 2**26, False, 1),
+    ],
+)
+def test_runs_that_fit_by_hand(monkeypatch, limit, state_bytes, streams, runs):
+    monkeypatch.setattr(host, "device_memory", lambda: limit)
+    where = "host" if streams else "device"
+    pool, _ = place(EXAMPLES, state_bytes, where=where)
+    assert runs_that_fit(pool, state_bytes) == runs
