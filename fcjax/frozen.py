@@ -1,10 +1,12 @@
 """A finished run as one file that embeds and assigns new examples.
 
-The file holds a program exported with its weights inside, so that reading it needs
-neither the method's code nor its settings.
+The file holds an exported program and the weights that it takes, so that reading it
+needs neither the method's code nor its settings. The runs of a grid share the program,
+which takes much longer to export than a run's weights to write.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +22,27 @@ from fcjax.types import FederatedClustering, Federation, PyTree
 BATCH = 256
 """Examples a call; the last batch is filled up with copies of its first."""
 
+WEIGHTS = "weights/"
+"""What the names of the weights begin with in the file."""
+
+
+class Program(NamedTuple):
+    """How a method embeds and assigns, without the weights of any run."""
+
+    serialized: bytes
+    """From (weights by path, float32 [BATCH, *F]) to (z [BATCH, D], clusters [BATCH]),
+    for CPU, CUDA, ROCm and TPU."""
+    paths: tuple[str, ...]
+    """Of the weights: variables/params/Dense_0/kernel, centroids."""
+
 
 class Frozen(NamedTuple):
     """What a model says of examples, and where its clusters lie."""
 
     apply: Callable[..., Any]
     """A batch of `BATCH` float32 examples -> embedding and clusters."""
+    weights: Mapping[str, np.ndarray]
+    """By path, see `Program`."""
     centers: Float[np.ndarray, "K D"]
     """The mean embedding of each cluster's examples; NaN where it has none."""
     shape: tuple[int, ...]
@@ -44,26 +61,36 @@ class Prediction(NamedTuple):
 
 
 def freeze(
-    method: FederatedClustering,
+    build: Callable[[PyTree], FederatedClustering],
+    hyper: PyTree,
     state: PyTree,
     *,
     shape: tuple[int, ...],
     num_clusters: int,
-) -> bytes:
-    """Exports the global model of a finished run.
+) -> Program:
+    """Exports how the global models of a grid embed and assign.
 
     Args:
-        method: one that embeds and assigns rows that no client holds.
-        state: of one run.
+        build: from one run's hyper-parameters to its method, which embeds and assigns
+            rows that no client holds.
+        hyper: of one run, arrays or their `jax.ShapeDtypeStruct`: no value is read.
+        state: of one run, likewise.
         shape: (*F), of one example.
         num_clusters: K.
 
     Returns:
-        A serialised program from float32 [BATCH, *F] to (z [BATCH, D], clusters
-        [BATCH]), for CPU, CUDA, ROCm and TPU.
+        One program for all runs of these shapes. Its weights are the leaves of the
+        state that embedding or assigning needs, and those of `hyper`, as hyper/NAME.
     """
+    structure, named = jax.tree.structure((hyper, state)), by_path(hyper, state)
 
-    def apply(x):
+    def apply(weights, x):
+        leaves = [
+            weights[path] if path in weights else jnp.zeros(leaf.shape, leaf.dtype)
+            for path, leaf in named.items()
+        ]
+        values, model = jax.tree.unflatten(structure, leaves)
+        method = build(values)
         everyone = Federation(
             pool=x,
             indices=jnp.arange(BATCH)[None],
@@ -71,26 +98,57 @@ def freeze(
             present=jnp.ones((1, 1), bool),
             local_clusters=jnp.full(1, num_clusters),
         )
-        return method.embed(state, everyone)[0], method.assign(state, everyone)[0]
+        return method.embed(model, everyone)[0], method.assign(model, everyone)[0]
 
-    example = jax.ShapeDtypeStruct((BATCH, *shape), jnp.float32)
-    platforms = ("cpu", "cuda", "rocm", "tpu")
-    exported = jax.export.export(jax.jit(apply), platforms=platforms)(example)
-    return bytes(exported.serialize())
+    def export(paths, **options):
+        weights = {
+            path: jax.ShapeDtypeStruct(named[path].shape, named[path].dtype)
+            for path in paths
+        }
+        example = jax.ShapeDtypeStruct((BATCH, *shape), jnp.float32)
+        return jax.export.export(jax.jit(apply), **options)(weights, example)
+
+    paths = sorted(named)  # as JAX flattens a dictionary
+    used = export(paths).module_kept_var_idx
+    paths = [path for i, path in enumerate(paths) if i in used]
+    exported = export(paths, platforms=("cpu", "cuda", "rocm", "tpu"))
+    return Program(bytes(exported.serialize()), tuple(paths))
+
+
+def pick(program: Program, hyper: PyTree, state: PyTree) -> dict[str, Any]:
+    """Returns the leaves that a program takes by path, of one run or stacked."""
+    named = by_path(hyper, state)
+    return {path: named[path] for path in program.paths}
+
+
+def by_path(hyper: PyTree, state: PyTree) -> dict[str, Any]:
+    """Returns the leaves of `(hyper, state)` in their order."""
+    leaves = jax.tree_util.tree_leaves_with_path({"hyper": hyper})
+    leaves += jax.tree_util.tree_leaves_with_path(state)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in leaves
+    }
 
 
 def write(
     path: Path,
-    program: bytes,
+    program: Program,
+    weights: Mapping[str, np.ndarray],
     centers: Float[np.ndarray, "K D"],
     scaling: Scaling | None = None,
 ) -> None:
-    """Writes what `read` reads, whole or not at all."""
+    """Writes what `read` reads, whole or not at all; `weights` are one run's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    arrays = {"program": np.frombuffer(program, np.uint8), "centers": centers}
+    arrays = {
+        "program": np.frombuffer(program.serialized, np.uint8),
+        "centers": centers,
+        **({} if scaling is None else scaling._asdict()),
+        **{WEIGHTS + name: weights[name] for name in program.paths},
+    }
     with temporary.open("wb") as file:
-        np.savez(file, **arrays, **({} if scaling is None else scaling._asdict()))
+        np.savez(file, **arrays)
     temporary.replace(path)
 
 
@@ -103,13 +161,16 @@ def read(path: Path) -> Frozen:
     try:
         with np.load(path) as file:
             exported = jax.export.deserialize(bytearray(file["program"].tobytes()))
+            names = [name for name in file.files if name.startswith(WEIGHTS)]
+            weights = {name.removeprefix(WEIGHTS): file[name] for name in names}
             centers = file["centers"]
             vectors = "low" in file
             scaling = Scaling(file["low"], file["span"]) if vectors else None
     except Exception as error:  # zip, NumPy and flatbuffers share no type
         raise ValueError(f"{path} is not a readable model: {error}") from error
-    shape = exported.in_avals[0].shape[1:]
-    return Frozen(exported.call, centers, shape, scaling)
+    shape = exported.in_avals[-1].shape[1:]
+    apply = partial(exported.call, jax.device_put(weights))
+    return Frozen(apply, weights, centers, shape, scaling)
 
 
 def predict(model: Frozen, examples: np.ndarray) -> Prediction:

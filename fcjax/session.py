@@ -4,6 +4,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def train(experiment: Experiment) -> None:
     with Progress(total) as progress:
         for group in experiment.groups:
             program = engine.Program(group.build, backend=args.backend)
+            model = None
             for call in plan.calls(group, experiment.pool):
                 compiled = sum(compile_seconds)
                 last = ended + len(call.points)
@@ -68,7 +70,10 @@ def train(experiment: Experiment) -> None:
                         checkpoints=checkpoints,
                     )
                 compiled = round_off(sum(compile_seconds) - compiled)
-                finish(experiment, call, program, state, compile_seconds=compiled)
+                model = model or freeze(call, state)
+                finish(
+                    experiment, call, program, state, model, compile_seconds=compiled
+                )
                 ended = last
     if args.plot:
         draw.grid_figures(
@@ -123,6 +128,7 @@ def finish(
     call: Call,
     program: engine.Program,
     state: Any,
+    model: frozen.Program | None,
     *,
     compile_seconds: float,
 ) -> None:
@@ -133,6 +139,7 @@ def finish(
         call: the runs.
         program: what ran them.
         state: where they ended, [G, ...].
+        model: of `freeze`.
         compile_seconds: of the call.
     """
     args, dataset, results = experiment.args, experiment.dataset, experiment.results
@@ -150,11 +157,11 @@ def finish(
                 clusters[run],
                 embedding,
             )
-        if call.group.method.scope == "global":
-            path = results.model_path(point)
-            keep_model(path, dataset, call, state, run, clusters[run], embedding)
-        else:  # every client has an embedding of its own: nothing to compare them in
+        if model is None:  # every client has an embedding of its own: none to compare
             embedding = None
+        else:
+            path = results.model_path(point)
+            keep_model(path, model, dataset, call, state, run, clusters[run], embedding)
         scores = scoring.score_run(dataset, call, run, clusters[run], embedding)
         rows.append(
             scoring.result_row(
@@ -199,8 +206,26 @@ def embedding_of(
     return embedding
 
 
+def freeze(call: Call, state: Any) -> frozen.Program | None:
+    """Exports how the models of the call's group embed and assign; None where clients
+    have models of their own."""
+    group = call.group
+    if group.method.scope != "global":
+        return None
+    runs = (call.grid.hyper, state)
+    hyper, one = jax.eval_shape(partial(jax.tree.map, lambda x: x[0]), runs)
+    return frozen.freeze(
+        group.build,
+        hyper,
+        one,
+        shape=call.grid.federations.pool.shape[1:],
+        num_clusters=group.num_clusters,
+    )
+
+
 def keep_model(
     path: Path,
+    model: frozen.Program,
     dataset: Dataset,
     call: Call,
     state: Any,
@@ -209,18 +234,13 @@ def keep_model(
     embedding: np.ndarray,
 ) -> None:
     """Writes the run's global model, for examples that come later."""
-    group = call.group
-    program = frozen.freeze(
-        group.build(jax.tree.map(lambda x: x[run], call.grid.hyper)),
-        jax.tree.map(lambda x: x[run], state),
-        shape=call.grid.federations.pool.shape[1:],
-        num_clusters=group.num_clusters,
-    )
+    leaves = frozen.pick(model, call.grid.hyper, state)
+    weights = {name: np.asarray(leaf[run]) for name, leaf in leaves.items()}
     held = ~np.isnan(embedding).any(axis=1)
     centers = frozen.cluster_centers(
-        embedding[held], clusters[held], num_clusters=group.num_clusters
+        embedding[held], clusters[held], num_clusters=call.group.num_clusters
     )
-    frozen.write(path, program, centers, dataset.scaling)
+    frozen.write(path, model, weights, centers, dataset.scaling)
 
 
 def run_of(grid: Grid, run: int) -> Grid:

@@ -1,0 +1,141 @@
+"""A finished run in formats that other programs read: `python -m fcjax.export RUN`.
+
+network.safetensors   the weights by path; metadata: fcjax (version), config (JSON)
+config.json           the same configuration, with the run's swept values
+embeddings.npz        in the order of the data set: embedding [P, D], cluster [P],
+                      client [P] (-1: nobody's), label [P] if there are any; and
+                      centers [K, D], the mean embedding of each cluster (NaN: empty)
+
+The extra split has no rows in it.
+"""
+
+import dataclasses
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import safetensors.numpy
+import tyro
+
+import fcjax
+from fcjax import data, experiment, frozen
+from fcjax.finished import Finished
+from fcjax.flags import shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """Writes the network and the embeddings of a finished run for use without fcjax."""
+
+    run: tyro.conf.Positional[Path]
+    """The results folder, --out of the run."""
+    where: Annotated[tuple[str, ...], shown("the first run of the grid")] = ()
+    """Which run of a grid: p=0.25 seed=3."""
+    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
+    """Where TFDS data sets are prepared."""
+    #: Folder of network.safetensors, config.json and embeddings.npz; an earlier export
+    #: in it is written over.
+    out: Annotated[Path | None, shown("RUN/export")] = None
+
+
+def main(args: Args) -> None:
+    """Writes the three files; raises ValueError where the run does not allow it."""
+    finished = Finished(args.run)
+    point = finished.point(args.where)
+    path = finished.model_path(point)
+    if not path.exists():
+        raise ValueError(
+            f"{args.run} kept no global model to export: its clients are on their own, "
+            "and their clusters are in assignments.npz"
+        )
+    model = frozen.read(path)
+    dataset, extra = experiment.load(finished.flags(data_dir=args.data_dir))
+    clients, clusters = finished.assignments(point)
+    if len(clusters) != len(dataset.examples) + len(extra):
+        raise ValueError(
+            f"{args.run} is of {len(clusters)} examples, but the data set has "
+            f"{len(dataset.examples) + len(extra)} now"
+        )
+    found = frozen.predict(model, dataset.examples)
+    clients, clusters = (x[: len(dataset.examples)] for x in (clients, clusters))
+    arrays = {
+        "embedding": found.embedding,
+        "cluster": clusters,
+        "client": clients,
+        "centers": model.centers,
+        **({} if dataset.labels is None else {"label": dataset.labels}),
+    }
+    config = {
+        **finished.config,
+        **point,
+        "seed": int(point["seed"]),
+        "preprocessing": preprocessing(dataset, model.scaling),
+    }
+    out = args.out or args.run / "export"
+    try:
+        write(out, model.weights, config, arrays)
+    except OSError as error:
+        raise ValueError(f"--out {out} cannot be written ({error})") from error
+    moved = int((found.clusters != clusters).sum())
+    if moved:
+        print(f"{moved} examples are assigned otherwise than in the run: the data set")
+        print("is another one now, or they lie between clusters on this device")
+    print(f"network and embeddings of the run with {finished.told(point)}: {out}")
+
+
+def preprocessing(
+    dataset: data.Dataset, scaling: data.Scaling | None
+) -> dict[str, Any]:
+    """Returns what becomes of an example before it enters the network, for JSON.
+
+    Args:
+        dataset: of the run.
+        scaling: what feature vectors went through.
+
+    Returns:
+        `shape` of an example, `scaling` in words, `notes` on what was converted, and
+        for feature vectors `low` and `span`, a number a column.
+    """
+    told = "values in [0, 1], as they are"
+    if dataset.examples.dtype == np.uint8:
+        told = "values 0 to 255, divided by 255"
+    found = {"shape": dataset.examples.shape[1:], "notes": dataset.notes}
+    if scaling is None:
+        return {**found, "scaling": told}
+    return {
+        **found,
+        "scaling": "columns less low, divided by span",
+        "low": scaling.low.tolist(),
+        "span": scaling.span.tolist(),
+    }
+
+
+def write(
+    out: Path,
+    weights: Mapping[str, np.ndarray],
+    config: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+) -> None:
+    """Writes the three files; those of before stay until all are complete."""
+    out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    metadata = {"fcjax": fcjax.__version__, "config": text}
+    with tempfile.TemporaryDirectory(prefix=".", dir=out) as name:
+        folder = Path(name)
+        network = safetensors.numpy.save(dict(weights), metadata)
+        (folder / "network.safetensors").write_bytes(network)
+        (folder / "config.json").write_text(text)
+        np.savez(folder / "embeddings.npz", **arrays)  # pyright: ignore[reportArgumentType]
+        for file in list(folder.iterdir()):
+            file.replace(out / file.name)
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args))
+    except ValueError as error:
+        sys.exit(f"fcjax.export: error: {error}")
