@@ -78,6 +78,14 @@ class Program:
         Returns:
             The final state, stacked on G.
         """
+        if checkpoints is None:
+            return self._run(grid, on_round, None)
+        try:
+            return self._run(grid, on_round, checkpoints)
+        finally:
+            checkpoints.wait()
+
+    def _run(self, grid, on_round, checkpoints: Checkpoints | None) -> PyTree:
         stages = self._compiled_stages(grid)
         position, state = Position(0, 0), None
         if checkpoints is not None:
