@@ -1,7 +1,8 @@
-"""The run axis: how a function of one run is compiled for a grid of runs."""
+"""How a function of one run is compiled for a grid: the runs of a grid, and where
+devices are left over the clients of a run, are spread over the devices."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from fcjax.clients import AXIS
 from fcjax.types import Federation, PyTree
 
 Backend = Literal["shard_map", "pmap", "loop"]
@@ -22,18 +24,31 @@ class Grid(NamedTuple):
     federations: Federation  # one pool for all; the other fields [G, ...]
 
 
+CLIENT_AXES = Federation._make([None, 1, 1, 2, 1])
+"""Where the fields of a grid's federations count clients; the pool does not."""
+
+
 def over_runs(
-    function: Callable[..., PyTree], backend: Backend, *, donate: bool = False
+    function: Callable[..., PyTree],
+    backend: Backend,
+    *,
+    donate: bool = False,
+    like: Callable[..., tuple[PyTree, ...]] | None = None,
 ) -> Callable[..., PyTree]:
     """Compiles a function of one run for a grid.
 
     Runs do not communicate, so `shard_map` and its older form `pmap` give every device
     its share of them; `loop` takes one after another and is the oracle of the others.
+    With fewer runs than devices, `shard_map` spreads the clients of each over the rest.
 
     Args:
         function: (hyper, key, federation, *state) of one run -> a tree of arrays.
         backend: how the runs are spread.
         donate: let the results take the place of `state` in memory.
+        like: (hyper, key, federation) -> a tuple like `state`, never run: its shapes
+            tell what in it has a client axis. With it `function` may be given a part
+            of the clients, so what crosses them must go through the server; without
+            it clients are not spread.
 
     Returns:
         (grid, *state) -> the results, all stacked on G like `state`.
@@ -46,8 +61,11 @@ def over_runs(
 
         return jax.vmap(one)(runs, state)
 
-    spread = {"shard_map": _shard_map, "pmap": _pmap, "loop": _loop}[backend]
-    compiled = spread(batched, donate_argnums=(2,) if donate else ())
+    options = {"donate_argnums": (2,) if donate else ()}
+    if backend == "shard_map":
+        compiled = _shard_map(batched, function, like, **options)
+    else:
+        compiled = {"pmap": _pmap, "loop": _loop}[backend](batched, **options)
 
     def call(grid: Grid, *state: PyTree) -> PyTree:
         runs = (grid.hyper, grid.keys, grid.federations._replace(pool=None))  # pyright: ignore[reportArgumentType]
@@ -56,18 +74,55 @@ def over_runs(
     return call
 
 
-def _shard_map(batched, **options):
-    mesh = _mesh()
-    specs = (P(), P("run"), P("run"))
-    sharded = jax.shard_map(
-        batched, mesh=mesh, in_specs=specs, out_specs=P("run"), check_vma=False
-    )
-    return partial(_padded, jax.jit(sharded, **options), mesh.size)
+def _shard_map(batched, function, like, **options):
+    def spread(mesh, in_specs, out_specs):
+        program = jax.shard_map(
+            batched, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+        )
+        program = jax.jit(program, **options)
+        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), in_specs)
+        # Results of a call on other devices are not moved by themselves.
+        return lambda *inputs: program(*jax.device_put(inputs, shardings))
+
+    @cache
+    def prepare(structure, shapes):
+        pool, runs, state = structure.unflatten(shapes)
+        num_runs = min(_count(runs), jax.local_device_count())
+        left = 1 if like is None else jax.local_device_count() // num_runs
+        num_shards = _num_shards(runs, left)
+        axes = None
+        if num_shards > 1:
+            axes = _client_axes(function, like, pool, runs, num_shards)
+        if axes is None or _has_other_clients(axes[0], state, runs):
+            in_specs = (P(), P("run"), P("run"))
+            program = spread(_mesh(num_runs), in_specs, P("run"))
+            return partial(_padded, program, num_runs)
+
+        def spec(rows):
+            return P("run", AXIS) if rows == 1 else P("run")
+
+        of_clients = jax.tree.map(
+            lambda axis: P("run", *[None] * (axis - 1), AXIS), CLIENT_AXES
+        )
+        of_state, of_results = jax.tree.map(spec, axes)
+        program = spread(
+            _mesh(num_runs, num_shards),
+            (P(), (P("run"), P("run"), of_clients), of_state),
+            of_results,
+        )
+        return partial(_padded_clients, program, num_shards, axes)
+
+    def call(pool, runs, state):
+        leaves, structure = jax.tree.flatten((pool, runs, state))
+        shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
+        return prepare(structure, shapes)(pool, runs, state)
+
+    return call
 
 
 def _pmap(batched, **options):
-    mesh = _mesh()
-    devices = list(mesh.devices.flat)
+    devices = jax.local_devices()
+    mesh = _mesh(len(devices))
     mapped = jax.pmap(batched, in_axes=(None, 0, 0), devices=devices, **options)
 
     # Results of an earlier call lie on devices: pmap does not move them by itself.
@@ -95,11 +150,85 @@ def _loop(batched, **options):
     return call
 
 
-def _mesh():
-    """This process's own devices: every process of many runs a share of the runs."""
-    devices = jax.local_devices()
-    types = (AxisType.Auto,)
-    return jax.make_mesh((len(devices),), ("run",), axis_types=types, devices=devices)
+def _mesh(num_runs: int, num_shards: int = 1):
+    """Over this process's own devices: each of many processes has runs of its own."""
+    # An axis of one would still be an axis to sum over.
+    axes = {"run": num_runs} | ({AXIS: num_shards} if num_shards > 1 else {})
+    return jax.make_mesh(
+        tuple(axes.values()),
+        tuple(axes),
+        axis_types=(AxisType.Auto,) * len(axes),
+        devices=jax.local_devices()[: num_runs * num_shards],
+    )
+
+
+def _num_shards(runs, num_devices):
+    """As few devices a run as make the most of them no busier."""
+    num_clients = runs[2].indices.shape[1]
+    most = -(-num_clients // min(num_devices, num_clients))
+    return -(-num_clients // most)
+
+
+def _client_axes(function, like, pool, runs, num_shards):
+    """How many rows the leaves of the states and of the results gain when every device
+    has one client more: 1 where each has its own clients, `num_shards` where each has
+    all, 0 where there is no client axis. (A look at the shapes alone would take K
+    clusters for M clients.)"""
+    hyper, keys, federations = runs
+
+    def both(pool, hyper, key, federation):
+        federation = federation._replace(pool=pool)
+        state = like(hyper, key, federation)
+        return state, function(hyper, key, federation, *state)
+
+    def one(x):
+        return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+
+    def shapes(count):
+        def part(axis, x):
+            shape = (*x.shape[1:axis], count, *x.shape[axis + 1 :])
+            return jax.ShapeDtypeStruct(shape, x.dtype)
+
+        clients = jax.tree.map(part, CLIENT_AXES, federations)
+        on_all = jax.vmap(both, in_axes=None, axis_name=AXIS, axis_size=num_shards)
+        return jax.eval_shape(on_all, pool, *jax.tree.map(one, (hyper, keys)), clients)
+
+    def gain(few, more):
+        rows = more.shape[1] - few.shape[1] if few.ndim > 1 else 0
+        if rows not in (0, 1, num_shards):
+            raise ValueError(f"{few.shape[1:]}: a leading axis that counts clients")
+        return rows
+
+    return jax.tree.map(gain, shapes(1), shapes(2))
+
+
+def _has_other_clients(axes, state, runs):
+    num_clients = runs[2].indices.shape[1]
+    found = jax.tree.map(
+        lambda rows, x: rows and x.shape[1] != num_clients, axes, state
+    )
+    return any(jax.tree.leaves(found))
+
+
+def _padded_clients(call, num_shards, axes, pool, runs, state):
+    """Repeats the last client, absent, until every device has as many as the others."""
+    hyper, keys, federations = runs
+    count = federations.indices.shape[1]
+    missing = -count % num_shards
+    if not missing:
+        return call(pool, runs, state)
+    rows = jnp.minimum(jnp.arange(count + missing), count - 1)
+    federations = jax.tree.map(
+        lambda axis, x: jnp.take(x, rows, axis), CLIENT_AXES, federations
+    )
+    present = federations.present.at[..., count:].set(False)
+    runs = (hyper, keys, federations._replace(present=present))
+    of_state, of_results = axes
+    state = jax.tree.map(lambda axis, x: x[:, rows] if axis else x, of_state, state)
+    results = call(pool, runs, state)
+    return jax.tree.map(
+        lambda axis, x: x[:, :count] if axis else x, of_results, results
+    )
 
 
 def _padded(call, multiple, pool, runs, state):

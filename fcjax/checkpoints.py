@@ -1,5 +1,6 @@
 """Checkpoints of a grid, written with orbax."""
 
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class Position(NamedTuple):
 
 
 class Checkpoints:
-    """The last two states of a grid on disk.
+    """The last two states of a grid on disk, written while the next rounds run.
 
     Args:
         directory: created at the first save.
@@ -34,6 +35,7 @@ class Checkpoints:
         self._directory = directory.absolute()
         self._interval = interval
         self._last_save = time.monotonic()
+        self._pending: ocp.AsyncResponse | None = None
 
     def restore(
         self, structures: Sequence[PyTree]
@@ -47,7 +49,8 @@ class Checkpoints:
             Where the grid stands and its state; the beginning and None if there is
             nothing to go on from.
         """
-        for path in sorted(self._directory.glob("*-*"), reverse=True):
+        self._remove_partial()
+        for path in reversed(self._complete()):
             position = Position(*(int(part) for part in path.name.split("-")))
             try:
                 state = ocp.load(str(path), _on_one_device(structures[position.stage]))
@@ -60,15 +63,42 @@ class Checkpoints:
         return Position(0, 0), None
 
     def save(self, position: Position, state: PyTree, *, force: bool) -> None:
-        """Saves the state if `force` or if the interval has passed."""
+        """Saves the state if `force` or if the interval has passed.
+
+        It is copied before this returns and written after: the caller may donate it.
+        Raises what the write before this one raised.
+        """
         if not force and time.monotonic() - self._last_save < self._interval:
             return
+        self.wait()
         self._directory.mkdir(parents=True, exist_ok=True)
         name = f"{position.stage:02d}-{position.round:06d}"
-        ocp.save(str(self._directory / name), state, overwrite=True)
-        for old in sorted(self._directory.glob("*-*"))[:-2]:
-            shutil.rmtree(old)
+        # What device_get returns on a CPU is the donated memory itself.
+        copy = jax.tree.map(np.array, jax.device_get(state))
+        self._pending = ocp.save_async(
+            str(self._directory / name), copy, overwrite=True
+        )
         self._last_save = time.monotonic()
+
+    def wait(self) -> None:
+        """Returns once all that was saved is on disk; raises what its write raised."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        pending.result()
+        for old in self._complete()[:-2]:
+            shutil.rmtree(old)
+
+    def _complete(self) -> list[Path]:
+        """What was written to its end, oldest first: orbax names it so at last."""
+        found = self._directory.glob("*")
+        return sorted(x for x in found if re.fullmatch(r"\d{2}-\d{6}", x.name))
+
+    def _remove_partial(self) -> None:
+        """Removes what a killed process left unfinished."""
+        for path in self._directory.glob("*"):
+            if re.fullmatch(r"\d{2}-\d{6}\.orbax-checkpoint-tmp.*", path.name):
+                shutil.rmtree(path)
 
 
 def _on_one_device(structure: PyTree) -> PyTree:

@@ -29,6 +29,10 @@ class Client(NamedTuple):
     opt_state: PyTree
 
 
+AXIS = "client"
+"""The mesh axis over which the clients of a run are spread where devices are left over;
+a function of one run then sees those of its own device. Elsewhere it is not bound."""
+
 LARGE_CLIENT = 2**21
 """Bytes from which a client on a CPU is better trained alone: its network, optimiser
 and gradients no longer stay in a core's cache beside those of the others."""
@@ -63,9 +67,28 @@ def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> 
 
 
 def fold_in(key: PRNGKey, count: int) -> Key[Array, "count"]:
-    """Returns a key for each client, epoch or example: the first ones are the same
-    whatever the count."""
+    """Returns a key for each epoch or example: the first ones are the same whatever
+    the count."""
     return jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(count))
+
+
+def keys(key: PRNGKey, count: int) -> Key[Array, "count"]:
+    """Returns a key for each of this device's clients: the same on whatever device."""
+    numbers = first_number(count) + jnp.arange(count)
+    return jax.vmap(partial(jax.random.fold_in, key))(numbers)
+
+
+def num_devices() -> int:
+    """Returns over how many devices the clients of a run are spread."""
+    try:
+        return lax.axis_size(AXIS)
+    except NameError:  # not bound: all clients are here
+        return 1
+
+
+def first_number(count: int) -> int | Int[Array, ""]:
+    """Returns the number, among all clients, of the first of this device's `count`."""
+    return count * lax.axis_index(AXIS) if num_devices() > 1 else 0
 
 
 def repeat(tree: PyTree, num_clients: int) -> PyTree:

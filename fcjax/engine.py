@@ -57,9 +57,9 @@ class Program:
         self._build = build
         self._backend: Backend = backend
         self._stages: list[_CompiledStage] = []
-        self._init = over_runs(init, backend)
-        self._assign = over_runs(assign, backend)
-        self._embed = over_runs(embed, backend)
+        self._init = over_runs(init, backend, like=lambda *_: ())
+        self._assign = over_runs(assign, backend, like=_started(build, None))
+        self._embed = over_runs(embed, backend, like=_started(build, None))
 
     def run(
         self,
@@ -78,6 +78,14 @@ class Program:
         Returns:
             The final state, stacked on G.
         """
+        if checkpoints is None:
+            return self._run(grid, on_round, None)
+        try:
+            return self._run(grid, on_round, checkpoints)
+        finally:
+            checkpoints.wait()
+
+    def _run(self, grid, on_round, checkpoints: Checkpoints | None) -> PyTree:
         stages = self._compiled_stages(grid)
         position, state = Position(0, 0), None
         if checkpoints is not None:
@@ -161,12 +169,26 @@ def _compile_stage(
         state = jax.tree.map(lambda new, old: jnp.where(done, old, new), new, state)
         return state, metrics, stage.done(state)
 
+    started = _started(build, index + 1)
     return _CompiledStage(
         stage,
-        over_runs(begin, backend),
-        over_runs(is_done, backend),
-        over_runs(advance, backend, donate=True),
+        over_runs(begin, backend, like=_started(build, index)),
+        over_runs(is_done, backend, like=started),
+        over_runs(advance, backend, donate=True, like=started),
     )
+
+
+def _started(build: Build, num_stages: int | None):
+    """A function that has begun some stages, or all, and has the shapes of a state."""
+
+    def like(hyper, key, federation):
+        method = build(hyper)
+        state = method.init(key, federation)
+        for stage in method.stages[:num_stages]:
+            state = stage.begin(key, state, federation)
+        return (state,)
+
+    return like
 
 
 def _at(grid: Grid, stage: int, number: int) -> Grid:

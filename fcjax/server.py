@@ -3,8 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from fcjax import clients
 from fcjax.types import Federation, PyTree
 
 
@@ -24,14 +26,54 @@ def weighted_mean(stacked: PyTree, weights: Float[Array, "M"]) -> PyTree:
         Decentralized Data <https://arxiv.org/abs/1602.05629>`_, 2017, Algorithm 1;
         Eq. 8 of the CCFC paper.
     """
-    share = weights / weights.sum()
+    return _divide(_weighted_sum(stacked, weights), weights.sum())
 
-    def mean(x: Shaped[Array, "M *S"]) -> Shaped[Array, "*S"]:
+
+def receive(
+    networks: PyTree, weights: Float[Array, "M"], each: PyTree = ()
+) -> tuple[PyTree, PyTree]:
+    """Takes in what the clients of a round upload, on whatever device they run.
+
+    One sum over the devices is all that they ever communicate.
+
+    Args:
+        networks: a tree of arrays [M, ...] whose mean is asked for.
+        weights: of the mean, as in `weighted_mean`.
+        each: a tree of small arrays [M, ...] that are asked for one by one.
+
+    Returns:
+        The weighted mean of `networks` over the clients of all devices, and `each` with
+        a leading axis of all of them: the same on every device.
+    """
+    sums = (_weighted_sum(networks, weights), weights.sum())
+    if clients.num_devices() > 1:
+        placed = jax.tree.map(_among_all, each)
+        sums, placed = lax.psum((sums, placed), clients.AXIS)
+        each = jax.tree.map(lambda x, own: x.astype(own.dtype), placed, each)
+    return _divide(*sums), each
+
+
+def _weighted_sum(stacked, weights):
+    def add_up(x: Shaped[Array, "M *S"]) -> Shaped[Array, "*S"]:
         # A failed client may hold NaN: 0 * NaN would let it through.
-        column = share.reshape(-1, *(1,) * (x.ndim - 1))
+        column = weights.reshape(-1, *(1,) * (x.ndim - 1))
         return jnp.sum(x * column, axis=0, where=column != 0)
 
-    return jax.tree.map(mean, stacked)
+    return jax.tree.map(add_up, stacked)
+
+
+def _divide(sums, total):
+    return jax.tree.map(lambda x: x / total, sums)
+
+
+def _among_all(x):
+    """This device's rows in their place among those of all devices, 0 elsewhere: a sum
+    then gathers them, and what one client holds stays in its own row."""
+    # A sum of truth values would be one of integers, apart from the networks' floats.
+    x = x.astype(jnp.float32) if x.dtype == bool else x
+    zeros = jnp.zeros((clients.num_devices() * len(x), *x.shape[1:]), x.dtype)
+    start = clients.first_number(len(x))
+    return lax.dynamic_update_slice_in_dim(zeros, x, start, axis=0)
 
 
 def participants(

@@ -407,3 +407,19 @@ def test_in_batches_is_the_direct_call(key, batch_size):
     assert set(lengths) == {min(batch_size, 12)}
     expected = np.stack([np.asarray(pool)[rows].sum(axis=-1), rows], axis=-1)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_client_has_its_key_on_whatever_device():
+    """Six clients on one device, and two on each of three (a mapped axis)."""
+    key = jax.random.key(4)
+    expected = [jax.random.key_data(jax.random.fold_in(key, i)) for i in range(6)]
+    alone = jax.random.key_data(clients.keys(key, 6))
+    np.testing.assert_array_equal(alone, expected)
+
+    def on_a_device(_):
+        return jax.random.key_data(clients.keys(key, 2)), clients.num_devices()
+
+    spread, counts = jax.vmap(on_a_device, axis_name=clients.AXIS)(jnp.arange(3))
+    np.testing.assert_array_equal(spread.reshape(6, -1), expected)
+    np.testing.assert_array_equal(counts, [3, 3, 3])
+    assert clients.num_devices() == 1

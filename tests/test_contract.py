@@ -21,23 +21,23 @@ def method(request):
     return METHODS[request.param]
 
 
-def federation(*, padding=0, absent=(), spoil=()) -> Federation:
-    """Three blobs on four ragged clients; the rows of `spoil` are not a number."""
+def federation(*, sizes=SIZES, padding=0, absent=(), spoil=()) -> Federation:
+    """Three blobs on ragged clients; the rows of `spoil` are not a number."""
     rng = np.random.default_rng(0)
     centres = 4 * rng.normal(size=(NUM_CLUSTERS, 5))
-    total = sum(SIZES)
+    total = sum(sizes)
     pool = centres[rng.integers(NUM_CLUSTERS, size=total)] + rng.normal(size=(total, 5))
-    bounds = np.cumsum((0, *SIZES))
+    bounds = np.cumsum((0, *sizes))
     rows = [np.arange(a, b) for a, b in itertools.pairwise(bounds)]
     for client in spoil:
         pool[rows[client]] = np.nan
-    width = max(SIZES) + padding
+    width = max(sizes) + padding
     return Federation(
         pool=jnp.asarray(pool, jnp.float32),
         indices=jnp.array([np.resize(r, width) for r in rows], jnp.int32),
         mask=jnp.array([np.arange(width) < len(r) for r in rows]),
-        present=jnp.array([[client not in absent for client in range(len(SIZES))]]),
-        local_clusters=jnp.full(len(SIZES), NUM_CLUSTERS, jnp.int32),
+        present=jnp.array([[client not in absent for client in range(len(sizes))]]),
+        local_clusters=jnp.full(len(sizes), NUM_CLUSTERS, jnp.int32),
     )
 
 

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax import server
+from fcjax import clients, server
 from fcjax.types import Federation
 
 
@@ -57,6 +57,36 @@ def test_a_nan_that_counts_is_not_hidden():
 
 def test_nobody_has_no_mean():
     assert np.isnan(server.weighted_mean(jnp.array([1.0, 2.0]), jnp.zeros(2)))
+
+
+NETWORKS = {"w": jnp.array([[1.0, 2.0], [jnp.nan, jnp.inf], [4.0, 6.0], [4.0, 8.0]])}
+WEIGHTS = jnp.array([1.0, 0.0, 3.0, 1.0])
+EACH = (jnp.array([5.0, jnp.nan, 7.0, 8.0]), jnp.array([True, False, True, True]))
+
+
+def check_received(mean, each):
+    """(1 * 1 + 3 * 4 + 4) / 5 and (2 + 18 + 8) / 5; the second client is absent."""
+    np.testing.assert_allclose(mean["w"], [17 / 5, 28 / 5], rtol=1e-6)
+    for found, sent in zip(each, EACH, strict=True):
+        assert found.dtype == sent.dtype
+        np.testing.assert_array_equal(found, sent)
+
+
+def test_what_the_server_receives_where_all_clients_are_here():
+    check_received(*jax.jit(server.receive)(NETWORKS, WEIGHTS, EACH))
+    jaxpr = str(jax.make_jaxpr(server.receive)(NETWORKS, WEIGHTS, EACH))
+    assert "psum" not in jaxpr
+
+
+@pytest.mark.parametrize("num_devices", [2, 4])
+def test_every_device_receives_from_the_clients_of_all(num_devices):
+    """The mapped axis stands for devices with some of the clients each."""
+    parts = jax.tree.map(
+        lambda x: x.reshape(num_devices, -1, *x.shape[1:]), (NETWORKS, WEIGHTS, EACH)
+    )
+    received = jax.vmap(server.receive, axis_name=clients.AXIS)(*parts)
+    for device in range(num_devices):
+        check_received(*jax.tree.map(lambda x, i=device: x[i], received))
 
 
 @pytest.mark.parametrize(

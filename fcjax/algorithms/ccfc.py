@@ -165,27 +165,32 @@ def ccfc(
         clients_key, server_key = jax.random.split(key)
         trained, mined, values, spreads = for_each(
             client_round,
-            clients.fold_in(clients_key, num_clients),
+            clients.keys(clients_key, num_clients),
             *models(state, num_clients),
             state.opt_state,
             federation.indices,
             federation.mask,
         )
         opt_state = clients.keep_absent(present, trained.opt_state, state.opt_state)
+        sizes = present * federation.mask.sum(axis=1).astype(float)
+        told = (present, values, spreads)  # for the metrics alone
         if standalone:
             variables = clients.keep_absent(present, trained.variables, state.variables)
             centroids = clients.keep_absent(present, mined, state.centroids)
             messages = {}
+            _, told = server.receive((), sizes, told)
         else:
-            sizes = present * federation.mask.sum(axis=1)
-            variables = server.weighted_mean(trained.variables, sizes.astype(float))
-            centroids = aggregate(server_key, mined, present)
+            variables, (all_mined, told) = server.receive(
+                trained.variables, sizes, (mined, told)
+            )
+            centroids = aggregate(server_key, all_mined, told[0])
             messages = {"network": variables, "centroids": centroids}
+        answered, values, spreads = told
         metrics = {
-            "loss": jnp.mean(values, where=present),
-            "participants": present.sum(),
-            "embedding_spread": jnp.mean(spreads, where=present),
-            **server.traffic(present, up=messages, down=messages),
+            "loss": jnp.mean(values, where=answered),
+            "participants": answered.sum(),
+            "embedding_spread": jnp.mean(spreads, where=answered),
+            **server.traffic(answered, up=messages, down=messages),
         }
         return CCFCState(variables, centroids, opt_state, state.num_rounds + 1), metrics
 
@@ -220,7 +225,7 @@ def ccfc(
     def first_round(key, state, federation):
         def unrelated(state, num_clients):
             example = to_float(federation.pool[:1])
-            keys = clients.fold_in(jax.random.fold_in(key, 1), num_clients)
+            keys = clients.keys(jax.random.fold_in(key, 1), num_clients)
             networks = jax.vmap(lambda k: network.init(k, example))(keys)
             return networks, clients.repeat(state.centroids, num_clients)
 
