@@ -173,19 +173,18 @@ def ccfc(
         )
         opt_state = clients.keep_absent(present, trained.opt_state, state.opt_state)
         sizes = present * federation.mask.sum(axis=1).astype(float)
-        told = (present, values, spreads)  # for the metrics alone
+        # A standalone client uploads nothing; the rest is for the metrics alone.
+        networks, points = ((), ()) if standalone else (trained.variables, mined)
+        variables, (points, answered, values, spreads) = server.receive(
+            networks, sizes, (points, present, values, spreads)
+        )
         if standalone:
             variables = clients.keep_absent(present, trained.variables, state.variables)
             centroids = clients.keep_absent(present, mined, state.centroids)
             messages = {}
-            _, told = server.receive((), sizes, told)
         else:
-            variables, (all_mined, told) = server.receive(
-                trained.variables, sizes, (mined, told)
-            )
-            centroids = aggregate(server_key, all_mined, told[0])
+            centroids = aggregate(server_key, points, answered)
             messages = {"network": variables, "centroids": centroids}
-        answered, values, spreads = told
         metrics = {
             "loss": jnp.mean(values, where=answered),
             "participants": answered.sum(),
