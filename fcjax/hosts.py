@@ -1,7 +1,10 @@
 """Several processes, on one host or many: each runs its share of the grid."""
 
 import dataclasses
+import json
 import re
+import subprocess
+import sys
 from typing import TypeVar
 
 import jax
@@ -10,20 +13,29 @@ from fcjax.flags import Common
 
 Args = TypeVar("Args", bound=Common)
 
-DAYS = 24 * 3600
+ROLL_CALL = """
+import json, sys
+import jax
+jax.distributed.initialize(**json.loads(sys.argv[1]))
+devices = jax.config.values.get("jax_cuda_visible_devices", "all")
+print(json.dumps([jax.process_index(), jax.process_count(), devices]))
+"""
 
 
 def join(args: Args) -> Args:
-    """Joins the other processes, if there are any, before JAX is first used.
+    """Takes the roll of all processes, if there are several, before JAX is first used.
 
-    Runs do not communicate: every process takes a shard, and runs it on its own
-    devices. JAX only says which process this is.
+    Runs do not communicate, so that each process takes a shard of them to its own
+    devices. A short-lived process beside each one joins JAX's distributed service and
+    learns which one it is. The session itself stays out of it: there JAX stops all
+    processes when one dies, and orbax saves nothing without the others.
 
     Returns:
         The flags, with the shard of this process.
 
     Raises:
-        ValueError: a flag of the processes is missing or does not fit the others.
+        ValueError: a flag of the processes is missing or does not fit the others, or
+            not all of them came.
     """
     if args.coordinator is None:
         if args.process is not None:
@@ -31,7 +43,7 @@ def join(args: Args) -> Args:
         return args
     if args.shard is not None:
         raise ValueError("--shard is what --coordinator decides: give one of them")
-    where: dict[str, str | int] = {}
+    options: dict[str, str | int] = {}
     if args.coordinator != "auto":
         if not re.fullmatch(r".+:\d+", args.coordinator):
             raise ValueError(
@@ -40,20 +52,20 @@ def join(args: Args) -> Args:
         if args.process is None:
             raise ValueError("--coordinator HOST:PORT needs --process i/n")
         index, count = share("--process", args.process)
-        where = {
+        options = {
             "coordinator_address": args.coordinator,
             "num_processes": count,
             "process_id": index,
         }
-    try:
-        # A process that is done waits for the others: without the first one, which
-        # hosts the service, they would be stopped.
-        jax.distributed.initialize(**where, shutdown_timeout_seconds=30 * DAYS)  # pyright: ignore[reportArgumentType]
-    except (RuntimeError, ValueError) as error:
-        message = str(error).partition("\n")[0]
-        raise ValueError(f"--coordinator {args.coordinator}: {message}") from error
-    shard = f"{jax.process_index()}/{jax.process_count()}"
-    return dataclasses.replace(args, shard=shard)
+    command = [sys.executable, "-c", ROLL_CALL, json.dumps(options)]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode != 0:
+        lines = answer.stderr.strip().splitlines() or ["no answer"]
+        raise ValueError(f"--coordinator {args.coordinator}: {lines[-1]}")
+    index, count, devices = json.loads(answer.stdout.splitlines()[-1])
+    if devices != "all":
+        jax.config.update("jax_cuda_visible_devices", devices)
+    return dataclasses.replace(args, shard=f"{index}/{count}")
 
 
 def share(flag: str, text: str) -> tuple[int, int]:
