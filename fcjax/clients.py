@@ -179,6 +179,13 @@ def split(variables: PyTree) -> tuple[PyTree, PyTree]:
     return variables["params"], {k: v for k, v in variables.items() if k != "params"}
 
 
+def root_mean_square(weights: PyTree) -> Float[Array, ""]:
+    """Returns the size of a network's typical weight."""
+    leaves = jax.tree.leaves(weights)
+    squares = sum(jnp.sum(jnp.square(x)) for x in leaves)
+    return jnp.sqrt(squares / sum(x.size for x in leaves))
+
+
 def shuffle(key: PRNGKey, mask: Bool[Array, "N"]) -> Int[Array, "N"]:
     """Permutes a client's slots: true examples first, in an order that the padding
     behind them does not change."""

@@ -113,7 +113,7 @@ def result_row(
         "best_nmi": max(nmi, default=""),
         **paper_scores(args, group, point),
         "rounds": len(history),
-        "status": status(history, group.num_clusters),
+        "status": status(history, num_clusters=group.num_clusters),
         "seconds": round_off(sum(float(row["seconds"]) for row in history)),
         "compile_seconds": compile_seconds,
     }
@@ -129,10 +129,12 @@ def paper_scores(args: Common, group: Group, point: Point) -> dict[str, Any]:
     return {f"paper_{name}": known.get(name, "") for name in names}
 
 
-def status(history: Sequence[Mapping[str, Any]], num_clusters: int) -> str:
-    """ok, collapsed, or diverged with the round in which the loss stopped being one."""
+def status(history: Sequence[Mapping[str, Any]], *, num_clusters: int) -> str:
+    """ok, collapsed, or diverged with the round in which it did: the loss is no number,
+    or the weights have left every scale."""
     for row in history:
-        if not np.isfinite(float(row["loss"])):
+        size = float(row.get("weight_size") or 0)
+        if not (np.isfinite(float(row["loss"])) and size <= evaluation.MAX_WEIGHT):
             return f"diverged in round {row['round']} of {row['stage']}"
     last = {
         name: float(history[-1][name])

@@ -423,3 +423,9 @@ def test_a_client_has_its_key_on_whatever_device():
     np.testing.assert_array_equal(spread.reshape(6, -1), expected)
     np.testing.assert_array_equal(counts, [3, 3, 3])
     assert clients.num_devices() == 1
+
+
+def test_root_mean_square_by_hand():
+    """(9 + 16 + 0 + 0 + 25) / 5 = 10, over leaves of different sizes."""
+    weights = {"a": jnp.array([[3.0, 4.0], [0.0, 0.0]]), "b": jnp.array([-5.0])}
+    np.testing.assert_allclose(clients.root_mean_square(weights), 10**0.5, rtol=1e-6)

@@ -93,7 +93,8 @@ def ccfc(
         The method, with stages `pretrain` and `cluster` (and before them `first`, a
         round of pre-training, with `own_init`). Its metrics are the mean
         `loss` over the clients that answered, `participants`, `embedding_spread`
-        (1 where the embedding fills its sphere, 0 where it collapsed) and the traffic.
+        (1 where the embedding fills its sphere, 0 where it collapsed), `weight_size`
+        (root mean square of the clients' weights) and the traffic.
     """
     for_each = partial(clients.for_each, axis=client_axis)
     train = partial(
@@ -160,10 +161,11 @@ def ccfc(
             )
             z = encode(client.variables, federation.pool, rows)
             mined = kmeans(mine_key, z, num_clusters, mask=mask).centroids
-            return client, mined, value, spread(z, mask)
+            weight_size = clients.root_mean_square(client.variables["params"])
+            return client, mined, (value, spread(z, mask), weight_size)
 
         clients_key, server_key = jax.random.split(key)
-        trained, mined, values, spreads = for_each(
+        trained, mined, measured = for_each(
             client_round,
             clients.keys(clients_key, num_clients),
             *models(state, num_clients),
@@ -175,8 +177,8 @@ def ccfc(
         sizes = present * federation.mask.sum(axis=1).astype(float)
         # A standalone client uploads nothing; the rest is for the metrics alone.
         networks, points = ((), ()) if standalone else (trained.variables, mined)
-        variables, (points, answered, values, spreads) = server.receive(
-            networks, sizes, (points, present, values, spreads)
+        variables, (points, answered, measured) = server.receive(
+            networks, sizes, (points, present, measured)
         )
         if standalone:
             variables = clients.keep_absent(present, trained.variables, state.variables)
@@ -185,10 +187,13 @@ def ccfc(
         else:
             centroids = aggregate(server_key, points, answered)
             messages = {"network": variables, "centroids": centroids}
+        names = ("loss", "embedding_spread", "weight_size")
         metrics = {
-            "loss": jnp.mean(values, where=answered),
+            **{
+                name: jnp.mean(each, where=answered)
+                for name, each in zip(names, measured, strict=True)
+            },
             "participants": answered.sum(),
-            "embedding_spread": jnp.mean(spreads, where=answered),
             **server.traffic(answered, up=messages, down=messages),
         }
         return CCFCState(variables, centroids, opt_state, state.num_rounds + 1), metrics

@@ -5,7 +5,7 @@ their own, `fcjax.evaluation.tables` and `fcjax.evaluation.figures`, imported by
 who print or draw.
 """
 
-from fcjax.evaluation.collapse import collapse, status
+from fcjax.evaluation.collapse import MAX_WEIGHT, collapse, status
 from fcjax.evaluation.internal import client_calinski_harabasz, internal_scores
 from fcjax.evaluation.probe import knn_accuracy
 from fcjax.evaluation.scores import (
@@ -22,6 +22,7 @@ from fcjax.evaluation.scores import (
 )
 
 __all__ = [
+    "MAX_WEIGHT",
     "accuracy",
     "ami",
     "ari",

@@ -10,6 +10,9 @@ from jaxtyping import Array, Float, Integer
 MAX_SHARE = 0.9
 # The spread is 1 without collapse; at a hundredth, k-means separates noise.
 MIN_SPREAD = 0.01
+# Networks start from weights below 1. Batch norm hides from the loss that they grow
+# without bound, as at a learning rate of 1000.
+MAX_WEIGHT = 100.0
 
 
 def collapse(
