@@ -79,7 +79,7 @@ class Common:
     #: OUT/shard-i-of-n. The shards are merged by experiments/collect.py.
     shard: Annotated[str | None, shown("all runs")] = None
     #: One process of several, on one or more hosts: HOST:PORT of process 0, or auto on
-    #: a cluster that JAX knows (Slurm, TPU pods, Open MPI). Each process runs a shard.
+    #: a cluster that JAX knows (Slurm, Open MPI). Each process runs a shard.
     coordinator: Annotated[str | None, shown("a single process")] = None
     process: Annotated[str | None, shown("what the cluster says")] = None
     """Which process this is, i/n, where --coordinator is HOST:PORT."""
