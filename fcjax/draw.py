@@ -17,8 +17,9 @@ from fcjax.flags import shown
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Draws a finished run again: learning curves, scores against p, the partition, the
-    confusion matrix, a contact sheet of the clusters, and the embedding."""
+    """Draws a finished run again: learning curves, scores against whatever varies, the
+    partition, the confusion matrix, a contact sheet of the clusters, and the
+    embedding."""
 
     run: tyro.conf.Positional[Path]
     """The results folder, --out of the run."""
@@ -126,13 +127,14 @@ def grid_figures(
     for name in varied if scores else ():
         if any(isinstance(level, str | bool | None) for level in levels[name]):
             continue
-        others = [other for other in varied if other != name]
+        others = [other for other in varied if other != name] or ["method", "dataset"]
         figures.against(
             rows,
             folder / f"against_{name}.png",
             level=name,
-            by=others or ["method", "dataset"],
+            by=others,
             values=scores,
+            paper=tables.paper_scores(rows, by=[*others, name], values=scores),
         )
 
 

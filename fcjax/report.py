@@ -34,11 +34,7 @@ def summarize(
     """Returns the table of some rows of results.csv, a line a setting."""
     by = ["method", "dataset", *settings, "scope"]
     values = ("nmi", "acc", "kappa") if labelled else INTERNAL_SCORES
-    paper = {}
-    for row in rows:
-        known = {name: tables.number(row.get(f"paper_{name}")) for name in values}
-        known = {name: score for name, score in known.items() if score is not None}
-        paper[tables.setting_of(row, by)] = known
+    paper = tables.paper_scores(rows, by=by, values=values)
     return tables.summarize(rows, by=by, values=values, paper=paper)
 
 

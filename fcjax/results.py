@@ -160,10 +160,12 @@ class Results:
 
     def model_path(self, point: Point) -> Path:
         """Where the global model of a run is kept."""
-        return self.directory / "models" / f"{self.run_name(point)}.npz"
+        return self.directory / "models" / f"{run_name(point, self.names)}.npz"
 
-    def run_name(self, point: Point) -> str:
-        return run_name(point, self.names)
+    def log_name(self, point: Point) -> str:
+        """What a run is called where its rounds are logged: by what varies."""
+        shown = [f"{name}={point[name]:g}" for name in [*self.settings, "seed"]]
+        return ",".join([*shown, digest(point, self.names)])
 
     def asked(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Returns the rows of the runs that were asked for."""
@@ -219,10 +221,13 @@ class Results:
 def run_name(point: Point, names: Sequence[str]) -> str:
     """Returns a name for the files of a run: its first and last swept value, p and
     seed, and a digest of all of them, whose names may be too long for a file."""
+    shown = [f"{name}={float(point[name]):g}" for name in (names[0], names[-1])]
+    return ",".join([*shown, digest(point, names)])
+
+
+def digest(point: Point, names: Sequence[str]) -> str:
     values = {name: float(point[name]) for name in names}
-    digest = sha256(repr(values).encode()).hexdigest()[:8]
-    first, last = names[0], names[-1]
-    return f"{first}={values[first]:g},{last}={values[last]:g},{digest}"
+    return sha256(repr(values).encode()).hexdigest()[:8]
 
 
 def settings_of(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:

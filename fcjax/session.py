@@ -60,7 +60,7 @@ def train(experiment: Experiment) -> None:
                 with sinks.open_logs(
                     args.log,
                     results.directory,
-                    {results.run_name(point): point for point in call.points},
+                    {results.log_name(point): point for point in call.points},
                     results.config,
                     resume=args.resume,
                 ) as logs:

@@ -98,6 +98,20 @@ def summarize(
     return summary
 
 
+def paper_scores(
+    rows: Iterable[Mapping[str, Any]], *, by: Sequence[str], values: Sequence[str]
+) -> dict[tuple, dict[str, float]]:
+    """Returns what the paper reports, which results.csv holds as paper_NAME, from each
+    setting to its scores."""
+    paper: dict[tuple, dict[str, float]] = {}
+    for row in rows:
+        known = {name: number(row.get(f"paper_{name}")) for name in values}
+        found = {name: score for name, score in known.items() if score is not None}
+        if found:
+            paper[setting_of(row, by)] = found
+    return paper
+
+
 def to_text(summary: Sequence[Mapping[str, Any]]) -> str:
     """A summary as an aligned plain-text table, which is valid Markdown too."""
     table = _table(summary, box.MARKDOWN)

@@ -176,3 +176,12 @@ def test_a_write_that_fails_leaves_the_old_tables(tmp_path):
     with pytest.raises(OSError, match=r"table\.tex\.tmp"):
         write(summarize(ROWS, by=("dataset",), values=("acc",)), tmp_path)
     assert (tmp_path / "table.md").read_text() == before
+
+
+def test_paper_scores_are_those_of_the_rows():
+    rows = [
+        {"p": "0.0", "seed": "0", "nmi": "0.8", "paper_nmi": "0.92", "paper_kappa": ""},
+        {"p": "0.5", "seed": "0", "nmi": "0.7", "paper_nmi": "", "paper_kappa": ""},
+    ]
+    found = tables.paper_scores(rows, by=["p"], values=["nmi", "kappa", "acc"])
+    assert found == {(0.0,): {"nmi": 0.92}}

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from fcjax.evaluation.figures import lines, style
 from fcjax.evaluation.tables import Estimate, estimate, number, setting_of
@@ -69,6 +70,7 @@ def learning_curves(
             axes.axvline(start - 0.5, color="0.55", linewidth=0.8, linestyle=":")
         axes.margins(x=0.01)
     panels[-1].set_xlabel("round", fontsize=10)
+    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.align_ylabels(panels)
     if len(starts) > 1:
         _name_stages(panels[0], starts, end)
