@@ -9,6 +9,7 @@ from scipy import stats
 from fcjax.evaluation.tables import (
     Estimate,
     estimate,
+    paper_scores,
     show,
     summarize,
     to_latex,
@@ -183,5 +184,5 @@ def test_paper_scores_are_those_of_the_rows():
         {"p": "0.0", "seed": "0", "nmi": "0.8", "paper_nmi": "0.92", "paper_kappa": ""},
         {"p": "0.5", "seed": "0", "nmi": "0.7", "paper_nmi": "", "paper_kappa": ""},
     ]
-    found = tables.paper_scores(rows, by=["p"], values=["nmi", "kappa", "acc"])
+    found = paper_scores(rows, by=["p"], values=["nmi", "kappa", "acc"])
     assert found == {(0.0,): {"nmi": 0.92}}
