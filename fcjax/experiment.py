@@ -61,11 +61,8 @@ def main(
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        widest = max(group.runs_per_call for group in experiment.groups)
-        sys.exit(
-            f"{name}: error: out of memory with --runs-per-call {widest}; the same "
-            f"command with a smaller one goes on from what is finished"
-        )
+        message = str(error).partition("\n")[0]
+        sys.exit(f"{name}: error: one run alone is too large for the device: {message}")
 
 
 def prepare(args: Common, describe: Describe) -> Experiment:

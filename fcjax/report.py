@@ -82,10 +82,9 @@ def extremes(values: Sequence[int]) -> str:
     return " to ".join(map(str, sorted({min(values), max(values)})))
 
 
-def shower(
-    progress: Progress, of_grid: str
-) -> Callable[[engine.Round, int, list], None]:
-    """Returns what shows each round of a call: the mean over its runs."""
+def shower(progress: Progress, place: str) -> Callable[[engine.Round, int, list], None]:
+    """Returns what shows each round of a call: the mean over its runs, and which of the
+    grid's they are."""
     ended = 0
 
     def show(round: engine.Round, step: int, rows: list[Mapping[str, Any]]) -> None:
@@ -99,7 +98,8 @@ def shower(
             if any(row[name] != "" for row in rows)
         }
         stage, number = round.stage, round.position.round
-        label = f"{stage.name} round {number}/{stage.num_rounds}{of_grid}"
+        label = f"{stage.name} round {number}/{stage.num_rounds}"
+        label = ", ".join(filter(None, [label, place]))
         progress.show(label, len(rows), metrics, last=round.is_last)
 
     return show

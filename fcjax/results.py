@@ -80,6 +80,17 @@ class Results:
                 "--no-resume to write over it"
             )
 
+    def place_of(self, points: Sequence[Point]) -> str:
+        """Returns which of the runs these are, "run 3 of 9" or "runs 4 to 6 of 9", and
+        nothing where there is but one."""
+        places = [self._points.index(point) + 1 for point in points]
+        if len(self._points) == 1:
+            return ""
+        first = f"run {places[0]}"
+        if len(places) > 1:
+            first = f"runs {places[0]} to {places[-1]}"
+        return f"{first} of {len(self._points)}"
+
     def is_asked(self, point: Point) -> bool:
         return self._key(point) in self._asked
 

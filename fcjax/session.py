@@ -16,7 +16,7 @@ from fcjax.backends import Grid
 from fcjax.checkpoints import Checkpoints
 from fcjax.data import Dataset, Partition
 from fcjax.experiment import Experiment
-from fcjax.plan import Call
+from fcjax.plan import Call, Group
 from fcjax.progress import Progress
 from fcjax.scoring import round_off
 
@@ -37,50 +37,66 @@ def execute(experiment: Experiment) -> None:
 
 
 def train(experiment: Experiment) -> None:
-    """Trains and scores the pending runs of the grid, call by call."""
+    """Trains and scores the pending runs of the grid, group by group."""
     args, results = experiment.args, experiment.results
     compile_seconds = listen_to_compiler()
-    num_runs = sum(len(group.points) for group in experiment.groups)
     total = sum(
         len(group.points) * sum(plan.num_rounds(group)) for group in experiment.groups
     )
-    ended = 0
     with Progress(total) as progress:
         for group in experiment.groups:
-            program = engine.Program(group.build, backend=args.backend)
-            model = None
-            for call in plan.calls(group, experiment.pool):
-                compiled = sum(compile_seconds)
-                last = ended + len(call.points)
-                of_grid = f", runs {ended + 1} to {last} of {num_runs}"
-                show = report.shower(progress, of_grid if num_runs > 1 else "")
-                checkpoints = Checkpoints(
-                    results.begin_call(call.points), interval=args.checkpoint_interval
-                )
-                with sinks.open_logs(
-                    args.log,
-                    results.directory,
-                    {results.log_name(point): point for point in call.points},
-                    results.config,
-                    resume=args.resume,
-                ) as logs:
-                    state = program.run(
-                        call.grid,
-                        on_round=recorder(experiment, call, program, show, logs),
-                        checkpoints=checkpoints,
-                    )
-                compiled = round_off(sum(compile_seconds) - compiled)
-                model = model or freeze(call, state)
-                finish(
-                    experiment, call, program, state, model, compile_seconds=compiled
-                )
-                ended = last
+            while group.points:
+                most = group.runs_per_call
+                try:
+                    train_group(experiment, group, progress, compile_seconds)
+                except jax.errors.JaxRuntimeError as error:
+                    if "RESOURCE_EXHAUSTED" not in str(error) or most == 1:
+                        raise
+                    print(f"out of memory with {most} runs a call: now {most // 2}")
+                    group = group._replace(runs_per_call=most // 2)
+                group = plan.keep(group, results.is_pending)
     if args.plot:
         draw.grid_figures(
             results.directory / "figures",
             results.asked(results.rows),
             results.asked(results.history),
             by=results.settings,
+        )
+
+
+def train_group(
+    experiment: Experiment,
+    group: Group,
+    progress: Progress,
+    compile_seconds: Sequence[float],
+) -> None:
+    """Runs a group, call by call."""
+    program, model = engine.Program(group.build, backend=experiment.args.backend), None
+    for call in plan.calls(group, experiment.pool):
+        compiled = sum(compile_seconds)
+        state = run_call(experiment, call, program, progress)
+        compiled = round_off(sum(compile_seconds) - compiled)
+        model = model or freeze(call, state)
+        finish(experiment, call, program, state, model, compile_seconds=compiled)
+
+
+def run_call(
+    experiment: Experiment, call: Call, program: engine.Program, progress: Progress
+) -> Any:
+    """Returns the state [G, ...] in which the runs of a call end."""
+    args, results = experiment.args, experiment.results
+    checkpoints = Checkpoints(
+        results.begin_call(call.points), interval=args.checkpoint_interval
+    )
+    show = report.shower(progress, results.place_of(call.points))
+    runs = {results.log_name(point): point for point in call.points}
+    with sinks.open_logs(
+        args.log, results.directory, runs, results.config, resume=args.resume
+    ) as logs:
+        return program.run(
+            call.grid,
+            on_round=recorder(experiment, call, program, show, logs),
+            checkpoints=checkpoints,
         )
 
 

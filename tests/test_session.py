@@ -1,0 +1,56 @@
+"""Sessions that meet something a test cannot make happen for real."""
+
+import ccfc
+import jax
+import pytest
+import tyro
+
+from fcjax import engine, experiment, session
+
+TINY = [
+    "--limit=120",
+    "--clients=3",
+    "--pretrain-rounds=1",
+    "--cluster-rounds=1",
+    "--local-epochs=1",
+    "--batch-size=20",
+    "--latent-size=8",
+    "--no-plot",
+]
+
+
+def prepare(out, *flags):
+    args = tyro.cli(ccfc.Args, args=[f"--out={out}", *TINY, *flags])
+    return experiment.prepare(args, ccfc.describe)
+
+
+@pytest.fixture
+def small_device(monkeypatch):
+    """A device that takes two runs at a time; returns the sizes of the calls."""
+    run, sizes = engine.Program.run, []
+
+    def limited(program, grid, **options):
+        sizes.append(len(grid.keys))
+        if sizes[-1] > 2:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return run(program, grid, **options)
+
+    monkeypatch.setattr(engine.Program, "run", limited)
+    return sizes
+
+
+def test_calls_that_do_not_fit_are_halved(tmp_path, capsys, small_device):
+    seeds = ["--seed", *map(str, range(5))]
+    session.execute(prepare(tmp_path / "out", *seeds, "--runs-per-call=5"))
+    assert small_device == [5, 2, 2, 1]
+    assert "out of memory with 5 runs a call: now 2" in capsys.readouterr().out
+    assert prepare(tmp_path / "out", *seeds).groups == ()
+
+
+def test_an_error_that_smaller_calls_do_not_mend_is_raised(tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise jax.errors.JaxRuntimeError("INTERNAL: no")
+
+    monkeypatch.setattr(engine.Program, "run", broken)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        session.execute(prepare(tmp_path / "out", "--seed", "0", "1"))
