@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fcjax import engine
+from fcjax import data, engine
 from fcjax.evaluation import tables
 from fcjax.experiment import Experiment, short_name
 from fcjax.plan import Group
@@ -63,6 +63,14 @@ def print_header(experiment: Experiment) -> None:
             sep=", ",
             flush=True,
         )
+
+
+def print_pace(num_runs: int, seconds: float) -> None:
+    """Prints how fast the runs of a session were, and what memory they took."""
+    print(
+        f"{num_runs} runs in {seconds:.1f} s, {3600 * num_runs / seconds:.0f} an hour; "
+        f"at most {data.readable(data.peak_memory())} in use"
+    )
 
 
 def differing(groups: Sequence[Group]) -> list[str]:

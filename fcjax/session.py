@@ -30,8 +30,10 @@ def execute(experiment: Experiment) -> None:
         enable_compilation_cache()
         results.begin()
         report.print_header(experiment)
+        num_runs, start = len(results.pending), time.perf_counter()
         with jax.default_matmul_precision(experiment.args.precision):
             train(experiment)
+        report.print_pace(num_runs, time.perf_counter() - start)
     report.conclude(results, labelled=experiment.dataset.labels is not None)
     print(f"results in {results.directory}")
 

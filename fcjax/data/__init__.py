@@ -2,7 +2,7 @@
 
 from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.files import read
-from fcjax.data.host import HostPool, place, runs_that_fit
+from fcjax.data.host import HostPool, peak_memory, place, readable, runs_that_fit
 from fcjax.data.partition import (
     Partition,
     Pool,
@@ -29,8 +29,10 @@ __all__ = [
     "heterogeneous",
     "load",
     "load_extra",
+    "peak_memory",
     "place",
     "read",
+    "readable",
     "runs_that_fit",
     "stratified_subset",
     "validate",

@@ -1,5 +1,6 @@
 """Where the pool lies: on the device, or in the host's memory, streamed by batches."""
 
+import resource
 from typing import Literal
 
 import jax
@@ -90,6 +91,15 @@ def device_memory() -> int | None:
     """Returns the bytes of the first device's memory; None where it is the host's."""
     stats = jax.local_devices()[0].memory_stats()
     return None if stats is None else stats.get("bytes_limit")
+
+
+def peak_memory() -> int:
+    """Returns the most bytes that were in use on the first device, or in this process
+    where the device is the host."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats is None:
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return stats["peak_bytes_in_use"]
 
 
 def readable(num_bytes: int) -> str:
