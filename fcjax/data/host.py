@@ -1,6 +1,7 @@
 """Where the pool lies: on the device, or in the host's memory, streamed by batches."""
 
 import resource
+import sys
 from typing import Literal
 
 import jax
@@ -98,7 +99,8 @@ def peak_memory() -> int:
     where the device is the host."""
     stats = jax.local_devices()[0].memory_stats()
     if stats is None:
-        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return stats["peak_bytes_in_use"]
 
 
