@@ -94,7 +94,12 @@ def prepare(args: Common, describe: Describe) -> Experiment:
     if len(extra):
         examples = np.concatenate([examples, extra])
     sizes = [plan.state_bytes(group, examples) for group in groups]
-    pool, placed = data.place(examples, max(sizes), where=args.pool)
+    pool, placed = data.place(
+        examples,
+        max(sizes),
+        where=args.pool,
+        devices=jax.local_devices()[: 1 if args.backend == "loop" else None],
+    )
     left = []
     for group, size in zip(groups, sizes, strict=True):
         asked = plan.keep(group, results.is_asked)

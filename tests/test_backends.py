@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from fcjax.backends import Grid, over_runs
-from fcjax.data import HostPool
+from fcjax.data import HostPool, place
 from fcjax.types import Federation
 
 BACKENDS = ("shard_map", "pmap", "loop")
@@ -68,6 +68,10 @@ def key_data(keys):
     return np.asarray(jax.random.key_data(keys))
 
 
+def as_numbers(x):
+    return key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_gives_every_run_its_own_inputs(backend, count):
@@ -95,6 +99,52 @@ def test_a_pool_on_the_host_changes_nothing(backend):
     kept, fetched = step(grid, state), step(streamed, state)
     np.testing.assert_array_equal(fetched[0]["w"], kept[0]["w"])
     np.testing.assert_array_equal(fetched[1]["loss"], kept[1]["loss"])
+
+
+def with_placed_pool(grid):
+    """The pool as an experiment has it: a copy on every device."""
+    examples = np.asarray(grid.federations.pool)
+    pool, _ = place(examples, 0, where="device", devices=jax.local_devices())
+    return grid._replace(federations=grid.federations._replace(pool=pool))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_pool_on_all_devices_changes_nothing(backend):
+    """Also in a second round, whose state lies where the first one left it."""
+    results = []
+    for grid in (grid_of(6), with_placed_pool(grid_of(6))):
+        step = over_runs(advance, backend)
+        state, _ = step(grid, state_of(6))
+        results.append(step(grid, state))
+    jax.tree.map(np.testing.assert_array_equal, *jax.tree.map(as_numbers, results))
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_pool_on_all_devices_is_not_copied(monkeypatch, count):
+    """Whatever the mesh: of a part of the devices, with and without a client axis."""
+    grid, moved = with_placed_pool(grid_of(count)), []
+    device_put = jax.device_put
+
+    def note(tree, *where):
+        tree = device_put(tree, *where)
+        moved.extend(x for x in jax.tree.leaves(tree) if x.dtype == jnp.float16)
+        return tree
+
+    monkeypatch.setattr(jax, "device_put", note)
+    step = over_runs(
+        lambda hyper, key, federation: federation.pool[federation.indices],
+        "shard_map",
+        like=lambda *_: (),
+    )
+    pool, *_ = grid.federations
+    expected = np.asarray(pool)[np.asarray(grid.federations.indices)]
+    np.testing.assert_array_equal(step(grid), expected)
+    assert [x.shape for x in moved] == [(NUM_EXAMPLES, 3)]
+    assert buffers(moved[0]) <= buffers(pool)
+
+
+def buffers(array):
+    return {x.data.unsafe_buffer_pointer() for x in array.addressable_shards}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -2,11 +2,14 @@
 
 import resource
 import sys
+from collections.abc import Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, Shaped
 
 
@@ -53,13 +56,15 @@ def place(
     state_bytes: int,
     *,
     where: Literal["auto", "device", "host"],
+    devices: Sequence[jax.Device],  # pyright: ignore[reportInvalidTypeForm]
 ) -> tuple[Array | HostPool, str]:
-    """Puts the examples on the device if they fit beside the state of one run.
+    """Puts the examples on the devices if they fit beside the state of one run.
 
     Args:
         examples: all of them.
         state_bytes: the size of one run's state.
         where: they shall lie; auto decides by the estimate.
+        devices: that train on them, one or more; each of them gets a copy.
 
     Returns:
         The pool, and one line on the estimate and the choice.
@@ -75,7 +80,13 @@ def place(
         f"{STATES_IN_FORCE} x {readable(state_bytes)}, of {has}; "
         f"the examples lie on the {where}"
     )
-    return HostPool(examples) if where == "host" else jnp.asarray(examples), line
+    if where == "host":
+        return HostPool(examples), line
+    if len(devices) == 1:
+        return jax.device_put(examples, devices[0]), line
+    # A pool on one of several devices would be copied to the others at every call.
+    everywhere = NamedSharding(Mesh(devices, "device"), P())
+    return jax.device_put(examples, everywhere), line
 
 
 def runs_that_fit(pool: Array | HostPool, state_bytes: int) -> int:

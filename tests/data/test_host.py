@@ -12,6 +12,7 @@ from fcjax.data import host
 from fcjax.data.host import HostPool, place, readable, runs_that_fit
 
 EXAMPLES = np.arange(2 * 3 * 20, dtype=np.uint8).reshape(20, 3, 2)
+DEVICES = jax.local_devices()[:1]
 ROWS = np.array([[3, 1, 1], [19, 0, 7]])
 
 
@@ -91,20 +92,32 @@ def test_the_program_is_compiled_once_a_pool():
 )
 def test_the_estimate_decides(monkeypatch, limit, state_bytes, streams):
     monkeypatch.setattr(host, "device_memory", lambda: limit)
-    pool, _ = place(EXAMPLES, state_bytes, where="auto")
+    pool, _ = place(EXAMPLES, state_bytes, where="auto", devices=DEVICES)
     assert isinstance(pool, HostPool) == streams
     np.testing.assert_array_equal(pool[:], EXAMPLES)
 
 
 def test_a_flag_wins_over_the_estimate(monkeypatch):
     monkeypatch.setattr(host, "device_memory", lambda: 149)
-    pool, line = place(EXAMPLES, 2048, where="device")
+    pool, line = place(EXAMPLES, 2048, where="device", devices=DEVICES)
     assert not isinstance(pool, HostPool)
     assert line == (
         "memory: examples 120 B, state of a run 3 x 2.0 KiB, of 149 B; "
         "the examples lie on the device"
     )
-    assert isinstance(place(EXAMPLES, 0, where="host")[0], HostPool)
+    pool, _ = place(EXAMPLES, 0, where="host", devices=DEVICES)
+    assert isinstance(pool, HostPool)
+
+
+@pytest.mark.parametrize("count", {1, jax.local_device_count()})
+def test_every_device_gets_all_examples(count):
+    devices = jax.local_devices()[:count]
+    pool, _ = place(EXAMPLES, 0, where="device", devices=devices)
+    assert isinstance(pool, jax.Array)
+    assert pool.nbytes == EXAMPLES.nbytes
+    assert {shard.device for shard in pool.addressable_shards} == set(devices)
+    for shard in pool.addressable_shards:
+        np.testing.assert_array_equal(shard.data, EXAMPLES)
 
 
 @pytest.mark.parametrize(
@@ -133,5 +146,5 @@ def test_readable(num_bytes, text):
 def test_runs_that_fit_by_hand(monkeypatch, limit, state_bytes, streams, runs):
     monkeypatch.setattr(host, "device_memory", lambda: limit)
     where = "host" if streams else "device"
-    pool, _ = place(EXAMPLES, state_bytes, where=where)
+    pool, _ = place(EXAMPLES, state_bytes, where=where, devices=DEVICES)
     assert runs_that_fit(pool, state_bytes) == runs
