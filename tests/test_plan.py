@@ -1,0 +1,281 @@
+"""Which runs a grid has, which of them share a program, and which a call."""
+
+import jax
+import numpy as np
+import pytest
+
+from fcjax import plan
+from fcjax.data import Dataset, Partition
+from fcjax.flags import Common
+from fcjax.plan import Group, Method
+
+LABELS = np.array([0] * 6 + [1] * 2 + [2] * 3)
+NAMES = ["p", "clients", "clusters", "batch_size", "rate", "failure_rate", "seed"]
+
+
+def dataset(labels=LABELS):
+    examples = np.arange(2.0 * len(LABELS), dtype=np.float32).reshape(-1, 2)
+    return Dataset("by hand", examples, labels)
+
+
+def never(settings):
+    raise AssertionError("nothing is built to make a plan")
+
+
+def describe(args, dataset, num_clients, num_clusters, **settings):
+    chosen = {"batch_size": (4, 8), "rate": (0.1, 0.2), "rounds": 3, **settings}
+    return Method("by hand", chosen, never, "global", {})
+
+
+def groups(labels=LABELS, *, settings=None, num_extra=0, **flags):
+    def method(*args):
+        return describe(*args, **(settings or {}))
+
+    flags = {"clients": (2,), "clusters": (3,), **flags}
+    return plan.groups(Common(**flags), dataset(labels), num_extra, method)
+
+
+def calls(group, runs_per_call):
+    pool = jax.numpy.asarray(dataset().examples)
+    return list(plan.calls(group._replace(runs_per_call=runs_per_call), pool))
+
+
+def plain_group(num_runs):
+    """Runs that differ in their seed alone, of one client each."""
+    partition = Partition((np.arange(3),), np.arange(0))
+    return Group(
+        describe(None, None, 1, 2, batch_size=4),
+        num_clients=1,
+        num_clusters=2,
+        points=tuple({"rate": 0.5, "seed": seed} for seed in range(num_runs)),
+        partitions=(partition,) * num_runs,
+        present=(np.ones((1, 1), bool),) * num_runs,
+        num_slots=3,
+        num_left_out=0,
+    )
+
+
+def seeds(found):
+    return [[point["seed"] for point in call.points] for call in found]
+
+
+# --- calls
+
+
+@pytest.mark.parametrize(
+    ("num_runs", "most", "expected"),
+    [
+        (15, 4, 3),  # 5 equal calls, not 4 + 4 + 4 + 3
+        (10, 4, 2),  # 5 equal calls, fewer than twice the 3 that are needed
+        (7, 3, 3),  # 7 calls of 1 are too many: 3 + 2 + 2
+        (9, 4, 3),
+        (5, 2, 1),
+        (8, 4, 4),
+        (8, 1, 1),
+        (1, 1, 1),
+        (1, 9, 1),
+        (6, 6, 6),
+        (6, 100, 6),
+    ],
+)
+def test_a_call_is_as_wide_as_fits_or_a_near_divisor(num_runs, most, expected):
+    assert plan.width(num_runs, most) == expected
+
+
+def test_the_width_bounds_memory_and_at_most_doubles_the_calls():
+    for num_runs in range(1, 80):
+        for most in range(1, 80):
+            width = plan.width(num_runs, most)
+            assert 1 <= width <= most
+            assert -(-num_runs // width) < 2 * -(-num_runs // most)
+
+
+def test_a_killed_grid_finds_the_calls_that_are_left():
+    """A session keeps the width of the whole grid and divides the runs that are left:
+    were its calls others, their checkpoint would not be found."""
+    for num_runs in range(1, 20):
+        group = plain_group(num_runs)
+        for width in {plan.width(num_runs, most) for most in range(1, num_runs + 1)}:
+            whole = seeds(calls(group, width))
+            assert max(map(len, whole)) == len(whole[0]) == width
+            assert [seed for call in whole for seed in call] == list(range(num_runs))
+            for ended in range(1, len(whole)):
+                first = whole[ended][0]
+                left = plan.keep(group, lambda point, n=first: point["seed"] >= n)
+                assert seeds(calls(left, width)) == whole[ended:]
+
+
+def test_the_calls_of_a_group_have_the_same_shapes():
+    """The largest client has 5 rows at p = 0, 9 at p = 1; 1 or no row is left out."""
+    group, _ = groups(p=(0.0, 1.0), seed=(3, 5))
+    found = calls(group, 4)
+    assert [{point["p"] for point in call.points} for call in found] == [{0}, {1}]
+    for call in found:
+        federations, left_out = call.grid.federations, call.left_out
+        assert federations.indices.shape == federations.mask.shape == (4, 2, 9)
+        assert left_out.indices.shape == left_out.mask.shape == (4, 1, 1)
+    sizes = [np.asarray(call.grid.federations.mask).sum(-1) for call in found]
+    np.testing.assert_array_equal(sizes[0], [[5, 5]] * 4)
+    np.testing.assert_array_equal(sizes[1], [[9, 2]] * 4)
+    held = [np.asarray(call.left_out.mask).sum(-1) for call in found]
+    np.testing.assert_array_equal(held, [[[1]] * 4, [[0]] * 4])
+
+
+def test_floats_and_seeds_of_a_call_are_arrays():
+    group, _ = groups(p=(0.0,), seed=(3, 5))
+    (call,) = calls(group, 4)
+    assert list(call.grid.hyper) == ["rate"]
+    np.testing.assert_array_equal(
+        call.grid.hyper["rate"], np.float32([0.1, 0.1, 0.2, 0.2])
+    )
+    expected = [jax.random.key_data(jax.random.key(s)) for s in (3, 5, 3, 5)]
+    np.testing.assert_array_equal(jax.random.key_data(call.grid.keys), expected)
+
+
+def test_rows_that_nobody_holds_are_left_to_methods_with_a_common_model():
+    group, _ = groups(p=(0.0,))
+    alone = group._replace(method=group.method._replace(scope="client-mean"))
+    assert calls(group, 2)[0].left_out is not None
+    assert calls(alone, 2)[0].left_out is None
+
+
+# --- groups
+
+
+def test_whole_numbers_have_a_group_each():
+    found = groups(clients=(2, 3), clusters=(2, 3), p=(0.0, 1.0), seed=(0, 1))
+    fixed = [
+        (group.num_clients, group.num_clusters, group.method.settings["batch_size"])
+        for group in found
+    ]
+    assert fixed == [(m, k, b) for m in (2, 3) for k in (2, 3) for b in (4, 8)]
+    for group, (clients, clusters, batch_size) in zip(found, fixed, strict=True):
+        assert group.method.settings["rate"] == (0.1, 0.2)
+        assert group.method.settings["rounds"] == 3
+        assert list(group.points) == [
+            dict(zip(NAMES, values, strict=True))
+            for values in [
+                (p, clients, clusters, batch_size, rate, 0.0, seed)
+                for p in (0.0, 1.0)
+                for rate in (0.1, 0.2)
+                for seed in (0, 1)
+            ]
+        ]
+        assert all(list(point) == NAMES for point in group.points)
+
+
+def test_alpha_takes_the_place_of_p():
+    group, _ = groups(alpha=(0.1, 1.0))
+    assert all(list(point) == ["alpha", *NAMES[1:]] for point in group.points)
+    assert [point["alpha"] for point in group.points] == [0.1, 0.1, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("clients", "p", "num_slots", "num_left_out"),
+    [
+        # 2 clients get 5 each, 1 is left; or classes 0 and 2 (6 + 3), and class 1 (2).
+        (2, (0.0,), 5, 1),
+        (2, (1.0,), 9, 0),
+        (2, (0.0, 1.0), 9, 1),
+        # 3 clients get 3 each, 2 are left; or one class each: 6, 2 and 3.
+        (3, (0.0,), 3, 2),
+        (3, (1.0,), 6, 0),
+        (3, (1.0, 0.0), 6, 2),
+    ],
+)
+def test_a_group_is_padded_to_its_largest_client(clients, p, num_slots, num_left_out):
+    for group in groups(clients=(clients,), p=p):
+        assert (group.num_slots, group.num_left_out) == (num_slots, num_left_out)
+
+
+def test_extra_rows_are_dealt_evenly_behind_the_others():
+    group, _ = groups(p=(0.0,), num_extra=3)
+    assert group.num_slots == 5 + 2
+    first, second = group.partitions[0].clients
+    assert sorted([*first[5:], *second[5:]]) == [11, 12, 13]
+
+
+def test_runs_that_are_dealt_alike_share_a_partition():
+    found = groups(clusters=(2, 3), p=(0.0, 1.0), seed=(0, 1))
+    by_rule = {}
+    for group in found:
+        for point, partition in zip(group.points, group.partitions, strict=True):
+            by_rule.setdefault((point["p"], point["seed"]), set()).add(id(partition))
+    assert len(by_rule) == 4
+    assert all(len(same) == 1 for same in by_rule.values())
+    assert len(set.union(*by_rule.values())) == 4
+
+
+def test_a_partition_seed_stands_for_all_seeds():
+    group, _ = groups(p=(0.0,), seed=(0, 1), partition_seed=7, failure_rate=(0.5,))
+    assert len(set(map(id, group.partitions))) == 1
+    assert {tuple(present[0]) for present in group.present} in (
+        {(True, False)},
+        {(False, True)},
+    )
+    other, _ = groups(p=(0.0,), seed=(7,), failure_rate=(0.5,))
+    for one, same in zip(
+        group.partitions[0].clients, other.partitions[0].clients, strict=True
+    ):
+        np.testing.assert_array_equal(one, same)
+    np.testing.assert_array_equal(group.present[0], other.present[0])
+
+
+def test_keep_leaves_runs_with_what_is_theirs():
+    group, _ = groups(p=(0.0, 1.0), seed=(0, 1))
+    kept = plan.keep(group, lambda x: x["p"] == 1 and x["seed"] == 0)
+    # p, then rate, then seed: the runs 4 to 7 are at p = 1.
+    assert kept.points == (group.points[4], group.points[6])
+    assert kept.partitions == (group.partitions[4], group.partitions[6])
+    assert all(
+        one is group.present[i] for one, i in zip(kept.present, (4, 6), strict=True)
+    )
+    # The largest client and what is left out are those of the whole grid still.
+    assert plan.keep(group, lambda x: x["p"] == 0).num_slots == 9
+    assert kept.num_left_out == 1
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("flag", "values"),
+    [
+        ("clients", (2, 2)),
+        ("clusters", (3, 2, 3)),
+        ("p", (0.5, 0.5)),
+        ("alpha", (1.0, 1.0)),
+        ("failure-rate", (0.0, 0.0)),
+        ("seed", (1, 1)),
+        ("seed", ()),
+    ],
+)
+def test_values_that_come_twice_are_refused(flag, values):
+    message = f"--{flag} takes one or more different values, got "
+    with pytest.raises(ValueError, match=message):
+        groups(**{flag.replace("-", "_"): values})
+
+
+@pytest.mark.parametrize("swept", [{"batch_size": (4, 4)}, {"rate": (0.1, 0.1)}])
+def test_settings_that_come_twice_are_refused(swept):
+    (name,) = swept
+    message = f"--{name.replace('_', '-')} takes one or more different values"
+    with pytest.raises(ValueError, match=message):
+        groups(settings=swept)
+
+
+@pytest.mark.parametrize("flags", [{"p": (0.0, 0.5)}, {"alpha": (1.0,)}])
+def test_without_labels_there_is_nothing_to_deal_by(flags):
+    with pytest.raises(ValueError, match="--p must be 0 where the data has no labels"):
+        groups(None, **flags)
+
+
+def test_data_without_labels_is_dealt_at_random():
+    group, _ = groups(None)
+    assert {point["p"] for point in group.points} == {0.0}
+    first, second = group.partitions[0].clients
+    rows = sorted([*first, *second, *group.partitions[0].left_out])
+    assert rows == list(range(11))
+    assert (len(first), len(second)) == (5, 5)
+    with pytest.raises(ValueError, match="--clusters is required"):
+        groups(None, clusters=())
