@@ -40,10 +40,10 @@ def small_device(monkeypatch):
 
 
 def test_calls_that_do_not_fit_are_halved(tmp_path, capsys, small_device):
-    seeds = ["--seed", *map(str, range(5))]
-    session.execute(prepare(tmp_path / "out", *seeds, "--runs-per-call=5"))
-    assert small_device == [5, 2, 2, 1]
-    assert "out of memory with 5 runs a call: now 2" in capsys.readouterr().out
+    seeds = ["--seed", *map(str, range(4))]
+    session.execute(prepare(tmp_path / "out", *seeds, "--runs-per-call=4"))
+    assert small_device == [4, 2, 2]
+    assert "out of memory with 4 runs a call: now 2" in capsys.readouterr().out
     assert prepare(tmp_path / "out", *seeds).groups == ()
 
 
