@@ -1,6 +1,7 @@
 """What every method promises, whatever it does. No method gets an `if`."""
 
 import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,8 @@ import pytest
 
 from fcjax import engine
 from fcjax.backends import Grid, over_runs
-from fcjax.checkpoints import Checkpoints
-from fcjax.types import Federation
+from fcjax.checkpoints import Checkpoints, Position
+from fcjax.types import FederatedClustering, Federation, PyTree, Stage
 from tests.methods import METHODS, NUM_CLUSTERS
 
 SIZES = (7, 11, 4, 8)  # the true examples of four clients; no batch of one
@@ -48,19 +49,6 @@ def grid(weights=(0.1, 0.7), seeds=(0,), **options) -> Grid:
     return Grid(jnp.array(weights), keys, Federation(one.pool, *runs))
 
 
-def train(method, grid, *, num_rounds=None, **options):
-    """Runs a method; with `num_rounds`, so many rounds of each stage."""
-
-    def build(weight):
-        built = method(weight)
-        if num_rounds is None:
-            return built
-        stages = tuple(s._replace(num_rounds=num_rounds) for s in built.stages)
-        return built._replace(stages=stages)
-
-    return engine.run(build, grid, **options)
-
-
 def assert_same(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
@@ -69,82 +57,122 @@ def assert_close(a, b, atol=1e-5):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b)
 
 
-def first_round(method, grid, **options):
+class Rounded(NamedTuple):
+    position: Position
+    metrics: dict[str, np.ndarray]
+    num_calls: int
+
+
+class Trained(NamedTuple):
+    """One program of a method, with the grid that it has trained first."""
+
+    program: engine.Program
+    calls: list[None]
+    """Grows whenever the method is built: whatever is traced builds it."""
+    state: PyTree
+    rounds: tuple[Rounded, ...]
+
+
+@pytest.fixture(scope="module")
+def trained(method, tmp_path_factory):
+    calls, rounds = [], []
+
+    def build(weight):
+        calls.append(None)
+        return method(weight)
+
+    def on_round(round):
+        rounds.append(Rounded(round.position, round.metrics, len(calls)))
+
+    program = engine.Program(build)
+    checkpoints = Checkpoints(tmp_path_factory.mktemp("trained"))
+    state = program.run(grid(), on_round=on_round, checkpoints=checkpoints)
+    return Trained(program, calls, jax.device_get(state), tuple(rounds))
+
+
+@pytest.fixture(scope="module")
+def looping(method):
+    """What trains one run after another, each as if it were alone."""
+    return engine.Program(method, backend="loop")
+
+
+class Stopped(Exception):
+    pass
+
+
+def first_round(program, grid):
     """The state after one round of the first stage."""
     states = []
 
     def on_round(round):
         states.append(jax.device_get(round.state))
-        raise StopIteration
+        raise Stopped
 
-    with pytest.raises(StopIteration):
-        train(method, grid, on_round=on_round, **options)
+    with pytest.raises(Stopped):
+        program.run(grid, on_round=on_round)
     return states[0]
 
 
-def test_every_example_gets_a_cluster_and_an_embedding(method):
-    one = jax.tree.map(lambda x: x[0], train(method, grid()))
-    built = method(0.1)
-    clusters = np.asarray(jax.jit(built.assign)(one, federation()))
-    assert clusters.shape == (len(SIZES), max(SIZES))
+def test_every_example_gets_a_cluster_and_an_embedding(trained):
+    clusters = np.asarray(trained.program.assign(grid(), trained.state))
+    assert clusters.shape == (2, len(SIZES), max(SIZES))
     assert clusters.min() >= 0
     assert clusters.max() < NUM_CLUSTERS
-    z = np.asarray(jax.jit(built.embed)(one, federation()))
-    assert z.shape[:2] == clusters.shape
+    z = np.asarray(trained.program.embed(grid(), trained.state))
+    assert z.shape[:3] == clusters.shape
     assert np.isfinite(z).all()
 
 
-def test_rounds_report_metrics_of_every_run(method):
-    rounds = []
-    train(method, grid(), on_round=rounds.append)
+def test_rounds_report_metrics_of_every_run(method, trained):
     stages = method(0.1).stages
-    assert len(rounds) == sum(stage.num_rounds for stage in stages)
-    for round in rounds:
-        assert {"loss", "participants"} <= set(round.metrics)
-        for value in round.metrics.values():
+    assert len(trained.rounds) == sum(stage.num_rounds for stage in stages)
+    for _, metrics, _ in trained.rounds:
+        assert {"loss", "participants"} <= set(metrics)
+        for value in metrics.values():
             assert value.shape[0] == 2
             assert np.isfinite(value).all()
 
 
-def test_a_further_round_value_or_seed_traces_nothing(method):
-    calls = []
+def test_a_further_round_traces_nothing(trained):
+    for stage in (0, 1):
+        calls = [r.num_calls for r in trained.rounds if r.position.stage == stage]
+        assert len(calls) > 1
+        assert set(calls) == {calls[0]}
 
-    def counted(weight):
-        calls.append(1)
-        return method(weight)
 
-    train(counted, grid(), num_rounds=1)
+def test_a_second_grid_through_one_program_traces_nothing(method, trained, tmp_path):
+    program, calls, first, _ = trained
+    for ask in (program.assign, program.embed):
+        ask(grid(), first)
     few = len(calls)
-    calls.clear()
-    train(counted, grid((0.5, 0.9), seeds=(1, 2)), num_rounds=4)
+    other = grid((0.5, 0.9), seeds=(1, 2))
+    state = program.run(other, checkpoints=Checkpoints(tmp_path))
+    clusters, z = program.assign(other, state), program.embed(other, state)
     assert len(calls) == few
-
-
-def test_a_second_grid_through_one_program_traces_nothing(method, tmp_path):
-    calls = []
-
-    def counted(weight):
-        calls.append(1)
-        return method(weight)
-
-    def whole(grid, folder):
-        state = program.run(grid, checkpoints=Checkpoints(tmp_path / folder))
-        return state, program.assign(grid, state), program.embed(grid, state)
-
-    program = engine.Program(counted)
-    whole(grid(), "one")
-    few = len(calls)
-    state, clusters, z = whole(grid((0.5, 0.9), seeds=(1, 2)), "two")
-    assert len(calls) == few
-    assert_same(state, train(method, grid((0.5, 0.9), seeds=(1, 2))))
     assert clusters.shape == z.shape[:3] == (2, len(SIZES), max(SIZES))
 
+    leaves = zip(jax.tree.leaves(state), jax.tree.leaves(first), strict=True)
+    assert any(not np.array_equal(a, b) for a, b in leaves)
+    fresh = engine.Program(method)
+    assert_same(state, fresh.run(other))
+    assert_same(first, fresh.run(grid()))
 
-def test_a_scalar_can_be_swept(method):
+
+def test_a_run_depends_on_its_key(trained):
+    other = first_round(trained.program, grid(seeds=(1,)))
+    leaves = zip(
+        jax.tree.leaves(first_round(trained.program, grid())),
+        jax.tree.leaves(other),
+        strict=True,
+    )
+    assert any(not np.array_equal(a, b) for a, b in leaves)
+
+
+def test_a_scalar_can_be_swept(trained, looping):
     weights = (0.0, 2.0)
-    swept = first_round(method, grid(weights))
+    swept = first_round(trained.program, grid(weights))
     for run, weight in enumerate(weights):
-        alone = first_round(method, grid((weight,)))
+        alone = first_round(looping, grid((weight,)))
         assert_close(
             jax.tree.map(lambda x, run=run: x[run], swept),
             jax.tree.map(lambda x: x[0], alone),
@@ -153,20 +181,12 @@ def test_a_scalar_can_be_swept(method):
     assert not np.allclose(params[0], params[1])
 
 
-def test_backends_agree(method):
-    looped = first_round(method, grid(), backend="loop")
-    assert_close(first_round(method, grid()), looped, atol=1e-5)
+def test_backends_agree(trained, looping):
+    looped = first_round(looping, grid())
+    assert_close(first_round(trained.program, grid()), looped, atol=1e-5)
 
 
-def test_runs_are_deterministic_in_their_key(method):
-    state = train(method, grid())
-    assert_same(state, train(method, grid()))
-    other = train(method, grid(seeds=(1,)))
-    leaves = zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True)
-    assert any(not np.array_equal(a, b) for a, b in leaves)
-
-
-def test_what_an_absent_client_holds_changes_nothing(method):
+def test_what_an_absent_client_holds_changes_nothing(trained):
     def others(state):
         # Where a state keeps a part for each client, that of client 1 is its own.
         def part(x):
@@ -174,69 +194,58 @@ def test_what_an_absent_client_holds_changes_nothing(method):
 
         return jax.tree.map(part, jax.device_get(state))
 
-    whole = train(method, grid(absent=(1,)))
-    spoilt = train(method, grid(absent=(1,), spoil=(1,)))
+    whole = trained.program.run(grid(absent=(1,)))
+    spoilt = trained.program.run(grid(absent=(1,), spoil=(1,)))
     assert_same(others(whole), others(spoilt))
-    present = train(method, grid())
     leaves = zip(
-        jax.tree.leaves(others(present)), jax.tree.leaves(others(whole)), strict=True
+        jax.tree.leaves(others(trained.state)),
+        jax.tree.leaves(others(whole)),
+        strict=True,
     )
     assert all(np.isfinite(a).all() and np.isfinite(b).all() for a, b in leaves)
 
 
-def test_padding_changes_nothing(method):
-    assert_close(first_round(method, grid()), first_round(method, grid(padding=3)))
+def test_padding_changes_nothing(trained):
+    padded = first_round(trained.program, grid(padding=3))
+    assert_close(first_round(trained.program, grid()), padded)
 
 
-def test_a_resumed_run_ends_with_the_same_bits(method, tmp_path):
-    whole = train(method, grid())
-
-    class Killed(Exception):
-        pass
-
+def test_a_resumed_run_ends_with_the_same_bits(trained, tmp_path):
     def kill(round):
         if round.position == (1, 2):
-            raise Killed
+            raise Stopped
 
-    with pytest.raises(Killed):
-        train(
-            method,
-            grid(),
-            on_round=kill,
-            checkpoints=Checkpoints(tmp_path, interval=0.0),
-        )
+    def checkpoints():
+        return Checkpoints(tmp_path, interval=0.0)
+
+    with pytest.raises(Stopped):
+        trained.program.run(grid(), on_round=kill, checkpoints=checkpoints())
     rounds = []
-    resumed = train(
-        method,
+    resumed = trained.program.run(
         grid(),
         on_round=lambda round: rounds.append(round.position),
-        checkpoints=Checkpoints(tmp_path, interval=0.0),
+        checkpoints=checkpoints(),
     )
     assert rounds == [(1, 2)]
-    assert_same(whole, resumed)
+    assert_same(trained.state, resumed)
 
 
 def test_rows_outside_the_federation_get_a_cluster_of_a_global_model():
-    method = METHODS["ccfc"]
-    assign = jax.jit(method(0.1).assign)
-    one = jax.tree.map(lambda x: x[0], train(method, grid()))
+    program, runs = engine.Program(METHODS["ccfc"]), grid()
+    state = program.run(runs)
     everyone = federation()
+    mask = np.asarray(everyone.mask)
+    expected = np.asarray(program.assign(runs, state))[:, mask]
     rows = everyone.indices[everyone.mask][None]
     as_one = everyone._replace(indices=rows, mask=jnp.ones(rows.shape, bool))
-    expected = np.asarray(assign(one, everyone))[np.asarray(everyone.mask)]
-    np.testing.assert_array_equal(assign(one, as_one)[0], expected)
-    program = engine.Program(method)
-    trained = grid()
-    state = program.run(trained)
     left_out = Federation(*jax.tree.map(lambda x: jnp.stack([x] * 2), as_one))
     left_out = left_out._replace(pool=as_one.pool)
-    found = program.assign(trained._replace(federations=left_out), state)
-    np.testing.assert_array_equal(found[0, 0], expected)
+    found = program.assign(runs._replace(federations=left_out), state)
+    np.testing.assert_array_equal(found[:, 0], expected)
 
 
 def test_a_run_that_is_done_stands_still_while_others_go_on():
     """Counters that stop at 2, 5 and 3: the stage ends when all have."""
-    from fcjax.types import FederatedClustering, Stage
 
     def build(limit):
         return FederatedClustering(
