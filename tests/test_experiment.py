@@ -192,7 +192,8 @@ def test_a_run_leaves_what_it_promises(tmp_path):
 
 def test_standalone_clients_are_scored_one_by_one(tmp_path):
     out, data = tmp_path / "alone", vectors(tmp_path)
-    execute(out, *VECTORS, f"--dataset={data}", "--standalone", "--no-plot", "--p=0")
+    flags = [*VECTORS, "--pretrain-rounds=0", "--standalone", "--no-plot", "--p=0"]
+    execute(out, f"--dataset={data}", *flags)
     (row,) = rows(out / "results.csv")
     assert row["scope"] == "client-mean"
     labels = np.load(data)["y"]

@@ -65,8 +65,8 @@ def free_port():
 def test_two_processes_and_collect_leave_the_results_of_one(tmp_path):
     """Four runs: two calls of two in one process, one call of two in each of two."""
     data = vectors(tmp_path)
-    flags = [f"--dataset={data}", *VECTORS, "--no-plot", "--runs-per-call=2"]
-    flags += ["--p", "0", "1", "--seed", "0", "1"]
+    flags = [f"--dataset={data}", *VECTORS, "--pretrain-rounds=0", "--no-plot"]
+    flags += ["--p", "0", "1", "--seed", "0", "1", "--runs-per-call=2"]
     execute(tmp_path / "one", *flags)
 
     out = tmp_path / "two"
