@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -28,14 +28,20 @@ from tests.test_contract import assert_same, grid
 eight_devices = pytest.mark.skipif(
     jax.device_count() != 8, reason="run with eight devices by the last test"
 )
-SIZES = {"divide": (7, 11, 4, 8), "do not divide": (7, 11, 4, 8, 6)}
+SIZES = (7, 11, 4, 8, 6)  # of two runs: two clients a device, and one alone
 
 
 class Stopped(Exception):
     pass
 
 
-def after_a_round(build, grid, backend):
+@cache
+def program(name, backend):
+    method = {**METHODS, "own-init": partial(build_ccfc, own_init=True)}[name]
+    return engine.Program(method, backend=backend)
+
+
+def after_a_round(program, grid):
     """The state, metrics and assignments after one round of the first stage."""
     rounds = []
 
@@ -44,7 +50,6 @@ def after_a_round(build, grid, backend):
         rounds.append(jax.device_get((round.state, round.metrics, clusters)))
         raise Stopped
 
-    program = engine.Program(build, backend=backend)
     with pytest.raises(Stopped):
         program.run(grid, on_round=on_round)
     return rounds[0]
@@ -59,14 +64,11 @@ def assert_agree(one, other):
 
 
 @eight_devices
-@pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("name", [*METHODS, "own-init"])
-def test_a_method_spread_over_devices_agrees_with_the_loop(name, sizes):
-    """Two runs: of four clients one a device, of five two a device and one alone."""
-    method = {**METHODS, "own-init": partial(build_ccfc, own_init=True)}[name]
-    runs = grid(sizes=SIZES[sizes], absent=(1,), spoil=(1,))
-    looped = after_a_round(method, runs, "loop")
-    assert_agree(after_a_round(method, runs, "shard_map"), looped)
+def test_a_method_spread_over_devices_agrees_with_the_loop(name):
+    runs = grid(sizes=SIZES, absent=(1,), spoil=(1,))
+    looped = after_a_round(program(name, "loop"), runs)
+    assert_agree(after_a_round(program(name, "shard_map"), runs), looped)
 
 
 def numbered_clients(num_runs, num_clients, *, on_host=False):
@@ -197,19 +199,18 @@ def test_other_clients_than_those_of_the_state_are_not_spread(num_others):
 
 @eight_devices
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path):
-    runs = grid(sizes=SIZES["do not divide"])
-    program = engine.Program(METHODS["standalone"])
-    whole = program.run(runs)
+    runs, standalone = grid(sizes=SIZES), program("standalone", "shard_map")
+    whole = standalone.run(runs)
 
     def stop(round):
         if round.position == (1, 2):
             raise Stopped
 
     with pytest.raises(Stopped):
-        program.run(
+        standalone.run(
             runs, on_round=stop, checkpoints=Checkpoints(tmp_path, interval=0.0)
         )
-    assert_same(program.run(runs, checkpoints=Checkpoints(tmp_path)), whole)
+    assert_same(standalone.run(runs, checkpoints=Checkpoints(tmp_path)), whole)
 
 
 @eight_devices
@@ -225,10 +226,10 @@ def test_an_array_that_counts_clients_otherwise_is_refused():
 # --- the convolutional network
 
 
-def build_conv(optimizer, weight):
+def build_conv(weight):
     return ccfc(
         models.simsiam(models.conv_encoder()),
-        optimizer,
+        optax.sgd(0.05, momentum=0.9),
         lambda key, x: x + 0.05 * jax.random.normal(key, x.shape),
         num_clusters=2,
         pretrain_rounds=1,
@@ -238,7 +239,12 @@ def build_conv(optimizer, weight):
     )
 
 
-MOMENTUM = partial(build_conv, optax.sgd(0.05, momentum=0.9))
+def start_conv(weight, key, federation):
+    return (build_conv(weight).init(key, federation),)
+
+
+def advance_conv(weight, key, federation, state):
+    return build_conv(weight).stages[0].round(key, state, federation)
 
 
 def images(num_runs):
@@ -256,46 +262,52 @@ def images(num_runs):
     )
 
 
-@eight_devices
-@pytest.mark.parametrize("backend", ["shard_map", "pmap"])
-def test_convolutions_agree_with_the_loop(backend, looped_convolutions):
-    assert_agree(after_a_round(MOMENTUM, images(2), backend), looped_convolutions)
+@pytest.fixture(scope="module")
+def started():
+    """Two runs, with their states before the round."""
+    (state,) = over_runs(start_conv, "loop")(images(2))
+    return images(2), state
 
 
 @pytest.fixture(scope="module")
-def looped_convolutions():
-    return after_a_round(MOMENTUM, images(2), "loop")
+def looped(started):
+    return over_runs(advance_conv, "loop")(*started)
 
 
-def compiled_round(num_runs):
-    """The text of what is compiled for a round."""
+@pytest.fixture(scope="module")
+def compiled(started):
+    step = over_runs(advance_conv, "shard_map", like=start_conv)
+    return jax.jit(step).lower(*started).compile()
 
-    def start(weight, key, federation):
-        return (MOMENTUM(weight).init(key, federation),)
 
-    def advance(weight, key, federation, state):
-        return MOMENTUM(weight).stages[0].round(key, state, federation)
+@eight_devices
+def test_convolutions_spread_over_devices_agree_with_the_loop(
+    started, compiled, looped
+):
+    assert_agree(compiled(*started), looped)
 
-    runs = images(num_runs)
-    step = over_runs(advance, "shard_map", like=start)
-    init = over_runs(lambda *run: start(*run)[0], "shard_map", like=lambda *_: ())
-    state = jax.eval_shape(init, runs)
-    return jax.jit(step).lower(runs, state).compile().as_text()
+
+@eight_devices
+def test_convolutions_in_pmap_agree_with_the_loop(started, looped):
+    assert_agree(over_runs(advance_conv, "pmap")(*started), looped)
 
 
 def collectives(compiled):
     names = "all-gather|all-to-all|collective-permute|reduce-scatter|all-reduce"
-    return re.findall(rf"= .*? ({names})(?:-start)?\(", compiled)
+    return re.findall(rf"= .*? ({names})(?:-start)?\(", compiled.as_text())
+
+
+@eight_devices
+def test_a_round_of_two_runs_takes_one_sum_over_devices(compiled):
+    assert collectives(compiled) == ["all-reduce"]
 
 
 @eight_devices
 def test_a_round_of_eight_runs_does_not_communicate():
-    assert collectives(compiled_round(8)) == []
-
-
-@eight_devices
-def test_a_round_of_two_runs_takes_one_sum_over_devices():
-    assert collectives(compiled_round(2)) == ["all-reduce"]
+    runs = images(8)
+    step = over_runs(advance_conv, "shard_map", like=start_conv)
+    (state,) = jax.eval_shape(over_runs(start_conv, "loop"), runs)
+    assert collectives(jax.jit(step).lower(runs, state).compile()) == []
 
 
 def test_all_of_this_with_eight_devices():
