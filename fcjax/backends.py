@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -110,7 +112,7 @@ def _shard_map(batched, function, like, **options):
             (P(), (P("run"), P("run"), of_clients), of_state),
             of_results,
         )
-        return partial(_padded_clients, program, num_shards, axes)
+        return _padded_clients(program, num_shards, axes, runs)
 
     def call(pool, runs, state):
         leaves, structure = jax.tree.flatten((pool, runs, state))
@@ -127,12 +129,18 @@ def _pmap(batched, **options):
 
     # Results of an earlier call lie on devices: pmap does not move them by itself.
     def deal(tree):
-        tree = jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), tree)
-        return jax.device_put(tree, NamedSharding(mesh, P("run")))
+        return jax.device_put(split(tree), NamedSharding(mesh, P("run")))
+
+    @jax.jit
+    def split(tree):
+        return jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), tree)
+
+    @jax.jit
+    def join(tree):
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
     def call(pool, runs, state):
-        results = mapped(pool, deal(runs), deal(state))
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), results)
+        return join(mapped(pool, deal(runs), deal(state)))
 
     return partial(_padded, call, mesh.size)
 
@@ -140,12 +148,19 @@ def _pmap(batched, **options):
 def _loop(batched, **options):
     compiled = jax.jit(batched, **options)
 
-    def call(pool, runs, state):
-        results = []
-        for i in range(_count(runs)):
-            one = partial(jax.tree.map, lambda x, i=i: x[i : i + 1])
-            results.append(compiled(pool, one(runs), one(state)))
+    # Compiled as a whole: an array at a time, the many small programs take longer to
+    # compile than they save.
+    @jax.jit
+    def one(tree, i):
+        return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, i, 1), tree)
+
+    @jax.jit
+    def join(results):
         return jax.tree.map(lambda *xs: jnp.concatenate(xs), *results)
+
+    def call(pool, runs, state):
+        count = _count(runs)
+        return join([compiled(pool, one(runs, i), one(state, i)) for i in range(count)])
 
     return call
 
@@ -210,25 +225,38 @@ def _has_other_clients(axes, state, runs):
     return any(jax.tree.leaves(found))
 
 
-def _padded_clients(call, num_shards, axes, pool, runs, state):
+def _padded_clients(call, num_shards, axes, runs):
     """Repeats the last client, absent, until every device has as many as the others."""
-    hyper, keys, federations = runs
-    count = federations.indices.shape[1]
+    count = runs[2].indices.shape[1]
     missing = -count % num_shards
     if not missing:
-        return call(pool, runs, state)
-    rows = jnp.minimum(jnp.arange(count + missing), count - 1)
-    federations = jax.tree.map(
-        lambda axis, x: jnp.take(x, rows, axis), CLIENT_AXES, federations
-    )
-    present = federations.present.at[..., count:].set(False)
-    runs = (hyper, keys, federations._replace(present=present))
+        return call
+    rows = np.minimum(np.arange(count + missing), count - 1)
     of_state, of_results = axes
-    state = jax.tree.map(lambda axis, x: x[:, rows] if axis else x, of_state, state)
-    results = call(pool, runs, state)
-    return jax.tree.map(
-        lambda axis, x: x[:, :count] if axis else x, of_results, results
-    )
+
+    @jax.jit
+    def pad(federations):
+        federations = jax.tree.map(
+            lambda axis, x: jnp.take(x, rows, axis), CLIENT_AXES, federations
+        )
+        present = federations.present.at[..., count:].set(False)
+        return federations._replace(present=present)
+
+    @jax.jit
+    def pad_state(state):
+        return jax.tree.map(lambda axis, x: x[:, rows] if axis else x, of_state, state)
+
+    @jax.jit
+    def cut(results):
+        return jax.tree.map(
+            lambda axis, x: x[:, :count] if axis else x, of_results, results
+        )
+
+    def padded(pool, runs, state):
+        hyper, keys, federations = runs
+        return cut(call(pool, (hyper, keys, pad(federations)), pad_state(state)))
+
+    return padded
 
 
 def _padded(call, multiple, pool, runs, state):
@@ -237,10 +265,15 @@ def _padded(call, multiple, pool, runs, state):
     missing = -count % multiple
     if not missing:
         return call(pool, runs, state)
-    rows = jnp.minimum(jnp.arange(count + missing), count - 1)
-    more = partial(jax.tree.map, lambda x: x[rows])
-    results = call(pool, more(runs), more(state))
-    return jax.tree.map(lambda x: x[:count], results)
+    runs, state = (_resized(tree, count + missing) for tree in (runs, state))
+    return _resized(call(pool, runs, state), count)
+
+
+@partial(jax.jit, static_argnames="count")
+def _resized(tree, count):
+    """The first runs, the last one repeated where there are fewer."""
+    rows = jnp.arange(count)
+    return jax.tree.map(lambda x: x[jnp.minimum(rows, len(x) - 1)], tree)
 
 
 def _count(runs):

@@ -22,12 +22,13 @@ from fcjax.backends import Grid, over_runs
 from fcjax.checkpoints import Checkpoints
 from fcjax.data import HostPool
 from fcjax.types import Federation
-from tests.methods import METHODS, build_ccfc
+from tests.methods import METHODS
 from tests.test_contract import assert_same, grid
 
 eight_devices = pytest.mark.skipif(
     jax.device_count() != 8, reason="run with eight devices by the last test"
 )
+SPREAD = {**METHODS, "scfc": partial(METHODS["scfc"], own_init=True)}
 SIZES = (7, 11, 4, 8, 6)  # of two runs: two clients a device, and one alone
 
 
@@ -37,8 +38,7 @@ class Stopped(Exception):
 
 @cache
 def program(name, backend):
-    method = {**METHODS, "own-init": partial(build_ccfc, own_init=True)}[name]
-    return engine.Program(method, backend=backend)
+    return engine.Program(SPREAD[name], backend=backend)
 
 
 def after_a_round(program, grid):
@@ -64,7 +64,7 @@ def assert_agree(one, other):
 
 
 @eight_devices
-@pytest.mark.parametrize("name", [*METHODS, "own-init"])
+@pytest.mark.parametrize("name", SPREAD)
 def test_a_method_spread_over_devices_agrees_with_the_loop(name):
     runs = grid(sizes=SIZES, absent=(1,), spoil=(1,))
     looped = after_a_round(program(name, "loop"), runs)
@@ -315,7 +315,9 @@ def test_all_of_this_with_eight_devices():
     if flag in os.environ.get("XLA_FLAGS", ""):
         assert jax.device_count() == 8
         return
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
+    # Without the checks of types, which the contract's tests make of the same methods.
+    options = ["-q", "-o", "addopts=", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, __file__]
     run = subprocess.run(
         command,
         cwd=Path(__file__).parents[1],
