@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,12 @@ class Finished:
 
     def assignments(self, point: Point) -> tuple[np.ndarray, np.ndarray]:
         """Returns the client [P] and the cluster [P] of every example in a run."""
+        same = [np.isclose(self._arrays[name], point[name]) for name in self.names]
+        run = int(np.flatnonzero(np.all(same, axis=0))[0])
+        return self._arrays["client"][run], self._arrays["cluster"][run]
+
+    @cached_property
+    def _arrays(self) -> dict[str, np.ndarray]:
+        # Unpacked once: a file of the archive is all runs.
         with np.load(self.directory / "assignments.npz") as file:
-            same = [np.isclose(file[name], point[name]) for name in self.names]
-            run = int(np.flatnonzero(np.all(same, axis=0))[0])
-            return file["client"][run], file["cluster"][run]
+            return dict(file)

@@ -54,6 +54,12 @@ class Group(NamedTuple):
     """Rows that the examples without a client are padded to."""
     runs_per_call: int = 1
 
+    @property
+    def traced(self) -> dict[str, tuple[float, ...]]:
+        """What is swept inside the program, and its values."""
+        settings = self.method.settings
+        return {k: v for k, v in settings.items() if isinstance(v, tuple)}
+
     def build(self, hyper: Mapping[str, Any]) -> FederatedClustering:
         """Makes the method from the traced hyper-parameters of a run."""
         return self.method.build({**self.method.settings, **hyper})
@@ -85,7 +91,8 @@ def groups(
         ValueError: one line that names the flag and what it accepts.
     """
     check_values("clients", args.clients)
-    check_values("clusters", args.clusters or (2,))
+    if args.clusters:
+        check_values("clusters", args.clusters)
     deal = dealer(args, dataset, num_extra)
     found = []
     for num_clients, num_clusters in itertools.product(
@@ -236,8 +243,7 @@ def calls(group: Group, pool: data.Pool) -> Iterator[Call]:
         partitions = tuple(group.partitions[i] for i in rows)
         hyper = {
             name: jnp.array([point[name] for point in points], jnp.float32)
-            for name, value in group.method.settings.items()
-            if isinstance(value, tuple)
+            for name in group.traced
         }
         keys = jax.vmap(jax.random.key)(jnp.array([point["seed"] for point in points]))
         federations = data.federate(
@@ -273,11 +279,7 @@ def state_bytes(group: Group, examples: np.ndarray) -> int:
         present=jax.ShapeDtypeStruct(group.present[0].shape, bool),  # pyright: ignore[reportArgumentType]
         local_clusters=jax.ShapeDtypeStruct(shape[:1], jnp.int32),  # pyright: ignore[reportArgumentType]
     )
-    hyper = {
-        name: jax.ShapeDtypeStruct((), jnp.float32)
-        for name, value in group.method.settings.items()
-        if isinstance(value, tuple)
-    }
+    hyper = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in group.traced}
 
     def init(hyper, federation):
         return group.build(hyper).init(jax.random.key(0), federation)
@@ -287,5 +289,5 @@ def state_bytes(group: Group, examples: np.ndarray) -> int:
 
 def num_rounds(group: Group) -> list[int]:
     """Returns the rounds of each stage; fewer where it ends early."""
-    traced = {k: v[0] for k, v in group.method.settings.items() if isinstance(v, tuple)}
-    return [stage.num_rounds for stage in group.build(traced).stages]
+    method = group.build({name: values[0] for name, values in group.traced.items()})
+    return [stage.num_rounds for stage in method.stages]

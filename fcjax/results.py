@@ -160,8 +160,11 @@ class Results:
                 os.fsync(file.fileno())
 
     def add_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds rounds of finished runs that another folder held."""
-        self.history += map(dict, rows)
+        """Adds rounds of finished runs that another folder held; what a session or a
+        merge wrote of them here before it was killed gives way."""
+        runs = {self._key(row) for row in rows}
+        kept = [row for row in self.history if self._key(row) not in runs]
+        self.history = [*kept, *map(dict, rows)]
         _replace(self.directory / "history.csv", _csv(self.history))
 
     @property

@@ -121,13 +121,13 @@ def recorder(
         evaluated = round.is_last or number % args.evaluate_every == 0
         clusters = clusters_of(program, call, round.state) if evaluated else None
         now = time.perf_counter()
+        metrics = {
+            name: server.total_bytes(x) if name.startswith(("up_", "down_")) else x
+            for name, x in round.metrics.items()
+        }
         rows = []
         for run, point in enumerate(call.points):
-            values = {}
-            for name, value in round.metrics.items():
-                if name.startswith(("up_", "down_")):
-                    value = server.total_bytes(value)
-                values[name] = value[run].item()
+            values = {name: each[run].item() for name, each in metrics.items()}
             cluster = None if clusters is None else clusters[run]
             values |= scoring.score_round(cluster, experiment.dataset, call, run)
             values["seconds"] = round_off((now - clock) / len(call.points))

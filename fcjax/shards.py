@@ -106,9 +106,6 @@ def merge(folders: Sequence[Path], out: Path) -> Results:
 
 def take(results: Results, source: Finished, points: Sequence[dict[str, float]]):
     """Copies runs of another folder, in the order in which a session writes them."""
-    # Rounds that a session or a merge wrote here before it was killed.
-    stopped = source.of_runs(results.history, points)
-    results.history = [row for row in results.history if row not in stopped]
     results.add_rounds(source.of_runs(source.history, points))
     held = [source.assignments(point) for point in points]
     results.add_assignments(points, *map(np.stack, zip(*held, strict=True)))
