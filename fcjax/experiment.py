@@ -7,7 +7,7 @@ is here.
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,12 +35,15 @@ class Experiment(NamedTuple):
 
 
 Args = TypeVar("Args", bound=Common)
+Task = tuple[Common, Describe]
+"""Flags, and how to describe their method."""
 
 
 def main(
     flags: type[Args], describe: Callable[[Args, data.Dataset, int, int], Method]
 ) -> None:
-    """Runs a script: reads its flags, checks them, runs the grid, prints the table.
+    """Runs a script of one method: reads its flags, checks them, runs the grid, prints
+    the table.
 
     Args:
         flags: the script's dataclass of flags.
@@ -48,21 +51,38 @@ def main(
             method.
     """
     args = tyro.cli(flags)
+    run(lambda: [(hosts.join(args), describe)])
+
+
+def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:
+    """Checks all experiments, then runs one after another.
+
+    Ends the process with one line where a flag is wrong, before anything is compiled
+    or written, and where a run is too large for the device.
+
+    Args:
+        tasks: makes them; it may raise ValueError with one line that names a flag.
+
+    Returns:
+        What each of them left on disk.
+    """
     name = Path(sys.argv[0]).name
     try:
-        experiment = prepare(hosts.join(args), describe)
+        experiments = [prepare(*task) for task in tasks()]
     except ValueError as error:
         sys.exit(f"{name}: error: {error}")
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
     from fcjax.session import execute
 
     try:
-        execute(experiment)
+        for experiment in experiments:
+            execute(experiment)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         message = str(error).partition("\n")[0]
         sys.exit(f"{name}: error: one run alone is too large for the device: {message}")
+    return [experiment.results for experiment in experiments]
 
 
 def prepare(args: Common, describe: Describe) -> Experiment:
