@@ -1,5 +1,14 @@
 """Clustering of arrays: jittable, masked, weighted; needs neither Flax nor optax."""
 
+from fcjax.cluster.fuzzy import FuzzyResult, fuzzy_cmeans, fuzzy_lloyd
 from fcjax.cluster.kmeans import KMeansResult, assign_nearest, kmeans, lloyd
 
-__all__ = ["KMeansResult", "assign_nearest", "kmeans", "lloyd"]
+__all__ = [
+    "FuzzyResult",
+    "KMeansResult",
+    "assign_nearest",
+    "fuzzy_cmeans",
+    "fuzzy_lloyd",
+    "kmeans",
+    "lloyd",
+]

@@ -1,0 +1,212 @@
+"""Fuzzy c-means for masked, weighted arrays, under jit and vmap.
+
+References:
+    Bezdek, Pattern recognition with fuzzy objective function algorithms, 1981.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fcjax.cluster.distances import (
+    clear,
+    origin,
+    relative_distances,
+    row_weights,
+    squared_distances,
+)
+from fcjax.cluster.seeding import plus_plus
+from fcjax.types import PRNGKey, Scalar
+
+
+class FuzzyResult(NamedTuple):
+    """Centroids, and how much of every example belongs to each."""
+
+    centroids: Float[Array, "K D"]
+    memberships: Float[Array, "N K"]
+    """In [0, 1]; each row sums to 1, masked rows included."""
+    assignments: Int[Array, "N"]
+    """int32, the cluster of the largest membership, which is the nearest."""
+    objective: Float[Array, ""]
+    """The weighted sum of u^m d^2 over rows and clusters; masked rows count nothing."""
+
+
+def fuzzy_cmeans(
+    key: PRNGKey,
+    x: Float[Array, "N D"],
+    num_clusters: int,
+    *,
+    fuzzifier: Scalar = 1.1,
+    mask: Bool[Array, "N"] | None = None,
+    weights: Float[Array, "N"] | None = None,
+    num_init: int = 10,
+    num_iters: int = 300,
+    tolerance: Scalar = 1e-4,
+) -> FuzzyResult:
+    """Clusters rows by fuzzy c-means: the best of several seedings by k-means++.
+
+    Rows that are masked or of weight 0 count nothing, as in `kmeans`. Objectives within
+    1e-5 of the least, relatively, are a tie that the first seeding wins.
+
+    Args:
+        key: the key of all draws.
+        x: the rows to cluster; computed in float32.
+        num_clusters: number K of clusters, at most N.
+        fuzzifier: m > 1; near 1 is k-means. In many dimensions 2 draws all centroids
+            to the mean, so the default is that of the federated papers.
+        mask: False at rows to leave out; all rows count by default.
+        weights: non-negative weight of each row, 1 by default.
+        num_init: number of seedings.
+        num_iters: upper bound of the iterations.
+        tolerance: they stop once no membership changes by more.
+
+    Returns:
+        The result of the best seeding.
+
+    Raises:
+        ValueError: if num_clusters is below 1 or above N.
+    """
+    num_rows = x.shape[0]
+    if not 1 <= num_clusters <= num_rows:
+        raise ValueError(
+            f"num_clusters must be between 1 and the {num_rows} rows, "
+            f"got {num_clusters}"
+        )
+    weights = row_weights(x, mask, weights)
+    stop = (num_iters, tolerance)
+    return _best_of(key, x, weights, fuzzifier, stop, num_clusters, num_init)
+
+
+def fuzzy_lloyd(
+    x: Float[Array, "N D"],
+    centroids: Float[Array, "K D"],
+    *,
+    fuzzifier: Scalar = 1.1,
+    mask: Bool[Array, "N"] | None = None,
+    weights: Float[Array, "N"] | None = None,
+    num_iters: int = 300,
+    tolerance: Scalar = 1e-4,
+) -> FuzzyResult:
+    """Improves centroids by turns with their memberships, as Lloyd's iteration does.
+
+    Args:
+        x: the rows to cluster; computed in float32.
+        centroids: where to start.
+        fuzzifier: see `fuzzy_cmeans`, as all that follow.
+        mask: False at rows to leave out.
+        weights: of each row.
+        num_iters: upper bound of the iterations; each moves the centroids once.
+        tolerance: of the memberships.
+
+    Returns:
+        The improved centroids, and what they make of the rows.
+    """
+    weights = row_weights(x, mask, weights)
+    return _improve(x, weights, fuzzifier, (num_iters, tolerance), centroids)
+
+
+def memberships(
+    squared_distances: Float[Array, "K N"], fuzzifier: Scalar
+) -> Float[Array, "K N"]:
+    """Returns how much of each row belongs to each cluster, d^(-2 / (m - 1)) in shares.
+
+    A row at a centroid belongs to it alone, or in equal parts to those that coincide.
+    """
+    # By logarithms: at m = 1.1 these are tenth powers, which leave float32.
+    nearest = jnp.finfo(jnp.float32).tiny
+    closeness = -jnp.log(jnp.maximum(squared_distances, nearest))
+    return jax.nn.softmax(closeness / (fuzzifier - 1), axis=0)
+
+
+@partial(jax.jit, static_argnames=("num_clusters", "num_init"))
+def _best_of(
+    key: PRNGKey,
+    x: Float[Array, "N D"],
+    weights: Float[Array, "N"],
+    fuzzifier: Scalar,
+    stop: tuple,
+    num_clusters: int,
+    num_init: int,
+) -> FuzzyResult:
+    x = x.astype(jnp.float32)
+    offset = origin(x, weights)
+    rows = clear(x - offset, weights)
+
+    def restart(key):
+        seeds = rows[plus_plus(key, rows, weights, num_clusters)]
+        centroids = _descend(rows, weights, fuzzifier, stop, seeds)
+        return centroids, _objective(rows, weights, fuzzifier, centroids)
+
+    centroids, objective = jax.vmap(restart)(jax.random.split(key, num_init))
+    best = jnp.argmax(objective <= objective.min() * (1 + 1e-5))
+    return _result(x, weights, fuzzifier, offset, centroids[best])
+
+
+@jax.jit
+def _improve(
+    x: Float[Array, "N D"],
+    weights: Float[Array, "N"],
+    fuzzifier: Scalar,
+    stop: tuple,
+    centroids: Float[Array, "K D"],
+) -> FuzzyResult:
+    x = x.astype(jnp.float32)
+    offset = origin(x, weights)
+    rows = clear(x - offset, weights)
+    start = centroids.astype(jnp.float32) - offset
+    improved = _descend(rows, weights, fuzzifier, stop, start)
+    return _result(x, weights, fuzzifier, offset, improved)
+
+
+def _descend(
+    x: Float[Array, "N D"],
+    weights: Float[Array, "N"],
+    fuzzifier: Scalar,
+    stop: tuple,
+    centroids: Float[Array, "K D"],
+) -> Float[Array, "K D"]:
+    num_iters, tolerance = stop
+    norms = jnp.sum(x**2, axis=-1)[None]
+
+    def belongs(centroids):
+        distances = jnp.maximum(relative_distances(x, centroids) + norms, 0)
+        return memberships(distances, fuzzifier)
+
+    def improve(carry):
+        iteration, centroids, shares, _ = carry
+        parts = weights[None] * shares**fuzzifier
+        mass = parts.sum(axis=1)[:, None]
+        sums = jnp.matmul(parts, x, precision=jax.lax.Precision.HIGHEST)
+        # A cluster that no row belongs to stays where it is.
+        centroids = jnp.where(mass > 0, sums / jnp.where(mass > 0, mass, 1), centroids)
+        after = belongs(centroids)
+        change = jnp.max(jnp.where(weights[None] > 0, jnp.abs(after - shares), 0))
+        return iteration + 1, centroids, after, change
+
+    def unfinished(carry):
+        iteration, _, _, change = carry
+        return (change > tolerance) & (iteration < num_iters)
+
+    start = (0, centroids, belongs(centroids), jnp.array(jnp.inf))
+    return jax.lax.while_loop(unfinished, improve, start)[1]
+
+
+def _objective(x, weights, fuzzifier, centroids) -> Float[Array, ""]:
+    distances = squared_distances(x, centroids)
+    shares = memberships(distances, fuzzifier) ** fuzzifier
+    return jnp.sum(weights[None] * shares * distances)
+
+
+def _result(x, weights, fuzzifier, offset, centroids) -> FuzzyResult:
+    """Of centroids that are relative to the offset; the rows are not."""
+    shares = memberships(squared_distances(x - offset, centroids), fuzzifier)
+    objective = _objective(clear(x - offset, weights), weights, fuzzifier, centroids)
+    return FuzzyResult(
+        centroids + offset,
+        shares.T,
+        jnp.argmax(shares, axis=0).astype(jnp.int32),
+        objective,
+    )
