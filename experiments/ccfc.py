@@ -73,6 +73,9 @@ REFERENCE = {
     "latent_size": 256,
     "learning_rate": 1e-3,
     "model_weight": 1e-3,
+    "sample_contrastive": False,
+    "standalone": False,
+    "own_init": False,
 }
 DIGITS = {  # found on digits itself: BENCHMARKS.md says what was tried
     "cluster_rounds": 10,

@@ -92,12 +92,12 @@ class Common:
 
 
 def choose(defaults: Mapping[str, Any], args: Common) -> dict[str, Any]:
-    """Returns the method's settings: its own flags, and defaults where not given.
+    """Returns the settings of a method: the flags that were given, else its defaults.
 
     Args:
-        defaults: by flag; what a flag left at None, or at () where it may be swept,
-            stands for.
-        args: the script's flags; the common ones are left out.
+        defaults: by flag, for every flag that the method has; what one left at None, or
+            at () where it may be swept, stands for.
+        args: the script's flags; others than those are left out.
 
     Returns:
         By flag, its value; a tuple of the values where it may be swept.
@@ -105,21 +105,18 @@ def choose(defaults: Mapping[str, Any], args: Common) -> dict[str, Any]:
     Raises:
         ValueError: a number is negative, infinite, or zero where it counts something.
     """
-    common = {field.name for field in dataclasses.fields(Common)}
     settings = {}
-    for field in dataclasses.fields(args):
-        if field.name in common:
-            continue
-        value = getattr(args, field.name)
+    for name, default in defaults.items():
+        value = getattr(args, name)
         if value is None:
-            value = defaults[field.name]
+            value = default
         elif value == ():
-            value = (defaults[field.name],)
-        flag = "--" + field.name.replace("_", "-")
+            value = (default,)
+        flag = "--" + name.replace("_", "-")
         for number in value if isinstance(value, tuple) else ():
-            low = int(isinstance(number, int) and not field.name.endswith("_rounds"))
+            low = int(isinstance(number, int) and not name.endswith("_rounds"))
             if not low <= number < float("inf"):
                 finite = "finite and " if isinstance(number, float) else ""
                 raise ValueError(f"{flag} must be {finite}at least {low}, got {number}")
-        settings[field.name] = value
+        settings[name] = value
     return settings

@@ -1,6 +1,7 @@
 """What a session prints: what is in force, how far it is, and the table at the end."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -36,6 +37,19 @@ def summarize(
     values = ("nmi", "acc", "kappa") if labelled else INTERNAL_SCORES
     paper = tables.paper_scores(rows, by=by, values=values)
     return tables.summarize(rows, by=by, values=values, paper=paper)
+
+
+def conclude_all(results: Sequence[Results], *, folder: Path | None) -> None:
+    """Prints one table of several experiments, and writes it into the folder above
+    their own, if there is one."""
+    settings = dict.fromkeys(name for one in results for name in one.settings)
+    rows = [row for one in results for row in one.asked(one.rows)]
+    # What one method sweeps, another may not have.
+    rows = [{**dict.fromkeys(settings, ""), **row} for row in rows]
+    summary = summarize(rows, list(settings), labelled=rows[0]["nmi"] != "")
+    tables.show(summary)
+    if folder is not None:
+        tables.write(summary, folder)
 
 
 def print_header(experiment: Experiment) -> None:

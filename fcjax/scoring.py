@@ -139,6 +139,7 @@ def status(history: Sequence[Mapping[str, Any]], *, num_clusters: int) -> str:
     last = {
         name: float(history[-1][name])
         for name in ("occupied_clusters", "largest_share", "embedding_spread")
+        if name in history[-1]  # the inputs of a clustering have no spread to lose
     }
     return evaluation.status(last, num_clusters=num_clusters)
 

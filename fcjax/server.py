@@ -84,6 +84,14 @@ def participants(
     return federation.present[jnp.minimum(num_rounds, last)]
 
 
+def pooled(federation: Federation, present: Bool[Array, "M"]) -> Bool[Array, "P"]:
+    """Returns which rows of the pool the clients that are present hold together: what a
+    server has that is given all data."""
+    own = federation.mask & present[:, None]
+    _, (rows, own) = receive((), present.astype(float), (federation.indices, own))
+    return jnp.zeros(federation.pool.shape[0], bool).at[rows].max(own)
+
+
 def traffic(
     present: Bool[Array, "M"], *, up: dict[str, PyTree], down: dict[str, PyTree]
 ) -> dict[str, Int[Array, "2"]]:

@@ -1,17 +1,40 @@
-"""Augmentation of feature vectors on the device, one at a time.
+"""Feature vectors on the device: examples as rows, and augmentation of one at a time.
 
-Every function takes one vector [F] with values in [0, 1] and returns one of the same
-shape and range; the caller vmaps over vectors and their keys.
+Every function of a key takes one vector [F] with values in [0, 1] and returns one of
+the same shape and range; the caller vmaps over vectors and their keys.
 """
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float32, Shaped
 
-from fcjax.data.augment import Number
-from fcjax.types import PRNGKey
+from fcjax import losses
+from fcjax.data.augment import Number, to_float
+from fcjax.types import Federation, PRNGKey
 
 Vector = Float[Array, " F"]
+
+
+def as_rows(
+    examples: Shaped[Array, "N *F"], *, unit_length: bool
+) -> Float32[Array, "N D"]:
+    """Examples as flat rows, pixels in [0, 1].
+
+    Args:
+      examples: images or vectors, uint8 or floating.
+      unit_length: scale each row to L2 norm 1, as the code of SDA-FC does; the k-means
+        figures of the CCFC and SDA-FDC papers follow from that and not from raw pixels.
+    """
+    rows = to_float(examples).reshape(examples.shape[0], -1)
+    return losses.normalize(rows) if unit_length else rows
+
+
+def client_rows(
+    federation: Federation, *, unit_length: bool
+) -> Float32[Array, "M N D"]:
+    """The examples of every client by `as_rows`."""
+    examples = federation.pool[federation.indices]
+    return jax.vmap(lambda own: as_rows(own, unit_length=unit_length))(examples)
 
 
 def jitter(key: PRNGKey, x: Vector, *, scale: Number) -> Vector:

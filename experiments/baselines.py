@@ -1,0 +1,134 @@
+"""k-means and fuzzy c-means, central and federated: what deep methods are measured by.
+
+python experiments/baselines.py --methods km fcm k-fed ffcm --p 0 0.25 0.5 0.75 1
+python experiments/baselines.py --methods k-fed --local-clusters 3 --clients 20
+python experiments/baselines.py --methods ffcm --fuzzifier 1.05 1.1 2 --no-unit-length
+"""
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from fcjax import experiment, hosts, report
+from fcjax.algorithms.central import central_fuzzy_cmeans, central_kmeans
+from fcjax.algorithms.exact import exact_cmeans
+from fcjax.algorithms.ffcm import ffcm
+from fcjax.algorithms.kfed import kfed
+from fcjax.flags import Common, choose, shown
+
+Name = Literal["km", "fcm", "k-fed", "ffcm", "ffcm-kmeans", "exact-km", "exact-fcm"]
+CENTRAL = ("km", "fcm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Args(Common):
+    """Clustering of the examples as they are, without a network.
+
+    km, fcm: all data in one place. k-fed: one round of k-means at the clients and of
+    their centroids at the server. ffcm, ffcm-kmeans: rounds of fuzzy c-means at the
+    clients; the server averages their centroids, or clusters them. exact-km, exact-fcm:
+    a round is one iteration of the central method, of which clients send sums.
+    """
+
+    methods: tuple[Name, ...] = ("km", "fcm", "k-fed", "ffcm")
+    """Which methods to run, each into a results folder of its own."""
+    unit_length: bool = True
+    """Scale every example to L2 norm 1, as the papers' figures imply."""
+    num_init: Annotated[
+        tuple[int, ...], shown("km 10, fcm 1, as the papers' code")
+    ] = ()
+    """Seedings of a central method; the best by its objective counts."""
+    fuzzifier: Annotated[tuple[float, ...], shown("1.1")] = ()
+    """m of fuzzy c-means, above 1."""
+    local_clusters: Annotated[tuple[int, ...], shown("as many as --clusters")] = ()
+    """How many clusters each client of k-fed finds (k')."""
+    inherit: bool = True
+    """k-fed: clusters of clients are assigned whole; else each example by itself."""
+    num_rounds: Annotated[tuple[int, ...], shown("ffcm 20, exact 100")] = ()
+    """Most rounds of communication."""
+    local_iters: Annotated[tuple[int, ...], shown("30")] = ()
+    """Most iterations of a client of ffcm in a round."""
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "km": {"num_init": 10},
+    "fcm": {"num_init": 1, "fuzzifier": 1.1},
+    "k-fed": {"local_clusters": None, "inherit": True},
+    "ffcm": {"num_rounds": 20, "local_iters": 30, "fuzzifier": 1.1},
+    "ffcm-kmeans": {"num_rounds": 20, "local_iters": 30, "fuzzifier": 1.1},
+    "exact-km": {"num_rounds": 100},
+    "exact-fcm": {"num_rounds": 100, "fuzzifier": 1.1},
+}
+SMOKE = {"num_init": 1, "num_rounds": 3}
+
+
+def build_of(name: str, values, num_clusters: int):
+    """Returns the method of this name from the settings of one run."""
+    shared = {"num_clusters": num_clusters, "unit_length": values["unit_length"]}
+    own = {k: v for k, v in values.items() if k in DEFAULTS[name]}
+    if name == "km":
+        return central_kmeans(**shared, **own)
+    if name == "fcm":
+        return central_fuzzy_cmeans(**shared, **own)
+    if name == "k-fed":
+        return kfed(**shared, **own)
+    if name.startswith("ffcm"):
+        aggregation = "kmeans" if name == "ffcm-kmeans" else "mean"
+        return ffcm(**shared, **own, aggregation=aggregation)
+    return exact_cmeans(**shared, **own)
+
+
+def describe(
+    args: Args, dataset, num_clients: int, num_clusters: int
+) -> experiment.Method:
+    """Describes the first of the methods that are asked for."""
+    name = args.methods[0]
+    defaults = DEFAULTS[name] | {"unit_length": True}
+    if name == "k-fed":
+        defaults["local_clusters"] = num_clusters
+    if args.preset == "smoke":
+        defaults |= {k: v for k, v in SMOKE.items() if k in defaults}
+    settings = choose(defaults, args)
+    for value in settings.get("fuzzifier", ()):
+        if value <= 1:
+            raise ValueError(f"--fuzzifier must be above 1, got {value}")
+    for value in settings.get("local_clusters", ()):
+        if value > num_clusters:
+            raise ValueError(
+                f"--local-clusters must be at most --clusters {num_clusters}, "
+                f"got {value}"
+            )
+    return experiment.Method(
+        name=name,
+        settings=settings,
+        build=lambda values: build_of(name, values, num_clusters),
+        scope="global",
+        paper={},
+    )
+
+
+def split(args: Args) -> list[experiment.Task]:
+    """Returns an experiment for each method."""
+    if len(set(args.methods)) != len(args.methods) or not args.methods:
+        raise ValueError(f"--methods takes different methods, got {args.methods}")
+    return [(only(args, name), describe) for name in args.methods]
+
+
+def only(args: Args, name: Name) -> Args:
+    """Returns the flags of one method. A central one sees all data however it is dealt,
+    unless clients fail: it runs at the first --p alone."""
+    out = args.out and args.out / name
+    if name in CENTRAL and not any(args.failure_rate):
+        args = dataclasses.replace(args, p=args.p[:1], alpha=args.alpha[:1])
+    return dataclasses.replace(args, methods=(name,), out=out)
+
+
+def main() -> None:
+    args = tyro.cli(Args)
+    results = experiment.run(lambda: split(hosts.join(args)))
+    report.conclude_all(results, folder=args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Federated c-means whose result is the central one: clients send sums and counts.
+
+A Federated Fuzzy c-Means Clustering Algorithm
+    José Luis Corcuera Bárcena, Francesco Marcelloni, Alessandro Renda, Alessio Bechini,
+    Pietro Ducange. 2021. CEUR Workshop Proceedings 3074.
+    Authors' code: https://github.com/Unipisa/FederatedClustering
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fcjax import clients, server
+from fcjax.cluster import assign_nearest
+from fcjax.cluster.distances import clear, squared_distances
+from fcjax.cluster.fuzzy import memberships
+from fcjax.cluster.seeding import plus_plus
+from fcjax.data.vectors import as_rows, client_rows
+from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, Stage
+
+
+class ExactState(NamedTuple):
+    centroids: Float[Array, "K D"]
+    moved: Float[Array, ""]  # Frobenius norm of their last step
+    num_rounds: Int[Array, ""]
+
+
+def exact_cmeans(
+    *,
+    num_clusters: int,
+    fuzzifier: Scalar | None = None,
+    num_rounds: int = 100,
+    tolerance: Scalar = 1e-4,
+    unit_length: bool = True,
+    client_axis: clients.ClientAxis | None = None,
+) -> FederatedClustering:
+    """Builds exact federated c-means: a round is one iteration of the central method.
+
+    What it reaches is what a federation could at best, at the price of many rounds. It
+    starts from rows of k-means++ over all data, which no real server could draw.
+
+    Args:
+        num_clusters: K.
+        fuzzifier: m > 1; None is k-means.
+        num_rounds: bound of the rounds; the stage ends once the centroids stand still.
+        tolerance: of their step.
+        unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
+        client_axis: how clients run, see `clients.for_each`.
+
+    Returns:
+        The method, one stage. Its metrics are the `loss` (the objective an example of
+        the centroids that the round began with), `participants`, `moved` and the
+        traffic.
+    """
+
+    def init(key: PRNGKey, federation: Federation) -> ExactState:
+        pool = federation.pool
+        present = server.participants(federation, jnp.int32(0))
+        held = server.pooled(federation, present).astype(float)
+        x = as_rows(pool[jnp.arange(pool.shape[0])], unit_length=unit_length)
+        x = clear(x, held)
+        centroids = x[plus_plus(key, x, held, num_clusters)]
+        return ExactState(centroids, jnp.array(jnp.inf), jnp.int32(0))
+
+    def client_round(centroids, x, mask):
+        x = clear(x, mask.astype(float))
+        distances = squared_distances(x, centroids)
+        if fuzzifier is None:
+            nearest = distances.argmin(axis=0)
+            parts = (nearest == jnp.arange(num_clusters)[:, None]).astype(float)
+        else:
+            parts = memberships(distances, fuzzifier) ** fuzzifier
+        parts = jnp.where(mask, parts, 0)
+        sums = jnp.matmul(parts, x, precision=jax.lax.Precision.HIGHEST)
+        return sums, parts.sum(axis=1), jnp.sum(parts * distances) / mask.sum()
+
+    def round(key: PRNGKey, state: ExactState, federation: Federation):
+        del key
+        present = server.participants(federation, state.num_rounds)
+        sums, masses, losses = clients.for_each(
+            lambda x, mask: client_round(state.centroids, x, mask),
+            client_rows(federation, unit_length=unit_length),
+            federation.mask,
+            axis=client_axis,
+        )
+        # Means over the clients that answered: what they are divided by cancels.
+        (sums, masses), (losses, answered) = server.receive(
+            (sums, masses), present.astype(float), (losses, present)
+        )
+        occupied = masses[:, None] > 0
+        means = sums / jnp.where(occupied, masses[:, None], 1)
+        centroids = jnp.where(occupied, means, state.centroids)
+        moved = jnp.linalg.norm(centroids - state.centroids)
+        message = {"sums": sums, "masses": masses}
+        metrics = {
+            "loss": jnp.mean(losses, where=answered),
+            "participants": answered.sum(),
+            "moved": moved,
+            **server.traffic(answered, up=message, down={"centroids": centroids}),
+        }
+        return ExactState(centroids, moved, state.num_rounds + 1), metrics
+
+    def embed(state: ExactState, federation: Federation):
+        del state
+        return client_rows(federation, unit_length=unit_length)
+
+    def assign(state: ExactState, federation: Federation):
+        x = client_rows(federation, unit_length=unit_length)
+        return jax.vmap(assign_nearest, in_axes=(0, None))(x, state.centroids)
+
+    stage = Stage(
+        "cluster",
+        lambda key, state, federation: state,
+        round,
+        num_rounds,
+        lambda state: state.moved < tolerance,
+    )
+    return FederatedClustering(init, (stage,), embed, assign)

@@ -1,0 +1,155 @@
+"""FFCM: federated fuzzy c-means.
+
+Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm (FFCM)
+    Morris Stallmann, Anna Wilbik. 2022. https://arxiv.org/abs/2201.07316
+    Authors' code: https://github.com/stallmo/federated_clustering
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fcjax import clients, server
+from fcjax.cluster import assign_nearest, fuzzy_lloyd, kmeans, lloyd
+from fcjax.data.vectors import client_rows
+from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, Stage
+
+
+class FFCMState(NamedTuple):
+    centroids: Float[Array, "K D"]
+    moved: Float[Array, ""]  # Frobenius norm of their last step
+    num_rounds: Int[Array, ""]
+
+
+def ffcm(
+    *,
+    num_clusters: int,
+    fuzzifier: Scalar = 1.1,
+    num_rounds: int = 20,
+    local_iters: int = 30,
+    aggregation: Literal["mean", "kmeans"] = "mean",
+    tolerance: Scalar = 1e-4,
+    unit_length: bool = True,
+    client_axis: clients.ClientAxis | None = None,
+) -> FederatedClustering:
+    """Builds FFCM: clients improve the server's centroids by fuzzy c-means of their
+    own, the server averages or clusters what they found.
+
+    Args:
+        num_clusters: K.
+        fuzzifier: m > 1. The FFCM paper has 2, which on row-normalised pixels draws all
+            centroids to the mean; 1.1 is that of the code of SDA-FC.
+        num_rounds: bound of the rounds; the stage ends once the centroids stand still.
+            The authors' code allows 1000.
+        local_iters: bound of the clients' iterations in a round; the code's is 1000.
+        aggregation: `mean` weights the clients' centroids of one number by their
+            supports (the sums of their memberships), which needs clusters to keep their
+            numbers; `kmeans` clusters all of them, each counting once.
+        tolerance: of the clients' memberships and of the server's step.
+        unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
+        client_axis: how clients run, see `clients.for_each`.
+
+    Returns:
+        The method, one stage. Centroids start uniform in [0, 1], as in the code. Its
+        metrics are the `loss` (the clients' fuzzy objective an example, their mean),
+        `participants`, `moved` and the traffic.
+    """
+
+    def init(key: PRNGKey, federation: Federation) -> FFCMState:
+        num_features = math.prod(federation.pool.shape[1:])
+        centroids = jax.random.uniform(key, (num_clusters, num_features))
+        return FFCMState(centroids, jnp.array(jnp.inf), jnp.int32(0))
+
+    def round(key: PRNGKey, state: FFCMState, federation: Federation):
+        present = server.participants(federation, state.num_rounds)
+
+        def client_round(x, mask):
+            found = fuzzy_lloyd(
+                x,
+                state.centroids,
+                fuzzifier=fuzzifier,
+                mask=mask,
+                num_iters=local_iters,
+                tolerance=tolerance,
+            )
+            supports = jnp.sum(found.memberships, axis=0, where=mask[:, None])
+            return found.centroids, supports, found.objective / mask.sum()
+
+        local, supports, losses = clients.for_each(
+            client_round,
+            client_rows(federation, unit_length=unit_length),
+            federation.mask,
+            axis=client_axis,
+        )
+        _, (received, supports, losses, answered) = server.receive(
+            (), present.astype(float), (local, supports, losses, present)
+        )
+        if aggregation == "mean":
+            centroids = support_mean(received, supports, answered, state.centroids)
+        else:
+            first = state.num_rounds == 0
+            centroids = cluster_all(key, received, answered, state.centroids, first)
+        moved = jnp.linalg.norm(centroids - state.centroids)
+        upload = {"centroids": received[0]}
+        if aggregation == "mean":
+            upload["supports"] = supports[0]
+        metrics = {
+            "loss": jnp.mean(losses, where=answered),
+            "participants": answered.sum(),
+            "moved": moved,
+            **server.traffic(answered, up=upload, down={"centroids": centroids}),
+        }
+        return FFCMState(centroids, moved, state.num_rounds + 1), metrics
+
+    def embed(state: FFCMState, federation: Federation):
+        del state
+        return client_rows(federation, unit_length=unit_length)
+
+    def assign(state: FFCMState, federation: Federation):
+        x = client_rows(federation, unit_length=unit_length)
+        return jax.vmap(assign_nearest, in_axes=(0, None))(x, state.centroids)
+
+    stage = Stage(
+        "cluster",
+        lambda key, state, federation: state,
+        round,
+        num_rounds,
+        lambda state: state.moved < tolerance,
+    )
+    return FederatedClustering(init, (stage,), embed, assign)
+
+
+def support_mean(
+    received: Float[Array, "M K D"],
+    supports: Float[Array, "M K"],
+    answered: Bool[Array, "M"],
+    before: Float[Array, "K D"],
+) -> Float[Array, "K D"]:
+    """Returns the mean of the clients' centroids of each number, weighted by their
+    supports; a centroid that nobody supports stays."""
+    shares = jnp.where(answered[:, None], supports, 0)
+    total = shares.sum(axis=0)
+    # An absent client may hold NaN: 0 * NaN would let it through.
+    sums = jnp.sum(shares[..., None] * received, axis=0, where=answered[:, None, None])
+    mean = sums / jnp.where(total > 0, total, 1)[:, None]
+    return jnp.where(total[:, None] > 0, mean, before)
+
+
+def cluster_all(
+    key: PRNGKey,
+    received: Float[Array, "M K D"],
+    answered: Bool[Array, "M"],
+    before: Float[Array, "K D"],
+    first: Bool[Array, ""],
+) -> Float[Array, "K D"]:
+    """Returns k-means of all centroids: from seeds of its own in the first round, from
+    the last ones after it."""
+    num_clients, num_clusters, _ = received.shape
+    points = received.reshape(num_clients * num_clusters, -1)
+    mask = jnp.repeat(answered, num_clusters)
+    seeded = kmeans(key, points, num_clusters, mask=mask).centroids
+    warm = lloyd(points, before, mask=mask, num_iters=500).centroids
+    return jnp.where(first, seeded, warm)

@@ -1,0 +1,212 @@
+"""k-FED: one-shot federated k-means.
+
+Heterogeneity for the Win: One-Shot Federated Clustering
+    Don Kurian Dennis, Tian Li, Virginia Smith. 2021. https://arxiv.org/abs/2103.00697
+    Authors' code: https://github.com/metastableB/kfed
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fcjax import clients, server
+from fcjax.cluster import assign_nearest, lloyd
+from fcjax.cluster.distances import clear, squared_distances
+from fcjax.cluster.seeding import farthest_first, plus_plus
+from fcjax.data.vectors import client_rows
+from fcjax.types import FederatedClustering, Federation, PRNGKey, Stage
+
+
+class KFedState(NamedTuple):
+    """The server's centroids, and what each client made of them."""
+
+    centroids: Float[Array, "K D"]
+    local_centroids: Float[Array, "M L D"]
+    local_clusters: Int[Array, "M L"]  # the cluster of each local centroid
+    answered: Bool[Array, "M"]
+
+
+def kfed(
+    *,
+    num_clusters: int,
+    local_clusters: int,
+    num_iters: int = 300,
+    unit_length: bool = True,
+    inherit: bool = True,
+    client_axis: clients.ClientAxis | None = None,
+) -> FederatedClustering:
+    """Builds k-FED: clients cluster once, the server clusters their centroids.
+
+    Args:
+        num_clusters: k, of the server.
+        local_clusters: k', of every client, at most k. The paper's theory wants
+            k' <= sqrt(k); where data is dealt at random only k' = k makes sense.
+        num_iters: bound of the Lloyd iterations, at the clients and at the server. The
+            code iterates at both; the paper's server takes one step.
+        unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
+        inherit: an example has the cluster of its nearest local centroid, as in the
+            paper; False assigns it to the nearest centroid of the server, as is always
+            done with examples that no client held in that round.
+        client_axis: how clients run, see `clients.for_each`.
+
+    Returns:
+        The method, one stage of one round. Its metrics are the `loss` (inertia an
+        example of the clients' own clustering, their mean), `participants` and the
+        traffic.
+
+    Raises:
+        ValueError: local_clusters is not in 1 .. num_clusters.
+    """
+    if not 1 <= local_clusters <= num_clusters:
+        raise ValueError(
+            f"--local-clusters must lie in 1..{num_clusters}, the number of clusters, "
+            f"got {local_clusters}"
+        )
+
+    def init(key: PRNGKey, federation: Federation) -> KFedState:
+        del key
+        num_clients = len(federation.indices)
+        num_features = math.prod(federation.pool.shape[1:])
+        return KFedState(
+            jnp.zeros((num_clusters, num_features)),
+            jnp.zeros((num_clients, local_clusters, num_features)),
+            jnp.zeros((num_clients, local_clusters), jnp.int32),
+            jnp.zeros(num_clients, bool),
+        )
+
+    def client_round(key, x, mask):
+        found = lloyd(
+            x,
+            local_start(key, x, mask, num_clusters=local_clusters),
+            mask=mask,
+            num_iters=num_iters,
+        )
+        return found.centroids, found.inertia / mask.sum()
+
+    def round(key: PRNGKey, state: KFedState, federation: Federation):
+        present = server.participants(federation, jnp.int32(0))
+        local, losses = clients.for_each(
+            client_round,
+            clients.keys(key, len(present)),
+            client_rows(federation, unit_length=unit_length),
+            federation.mask,
+            axis=client_axis,
+        )
+        _, (received, answered, losses) = server.receive(
+            (), present.astype(float), (local, present, losses)
+        )
+        centroids = aggregate(
+            received, answered, num_clusters=num_clusters, num_iters=num_iters
+        )
+        inherited = jax.vmap(assign_nearest, in_axes=(0, None))(local, centroids)
+        metrics = {
+            "loss": jnp.mean(losses, where=answered),
+            "participants": answered.sum(),
+            **server.traffic(
+                answered, up={"centroids": local[0]}, down={"clusters": inherited[0]}
+            ),
+        }
+        return KFedState(centroids, local, inherited, present), metrics
+
+    def embed(state: KFedState, federation: Federation):
+        del state
+        return client_rows(federation, unit_length=unit_length)
+
+    def assign(state: KFedState, federation: Federation):
+        x = client_rows(federation, unit_length=unit_length)
+        nearest = jax.vmap(assign_nearest, in_axes=(0, None))(x, state.centroids)
+        # Other clients than those of the round, such as one that holds new examples.
+        if not inherit or len(x) != len(state.answered):
+            return nearest
+        own = jax.vmap(assign_nearest)(x, state.local_centroids)
+        inherited = jnp.take_along_axis(state.local_clusters, own, axis=1)
+        return jnp.where(state.answered[:, None], inherited, nearest)
+
+    stage = Stage(
+        "cluster",
+        lambda key, state, federation: state,
+        round,
+        1,
+        lambda state: jnp.array(False),
+    )
+    return FederatedClustering(init, (stage,), embed, assign)
+
+
+def local_start(
+    key: PRNGKey, x: Float[Array, "N D"], mask: Bool[Array, "N"], *, num_clusters: int
+) -> Float[Array, "L D"]:
+    """Returns where a client starts Lloyd's iteration (Algorithm 1, steps 1 to 3).
+
+    Seeds are drawn far apart in the span of the leading singular vectors; each is
+    replaced by the mean of the examples at least three times nearer to it than to any
+    other seed, or is kept where there is none.
+
+    Args:
+        key: of the draws.
+        x: the client's examples.
+        mask: False at rows that repeat others.
+        num_clusters: k' of the client.
+    """
+    span_key, seed_key = jax.random.split(key)
+    x = clear(x, mask.astype(float))
+    if num_clusters < x.shape[1]:
+        projected = x @ top_singular_vectors(span_key, x, num_clusters)
+    else:
+        projected = x
+    seeds = plus_plus(seed_key, projected, mask.astype(float), num_clusters)
+    distances = squared_distances(projected, projected[seeds])
+    nearest = distances.argmin(axis=0) == jnp.arange(num_clusters)[:, None]
+    rival = jnp.where(nearest, jnp.inf, distances).min(axis=0)
+    # Of squares: three times nearer is nine times.
+    members = nearest & mask & (9 * distances.min(axis=0) <= rival)
+    counts = members.sum(axis=1)[:, None]
+    sums = jnp.matmul(members.astype(float), x, precision=jax.lax.Precision.HIGHEST)
+    return jnp.where(counts > 0, sums / jnp.maximum(counts, 1), x[seeds])
+
+
+def aggregate(
+    received: Float[Array, "M L D"],
+    answered: Bool[Array, "M"],
+    *,
+    num_clusters: int,
+    num_iters: int,
+) -> Float[Array, "K D"]:
+    """Returns the server's centroids: those of the first client that answered, then
+    always the one farthest from all chosen, then Lloyd over all that were received,
+    each counting once (Algorithm 2)."""
+    num_clients, local_clusters, _ = received.shape
+    points = received.reshape(num_clients * local_clusters, -1)
+    mask = jnp.repeat(answered, local_clusters)
+    first = jnp.repeat(jnp.arange(num_clients) == jnp.argmax(answered), local_clusters)
+    start = farthest_first(points, mask.astype(float), first, num_clusters)
+    return lloyd(points, points[start], mask=mask, num_iters=num_iters).centroids
+
+
+def top_singular_vectors(
+    key: PRNGKey,
+    x: Float[Array, "N D"],
+    rank: int,
+    *,
+    num_iters: int = 5,
+    oversampling: int = 10,
+) -> Float[Array, "D L"]:
+    """Returns the leading right singular vectors of the rows, which are not centred, by
+    randomised subspace iteration.
+
+    References:
+        Halko, Martinsson and Tropp, `Finding structure with randomness
+        <https://arxiv.org/abs/0909.4061>`_, 2011, Algorithm 4.4.
+    """
+    width = min(rank + oversampling, x.shape[1])
+
+    def iterate(_, basis):
+        return jnp.linalg.qr(x.T @ (x @ basis))[0]
+
+    basis = jax.random.normal(key, (x.shape[1], width))
+    basis = jax.lax.fori_loop(0, num_iters, iterate, jnp.linalg.qr(basis)[0])
+    image = x @ basis
+    _, vectors = jnp.linalg.eigh(image.T @ image)  # the smallest first
+    return basis @ vectors[:, ::-1][:, :rank]
