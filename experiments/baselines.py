@@ -105,6 +105,7 @@ def describe(
         build=lambda values: build_of(name, values, num_clusters),
         scope="global",
         paper={},
+        working_bytes=4 * dataset.examples.size,  # the examples as float32
     )
 
 

@@ -32,6 +32,8 @@ class Method(NamedTuple):
     scope: Literal["global", "client-mean"]
     paper: Mapping[float, Mapping[str, float]]
     """By p: scores on the whole data set."""
+    working_bytes: int = 0
+    """What a round of one run holds beside its state, as a copy of the data."""
 
 
 Describe = Callable[[Any, data.Dataset, int, int], Method]
@@ -270,7 +272,7 @@ def calls(group: Group, pool: data.Pool) -> Iterator[Call]:
 
 
 def state_bytes(group: Group, examples: np.ndarray) -> int:
-    """Returns the size of one run's state."""
+    """Returns the size of one run's state, and of what else a round of it holds."""
     shape = (group.num_clients, group.num_slots)
     federation = Federation(
         pool=jax.ShapeDtypeStruct(examples.shape, examples.dtype),  # pyright: ignore[reportArgumentType]
@@ -284,7 +286,8 @@ def state_bytes(group: Group, examples: np.ndarray) -> int:
     def init(hyper, federation):
         return group.build(hyper).init(jax.random.key(0), federation)
 
-    return server.num_bytes(jax.eval_shape(init, hyper, federation))
+    state = jax.eval_shape(init, hyper, federation)
+    return server.num_bytes(state) + group.method.working_bytes
 
 
 def num_rounds(group: Group) -> list[int]:

@@ -18,7 +18,7 @@ from fcjax.cluster.distances import (
     row_weights,
     squared_distances,
 )
-from fcjax.cluster.seeding import plus_plus
+from fcjax.cluster.seeding import best_start
 from fcjax.types import PRNGKey, Scalar
 
 
@@ -135,14 +135,12 @@ def _best_of(
     offset = origin(x, weights)
     rows = clear(x - offset, weights)
 
-    def restart(key):
-        seeds = rows[plus_plus(key, rows, weights, num_clusters)]
+    def descend(seeds):
         centroids = _descend(rows, weights, fuzzifier, stop, seeds)
         return centroids, _objective(rows, weights, fuzzifier, centroids)
 
-    centroids, objective = jax.vmap(restart)(jax.random.split(key, num_init))
-    best = jnp.argmax(objective <= objective.min() * (1 + 1e-5))
-    return _result(x, weights, fuzzifier, offset, centroids[best])
+    best = best_start(descend, key, rows, weights, num_clusters, num_init)
+    return _result(x, weights, fuzzifier, offset, best)
 
 
 @jax.jit

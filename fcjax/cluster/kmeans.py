@@ -18,7 +18,7 @@ from fcjax.cluster.distances import (
     row_weights,
     squared_distances,
 )
-from fcjax.cluster.seeding import plus_plus
+from fcjax.cluster.seeding import best_start
 from fcjax.types import PRNGKey
 
 
@@ -132,17 +132,13 @@ def _best_of(
     offset = origin(x, weights)
     rows = clear(x - offset, weights)
 
-    def restart(key):
-        seeds = rows[plus_plus(key, rows, weights, num_clusters)]
+    def descend(seeds):
         centroids = _descend(rows, weights, num_iters, seeds)
         distances = squared_distances(rows, centroids).min(axis=0)
         return centroids, jnp.sum(weights * distances)
 
-    centroids, inertia = jax.vmap(restart)(jax.random.split(key, num_init))
-    # Seedings often meet in one optimum, numbered differently: rounding, which padding
-    # and batching change, must not choose between them.
-    best = jnp.argmax(inertia <= inertia.min() * (1 + 1e-5))
-    return _result(x, weights, centroids[best] + offset)
+    best = best_start(descend, key, rows, weights, num_clusters, num_init)
+    return _result(x, weights, best + offset)
 
 
 @jax.jit

@@ -7,6 +7,8 @@ References:
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fcjax.cluster.distances import squared_distances
 from fcjax.types import PRNGKey
+
+LARGE = 2**20
+"""Numbers in the rows from which several starts side by side are no faster."""
 
 
 def plus_plus(
@@ -37,6 +42,39 @@ def plus_plus(
     closest = squared_distances(x, x[first])[0]
     _, others = jax.lax.scan(add, closest, uniform[1:])
     return jnp.concatenate([first, others])
+
+
+def best_start(
+    descend: Callable[[Float[Array, "K D"]], tuple[Float[Array, "K D"], Array]],
+    key: PRNGKey,
+    x: Float[Array, "N D"],
+    weights: Float[Array, "N"],
+    num_clusters: int,
+    num_init: int,
+) -> Float[Array, "K D"]:
+    """Returns where the best of several seedings leads.
+
+    Args:
+        descend: centroids to begin with -> (centroids at the end, what they minimise).
+        key: of the seeds.
+        x: the rows.
+        weights: of the rows.
+        num_clusters: K.
+        num_init: how many seedings.
+    """
+
+    def start(key):
+        return descend(x[plus_plus(key, x, weights, num_clusters)])
+
+    # Where the rows fill a CPU, one after another: a start that has ended costs nothing
+    # more, while under vmap it would go on until the last one ends.
+    one_by_one = jax.default_backend() == "cpu" and x.size >= LARGE
+    over = partial(jax.lax.map, start) if one_by_one else jax.vmap(start)
+    centroids, objective = over(jax.random.split(key, num_init))
+    # Seedings often meet in one optimum, numbered differently: rounding, which padding
+    # and batching change, must not choose between them.
+    best = jnp.argmax(objective <= objective.min() * (1 + 1e-5))
+    return centroids[best]
 
 
 def farthest_first(
