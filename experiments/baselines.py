@@ -17,7 +17,7 @@ from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.kfed import kfed
 from fcjax.flags import Common, choose, shown
 
-Name = Literal["km", "fcm", "k-fed", "ffcm", "ffcm-kmeans", "exact-km", "exact-fcm"]
+Name = Literal["km", "fcm", "k-fed", "ffcm", "ffcm-mean", "exact-km", "exact-fcm"]
 CENTRAL = ("km", "fcm")
 
 
@@ -26,8 +26,8 @@ class Args(Common):
     """Clustering of the examples as they are, without a network.
 
     km, fcm: all data in one place. k-fed: one round of k-means at the clients and of
-    their centroids at the server. ffcm, ffcm-kmeans: rounds of fuzzy c-means at the
-    clients; the server averages their centroids, or clusters them. exact-km, exact-fcm:
+    their centroids at the server. ffcm, ffcm-mean: rounds of fuzzy c-means at the
+    clients; the server clusters their centroids, or averages those of one number. exact-km, exact-fcm:
     a round is one iteration of the central method, of which clients send sums.
     """
 
@@ -56,7 +56,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "fcm": {"num_init": 1, "fuzzifier": 1.1},
     "k-fed": {"local_clusters": None, "inherit": True},
     "ffcm": {"num_rounds": 20, "local_iters": 30, "fuzzifier": 1.1},
-    "ffcm-kmeans": {"num_rounds": 20, "local_iters": 30, "fuzzifier": 1.1},
+    "ffcm-mean": {"num_rounds": 20, "local_iters": 30, "fuzzifier": 1.1},
     "exact-km": {"num_rounds": 100},
     "exact-fcm": {"num_rounds": 100, "fuzzifier": 1.1},
 }
@@ -74,7 +74,7 @@ def build_of(name: str, values, num_clusters: int):
     if name == "k-fed":
         return kfed(**shared, **own)
     if name.startswith("ffcm"):
-        aggregation = "kmeans" if name == "ffcm-kmeans" else "mean"
+        aggregation = "mean" if name == "ffcm-mean" else "kmeans"
         return ffcm(**shared, **own, aggregation=aggregation)
     return exact_cmeans(**shared, **own)
 

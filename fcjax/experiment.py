@@ -8,6 +8,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -136,21 +137,43 @@ def prepare(args: Common, describe: Describe) -> Experiment:
 
 def load(args: Common) -> tuple[data.Dataset, np.ndarray]:
     """Returns the data that is scored, and further examples to train on."""
-    dataset = data.load(
+    return _load(
         args.dataset,
-        data_dir=args.data_dir,
-        split=args.split,
-        image_shape=args.image_shape or None,
-        labelled=args.labels,
+        args.data_dir,
+        args.split,
+        args.image_shape or None,
+        args.labels,
+        args.limit,
+        args.extra_split,
     )
-    if args.limit is not None:
-        dataset = data.stratified_subset(dataset, args.limit)
-    if args.extra_split is None:
+
+
+# Experiments that follow one another are mostly of the same data.
+@lru_cache(maxsize=1)
+def _load(
+    name: str,
+    data_dir: Path | None,
+    split: str,
+    image_shape: tuple[int, ...] | None,
+    labelled: bool,
+    limit: int | None,
+    extra_split: str | None,
+) -> tuple[data.Dataset, np.ndarray]:
+    dataset = data.load(
+        name,
+        data_dir=data_dir,
+        split=split,
+        image_shape=image_shape,
+        labelled=labelled,
+    )
+    if limit is not None:
+        dataset = data.stratified_subset(dataset, limit)
+    if extra_split is None:
         return dataset, dataset.examples[:0]
-    extra = data.load_extra(args.dataset, args.extra_split, data_dir=args.data_dir)
+    extra = data.load_extra(name, extra_split, data_dir=data_dir)
     if extra.shape[1:] != dataset.examples.shape[1:]:
         raise ValueError(
-            f"--extra-split {args.extra_split} has images of {extra.shape[1:]}, the "
+            f"--extra-split {extra_split} has images of {extra.shape[1:]}, the "
             f"others are of {dataset.examples.shape[1:]}"
         )
     return dataset, extra

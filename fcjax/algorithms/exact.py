@@ -69,10 +69,10 @@ def exact_cmeans(
         distances = squared_distances(x, centroids)
         if fuzzifier is None:
             nearest = distances.argmin(axis=0)
-            parts = (nearest == jnp.arange(num_clusters)[:, None]).astype(float)
+            parts = jax.nn.one_hot(nearest, num_clusters, axis=0)
         else:
             parts = memberships(distances, fuzzifier) ** fuzzifier
-        parts = jnp.where(mask, parts, 0)
+        parts = jnp.where(mask[None], parts, 0)
         sums = jnp.matmul(parts, x, precision=jax.lax.Precision.HIGHEST)
         return sums, parts.sum(axis=1), jnp.sum(parts * distances) / mask.sum()
 

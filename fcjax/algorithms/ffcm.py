@@ -30,7 +30,7 @@ def ffcm(
     fuzzifier: Scalar = 1.1,
     num_rounds: int = 20,
     local_iters: int = 30,
-    aggregation: Literal["mean", "kmeans"] = "mean",
+    aggregation: Literal["kmeans", "mean"] = "kmeans",
     tolerance: Scalar = 1e-4,
     unit_length: bool = True,
     client_axis: clients.ClientAxis | None = None,
@@ -45,9 +45,10 @@ def ffcm(
         num_rounds: bound of the rounds; the stage ends once the centroids stand still.
             The authors' code allows 1000.
         local_iters: bound of the clients' iterations in a round; the code's is 1000.
-        aggregation: `mean` weights the clients' centroids of one number by their
-            supports (the sums of their memberships), which needs clusters to keep their
-            numbers; `kmeans` clusters all of them, each counting once.
+        aggregation: `kmeans` clusters the clients' centroids, each counting once;
+            `mean` averages those of one number, weighted by their supports (the sums of
+            their memberships), which fails where clients hold different clusters: on
+            MNIST at p = 1 it has NMI 0.19, `kmeans` 0.52 and the CCFC paper 0.54.
         tolerance: of the clients' memberships and of the server's step.
         unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
         client_axis: how clients run, see `clients.for_each`.

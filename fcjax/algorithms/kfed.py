@@ -158,10 +158,11 @@ def local_start(
         projected = x
     seeds = plus_plus(seed_key, projected, mask.astype(float), num_clusters)
     distances = squared_distances(projected, projected[seeds])
-    nearest = distances.argmin(axis=0) == jnp.arange(num_clusters)[:, None]
+    nearest = distances.argmin(axis=0)[None] == jnp.arange(num_clusters)[:, None]
     rival = jnp.where(nearest, jnp.inf, distances).min(axis=0)
     # Of squares: three times nearer is nine times.
-    members = nearest & mask & (9 * distances.min(axis=0) <= rival)
+    near = mask & (9 * distances.min(axis=0) <= rival)
+    members = nearest & near[None]
     counts = members.sum(axis=1)[:, None]
     sums = jnp.matmul(members.astype(float), x, precision=jax.lax.Precision.HIGHEST)
     return jnp.where(counts > 0, sums / jnp.maximum(counts, 1), x[seeds])

@@ -125,15 +125,17 @@ def _standardized(
 
     No score depends on scale, but scikit-learn takes distances below 1e-8 for none.
     """
-    points = np.asarray(embedding, np.float64)
+    points = np.asarray(embedding)
     if not np.isfinite(points).all():
         return None
     # Halved, since the range of finite values need not be finite.
-    extent = np.max(np.ptp(points / 2, axis=0), initial=0.0)
-    if extent == 0:
+    halves = points.max(axis=0) / 2 - points.min(axis=0) / 2
+    extent = np.max(halves, initial=0.0)
+    if extent <= 0:
         return None
-    points = points / extent
-    return points - points.mean(axis=0)
+    points = np.divide(points, extent, dtype=np.float64)
+    points -= points.mean(axis=0)
+    return points
 
 
 def _defined(groups: np.ndarray) -> bool:
