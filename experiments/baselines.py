@@ -27,8 +27,10 @@ class Args(Common):
 
     km, fcm: all data in one place. k-fed: one round of k-means at the clients and of
     their centroids at the server. ffcm, ffcm-mean: rounds of fuzzy c-means at the
-    clients; the server clusters their centroids, or averages those of one number. exact-km, exact-fcm:
-    a round is one iteration of the central method, of which clients send sums.
+    clients; the server clusters their centroids, or averages those of one number.
+    exact-km, exact-fcm: a round is one iteration of the central method, of which the
+    clients send sums. km and fcm see all data however it is dealt: unless clients fail,
+    they run at the first --p alone.
     """
 
     methods: tuple[Name, ...] = ("km", "fcm", "k-fed", "ffcm")

@@ -11,6 +11,10 @@ import optax
 from flax import linen as nn
 
 from fcjax.algorithms.ccfc import ccfc
+from fcjax.algorithms.central import central_fuzzy_cmeans
+from fcjax.algorithms.exact import exact_cmeans
+from fcjax.algorithms.ffcm import ffcm
+from fcjax.algorithms.kfed import kfed
 from fcjax.models import from_linen
 
 NUM_CLUSTERS = 3
@@ -45,9 +49,29 @@ def build_ccfc(weight, **options):
     )
 
 
+def build_kfed(weight):
+    del weight  # nothing of it can be swept
+    return kfed(num_clusters=NUM_CLUSTERS, local_clusters=2)
+
+
+def fuzzy(method, **options):
+    """Sweeps the fuzzifier of a method."""
+
+    def build(weight):
+        return method(num_clusters=NUM_CLUSTERS, fuzzifier=1.2 + weight, **options)
+
+    return build
+
+
 METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
     "scfc": partial(build_ccfc, sample_contrastive=True),
     "standalone": partial(build_ccfc, standalone=True),
+    "fcm": fuzzy(central_fuzzy_cmeans),
+    "k-fed": build_kfed,
+    "ffcm": fuzzy(ffcm, num_rounds=3, local_iters=4, tolerance=0.0),
+    "ffcm-mean": fuzzy(ffcm, num_rounds=3, aggregation="mean", tolerance=0.0),
+    "exact-fcm": fuzzy(exact_cmeans, num_rounds=3, tolerance=0.0),
 }
+SWEPT = tuple(name for name in METHODS if name != "k-fed")

@@ -12,7 +12,7 @@ from fcjax import engine
 from fcjax.backends import Grid, over_runs
 from fcjax.checkpoints import Checkpoints, Position
 from fcjax.types import FederatedClustering, Federation, PyTree, Stage
-from tests.methods import METHODS, NUM_CLUSTERS
+from tests.methods import METHODS, NUM_CLUSTERS, SWEPT
 
 SIZES = (7, 11, 4, 8)  # the true examples of four clients; no batch of one
 
@@ -134,9 +134,8 @@ def test_rounds_report_metrics_of_every_run(method, trained):
 
 
 def test_a_further_round_traces_nothing(trained):
-    for stage in (0, 1):
+    for stage in range(trained.rounds[-1].position.stage + 1):
         calls = [r.num_calls for r in trained.rounds if r.position.stage == stage]
-        assert len(calls) > 1
         assert set(calls) == {calls[0]}
 
 
@@ -168,6 +167,7 @@ def test_a_run_depends_on_its_key(trained):
     assert any(not np.array_equal(a, b) for a, b in leaves)
 
 
+@pytest.mark.parametrize("method", SWEPT, indirect=True, scope="module")
 def test_a_scalar_can_be_swept(trained, looping):
     weights = (0.0, 2.0)
     swept = first_round(trained.program, grid(weights))
@@ -211,8 +211,10 @@ def test_padding_changes_nothing(trained):
 
 
 def test_a_resumed_run_ends_with_the_same_bits(trained, tmp_path):
+    last = trained.rounds[-1].position
+
     def kill(round):
-        if round.position == (1, 2):
+        if round.position == last:
             raise Stopped
 
     def checkpoints():
@@ -226,7 +228,7 @@ def test_a_resumed_run_ends_with_the_same_bits(trained, tmp_path):
         on_round=lambda round: rounds.append(round.position),
         checkpoints=checkpoints(),
     )
-    assert rounds == [(1, 2)]
+    assert rounds == [last]
     assert_same(trained.state, resumed)
 
 

@@ -62,7 +62,7 @@ def exact_cmeans(
         x = as_rows(pool[jnp.arange(pool.shape[0])], unit_length=unit_length)
         x = clear(x, held)
         centroids = x[plus_plus(key, x, held, num_clusters)]
-        return ExactState(centroids, jnp.array(jnp.inf), jnp.int32(0))
+        return ExactState(centroids, jnp.float32(jnp.inf), jnp.int32(0))
 
     def client_round(centroids, x, mask):
         x = clear(x, mask.astype(float))

@@ -62,7 +62,7 @@ def ffcm(
     def init(key: PRNGKey, federation: Federation) -> FFCMState:
         num_features = math.prod(federation.pool.shape[1:])
         centroids = jax.random.uniform(key, (num_clusters, num_features))
-        return FFCMState(centroids, jnp.array(jnp.inf), jnp.int32(0))
+        return FFCMState(centroids, jnp.float32(jnp.inf), jnp.int32(0))
 
     def round(key: PRNGKey, state: FFCMState, federation: Federation):
         present = server.participants(federation, state.num_rounds)
