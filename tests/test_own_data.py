@@ -1,6 +1,7 @@
 """Data of one's own, from a path to predictions on further data."""
 
 import csv
+import re
 import struct
 
 import ccfc
@@ -274,3 +275,45 @@ def test_a_probe_of_the_embedding(table, capsys):
         for i in range(3)
     ]
     assert f"{np.mean(each):.4f}" in printed[-1]
+
+
+def test_linear_classifiers_of_the_embedding(table, capsys):
+    path, out = table
+    probe.main(probe.Args(out, label_fraction=(0.01, 0.5), num_draws=3))
+    printed = capsys.readouterr().out.splitlines()
+    (title,) = (line for line in printed if line.startswith("linear classifiers"))
+    assert title.endswith("over 3 draws")
+    found = {
+        protocol: (labels, accuracy)
+        for protocol, labels, accuracy in (
+            [cell.strip() for cell in line.split("|")[1:4]]
+            for line in printed[printed.index(title) + 3 :][:3]
+        )
+    }
+    draws = np.random.default_rng(0).random(60)
+    test = np.argsort(np.argsort(draws)) < 10
+    dataset = load(str(path))
+    # 1 % of at most six examples a class is none, so one each is drawn.
+    counts = np.unique(dataset.labels[~test], return_counts=True)[1]
+    assert found["linear probe"][0] == "50"
+    assert found["1 % of labels"][0] == str(len(counts))
+    halves = [max(1, round(int(count) / 2)) for count in counts]
+    assert found["50 % of labels"][0] == str(sum(halves))
+    # Ten test examples: the accuracy is a tenth.
+    assert re.fullmatch(r"0\.\d00|1\.000", found["linear probe"][1])
+    for share in ("1 %", "50 %"):
+        pattern = r"[01]\.\d{3} ± \d\.\d{3}"
+        assert re.fullmatch(pattern, found[f"{share} of labels"][1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"label_fraction": (0.1, 0.0)}, r"^--label-fraction takes shares in \(0, 1\]"),
+        ({"label_fraction": (10.0,)}, r"^--label-fraction .* got 10$"),
+        ({"num_draws": 0}, r"^--num-draws takes 1 or more, got 0$"),
+    ],
+)
+def test_wrong_shares_are_refused_before_anything_is_computed(tmp_path, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        probe.main(probe.Args(tmp_path, **wrong))
