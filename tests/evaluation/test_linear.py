@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -176,12 +173,6 @@ def test_draws_and_rates_are_one_program(key):
     other = jax.random.key(1)
     semi_supervised(other, *data, label_fraction=0.2, num_draws=6, learning_rate=0.1)
     assert linear._fit._cache_size() == before + 1
-
-
-def test_scores_need_no_optax():
-    program = "import sys, fcjax.evaluation; print('optax' in sys.modules)"
-    run = [sys.executable, "-c", program]
-    assert subprocess.check_output(run, text=True).strip() == "False"
 
 
 @pytest.mark.parametrize("evaluate", [linear_probe, semi_supervised])
