@@ -1,19 +1,22 @@
 """How good the embedding of a finished run is: `python -m fcjax.probe RUN`.
 
-The k-nearest-neighbour probe of the CCFC paper's Table 3, and each client's own scores
-of Table 4, averaged.
+The k-nearest-neighbour probe of the CCFC paper's Table 3, linear classifiers of the
+frozen embedding from all labels and from a few, as in FedMCC's section IV-C, and each
+client's own scores of CCFC's Table 4, averaged.
 """
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import jax
 import numpy as np
 import tyro
 
 from fcjax import data, evaluation, experiment, frozen
-from fcjax.evaluation import tables
+from fcjax.evaluation import linear, tables
 from fcjax.finished import Finished
 from fcjax.flags import Common, shown
 
@@ -26,6 +29,11 @@ class Args:
     """The results folder, --out of the run."""
     num_neighbors: tuple[int, ...] = (3, 5, 7, 9, 100, 1000, 7000)
     """How many neighbours vote; more than there are training examples are left out."""
+    label_fraction: tuple[float, ...] = (0.01, 0.1)
+    """Shares of the training labels that linear classifiers learn from, above 0 and at
+    most 1; of each class at least one label."""
+    num_draws: int = 5
+    """How many times each share is drawn."""
     where: Annotated[tuple[str, ...], shown("the first run of the grid")] = ()
     """Which run of a grid: p=0.25 seed=3."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
@@ -33,7 +41,12 @@ class Args:
 
 
 def main(args: Args) -> None:
-    """Prints both tables; raises ValueError where run and data do not allow it."""
+    """Prints all tables; raises ValueError where run and data do not allow it."""
+    for share in args.label_fraction:
+        if not 0 < share <= 1:
+            raise ValueError(f"--label-fraction takes shares in (0, 1], got {share:g}")
+    if args.num_draws < 1:
+        raise ValueError(f"--num-draws takes 1 or more, got {args.num_draws}")
     finished = Finished(args.run)
     point = finished.point(args.where)
     flags = finished.flags(data_dir=args.data_dir)
@@ -46,15 +59,28 @@ def main(args: Args) -> None:
     embedding = frozen.predict(frozen.read(path), dataset.examples).embedding
 
     is_test = test_rows(flags, dataset)
-    found = evaluation.knn_accuracy(
+    split = (
         embedding[~is_test],
         dataset.labels[~is_test],
         embedding[is_test],
         dataset.labels[is_test],
+    )
+    found = evaluation.knn_accuracy(
+        *split,
         num_neighbors=[k for k in args.num_neighbors if k <= (~is_test).sum()],
     )
     print(f"{finished.told(point)}: {is_test.sum()} examples by {(~is_test).sum()}")
     tables.show([{"neighbors": k, "accuracy": f"{v:.4f}"} for k, v in found.items()])
+
+    print(
+        "linear classifiers of the frozen embedding; from a share of the labels the "
+        f"mean ± 95 % interval over {args.num_draws} draws"
+    )
+    tables.show(
+        linear_rows(
+            *split, label_fraction=args.label_fraction, num_draws=args.num_draws
+        )
+    )
 
     holders, clusters = finished.assignments(point)
     holders, clusters = (x[: len(dataset.labels)] for x in (holders, clusters))
@@ -72,6 +98,33 @@ def test_rows(flags: Common, dataset: data.Dataset) -> np.ndarray:
         return np.arange(len(dataset.examples)) >= len(train.examples)
     draws = np.random.default_rng(0).random(len(dataset.examples))
     return draws < np.sort(draws)[max(1, len(draws) // 6)]
+
+
+def linear_rows(
+    train_z: np.ndarray,
+    train_labels: np.ndarray,
+    test_z: np.ndarray,
+    test_labels: np.ndarray,
+    *,
+    label_fraction: Sequence[float],
+    num_draws: int,
+) -> list[dict[str, Any]]:
+    """Returns a row of the linear probe and one for each share of the labels."""
+    arrays = (jax.random.key(0), train_z, train_labels, test_z, test_labels)
+
+    def row(protocol, num_labels, accuracies):
+        accuracy = str(tables.estimate(accuracies))
+        return {"protocol": protocol, "labels": num_labels, "accuracy": accuracy}
+
+    probed = linear.linear_probe(*arrays)
+    rows = [row("linear probe", len(train_labels), [probed])]
+    for share in label_fraction:
+        drawn = linear.semi_supervised(
+            *arrays, label_fraction=share, num_draws=num_draws
+        )
+        count = linear.labels_per_class(train_labels, label_fraction=share).sum()
+        rows.append(row(f"{100 * share:g} % of labels", count, drawn.tolist()))
+    return rows
 
 
 def client_scores(

@@ -4,6 +4,7 @@ import csv
 import struct
 
 import ccfc
+import jax
 import numpy as np
 import pytest
 import tyro
@@ -21,6 +22,7 @@ from fcjax import (
     session,
 )
 from fcjax.data import load, stratified_subset
+from fcjax.evaluation import linear
 from tests.data.test_sources import png, prepare
 
 TINY = [
@@ -250,7 +252,11 @@ def test_an_extra_split_trains_but_is_not_scored(digits, tmp_path):
 
 def test_a_probe_of_the_embedding(table, capsys):
     path, out = table
-    probe.main(probe.Args(out, num_neighbors=(1, 5, 100)))
+    probe.main(
+        probe.Args(
+            out, num_neighbors=(1, 5, 100), label_fraction=(0.01, 0.5), num_draws=3
+        )
+    )
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].endswith("10 examples by 50")
 
@@ -260,13 +266,33 @@ def test_a_probe_of_the_embedding(table, capsys):
     z = frozen.predict(model, dataset.examples).embedding
     draws = np.random.default_rng(0).random(60)
     test = np.argsort(np.argsort(draws)) < 10
+    split = z[~test], dataset.labels[~test], z[test], dataset.labels[test]
     for line, k in zip(printed[3:5], (1, 5), strict=True):
-        votes = KNeighborsClassifier(k).fit(z[~test], dataset.labels[~test])
-        expected = votes.score(z[test], dataset.labels[test])
-        assert [cell.strip() for cell in line.split("|")[1:3]] == [
-            str(k),
-            f"{expected:.4f}",
-        ]
+        votes = KNeighborsClassifier(k).fit(*split[:2])
+        assert cells(line) == [str(k), f"{votes.score(*split[2:]):.4f}"]
+
+    assert printed[5].startswith("linear classifiers")
+    assert printed[5].endswith("over 3 draws")
+    found = linear.linear_probe(jax.random.key(0), *split)
+    assert cells(printed[8]) == ["linear probe", "50", f"{found:.3f}"]
+    # 1 % of at most six examples a class is none, so one each is drawn.
+    counts = np.unique(split[1], return_counts=True)[1]
+    halves = [max(1, round(int(count) / 2)) for count in counts]
+    for line, share, used in (
+        (printed[9], 0.01, len(counts)),
+        (printed[10], 0.5, sum(halves)),
+    ):
+        accuracies = linear.semi_supervised(
+            jax.random.key(0), *split, label_fraction=share, num_draws=3
+        )
+        # 4.303: the 97.5 % quantile of Student's t with two degrees of freedom.
+        half_width = 4.303 * np.std(accuracies, ddof=1) / np.sqrt(3)
+        name, labels, accuracy = cells(line)
+        assert (name, labels) == (f"{100 * share:g} % of labels", str(used))
+        mean, interval = map(float, accuracy.split(" ± "))
+        assert mean == pytest.approx(np.mean(accuracies), abs=1e-3)
+        assert interval == pytest.approx(half_width, abs=1e-3)
+
     with np.load(out / "assignments.npz") as file:
         cluster, client = file["cluster"][0], file["client"][0]
     each = [
@@ -274,3 +300,21 @@ def test_a_probe_of_the_embedding(table, capsys):
         for i in range(3)
     ]
     assert f"{np.mean(each):.4f}" in printed[-1]
+
+
+def cells(line):
+    """What stands between the bars of a line of a table."""
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"label_fraction": (0.1, 0.0)}, r"^--label-fraction takes shares in \(0, 1\]"),
+        ({"label_fraction": (10.0,)}, r"^--label-fraction .* got 10$"),
+        ({"num_draws": 0}, r"^--num-draws takes 1 or more, got 0$"),
+    ],
+)
+def test_wrong_shares_are_refused_before_anything_is_computed(tmp_path, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        probe.main(probe.Args(tmp_path, **wrong))

@@ -1,8 +1,9 @@
 """How good a clustering is: scores against the truth, and signs of collapse.
 
-Everything here runs on the host, on NumPy arrays. Tables and figures are modules of
-their own, `fcjax.evaluation.tables` and `fcjax.evaluation.figures`, imported by those
-who print or draw.
+Everything here runs on the host, on NumPy arrays. Tables, figures and linear
+classifiers are modules of their own, `fcjax.evaluation.tables`,
+`fcjax.evaluation.figures` and `fcjax.evaluation.linear`, imported by those who print,
+draw or train; scores need no Optax.
 """
 
 from fcjax.evaluation.collapse import MAX_WEIGHT, collapse, status
