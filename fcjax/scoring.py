@@ -83,7 +83,7 @@ def score_run(
     """
     scores = score(clusters, dataset, call, run)
     present = np.asarray(call.grid.federations.present[run])
-    answered = present[:num_rounds].any(axis=0)
+    answered = np.any(present[:num_rounds], axis=0)
     surviving = score(clusters, dataset, call, run, answered=answered)
     scores |= {f"surviving_{name}": value for name, value in surviving.items()}
     if embedding is not None:
@@ -142,7 +142,7 @@ def result_row(
 def participation(history: Sequence[Mapping[str, Any]], *, num_clients: int) -> float:
     """Returns the share of the clients that took part, averaged over the rounds."""
     counts = [float(row["participants"]) for row in history]
-    return round_off(np.mean(counts) / num_clients)
+    return round_off(sum(counts) / len(counts) / num_clients)
 
 
 def paper_scores(args: Common, group: Group, point: Point) -> dict[str, Any]:

@@ -1,85 +1,106 @@
 """Clients that fail, from the flags through the engine to the files and the table."""
 
-import itertools
 import json
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.metrics import normalized_mutual_info_score
 
-from fcjax import engine, report
-from fcjax.backends import Grid
-from fcjax.data import Partition, failures, federate
-from tests.methods import METHODS
-from tests.test_experiment import VECTORS, execute, prepare, rows, vectors
+from fcjax import report, server
+from fcjax.data import failures
+from fcjax.plan import Method
+from fcjax.types import FederatedClustering, Stage
+from tests.test_experiment import execute, prepare, rows, vectors
 
-NUM_ROUNDS = 3 + 2  # of both stages, in `METHODS` and in `VECTORS`
+RATES = ("0.0", "0.34", "0.67")  # of three clients: none, one, two
+NUM_ROUNDS = 3 + 2  # of both stages
 
 
-def test_who_trains_in_a_round_is_who_answers_in_it():
-    """Clients on their own, whose networks stand still while they are absent."""
-    rows = np.arange(32).reshape(4, 8)
-    pool = np.random.default_rng(0).normal(size=(32, 5)).astype(np.float32)
-    present = failures(4, 0.5, seed=4, num_rounds=NUM_ROUNDS)
-    assert len(np.unique(present, axis=0)) > 2
-    partition = Partition(tuple(rows), np.arange(0))
-    federations = federate(pool, [partition], [present], num_clusters=3)
-    grid = Grid(np.zeros(1), jax.random.split(jax.random.key(0), 1), federations)
-    networks, counts = [], []
+def roll_call(settings):
+    """A method that learns nothing and notes who answers; clusters are the largest of
+    three features, which tell two of the three classes of `vectors` apart."""
 
-    def on_round(round):
-        leaves = jax.tree.leaves(round.state.variables["params"])
-        networks.append(np.concatenate([np.array(x).reshape(4, -1) for x in leaves], 1))
-        counts.append(int(round.metrics["participants"][0]))
+    def call(key, num_rounds, federation):
+        present = server.participants(federation, num_rounds)
+        _, answered = server.receive((), present.astype(float), present)
+        each = {f"answered_{i}": answered[i] for i in range(3)}
+        spread = {"loss": settings["weight"], "embedding_spread": jnp.float32(1)}
+        return num_rounds + 1, {"participants": answered.sum(), **each, **spread}
 
-    engine.run(METHODS["standalone"], grid, on_round=on_round)
-    moved = [(a != b).any(axis=1) for a, b in itertools.pairwise(networks)]
-    np.testing.assert_array_equal(moved, present[1:])
-    # Of the first round only what it leaves behind is seen: who was absent is alike.
-    alike = [(networks[0][i] == networks[0][j]).all() for i, j in [(0, 1), (2, 3)]]
-    absent = ~present[0]
-    assert alike == [absent[[0, 1]].all(), absent[[2, 3]].all()]
-    assert counts == [2] * NUM_ROUNDS
+    def embed(num_rounds, federation):
+        return federation.pool[federation.indices]
+
+    def assign(num_rounds, federation):
+        return jnp.argmax(embed(num_rounds, federation)[..., 1:4], axis=-1)
+
+    stages = [
+        Stage(
+            name, lambda key, state, _: state, call, count, lambda _: jnp.array(False)
+        )
+        for name, count in (("first", 3), ("second", 2))
+    ]
+    return FederatedClustering(
+        lambda key, federation: jnp.int32(0), tuple(stages), embed, assign
+    )
+
+
+def describe(args, dataset, num_clients, num_clusters):
+    return Method("roll-call", {"weight": (0.1,)}, roll_call, "global", {})
 
 
 @pytest.fixture(scope="module")
 def grids(tmp_path_factory):
     """A grid of failure rates under both kinds of failures."""
     folder = tmp_path_factory.mktemp("failures")
-    flags = [f"--dataset={vectors(folder)}", *VECTORS, "--no-plot", "--p=0.5"]
-    flags += ["--failure-rate", "0", "0.34", "0.67"]
+    flags = [f"--dataset={vectors(folder)}", "--clients=3", "--no-plot", "--p=0.5"]
+    flags += ["--failure-rate", *RATES]
     for kind in ("fixed", "per-round"):
-        execute(folder / kind, *flags, f"--failures={kind}")
+        execute(folder / kind, *flags, f"--failures={kind}", describe=describe)
     return folder, flags
 
 
+def present_of(kind, rate):
+    """Who answers in each round [R, M]."""
+    num_rounds = 1 if kind == "fixed" else NUM_ROUNDS
+    drawn = failures(3, float(rate), seed=0, num_rounds=num_rounds)
+    return np.broadcast_to(drawn, (NUM_ROUNDS, 3))
+
+
 @pytest.mark.parametrize("kind", ["fixed", "per-round"])
-def test_a_run_says_who_took_part_and_how_they_fared(grids, kind):
+def test_the_history_is_of_who_answered(grids, kind):
+    history = rows(grids[0] / kind / "history.csv")
+    for rate, count in zip(RATES, ("3", "2", "1"), strict=True):
+        of_run = [row for row in history if row["failure_rate"] == rate]
+        assert [row["participants"] for row in of_run] == [count] * NUM_ROUNDS
+        answered = [
+            [row[f"answered_{i}"] == "True" for i in range(3)] for row in of_run
+        ]
+        np.testing.assert_array_equal(answered, present_of(kind, rate))
+
+
+@pytest.mark.parametrize(
+    # With this seed one client misses all five rounds of the highest rate.
+    ("kind", "num_survivors"),
+    [("fixed", [3, 2, 1]), ("per-round", [3, 3, 2])],
+)
+def test_a_run_says_who_took_part_and_how_they_fared(grids, kind, num_survivors):
     folder, _ = grids
     results = rows(folder / kind / "results.csv")
-    history = rows(folder / kind / "history.csv")
+    assert [row["participation"] for row in results] == ["1.0", "0.666667", "0.333333"]
     saved = np.load(folder / kind / "assignments.npz")
     labels = np.load(folder / "vectors.npz")["y"]
-    assert [row["participation"] for row in results] == ["1.0", "0.666667", "0.333333"]
-    for rate, participants in (("0.0", "3"), ("0.34", "2"), ("0.67", "1")):
-        of_run = [row for row in history if row["failure_rate"] == rate]
-        assert [row["participants"] for row in of_run] == [participants] * NUM_ROUNDS
-
-    num_survivors = []
-    for run, row in enumerate(results):
-        num_rounds = 1 if kind == "fixed" else NUM_ROUNDS
-        present = failures(3, float(row["failure_rate"]), seed=0, num_rounds=num_rounds)
-        survivors = np.flatnonzero(present.any(axis=0))
-        num_survivors.append(len(survivors))
-        cluster, client = saved["cluster"][run], saved["client"][run]
-        counted = np.isin(client, survivors)
+    for run, (row, count) in enumerate(zip(results, num_survivors, strict=True)):
+        survivors = np.flatnonzero(present_of(kind, row["failure_rate"]).any(axis=0))
+        assert len(survivors) == count
+        cluster = saved["cluster"][run]
+        counted = np.isin(saved["client"][run], survivors)
         expected = normalized_mutual_info_score(labels[counted], cluster[counted])
         assert float(row["surviving_nmi"]) == pytest.approx(expected, abs=1e-6)
         expected = normalized_mutual_info_score(labels, cluster)
         assert float(row["nmi"]) == pytest.approx(expected, abs=1e-6)
-    # With this seed one client misses all five rounds of the highest rate.
-    assert num_survivors == ([3, 2, 1] if kind == "fixed" else [3, 3, 2])
+    # The clusters are the same in all runs: what differs is who is counted.
+    assert len({row["surviving_nmi"] for row in results}) == len(set(num_survivors))
 
 
 def test_what_failures_are_is_part_of_the_configuration(grids):
@@ -89,8 +110,9 @@ def test_what_failures_are_is_part_of_the_configuration(grids):
     assert config["failures"] == "per-round"
     assert "failures" not in json.loads((folder / "fixed" / "config.json").read_text())
     for kind, other in (("fixed", "per-round"), ("per-round", "fixed")):
+        flag = f"--failures={other}"
         with pytest.raises(ValueError, match=r"\(failures differ\)"):
-            prepare(*flags, f"--out={folder / kind}", f"--failures={other}")
+            prepare(*flags, f"--out={folder / kind}", flag, describe=describe)
 
 
 # --- the table
