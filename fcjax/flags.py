@@ -59,7 +59,10 @@ class Common:
     partition_seed: Annotated[int | None, shown("the run's own --seed")] = None
     """Seed of the partition and of failures."""
     failure_rate: tuple[float, ...] = (0.0,)
-    """Share of the clients that never answer; their data is scored all the same."""
+    """Share of the clients that do not answer; their data is scored all the same."""
+    #: Which clients those are. fixed: the same ones for the whole run, as in the CCFC
+    #: paper; per-round: as many, drawn anew in every round.
+    failures: Literal["fixed", "per-round"] = "fixed"
     #: smoke: a minute; default: chosen for the data set; paper: the paper's settings.
     #: An explicit flag wins over all of them.
     preset: Preset = "default"

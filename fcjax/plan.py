@@ -50,6 +50,7 @@ class Group(NamedTuple):
     points: tuple[Point, ...]
     partitions: tuple[data.Partition, ...]
     present: tuple[np.ndarray, ...]
+    """[R, M] of each run: who answers, in one row for all rounds or in a row each."""
     num_slots: int
     """Rows that every client is padded to, so that one program serves all calls."""
     num_left_out: int
@@ -111,18 +112,17 @@ def groups(
             here = {"clients": num_clients, "clusters": num_clusters, **fixed}
             points = span(args, dataset, swept, here)
             partitions = tuple(deal(point) for point in points)
-            found.append(
-                Group(
-                    method._replace(settings={**method.settings, **fixed}),
-                    num_clients,
-                    num_clusters,
-                    tuple(points),
-                    partitions,
-                    tuple(failures_of(point, args) for point in points),
-                    max(len(rows) for part in partitions for rows in part.clients),
-                    max(len(part.left_out) for part in partitions),
-                )
+            group = Group(
+                method._replace(settings={**method.settings, **fixed}),
+                num_clients,
+                num_clusters,
+                tuple(points),
+                partitions,
+                (),
+                max(len(rows) for part in partitions for rows in part.clients),
+                max(len(part.left_out) for part in partitions),
             )
+            found.append(group._replace(present=failures_of(group, args)))
     return found
 
 
@@ -184,9 +184,18 @@ def seed_of(point: Point, args: Common) -> int:
     return int(point["seed"]) if args.partition_seed is None else args.partition_seed
 
 
-def failures_of(point: Point, args: Common) -> np.ndarray:
-    rate, seed = point["failure_rate"], seed_of(point, args)
-    return data.failures(int(point["clients"]), rate, seed=seed)
+def failures_of(group: Group, args: Common) -> tuple[np.ndarray, ...]:
+    """Returns who answers in each run of the group, see `Group.present`."""
+    rounds = 1 if args.failures == "fixed" else sum(num_rounds(group))
+    return tuple(
+        data.failures(
+            group.num_clients,
+            point["failure_rate"],
+            seed=seed_of(point, args),
+            num_rounds=rounds,
+        )
+        for point in group.points
+    )
 
 
 def dealer(

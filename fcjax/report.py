@@ -32,9 +32,12 @@ def conclude(results: Results, *, labelled: bool) -> None:
 def summarize(
     rows: Sequence[Mapping[str, Any]], settings: Sequence[str], *, labelled: bool
 ) -> list[dict[str, Any]]:
-    """Returns the table of some rows of results.csv, a line a setting."""
+    """Returns the table of some rows of results.csv, a line a setting; where clients
+    fail in any of them, with who took part and the NMI of those that ever did."""
     by = ["method", "dataset", *settings, "scope"]
     values = ("nmi", "acc", "kappa") if labelled else INTERNAL_SCORES
+    if any(float(row["failure_rate"]) > 0 for row in rows):
+        values = (*values, "participation", "surviving_nmi")
     paper = tables.paper_scores(rows, by=by, values=values)
     return tables.summarize(rows, by=by, values=values, paper=paper)
 

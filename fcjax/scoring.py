@@ -13,6 +13,7 @@ from fcjax.plan import Call, Group
 from fcjax.results import Point
 
 SCORES = ("acc", "nmi", "kappa", "ari", "ami")
+SURVIVING_SCORES = ("surviving_nmi", "surviving_acc", "surviving_kappa")
 INTERNAL_SCORES = ("silhouette", "davies_bouldin", "calinski_harabasz")
 
 
@@ -31,19 +32,30 @@ def score_round(
 
 
 def score(
-    clusters: np.ndarray, dataset: Dataset, call: Call, run: int
+    clusters: np.ndarray,
+    dataset: Dataset,
+    call: Call,
+    run: int,
+    *,
+    answered: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Scores one run: over all labelled examples, or the mean of its clients' own."""
+    """Scores one run: over all labelled examples, or the mean of its clients' own.
+
+    With `answered` [M] only the examples that these clients hold count.
+    """
     labels = dataset.labels
     if labels is None:
         return {}
+    federations = call.grid.federations
+    chosen = slice(None) if answered is None else answered
+    rows = np.asarray(federations.indices[run])[chosen]
+    mask = np.asarray(federations.mask[run])[chosen] & (rows < len(labels))
     if call.group.method.scope == "global":
         clusters = clusters[: len(labels)]
         counted = clusters >= 0
+        if answered is not None:
+            counted &= np.isin(np.arange(len(labels)), rows[mask])
         return evaluation.scores(labels[counted], clusters[counted])
-    federations = call.grid.federations
-    rows = np.asarray(federations.indices[run])
-    mask = np.asarray(federations.mask[run]) & (rows < len(labels))
     rows = np.minimum(rows, len(labels) - 1)
     each = evaluation.per_client(labels[rows], clusters[rows], mask)
     return evaluation.client_mean(each, mask)
@@ -55,8 +67,10 @@ def score_run(
     run: int,
     clusters: np.ndarray,
     embedding: np.ndarray | None,
+    *,
+    num_rounds: int,
 ) -> dict[str, float]:
-    """Scores a run that has ended.
+    """Scores a run that has ended, also over the clients that answered at least once.
 
     Args:
         dataset: with its labels, if there are any.
@@ -65,8 +79,13 @@ def score_run(
         clusters: [P] of all examples.
         embedding: [P, D], NaN where a row has none; None where clients have no common
             one, which internal scores would compare.
+        num_rounds: how many rounds the run had; it may have ended early.
     """
     scores = score(clusters, dataset, call, run)
+    present = np.asarray(call.grid.federations.present[run])
+    answered = np.any(present[:num_rounds], axis=0)
+    surviving = score(clusters, dataset, call, run, answered=answered)
+    scores |= {f"surviving_{name}": value for name, value in surviving.items()}
     if embedding is not None:
         held = np.isfinite(embedding).all(axis=1)
         if held.any():
@@ -108,15 +127,22 @@ def result_row(
         "scope": group.method.scope,
         **{
             name: round_off(scores[name]) if name in scores else ""
-            for name in (*SCORES, *INTERNAL_SCORES)
+            for name in (*SCORES, *SURVIVING_SCORES, *INTERNAL_SCORES)
         },
         "best_nmi": max(nmi, default=""),
         **paper_scores(args, group, point),
+        "participation": participation(history, num_clients=group.num_clients),
         "rounds": len(history),
         "status": status(history, num_clusters=group.num_clusters),
         "seconds": round_off(sum(float(row["seconds"]) for row in history)),
         "compile_seconds": compile_seconds,
     }
+
+
+def participation(history: Sequence[Mapping[str, Any]], *, num_clients: int) -> float:
+    """Returns the share of the clients that took part, averaged over the rounds."""
+    counts = [float(row["participants"]) for row in history]
+    return round_off(sum(counts) / len(counts) / num_clients)
 
 
 def paper_scores(args: Common, group: Group, point: Point) -> dict[str, Any]:

@@ -180,7 +180,14 @@ def finish(
         else:
             path = results.model_path(point)
             keep_model(path, model, dataset, call, state, run, clusters[run], embedding)
-        scores = scoring.score_run(dataset, call, run, clusters[run], embedding)
+        scores = scoring.score_run(
+            dataset,
+            call,
+            run,
+            clusters[run],
+            embedding,
+            num_rounds=len(histories[run]),
+        )
         rows.append(
             scoring.result_row(
                 args,

@@ -8,6 +8,7 @@ from fcjax import plan
 from fcjax.data import Dataset, Partition
 from fcjax.flags import Common
 from fcjax.plan import Group, Method
+from fcjax.types import FederatedClustering, Stage
 
 LABELS = np.array([0] * 6 + [1] * 2 + [2] * 3)
 NAMES = ["p", "clients", "clusters", "batch_size", "rate", "failure_rate", "seed"]
@@ -219,6 +220,36 @@ def test_a_partition_seed_stands_for_all_seeds():
     ):
         np.testing.assert_array_equal(one, same)
     np.testing.assert_array_equal(group.present[0], other.present[0])
+
+
+def two_stages(settings):
+    """A method of 2 rounds and then `rounds`, of which a plan knows nothing else."""
+    stages = [
+        Stage("by hand", never, never, count, never)
+        for count in (2, settings["rounds"])
+    ]
+    return FederatedClustering(never, tuple(stages), never, never)
+
+
+def test_failures_are_one_row_or_a_row_for_every_round_of_all_stages():
+    def describe_rounds(args, dataset, num_clients, num_clusters):
+        settings = {"rounds": (1, 3), "rate": (0.1, 0.2)}
+        return Method("by hand", settings, two_stages, "global", {})
+
+    def present(**flags):
+        flags = {"clusters": (2,), "p": (0.0,), "failure_rate": (0.0, 0.5), **flags}
+        flags["clients"] = (4,)
+        found = plan.groups(Common(**flags), dataset(), 0, describe_rounds)
+        return [np.stack(group.present) for group in found]
+
+    # Two rates of learning, then two of failing.
+    fixed = present()
+    assert [here.shape for here in fixed] == [(4, 1, 4)] * 2
+    redrawn = present(failures="per-round")
+    assert [here.shape for here in redrawn] == [(4, 2 + 1, 4), (4, 2 + 3, 4)]
+    for here in (*fixed, *redrawn):
+        absent = (~here).sum(axis=-1)
+        np.testing.assert_array_equal(absent, np.array([[0], [2]] * 2) + 0 * absent)
 
 
 def test_keep_leaves_runs_with_what_is_theirs():

@@ -1,7 +1,17 @@
+"""What becomes of a run's clusters in results.csv."""
+
+import numpy as np
 import pytest
+from sklearn.metrics import (
+    accuracy_score,
+    cohen_kappa_score,
+    normalized_mutual_info_score,
+)
 
 from fcjax import scoring
+from fcjax.data import Dataset, Partition
 from fcjax.evaluation import MAX_WEIGHT
+from fcjax.plan import Group, Method, calls
 
 HEALTHY = {
     "stage": "train",
@@ -50,3 +60,75 @@ def test_the_last_round_tells_a_collapse():
     rows = history()
     rows[-1]["largest_share"] = "0.95"
     assert scoring.status(rows, num_clusters=10) == "collapsed"
+
+
+# --- failures
+
+LABELS = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 0])
+CLUSTERS = np.array([5, 5, 7, 7, 7, 7, 9, 9, 5, 9, 7, 5])
+CLIENTS = (np.array([0, 1, 3, 10]), np.array([2, 4, 5, 11]), np.array([6, 7, 8]))
+"""Row 9 is nobody's; rows 10 and 11 are trained on too, and have no label."""
+SKLEARN = {
+    "nmi": normalized_mutual_info_score,
+    # Clusters 5, 7 and 9 match the classes 0, 1 and 2 in every subset that is scored.
+    "acc": lambda y, c: accuracy_score(y, (c - 5) // 2),
+    "kappa": lambda y, c: cohen_kappa_score(y, (c - 5) // 2),
+}
+
+
+def call_of(present, scope, labels=LABELS):
+    """One run on `CLIENTS`, and its labelled data."""
+    pool = np.arange(12.0, dtype=np.float32)[:, None]
+    partition = Partition(CLIENTS, np.array([9]))
+    method = Method("by hand", {}, lambda _: None, scope, {})
+    point = {"p": 0.0, "failure_rate": 0.5, "seed": 0}
+    group = Group(method, 3, 3, (point,), (partition,), (present,), 4, 1)
+    return next(calls(group, pool)), Dataset("by hand", pool[:10], labels)
+
+
+def score_run(present, scope, *, num_rounds, **options):
+    call, dataset = call_of(np.array(present, bool), scope, **options)
+    return scoring.score_run(dataset, call, 0, CLUSTERS, None, num_rounds=num_rounds)
+
+
+@pytest.mark.parametrize(
+    ("present", "num_rounds", "survivors"),
+    [
+        # A fixed failure, whose one row stands for all rounds.
+        ([[1, 0, 1]], 5, [0, 1, 3, 6, 7, 8]),
+        # Whoever answers once survives.
+        ([[1, 0, 0], [1, 0, 0], [0, 1, 0]], 3, [0, 1, 2, 3, 4, 5]),
+        # The run ended before the round in which the second client would have answered.
+        ([[1, 0, 1], [1, 0, 1], [0, 1, 0]], 2, [0, 1, 3, 6, 7, 8]),
+        # Nobody fails, but nobody holds row 9.
+        ([[1, 1, 1]], 1, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+    ],
+)
+def test_surviving_scores_are_over_who_answered(present, num_rounds, survivors):
+    found = score_run(present, "global", num_rounds=num_rounds)
+    for name, oracle in SKLEARN.items():
+        expected = oracle(LABELS[survivors], CLUSTERS[survivors])
+        assert found[f"surviving_{name}"] == pytest.approx(expected)
+        assert found[name] == pytest.approx(oracle(LABELS, CLUSTERS[:10]))
+    # By hand: 7 of 10 fit, the others are the rows 2, 8 and 9.
+    assert found["acc"] == pytest.approx(0.7)
+
+
+def test_surviving_clients_on_their_own_are_averaged_by_their_examples():
+    found = score_run([[1, 0, 1]], "client-mean", num_rounds=1)
+    # Rows 0, 1, 3: all fit; rows 6, 7, 8: one class in two clusters, of which one fits.
+    assert found["surviving_acc"] == pytest.approx((3 * 1 + 3 * 2 / 3) / 6)
+    # And rows 2, 4, 5: one cluster for two classes.
+    assert found["acc"] == pytest.approx((3 * 1 + 3 * 2 / 3 + 3 * 2 / 3) / 9)
+    assert found["surviving_nmi"] == pytest.approx((1 + 0) / 2)
+    assert found["nmi"] == pytest.approx((1 + 0 + 0) / 3)
+
+
+@pytest.mark.parametrize("scope", ["global", "client-mean"])
+def test_without_labels_nobody_survives_to_be_scored(scope):
+    assert score_run([[1, 0, 1]], scope, num_rounds=1, labels=None) == {}
+
+
+def test_participation_by_hand():
+    counts = [{"participants": n} for n in ("4", "2", "2", 3)]  # of files and of now
+    assert scoring.participation(counts, num_clients=5) == 0.55

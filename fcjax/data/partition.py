@@ -154,10 +154,21 @@ def deal(partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int) -> Par
     return partition._replace(clients=tuple(clients))
 
 
-def failures(num_clients: int, rate: float, *, seed: int) -> Bool[np.ndarray, "1 M"]:
-    """Returns who is present: round(rate M) clients are absent for the whole run.
+def failures(
+    num_clients: int, rate: float, *, seed: int, num_rounds: int = 1
+) -> Bool[np.ndarray, "R M"]:
+    """Returns who is present: in each round round(rate M) clients, drawn anew, are not.
 
-    With one seed, the clients absent at a low rate are absent at a higher one too.
+    The last row of `Federation.present` stands for all further rounds, so that a single
+    one fails the same clients for the whole run, as the CCFC and SDA-FDC papers do.
+    With one seed, the clients absent at a low rate are absent, in that round, at a
+    higher one too.
+
+    Args:
+      num_clients: M.
+      rate: in [0, 1].
+      seed: of the draws; the first rounds are the same whatever their number.
+      num_rounds: R.
 
     Raises:
       ValueError: rate lies outside [0, 1], or every client fails.
@@ -169,8 +180,10 @@ def failures(num_clients: int, rate: float, *, seed: int) -> Bool[np.ndarray, "1
         raise ValueError(
             f"--failure-rate {rate} fails all {num_clients} clients, one must be left"
         )
-    present = np.ones((1, num_clients), bool)
-    present[0, np.random.default_rng(seed).permutation(num_clients)[:num_absent]] = 0
+    rng = np.random.default_rng(seed)
+    present = np.ones((num_rounds, num_clients), bool)
+    for row in present:
+        row[rng.permutation(num_clients)[:num_absent]] = False
     return present
 
 

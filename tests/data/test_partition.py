@@ -208,6 +208,10 @@ def test_partitions_follow_from_their_seed(make):
         (lambda y: failures(4, -0.5, seed=0), r"--failure-rate must .* got -0\.5"),
         (lambda y: failures(4, 1.0, seed=0), r"--failure-rate 1\.0 fails all 4"),
         (lambda y: failures(4, 0.9, seed=0), r"--failure-rate 0\.9 fails all 4"),
+        (
+            lambda y: failures(4, 0.9, seed=0, num_rounds=2),
+            r"--failure-rate 0\.9 fails all 4",
+        ),
     ],
 )
 def test_bad_input_names_the_flag_in_one_line(call, message):
@@ -231,6 +235,37 @@ def test_failures_are_nested_and_follow_from_the_seed():
     assert (few | ~many).all()
     np.testing.assert_array_equal(few, failures(50, 0.2, seed=0))
     assert (few != failures(50, 0.2, seed=1)).any()
+
+
+@pytest.mark.parametrize(
+    ("rate", "num_absent"),
+    # Halves to even: 2.5 of ten is 2, 3.5 is 4.
+    [(0.0, 0), (0.25, 2), (0.35, 4), (0.9, 9)],
+)
+def test_as_many_fail_in_every_round(rate, num_absent):
+    present = failures(10, rate, seed=3, num_rounds=40)
+    assert present.shape == (40, 10)
+    assert present.dtype == bool
+    np.testing.assert_array_equal((~present).sum(axis=1), [num_absent] * 40)
+
+
+def test_each_round_draws_anew_and_spares_nobody():
+    """A client is absent in a round with probability 0.3; 400 rounds, five sigma."""
+    present = failures(10, 0.3, seed=0, num_rounds=400)
+    assert len(np.unique(present, axis=0)) > 50
+    expected, sigma = 400 * 0.7, np.sqrt(400 * 0.3 * 0.7)
+    assert (abs(present.sum(axis=0) - expected) < 5 * sigma).all()
+
+
+def test_failures_of_a_round_are_nested_and_follow_from_the_seed():
+    few = failures(50, 0.2, seed=0, num_rounds=6)
+    many = failures(50, 0.6, seed=0, num_rounds=6)
+    assert (few | ~many).all()
+    other = failures(50, 0.2, seed=1, num_rounds=6)
+    assert (few != other).any(axis=1).all()
+    # Whatever the number of rounds, the first ones are the same.
+    np.testing.assert_array_equal(few[:4], failures(50, 0.2, seed=0, num_rounds=4))
+    np.testing.assert_array_equal(few[:1], failures(50, 0.2, seed=0))
 
 
 def grid():

@@ -1,0 +1,163 @@
+"""Clients that fail, from the flags through the engine to the files and the table."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.metrics import normalized_mutual_info_score
+
+from fcjax import report, server
+from fcjax.data import failures
+from fcjax.plan import Method
+from fcjax.types import FederatedClustering, Stage
+from tests.test_experiment import execute, prepare, rows, vectors
+
+RATES = ("0.0", "0.34", "0.67")  # of three clients: none, one, two
+NUM_ROUNDS = 3 + 2  # of both stages
+
+
+def roll_call(settings):
+    """A method that learns nothing and notes who answers; clusters are the largest of
+    three features, which tell two of the three classes of `vectors` apart."""
+
+    def call(key, num_rounds, federation):
+        present = server.participants(federation, num_rounds)
+        _, answered = server.receive((), present.astype(float), present)
+        each = {f"answered_{i}": answered[i] for i in range(3)}
+        spread = {"loss": settings["weight"], "embedding_spread": jnp.float32(1)}
+        return num_rounds + 1, {"participants": answered.sum(), **each, **spread}
+
+    def embed(num_rounds, federation):
+        return federation.pool[federation.indices]
+
+    def assign(num_rounds, federation):
+        return jnp.argmax(embed(num_rounds, federation)[..., 1:4], axis=-1)
+
+    stages = [
+        Stage(
+            name, lambda key, state, _: state, call, count, lambda _: jnp.array(False)
+        )
+        for name, count in (("first", 3), ("second", 2))
+    ]
+    return FederatedClustering(
+        lambda key, federation: jnp.int32(0), tuple(stages), embed, assign
+    )
+
+
+def describe(args, dataset, num_clients, num_clusters):
+    return Method("roll-call", {"weight": (0.1,)}, roll_call, "global", {})
+
+
+@pytest.fixture(scope="module")
+def grids(tmp_path_factory):
+    """A grid of failure rates under both kinds of failures."""
+    folder = tmp_path_factory.mktemp("failures")
+    flags = [f"--dataset={vectors(folder)}", "--clients=3", "--no-plot", "--p=0.5"]
+    flags += ["--failure-rate", *RATES]
+    for kind in ("fixed", "per-round"):
+        execute(folder / kind, *flags, f"--failures={kind}", describe=describe)
+    return folder, flags
+
+
+def present_of(kind, rate):
+    """Who answers in each round [R, M]."""
+    num_rounds = 1 if kind == "fixed" else NUM_ROUNDS
+    drawn = failures(3, float(rate), seed=0, num_rounds=num_rounds)
+    return np.broadcast_to(drawn, (NUM_ROUNDS, 3))
+
+
+@pytest.mark.parametrize("kind", ["fixed", "per-round"])
+def test_the_history_is_of_who_answered(grids, kind):
+    history = rows(grids[0] / kind / "history.csv")
+    for rate, count in zip(RATES, ("3", "2", "1"), strict=True):
+        of_run = [row for row in history if row["failure_rate"] == rate]
+        assert [row["participants"] for row in of_run] == [count] * NUM_ROUNDS
+        answered = [
+            [row[f"answered_{i}"] == "True" for i in range(3)] for row in of_run
+        ]
+        np.testing.assert_array_equal(answered, present_of(kind, rate))
+
+
+@pytest.mark.parametrize(
+    # With this seed one client misses all five rounds of the highest rate.
+    ("kind", "num_survivors"),
+    [("fixed", [3, 2, 1]), ("per-round", [3, 3, 2])],
+)
+def test_a_run_says_who_took_part_and_how_they_fared(grids, kind, num_survivors):
+    folder, _ = grids
+    results = rows(folder / kind / "results.csv")
+    assert [row["participation"] for row in results] == ["1.0", "0.666667", "0.333333"]
+    saved = np.load(folder / kind / "assignments.npz")
+    labels = np.load(folder / "vectors.npz")["y"]
+    for run, (row, count) in enumerate(zip(results, num_survivors, strict=True)):
+        survivors = np.flatnonzero(present_of(kind, row["failure_rate"]).any(axis=0))
+        assert len(survivors) == count
+        cluster = saved["cluster"][run]
+        counted = np.isin(saved["client"][run], survivors)
+        expected = normalized_mutual_info_score(labels[counted], cluster[counted])
+        assert float(row["surviving_nmi"]) == pytest.approx(expected, abs=1e-6)
+        expected = normalized_mutual_info_score(labels, cluster)
+        assert float(row["nmi"]) == pytest.approx(expected, abs=1e-6)
+    # The clusters are the same in all runs: what differs is who is counted.
+    assert len({row["surviving_nmi"] for row in results}) == len(set(num_survivors))
+
+
+def test_what_failures_are_is_part_of_the_configuration(grids):
+    """A folder from before the flag does not say it, and goes on with fixed ones."""
+    folder, flags = grids
+    config = json.loads((folder / "per-round" / "config.json").read_text())
+    assert config["failures"] == "per-round"
+    assert "failures" not in json.loads((folder / "fixed" / "config.json").read_text())
+    for kind, other in (("fixed", "per-round"), ("per-round", "fixed")):
+        flag = f"--failures={other}"
+        with pytest.raises(ValueError, match=r"\(failures differ\)"):
+            prepare(*flags, f"--out={folder / kind}", flag, describe=describe)
+
+
+# --- the table
+
+
+def run(rate, seed, **more):
+    row = {"method": "ccfc", "dataset": "digits", "scope": "global", "p": "0.0"}
+    row |= {"failure_rate": rate, "seed": seed, "nmi": "0.5", "acc": "0.6"}
+    return {**row, "kappa": "0.4", "silhouette": "0.3", **more}
+
+
+def columns(runs, *, labelled=True):
+    lines = report.summarize(runs, ["p", "failure_rate"], labelled=labelled)
+    return [
+        [n for n in line if n not in ("method", "dataset", "scope")] for line in lines
+    ]
+
+
+def test_the_table_shows_failures_where_any_run_has_them():
+    runs = [
+        run(rate, seed, participation=taken, surviving_nmi=nmi)
+        for rate, seed, taken, nmi in [
+            ("0.0", "0", "1.0", "0.7"),
+            ("0.0", "1", "1.0", "0.8"),
+            ("0.5", "0", "0.5", "0.2"),
+            ("0.5", "1", "0.5", "0.4"),
+        ]
+    ]
+    shown = ["p", "failure_rate", "nmi", "acc", "kappa"]
+    assert columns(runs[:2]) == [shown]
+    assert columns(runs) == [[*shown, "participation", "surviving_nmi"]] * 2
+    lines = report.summarize(runs, ["p", "failure_rate"], labelled=True)
+    assert str(lines[1]["participation"]) == "0.500 ± 0.000"
+    # The t quantile of one degree of freedom is 12.706, the standard error 0.1.
+    assert str(lines[1]["surviving_nmi"]) == "0.300 ± 1.271"
+
+
+def test_the_table_of_runs_without_labels_shows_who_took_part():
+    runs = [run("0.5", "0", participation="0.5", surviving_nmi="", nmi="")]
+    shown = ["p", "failure_rate", "silhouette", "participation"]
+    assert columns(runs, labelled=False) == [shown]
+
+
+def test_rows_from_before_these_columns_are_read():
+    shown = ["p", "failure_rate", "nmi", "acc", "kappa"]
+    assert columns([run("0.5", "0")]) == [shown]
+    mixed = [run("0.5", "0"), run("0.5", "1", participation="0.5", surviving_nmi="")]
+    assert columns(mixed) == [[*shown, "participation"]]
