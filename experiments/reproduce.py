@@ -130,13 +130,13 @@ def jobs(study: Study, args: Args) -> list[Job]:
 def flags_of(study: Study, row: Row, dataset: str, args: Args) -> dict[str, Any]:
     """Returns the flags of a row's script."""
     preset = study.presets[args.preset]
-    name = re.sub(r"\W+", "-", f"{dataset}-{row.label}".lower())
+    name = f"{experiment.short_name(dataset)}-{row.label}"
     flags = {
         "dataset": dataset,
         "data_dir": args.data_dir,
         "limit": args.limit,
         "seed": args.seed or preset.seeds,
-        "out": out_of(args) / name,
+        "out": out_of(args) / re.sub(r"\W+", "-", name.lower()),
         "backend": args.backend,
         "runs_per_call": args.runs_per_call,
         "plot": False,  # fcjax.draw does, of any finished run
@@ -164,14 +164,15 @@ def datasets_of(study: Study, args: Args) -> dict[str, tuple[str, str]]:
         if name not in (STAND_IN, *study.datasets):
             accepted = " ".join((STAND_IN, *study.datasets))
             raise ValueError(f"--datasets takes {accepted}, got {name!r}")
+        called = experiment.short_name(name)
         is_own = name in study.datasets
-        found[name] = (name, name) if is_own else (first, f"{name} for {first}")
+        found[name] = (name, called) if is_own else (first, f"{called} for {first}")
     return found
 
 
 def check_prepared(dataset: str, args: Args) -> None:
     """Raises ValueError with what to do where a data set cannot be loaded."""
-    if dataset == STAND_IN:
+    if dataset == STAND_IN or Path(dataset).exists():
         return
     try:
         data.load(dataset, data_dir=args.data_dir, split="test")

@@ -159,7 +159,7 @@ def of_clients() -> Paper:
     found = {}
     for method, column in zip(VARIANTS, zip(*CLIENTS, strict=True), strict=True):
         for client, score in enumerate(column, start=1):
-            found["mnist", method, str(client)] = {"kappa": score}
+            found["mnist", method, client] = {"kappa": score}
         found["mnist", method, "mean"] = {"kappa": sum(column) / len(column)}
     return found
 

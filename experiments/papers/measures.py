@@ -47,7 +47,7 @@ def neighbors(args: Common, results: Results) -> list[Measured]:
 def neighbors_of_pixels(args: Common) -> list[Measured]:
     """Returns the same of the examples as they are, which no seed changes."""
     dataset, _ = experiment.load(args)
-    pixels = dataset.examples.reshape(len(dataset.examples), -1)
+    pixels = dataset.examples.reshape(len(dataset.examples), -1).astype(np.float32)
     return _votes(args, dataset, pixels, normalize=False)
 
 
@@ -68,7 +68,7 @@ def clients(args: Common, results: Results) -> list[Measured]:
         }
         for client in range(len(holds)):
             line = {name: float(value[client]) for name, value in values.items()}
-            measured.append({"client": str(client + 1), **line})
+            measured.append({"client": client + 1, **line})
         means = {name: float(value.mean()) for name, value in values.items()}
         measured.append({"client": "mean", **means})
     return measured
