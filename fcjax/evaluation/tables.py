@@ -54,7 +54,7 @@ class Difference(NamedTuple):
     value: float
 
     def __str__(self) -> str:
-        return f"{self.value:+.3f}"
+        return "nan" if math.isnan(self.value) else f"{self.value:+.3f}"
 
 
 def estimate(values: Sequence[float], *, paper: float | None = None) -> Estimate:
