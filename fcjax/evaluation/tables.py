@@ -4,9 +4,10 @@ Rows are dicts, one a run, as `csv.DictReader` reads them from results.csv or as
 experiment made them.
 """
 
+import csv
 import io
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from scipy import special
+
+Summary = Sequence[Mapping[str, Any]]
+"""A dict a line, of `summarize` or made by hand."""
 
 _ESCAPED = str.maketrans(
     {c: "\\" + c for c in "&%$#_{}"}
@@ -32,13 +36,25 @@ class Estimate(NamedTuple):
     half_width: float | None
     """None for a single seed, which has no interval."""
     n: int
+    """0 where nothing was measured: the mean is NaN then, and is not shown."""
     paper: float | None = None
     """What the paper reports for the same setting."""
 
     def __str__(self) -> str:
+        if self.n == 0:
+            return ""
         if self.half_width is None:
             return f"{self.mean:.3f}"
         return f"{self.mean:.3f} ± {self.half_width:.3f}"
+
+
+class Difference(NamedTuple):
+    """Ours less the paper's."""
+
+    value: float
+
+    def __str__(self) -> str:
+        return "nan" if math.isnan(self.value) else f"{self.value:+.3f}"
 
 
 def estimate(values: Sequence[float], *, paper: float | None = None) -> Estimate:
@@ -112,9 +128,10 @@ def paper_scores(
     return paper
 
 
-def to_text(summary: Sequence[Mapping[str, Any]]) -> str:
-    """A summary as an aligned plain-text table, which is valid Markdown too."""
-    table = _table(summary, box.MARKDOWN)
+def to_text(summary: Summary, *, differences: bool = False) -> str:
+    """A summary as an aligned plain-text table, which is valid Markdown too; with
+    `differences` a column has how far ours is off the paper's."""
+    table = _table(summary, box.MARKDOWN, differences)
     # Wide enough that rich never wraps or shortens a cell.
     console = Console(file=io.StringIO(), width=10_000, color_system=None)
     with console.capture() as capture:
@@ -124,23 +141,41 @@ def to_text(summary: Sequence[Mapping[str, Any]]) -> str:
 
 
 def show(
-    summary: Sequence[Mapping[str, Any]], *, console: Console | None = None
+    summary: Summary, *, console: Console | None = None, differences: bool = False
 ) -> None:
     """Prints a summary: ruled on a terminal, as `to_text` into a file or a pipe."""
     console = console or Console()
     if console.is_terminal:
-        console.print(_table(summary, box.SIMPLE_HEAD))
+        console.print(_table(summary, box.SIMPLE_HEAD, differences))
     else:
-        print(to_text(summary), file=console.file)
+        print(to_text(summary, differences=differences), file=console.file)
 
 
-def to_latex(summary: Sequence[Mapping[str, Any]]) -> str:
+def to_csv(summary: Summary) -> str:
+    """A summary as comma-separated values in full precision, for programs.
+
+    An estimate NAME is five columns: NAME (the mean), NAME_half_width, NAME_paper,
+    NAME_difference (ours less the paper's) and NAME_seeds. Empty is what is not there.
+    """
+    lines = [
+        dict(x for cell in line.items() for x in _plain_cells(*cell))
+        for line in summary
+    ]
+    text = io.StringIO()
+    names = dict.fromkeys(name for line in lines for name in line)
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue().rstrip("\n")
+
+
+def to_latex(summary: Summary, *, differences: bool = False) -> str:
     r"""A summary as a LaTeX tabular, without a caption, for \input.
 
     Its comments name the package it needs and the number of seeds, which is a column
     only where it varies.
     """
-    columns = _columns(summary)
+    columns = _columns(summary, differences)
     lines = [r"% needs \usepackage{booktabs}"]
     if seeds := columns.get("seeds"):
         n = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
@@ -155,13 +190,19 @@ def to_latex(summary: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def write(summary: Sequence[Mapping[str, Any]], folder: str | Path) -> None:
-    """Writes a summary as `table.md`, see `to_text`, and `table.tex`, see `to_latex`.
+def write(summary: Summary, folder: str | Path, *, differences: bool = False) -> None:
+    """Writes a summary as `table.md`, see `to_text`, and `table.tex`, see `to_latex`;
+    with `differences` as `table.csv` too, see `to_csv`.
 
     Each is written whole or not at all; the folder is created if need be.
     """
     folder = Path(folder)
-    texts = {"table.md": to_text(summary), "table.tex": to_latex(summary)}
+    texts = {
+        "table.md": to_text(summary, differences=differences),
+        "table.tex": to_latex(summary, differences=differences),
+    }
+    if differences:
+        texts["table.csv"] = to_csv(summary)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (folder / f"{name}.tmp").write_text(text + "\n", encoding="utf-8")
@@ -192,9 +233,9 @@ def _plain(cell: Any) -> Any:
     return value if math.isfinite(value) else cell
 
 
-def _table(summary: Sequence[Mapping[str, Any]], style: box.Box) -> Table:
+def _table(summary: Summary, style: box.Box, differences: bool) -> Table:
     table = Table(box=style)
-    columns = _columns(summary)
+    columns = _columns(summary, differences)
     for name, cells in columns.items():
         justify = "left" if _is_text(cells) else "right"
         table.add_column(name, justify=justify, no_wrap=True)
@@ -203,7 +244,7 @@ def _table(summary: Sequence[Mapping[str, Any]], style: box.Box) -> Table:
     return table
 
 
-def _columns(summary: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _columns(summary: Summary, differences: bool) -> dict[str, list[Any]]:
     """The cells below each name, with the paper's beside ours and the seeds last."""
     columns: dict[str, list[Any]] = {}
     for name in dict.fromkeys(name for line in summary for name in line):
@@ -213,10 +254,32 @@ def _columns(summary: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
             columns[f"{name}, paper"] = [
                 None if value is None else Estimate(value, None, 1) for value in known
             ]
+            if differences:
+                columns[f"{name}, difference"] = [
+                    _difference(e) if isinstance(e, Estimate) else None for e in cells
+                ]
     estimates = [[e for e in x.values() if isinstance(e, Estimate)] for x in summary]
     if any(estimates):
         columns["seeds"] = [max((e.n for e in line), default=0) for line in estimates]
     return columns
+
+
+def _plain_cells(name: str, cell: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(cell, Estimate):
+        yield name, _text(cell)
+        return
+    off = _difference(cell)
+    yield name, cell.mean if cell.n else None
+    yield f"{name}_half_width", cell.half_width
+    yield f"{name}_paper", cell.paper
+    yield f"{name}_difference", None if off is None else off.value
+    yield f"{name}_seeds", cell.n
+
+
+def _difference(ours: Estimate) -> Difference | None:
+    if ours.n == 0 or ours.paper is None:
+        return None
+    return Difference(ours.mean - ours.paper)
 
 
 def _is_text(cells: Sequence[Any]) -> bool:
@@ -230,6 +293,6 @@ def _text(cell: Any) -> str:
 
 
 def _latex(cell: Any) -> str:
-    if isinstance(cell, Estimate) and math.isfinite(cell.mean):
+    if isinstance(cell, Estimate | Difference) and math.isfinite(cell[0]):
         return f"${cell}$".replace("±", r"\pm")
     return _text(cell).translate(_ESCAPED)

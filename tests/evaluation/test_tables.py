@@ -1,3 +1,4 @@
+import csv
 import io
 import math
 
@@ -12,6 +13,7 @@ from fcjax.evaluation.tables import (
     paper_scores,
     show,
     summarize,
+    to_csv,
     to_latex,
     to_text,
     write,
@@ -156,6 +158,82 @@ def test_nan_of_one_run_is_seen_in_every_table(tmp_path):
     write(summarize(rows, by=("p",), values=("nmi",)), tmp_path)
     assert "nan ± nan |     3" in (tmp_path / "table.md").read_text(encoding="utf-8")
     assert r"0 & nan $\pm$ nan \\" in (tmp_path / "table.tex").read_text()
+
+
+MISSING = {"dataset": "mnist", "p": 1.0, "nmi": Estimate(math.nan, None, 0, 0.0766)}
+"""A line of which the paper alone has a figure."""
+
+
+def compared():
+    rows = [{"dataset": "mnist", "p": 0.25, "nmi": x} for x in (0.79, 0.812, 0.834)]
+    paper = {("mnist", 0.25): {"nmi": 0.8152}}
+    by, values = ("dataset", "p"), ("nmi",)
+    return [*summarize(rows, by=by, values=values, paper=paper), MISSING]
+
+
+def test_differences_stand_behind_the_papers_figures():
+    # 0.812 - 0.8152 = -0.0032
+    assert to_text(compared(), differences=True).splitlines() == [
+        "| dataset |    p |           nmi | nmi, paper | nmi, difference | seeds |",
+        "|---------|------|---------------|------------|-----------------|-------|",
+        "| mnist   | 0.25 | 0.812 ± 0.055 |      0.815 |          -0.003 |     3 |",
+        "| mnist   |    1 |               |      0.077 |                 |     0 |",
+    ]
+    assert to_latex(compared(), differences=True).splitlines()[6:8] == [
+        r"mnist & 0.25 & $0.812 \pm 0.055$ & $0.815$ & $-0.003$ & 3 \\",
+        r"mnist & 1 &  & $0.077$ &  & 0 \\",
+    ]
+    terminal = io.StringIO()
+    console = Console(file=terminal, force_terminal=True, width=100)
+    show(compared(), console=console, differences=True)
+    assert "-0.003" in terminal.getvalue()
+    assert "difference" not in to_text(compared())
+
+
+def test_a_difference_from_nan_is_nan():
+    rows, paper = [{"p": 0, "nmi": "nan"}], {(0,): {"nmi": 0.5}}
+    summary = summarize(rows, by=("p",), values=("nmi",), paper=paper)
+    cells = to_text(summary, differences=True).splitlines()[-1].split("|")
+    assert [cell.strip() for cell in cells[1:-1]] == ["0", "nan", "0.500", "nan", "1"]
+    assert to_latex(summary, differences=True).splitlines()[6] == (
+        r"0 & nan & $0.500$ & nan \\"
+    )
+
+
+def test_csv_is_read_back_in_full_precision():
+    ours, missing = csv.DictReader(io.StringIO(to_csv(compared())))
+    values = (0.79, 0.812, 0.834)
+    assert list(ours) == [
+        "dataset",
+        "p",
+        "nmi",
+        "nmi_half_width",
+        "nmi_paper",
+        "nmi_difference",
+        "nmi_seeds",
+    ]
+    assert float(ours["nmi"]) == np.mean(values)
+    # Deviation 0.022 over sqrt(3), times the t quantile 4.303.
+    half_width = 4.3026527 * 0.022 / math.sqrt(3)
+    assert float(ours["nmi_half_width"]) == pytest.approx(half_width)
+    assert float(ours["nmi_difference"]) == pytest.approx(-0.0032)
+    assert (ours["nmi_paper"], ours["nmi_seeds"]) == ("0.8152", "3")
+    assert missing == {
+        "dataset": "mnist",
+        "p": "1",
+        "nmi": "",
+        "nmi_half_width": "",
+        "nmi_paper": "0.0766",
+        "nmi_difference": "",
+        "nmi_seeds": "0",
+    }
+
+
+def test_csv_is_written_beside_differences(tmp_path):
+    write(compared(), tmp_path, differences=True)
+    assert (tmp_path / "table.csv").read_text() == to_csv(compared()) + "\n"
+    assert "-0.003" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "-0.003" in (tmp_path / "table.tex").read_text(encoding="utf-8")
 
 
 def test_write(tmp_path):

@@ -1,0 +1,143 @@
+"""How a table's values are read off finished runs.
+
+A measure takes the flags of a row and the results folder of its runs, and returns a
+dict for each run, or for each part of a run that the table has a line for.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fcjax import data, evaluation, experiment, frozen
+from fcjax.evaluation import tables
+from fcjax.finished import Finished
+from fcjax.flags import Common
+from fcjax.probe import test_rows
+from fcjax.results import Results
+
+from .study import Measured, Paper
+
+NEIGHBORS = (3, 5, 7, 9, 100, 1000, 7000)
+"""Those of Table 3 of the CCFC paper."""
+
+
+def scores(args: Common, results: Results) -> list[Measured]:
+    """Returns the rows of results.csv: the swept values and the scores."""
+    return [
+        {name: _plain(cell) for name, cell in row.items() if name != "dataset"}
+        for row in results.asked(results.rows)
+    ]
+
+
+def neighbors(args: Common, results: Results) -> list[Measured]:
+    """Returns the accuracy of k neighbours' votes in the embedding, for every k that
+    there are training examples for."""
+    dataset, _ = experiment.load(args)
+    measured = []
+    for row in results.asked(results.rows):
+        model = frozen.read(results.model_path(_point(row, results)))
+        embedding = frozen.predict(model, dataset.examples).embedding
+        found = _votes(args, dataset, embedding, normalize=True)
+        measured += [{"seed": float(row["seed"]), **line} for line in found]
+    return measured
+
+
+def neighbors_of_pixels(args: Common) -> list[Measured]:
+    """Returns the same of the examples as they are, which no seed changes."""
+    dataset, _ = experiment.load(args)
+    pixels = dataset.examples.reshape(len(dataset.examples), -1).astype(np.float32)
+    return _votes(args, dataset, pixels, normalize=False)
+
+
+def clients(args: Common, results: Results) -> list[Measured]:
+    """Returns the kappa of every client on its own examples, with a match of its own,
+    the ratio of its largest to its smallest class, and the mean over clients; clients
+    count from 1."""
+    labels = experiment.load(args)[0].labels
+    assert labels is not None
+    finished, measured = Finished(results.directory), []
+    for row in results.asked(results.rows):
+        holders, clusters = finished.assignments(_point(row, results))
+        holds = holders == np.arange(holders.max() + 1)[:, None]
+        truth, found = (np.broadcast_to(x, holds.shape) for x in (labels, clusters))
+        values = {
+            "imbalance": evaluation.imbalance_ratio(truth, holds),
+            "kappa": evaluation.per_client(truth, found, holds)["kappa"],
+        }
+        for client in range(len(holds)):
+            line = {name: float(value[client]) for name, value in values.items()}
+            measured.append({"client": client + 1, **line})
+        means = {name: float(value.mean()) for name, value in values.items()}
+        measured.append({"client": "mean", **means})
+    return measured
+
+
+def against(
+    rows: Sequence[Mapping[str, Any]],
+    folder: Path,
+    *,
+    level: str,
+    values: Sequence[str],
+    paper: Paper,
+) -> None:
+    """Draws scores against a swept value, a line for each p; a figure a method and
+    data set.
+
+    Args:
+        rows: what `scores` returned, with `dataset` and `method`.
+        folder: where METHOD-DATASET.png go.
+        level: the swept value.
+        values: the scores; those that no row has are left out.
+        paper: by data set, method, p and level.
+    """
+    from fcjax.evaluation import figures  # matplotlib only where something is drawn
+
+    by = ("dataset", "method")
+    for setting in dict.fromkeys(tables.setting_of(row, by) for row in rows):
+        own = [row for row in rows if tables.setting_of(row, by) == setting]
+        known = [name for name in values if any(_has(row, name) for row in own)]
+        figures.against(
+            own,
+            folder / f"{'-'.join(map(str, reversed(setting)))}.png",
+            level=level,
+            by=[*by, "p"],
+            values=known,
+            paper={key: found for key, found in paper.items() if key[:2] == setting},
+        )
+
+
+def _votes(
+    args: Common, dataset: data.Dataset, z: np.ndarray, *, normalize: bool
+) -> list[Measured]:
+    labels, is_test = dataset.labels, test_rows(args, dataset)
+    assert labels is not None  # tables are of data sets that have classes
+    num_neighbors = [k for k in NEIGHBORS if k <= (~is_test).sum()]
+    if not np.isfinite(z).all():  # of a run that diverged
+        return [{"k": k, "accuracy": np.nan} for k in num_neighbors]
+    found = evaluation.knn_accuracy(
+        z[~is_test],
+        labels[~is_test],
+        z[is_test],
+        labels[is_test],
+        num_neighbors=num_neighbors,
+        normalize=normalize,
+    )
+    return [{"k": k, "accuracy": accuracy} for k, accuracy in found.items()]
+
+
+def _point(row: Mapping[str, Any], results: Results) -> dict[str, float]:
+    return {name: float(row[name]) for name in results.names}
+
+
+def _has(row: Mapping[str, Any], name: str) -> bool:
+    return row.get(name, "") != ""
+
+
+def _plain(cell: Any) -> Any:
+    """A cell of a file or of this session as a number, where it is one."""
+    try:
+        return float(cell)
+    except ValueError:
+        return cell

@@ -1,0 +1,71 @@
+"""What a table or figure of a paper consists of."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from fcjax.flags import Common
+from fcjax.results import Results
+
+Measured = dict[str, Any]
+"""Columns of a table that a run, or a part of it, has: {"p": 0.25, "seed": 0, "nmi":
+0.8}."""
+Paper = Mapping[tuple, Mapping[str, float]]
+"""From the columns that make a setting to what the paper reports there."""
+
+
+class Draw(Protocol):
+    """Draws what was measured, rows with the columns `dataset` and `method`, into
+    folder/NAME.png."""
+
+    def __call__(
+        self, rows: Sequence[Mapping[str, Any]], folder: Path, *, paper: Paper
+    ) -> None: ...
+
+
+class Row(NamedTuple):
+    """A method, or a variant of one, as a table has it."""
+
+    label: str
+    script: str = ""
+    """The module of experiments/ that trains it; empty where nothing is trained, or no
+    script has it yet."""
+    flags: Mapping[str, Any] = {}
+    """Of that script."""
+    central: bool = False
+    """Its data lies in one place, so that no p changes it: run at the first p alone."""
+    untrained: Callable[[Common], list[Measured]] | None = None
+    """What is measured where nothing is trained."""
+
+
+class Preset(NamedTuple):
+    """How much is run."""
+
+    grid: Mapping[str, tuple]
+    """Flags of all rows, which span the grid but for the seeds."""
+    seeds: tuple[int, ...]
+    flags: Mapping[str, Mapping[str, Any]]
+    """By script."""
+
+
+class Study(NamedTuple):
+    """A table or a figure.
+
+    What is measured is averaged over seeds, a line a setting. A study that only draws
+    has no `values`, and its measure returns whatever its `draw` takes.
+    """
+
+    title: str
+    """A line of --help."""
+    datasets: tuple[str, ...]
+    """The paper's."""
+    rows: tuple[Row, ...]
+    presets: Mapping[str, Preset]
+    measure: Callable[[Common, Results], list[Measured]]
+    """(flags of a row, what its runs left) -> what is measured of them."""
+    by: tuple[str, ...]
+    """The columns that make a setting; `dataset` and `method` are those of the row."""
+    values: tuple[str, ...] = ()
+    """The columns that are averaged."""
+    paper: Mapping[tuple, Mapping[str, float]] = {}
+    draw: Draw | None = None

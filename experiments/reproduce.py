@@ -1,0 +1,242 @@
+"""Reproduces a table or figure of a paper: trains what it takes, beside the paper's.
+
+python experiments/reproduce.py ccfc-table1
+python experiments/reproduce.py ccfc-table1 --preset paper --data-dir DIR
+python experiments/reproduce.py ccfc-table3 --datasets mnist --limit 10000
+"""
+
+import dataclasses
+import difflib
+import importlib
+import math
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import tyro
+from papers import ccfc
+from papers.study import Measured, Paper, Row, Study
+
+from fcjax import data, experiment
+from fcjax.backends import Backend
+from fcjax.evaluation import tables
+from fcjax.evaluation.tables import Estimate
+from fcjax.flags import Common, shown
+from fcjax.results import Results
+
+STUDIES = {**ccfc.STUDIES}
+STAND_IN = "digits"
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    table: tyro.conf.Positional[str]
+    """One of the names above."""
+    #: smoke: some minutes, on digits instead of the paper's data, with shortened
+    #: training; paper: the paper's data and settings.
+    preset: Literal["smoke", "paper"] = "smoke"
+    #: Which of the paper's data sets, or digits, which stands in for the first of them.
+    datasets: Annotated[
+        tuple[str, ...], shown("smoke: digits; paper: all of the table's")
+    ] = ()
+    methods: Annotated[tuple[str, ...], shown("all that are here")] = ()
+    """Which rows to run, by the paper's names."""
+    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
+    """Where TFDS data sets are prepared."""
+    limit: Annotated[int | None, shown("all")] = None
+    """Use so many examples, drawn in proportion to the classes."""
+    seed: Annotated[tuple[int, ...], shown("smoke: 0 1 2; paper: 0 to 4")] = ()
+    """Seeds of training and of the partition."""
+    #: Folder of the runs, which tables share; what is made of them is in OUT/TABLE.
+    out: Annotated[Path | None, shown("runs/reproduce/PRESET")] = None
+    backend: Backend = "shard_map"
+    """How runs are spread over the devices."""
+    runs_per_call: Annotated[int | None, shown("what fits, by an estimate")] = None
+    """Runs of a grid that go side by side."""
+
+
+class Job(NamedTuple):
+    """A row of a table on a data set."""
+
+    row: Row
+    dataset: str
+    """As the table has it."""
+    flags: Common
+    describe: Any
+    """Of the script that trains it; None where nothing is trained."""
+
+
+def main(args: Args) -> None:
+    """Raises ValueError with one line that says which flag is wrong."""
+    if args.table not in STUDIES:
+        near = difflib.get_close_matches(args.table, STUDIES, n=1, cutoff=0)
+        raise ValueError(
+            f"TABLE {args.table!r} is unknown; the nearest is {near[0]}, all are "
+            f"{', '.join(STUDIES)}"
+        )
+    reproduce(STUDIES[args.table], args)
+
+
+def reproduce(study: Study, args: Args) -> None:
+    """Trains what is not there yet, prints the table, writes it, draws the figure."""
+    found, folder = jobs(study, args), out_of(args) / args.table
+    print(f"{note(study, args)}\n{args.table}: {study.title}", flush=True)
+    trained = [job for job in found if job.describe]
+    results = iter(experiment.run(lambda: [(j.flags, j.describe) for j in trained]))
+    rows = [
+        {**line, "dataset": job.dataset, "method": job.row.label}
+        for job in found
+        for line in measured(study, job, next(results) if job.describe else None)
+    ]
+    paper = beside(study.paper, datasets_of(study, args))
+    if study.values:
+        summary = tables.summarize(rows, by=study.by, values=study.values, paper=paper)
+        summary = complete(summary, paper, by=study.by)
+        tables.show(summary, differences=True)
+        tables.write(summary, folder, differences=True)
+    if study.draw:
+        study.draw(rows, folder, paper=paper)
+    print(f"{note(study, args)}\n{args.table} in {folder}")
+
+
+def jobs(study: Study, args: Args) -> list[Job]:
+    """Returns what is to be measured, of each data set and row.
+
+    Raises:
+        ValueError: a data set or method is not one of the table's, or not there.
+    """
+    labels = [row.label for row in study.rows if row.script or row.untrained]
+    for method in args.methods:
+        if method not in labels:
+            raise ValueError(f"--methods takes {', '.join(labels)}, got {method!r}")
+    found = []
+    for dataset, shown_as in datasets_of(study, args).items():
+        check_prepared(dataset, args)
+        for row in study.rows:
+            if args.methods and row.label not in args.methods:
+                continue
+            if row.script:
+                script = importlib.import_module(row.script)
+                flags = script.Args(**flags_of(study, row, dataset, args))
+                found.append(Job(row, shown_as[1], flags, script.describe))
+            elif row.untrained:
+                flags = Common(dataset, data_dir=args.data_dir, limit=args.limit)
+                found.append(Job(row, shown_as[1], flags, None))
+    return found
+
+
+def flags_of(study: Study, row: Row, dataset: str, args: Args) -> dict[str, Any]:
+    """Returns the flags of a row's script."""
+    preset = study.presets[args.preset]
+    name = f"{experiment.short_name(dataset)}-{row.label}"
+    flags = {
+        "dataset": dataset,
+        "data_dir": args.data_dir,
+        "limit": args.limit,
+        "seed": args.seed or preset.seeds,
+        "out": out_of(args) / re.sub(r"\W+", "-", name.lower()),
+        "backend": args.backend,
+        "runs_per_call": args.runs_per_call,
+        "plot": False,  # fcjax.draw does, of any finished run
+        **preset.grid,
+        **preset.flags.get(row.script, {}),
+        **row.flags,
+    }
+    return {**flags, "p": flags["p"][:1]} if row.central else flags
+
+
+def measured(study: Study, job: Job, results: Results | None) -> list[Measured]:
+    """Returns what a job's runs have, without p where no p changes it."""
+    if results is None:
+        return job.row.untrained(job.flags) if job.row.untrained else []
+    lines = study.measure(job.flags, results)
+    return [{**line, "p": None} for line in lines] if job.row.central else lines
+
+
+def datasets_of(study: Study, args: Args) -> dict[str, tuple[str, str]]:
+    """Returns from each data set that is used to the paper's that it is or stands for,
+    and what the table calls it."""
+    default = (STAND_IN,) if args.preset == "smoke" else study.datasets
+    first, found = study.datasets[0], {}
+    for name in args.datasets or default:
+        if name not in (STAND_IN, *study.datasets):
+            accepted = " ".join((STAND_IN, *study.datasets))
+            raise ValueError(f"--datasets takes {accepted}, got {name!r}")
+        called = experiment.short_name(name)
+        is_own = name in study.datasets
+        found[name] = (name, called) if is_own else (first, f"{called} for {first}")
+    return found
+
+
+def check_prepared(dataset: str, args: Args) -> None:
+    """Raises ValueError with what to do where a data set cannot be loaded."""
+    if dataset == STAND_IN or Path(dataset).exists():
+        return
+    try:
+        data.load(dataset, data_dir=args.data_dir, split="test")
+    except ValueError as error:
+        raise ValueError(f"{error}; or choose others by --datasets") from error
+
+
+def beside(paper: Paper, datasets: Mapping[str, tuple[str, str]]) -> Paper:
+    """Returns the paper's figures for the data sets that are used, by the names that
+    they have in the table."""
+    return {
+        (called, *key[1:]): scores
+        for of_paper, called in datasets.values()
+        for key, scores in paper.items()
+        if key[0] == of_paper
+    }
+
+
+def complete(
+    summary: list[dict[str, Any]], paper: Paper, *, by: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Returns the lines in the order of the paper's, with empty cells of ours where
+    only the paper has a figure; those that it does not have come last."""
+    ours = {tables.setting_of(line, by): line for line in summary}
+    lines = []
+    for setting in dict.fromkeys([*paper, *ours]):
+        line = dict(ours.get(setting) or zip(by, setting, strict=True))
+        for name, score in paper.get(setting, {}).items():
+            line.setdefault(name, Estimate(math.nan, None, 0, score))
+        lines.append(line)
+    return lines
+
+
+def note(study: Study, args: Args) -> str:
+    """Returns in what the runs differ from the paper's."""
+    said = []
+    if STAND_IN in datasets_of(study, args):
+        said.append(
+            f"{STAND_IN} (1,797 images) stands in for {study.datasets[0]}: the paper's "
+            "figures are for its own data, so that differences show the shape and "
+            "reproduce nothing"
+        )
+    if args.preset == "smoke":
+        said.append("smoke: training is shortened; --preset paper is the paper's")
+    if args.limit is not None:
+        said.append(f"--limit: {args.limit} examples, where the paper takes all")
+    return (
+        "\n".join(f"note: {line}" for line in said) or "the paper's data and settings"
+    )
+
+
+def out_of(args: Args) -> Path:
+    return args.out or Path("runs") / "reproduce" / args.preset
+
+
+def description() -> str:
+    """Returns what --help begins with: the tables, a line each."""
+    width = max(map(len, STUDIES))
+    lines = [f"{name:{width}}  {study.title}" for name, study in STUDIES.items()]
+    return "\n\n".join(["Reproduces a table or figure of a paper:", *lines])
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=description()))
+    except ValueError as error:
+        sys.exit(f"reproduce.py: error: {error}")

@@ -1,0 +1,379 @@
+"""Tables of papers: the data as printed, and what runs make of it."""
+
+import csv
+import dataclasses
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reproduce
+from papers import ccfc as paper
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import cohen_kappa_score, confusion_matrix
+from sklearn.neighbors import KNeighborsClassifier
+
+from fcjax import frozen
+from fcjax.data import load, stratified_subset
+from fcjax.finished import Finished
+
+SCRIPT = Path(__file__).parents[1] / "experiments" / "reproduce.py"
+TABLES = {
+    "nmi": reproduce.STUDIES["ccfc-table1"].paper,
+    "kappa": reproduce.STUDIES["ccfc-table2"].paper,
+}
+TINY = {
+    "clients": (3,),
+    "pretrain_rounds": (2,),
+    "cluster_rounds": (1,),
+    "local_epochs": (1,),
+    "batch_size": (10,),
+    "latent_size": (4,),
+}
+SEEDS, MNIST = (0, 1), "mnist"
+
+
+@pytest.mark.parametrize(
+    ("score", "setting", "printed"),
+    [
+        ("nmi", ("mnist", None, "KM"), 0.5304),
+        ("nmi", ("mnist", 0.25, "PPFC-GAN"), 0.6392),
+        ("nmi", ("fashion_mnist", 1.0, "SDA-FC-KM"), 0.6065),
+        ("nmi", ("fashion_mnist", None, "FCM"), 0.6026),
+        ("nmi", ("cifar10", 0.5, "k-FED"), 0.0885),
+        ("nmi", ("stl10", 0.0, "CCFC"), 0.2952),
+        ("nmi", ("stl10", 1.0, "FFCM"), 0.1565),
+        ("kappa", ("mnist", None, "FCM"), 0.5024),
+        ("kappa", ("mnist", 0.0, "CCFC"), 0.9619),
+        ("kappa", ("fashion_mnist", 0.75, "k-FED"), 0.4240),
+        ("kappa", ("cifar10", None, "KM"), 0.1347),
+        ("kappa", ("cifar10", 0.25, "k-FED"), 0.1366),
+        ("kappa", ("cifar10", 0.25, "CCFC"), 0.2281),
+        ("kappa", ("cifar10", 0.5, "FFCM"), 0.1316),
+        ("kappa", ("stl10", None, "KM"), 0.1550),
+        ("kappa", ("stl10", 0.75, "SDA-FC-FCM"), 0.1603),
+    ],
+)
+def test_tables_1_and_2_are_as_printed(score, setting, printed):
+    assert TABLES[score][setting] == {score: printed}
+
+
+@pytest.mark.parametrize(
+    ("score", "wins", "over_gan", "over_k_fed"),
+    [
+        # The last line of each table counts how often a federated method is best.
+        ("nmi", {"FFCM": 2, "SDA-FC-KM": 1, "PPFC-GAN": 6, "CCFC": 11}, 0.2654, 0.4155),
+        (
+            "kappa",
+            {"FFCM": 1, "SDA-FC-FCM": 2, "PPFC-GAN": 7, "CCFC": 10},
+            0.3485,
+            0.4593,
+        ),
+    ],
+)
+def test_tables_1_and_2_agree_with_what_the_paper_says_of_them(
+    score, wins, over_gan, over_k_fed
+):
+    table = TABLES[score]
+    datasets = ("mnist", "fashion_mnist", "cifar10", "stl10")
+    # Two central methods, and six others at five p.
+    assert len(table) == 4 * (2 + 5 * 6)
+    counted = {}
+    for dataset in datasets:
+        for p in (0.0, 0.25, 0.5, 0.75, 1.0):
+            row = {m: table[dataset, p, m][score] for m in paper.FEDERATED}
+            best = max(row, key=lambda method: row[method])
+            counted[best] = counted.get(best, 0) + 1
+    assert counted == wins
+    mnist = {m: table["mnist", 0.0, m][score] for m in paper.FEDERATED}
+    assert mnist["CCFC"] - mnist["PPFC-GAN"] == pytest.approx(over_gan, abs=1e-9)
+    assert mnist["CCFC"] - mnist["k-FED"] == pytest.approx(over_k_fed, abs=1e-9)
+
+
+def test_tables_3_and_4_are_as_printed():
+    third = reproduce.STUDIES["ccfc-table3"].paper
+    assert third["mnist", "Raw pixels", 7000] == {"accuracy": pytest.approx(0.7016)}
+    assert third["mnist", "SCFC", 5] == {"accuracy": pytest.approx(0.9823)}
+    assert third["mnist", "CCFC", 3] == {"accuracy": pytest.approx(0.9825)}
+    assert len(third) == 4 * 7
+    fourth = reproduce.STUDIES["ccfc-table4"].paper
+    assert fourth["mnist", "CCFC standalone", 1] == {"kappa": 0.4255}
+    assert fourth["mnist", "SCFC FedAvg", 8] == {"kappa": 0.8330}
+    assert fourth["mnist", "CCFC", 10] == {"kappa": 0.9630}
+    # 0.9605 + 0.9643 + 0.9611 + 0.9617 + 0.9609 + 0.9625 + 0.9624 + 0.9611 + 0.9616
+    # + 0.9630 = 9.6191
+    assert fourth["mnist", "CCFC", "mean"] == {"kappa": pytest.approx(0.96191)}
+    assert len(fourth) == 6 * 11
+
+
+def test_figures_have_the_tables_value_where_the_two_meet():
+    sixth = reproduce.STUDIES["ccfc-figure6"].paper
+    assert sixth["mnist", "CCFC", 0.5, 0.0] == {"nmi": 0.6718, "kappa": 0.6534}
+    seventh = reproduce.STUDIES["ccfc-figure7"].paper
+    assert seventh["mnist", "CCFC", 0.0, 0.001] == {"nmi": 0.9236, "kappa": 0.9619}
+
+
+def test_a_script_shows_the_figures_of_the_tables():
+    nmi, kappa = (paper.of_method(x, "stl10", "CCFC") for x in (paper.NMI, paper.KAPPA))
+    assert nmi == {0.0: 0.2952, 0.25: 0.1727, 0.5: 0.2125, 0.75: 0.1610, 1.0: 0.0711}
+    assert kappa[0.25] == 0.1422
+    assert paper.of_method(paper.NMI, "digits", "CCFC") == {}
+
+
+def tiny(name, data, **changes):
+    """A study of the paper on rows of numbers instead of MNIST, whose network compiles
+    soon, and on the grid that all these tests share."""
+    study = reproduce.STUDIES[name]
+    smoke = study.presets["smoke"]
+    few = {"p": smoke.grid["p"][:1] if len(smoke.grid["p"]) == 1 else (0.0, 0.5)}
+    smoke = smoke._replace(
+        grid={**smoke.grid, **few, **changes},
+        seeds=SEEDS[: len(smoke.seeds)],
+        flags={"ccfc": TINY},
+    )
+    reported = {(str(data), *k[1:]): v for k, v in study.paper.items() if k[0] == MNIST}
+    return study._replace(
+        datasets=(str(data),), presets={"smoke": smoke}, paper=reported
+    )
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("reproduced")
+
+
+@pytest.fixture(scope="module")
+def vectors(out):
+    """70 rows of three classes; 66 of them are used."""
+    labels = np.repeat([0, 1, 2], [20, 22, 28])
+    noise = np.random.default_rng(0).normal(size=(70, 5))
+    np.savez(out / "vectors.npz", x=noise + 2 * np.eye(5)[labels], y=labels)
+    return out / "vectors.npz"
+
+
+def used(vectors):
+    dataset = stratified_subset(load(str(vectors)), 66)
+    assert dataset.labels is not None
+    return dataset.examples, dataset.labels
+
+
+def execute(name, vectors, *, methods=("CCFC",), draw=None, **changes):
+    study = tiny(name, vectors, **changes)
+    study = study._replace(values=(), draw=draw) if draw else study
+    args = reproduce.Args(
+        table=name if draw is None else "drawing",
+        limit=66,
+        datasets=(str(vectors),),
+        methods=methods,
+        out=vectors.parent,
+    )
+    reproduce.reproduce(study, args)
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def first(vectors, out):
+    """Table 1, reproduced in small."""
+    execute("ccfc-table1", vectors)
+    return out / "ccfc-table1"
+
+
+def test_a_table_is_the_mean_of_its_runs_beside_the_paper(first, out):
+    lines = rows(first / "table.csv")
+    # All of the paper's MNIST: two central figures, and five p with six methods.
+    assert len(lines) == 2 + 5 * 6
+    assert {line["dataset"] for line in lines} == {"vectors"}
+    runs = rows(out / "vectors-ccfc" / "results.csv")
+    assert len(runs) == 2 * 2
+    reported = {0.0: 0.9236, 0.5: 0.6718}
+    for p, printed in reported.items():
+        nmi = np.array([float(run["nmi"]) for run in runs if float(run["p"]) == p])
+        (line,) = (
+            x for x in lines if x["method"] == "CCFC" and x["p"] and float(x["p"]) == p
+        )
+        assert float(line["nmi"]) == pytest.approx(nmi.mean(), abs=1e-12)
+        # The t quantile of one degree of freedom is 12.7062.
+        half_width = 12.7062047 * abs(nmi[0] - nmi[1]) / 2
+        assert float(line["nmi_half_width"]) == pytest.approx(half_width)
+        assert float(line["nmi_paper"]) == printed
+        off = nmi.mean() - printed
+        assert float(line["nmi_difference"]) == pytest.approx(off, abs=1e-12)
+        assert line["nmi_seeds"] == "2"
+    (central,) = (line for line in lines if line["method"] == "KM")
+    assert (central["p"], central["nmi"], central["nmi_seeds"]) == ("", "", "0")
+    assert central["nmi_paper"] == "0.5304"
+    assert central["nmi_difference"] == ""
+
+
+def test_the_same_command_again_trains_nothing_and_rewrites_the_table(
+    first, vectors, out, capsys
+):
+    before = (first / "table.csv").read_text()
+    trained = (out / "vectors-ccfc" / "history.csv").stat().st_mtime_ns
+    (first / "table.csv").write_text("damaged")
+    execute("ccfc-table1", vectors)
+    printed = capsys.readouterr().out
+    assert (first / "table.csv").read_text() == before
+    assert (out / "vectors-ccfc" / "history.csv").stat().st_mtime_ns == trained
+    assert "reusing 4 finished runs" in printed
+    assert printed.startswith("note: smoke: training is shortened")
+    assert (first / "table.md").read_text() in printed
+
+
+def test_tables_share_runs(first, vectors, out, capsys):
+    execute("ccfc-table2", vectors)
+    assert "reusing 4 finished runs" in capsys.readouterr().out
+    runs = rows(out / "vectors-ccfc" / "results.csv")
+    kappa = np.mean([float(run["kappa"]) for run in runs if float(run["p"]) == 0.5])
+    (line,) = (
+        line
+        for line in rows(out / "ccfc-table2" / "table.csv")
+        if (line["p"], line["method"]) == ("0.5", "CCFC")
+    )
+    assert float(line["kappa"]) == pytest.approx(kappa, abs=1e-12)
+
+
+def test_neighbors_vote_as_in_scikit_learn(first, vectors, out):
+    execute("ccfc-table3", vectors, methods=("CCFC", "Raw pixels"))
+    lines = rows(out / "ccfc-table3" / "table.csv")
+    found = {(line["method"], int(line["k"])): line for line in lines}
+    assert len(found) == 4 * 7
+    examples, labels = used(vectors)
+    draws = np.random.default_rng(0).random(66)
+    test = draws < np.sort(draws)[11]
+
+    def accuracy(z, k):
+        votes = KNeighborsClassifier(k, algorithm="brute")
+        return votes.fit(z[~test], labels[~test]).score(z[test], labels[test])
+
+    embeddings = []
+    finished = Finished(out / "vectors-ccfc")
+    for seed in SEEDS:
+        path = finished.model_path(finished.point(["p=0", f"seed={seed}"]))
+        z = frozen.predict(frozen.read(path), examples).embedding
+        embeddings.append(z / np.linalg.norm(z, axis=1, keepdims=True))
+    for k in (3, 9):
+        line = found["Raw pixels", k]
+        assert float(line["accuracy"]) == pytest.approx(accuracy(examples, k))
+        assert line["accuracy_seeds"] == "1"
+        mean = np.mean([accuracy(z, k) for z in embeddings])
+        assert float(found["CCFC", k]["accuracy"]) == pytest.approx(mean)
+    # More neighbours than examples: only the paper's figure.
+    assert found["CCFC", 7000]["accuracy"] == ""
+    assert float(found["CCFC", 7000]["accuracy_paper"]) == pytest.approx(0.9709)
+
+
+def test_clients_are_scored_on_their_own_examples(first, vectors, out):
+    execute("ccfc-table4", vectors)
+    lines = [x for x in rows(out / "ccfc-table4" / "table.csv") if x["kappa"]]
+    assert [line["client"] for line in lines] == ["1", "2", "3", "mean"]
+    assert [line["kappa_paper"] for line in lines[:3]] == ["0.9605", "0.9643", "0.9611"]
+    _, labels = used(vectors)
+    finished = Finished(out / "vectors-ccfc")
+    holders, clusters = finished.assignments(finished.point(["p=0", "seed=0"]))
+    kappas = []
+    for client, line in enumerate(lines[:3]):
+        truth, cluster = labels[holders == client], clusters[holders == client]
+        overlap = confusion_matrix(truth, cluster, labels=np.arange(3))
+        classes, names = linear_sum_assignment(-overlap)
+        kappas.append(cohen_kappa_score(truth, classes[np.argsort(names)][cluster]))
+        counts = np.bincount(truth, minlength=3)
+        assert float(line["imbalance"]) == counts.max() / counts.min()
+        assert float(line["kappa"]) == pytest.approx(kappas[-1], abs=0.02)
+    assert float(lines[3]["kappa"]) == pytest.approx(np.mean(kappas), abs=0.02)
+
+
+def test_a_figure_has_its_table_and_its_drawing(first, vectors, out):
+    execute("ccfc-figure7", vectors, model_weight=(0.001,))
+    folder = out / "ccfc-figure7"
+    lines = rows(folder / "table.csv")
+    # The paper's at its own lambda for five p, of which two were run.
+    assert [line["p"] for line in lines] == ["0", "0.25", "0.5", "0.75", "1"]
+    assert {line["model_weight"] for line in lines} == {"0.001"}
+    assert [line["nmi_seeds"] for line in lines] == ["2", "0", "2", "0", "0"]
+    assert lines[0]["kappa_paper"] == "0.9619"
+    (image,) = folder.glob("*.png")
+    assert image.name == "CCFC-vectors.png"
+    assert image.stat().st_size > 10_000
+
+
+def test_a_study_may_draw_and_tabulate_nothing(first, vectors, out):
+    drawn = []
+
+    def draw(rows, folder, *, paper):
+        drawn.extend((row["method"], row["seed"]) for row in rows)
+
+    execute("ccfc-table1", vectors, draw=draw)
+    assert sorted(drawn) == [("CCFC", 0), ("CCFC", 0), ("CCFC", 1), ("CCFC", 1)]
+    assert not (out / "drawing").exists()
+
+
+def test_what_stands_in_for_the_papers_data_is_called_so():
+    study = reproduce.STUDIES["ccfc-table1"]
+    args = reproduce.Args(table="ccfc-table1")
+    datasets = reproduce.datasets_of(study, args)
+    assert datasets == {"digits": ("mnist", "digits for mnist")}
+    paper = reproduce.beside(study.paper, datasets)
+    assert len(paper) == 2 + 5 * 6
+    assert paper["digits for mnist", 0.0, "CCFC"] == {"nmi": 0.9236}
+    assert reproduce.note(study, args).startswith(
+        "note: digits (1,797 images) stands in for mnist"
+    )
+
+
+def test_methods_of_central_data_run_at_one_p_and_have_none_in_the_table(tmp_path):
+    study = reproduce.STUDIES["ccfc-table1"]
+    args = reproduce.Args(table="ccfc-table1", preset="paper", out=tmp_path)
+    rows = {row.label: row for row in study.rows}
+    central = reproduce.flags_of(study, rows["KM"], "mnist", args)
+    assert central["p"] == (0.0,)
+    assert central["methods"] == ("km",)
+    assert central["preset"] == "paper"
+    spread = reproduce.flags_of(study, rows["k-FED"], "mnist", args)
+    assert spread["p"] == (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert spread["seed"] == (0, 1, 2, 3, 4)
+    assert spread["out"] == tmp_path / "mnist-k-fed"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"table": "ccfc-tabel2"}, r"TABLE 'ccfc-tabel2' is .* nearest is ccfc-table2"),
+        ({"datasets": ("mnits",)}, r"--datasets takes digits mnist .* got 'mnits'"),
+        ({"methods": ("PPFC-GAN",)}, r"--methods takes .*CCFC, got 'PPFC-GAN'"),
+        (
+            {"preset": "paper", "data_dir": Path("nowhere")},
+            r"mnist is not prepared.*download_and_prepare.*by --datasets",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line_before_anything_runs(
+    flags, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    args = dataclasses.replace(reproduce.Args(table="ccfc-table1"), **flags)
+    with pytest.raises(ValueError, match=message) as error:
+        reproduce.main(args)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_has_a_line_for_each_table_and_errors_have_one(tmp_path):
+    def call(*arguments):
+        command = [sys.executable, str(SCRIPT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+
+    asked = call("--help").stdout
+    for name in reproduce.STUDIES:
+        assert len(re.findall(rf"^{name} ", asked, flags=re.MULTILINE)) == 1
+    failed = call("figure-6")
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("reproduce.py: error: TABLE 'figure-6' is unknown")
+    assert len(io.StringIO(failed.stderr).readlines()) == 1
