@@ -293,6 +293,13 @@ def ccfc(
     )
 
 
+def leave(state: CCFCState, num_clients: int) -> CCFCState:
+    """Returns the state of standalone clients that go on from the server's model: a
+    round of theirs is the local training of the next communication round."""
+    models = clients.repeat((state.variables, state.centroids), num_clients)
+    return CCFCState(*models, state.opt_state, state.num_rounds)
+
+
 def sample_contrast(
     network: Network,
     variables: PyTree,
