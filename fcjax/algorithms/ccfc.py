@@ -296,8 +296,9 @@ def ccfc(
 def leave(state: CCFCState, num_clients: int) -> CCFCState:
     """Returns the state of standalone clients that go on from the server's model: a
     round of theirs is the local training of the next communication round."""
-    models = clients.repeat((state.variables, state.centroids), num_clients)
-    return CCFCState(*models, state.opt_state, state.num_rounds)
+    models = (state.variables, state.centroids)
+    variables, centroids = clients.repeat(models, num_clients)
+    return state._replace(variables=variables, centroids=centroids)
 
 
 def sample_contrast(

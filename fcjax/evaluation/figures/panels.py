@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float, Integer
@@ -74,7 +74,7 @@ def maps(
         # A random order, so that no class is painted over all the others.
         order = np.random.default_rng(seed).permutation(len(panel.labels))
         shown = order[:max_points]
-        points = latent.project(panel.embedding[shown], seed)
+        points = latent.project(np.asarray(panel.embedding)[shown], seed)
         hues = colors[np.searchsorted(classes, panel.labels[shown])]
         latent.frame(axes, panel.title)
         if panel.clients is None:
@@ -115,9 +115,7 @@ def _checked(panel: Panel) -> Panel:
     return Panel(panel.title, embedding, np.asarray(panel.labels), clients)
 
 
-def _legend(
-    figure: Figure, kind: str, marks: dict[str, tuple], *, loc: str, ncols: int
-) -> None:
+def _legend(figure: Figure, kind: str, marks: dict[str, tuple], **placed: Any) -> None:
     handles = [
         Line2D([], [], color=color, marker=marker, markersize=6, linestyle="")
         for marker, color in marks.values()
@@ -126,8 +124,7 @@ def _legend(
         handles,
         list(marks),
         title=kind,
-        loc=loc,
-        ncols=ncols,
+        **placed,
         frameon=False,
         fontsize=9,
         title_fontsize=10,
