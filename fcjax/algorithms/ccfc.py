@@ -293,6 +293,14 @@ def ccfc(
     )
 
 
+def leave(state: CCFCState, num_clients: int) -> CCFCState:
+    """Returns the state of standalone clients that go on from the server's model: a
+    round of theirs is the local training of the next communication round."""
+    models = (state.variables, state.centroids)
+    variables, centroids = clients.repeat(models, num_clients)
+    return state._replace(variables=variables, centroids=centroids)
+
+
 def sample_contrast(
     network: Network,
     variables: PyTree,

@@ -245,6 +245,28 @@ def test_a_standalone_client_is_a_federation_of_one(problem):
         )
 
 
+@pytest.mark.parametrize("sample_contrastive", [False, True])
+def test_clients_that_leave_train_as_in_the_next_round(problem, sample_contrastive):
+    """FedAvg in NumPy over the local models of a standalone round is the round."""
+    _, _, federation = problem
+    options = {"sample_contrastive": sample_contrastive, "optimizer": optax.adam(0.1)}
+    together, alone = build(**options), build(standalone=True, **options)
+    state = together.init(jax.random.key(3), federation)
+    # A round, so that optimisers and centroids are not those of the beginning.
+    together_round = jax.jit(together.stages[1].round)
+    state, _ = together_round(jax.random.key(4), state, federation)
+    new, _ = together_round(jax.random.key(5), state, federation)
+    local, _ = jax.jit(alone.stages[1].round)(
+        jax.random.key(5), module.leave(state, 2), federation
+    )
+    for name in ("a", "b"):
+        one, two = np.asarray(local.variables["params"][name])
+        assert np.abs(one - two).max() > 1e-3
+        expected = 0.4 * one + 0.6 * two  # 8 and 12 of 20 examples
+        np.testing.assert_allclose(new.variables["params"][name], expected, rtol=1e-5)
+    assert local.num_rounds == new.num_rounds == 2
+
+
 def test_unrelated_networks_are_averaged_after_a_first_round(problem):
     """With steps of size zero the round leaves the mean of what it started from."""
     _, _, federation = problem

@@ -8,13 +8,16 @@ from fcjax.evaluation.figures.curves import learning_curves
 from fcjax.evaluation.figures.heatmaps import confusion, partition
 from fcjax.evaluation.figures.latent import tsne
 from fcjax.evaluation.figures.levels import against
+from fcjax.evaluation.figures.panels import Panel, maps
 from fcjax.evaluation.figures.sheets import contact_sheet
 
 __all__ = [
+    "Panel",
     "against",
     "confusion",
     "contact_sheet",
     "learning_curves",
+    "maps",
     "partition",
     "tsne",
 ]

@@ -50,11 +50,7 @@ def tsne(
     """
     if labels is None and assignments is None:
         raise ValueError("t-SNE needs labels or assignments to colour by")
-    embedding = np.asarray(embedding, np.float32)
-    if len(embedding) < 4:
-        raise ValueError(f"t-SNE needs at least 4 examples, not {len(embedding)}")
-    if not np.isfinite(embedding).all():
-        raise ValueError("the embedding holds NaN or infinite values")
+    embedding = checked(embedding)
     panels = []
     if labels is not None:
         panels.append(("class", labels, labels))
@@ -66,18 +62,30 @@ def tsne(
     panels.append(("client", clients, clients))
     # A random order, so that no class is painted over all the others.
     shown = np.random.default_rng(seed).permutation(len(embedding))[:max_points]
-    points = _tsne(embedding[shown], seed)
+    points = project(embedding[shown], seed)
     figure = Figure(figsize=(5.2 * len(panels), 4.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (kind, names, hues) in zip(all_axes, panels, strict=True):
         known = np.unique(hues) if kind == "client" else shared
         colors = style.colors(len(known))[np.searchsorted(known, hues)]
-        _scatter(axes, points, colors[shown], kind)
+        frame(axes, f"by {kind}")
+        cloud(axes, points, colors[shown], among=len(points))
         _legend(axes, np.asarray(names), np.asarray(hues), colors, kind)
     return style.write(figure, path)
 
 
-def _tsne(points: Float[np.ndarray, "n D"], seed: int) -> Float[np.ndarray, "n 2"]:
+def checked(embedding: Float[np.ndarray | Array, "n D"]) -> Float[np.ndarray, "n D"]:
+    """Returns the embedding as float32; raises ValueError where t-SNE has no map."""
+    embedding = np.asarray(embedding, np.float32)
+    if len(embedding) < 4:
+        raise ValueError(f"t-SNE needs at least 4 examples, not {len(embedding)}")
+    if not np.isfinite(embedding).all():
+        raise ValueError("the embedding holds NaN or infinite values")
+    return embedding
+
+
+def project(points: Float[np.ndarray, "n D"], seed: int) -> Float[np.ndarray, "n 2"]:
+    """Returns the t-SNE map of the points."""
     # A collapsed embedding has no principal axes to start from.
     flat = points.shape[1] < 2 or np.ptp(points, axis=0).max() == 0
     # So few points are mapped faster by one thread than by several that wait for each
@@ -91,13 +99,25 @@ def _tsne(points: Float[np.ndarray, "n D"], seed: int) -> Float[np.ndarray, "n 2
         ).fit_transform(points)
 
 
-def _scatter(axes: Axes, points: np.ndarray, colors: np.ndarray, kind: str) -> None:
-    size = 6 if len(points) > 500 else 14
-    axes.scatter(*points.T, c=colors, s=size, linewidths=0, alpha=0.85)
-    axes.set_title(f"by {kind}", fontsize=12, color=style.INK)
+def frame(axes: Axes, title: str) -> None:
+    """Gives a map its title and a frame without ticks."""
+    axes.set_title(title, fontsize=12, color=style.INK)
     axes.set_aspect("equal", adjustable="datalim")
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set(color="0.8", linewidth=0.8)
+
+
+def cloud(
+    axes: Axes,
+    points: Float[np.ndarray, "n 2"],
+    colors: Float[np.ndarray, "n 4"],
+    *,
+    among: int,
+    marker: str = "o",
+) -> None:
+    """Draws points of the size that `among` points in all leave them."""
+    size = 6 if among > 500 else 14 if among > 250 else 22
+    axes.scatter(*points.T, c=colors, s=size, marker=marker, linewidths=0, alpha=0.85)
 
 
 def _legend(

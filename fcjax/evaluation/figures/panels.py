@@ -1,0 +1,133 @@
+"""Maps of several embeddings side by side, as papers compare them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Integer
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fcjax.evaluation.figures import latent, style
+
+MARKERS = "os^DvPX*<>phd8H"
+"""A shape a client, those first that are told apart best."""
+
+_INCHES = 3.3
+_GREY = "0.45"
+
+
+class Panel(NamedTuple):
+    """One embedding of `maps`."""
+
+    title: str
+    embedding: Float[np.ndarray | Array, "n D"]
+    labels: Integer[np.ndarray | Array, "n"]
+    clients: Integer[np.ndarray | Array, "n"] | None = None
+    """Who holds each example: a marker a client; None draws dots alone."""
+
+
+def maps(
+    panels: Sequence[Panel],
+    path: str | Path,
+    *,
+    seed: int = 0,
+    max_points: int = 2000,
+) -> Figure:
+    """Maps each embedding to the plane by t-SNE of its own, in one row.
+
+    A class has one colour in all panels and a client one marker, named below.
+
+    Args:
+      panels: embeddings, of any sizes.
+      path: where to write the figure; the ending sets the format.
+      seed: draws the points shown and seeds the maps. Panels of as many examples show
+        the same ones.
+      max_points: at most so many examples a panel are shown, drawn at random.
+
+    Returns:
+      The figure, written to `path`.
+
+    Raises:
+      ValueError: if there are no panels or more clients than `MARKERS`, or a panel has
+        lengths that differ, fewer than 4 examples, or an embedding that is not finite.
+
+    References:
+      van der Maaten and Hinton, Visualizing data using t-SNE, 2008.
+    """
+    if not panels:
+        raise ValueError("no panels to draw")
+    panels = [_checked(panel) for panel in panels]
+    classes = np.unique(np.concatenate([panel.labels for panel in panels]))
+    held = [panel.clients for panel in panels if panel.clients is not None]
+    clients = np.unique(np.concatenate(held)) if held else np.arange(0)
+    if len(clients) > len(MARKERS):
+        raise ValueError(f"at most {len(MARKERS)} clients have markers: {len(clients)}")
+    colors = style.colors(len(classes))
+
+    # The legends stand beside and below.
+    size = (_INCHES * len(panels) + 0.7, _INCHES + (0.75 if len(clients) else 0.3))
+    figure = Figure(size, layout="constrained")
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, panel in zip(all_axes, panels, strict=True):
+        # A random order, so that no class is painted over all the others.
+        order = np.random.default_rng(seed).permutation(len(panel.labels))
+        shown = order[:max_points]
+        points = latent.project(np.asarray(panel.embedding)[shown], seed)
+        hues = colors[np.searchsorted(classes, panel.labels[shown])]
+        latent.frame(axes, panel.title)
+        if panel.clients is None:
+            latent.cloud(axes, points, hues, among=len(points))
+            continue
+        for client, marker in zip(clients, MARKERS, strict=False):
+            mine = panel.clients[shown] == client
+            latent.cloud(
+                axes, points[mine], hues[mine], among=len(points), marker=marker
+            )
+    _legend(
+        figure,
+        "class",
+        {str(name): ("o", color) for name, color in zip(classes, colors, strict=True)},
+        loc="outside right center",
+        ncols=-(-len(classes) // 14),
+    )
+    if len(clients):
+        _legend(
+            figure,
+            "client",
+            {
+                str(name): (marker, _GREY)
+                for name, marker in zip(clients, MARKERS, strict=False)
+            },
+            loc="outside lower center",
+            ncols=len(clients),
+        )
+    return style.write(figure, path)
+
+
+def _checked(panel: Panel) -> Panel:
+    lengths = [len(values) for values in panel[1:] if values is not None]
+    if len(set(lengths)) != 1:
+        raise ValueError(f"{panel.title}: examples, labels and clients are {lengths}")
+    clients = None if panel.clients is None else np.asarray(panel.clients)
+    embedding = latent.checked(panel.embedding)
+    return Panel(panel.title, embedding, np.asarray(panel.labels), clients)
+
+
+def _legend(figure: Figure, kind: str, marks: dict[str, tuple], **placed: Any) -> None:
+    handles = [
+        Line2D([], [], color=color, marker=marker, markersize=6, linestyle="")
+        for marker, color in marks.values()
+    ]
+    figure.legend(
+        handles,
+        list(marks),
+        title=kind,
+        **placed,
+        frameon=False,
+        fontsize=9,
+        title_fontsize=10,
+        handletextpad=0.1,
+        columnspacing=1.0,
+    )
