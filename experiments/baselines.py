@@ -9,6 +9,7 @@ import dataclasses
 from typing import Annotated, Any, Literal
 
 import tyro
+from papers import ccfc as papers
 
 from fcjax import experiment, hosts, report
 from fcjax.algorithms.central import central_fuzzy_cmeans, central_kmeans
@@ -19,6 +20,8 @@ from fcjax.flags import Common, choose, shown
 
 Name = Literal["km", "fcm", "k-fed", "ffcm", "ffcm-mean", "exact-km", "exact-fcm"]
 CENTRAL = ("km", "fcm")
+REPORTED = {"km": "KM", "fcm": "FCM", "k-fed": "k-FED", "ffcm": "FFCM"}
+"""What the CCFC paper calls them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,12 +104,15 @@ def describe(
                 f"--local-clusters must be at most --clusters {num_clusters}, "
                 f"got {value}"
             )
+    paper = papers.scores_of(args.dataset, REPORTED[name]) if name in REPORTED else {}
     return experiment.Method(
         name=name,
         settings=settings,
         build=lambda values: build_of(name, values, num_clusters),
         scope="global",
-        paper={},
+        paper=papers.scores_of(args.dataset, REPORTED[name])
+        if name in REPORTED
+        else {},
         working_bytes=4 * dataset.examples.size,  # the examples as float32
     )
 

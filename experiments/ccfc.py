@@ -184,14 +184,12 @@ def describe(
             own_init=values["own_init"],
         )
 
-    kappa = papers.of_method(papers.KAPPA, args.dataset, "CCFC")
-    reported = papers.of_method(papers.NMI, args.dataset, "CCFC")
     return experiment.Method(
         name="ccfc",
         settings=settings,
         build=build,
         scope="client-mean" if args.standalone else "global",
-        paper={p: {"nmi": nmi, "kappa": kappa[p]} for p, nmi in reported.items()},
+        paper=papers.scores_of(args.dataset, "CCFC"),
     )
 
 

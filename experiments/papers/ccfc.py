@@ -133,12 +133,16 @@ MODEL_WEIGHTS = (0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 """Of Figure 7, whose own the text does not give."""
 
 
-def of_method(scores: Scores, dataset: str, method: str) -> dict[float, float]:
-    """Returns what the paper reports of a federated method by p, {} where it has no
-    such data set."""
-    _, levels = scores.get(dataset, ((), ()))
-    column = FEDERATED.index(method)
-    return {p: row[column] for p, row in zip(LEVELS, levels, strict=False)}
+def scores_of(dataset: str, method: str) -> dict[float, dict[str, float]]:
+    """Returns the NMI and kappa of a method for every p, those of a central one being
+    the same; {} where the paper has no such data set."""
+    found: dict[float, dict[str, float]] = {}
+    for name, scores in (("nmi", NMI), ("kappa", KAPPA)):
+        central, levels = scores.get(dataset, ((), ()))
+        for p, row in zip(LEVELS, levels, strict=False):
+            column = [*CENTRAL, *FEDERATED].index(method)
+            found.setdefault(p, {})[name] = (*central, *row)[column]
+    return found
 
 
 def of_table(name: str, scores: Scores) -> Paper:
@@ -168,9 +172,9 @@ def of_figure(level: float) -> Paper:
     """Returns what Tables 1 and 2 have for a figure's curves, by data set, method, p
     and the level that the tables were made at; the figure's own values are nowhere in
     print."""
-    nmi, kappa = (of_method(scores, "mnist", "CCFC") for scores in (NMI, KAPPA))
     return {
-        ("mnist", "CCFC", p, level): {"nmi": nmi[p], "kappa": kappa[p]} for p in LEVELS
+        ("mnist", "CCFC", p, level): scores
+        for p, scores in scores_of("mnist", "CCFC").items()
     }
 
 
