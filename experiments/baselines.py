@@ -110,9 +110,7 @@ def describe(
         settings=settings,
         build=lambda values: build_of(name, values, num_clusters),
         scope="global",
-        paper=papers.scores_of(args.dataset, REPORTED[name])
-        if name in REPORTED
-        else {},
+        paper=paper,
         working_bytes=4 * dataset.examples.size,  # the examples as float32
     )
 

@@ -123,7 +123,7 @@ def test_a_script_shows_the_figures_of_the_tables():
     assert kappa[0.25] == 0.1422
     assert paper.scores_of("digits", "CCFC") == {}
     of_fcm = paper.scores_of("mnist", "FCM")
-    assert of_fcm == dict.fromkeys(paper.LEVELS, {"nmi": 0.5187, "kappa": 0.5024})
+    assert of_fcm == {p: {"nmi": 0.5187, "kappa": 0.5024} for p in paper.LEVELS}
 
 
 def tiny(name, data, **changes):
