@@ -303,7 +303,7 @@ def test_a_figure_has_its_table_and_its_drawing(first, vectors, out):
     assert [line["nmi_seeds"] for line in lines] == ["2", "0", "2", "0", "0"]
     assert lines[0]["kappa_paper"] == "0.9619"
     (image,) = folder.glob("*.png")
-    assert image.name == "CCFC-vectors.png"
+    assert image.name == "vectors-ccfc.png"
     assert image.stat().st_size > 10_000
 
 

@@ -4,6 +4,7 @@ A measure takes the flags of a row and the results folder of its runs, and retur
 dict for each run, or for each part of a run that the table has a line for.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def against(
 
     Args:
         rows: what `scores` returned, with `dataset` and `method`.
-        folder: where METHOD-DATASET.png go.
+        folder: where DATASET-METHOD.png go.
         level: the swept value.
         values: the scores; those that no row has are left out.
         paper: by data set, method, p and level.
@@ -98,9 +99,10 @@ def against(
     for setting in dict.fromkeys(tables.setting_of(row, by) for row in rows):
         own = [row for row in rows if tables.setting_of(row, by) == setting]
         known = [name for name in values if any(_has(row, name) for row in own)]
+        name = re.sub(r"\W+", "-", " ".join(map(str, setting)).lower())
         figures.against(
             own,
-            folder / f"{'-'.join(map(str, reversed(setting)))}.png",
+            folder / f"{name}.png",
             level=level,
             by=[*by, "p"],
             values=known,
