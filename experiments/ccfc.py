@@ -184,12 +184,13 @@ def describe(
             own_init=values["own_init"],
         )
 
+    is_ablation = args.sample_contrastive or args.standalone
     return experiment.Method(
         name="ccfc",
         settings=settings,
         build=build,
         scope="client-mean" if args.standalone else "global",
-        paper=papers.scores_of(args.dataset, "CCFC"),
+        paper={} if is_ablation else papers.scores_of(args.dataset, "CCFC"),
     )
 
 
