@@ -184,7 +184,7 @@ def figure4(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
         folder: of `figure4.png` and checkpoints; created.
 
     Returns:
-        A row a panel: panel, k, knn_accuracy.
+        A row a panel: panel, k, knn_accuracy, calinski_harabasz (by true class).
 
     Raises:
         ValueError: as `figure3`.
@@ -203,12 +203,14 @@ def figure4(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
         "SCFC": scfc.by_global,
         "CCFC": full.by_global,
     }.items():
+        compact = evaluation.client_calinski_harabasz(z, full.labels, full.mask)
         z = z[full.mask]
         train_set, test_set = ((z[part], labels[part]) for part in (train, test))
         accuracy = evaluation.knn_accuracy(
             *train_set, *test_set, num_neighbors=[k], normalize=name != "raw pixels"
         )[k]
-        rows.append({"panel": name, "k": k, "knn_accuracy": accuracy})
+        row = {"panel": name, "k": k, "knn_accuracy": accuracy}
+        rows.append(row | {"calinski_harabasz": compact})
         panels.append(Panel(f"{name}\n{k}-NN accuracy {accuracy:.3f}", z, labels))
     maps(panels, folder / "figure4.png", seed=args.seed[0])
     return rows
@@ -253,7 +255,7 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
         row = {"p": p, "classes": classes, "calinski_harabasz": score}
         rows.append(row | {"client_separation": separation})
         shown = (values[run.mask] for values in (run.by_local, run.labels, clients))
-        panels.append(Panel(f"p = {p:g}\nCH score {score:.1f}", *shown))
+        panels.append(Panel(f"p = {p:g}\nCH score {score:,.1f}", *shown))
     maps(panels, folder / "figure5.png", seed=args.seed[0])
     return rows
 
