@@ -62,13 +62,11 @@ def embed(args: ccfc.Args, dataset: data.Dataset, folder: Path) -> list[Embedded
     enable_compilation_cache()
     groups = plan.groups(args, dataset, 0, ccfc.describe)
     total = sum(len(group.points) * sum(plan.num_rounds(group)) for group in groups)
-    devices, found = jax.local_devices(), []
+    examples, devices, found = dataset.examples, jax.local_devices(), []
     with jax.default_matmul_precision(args.precision), Progress(total) as progress:
         for group in groups:
-            size = plan.state_bytes(group, dataset.examples)
-            pool = data.place(dataset.examples, size, where=args.pool, devices=devices)[
-                0
-            ]
+            size = plan.state_bytes(group, examples)
+            pool, _ = data.place(examples, size, where=args.pool, devices=devices)
             most = args.runs_per_call or len(devices) * data.runs_that_fit(pool, size)
             group = group._replace(runs_per_call=plan.width(len(group.points), most))
             program = engine.Program(group.build)
@@ -193,9 +191,8 @@ def figure4(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     dataset = load(args)
     (scfc,) = embed(replace(args, sample_contrastive=True), dataset, folder)
     (full,) = embed(replace(args, sample_contrastive=False), dataset, folder)
-    labels = full.labels[full.mask]
-    order = np.random.default_rng(args.seed[0]).permutation(len(labels))
-    test, train = np.split(order, [len(order) // 6])
+    labels, rng = full.labels[full.mask], np.random.default_rng(args.seed[0])
+    test, train = np.split(rng.permutation(len(labels)), [len(labels) // 6])
     k = len(train) // len(np.unique(labels))
     rows, panels = [], []
     for name, z in {
@@ -240,10 +237,13 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     args = replace(args, p=ccfc.LEVELS, alpha=(), standalone=False, clusters=())
     dataset = two_classes(load(args), 100, seed=args.seed[0])
     half = max(2, len(dataset.examples) // args.clients[0] // 2)
-    few = {"batch_size": (half,), "local_epochs": (8,)}
-    # A further call, of fewer runs, would be compiled anew, and all are small.
-    few["runs_per_call"] = len(ccfc.LEVELS)
-    args = replace(args, **{name: getattr(args, name) or few[name] for name in few})
+    args = replace(
+        args,
+        batch_size=args.batch_size or (half,),
+        local_epochs=args.local_epochs or (8,),
+        # So little data goes at once: a further call, of fewer runs, compiles anew.
+        runs_per_call=args.runs_per_call or len(ccfc.LEVELS),
+    )
     rows, panels = [], []
     for p, run in zip(ccfc.LEVELS, embed(args, dataset, folder), strict=True):
         clients = np.indices(run.mask.shape)[0]
@@ -288,9 +288,8 @@ def cluster(
 ) -> Int[np.ndarray, "M N"]:
     """Returns the clusters that k-means finds among each client's examples."""
 
-    def each(values):
-        z, mask = values
-        return kmeans(jax.random.key(0), z, num_clusters, mask=mask).assignments
+    def each(own):
+        return kmeans(jax.random.key(0), own[0], num_clusters, mask=own[1]).assignments
 
     return np.asarray(jax.lax.map(each, (jnp.asarray(z), jnp.asarray(mask))))
 
@@ -298,5 +297,5 @@ def cluster(
 def pixels(
     dataset: data.Dataset, rows: Int[np.ndarray, "M N"]
 ) -> Float[np.ndarray, "M N F"]:
-    examples = dataset.examples[rows].reshape(*rows.shape, -1).astype(np.float32)
-    return examples / 255 if dataset.examples.dtype == np.uint8 else examples
+    scale = 255 if dataset.examples.dtype == np.uint8 else 1
+    return dataset.examples[rows].reshape(*rows.shape, -1) / np.float32(scale)
