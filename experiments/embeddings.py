@@ -8,7 +8,7 @@ the round that comes next.
 import hashlib
 import json
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,8 +85,7 @@ def name_of(args: ccfc.Args, dataset: data.Dataset, call: plan.Call) -> str:
     """Returns a name of all that decides what the runs of a call end in."""
     config = experiment.configuration(args, call.group.method, call.points[0])
     told = hashlib.sha256(json.dumps([config, call.points], sort_keys=True).encode())
-    for array in dataset.examples, dataset.labels:
-        told.update(np.ascontiguousarray(array).data)
+    told.update(dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes())
     return told.hexdigest()[:8]
 
 
@@ -262,8 +261,7 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
 
 def load(args: ccfc.Args) -> data.Dataset:
     """Returns the data of a figure, once every flag but p has one value."""
-    for name in (field.name for field in fields(args)):
-        value = getattr(args, name)
+    for name, value in vars(args).items():
         swept = isinstance(value, tuple) and name not in ("p", "image_shape", "log")
         if swept and len(value) > 1:
             flag = "--" + name.replace("_", "-")
