@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.cluster import k_means, kmeans_plusplus
 from sklearn.decomposition import TruncatedSVD
 
 from fcjax import data
@@ -72,7 +72,7 @@ def km(x: np.ndarray, args: Args) -> tuple[Side, Side]:
         return float(found.inertia)
 
     def theirs() -> float:
-        return float(lloyd_from(start, x, args).inertia_)
+        return lloyd_from(start, x, args)[1]
 
     return ours, theirs
 
@@ -128,17 +128,17 @@ def k_fed(x: np.ndarray, args: Args) -> tuple[Side, Side]:
 
     def theirs() -> float:
         found = [local_kmeans(x[rows], args) for rows in part.clients]
-        received = np.concatenate([model.cluster_centers_ for model in found])
+        received = np.concatenate([centroids for centroids, _ in found])
         start = received[: args.clusters]
         lloyd_from(start, received, args)
         sizes = [len(rows) for rows in part.clients]
-        each = [model.inertia_ / n for model, n in zip(found, sizes, strict=True)]
+        each = [inertia / n for (_, inertia), n in zip(found, sizes, strict=True)]
         return float(np.mean(each))
 
     return ours, theirs
 
 
-def local_kmeans(x: np.ndarray, args: Args) -> KMeans:
+def local_kmeans(x: np.ndarray, args: Args) -> tuple[np.ndarray, float]:
     """A client of k-FED in scikit-learn: projection, seeds, separation, Lloyd."""
     projected = TruncatedSVD(args.clusters, random_state=0).fit_transform(x)
     seeds, _ = kmeans_plusplus(projected, args.clusters, random_state=0)
@@ -157,9 +157,14 @@ def local_kmeans(x: np.ndarray, args: Args) -> KMeans:
     return lloyd_from(start, x, args)
 
 
-def lloyd_from(start: np.ndarray, x: np.ndarray, args: Args) -> KMeans:
-    model = KMeans(len(start), init=start, n_init=1, max_iter=args.iterations, tol=0)
-    return model.fit(x)
+def lloyd_from(
+    start: np.ndarray, x: np.ndarray, args: Args
+) -> tuple[np.ndarray, float]:
+    """Returns scikit-learn's centroids and inertia."""
+    centroids, _, inertia = k_means(
+        x, len(start), init=start, n_init=1, max_iter=args.iterations, tol=0
+    )
+    return centroids, float(inertia)
 
 
 def alternate(

@@ -8,7 +8,7 @@ the round that comes next.
 import hashlib
 import json
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from papers import ccfc as papers
 
 from fcjax import data, engine, evaluation, experiment, plan
 from fcjax.algorithms.ccfc import leave
@@ -62,13 +63,11 @@ def embed(args: ccfc.Args, dataset: data.Dataset, folder: Path) -> list[Embedded
     enable_compilation_cache()
     groups = plan.groups(args, dataset, 0, ccfc.describe)
     total = sum(len(group.points) * sum(plan.num_rounds(group)) for group in groups)
-    devices, found = jax.local_devices(), []
+    examples, devices, found = dataset.examples, jax.local_devices(), []
     with jax.default_matmul_precision(args.precision), Progress(total) as progress:
         for group in groups:
-            size = plan.state_bytes(group, dataset.examples)
-            pool = data.place(dataset.examples, size, where=args.pool, devices=devices)[
-                0
-            ]
+            size = plan.state_bytes(group, examples)
+            pool, _ = data.place(examples, size, where=args.pool, devices=devices)
             most = args.runs_per_call or len(devices) * data.runs_that_fit(pool, size)
             group = group._replace(runs_per_call=plan.width(len(group.points), most))
             program = engine.Program(group.build)
@@ -87,8 +86,7 @@ def name_of(args: ccfc.Args, dataset: data.Dataset, call: plan.Call) -> str:
     """Returns a name of all that decides what the runs of a call end in."""
     config = experiment.configuration(args, call.group.method, call.points[0])
     told = hashlib.sha256(json.dumps([config, call.points], sort_keys=True).encode())
-    for array in dataset.examples, dataset.labels:
-        told.update(np.ascontiguousarray(array).data)
+    told.update(dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes())
     return told.hexdigest()[:8]
 
 
@@ -184,7 +182,7 @@ def figure4(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
         folder: of `figure4.png` and checkpoints; created.
 
     Returns:
-        A row a panel: panel, k, knn_accuracy.
+        A row a panel: panel, k, knn_accuracy, calinski_harabasz (by true class).
 
     Raises:
         ValueError: as `figure3`.
@@ -193,9 +191,8 @@ def figure4(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     dataset = load(args)
     (scfc,) = embed(replace(args, sample_contrastive=True), dataset, folder)
     (full,) = embed(replace(args, sample_contrastive=False), dataset, folder)
-    labels = full.labels[full.mask]
-    order = np.random.default_rng(args.seed[0]).permutation(len(labels))
-    test, train = np.split(order, [len(order) // 6])
+    labels, rng = full.labels[full.mask], np.random.default_rng(args.seed[0])
+    test, train = np.split(rng.permutation(len(labels)), [len(labels) // 6])
     k = len(train) // len(np.unique(labels))
     rows, panels = [], []
     for name, z in {
@@ -203,12 +200,14 @@ def figure4(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
         "SCFC": scfc.by_global,
         "CCFC": full.by_global,
     }.items():
+        compact = evaluation.client_calinski_harabasz(z, full.labels, full.mask)
         z = z[full.mask]
         train_set, test_set = ((z[part], labels[part]) for part in (train, test))
         accuracy = evaluation.knn_accuracy(
             *train_set, *test_set, num_neighbors=[k], normalize=name != "raw pixels"
         )[k]
-        rows.append({"panel": name, "k": k, "knn_accuracy": accuracy})
+        row = {"panel": name, "k": k, "knn_accuracy": accuracy}
+        rows.append(row | {"calinski_harabasz": compact})
         panels.append(Panel(f"{name}\n{k}-NN accuracy {accuracy:.3f}", z, labels))
     maps(panels, folder / "figure4.png", seed=args.seed[0])
     return rows
@@ -235,15 +234,18 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     """
     if max(args.clients) > (most := len(MARKERS)):
         raise ValueError(f"--clients must be at most {most}, the number of markers")
-    args = replace(args, p=ccfc.LEVELS, alpha=(), standalone=False, clusters=())
+    args = replace(args, p=papers.LEVELS, alpha=(), standalone=False, clusters=())
     dataset = two_classes(load(args), 100, seed=args.seed[0])
     half = max(2, len(dataset.examples) // args.clients[0] // 2)
-    few = {"batch_size": (half,), "local_epochs": (8,)}
-    # A further call, of fewer runs, would be compiled anew, and all are small.
-    few["runs_per_call"] = len(ccfc.LEVELS)
-    args = replace(args, **{name: getattr(args, name) or few[name] for name in few})
+    args = replace(
+        args,
+        batch_size=args.batch_size or (half,),
+        local_epochs=args.local_epochs or (8,),
+        # So little data goes at once: a further call, of fewer runs, compiles anew.
+        runs_per_call=args.runs_per_call or len(papers.LEVELS),
+    )
     rows, panels = [], []
-    for p, run in zip(ccfc.LEVELS, embed(args, dataset, folder), strict=True):
+    for p, run in zip(papers.LEVELS, embed(args, dataset, folder), strict=True):
         clients = np.indices(run.mask.shape)[0]
         score, separation = (
             evaluation.client_calinski_harabasz(run.by_local, groups, run.mask)
@@ -253,15 +255,14 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
         row = {"p": p, "classes": classes, "calinski_harabasz": score}
         rows.append(row | {"client_separation": separation})
         shown = (values[run.mask] for values in (run.by_local, run.labels, clients))
-        panels.append(Panel(f"p = {p:g}\nCH score {score:.1f}", *shown))
+        panels.append(Panel(f"p = {p:g}\nCH score {score:,.1f}", *shown))
     maps(panels, folder / "figure5.png", seed=args.seed[0])
     return rows
 
 
 def load(args: ccfc.Args) -> data.Dataset:
     """Returns the data of a figure, once every flag but p has one value."""
-    for name in (field.name for field in fields(args)):
-        value = getattr(args, name)
+    for name, value in vars(args).items():
         swept = isinstance(value, tuple) and name not in ("p", "image_shape", "log")
         if swept and len(value) > 1:
             flag = "--" + name.replace("_", "-")
@@ -286,9 +287,8 @@ def cluster(
 ) -> Int[np.ndarray, "M N"]:
     """Returns the clusters that k-means finds among each client's examples."""
 
-    def each(values):
-        z, mask = values
-        return kmeans(jax.random.key(0), z, num_clusters, mask=mask).assignments
+    def each(own):
+        return kmeans(jax.random.key(0), own[0], num_clusters, mask=own[1]).assignments
 
     return np.asarray(jax.lax.map(each, (jnp.asarray(z), jnp.asarray(mask))))
 
@@ -296,5 +296,5 @@ def cluster(
 def pixels(
     dataset: data.Dataset, rows: Int[np.ndarray, "M N"]
 ) -> Float[np.ndarray, "M N F"]:
-    examples = dataset.examples[rows].reshape(*rows.shape, -1).astype(np.float32)
-    return examples / 255 if dataset.examples.dtype == np.uint8 else examples
+    scale = 255 if dataset.examples.dtype == np.uint8 else 1
+    return dataset.examples[rows].reshape(*rows.shape, -1) / np.float32(scale)
