@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -161,10 +161,10 @@ def lloyd_from(
     start: np.ndarray, x: np.ndarray, args: Args
 ) -> tuple[np.ndarray, float]:
     """Returns scikit-learn's centroids and inertia."""
-    centroids, _, inertia = k_means(
-        x, len(start), init=start, n_init=1, max_iter=args.iterations, tol=0
-    )
-    return centroids, float(inertia)
+    # Typed from defaults that are text.
+    settings: Any = {"init": start, "n_init": 1, "max_iter": args.iterations, "tol": 0}
+    found: Any = k_means(x, len(start), **settings)
+    return found[0], found[2]
 
 
 def alternate(
