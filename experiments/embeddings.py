@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from papers import ccfc as papers
+from papers.ccfc import LEVELS
 
 from fcjax import data, engine, evaluation, experiment, plan
 from fcjax.algorithms.ccfc import leave
@@ -234,7 +234,7 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     """
     if max(args.clients) > (most := len(MARKERS)):
         raise ValueError(f"--clients must be at most {most}, the number of markers")
-    args = replace(args, p=papers.LEVELS, alpha=(), standalone=False, clusters=())
+    args = replace(args, p=LEVELS, alpha=(), standalone=False, clusters=())
     dataset = two_classes(load(args), 100, seed=args.seed[0])
     half = max(2, len(dataset.examples) // args.clients[0] // 2)
     args = replace(
@@ -242,10 +242,10 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
         batch_size=args.batch_size or (half,),
         local_epochs=args.local_epochs or (8,),
         # So little data goes at once: a further call, of fewer runs, compiles anew.
-        runs_per_call=args.runs_per_call or len(papers.LEVELS),
+        runs_per_call=args.runs_per_call or len(LEVELS),
     )
     rows, panels = [], []
-    for p, run in zip(papers.LEVELS, embed(args, dataset, folder), strict=True):
+    for p, run in zip(LEVELS, embed(args, dataset, folder), strict=True):
         clients = np.indices(run.mask.shape)[0]
         score, separation = (
             evaluation.client_calinski_harabasz(run.by_local, groups, run.mask)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
-from papers import ccfc
+from papers import ccfc_studies
 from papers.study import Measured, Paper, Row, Study
 
 from fcjax import data, experiment
@@ -26,7 +26,7 @@ from fcjax.evaluation.tables import Estimate
 from fcjax.flags import Common, shown
 from fcjax.results import Results
 
-STUDIES = {**ccfc.STUDIES}
+STUDIES = {**ccfc_studies.STUDIES}
 STAND_IN = "digits"
 
 
@@ -80,9 +80,26 @@ def main(args: Args) -> None:
 
 
 def reproduce(study: Study, args: Args) -> None:
-    """Trains what is not there yet, prints the table, writes it, draws the figure."""
+    """Trains, prints, writes and draws a table or figure."""
     found, folder = jobs(study, args), out_of(args) / args.table
     print(f"{note(study, args)}\n{args.table}: {study.title}", flush=True)
+    if study.maps:
+        summary = [line for job in found for line in mapped(study, job, folder)]
+        tables.show(summary)
+        tables.write(summary, folder, differences=True)
+    else:
+        tabulate(study, found, args, folder)
+    print(f"{note(study, args)}\n{args.table} in {folder}")
+
+
+def mapped(study: Study, job: Job, folder: Path) -> list[dict[str, Any]]:
+    """Trains a row, draws its embeddings and returns the numbers shown."""
+    draw = getattr(importlib.import_module("embeddings"), study.maps)
+    return [{"dataset": job.dataset, **line} for line in draw(job.flags, folder)]
+
+
+def tabulate(study: Study, found: list[Job], args: Args, folder: Path) -> None:
+    """Trains what is not there yet, and writes and draws what is measured of it."""
     trained = [job for job in found if job.describe]
     results = iter(experiment.run(lambda: [(j.flags, j.describe) for j in trained]))
     rows = [
@@ -91,14 +108,12 @@ def reproduce(study: Study, args: Args) -> None:
         for line in measured(study, job, next(results) if job.describe else None)
     ]
     paper = beside(study.paper, datasets_of(study, args))
-    if study.values:
-        summary = tables.summarize(rows, by=study.by, values=study.values, paper=paper)
-        summary = complete(summary, paper, by=study.by)
-        tables.show(summary, differences=True)
-        tables.write(summary, folder, differences=True)
+    summary = tables.summarize(rows, by=study.by, values=study.values, paper=paper)
+    summary = complete(summary, paper, by=study.by)
+    tables.show(summary, differences=True)
+    tables.write(summary, folder, differences=True)
     if study.draw:
         study.draw(rows, folder, paper=paper)
-    print(f"{note(study, args)}\n{args.table} in {folder}")
 
 
 def jobs(study: Study, args: Args) -> list[Job]:
@@ -151,6 +166,7 @@ def measured(study: Study, job: Job, results: Results | None) -> list[Measured]:
     """Returns what a job's runs have, without p where no p changes it."""
     if results is None:
         return job.row.untrained(job.flags) if job.row.untrained else []
+    assert study.measure is not None
     lines = study.measure(job.flags, results)
     return [{**line, "p": None} for line in lines] if job.row.central else lines
 

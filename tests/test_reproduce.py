@@ -163,11 +163,10 @@ def used(vectors):
     return dataset.examples, dataset.labels
 
 
-def execute(name, vectors, *, methods=("CCFC",), draw=None, **changes):
+def execute(name, vectors, *, methods=("CCFC",), **changes):
     study = tiny(name, vectors, **changes)
-    study = study._replace(values=(), draw=draw) if draw else study
     args = reproduce.Args(
-        table=name if draw is None else "drawing",
+        table=name,
         limit=66,
         datasets=(str(vectors),),
         methods=methods,
@@ -307,15 +306,15 @@ def test_a_figure_has_its_table_and_its_drawing(first, vectors, out):
     assert image.stat().st_size > 10_000
 
 
-def test_a_study_may_draw_and_tabulate_nothing(first, vectors, out):
-    drawn = []
-
-    def draw(rows, folder, *, paper):
-        drawn.extend((row["method"], row["seed"]) for row in rows)
-
-    execute("ccfc-table1", vectors, draw=draw)
-    assert sorted(drawn) == [("CCFC", 0), ("CCFC", 0), ("CCFC", 1), ("CCFC", 1)]
-    assert not (out / "drawing").exists()
+def test_a_figure_of_embeddings_has_the_numbers_that_it_shows(vectors, out):
+    execute("ccfc-figure4", vectors)
+    folder = out / "ccfc-figure4"
+    lines = rows(folder / "table.csv")
+    assert [line["panel"] for line in lines] == ["raw pixels", "SCFC", "CCFC"]
+    assert {line["dataset"] for line in lines} == {"vectors"}
+    for line in lines:
+        assert 0 <= float(line["knn_accuracy"]) <= 1
+    assert (folder / "figure4.png").stat().st_size > 10_000
 
 
 def test_what_stands_in_for_the_papers_data_is_called_so():

@@ -2,10 +2,6 @@
 (https://arxiv.org/abs/2401.06634), Section 4. Single runs, without spreads."""
 
 from collections.abc import Mapping
-from functools import partial
-
-from . import measures
-from .study import Paper, Preset, Row, Study
 
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """p."""
@@ -98,24 +94,13 @@ KAPPA: Scores = {  # Table 2
         ),
     ),
 }
-NEIGHBORS = {  # Table 3: % of MNIST's test images, for each k of measures.NEIGHBORS
+NEIGHBORS = {  # Table 3: % of MNIST's test images, for k = 3, 5, 7, 9, 100, 1000, 7000
     "Raw pixels": (97.05, 96.88, 96.94, 96.59, 94.40, 87.31, 70.16),
     "PPFC-GAN": (95.26, 95.20, 95.25, 95.25, 92.73, 85.37, 71.19),
     "SCFC": (98.11, 98.23, 98.25, 98.21, 97.54, 96.30, 94.09),
     "CCFC": (98.25, 98.33, 98.26, 98.32, 97.86, 97.09, 97.09),
 }
-SCFC = {"sample_contrastive": True}
-FEDAVG = {"model_weight": (0.0,)}
-ALONE = {"standalone": True, **FEDAVG}
-VARIANTS = {  # Table 4's columns: double dagger, dagger, and the whole method
-    "SCFC standalone": {**SCFC, **ALONE},
-    "CCFC standalone": ALONE,
-    "SCFC FedAvg": {**SCFC, **FEDAVG},
-    "CCFC FedAvg": FEDAVG,
-    "SCFC": SCFC,
-    "CCFC": {},
-}
-CLIENTS = (  # Table 4: kappa of clients 1 to 10, with each of the variants
+CLIENTS = (  # Table 4: kappa of clients 1 to 10, a column a variant
     (0.1286, 0.4255, 0.8243, 0.8749, 0.8970, 0.9605),
     (0.1774, 0.2036, 0.8297, 0.8787, 0.9046, 0.9643),
     (0.1685, 0.0517, 0.8273, 0.8783, 0.9027, 0.9611),
@@ -127,10 +112,6 @@ CLIENTS = (  # Table 4: kappa of clients 1 to 10, with each of the variants
     (0.2810, 0.2936, 0.8190, 0.8687, 0.8983, 0.9616),
     (0.1940, 0.2727, 0.8214, 0.8686, 0.9000, 0.9630),
 )
-FAILURE_RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
-"""Of Figure 6, whose own the text does not give."""
-MODEL_WEIGHTS = (0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
-"""Of Figure 7, whose own the text does not give."""
 
 
 def scores_of(dataset: str, method: str) -> dict[float, dict[str, float]]:
@@ -143,149 +124,3 @@ def scores_of(dataset: str, method: str) -> dict[float, dict[str, float]]:
             column = [*CENTRAL, *FEDERATED].index(method)
             found.setdefault(p, {})[name] = (*central, *row)[column]
     return found
-
-
-def of_table(name: str, scores: Scores) -> Paper:
-    """Returns Table 1 or 2 by data set, p (None where the data is central) and
-    method."""
-    found = {}
-    for dataset, (central, levels) in scores.items():
-        rows = [(None, CENTRAL, central)]
-        rows += [(p, FEDERATED, row) for p, row in zip(LEVELS, levels, strict=True)]
-        for p, methods, row in rows:
-            for method, score in zip(methods, row, strict=True):
-                found[dataset, p, method] = {name: score}
-    return found
-
-
-def of_clients() -> Paper:
-    """Returns Table 4 by data set, method and client, with the means over clients."""
-    found = {}
-    for method, column in zip(VARIANTS, zip(*CLIENTS, strict=True), strict=True):
-        for client, score in enumerate(column, start=1):
-            found["mnist", method, client] = {"kappa": score}
-        found["mnist", method, "mean"] = {"kappa": sum(column) / len(column)}
-    return found
-
-
-def of_figure(level: float) -> Paper:
-    """Returns what Tables 1 and 2 have for a figure's curves, by data set, method, p
-    and the level that the tables were made at; the figure's own values are nowhere in
-    print."""
-    return {
-        ("mnist", "CCFC", p, level): scores
-        for p, scores in scores_of("mnist", "CCFC").items()
-    }
-
-
-SHORT = {"ccfc": {"pretrain_rounds": (30,), "cluster_rounds": (10,)}}
-FULL = {script: {"preset": "paper"} for script in ("ccfc", "baselines")}
-
-
-def presets(
-    smoke: Mapping[str, tuple],
-    paper: Mapping[str, tuple],
-    *,
-    smoke_seeds: tuple[int, ...] = (0, 1, 2),
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
-) -> dict[str, Preset]:
-    """Returns both presets from the grid of each."""
-    return {
-        "smoke": Preset(smoke, smoke_seeds, SHORT),
-        "paper": Preset(paper, seeds, FULL),
-    }
-
-
-METHODS = (
-    Row("KM", "baselines", {"methods": ("km",)}, central=True),
-    Row("FCM", "baselines", {"methods": ("fcm",)}, central=True),
-    Row("k-FED", "baselines", {"methods": ("k-fed",)}),
-    Row("FFCM", "baselines", {"methods": ("ffcm",)}),
-    Row("SDA-FC-KM"),
-    Row("SDA-FC-FCM"),
-    Row("PPFC-GAN"),
-    Row("CCFC", "ccfc"),
-)
-IID = {"p": (0.0,)}
-SCORES = ("nmi", "kappa", "surviving_nmi", "surviving_kappa")
-STUDIES = {
-    "ccfc-table1": Study(
-        "NMI of all methods for each p",
-        datasets=tuple(NMI),
-        rows=METHODS,
-        presets=presets({"p": LEVELS}, {"p": LEVELS}),
-        measure=measures.scores,
-        by=("dataset", "p", "method"),
-        values=("nmi",),
-        paper=of_table("nmi", NMI),
-    ),
-    "ccfc-table2": Study(
-        "kappa of all methods for each p",
-        datasets=tuple(KAPPA),
-        rows=METHODS,
-        presets=presets({"p": LEVELS}, {"p": LEVELS}),
-        measure=measures.scores,
-        by=("dataset", "p", "method"),
-        values=("kappa",),
-        paper=of_table("kappa", KAPPA),
-    ),
-    "ccfc-table3": Study(
-        "accuracy of k neighbours' votes in each representation, p = 0",
-        datasets=("mnist",),
-        rows=(
-            Row("Raw pixels", untrained=measures.neighbors_of_pixels),
-            Row("PPFC-GAN"),
-            Row("SCFC", "ccfc", SCFC),
-            Row("CCFC", "ccfc"),
-        ),
-        presets=presets(IID, IID),
-        measure=measures.neighbors,
-        by=("dataset", "method", "k"),
-        values=("accuracy",),
-        paper={
-            ("mnist", method, k): {"accuracy": percent / 100}
-            for method, row in NEIGHBORS.items()
-            for k, percent in zip(measures.NEIGHBORS, row, strict=True)
-        },
-    ),
-    "ccfc-table4": Study(
-        "kappa of each client without each component, p = 0, one run",
-        datasets=("mnist",),
-        rows=tuple(Row(label, "ccfc", flags) for label, flags in VARIANTS.items()),
-        presets=presets(IID, IID, smoke_seeds=(0,), seeds=(0,)),
-        measure=measures.clients,
-        by=("dataset", "method", "client"),
-        values=("imbalance", "kappa"),
-        paper=of_clients(),
-    ),
-    "ccfc-figure6": Study(
-        "CCFC against the share of clients that fail, a line for each p",
-        datasets=("mnist",),
-        rows=(Row("CCFC", "ccfc"),),
-        presets=presets(
-            {"p": (0.0, 0.5), "failure_rate": (0.0, 0.3, 0.6)},
-            {"p": LEVELS, "failure_rate": FAILURE_RATES},
-            smoke_seeds=(0, 1),
-        ),
-        measure=measures.scores,
-        by=("dataset", "method", "p", "failure_rate"),
-        values=SCORES,
-        paper=of_figure(0.0),
-        draw=partial(measures.against, level="failure_rate", values=SCORES),
-    ),
-    "ccfc-figure7": Study(
-        "CCFC against lambda, the weight of the model-contrastive term, for each p",
-        datasets=("mnist",),
-        rows=(Row("CCFC", "ccfc"),),
-        presets=presets(
-            {"p": (0.0, 0.5), "model_weight": (0.001, 0.1, 10.0)},
-            {"p": LEVELS, "model_weight": MODEL_WEIGHTS},
-            smoke_seeds=(0, 1),
-        ),
-        measure=measures.scores,
-        by=("dataset", "method", "p", "model_weight"),
-        values=SCORES[:2],
-        paper=of_figure(0.001),
-        draw=partial(measures.against, level="model_weight", values=SCORES[:2]),
-    ),
-}

@@ -51,8 +51,7 @@ class Preset(NamedTuple):
 class Study(NamedTuple):
     """A table or a figure.
 
-    What is measured is averaged over seeds, a line a setting. A study that only draws
-    has no `values`, and its measure returns whatever its `draw` takes.
+    What is measured is averaged over seeds, a line a setting.
     """
 
     title: str
@@ -61,11 +60,14 @@ class Study(NamedTuple):
     """The paper's."""
     rows: tuple[Row, ...]
     presets: Mapping[str, Preset]
-    measure: Callable[[Common, Results], list[Measured]]
+    measure: Callable[[Common, Results], list[Measured]] | None = None
     """(flags of a row, what its runs left) -> what is measured of them."""
-    by: tuple[str, ...]
+    by: tuple[str, ...] = ()
     """The columns that make a setting; `dataset` and `method` are those of the row."""
     values: tuple[str, ...] = ()
     """The columns that are averaged."""
     paper: Mapping[tuple, Mapping[str, float]] = {}
     draw: Draw | None = None
+    maps: str = ""
+    """The function of experiments/embeddings.py that trains a row by itself, draws its
+    embeddings and returns the numbers shown; nothing else is run or measured then."""
