@@ -57,19 +57,18 @@ def of_clients() -> Paper:
     return found
 
 
-def of_figure(level: float) -> Paper:
+def of_figure(level: float, methods: tuple[str, ...]) -> Paper:
     """Returns what Tables 1 and 2 have for a figure's curves, by data set, method, p
     and the level that the tables were made at; the figure's own values are nowhere in
     print."""
     return {
-        ("mnist", "CCFC", p, level): scores
-        for p, scores in scores_of("mnist", "CCFC").items()
+        ("mnist", method, p, level): scores
+        for method in methods
+        for p, scores in scores_of("mnist", method).items()
     }
 
 
 FULL = {script: {"preset": "paper"} for script in ("ccfc", "baselines")}
-
-
 IID = {"p": (0.0,)}
 
 
@@ -113,6 +112,8 @@ METHODS = (
     Row("PPFC-GAN"),
     Row("CCFC", "ccfc"),
 )
+CURVES = ("k-FED", "FFCM", "CCFC")
+"""Of Figure 6, as far as they are here."""
 SCORES = ("nmi", "kappa", "surviving_nmi", "surviving_kappa")
 STUDIES = {
     "ccfc-table1": Study(
@@ -180,7 +181,7 @@ STUDIES = {
     "ccfc-figure6": Study(
         "scores against the share of clients that fail, a line for each p",
         datasets=("mnist",),
-        rows=tuple(row for row in METHODS if row.label in ("k-FED", "FFCM", "CCFC")),
+        rows=tuple(row for row in METHODS if row.label in CURVES),
         presets=presets(
             {"p": (0.0, 0.5), "failure_rate": (0.0, 0.3, 0.6)},
             {"p": LEVELS, "failure_rate": FAILURE_RATES},
@@ -189,7 +190,7 @@ STUDIES = {
         measure=measures.scores,
         by=("dataset", "method", "p", "failure_rate"),
         values=SCORES,
-        paper=of_figure(0.0),
+        paper=of_figure(0.0, CURVES),
         draw=partial(measures.against, level="failure_rate", values=SCORES),
     ),
     "ccfc-figure7": Study(
@@ -204,7 +205,7 @@ STUDIES = {
         measure=measures.scores,
         by=("dataset", "method", "p", "model_weight"),
         values=SCORES[:2],
-        paper=of_figure(0.001),
+        paper=of_figure(0.001, ("CCFC",)),
         draw=partial(measures.against, level="model_weight", values=SCORES[:2]),
     ),
 }

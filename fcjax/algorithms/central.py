@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fcjax import server
-from fcjax.cluster import assign_nearest, fuzzy_cmeans, kmeans
-from fcjax.data.vectors import as_rows, client_rows
-from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, Stage
+from fcjax.algorithms.plain import plain
+from fcjax.cluster import fuzzy_cmeans, kmeans
+from fcjax.data.vectors import as_rows
+from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
 
 
 class CentralState(NamedTuple):
@@ -124,19 +125,4 @@ def _central(
         }
         return CentralState(centroids), metrics
 
-    def embed(state: CentralState, federation: Federation):
-        del state
-        return client_rows(federation, unit_length=unit_length)
-
-    def assign(state: CentralState, federation: Federation):
-        z = client_rows(federation, unit_length=unit_length)
-        return jax.vmap(assign_nearest, in_axes=(0, None))(z, state.centroids)
-
-    stage = Stage(
-        "cluster",
-        lambda key, state, federation: state,
-        round,
-        1,
-        lambda state: jnp.array(False),
-    )
-    return FederatedClustering(init, (stage,), embed, assign)
+    return plain(init, round, unit_length=unit_length)

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fcjax import clients, server
-from fcjax.cluster import assign_nearest
+from fcjax.algorithms.plain import plain
 from fcjax.cluster.distances import clear, squared_distances
 from fcjax.cluster.fuzzy import memberships
 from fcjax.cluster.seeding import plus_plus
 from fcjax.data.vectors import as_rows, client_rows
-from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, Stage
+from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
 
 
 class ExactState(NamedTuple):
@@ -102,19 +102,10 @@ def exact_cmeans(
         }
         return ExactState(centroids, moved, state.num_rounds + 1), metrics
 
-    def embed(state: ExactState, federation: Federation):
-        del state
-        return client_rows(federation, unit_length=unit_length)
-
-    def assign(state: ExactState, federation: Federation):
-        x = client_rows(federation, unit_length=unit_length)
-        return jax.vmap(assign_nearest, in_axes=(0, None))(x, state.centroids)
-
-    stage = Stage(
-        "cluster",
-        lambda key, state, federation: state,
+    return plain(
+        init,
         round,
-        num_rounds,
-        lambda state: state.moved < tolerance,
+        unit_length=unit_length,
+        num_rounds=num_rounds,
+        done=lambda state: state.moved < tolerance,
     )
-    return FederatedClustering(init, (stage,), embed, assign)

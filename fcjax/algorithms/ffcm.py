@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients, server
-from fcjax.cluster import assign_nearest, fuzzy_lloyd, kmeans, lloyd
+from fcjax.algorithms.plain import plain
+from fcjax.cluster import fuzzy_lloyd, kmeans, lloyd
 from fcjax.data.vectors import client_rows
-from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, Stage
+from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
 
 
 class FFCMState(NamedTuple):
@@ -105,22 +106,13 @@ def ffcm(
         }
         return FFCMState(centroids, moved, state.num_rounds + 1), metrics
 
-    def embed(state: FFCMState, federation: Federation):
-        del state
-        return client_rows(federation, unit_length=unit_length)
-
-    def assign(state: FFCMState, federation: Federation):
-        x = client_rows(federation, unit_length=unit_length)
-        return jax.vmap(assign_nearest, in_axes=(0, None))(x, state.centroids)
-
-    stage = Stage(
-        "cluster",
-        lambda key, state, federation: state,
+    return plain(
+        init,
         round,
-        num_rounds,
-        lambda state: state.moved < tolerance,
+        unit_length=unit_length,
+        num_rounds=num_rounds,
+        done=lambda state: state.moved < tolerance,
     )
-    return FederatedClustering(init, (stage,), embed, assign)
 
 
 def support_mean(

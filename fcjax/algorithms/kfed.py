@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients, server
+from fcjax.algorithms.plain import plain
 from fcjax.cluster import assign_nearest, lloyd
 from fcjax.cluster.distances import clear, squared_distances
 from fcjax.cluster.seeding import farthest_first, plus_plus
 from fcjax.data.vectors import client_rows
-from fcjax.types import FederatedClustering, Federation, PRNGKey, Stage
+from fcjax.types import FederatedClustering, Federation, PRNGKey
 
 
 class KFedState(NamedTuple):
@@ -111,28 +112,19 @@ def kfed(
         }
         return KFedState(centroids, local, inherited, present), metrics
 
-    def embed(state: KFedState, federation: Federation):
-        del state
-        return client_rows(federation, unit_length=unit_length)
+    method = plain(init, round, unit_length=unit_length)
 
     def assign(state: KFedState, federation: Federation):
-        x = client_rows(federation, unit_length=unit_length)
-        nearest = jax.vmap(assign_nearest, in_axes=(0, None))(x, state.centroids)
+        nearest = method.assign(state, federation)
         # Other clients than those of the round, such as one that holds new examples.
-        if not inherit or len(x) != len(state.answered):
+        if len(federation.indices) != len(state.answered):
             return nearest
+        x = client_rows(federation, unit_length=unit_length)
         own = jax.vmap(assign_nearest)(x, state.local_centroids)
         inherited = jnp.take_along_axis(state.local_clusters, own, axis=1)
         return jnp.where(state.answered[:, None], inherited, nearest)
 
-    stage = Stage(
-        "cluster",
-        lambda key, state, federation: state,
-        round,
-        1,
-        lambda state: jnp.array(False),
-    )
-    return FederatedClustering(init, (stage,), embed, assign)
+    return method._replace(assign=assign) if inherit else method
 
 
 def local_start(

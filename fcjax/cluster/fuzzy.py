@@ -69,12 +69,6 @@ def fuzzy_cmeans(
     Raises:
         ValueError: if num_clusters is below 1 or above N.
     """
-    num_rows = x.shape[0]
-    if not 1 <= num_clusters <= num_rows:
-        raise ValueError(
-            f"num_clusters must be between 1 and the {num_rows} rows, "
-            f"got {num_clusters}"
-        )
     weights = row_weights(x, mask, weights)
     stop = (num_iters, tolerance)
     return _best_of(key, x, weights, fuzzifier, stop, num_clusters, num_init)

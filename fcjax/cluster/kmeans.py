@@ -68,12 +68,6 @@ def kmeans(
     Raises:
         ValueError: if num_clusters is below 1 or above N.
     """
-    num_rows = x.shape[0]
-    if not 1 <= num_clusters <= num_rows:
-        raise ValueError(
-            f"num_clusters must be between 1 and the {num_rows} rows, "
-            f"got {num_clusters}"
-        )
     weights = row_weights(x, mask, weights)
     return _best_of(key, x, weights, num_iters, num_clusters, num_init)
 

@@ -61,7 +61,16 @@ def best_start(
         weights: of the rows.
         num_clusters: K.
         num_init: how many seedings.
+
+    Raises:
+        ValueError: if num_clusters is below 1 or above N.
     """
+    num_rows = x.shape[0]
+    if not 1 <= num_clusters <= num_rows:
+        raise ValueError(
+            f"num_clusters must be between 1 and the {num_rows} rows, "
+            f"got {num_clusters}"
+        )
 
     def start(key):
         return descend(x[plus_plus(key, x, weights, num_clusters)])

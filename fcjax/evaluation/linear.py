@@ -14,6 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Integer, Key
 
 from fcjax import clients
+from fcjax.evaluation.probe import check_embeddings
 from fcjax.types import PRNGKey, Scalar
 
 
@@ -232,20 +233,7 @@ def _accuracy(weights, test, classes, test_labels) -> Float[np.ndarray, "T"]:
 def _prepare(train_z, train_labels, test_z, test_labels, rescale):
     """Checks everything; returns (train, classes, codes, test)."""
     train, test = np.asarray(train_z, np.float32), np.asarray(test_z, np.float32)
-    for name, z, labels in (
-        ("training", train, train_labels),
-        ("test", test, test_labels),
-    ):
-        if len(z) != len(labels):
-            raise ValueError(f"{len(z)} {name} examples but {len(labels)} labels")
-        if z.size == 0:
-            raise ValueError(f"no {name} examples")
-        if not np.isfinite(z).all():
-            raise ValueError(f"the {name} embedding holds NaN or infinite values")
-    if train.shape[1] != test.shape[1]:
-        raise ValueError(
-            f"{train.shape[1]} training features but {test.shape[1]} test features"
-        )
+    check_embeddings(train, train_labels, test, test_labels)
     if rescale:
         mean = train.mean(axis=0, dtype=np.float64).astype(np.float32)
         train, test = train - mean, test - mean

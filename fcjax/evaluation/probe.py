@@ -47,7 +47,12 @@ def knn_accuracy(
     """
     train, test = np.asarray(train_z, np.float32), np.asarray(test_z, np.float32)
     train_labels, test_labels = np.asarray(train_labels), np.asarray(test_labels)
-    _check(train, train_labels, test, test_labels, num_neighbors)
+    check_embeddings(train, train_labels, test, test_labels)
+    if len(num_neighbors) == 0:
+        raise ValueError("no number of neighbours to vote")
+    for k in num_neighbors:
+        if not 1 <= k <= len(train):
+            raise ValueError(f"num_neighbors takes 1 .. {len(train)}, got {k}")
     # Distances do not change; without a common offset float32 resolves more of them.
     offset = 0 if normalize else train.mean(axis=0)
     train, test = train - offset, test - offset
@@ -87,7 +92,8 @@ def _unit(vectors: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n D"]:
     return vectors / np.where(norms > 0, norms, 1)
 
 
-def _check(train, train_labels, test, test_labels, num_neighbors) -> None:
+def check_embeddings(train, train_labels, test, test_labels) -> None:
+    """Raises ValueError with one line where they do not fit, or are not finite."""
     for name, z, labels in (
         ("training", train, train_labels),
         ("test", test, test_labels),
@@ -102,8 +108,3 @@ def _check(train, train_labels, test, test_labels, num_neighbors) -> None:
         raise ValueError(
             f"{train.shape[1]} training features but {test.shape[1]} test features"
         )
-    if len(num_neighbors) == 0:
-        raise ValueError("no number of neighbours to vote")
-    for k in num_neighbors:
-        if not 1 <= k <= len(train):
-            raise ValueError(f"num_neighbors takes 1 .. {len(train)}, got {k}")
