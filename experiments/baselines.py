@@ -6,7 +6,9 @@ python experiments/baselines.py --methods ffcm --fuzzifier 1.05 1.1 2 --no-unit-
 """
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 from papers import ccfc as papers
@@ -17,11 +19,10 @@ from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.kfed import kfed
 from fcjax.flags import Common, choose, shown
+from fcjax.types import FederatedClustering
 
 Name = Literal["km", "fcm", "k-fed", "ffcm", "ffcm-mean", "exact-km", "exact-fcm"]
 CENTRAL = ("km", "fcm")
-REPORTED = {"km": "KM", "fcm": "FCM", "k-fed": "k-FED", "ffcm": "FFCM"}
-"""What the CCFC paper calls them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,32 +57,26 @@ class Args(Common):
     """Most iterations of a client of ffcm in a round."""
 
 
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "km": {"num_init": 10},
-    "fcm": {"num_init": 1, "fuzzifier": 1.1},
-    "k-fed": {"local_clusters": None, "inherit": True},
-    "ffcm": {"num_rounds": 20, "local_iters": 30, "fuzzifier": 1.1},
-    "ffcm-mean": {"num_rounds": 20, "local_iters": 30, "fuzzifier": 1.1},
-    "exact-km": {"num_rounds": 100},
-    "exact-fcm": {"num_rounds": 100, "fuzzifier": 1.1},
+class Baseline(NamedTuple):
+    build: Callable[..., FederatedClustering]
+    defaults: Mapping[str, Any]
+    """By flag, which is called as in the builder."""
+    reported: str | None = None
+    """What the CCFC paper calls it."""
+
+
+FCM = {"fuzzifier": 1.1}
+FFCM = {"num_rounds": 20, "local_iters": 30, **FCM}
+BASELINES: dict[Name, Baseline] = {
+    "km": Baseline(central_kmeans, {"num_init": 10}, "KM"),
+    "fcm": Baseline(central_fuzzy_cmeans, {"num_init": 1, **FCM}, "FCM"),
+    "k-fed": Baseline(kfed, {"local_clusters": None, "inherit": True}, "k-FED"),
+    "ffcm": Baseline(ffcm, FFCM, "FFCM"),
+    "ffcm-mean": Baseline(partial(ffcm, aggregation="mean"), FFCM),
+    "exact-km": Baseline(exact_cmeans, {"num_rounds": 100}),
+    "exact-fcm": Baseline(exact_cmeans, {"num_rounds": 100, **FCM}),
 }
 SMOKE = {"num_init": 1, "num_rounds": 3}
-
-
-def build_of(name: str, values, num_clusters: int):
-    """Returns the method of this name from the settings of one run."""
-    shared = {"num_clusters": num_clusters, "unit_length": values["unit_length"]}
-    own = {k: v for k, v in values.items() if k in DEFAULTS[name]}
-    if name == "km":
-        return central_kmeans(**shared, **own)
-    if name == "fcm":
-        return central_fuzzy_cmeans(**shared, **own)
-    if name == "k-fed":
-        return kfed(**shared, **own)
-    if name.startswith("ffcm"):
-        aggregation = "mean" if name == "ffcm-mean" else "kmeans"
-        return ffcm(**shared, **own, aggregation=aggregation)
-    return exact_cmeans(**shared, **own)
 
 
 def describe(
@@ -89,8 +84,9 @@ def describe(
 ) -> experiment.Method:
     """Describes the first of the methods that are asked for."""
     name = args.methods[0]
-    defaults = DEFAULTS[name] | {"unit_length": True}
-    if name == "k-fed":
+    baseline = BASELINES[name]
+    defaults = {**baseline.defaults, "unit_length": True}
+    if "local_clusters" in defaults:
         defaults["local_clusters"] = num_clusters
     if args.preset == "smoke":
         defaults |= {k: v for k, v in SMOKE.items() if k in defaults}
@@ -104,13 +100,14 @@ def describe(
                 f"--local-clusters must be at most --clusters {num_clusters}, "
                 f"got {value}"
             )
-    paper = papers.scores_of(args.dataset, REPORTED[name]) if name in REPORTED else {}
+
+    reported = baseline.reported
     return experiment.Method(
         name=name,
         settings=settings,
-        build=lambda values: build_of(name, values, num_clusters),
+        build=lambda values: baseline.build(num_clusters=num_clusters, **values),
         scope="global",
-        paper=paper,
+        paper=papers.scores_of(args.dataset, reported) if reported else {},
         working_bytes=4 * dataset.examples.size,  # the examples as float32
     )
 

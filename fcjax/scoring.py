@@ -116,7 +116,7 @@ def result_row(
     """
     group, point = call.group, call.points[run]
     nmi = [float(row["nmi"]) for row in history if row["nmi"] != ""]
-    return {
+    row = {
         "method": group.method.name,
         "dataset": short_name(args.dataset),
         "samples": len(dataset.examples),
@@ -137,6 +137,8 @@ def result_row(
         "seconds": round_off(sum(float(row["seconds"]) for row in history)),
         "compile_seconds": compile_seconds,
     }
+    # By its swept values a run is found again: no column may take the name of one.
+    return {**row, **point}
 
 
 def participation(history: Sequence[Mapping[str, Any]], *, num_clients: int) -> float:
