@@ -49,8 +49,9 @@ def kfed(
             code iterates at both; the paper's server takes one step.
         unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
         inherit: an example has the cluster of its nearest local centroid, as in the
-            paper; False assigns it to the nearest centroid of the server, as is always
-            done with examples that no client held in that round.
+            paper; False assigns it to the nearest centroid of the server, which is how
+            the figures of the CCFC paper come out, and is always done with examples
+            that no client held in that round.
         client_axis: how clients run, see `clients.for_each`.
 
     Returns:
