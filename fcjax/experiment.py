@@ -114,6 +114,9 @@ def prepare(args: Common, describe: Describe) -> Experiment:
     examples = dataset.examples
     if len(extra):
         examples = np.concatenate([examples, extra])
+    for group in groups:
+        if sum(plan.num_rounds(group)) < 1:
+            raise ValueError(f"{group.method.name} is given no round to run, take one")
     sizes = [plan.state_bytes(group, examples) for group in groups]
     pool, placed = data.place(
         examples,

@@ -122,8 +122,6 @@ def groups(
                 max(len(rows) for part in partitions for rows in part.clients),
                 max(len(part.left_out) for part in partitions),
             )
-            if sum(num_rounds(group)) < 1:
-                raise ValueError(f"{method.name} is given no round to run, take one")
             found.append(group._replace(present=failures_of(group, args)))
     return found
 
