@@ -8,7 +8,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,6 +37,9 @@ class Experiment(NamedTuple):
 Args = TypeVar("Args", bound=Common)
 Task = tuple[Common, Describe]
 """Flags, and how to describe their method."""
+Loaded = tuple[data.Dataset, np.ndarray]
+OF_THE_DATA = ("dataset", "image_shape", "labels", "split", "limit", "extra_split")
+"""The flags that say which data it is."""
 
 
 def main(
@@ -69,7 +71,7 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:
     """
     name = Path(sys.argv[0]).name
     try:
-        experiments = [prepare(*task) for task in tasks()]
+        experiments = prepare_all(tasks())
     except ValueError as error:
         sys.exit(f"{name}: error: {error}")
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
@@ -86,8 +88,50 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:
     return [experiment.results for experiment in experiments]
 
 
-def prepare(args: Common, describe: Describe) -> Experiment:
+def load(args: Common) -> Loaded:
+    """Returns the data that is scored, and further examples to train on."""
+    dataset = data.load(
+        args.dataset,
+        data_dir=args.data_dir,
+        split=args.split,
+        image_shape=args.image_shape or None,
+        labelled=args.labels,
+    )
+    if args.limit is not None:
+        dataset = data.stratified_subset(dataset, args.limit)
+    if args.extra_split is None:
+        return dataset, dataset.examples[:0]
+    extra = data.load_extra(args.dataset, args.extra_split, data_dir=args.data_dir)
+    if extra.shape[1:] != dataset.examples.shape[1:]:
+        raise ValueError(
+            f"--extra-split {args.extra_split} has images of {extra.shape[1:]}, the "
+            f"others are of {dataset.examples.shape[1:]}"
+        )
+    return dataset, extra
+
+
+def prepare_all(tasks: Sequence[Task]) -> list[Experiment]:
+    """Prepares experiments, of which those of the same data load it once."""
+    loaded: dict[tuple, Loaded] = {}
+
+    def load_once(args: Common) -> Loaded:
+        source = (args.data_dir, *(getattr(args, name) for name in OF_THE_DATA))
+        if source not in loaded:
+            loaded[source] = load(args)
+        return loaded[source]
+
+    return [prepare(args, describe, load_once) for args, describe in tasks]
+
+
+def prepare(
+    args: Common, describe: Describe, load: Callable[[Common], Loaded] = load
+) -> Experiment:
     """Checks everything that can be checked before anything is compiled or written.
+
+    Args:
+        args: the flags.
+        describe: of the method.
+        load: gives the data of the flags.
 
     Raises:
         ValueError: one line that names the flag and what it accepts.
@@ -138,57 +182,12 @@ def prepare(args: Common, describe: Describe) -> Experiment:
     return Experiment(args, dataset, results, tuple(left), pool, notes)
 
 
-def load(args: Common) -> tuple[data.Dataset, np.ndarray]:
-    """Returns the data that is scored, and further examples to train on."""
-    return _load(
-        args.dataset,
-        args.data_dir,
-        args.split,
-        args.image_shape or None,
-        args.labels,
-        args.limit,
-        args.extra_split,
-    )
-
-
-# Experiments that follow one another are mostly of the same data.
-@lru_cache(maxsize=1)
-def _load(
-    name: str,
-    data_dir: Path | None,
-    split: str,
-    image_shape: tuple[int, ...] | None,
-    labelled: bool,
-    limit: int | None,
-    extra_split: str | None,
-) -> tuple[data.Dataset, np.ndarray]:
-    dataset = data.load(
-        name,
-        data_dir=data_dir,
-        split=split,
-        image_shape=image_shape,
-        labelled=labelled,
-    )
-    if limit is not None:
-        dataset = data.stratified_subset(dataset, limit)
-    if extra_split is None:
-        return dataset, dataset.examples[:0]
-    extra = data.load_extra(name, extra_split, data_dir=data_dir)
-    if extra.shape[1:] != dataset.examples.shape[1:]:
-        raise ValueError(
-            f"--extra-split {extra_split} has images of {extra.shape[1:]}, the "
-            f"others are of {dataset.examples.shape[1:]}"
-        )
-    return dataset, extra
-
-
 def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
     """Returns what all runs of the grid share, as a reader of config.json sees it."""
-    of_the_data = ("dataset", "image_shape", "labels", "split", "limit", "extra_split")
     config = {
         "method": method.name,
         **{k: v for k, v in method.settings.items() if k not in point},
-        **{name: getattr(args, name) for name in of_the_data},
+        **{name: getattr(args, name) for name in OF_THE_DATA},
         "partition": "alpha" if args.alpha else "p",
         "partition_seed": args.partition_seed,
         "evaluate_every": args.evaluate_every,

@@ -18,7 +18,7 @@ from fcjax.cluster.distances import (
     row_weights,
     squared_distances,
 )
-from fcjax.cluster.seeding import best_start
+from fcjax.cluster.seeding import best_start, check_num_clusters
 from fcjax.types import PRNGKey, Scalar
 
 
@@ -69,6 +69,7 @@ def fuzzy_cmeans(
     Raises:
         ValueError: if num_clusters is below 1 or above N.
     """
+    check_num_clusters(num_clusters, len(x))
     weights = row_weights(x, mask, weights)
     stop = (num_iters, tolerance)
     return _best_of(key, x, weights, fuzzifier, stop, num_clusters, num_init)

@@ -18,7 +18,7 @@ from fcjax.cluster.distances import (
     row_weights,
     squared_distances,
 )
-from fcjax.cluster.seeding import best_start
+from fcjax.cluster.seeding import best_start, check_num_clusters
 from fcjax.types import PRNGKey
 
 
@@ -68,6 +68,7 @@ def kmeans(
     Raises:
         ValueError: if num_clusters is below 1 or above N.
     """
+    check_num_clusters(num_clusters, len(x))
     weights = row_weights(x, mask, weights)
     return _best_of(key, x, weights, num_iters, num_clusters, num_init)
 

@@ -44,6 +44,15 @@ def plus_plus(
     return jnp.concatenate([first, others])
 
 
+def check_num_clusters(num_clusters: int, num_rows: int) -> None:
+    # Before anything is traced: JAX adds lines of its own to what is raised within.
+    if not 1 <= num_clusters <= num_rows:
+        raise ValueError(
+            f"num_clusters must be between 1 and the {num_rows} rows, "
+            f"got {num_clusters}"
+        )
+
+
 def best_start(
     descend: Callable[[Float[Array, "K D"]], tuple[Float[Array, "K D"], Array]],
     key: PRNGKey,
@@ -61,16 +70,7 @@ def best_start(
         weights: of the rows.
         num_clusters: K.
         num_init: how many seedings.
-
-    Raises:
-        ValueError: if num_clusters is below 1 or above N.
     """
-    num_rows = x.shape[0]
-    if not 1 <= num_clusters <= num_rows:
-        raise ValueError(
-            f"num_clusters must be between 1 and the {num_rows} rows, "
-            f"got {num_clusters}"
-        )
 
     def start(key):
         return descend(x[plus_plus(key, x, weights, num_clusters)])
