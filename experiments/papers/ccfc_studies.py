@@ -187,7 +187,6 @@ STUDIES = {
         presets=presets(
             {"p": (0.0, 0.5), "failure_rate": (0.0, 0.3, 0.6)},
             {"p": LEVELS, "failure_rate": FAILURE_RATES},
-            smoke_seeds=(0, 1),
         ),
         measure=measures.scores,
         by=("dataset", "method", "p", "failure_rate"),
@@ -202,7 +201,6 @@ STUDIES = {
         presets=presets(
             {"p": (0.0, 0.5), "model_weight": (0.001, 0.1, 10.0)},
             {"p": LEVELS, "model_weight": MODEL_WEIGHTS},
-            smoke_seeds=(0, 1),
         ),
         measure=measures.scores,
         by=("dataset", "method", "p", "model_weight"),

@@ -104,9 +104,11 @@ def against(
             own,
             folder / f"{name}.png",
             level=level,
-            by=[*by, "p"],
+            by=["p"],
             values=known,
-            paper={key: found for key, found in paper.items() if key[:2] == setting},
+            paper={
+                key[2:]: found for key, found in paper.items() if key[:2] == setting
+            },
         )
 
 

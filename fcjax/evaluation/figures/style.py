@@ -17,6 +17,9 @@ SCORE_TITLES = {
     "ari": "ARI",
     "ami": "AMI",
     "kappa": "Kappa",
+    "surviving_nmi": "NMI, survivors",
+    "surviving_acc": "ACC, survivors",
+    "surviving_kappa": "Kappa, survivors",
 }
 
 
