@@ -115,9 +115,8 @@ def k_fed(x: np.ndarray, args: Args) -> tuple[Side, Side]:
         num_iters=args.iterations,
         unit_length=False,
     )
-    one = data.federate(
-        x, [part], [data.failures(args.clients, 0.0, seed=0)], num_clusters=10
-    )
+    present = [data.failures(args.clients, 0.0, seed=0)]
+    one = data.federate(x, [part], present, num_clusters=args.clusters)
     federation = Federation(one.pool, *jax.tree.map(lambda leaf: leaf[0], one[1:]))
     (stage,) = method.stages
     state = method.init(jax.random.key(0), federation)

@@ -61,17 +61,16 @@ def embed(args: ccfc.Args, dataset: data.Dataset, folder: Path) -> list[Embedded
         ValueError: one line that names the flag and what it accepts.
     """
     enable_compilation_cache()
-    groups = plan.groups(args, dataset, 0, ccfc.describe)
+    # A folder without results: every run is to be trained, and none is written there.
+    asked = replace(args, out=folder / "runs", shard=None)
+    loaded = dataset, dataset.examples[:0]
+    prepared = experiment.prepare(asked, ccfc.describe, lambda _: loaded)
+    groups, found = prepared.groups, []
     total = sum(len(group.points) * sum(plan.num_rounds(group)) for group in groups)
-    examples, devices, found = dataset.examples, jax.local_devices(), []
     with jax.default_matmul_precision(args.precision), Progress(total) as progress:
         for group in groups:
-            size = plan.state_bytes(group, examples)
-            pool, _ = data.place(examples, size, where=args.pool, devices=devices)
-            most = args.runs_per_call or len(devices) * data.runs_that_fit(pool, size)
-            group = group._replace(runs_per_call=plan.width(len(group.points), most))
             program = engine.Program(group.build)
-            for call in plan.calls(group, pool):
+            for call in plan.calls(group, prepared.pool):
                 saved = folder / "checkpoints" / name_of(args, dataset, call)
                 if not args.resume:
                     shutil.rmtree(saved, ignore_errors=True)

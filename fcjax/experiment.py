@@ -192,11 +192,9 @@ def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
         "partition_seed": args.partition_seed,
         "evaluate_every": args.evaluate_every,
         "precision": args.precision,
+        "failures": args.failures,
         "swept": list(point),
     }
-    # Folders from before the flag do not say it, and their failures are fixed.
-    if args.failures != "fixed":
-        config["failures"] = args.failures
     return json.loads(json.dumps(config))
 
 

@@ -53,6 +53,12 @@ def receive(
     return _divide(*sums), each
 
 
+def gather(each: PyTree) -> PyTree:
+    """Takes in small arrays [M, ...] one by one: `receive` without a mean."""
+    count = len(jax.tree.leaves(each)[0])
+    return receive((), jnp.ones(count), each)[1]
+
+
 def _weighted_sum(stacked, weights):
     def add_up(x: Shaped[Array, "M *S"]) -> Shaped[Array, "*S"]:
         # A failed client may hold NaN: 0 * NaN would let it through.
@@ -88,7 +94,7 @@ def pooled(federation: Federation, present: Bool[Array, "M"]) -> Bool[Array, "P"
     """Returns which rows of the pool the clients that are present hold together: what a
     server has that is given all data."""
     own = federation.mask & present[:, None]
-    _, (rows, own) = receive((), present.astype(float), (federation.indices, own))
+    rows, own = gather((federation.indices, own))
     return jnp.zeros(federation.pool.shape[0], bool).at[rows].max(own)
 
 

@@ -115,7 +115,7 @@ def _central(
         mask = server.pooled(federation, present)
         x = as_rows(pool[jnp.arange(pool.shape[0])], unit_length=unit_length)
         centroids, total = cluster(key, x, mask)
-        _, (answered,) = server.receive((), present.astype(float), (present,))
+        answered = server.gather(present)
         example = server.num_bytes(jax.ShapeDtypeStruct(pool.shape[1:], pool.dtype))
         metrics = {
             "loss": total / mask.sum(),

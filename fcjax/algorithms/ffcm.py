@@ -86,8 +86,8 @@ def ffcm(
             federation.mask,
             axis=client_axis,
         )
-        _, (received, supports, losses, answered) = server.receive(
-            (), present.astype(float), (local, supports, losses, present)
+        received, supports, losses, answered = server.gather(
+            (local, supports, losses, present)
         )
         if aggregation == "mean":
             centroids = support_mean(received, supports, answered, state.centroids)

@@ -97,9 +97,7 @@ def kfed(
             federation.mask,
             axis=client_axis,
         )
-        _, (received, answered, losses) = server.receive(
-            (), present.astype(float), (local, present, losses)
-        )
+        received, answered, losses = server.gather((local, present, losses))
         centroids = aggregate(
             received, answered, num_clusters=num_clusters, num_iters=num_iters
         )

@@ -35,21 +35,19 @@ def clear(x: Float[Array, "N D"], weights: Float[Array, "N"]) -> Float[Array, "N
     return jnp.where(weights[:, None] > 0, x, 0)
 
 
-def dot(a: Float[Array, "I D"], b: Float[Array, "J D"]) -> Float[Array, "I J"]:
-    return jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)
-
-
 def relative_distances(
     x: Float[Array, "N D"], centroids: Float[Array, "K D"]
 ) -> Float[Array, "K N"]:
     """|x - c|^2 - |x|^2, which has the same nearest centroid."""
     # Clusters come first, as matrix products and the reductions over K are then fast on
     # CPUs.
-    return jnp.sum(centroids**2, axis=-1)[:, None] - 2 * dot(centroids, x)
+    product = jnp.matmul(centroids, x.T, precision=jax.lax.Precision.HIGHEST)
+    return jnp.sum(centroids**2, axis=-1)[:, None] - 2 * product
 
 
 def squared_distances(
     x: Float[Array, "N D"], centroids: Float[Array, "K D"]
 ) -> Float[Array, "K N"]:
+    """|x - c|^2, at least 0."""
     norms = jnp.sum(x**2, axis=-1)
     return jnp.maximum(relative_distances(x, centroids) + norms[None], 0)

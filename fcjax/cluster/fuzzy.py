@@ -103,16 +103,15 @@ def fuzzy_lloyd(
     return _improve(x, weights, fuzzifier, (num_iters, tolerance), centroids)
 
 
-def memberships(
-    squared_distances: Float[Array, "K N"], fuzzifier: Scalar
-) -> Float[Array, "K N"]:
-    """Returns how much of each row belongs to each cluster, d^(-2 / (m - 1)) in shares.
+def memberships(squares: Float[Array, "K N"], fuzzifier: Scalar) -> Float[Array, "K N"]:
+    """Returns how much of each row belongs to each cluster by its squared distances:
+    d^(-2 / (m - 1)), in shares.
 
     A row at a centroid belongs to it alone, or in equal parts to those that coincide.
     """
     # By logarithms: at m = 1.1 these are tenth powers, which leave float32.
     nearest = jnp.finfo(jnp.float32).tiny
-    closeness = -jnp.log(jnp.maximum(squared_distances, nearest))
+    closeness = -jnp.log(jnp.maximum(squares, nearest))
     return jax.nn.softmax(closeness / (fuzzifier - 1), axis=0)
 
 

@@ -8,7 +8,6 @@ References:
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +15,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fcjax.cluster.distances import squared_distances
 from fcjax.types import PRNGKey
-
-LARGE = 2**20
-"""Numbers in the rows from which several starts side by side are no faster."""
 
 
 def plus_plus(
@@ -75,11 +71,7 @@ def best_start(
     def start(key):
         return descend(x[plus_plus(key, x, weights, num_clusters)])
 
-    # Where the rows fill a CPU, one after another: a start that has ended costs nothing
-    # more, while under vmap it would go on until the last one ends.
-    one_by_one = jax.default_backend() == "cpu" and x.size >= LARGE
-    over = partial(jax.lax.map, start) if one_by_one else jax.vmap(start)
-    centroids, objective = over(jax.random.split(key, num_init))
+    centroids, objective = jax.vmap(start)(jax.random.split(key, num_init))
     # Seedings often meet in one optimum, numbered differently: rounding, which padding
     # and batching change, must not choose between them.
     best = jnp.argmax(objective <= objective.min() * (1 + 1e-5))
