@@ -10,6 +10,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from fcjax import losses
 from fcjax.types import PRNGKey, PyTree
 
 ClientAxis = Literal["vmap", "map", "unroll"]
@@ -114,6 +115,7 @@ def train(
     optimizer: optax.GradientTransformation,
     batch_size: int,
     num_epochs: int,
+    after_step: Callable[[PyTree], PyTree] = lambda variables: variables,
 ) -> tuple[Client, Float[Array, ""]]:
     """Trains one client for some epochs over its own examples.
 
@@ -125,8 +127,10 @@ def train(
         key: decides the order and is folded into the key of every step.
         client: the variables to start from and the state of the optimiser.
         loss: the loss of a batch.
-        mask: True at the client's true examples, which come first.
+        mask: True at the examples to train on.
         batch_size: examples a step; a longer one than N is cut to N.
+        after_step: what changes in the variables when the optimiser has taken a step,
+            as a target network that follows them.
 
     Returns:
         The trained client and the mean loss of its steps.
@@ -168,10 +172,11 @@ def train(
         )
         updates, opt_state = optimizer.update(gradients, client.opt_state, params)
         params = optax.apply_updates(params, updates)
-        return Client({**variables, "params": params}, opt_state), value
+        variables = after_step({**variables, "params": params})
+        return Client(variables, opt_state), value
 
-    client, losses = lax.scan(epoch, client, fold_in(key, num_epochs))
-    return client, losses.sum() / (num_epochs * num_steps)
+    client, values = lax.scan(epoch, client, fold_in(key, num_epochs))
+    return client, values.sum() / (num_epochs * num_steps)
 
 
 def split(variables: PyTree) -> tuple[PyTree, PyTree]:
@@ -184,6 +189,14 @@ def root_mean_square(weights: PyTree) -> Float[Array, ""]:
     leaves = jax.tree.leaves(weights)
     squares = sum(jnp.sum(jnp.square(x)) for x in leaves)
     return jnp.sqrt(squares / sum(x.size for x in leaves))
+
+
+def spread(z: Float[Array, "N D"], mask: Bool[Array, "N"]) -> Float[Array, ""]:
+    """Returns how far the directions of an embedding fill their sphere: the mean
+    standard deviation of a unit vector's features times the root of D, 1 where they
+    fill it and 0 where it has collapsed."""
+    z = losses.normalize(z)
+    return jnp.sqrt(z.shape[-1]) * jnp.std(z, axis=0, where=mask[:, None]).mean()
 
 
 def shuffle(key: PRNGKey, mask: Bool[Array, "N"]) -> Int[Array, "N"]:

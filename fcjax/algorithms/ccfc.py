@@ -162,7 +162,7 @@ def ccfc(
             z = encode(client.variables, federation.pool, rows)
             mined = kmeans(mine_key, z, num_clusters, mask=mask).centroids
             weight_size = clients.root_mean_square(client.variables["params"])
-            return client, mined, (value, spread(z, mask), weight_size)
+            return client, mined, (value, clients.spread(z, mask), weight_size)
 
         clients_key, server_key = jax.random.split(key)
         trained, mined, measured = for_each(
@@ -344,8 +344,3 @@ def cluster_contrast(
     )
     pull = losses.model_contrastive(p, anchors, mask=mask)
     return contrast + model_weight * pull, variables
-
-
-def spread(z: Float[Array, "N D"], mask: Bool[Array, "N"]) -> Float[Array, ""]:
-    """Root of D times the mean feature standard deviation of unit vectors."""
-    return jnp.sqrt(z.shape[-1]) * jnp.std(z, axis=0, where=mask[:, None]).mean()

@@ -1,0 +1,95 @@
+"""Encoders as networks of their own, and the heads that contrastive methods put on them.
+
+A method that trains, freezes or sends them apart takes each as a `Network`. Layers and
+sizes follow the authors' code: github.com/Yunfan-Li/Contrastive-Clustering (CC), EasyFL's
+BYOL for FedU and FedEMA, github.com/PatrickHua/SimSiam.
+"""
+
+import jax
+from flax import linen as nn
+
+from fcjax.models.initializers import Dense
+from fcjax.models.network import from_linen
+from fcjax.models.norm import batch_norm
+from fcjax.models.simsiam import Encoder
+from fcjax.types import Network
+
+
+def encoder(layers: Encoder) -> Network:
+    """Builds the network from examples to features [B, F] of a ResNet, `MLP` or
+    `conv_encoder(channels)`."""
+    return from_linen(Encoding(layers))
+
+
+def projector(size: int = 128, *, hidden_size: int | None = None) -> Network:
+    """Builds CC's instance-level head, and SimCLR's: linear, ReLU, linear.
+
+    Args:
+        size: D, of the representations z.
+        hidden_size: width between; None takes that of the features, as CC.
+
+    Returns:
+        A `Network` from features [B, F] to z [B, D]; losses scale them to unit length.
+    """
+    return from_linen(Head(size, hidden_size))
+
+
+def cluster_projector(num_clusters: int, *, hidden_size: int | None = None) -> Network:
+    """Builds CC's cluster-level head: linear, ReLU, linear, softmax.
+
+    Args:
+        num_clusters: K.
+        hidden_size: as in `projector`.
+
+    Returns:
+        A `Network` from features [B, F] to soft assignments [B, K].
+    """
+    return from_linen(Head(num_clusters, hidden_size, soft=True))
+
+
+def byol_head(size: int = 2048, *, hidden_size: int = 4096) -> Network:
+    """Builds BYOL's projector, and its predictor: linear, batch norm, ReLU, linear.
+
+    Sizes are those of EasyFL; BYOL itself has 256 outputs.
+    """
+    return from_linen(Head(size, hidden_size, hidden_norm=True))
+
+
+def simsiam_projector(size: int = 2048, *, hidden_size: int = 2048) -> Network:
+    """Builds the projector of SimSiam for CIFAR: two layers, batch norm after each."""
+    return from_linen(Head(size, hidden_size, hidden_norm=True, norm=True))
+
+
+def simsiam_predictor(size: int = 2048, *, hidden_size: int = 512) -> Network:
+    """Builds SimSiam's predictor: linear, batch norm, ReLU, linear."""
+    return from_linen(Head(size, hidden_size, hidden_norm=True))
+
+
+class Encoding(nn.Module):
+    """The layers of an encoder as a module."""
+
+    layers: Encoder
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        return self.layers(x, train=train, mask=mask)
+
+
+class Head(nn.Module):
+    """Two layers on features [B, F]."""
+
+    size: int
+    hidden_size: int | None
+    hidden_norm: bool = False
+    norm: bool = False
+    soft: bool = False
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        x = Dense(self.hidden_size or x.shape[-1])(x)
+        if self.hidden_norm:
+            x = batch_norm(x, -1, train=train, mask=mask)
+        x = Dense(self.size)(jax.nn.relu(x))
+        if self.norm:
+            x = batch_norm(x, -1, train=train, mask=mask)
+        return jax.nn.softmax(x) if self.soft else x
