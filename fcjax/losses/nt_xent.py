@@ -26,10 +26,11 @@ def nt_xent(
 ) -> Float[Array, ""]:
     """Tells the other view of an example from all views of the others.
 
-    The mean, over 2B anchors, of the cross-entropy of the positive pair among the 2B - 1
-    other rows of both views, by cosine similarity over `temperature`: CC's equations 2
-    and 3, as in its code. FedMCC's equation 1 takes the anchors of the first view alone
-    and leaves the positive out of the denominator; its loss can then be negative.
+    The mean, over 2B anchors, of the cross-entropy of the positive pair among the
+    2B - 1 other rows of both views, by cosine similarity over `temperature`: CC's
+    equations 2 and 3, as in its code. FedMCC's equation 1 takes the anchors of the
+    first view alone and leaves the positive out of the denominator; its loss can then
+    be negative.
 
     Args:
         z_a: one view of each example; rows of any length.

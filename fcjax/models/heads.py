@@ -1,7 +1,7 @@
-"""Encoders as networks of their own, and the heads that contrastive methods put on them.
+"""Encoders as networks of their own, and the heads of contrastive methods on them.
 
 A method that trains, freezes or sends them apart takes each as a `Network`. Layers and
-sizes follow the authors' code: github.com/Yunfan-Li/Contrastive-Clustering (CC), EasyFL's
+sizes follow public code: github.com/Yunfan-Li/Contrastive-Clustering (CC), EasyFL's
 BYOL for FedU and FedEMA, github.com/PatrickHua/SimSiam.
 """
 
