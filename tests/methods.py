@@ -10,12 +10,29 @@ import jax
 import optax
 from flax import linen as nn
 
+from fcjax.algorithms.averaging import Local
+from fcjax.algorithms.cc import cc
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.algorithms.central import central_fuzzy_cmeans
 from fcjax.algorithms.exact import exact_cmeans
+from fcjax.algorithms.fedema import fedema
+from fcjax.algorithms.fedmcc import cluster_contrast, fedmcc, mcc
+from fcjax.algorithms.fedsimclr import fedsimclr
+from fcjax.algorithms.fedsimsiam import fedsimsiam
+from fcjax.algorithms.fedu import fedu
 from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.kfed import kfed
-from fcjax.models import from_linen
+from fcjax.algorithms.two_stage import feature_kmeans
+from fcjax.models import (
+    MLP,
+    byol_head,
+    cluster_projector,
+    encoder,
+    from_linen,
+    projector,
+    simsiam_predictor,
+    simsiam_projector,
+)
 
 NUM_CLUSTERS = 3
 
@@ -63,6 +80,67 @@ def fuzzy(method, **options):
     return build
 
 
+LOCAL = Local(optax.sgd(0.05, momentum=0.9), jitter, num_epochs=1, batch_size=4)
+ENCODER = encoder(MLP((8,)))
+BYOL = (ENCODER, byol_head(6, hidden_size=8), byol_head(6, hidden_size=5))
+SIMSIAM = (
+    ENCODER,
+    simsiam_projector(6, hidden_size=8),
+    simsiam_predictor(6, hidden_size=4),
+)
+
+
+def soft_clusters(temperature=1.0, **options):
+    head = cluster_projector(NUM_CLUSTERS, hidden_size=7)
+    return cluster_contrast(head, num_rounds=2, temperature=temperature, **options)
+
+
+def build_fedmcc(weight, local=LOCAL, **options):
+    return fedmcc(
+        ENCODER,
+        projector(6, hidden_size=7),
+        soft_clusters(1 + weight, **options),
+        local,
+        num_rounds=3,
+        temperature=0.5 + weight,
+        **options,
+    )
+
+
+def build_at_once(method, weight, local=LOCAL, **options):
+    return method(
+        ENCODER,
+        projector(6, hidden_size=7),
+        cluster_projector(NUM_CLUSTERS, hidden_size=7),
+        local,
+        num_rounds=3,
+        instance_temperature=0.5 + weight,
+        **options,
+    )
+
+
+def build_fedu(weight):
+    return fedu(*BYOL, soft_clusters(), LOCAL, num_rounds=3, momentum=0.9 + weight / 9)
+
+
+def build_fedema(weight):
+    clusters = feature_kmeans(num_clusters=NUM_CLUSTERS, num_init=2)
+    return fedema(*BYOL, clusters, LOCAL, num_rounds=3, momentum=0.9 + weight / 9)
+
+
+def build_fedsimclr(weight):
+    return fedsimclr(
+        *(ENCODER, projector(6, hidden_size=7), soft_clusters(), LOCAL),
+        num_rounds=3,
+        temperature=0.5 + weight,
+    )
+
+
+def build_fedsimsiam(weight):
+    local = LOCAL._replace(optimizer=optax.sgd(0.02 * (1 + weight), momentum=0.9))
+    return fedsimsiam(*SIMSIAM, soft_clusters(), local, num_rounds=3)
+
+
 METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
@@ -73,5 +151,13 @@ METHODS = {
     "ffcm": fuzzy(ffcm, num_rounds=3, local_iters=4, tolerance=0.0),
     "ffcm-mean": fuzzy(ffcm, num_rounds=3, aggregation="mean", tolerance=0.0),
     "exact-fcm": fuzzy(exact_cmeans, num_rounds=3, tolerance=0.0),
+    "fedmcc": build_fedmcc,
+    "fedmcc-average-target": partial(build_fedmcc, average_target=True),
+    "mcc": partial(build_at_once, mcc),
+    "cc": partial(build_at_once, cc, local=LOCAL._replace(keep_optimizer=True)),
+    "fedu": build_fedu,
+    "fedema": build_fedema,
+    "fedsimclr": build_fedsimclr,
+    "fedsimsiam": build_fedsimsiam,
 }
 SWEPT = tuple(name for name in METHODS if name != "k-fed")

@@ -1,0 +1,316 @@
+"""Rounds in which clients train on two views of their examples and a server averages.
+
+What FedMCC, CC, FedU, FedEMA, FedSimSiam and FedSimCLR share. Their networks come in
+named parts, of which a stage trains some, sends them to and fro and leaves the others
+frozen; a part may have a target network, which stays on its client.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from fcjax import clients, server
+from fcjax.algorithms.parts import Parts, Views, swap
+from fcjax.data.augment import Augment, to_float
+from fcjax.types import (
+    FederatedClustering,
+    Federation,
+    Network,
+    PRNGKey,
+    PyTree,
+    Scalar,
+    Stage,
+)
+
+Contrast = Callable[
+    [Parts, Parts, Views, Bool[Array, "B"]], tuple[Float[Array, ""], Parts]
+]
+"""(online, target, views, mask) -> (loss, online with new batch statistics). The
+target's batch norms take the statistics of the batch."""
+
+
+class Local(NamedTuple):
+    """How a client trains in a round.
+
+    The schedule gives the step size of each round of a stage as a share of the
+    optimiser's own.
+    """
+
+    optimizer: optax.GradientTransformation
+    augment: Augment  # (key, example) -> a view of it
+    num_epochs: int = 5
+    batch_size: int = 128
+    schedule: optax.Schedule = optax.constant_schedule(1.0)
+    keep_optimizer: bool = False  # whether its state outlives a round
+    microbatch: int | None = None  # see `models.microbatched`; None takes a batch whole
+    client_axis: clients.ClientAxis | None = None
+
+
+class Pass(NamedTuple):
+    """Some epochs of a client over some of its rows."""
+
+    contrast: Contrast
+    chosen: Callable[[Int[Array, "N"]], Bool[Array, "N"]] = lambda rows: rows >= 0
+    """(rows of the pool) -> which of them are trained on."""
+
+
+class Personal(NamedTuple):
+    """How a client mixes what it learnt itself into what the server sends."""
+
+    begin: Callable[[Parts], Any]
+    """(the server's parts) -> what a client remembers before its first round."""
+    take_over: Callable[[Parts, Any, Int[Array, ""]], Parts]
+    """(the server's parts, memory, number of the round) -> where training begins."""
+    remember: Callable[[Parts, Parts, Any, Int[Array, ""]], Any]
+    """(where training began, where it ended, memory, number of the round) -> memory."""
+
+
+class AveragingState(NamedTuple):
+    """The server's networks and what stays on the clients between rounds."""
+
+    online: Parts  # the global networks
+    target: Parts  # parameters of the clients' target networks, stacked on M
+    memory: PyTree  # of `Personal`, stacked on M; () without
+    opt_state: PyTree  # the clients' optimisers, stacked on M; () if they start anew
+    num_rounds: Int[Array, ""]  # rounds so far, over all stages
+
+
+def start(
+    online: Parts,
+    local: Local,
+    federation: Federation,
+    *,
+    trains: tuple[str, ...],
+    tracks: tuple[str, ...] = (),
+    personal: Personal | None = None,
+    num_rounds: Int[Array, ""] | int = 0,
+) -> AveragingState:
+    """Returns the state in which a stage begins: every target network is a copy.
+
+    Args:
+        online: the server's networks.
+        local: see `Local`.
+        federation: whose clients they are.
+        trains, tracks, personal: as in `averaging`.
+        num_rounds: rounds so far.
+    """
+    num_clients = len(federation.indices)
+    sent = {name: online[name] for name in trains}
+    target = {name: online[name]["params"] for name in tracks}
+    memory = personal.begin(sent) if personal else ()
+    opt_state = ()
+    if local.keep_optimizer:
+        opt_state = _optimizer(local, 0).init(swap(sent)["params"])
+    target, memory, opt_state = clients.repeat((target, memory, opt_state), num_clients)
+    return AveragingState(online, target, memory, opt_state, jnp.int32(num_rounds))
+
+
+def averaging(
+    name: str,
+    num_rounds: int,
+    begin: Callable[[PRNGKey, AveragingState, Federation], AveragingState],
+    passes: tuple[Pass, ...],
+    local: Local,
+    *,
+    encoder: Network,
+    trains: tuple[str, ...],
+    momentum: Scalar = 0.99,
+    average_target: bool = False,
+    personal: Personal | None = None,
+    rounds_before: int = 0,
+) -> Stage:
+    """Builds a stage: the server sends, the clients train, the server averages.
+
+    Args:
+        name: of the stage.
+        num_rounds: of the stage.
+        begin: as in `Stage`; see `start`.
+        passes: the epochs of a client, one after another.
+        local: see `Local`.
+        encoder: of the networks, as its features are measured.
+        trains: the parts that are trained and averaged, batch statistics included; the
+            others are frozen and sent once, in the first round.
+        momentum: m of the target networks, which after every step become m times
+            themselves and 1 - m times the online ones.
+        average_target: average the target networks too and send them back (Table VII
+            of FedMCC); False leaves each on its client.
+        personal: what clients mix in of their own.
+        rounds_before: of earlier stages.
+
+    Returns:
+        The stage. Its metrics are the mean `loss` of the last pass over the clients
+        that answered, `participants`, `embedding_spread` and `weight_size` of the
+        clients' networks, and the traffic by part.
+    """
+
+    def round(key: PRNGKey, state: AveragingState, federation: Federation):
+        num_clients = len(federation.indices)
+        present = server.participants(federation, state.num_rounds)
+        sent = {name: state.online[name] for name in trains}
+        frozen = {k: v for k, v in state.online.items() if k not in trains}
+        number = state.num_rounds - rounds_before
+        optimizer = _optimizer(local, number)
+
+        def client_round(key, sent, target, memory, opt_state, rows, mask):
+            if personal:
+                sent = personal.take_over(sent, memory, number)
+            if not local.keep_optimizer:
+                opt_state = optimizer.init(swap(sent)["params"])
+            client, value = clients.Client(_pack(sent, target), opt_state), None
+            for index, (contrast, chosen) in enumerate(passes):
+                client, value = clients.train(
+                    jax.random.fold_in(key, index),
+                    client,
+                    partial(batch_loss, contrast, rows),
+                    mask & chosen(rows),
+                    optimizer=optimizer,
+                    batch_size=local.batch_size,
+                    num_epochs=local.num_epochs,
+                    after_step=follow,
+                )
+            trained, target = _unpack(client.variables)
+            if personal:
+                memory = personal.remember(sent, trained, memory, number)
+            few = slice(local.batch_size)
+            h, _ = encoder.apply(
+                {**frozen, **trained}["encoder"],
+                to_float(federation.pool[rows[few]]),
+                train=False,
+            )
+            size = clients.root_mean_square(client.variables["params"])
+            measured = (value, clients.spread(h, mask[few]), size)
+            opt_state = client.opt_state if local.keep_optimizer else ()
+            return trained, (target, memory, opt_state), measured
+
+        def batch_loss(contrast, rows, key, variables, slots, counted):
+            online, target = _unpack(variables)
+            x = to_float(federation.pool[rows[slots]])
+            views = two_views(key, x, local)
+            value, online = contrast({**frozen, **online}, target, views, counted)
+            return value, _pack({name: online[name] for name in trains}, target)
+
+        stayed = (state.target, state.memory, state.opt_state)
+        trained, stays, measured = clients.for_each(
+            client_round,
+            clients.keys(key, num_clients),
+            clients.repeat(sent, num_clients),
+            *stayed,
+            federation.indices,
+            federation.mask,
+            axis=local.client_axis,
+        )
+        target, memory, opt_state = clients.keep_absent(present, stays, stayed)
+        sizes = present * federation.mask.sum(axis=1).astype(float)
+        uploads = (trained, target if average_target else {})
+        (online, mean), (answered, measured) = server.receive(
+            uploads, sizes, (present, measured)
+        )
+        if average_target:
+            target = clients.repeat(mean, num_clients)
+
+        names = ("loss", "embedding_spread", "weight_size")
+        messages = {**online, "target": mean} if average_target else online
+        once = server.traffic(answered & (number == 0), up={}, down=frozen)
+        metrics = {
+            **{
+                name: jnp.mean(each, where=answered)
+                for name, each in zip(names, measured, strict=True)
+            },
+            "participants": answered.sum(),
+            **server.traffic(answered, up=messages, down=messages),
+            **once,
+        }
+        state = AveragingState(
+            {**frozen, **online}, target, memory, opt_state, state.num_rounds + 1
+        )
+        return state, metrics
+
+    def follow(variables):
+        online, target = _unpack(variables)
+        target = {
+            name: jax.tree.map(
+                lambda old, new: momentum * old + (1 - momentum) * new,
+                old,
+                online[name]["params"],
+            )
+            for name, old in target.items()
+        }
+        return _pack(online, target)
+
+    return Stage(name, begin, round, num_rounds, lambda state: jnp.array(False))
+
+
+def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:
+    """Draws two views of each example, as few at a time as a network takes."""
+
+    def draw(key, x):
+        key_a, key_b = jax.random.split(key)
+        return local.augment(key_a, x), local.augment(key_b, x)
+
+    pairs = (clients.fold_in(key, len(x)), x)
+    if local.microbatch is None:
+        return jax.vmap(draw)(*pairs)
+    return jax.lax.map(lambda pair: draw(*pair), pairs, batch_size=local.microbatch)
+
+
+def encode(
+    encoder: Network, variables: PyTree, federation: Federation, local: Local
+) -> Float[Array, "M N D"]:
+    """Returns the features of all clients' examples by one encoder."""
+
+    def batch(rows):
+        x = to_float(federation.pool[rows])
+        return encoder.apply(variables, x, train=False)[0]
+
+    size = local.microbatch or local.batch_size
+    return clients.for_each(
+        partial(clients.in_batches, batch, batch_size=size),
+        federation.indices,
+        axis=local.client_axis,
+    )
+
+
+def assembled(
+    init: Callable[[PRNGKey, Federation], AveragingState],
+    stages: tuple[Stage, ...],
+    assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]],
+    local: Local,
+    *,
+    encoder: Network,
+) -> FederatedClustering:
+    """Returns the method of these stages.
+
+    Args:
+        init: as in `FederatedClustering`.
+        stages: its stages.
+        assign: (the server's parts, features) -> clusters; -1 where there are none yet.
+        local: see `Local`.
+        encoder: whose features are the embedding.
+    """
+
+    def embed(state: AveragingState, federation: Federation):
+        return encode(encoder, state.online["encoder"], federation, local)
+
+    def assign_all(state: AveragingState, federation: Federation):
+        h = embed(state, federation)
+        return jax.vmap(partial(assign, state.online))(h)
+
+    return FederatedClustering(init, stages, embed, assign_all)
+
+
+def _optimizer(local: Local, number) -> optax.GradientTransformation:
+    return optax.chain(local.optimizer, optax.scale(local.schedule(number)))
+
+
+def _pack(online: Parts, target: Parts) -> PyTree:
+    return {**swap(online), "target": target}
+
+
+def _unpack(variables: PyTree) -> tuple[Parts, Parts]:
+    kinds = {kind: value for kind, value in variables.items() if kind != "target"}
+    return swap(kinds), variables["target"]

@@ -1,0 +1,229 @@
+"""Momentum contrastive clustering, federated and central.
+
+FedMCC, MCC: Federated Momentum Contrastive Clustering
+    Runxuan Miao, Erdem Koyuncu. 2022. https://arxiv.org/abs/2206.05093
+    No public code. Where the text is silent it is read as Contrastive Clustering, which
+    it extends (`cc`), and as EasyFL's FedU, which it compares with (`fedu`): the losses
+    are those of CC's code, with the positive in the denominator and the entropy
+    subtracted; target networks take the statistics of the batch and stay on their
+    clients from round to round; every client begins a round with a new optimiser.
+"""
+
+from jaxtyping import Array, Bool, Float
+
+from fcjax import losses
+from fcjax.algorithms.averaging import (
+    AveragingState,
+    Contrast,
+    Local,
+    Pass,
+    averaging,
+    start,
+)
+from fcjax.algorithms.cc import (
+    Pair,
+    assign_by,
+    heads,
+    is_clustered,
+    one_stage,
+    total_entropy,
+)
+from fcjax.algorithms.parts import Networks, both, bounded, initialize, target_of
+from fcjax.algorithms.two_stage import Clustering, two_stages
+from fcjax.data.augment import to_float
+from fcjax.types import FederatedClustering, Federation, Network, Scalar, Stage
+
+
+def fedmcc(
+    encoder: Network,
+    projector: Network,
+    clustering: Clustering,
+    local: Local,
+    *,
+    num_rounds: int = 100,
+    temperature: Scalar = 0.5,
+    momentum: Scalar = 0.99,
+    average_target: bool = False,
+) -> FederatedClustering:
+    """Builds FedMCC: instance-level contrast, then clusters of the frozen features.
+
+    Args:
+        encoder: f, from examples to features.
+        projector: g_I, from features to instance-level representations z.
+        clustering: the second stage; Algorithm 2 is `cluster_contrast`.
+        local: how a client trains in a round; E = 5 epochs of batches of 128 in the
+            paper.
+        num_rounds: R of Algorithm 1.
+        temperature: tau_I.
+        momentum: m of the target networks; 0.988 is the paper's tuned value.
+        average_target: average the target networks too and send them back (Table VII).
+
+    Returns:
+        The method, as `two_stages`.
+    """
+    networks = bounded({"encoder": encoder, "projector": projector}, local.microbatch)
+    return two_stages(
+        networks,
+        instance_contrast(networks, temperature=temperature),
+        clustering,
+        local,
+        num_rounds=num_rounds,
+        tracks=("encoder", "projector"),
+        momentum=momentum,
+        average_target=average_target,
+    )
+
+
+def cluster_contrast(
+    cluster_projector: Network,
+    *,
+    num_rounds: int = 10,
+    temperature: Scalar = 1.0,
+    momentum: Scalar = 0.99,
+    average_target: bool = False,
+    num_clustered: int | None = None,
+) -> Clustering:
+    """Returns Algorithm 2, `+ MCC` of the tables: a cluster-level projector is trained
+    on the features of the frozen encoder, which is in evaluation.
+
+    Args:
+        cluster_projector: g_C, from features to soft assignments.
+        num_rounds: R of Algorithm 2.
+        temperature: tau_C.
+        momentum: m of the projector's target network.
+        average_target: average it too (Table VII).
+        num_clustered: cluster the first so many rows of the pool alone; the others, as
+            STL-10's unlabelled images, have served the first stage. None is all.
+    """
+
+    def stage(encoder: Network, local: Local, rounds_before: int) -> Stage:
+        networks = bounded({"cluster_projector": cluster_projector}, local.microbatch)
+        trains = tuple(networks)
+
+        def begin(key, state: AveragingState, federation: Federation):
+            frozen = state.online["encoder"]
+            h, _ = encoder.apply(frozen, to_float(federation.pool[:1]), train=False)
+            return start(
+                {"encoder": frozen, **initialize(key, networks, h)},
+                local,
+                federation,
+                trains=trains,
+                tracks=trains,
+                num_rounds=state.num_rounds,
+            )
+
+        def contrast(online, target, views, mask):
+            frozen = online["encoder"]
+            h_a, h_b = (encoder.apply(frozen, x, train=False)[0] for x in views)
+            c, online = both(networks, online, trains, (h_a, h_b), mask)
+            tracked = target_of(online, target)
+            c_target, _ = both(networks, tracked, trains, (h_a, h_b), mask)
+            return cluster_level(c, c_target, mask, temperature=temperature), online
+
+        return averaging(
+            "cluster",
+            num_rounds,
+            begin,
+            (Pass(contrast, is_clustered(num_clustered)),),
+            local,
+            encoder=encoder,
+            trains=trains,
+            momentum=momentum,
+            average_target=average_target,
+            rounds_before=rounds_before,
+        )
+
+    return Clustering(stage, assign_by(cluster_projector))
+
+
+def mcc(
+    encoder: Network,
+    projector: Network,
+    cluster_projector: Network,
+    local: Local,
+    *,
+    num_rounds: int = 100,
+    instance_temperature: Scalar = 0.5,
+    cluster_temperature: Scalar = 1.0,
+    momentum: Scalar = 0.99,
+    average_target: bool = False,
+    num_clustered: int | None = None,
+) -> FederatedClustering:
+    """Builds MCC: contrast of examples and of clusters at once, against a target.
+
+    A federation of one client is the central method, Eq. 6. One of several is the loss
+    L_I + L_C at each user, which section III-B advises against: the ablation of the two
+    stages of `fedmcc`.
+
+    Args:
+        encoder, projector, cluster_projector: f, g_I and g_C.
+        momentum: m of the target networks.
+        average_target: average them too (Table VII).
+        local, num_rounds, instance_temperature, cluster_temperature, num_clustered: as
+            in `cc`.
+
+    Returns:
+        The method, of one stage, `cluster`, whose embedding is the encoder's features.
+    """
+    networks = bounded(
+        {
+            "encoder": encoder,
+            "projector": projector,
+            "cluster_projector": cluster_projector,
+        },
+        local.microbatch,
+    )
+
+    def contrast(online, target, views, mask):
+        z, c, online = heads(networks, online, views, mask)
+        tracked = target_of(online, target)
+        z_target, c_target, _ = heads(networks, tracked, views, mask)
+        loss = instance_level(z, z_target, mask, temperature=instance_temperature)
+        loss += cluster_level(c, c_target, mask, temperature=cluster_temperature)
+        return loss, online
+
+    return one_stage(
+        networks,
+        instance_contrast(networks, temperature=instance_temperature),
+        contrast,
+        local,
+        num_rounds=num_rounds,
+        num_clustered=num_clustered,
+        tracks=tuple(networks),
+        momentum=momentum,
+        average_target=average_target,
+    )
+
+
+def instance_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
+    """Returns the loss of Algorithm 1: both views through both networks."""
+
+    def contrast(online, target, views, mask):
+        path = ("encoder", "projector")
+        z, online = both(networks, online, path, views, mask)
+        z_target, _ = both(networks, target_of(online, target), path, views, mask)
+        return instance_level(z, z_target, mask, temperature=temperature), online
+
+    return contrast
+
+
+def instance_level(
+    z: Pair, z_target: Pair, mask: Bool[Array, "B"], *, temperature: Scalar
+) -> Float[Array, ""]:
+    """Returns L_I of a batch, Eq. 8: each view of the online network against the other
+    view of the target's."""
+    (z_a, z_b), (t_a, t_b) = z, z_target
+    loss = losses.nt_xent(z_a, t_b, temperature=temperature, mask=mask)
+    loss += losses.nt_xent(t_a, z_b, temperature=temperature, mask=mask)
+    return loss / 2
+
+
+def cluster_level(
+    c: Pair, c_target: Pair, mask: Bool[Array, "B"], *, temperature: Scalar
+) -> Float[Array, ""]:
+    """Returns L_C of a batch, Eq. 9 with the entropies subtracted, those of the target
+    being constants."""
+    (c_a, c_b), (t_a, t_b) = c, c_target
+    loss = losses.cluster_nt_xent(c_a, t_b, temperature=temperature, mask=mask)
+    loss += losses.cluster_nt_xent(t_a, c_b, temperature=temperature, mask=mask)
+    return loss / 2 - total_entropy(c, mask) - total_entropy(c_target, mask)

@@ -1,0 +1,45 @@
+"""SimCLR on the clients, averaged by the server: a baseline of FedCA and FedMCC.
+
+SimCLR: A Simple Framework for Contrastive Learning of Visual Representations
+    Ting Chen, Simon Kornblith, Mohammad Norouzi, Geoffrey Hinton. ICML 2020.
+    https://arxiv.org/abs/2002.05709
+"""
+
+from fcjax import losses
+from fcjax.algorithms.averaging import Local
+from fcjax.algorithms.parts import both, bounded
+from fcjax.algorithms.two_stage import Clustering, two_stages
+from fcjax.types import FederatedClustering, Network, Scalar
+
+
+def fedsimclr(
+    encoder: Network,
+    projector: Network,
+    clustering: Clustering,
+    local: Local,
+    *,
+    num_rounds: int = 100,
+    temperature: Scalar = 0.5,
+) -> FederatedClustering:
+    """Builds FedSimCLR: two views of an example against those of the others.
+
+    FedMCC's first stage without its target network.
+
+    Args:
+        encoder, projector: from examples to features, to representations z.
+        clustering: the second stage.
+        local: how a client trains in a round.
+        num_rounds: of the first stage.
+        temperature: tau of `losses.nt_xent`.
+
+    Returns:
+        The method, as `two_stages`.
+    """
+    networks = bounded({"encoder": encoder, "projector": projector}, local.microbatch)
+
+    def contrast(online, target, views, mask):
+        del target
+        z, online = both(networks, online, tuple(networks), views, mask)
+        return losses.nt_xent(*z, temperature=temperature, mask=mask), online
+
+    return two_stages(networks, contrast, clustering, local, num_rounds=num_rounds)

@@ -1,0 +1,49 @@
+"""SimSiam on the clients, averaged by the server: a baseline of FedU and FedMCC.
+
+SimSiam: Exploring Simple Siamese Representation Learning
+    Xinlei Chen, Kaiming He. CVPR 2021. https://arxiv.org/abs/2011.10566
+"""
+
+import jax.numpy as jnp
+
+from fcjax import losses
+from fcjax.algorithms.averaging import Local
+from fcjax.algorithms.parts import both, bounded
+from fcjax.algorithms.two_stage import Clustering, two_stages
+from fcjax.types import FederatedClustering, Network
+
+
+def fedsimsiam(
+    encoder: Network,
+    projector: Network,
+    predictor: Network,
+    clustering: Clustering,
+    local: Local,
+    *,
+    num_rounds: int = 100,
+) -> FederatedClustering:
+    """Builds FedSimSiam: each view's prediction is drawn to the other's projection.
+
+    Args:
+        encoder, projector, predictor: from examples to features, to projections z, to
+            predictions p.
+        clustering: the second stage.
+        local: how a client trains in a round.
+        num_rounds: of the first stage.
+
+    Returns:
+        The method, as `two_stages`; its loss lies in [-1, 1].
+    """
+    networks = {"encoder": encoder, "projector": projector, "predictor": predictor}
+    networks = bounded(networks, local.microbatch)
+
+    def contrast(online, target, views, mask):
+        del target
+        z, online = both(networks, online, ("encoder", "projector"), views, mask)
+        z_a, z_b = (jnp.where(mask[:, None], x, 0) for x in z)
+        p, online = both(networks, online, ("predictor",), z, mask)
+        p_a, p_b = (jnp.where(mask[:, None], x, 0) for x in p)
+        loss = losses.negative_cosine(p_a, z_b) + losses.negative_cosine(p_b, z_a)
+        return jnp.sum(loss, where=mask) / (2 * jnp.maximum(mask.sum(), 1)), online
+
+    return two_stages(networks, contrast, clustering, local, num_rounds=num_rounds)

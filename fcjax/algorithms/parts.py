@@ -1,0 +1,85 @@
+"""Networks in named parts, which a stage may train, track, send or freeze apart."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jaxtyping import Array, Bool, Float
+
+from fcjax.models.microbatch import microbatched
+from fcjax.types import Network, PRNGKey, PyTree
+
+Networks = Mapping[str, Network]
+"""By part: encoder, projector, predictor, cluster_projector."""
+Parts = dict[str, PyTree]
+"""The variables of networks, by part."""
+Views = tuple[Float[Array, "B *F"], Float[Array, "B *F"]]
+
+
+def bounded(networks: Networks, microbatch: int | None) -> Networks:
+    """Returns the networks so that they take a batch so many examples at a time; None
+    leaves them as they are."""
+    if microbatch is None:
+        return networks
+    return {name: microbatched(net, microbatch) for name, net in networks.items()}
+
+
+def initialize(key: PRNGKey, networks: Networks, x: Float[Array, "1 *F"]) -> Parts:
+    """Draws the variables of networks of which each is fed by the one before."""
+    parts = {}
+    for number, (name, network) in enumerate(networks.items()):
+        parts[name] = network.init(jax.random.fold_in(key, number), x)
+        x, _ = network.apply(parts[name], x, train=False)
+    return parts
+
+
+def forward(
+    networks: Networks,
+    parts: Parts,
+    path: tuple[str, ...],
+    x: Float[Array, "B *F"],
+    mask: Bool[Array, "B"],
+) -> tuple[Float[Array, "B D"], Parts]:
+    """Applies some parts in training, one after another.
+
+    Returns:
+        What the last one returns, and the parts with new batch statistics.
+    """
+    for name in path:
+        x, variables = networks[name].apply(parts[name], x, train=True, mask=mask)
+        parts = {**parts, name: variables}
+    return x, parts
+
+
+def both(
+    networks: Networks,
+    parts: Parts,
+    path: tuple[str, ...],
+    views: Views,
+    mask: Bool[Array, "B"],
+) -> tuple[tuple[Float[Array, "B D"], Float[Array, "B D"]], Parts]:
+    """Applies some parts to both views, the batch statistics of each being its own."""
+    a, parts = forward(networks, parts, path, views[0], mask)
+    b, parts = forward(networks, parts, path, views[1], mask)
+    return (a, b), parts
+
+
+def target_of(online: Parts, target: Parts) -> Parts:
+    """Returns the variables of target networks, which no gradient reaches.
+
+    Args:
+        online: whose batch statistics stand in; in training none are used.
+        target: the parameters of the parts that have a target network.
+    """
+    return jax.lax.stop_gradient(
+        {name: {**online[name], "params": params} for name, params in target.items()}
+    )
+
+
+def swap(nested: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """From parts to kinds of variables and back: what is at [a][b] comes to [b][a]."""
+    swapped: dict[str, dict[str, Any]] = {}
+    for outer, inner in nested.items():
+        for name, value in inner.items():
+            swapped.setdefault(name, {})[outer] = value
+    return swapped

@@ -1,0 +1,155 @@
+"""Learning a representation in one stage, clustering its features in another."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fcjax import server
+from fcjax.algorithms.averaging import (
+    AveragingState,
+    Contrast,
+    Local,
+    Pass,
+    Personal,
+    assembled,
+    averaging,
+    encode,
+    start,
+)
+from fcjax.algorithms.parts import Networks, Parts, initialize
+from fcjax.cluster import assign_nearest, kmeans
+from fcjax.data.augment import to_float
+from fcjax.types import FederatedClustering, Federation, Network, Scalar, Stage
+
+
+class Clustering(NamedTuple):
+    """A second stage."""
+
+    stage: Callable[[Network, Local, int], Stage]
+    """(encoder, how a client trains, rounds before) -> the stage, which begins with the
+    encoder alone of all that was trained."""
+    assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]]
+    """(the server's parts, features) -> clusters."""
+
+
+def two_stages(
+    networks: Networks,
+    contrast: Contrast,
+    clustering: Clustering,
+    local: Local,
+    *,
+    num_rounds: int,
+    tracks: tuple[str, ...] = (),
+    momentum: Scalar = 0.99,
+    average_target: bool = False,
+    personal: Personal | None = None,
+) -> FederatedClustering:
+    """Builds a method that learns features on the clients, then clusters them.
+
+    Args:
+        networks: of the first stage, `encoder` first, each fed by the one before.
+        contrast: the loss of a batch.
+        clustering: the second stage.
+        local: how a client trains in a round of either.
+        num_rounds: of the first stage.
+        tracks: the parts that have a target network.
+        momentum, average_target, personal: as in `averaging`.
+
+    Returns:
+        The method, with stages `representation` and that of `clustering`, whose
+        embedding is the encoder's features. It has no clusters (-1) before the second.
+    """
+
+    def init(key, federation: Federation) -> AveragingState:
+        parts = initialize(key, networks, to_float(federation.pool[:1]))
+        return start(
+            parts,
+            local,
+            federation,
+            trains=tuple(networks),
+            tracks=tracks,
+            personal=personal,
+        )
+
+    def begin(key, state, federation):
+        del key, federation
+        return state
+
+    def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
+        if "projector" in parts:  # the first stage goes on
+            return jnp.full(len(h), -1, jnp.int32)
+        return clustering.assign(parts, h)
+
+    encoder = networks["encoder"]
+    representation = averaging(
+        "representation",
+        num_rounds,
+        begin,
+        (Pass(contrast),),
+        local,
+        encoder=encoder,
+        trains=tuple(networks),
+        momentum=momentum,
+        average_target=average_target,
+        personal=personal,
+    )
+    second = clustering.stage(encoder, local, num_rounds)
+    return assembled(init, (representation, second), assign, local, encoder=encoder)
+
+
+def feature_kmeans(*, num_clusters: int, num_init: int = 10) -> Clustering:
+    """Returns `+ K-means` of FedMCC's tables: k-means of all clients' features.
+
+    A stage of one round in which every client uploads its features, as the classical
+    algorithm takes them in one place.
+
+    Args:
+        num_clusters: K.
+        num_init: seedings, of which the best by inertia counts.
+    """
+
+    def stage(encoder: Network, local: Local, rounds_before: int) -> Stage:
+        del rounds_before
+
+        def begin(key, state: AveragingState, federation: Federation):
+            del key
+            h = encode(encoder, state.online["encoder"], federation, local)
+            centroids = jnp.zeros((num_clusters, h.shape[-1]))
+            parts = {"encoder": state.online["encoder"], "centroids": centroids}
+            return AveragingState(parts, {}, (), (), state.num_rounds)
+
+        def round(key, state: AveragingState, federation: Federation):
+            present = server.participants(federation, state.num_rounds)
+            variables = state.online["encoder"]
+            h = encode(encoder, variables, federation, local)
+            mask = federation.mask & present[:, None]
+            rows, counted, answered = server.gather((h, mask, present))
+            found = kmeans(
+                key,
+                rows.reshape(-1, h.shape[-1]),
+                num_clusters,
+                mask=counted.reshape(-1),
+                num_init=num_init,
+            )
+            num_rows = counted.sum(dtype=jnp.int32)
+            feature = server.num_bytes(jax.ShapeDtypeStruct(h.shape[-1:], h.dtype))
+            parts = {"encoder": variables, "centroids": found.centroids}
+            metrics = {
+                "loss": found.inertia / num_rows,
+                "participants": answered.sum(),
+                "up_features": jnp.stack([num_rows, jnp.int32(feature)]),
+                **server.traffic(answered, up={}, down=parts),
+            }
+            return state._replace(
+                online=parts, num_rounds=state.num_rounds + 1
+            ), metrics
+
+        return Stage("k-means", begin, round, 1, lambda state: jnp.array(False))
+
+    def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
+        return assign_nearest(h, parts["centroids"])
+
+    return Clustering(stage, assign)
