@@ -8,9 +8,10 @@ python experiments/ccfc.py --dataset path/to/images --clusters 10
 
 import dataclasses
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 import optax
+from encoders import Backbone, backbone_of, encoder_of, is_tiny
 from papers import ccfc as papers
 
 from fcjax import experiment, models
@@ -41,10 +42,10 @@ class Args(Common):
         tuple[int, ...], shown("128; digits 45; a quarter below 1,000")
     ] = ()
     """Examples in a local step."""
-    #: The encoder. resnet18 begins with a 3x3 convolution, resnet18-imagenet with a 7x7
-    #: and a max-pool, which halve the image twice.
+    #: The encoder. A resnet begins with a 3x3 convolution, -imagenet with a 7x7 and a
+    #: max-pool, which halve the image twice.
     backbone: Annotated[
-        Literal["conv", "resnet18", "resnet18-imagenet", "mlp"] | None,
+        Backbone | None,
         shown("conv; colour resnet18, -imagenet above 64 pixels; vectors mlp"),
     ] = None
     latent_size: Annotated[
@@ -92,15 +93,6 @@ PAPER = {  # Section 4.1
 }
 
 
-def backbone_of(shape: tuple[int, ...]) -> str:
-    """Returns the encoder for examples of this shape."""
-    if len(shape) == 1:
-        return "mlp"
-    if shape[2] == 1:
-        return "conv"
-    return "resnet18" if max(shape[:2]) <= 64 else "resnet18-imagenet"
-
-
 def steps_for(per_client: int) -> dict[str, int]:
     """Returns epochs and batches that give clients of few examples enough steps."""
     if per_client >= 1000:
@@ -113,26 +105,11 @@ def steps_for(per_client: int) -> dict[str, int]:
 def network_of(settings, shape: tuple[int, ...]):
     """Returns SimSiam over the encoder that was asked for."""
     backbone, latent_size = settings["backbone"], settings["latent_size"]
-    if (backbone == "mlp") != (len(shape) == 1):
-        kind = "feature vectors" if len(shape) == 1 else "images"
-        raise ValueError(f"--backbone {backbone} does not take {kind}")
-    if backbone == "mlp":
+    if backbone == "mlp" and len(shape) == 1:
         return models.mlp_simsiam(latent_size=latent_size)
-    if backbone == "resnet18":
-        return models.simsiam(models.resnet18(), latent_size=latent_size)
-    if backbone == "resnet18-imagenet":
-        return models.simsiam(models.resnet18("imagenet"), latent_size=latent_size)
-    if min(shape[:2]) < 8:
-        raise ValueError(f"--backbone conv needs 8x8 pixels, the images have {shape}")
-    if is_tiny(shape):
-        encoder = models.conv_encoder((32, 64))
-        return models.simsiam(encoder, hidden_size=latent_size, latent_size=latent_size)
-    return models.simsiam(models.conv_encoder(), latent_size=latent_size)
-
-
-def is_tiny(shape: tuple[int, ...]) -> bool:
-    """Whether these are images that the paper's three convolutions leave too little."""
-    return len(shape) == 3 and min(shape[:2]) < 16
+    encoder = encoder_of(backbone, shape, channels=(64, 128, 256))
+    hidden_size = latent_size if backbone == "conv" and is_tiny(shape) else 256
+    return models.simsiam(encoder, hidden_size=hidden_size, latent_size=latent_size)
 
 
 def view_of(shape: tuple[int, ...]):

@@ -20,9 +20,10 @@ INTERNAL_SCORES = ("silhouette", "davies_bouldin", "calinski_harabasz")
 def score_round(
     clusters: np.ndarray | None, dataset: Dataset, call: Call, run: int
 ) -> dict[str, Any]:
-    """The scores of one run's round; empty cells where it was not evaluated."""
+    """The scores of one run's round; empty cells where it was not evaluated, or has no
+    clusters yet."""
     names = ("acc", "nmi", "kappa", "occupied_clusters", "largest_share")
-    if clusters is None:
+    if clusters is None or (clusters < 0).all():
         return dict.fromkeys(names, "")
     found = evaluation.collapse(
         clusters[clusters >= 0], num_clusters=call.group.num_clusters
@@ -167,7 +168,7 @@ def status(history: Sequence[Mapping[str, Any]], *, num_clusters: int) -> str:
     last = {
         name: float(history[-1][name])
         for name in ("occupied_clusters", "largest_share", "embedding_spread")
-        if name in history[-1]  # the inputs of a clustering have no spread to lose
+        if history[-1].get(name, "") != ""  # a clustering has no spread to lose
     }
     return evaluation.status(last, num_clusters=num_clusters)
 

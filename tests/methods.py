@@ -92,7 +92,9 @@ SIMSIAM = (
 
 def soft_clusters(temperature=1.0, **options):
     head = cluster_projector(NUM_CLUSTERS, hidden_size=7)
-    return cluster_contrast(head, num_rounds=2, temperature=temperature, **options)
+    return cluster_contrast(
+        head, LOCAL, num_rounds=2, temperature=temperature, **options
+    )
 
 
 def build_fedmcc(weight, local=LOCAL, **options):
@@ -102,7 +104,7 @@ def build_fedmcc(weight, local=LOCAL, **options):
         soft_clusters(1 + weight, **options),
         local,
         num_rounds=3,
-        temperature=0.5 + weight,
+        instance_temperature=0.5 + weight,
         **options,
     )
 

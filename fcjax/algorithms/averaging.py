@@ -259,7 +259,12 @@ def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:
 
 
 def encode(
-    encoder: Network, variables: PyTree, federation: Federation, local: Local
+    encoder: Network,
+    variables: PyTree,
+    federation: Federation,
+    *,
+    batch_size: int,
+    client_axis: clients.ClientAxis | None = None,
 ) -> Float[Array, "M N D"]:
     """Returns the features of all clients' examples by one encoder."""
 
@@ -267,11 +272,10 @@ def encode(
         x = to_float(federation.pool[rows])
         return encoder.apply(variables, x, train=False)[0]
 
-    size = local.microbatch or local.batch_size
     return clients.for_each(
-        partial(clients.in_batches, batch, batch_size=size),
+        partial(clients.in_batches, batch, batch_size=batch_size),
         federation.indices,
-        axis=local.client_axis,
+        axis=client_axis,
     )
 
 
@@ -294,7 +298,13 @@ def assembled(
     """
 
     def embed(state: AveragingState, federation: Federation):
-        return encode(encoder, state.online["encoder"], federation, local)
+        return encode(
+            encoder,
+            state.online["encoder"],
+            federation,
+            batch_size=local.batch_size,
+            client_axis=local.client_axis,
+        )
 
     def assign_all(state: AveragingState, federation: Federation):
         h = embed(state, federation)

@@ -41,7 +41,7 @@ def fedmcc(
     local: Local,
     *,
     num_rounds: int = 100,
-    temperature: Scalar = 0.5,
+    instance_temperature: Scalar = 0.5,
     momentum: Scalar = 0.99,
     average_target: bool = False,
 ) -> FederatedClustering:
@@ -51,10 +51,10 @@ def fedmcc(
         encoder: f, from examples to features.
         projector: g_I, from features to instance-level representations z.
         clustering: the second stage; Algorithm 2 is `cluster_contrast`.
-        local: how a client trains in a round; E = 5 epochs of batches of 128 in the
-            paper.
+        local: how a client trains in a round of the first stage; E = 5 epochs of
+            batches of 128 in the paper.
         num_rounds: R of Algorithm 1.
-        temperature: tau_I.
+        instance_temperature: tau_I.
         momentum: m of the target networks; 0.988 is the paper's tuned value.
         average_target: average the target networks too and send them back (Table VII).
 
@@ -64,7 +64,7 @@ def fedmcc(
     networks = bounded({"encoder": encoder, "projector": projector}, local.microbatch)
     return two_stages(
         networks,
-        instance_contrast(networks, temperature=temperature),
+        instance_contrast(networks, temperature=instance_temperature),
         clustering,
         local,
         num_rounds=num_rounds,
@@ -76,6 +76,7 @@ def fedmcc(
 
 def cluster_contrast(
     cluster_projector: Network,
+    local: Local,
     *,
     num_rounds: int = 10,
     temperature: Scalar = 1.0,
@@ -88,6 +89,7 @@ def cluster_contrast(
 
     Args:
         cluster_projector: g_C, from features to soft assignments.
+        local: how a client trains in a round of this stage.
         num_rounds: R of Algorithm 2.
         temperature: tau_C.
         momentum: m of the projector's target network.
@@ -96,7 +98,7 @@ def cluster_contrast(
             STL-10's unlabelled images, have served the first stage. None is all.
     """
 
-    def stage(encoder: Network, local: Local, rounds_before: int) -> Stage:
+    def stage(encoder: Network, rounds_before: int) -> Stage:
         networks = bounded({"cluster_projector": cluster_projector}, local.microbatch)
         trains = tuple(networks)
 

@@ -1,13 +1,14 @@
 """Learning a representation in one stage, clustering its features in another."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fcjax import server
+from fcjax import clients, server
 from fcjax.algorithms.averaging import (
     AveragingState,
     Contrast,
@@ -28,9 +29,9 @@ from fcjax.types import FederatedClustering, Federation, Network, Scalar, Stage
 class Clustering(NamedTuple):
     """A second stage."""
 
-    stage: Callable[[Network, Local, int], Stage]
-    """(encoder, how a client trains, rounds before) -> the stage, which begins with the
-    encoder alone of all that was trained."""
+    stage: Callable[[Network, int], Stage]
+    """(encoder, rounds before) -> the stage, which goes on with the encoder alone of
+    all that was trained."""
     assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]]
     """(the server's parts, features) -> clusters."""
 
@@ -53,7 +54,7 @@ def two_stages(
         networks: of the first stage, `encoder` first, each fed by the one before.
         contrast: the loss of a batch.
         clustering: the second stage.
-        local: how a client trains in a round of either.
+        local: how a client trains in a round of the first stage.
         num_rounds: of the first stage.
         tracks: the parts that have a target network.
         momentum, average_target, personal: as in `averaging`.
@@ -96,11 +97,17 @@ def two_stages(
         average_target=average_target,
         personal=personal,
     )
-    second = clustering.stage(encoder, local, num_rounds)
+    second = clustering.stage(encoder, num_rounds)
     return assembled(init, (representation, second), assign, local, encoder=encoder)
 
 
-def feature_kmeans(*, num_clusters: int, num_init: int = 10) -> Clustering:
+def feature_kmeans(
+    *,
+    num_clusters: int,
+    num_init: int = 10,
+    batch_size: int = 128,
+    client_axis: clients.ClientAxis | None = None,
+) -> Clustering:
     """Returns `+ K-means` of FedMCC's tables: k-means of all clients' features.
 
     A stage of one round in which every client uploads its features, as the classical
@@ -109,14 +116,17 @@ def feature_kmeans(*, num_clusters: int, num_init: int = 10) -> Clustering:
     Args:
         num_clusters: K.
         num_init: seedings, of which the best by inertia counts.
+        batch_size: examples that a client encodes at a time.
+        client_axis: how clients run, see `clients.for_each`.
     """
+    features = partial(encode, batch_size=batch_size, client_axis=client_axis)
 
-    def stage(encoder: Network, local: Local, rounds_before: int) -> Stage:
+    def stage(encoder: Network, rounds_before: int) -> Stage:
         del rounds_before
 
         def begin(key, state: AveragingState, federation: Federation):
             del key
-            h = encode(encoder, state.online["encoder"], federation, local)
+            h = features(encoder, state.online["encoder"], federation)
             centroids = jnp.zeros((num_clusters, h.shape[-1]))
             parts = {"encoder": state.online["encoder"], "centroids": centroids}
             return AveragingState(parts, {}, (), (), state.num_rounds)
@@ -124,7 +134,7 @@ def feature_kmeans(*, num_clusters: int, num_init: int = 10) -> Clustering:
         def round(key, state: AveragingState, federation: Federation):
             present = server.participants(federation, state.num_rounds)
             variables = state.online["encoder"]
-            h = encode(encoder, variables, federation, local)
+            h = features(encoder, variables, federation)
             mask = federation.mask & present[:, None]
             rows, counted, answered = server.gather((h, mask, present))
             found = kmeans(

@@ -1,0 +1,63 @@
+"""Which encoder suits which examples."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from fcjax import models
+from fcjax.models.resnet import resnet18, resnet34, resnet50
+from fcjax.models.simsiam import Encoder
+
+Backbone = Literal[
+    "conv",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet18-imagenet",
+    "resnet34-imagenet",
+    "resnet50-imagenet",
+    "mlp",
+]
+RESNETS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
+
+
+def backbone_of(shape: tuple[int, ...], *, resnet: str = "resnet18") -> Backbone:
+    """Returns the encoder for examples of this shape."""
+    if len(shape) == 1:
+        return "mlp"
+    if shape[2] == 1:
+        return "conv"
+    return resnet if max(shape[:2]) <= 64 else f"{resnet}-imagenet"  # pyright: ignore[reportReturnType]
+
+
+def is_tiny(shape: tuple[int, ...]) -> bool:
+    """Whether these are images that three halving convolutions leave too little."""
+    return len(shape) == 3 and min(shape[:2]) < 16
+
+
+def encoder_of(
+    backbone: Backbone, shape: tuple[int, ...], *, channels: Sequence[int]
+) -> Encoder:
+    """Returns the layers of an encoder.
+
+    Args:
+        backbone: which.
+        shape: of the examples.
+        channels: features of the convolutions of `conv` and of the layers of `mlp`; on
+            tiny images `conv` has but two, of 32 and 64.
+
+    Raises:
+        ValueError: one line that names --backbone where it does not take the examples.
+    """
+    if (backbone == "mlp") != (len(shape) == 1):
+        kind = "feature vectors" if len(shape) == 1 else "images"
+        raise ValueError(f"--backbone {backbone} does not take {kind}")
+    if backbone == "mlp":
+        return models.MLP(tuple(channels))
+    if backbone == "conv":
+        if min(shape[:2]) < 8:
+            raise ValueError(
+                f"--backbone conv needs 8x8 pixels, the images have {shape}"
+            )
+        return models.conv_encoder((32, 64) if is_tiny(shape) else channels)
+    name, _, stem = backbone.partition("-")
+    return RESNETS[name]("imagenet" if stem else "small")
