@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import tyro
 
-from fcjax import data, hosts, plan, sinks
+from fcjax import data, dealing, hosts, plan, sinks
 from fcjax.flags import Common
 from fcjax.plan import Describe, Group, Method
 from fcjax.results import Point, Results
@@ -188,7 +188,7 @@ def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
         "method": method.name,
         **{k: v for k, v in method.settings.items() if k not in point},
         **{name: getattr(args, name) for name in OF_THE_DATA},
-        "partition": "alpha" if args.alpha else "p",
+        "partition": dealing.rule_of(args),
         "partition_seed": args.partition_seed,
         "evaluate_every": args.evaluate_every,
         "precision": args.precision,
