@@ -8,13 +8,23 @@ from fcjax import data
 from fcjax.flags import Common
 from fcjax.results import Point
 
-RULES = {"p": data.heterogeneous, "alpha": data.dirichlet}
+RULES = {
+    "p": data.heterogeneous,
+    "alpha": data.dirichlet,
+    "class_share": data.class_blocks,
+}
 """By flag, (labels, number of clients, the flag's value, seed) -> the partition."""
 
 
 def rule_of(args: Common) -> str:
-    """Returns which of the rules is asked for; p where none is."""
-    return "alpha" if args.alpha else "p"
+    """Returns which of the rules is asked for, p where neither other one is.
+
+    Raises:
+        ValueError: both others are.
+    """
+    if args.alpha and args.class_share:
+        raise ValueError("--alpha and --class-share are two rules of dealing, give one")
+    return "alpha" if args.alpha else "class_share" if args.class_share else "p"
 
 
 def levels(args: Common, dataset: data.Dataset) -> tuple[float, ...]:

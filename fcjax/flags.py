@@ -54,6 +54,9 @@ class Common:
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
     alpha: Annotated[tuple[float, ...], shown("deal by --p")] = ()
     """Deal by Dirichlet shares of this concentration instead of by --p."""
+    #: Deal by classes instead of by --p: each client holds this share of them,
+    #: consecutive ones; 1 is even in every class (IID), 1/CLIENTS disjoint blocks.
+    class_share: Annotated[tuple[float, ...], shown("deal by --p")] = ()
     seed: tuple[int, ...] = (0,)
     """Seeds of training."""
     partition_seed: Annotated[int | None, shown("the run's own --seed")] = None

@@ -6,6 +6,7 @@ from fcjax.data.files import read
 from fcjax.data.host import HostPool, peak_memory, place, readable, runs_that_fit
 from fcjax.data.partition import (
     Partition,
+    class_blocks,
     deal,
     dirichlet,
     failures,
@@ -19,6 +20,7 @@ __all__ = [
     "Partition",
     "Pool",
     "Scaling",
+    "class_blocks",
     "deal",
     "dirichlet",
     "failures",

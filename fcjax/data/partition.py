@@ -3,10 +3,14 @@
 Partitions are made in NumPy, follow from their seed alone and always terminate.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
+
+TOLERANCE = 0.005
+"""A share of classes so near to 1 / M, relative to it, is meant to be it."""
 
 
 class Partition(NamedTuple):
@@ -85,12 +89,7 @@ def heterogeneous(
         parts.append(rest[start : start + block])
         start += block
     clients = tuple(map(np.concatenate, held))
-    for client, own in enumerate(clients):
-        if len(own) == 0:
-            raise ValueError(
-                f"--clients {num_clients} leaves client {client} with no examples at "
-                f"--p {p}; give fewer clients or more examples than {len(labels)}"
-            )
+    _check_sizes(clients, len(labels), f"--p {p}")
     return Partition(clients, np.sort(rest[start:]))
 
 
@@ -132,6 +131,67 @@ def dirichlet(
             clients[client] = clients[largest][-1:]
             clients[largest] = clients[largest][:-1]
     return Partition(tuple(clients), np.empty(0, np.int64))
+
+
+def class_blocks(
+    labels: Int[np.ndarray, " P"], num_clients: int, class_share: float, *, seed: int
+) -> Partition:
+    """Returns a partition where each client holds consecutive classes, evenly shared.
+
+    With K classes in ascending order and start_i = floor(i K / M), client i holds those
+    from start_i on, after the last one the first: as many as start_{i+1} - start_i, and
+    at least max(1, round(class_share K)), halves to even. So a share of 1 is FedMCC's
+    IID, as many examples of every class for each client, and 1 / M its non-IID,
+    disjoint blocks (of 10 classes two clients hold 0 to 4 and 5 to 9), where nothing is
+    rounded up so that this is true of any K >= M; between them neighbours overlap.
+
+    Every row is held. The rows of a class are permuted and split over its holders; what
+    does not come out even goes, a row each, to those with the fewest rows so far, the
+    first ones at a tie.
+
+    Args:
+      labels: any integers.
+      num_clients: M; where it is above K, clients share a class.
+      class_share: in [1 / M, 1]; within 0.5 % of 1 / M it is taken for that, so that it
+        may be written in three digits.
+      seed: of the order within a class.
+
+    Raises:
+      ValueError: class_share lies outside [1 / M, 1], M is not in 1..P, or a client is
+        left with nothing.
+
+    References:
+      FedMCC (Federated Momentum Contrastive Clustering), section IV-A.
+    """
+    _check_num_clients(num_clients, len(labels))
+    relative = class_share * num_clients
+    if not (relative >= 1 - TOLERANCE and class_share <= 1):
+        raise ValueError(
+            f"--class-share must lie in [1/CLIENTS, 1], which is "
+            f"[{1 / num_clients:.3g}, 1] for --clients {num_clients}, got {class_share}"
+        )
+    classes = np.unique(labels)
+    least = round(class_share * len(classes)) if relative > 1 + TOLERANCE else 1
+    starts = [i * len(classes) // num_clients for i in range(num_clients + 1)]
+    holders: list[list[int]] = [[] for _ in classes]
+    for client, (start, end) in enumerate(pairwise(starts)):
+        for c in range(start, start + max(1, least, end - start)):
+            holders[c % len(classes)].append(client)
+
+    rng = np.random.default_rng(seed)
+    held: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
+    sizes = [0] * num_clients
+    for c, clients in zip(classes, holders, strict=True):
+        rows = rng.permutation(np.flatnonzero(labels == c))
+        clients = sorted(clients, key=sizes.__getitem__)
+        for client, own in zip(
+            clients, np.array_split(rows, len(clients)), strict=True
+        ):
+            held[client].append(own)
+            sizes[client] += len(own)
+    clients = tuple(map(np.concatenate, held))
+    _check_sizes(clients, len(labels), f"--class-share {class_share}")
+    return Partition(clients, np.empty(0, np.int64))
 
 
 def deal(partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int) -> Partition:
@@ -178,6 +238,17 @@ def failures(
     for row in present:
         row[rng.permutation(num_clients)[:num_absent]] = False
     return present
+
+
+def _check_sizes(
+    clients: tuple[np.ndarray, ...], num_examples: int, level: str
+) -> None:
+    for client, own in enumerate(clients):
+        if len(own) == 0:
+            raise ValueError(
+                f"--clients {len(clients)} leaves client {client} with no examples at "
+                f"{level}; give fewer clients or more examples than {num_examples}"
+            )
 
 
 def _check_num_clients(num_clients: int, num_examples: int) -> None:
