@@ -38,7 +38,15 @@ Args = TypeVar("Args", bound=Common)
 Task = tuple[Common, Describe]
 """Flags, and how to describe their method."""
 Loaded = tuple[data.Dataset, np.ndarray]
-OF_THE_DATA = ("dataset", "image_shape", "labels", "split", "limit", "extra_split")
+OF_THE_DATA = (
+    "dataset",
+    "image_shape",
+    "resize",
+    "labels",
+    "split",
+    "limit",
+    "extra_split",
+)
 """The flags that say which data it is."""
 
 
@@ -96,12 +104,15 @@ def load(args: Common) -> Loaded:
         split=args.split,
         image_shape=args.image_shape or None,
         labelled=args.labels,
+        resize=args.resize,
     )
     if args.limit is not None:
         dataset = data.stratified_subset(dataset, args.limit)
     if args.extra_split is None:
         return dataset, dataset.examples[:0]
-    extra = data.load_extra(args.dataset, args.extra_split, data_dir=args.data_dir)
+    extra = data.load_extra(
+        args.dataset, args.extra_split, data_dir=args.data_dir, resize=args.resize
+    )
     if extra.shape[1:] != dataset.examples.shape[1:]:
         raise ValueError(
             f"--extra-split {args.extra_split} has images of {extra.shape[1:]}, the "

@@ -32,6 +32,8 @@ class Common:
     dataset: str = "digits"
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """H W or H W C of the images that rows of numbers in a file hold, row by row."""
+    resize: Annotated[int | None, shown("as they are")] = None
+    """Resize images to so many pixels a side, bilinear, without cropping."""
     labels: bool = True
     """Whether the data has classes, which are scored against and never trained on."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
