@@ -116,8 +116,8 @@ def must_grow(backbone: str, batch: int) -> dict[str, int]:
     }
 
 
-def seconds(args: Args, batch: int, steps: dict[str, Any]) -> dict[str, float]:
-    """Returns the median seconds of each compiled gradient, run by turns."""
+def seconds(args: Args, batch: int, steps: dict[str, Any]) -> dict[str, list[float]]:
+    """Returns the seconds of each compiled gradient's runs, which take turns."""
     shape = (batch, *SHAPES[args.backbone])
     views = [jax.random.uniform(jax.random.key(i), shape) for i in range(2)]
     init = jax.jit(encode_and_project(args.backbone).init)
@@ -128,7 +128,7 @@ def seconds(args: Args, batch: int, steps: dict[str, Any]) -> dict[str, float]:
             start = time.perf_counter()
             jax.block_until_ready(compiled(variables, variables, *views))
             times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each[1:]) for name, each in times.items()}
+    return {name: each[1:] for name, each in times.items()}
 
 
 def main(args: Args) -> None:
@@ -158,10 +158,14 @@ def main(args: Args) -> None:
             figures = (f"{size / mega:12.1f}" for size in row)
             print(f"{batch:6} {kind:>8}", *figures, flush=True)
         if args.repeats:
-            medians = seconds(args, batch, steps)
-            told = ", ".join(f"{kind} {s:.3f} s" for kind, s in medians.items())
-            ratio = medians["in parts"] / medians["whole"]
-            print(f"{batch:6} {told}, ratio {ratio:.2f}", flush=True)
+            times = seconds(args, batch, steps)
+            medians = {kind: statistics.median(each) for kind, each in times.items()}
+            told = [
+                f"{kind} {medians[kind]:.3f} s ({min(each):.3f} to {max(each):.3f})"
+                for kind, each in times.items()
+            ]
+            told.append(f"ratio {medians['in parts'] / medians['whole']:.2f}")
+            print(f"{batch:6} {', '.join(told)}", flush=True)
     print(f"peak memory {data.readable(data.peak_memory())}")
 
 

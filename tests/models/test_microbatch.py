@@ -181,7 +181,8 @@ def test_it_begins_as_the_network(key, views):
 @pytest.mark.parametrize("axis", ["vmap", "map"])
 def test_clients_with_their_own_variables(views, variables, axis):
     stacked = jax.tree.map(lambda x: jnp.stack([x, 1.1 * x, 0.8 * x]), variables)
-    masks = np.array([[1] * 11, MASKS["some"], MASKS["none of the last part"]], bool)
+    names = ("some", "none of the first part", "none of the last part")
+    masks = np.array([MASKS[name] for name in names], bool)
 
     @jax.jit
     def together(stacked, masks):
