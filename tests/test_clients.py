@@ -1,3 +1,4 @@
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -429,3 +430,129 @@ def test_root_mean_square_by_hand():
     """(9 + 16 + 0 + 0 + 25) / 5 = 10, over leaves of different sizes."""
     weights = {"a": jnp.array([[3.0, 4.0], [0.0, 0.0]]), "b": jnp.array([-5.0])}
     np.testing.assert_allclose(clients.root_mean_square(weights), 10**0.5, rtol=1e-6)
+
+
+# --- after_step
+
+
+def follow(variables):
+    """A target that keeps three quarters of itself."""
+    target = 0.75 * variables["target"] + 0.25 * variables["params"]
+    return {**variables, "target": target}
+
+
+def pull(rate):
+    """A loss with gradient w - target, and the client that descends it from 8 and 0."""
+
+    def loss(key, variables, slots, mask):
+        w, target = variables["params"], variables["target"]
+        return (w - target) ** 2 / 2, variables
+
+    variables = {"params": jnp.float32(8), "target": jnp.float32(0)}
+    return loss, clients.Client(variables, optax.sgd(rate).init(variables["params"]))
+
+
+def test_a_target_follows_every_step_by_hand(key):
+    """Rate 1/2: w = 8 - 4 = 4, target = 1; then w = 4 - 1.5 = 2.5, target = 1.375."""
+    loss, client = pull(0.5)
+    train = partial(
+        clients.train, optimizer=optax.sgd(0.5), batch_size=2, after_step=follow
+    )
+    trained, mean = train(key, client, loss, first(2), num_epochs=1)
+    assert trained.variables == {"params": 4.0, "target": 1.0}
+    assert mean == 32
+    for size, num_epochs in [(4, 1), (3, 1), (2, 2)]:
+        trained, mean = train(key, client, loss, first(size), num_epochs=num_epochs)
+        assert trained.variables == {"params": 2.5, "target": 1.375}
+        assert mean == (32 + 4.5) / 2
+
+
+def test_without_it_the_target_stays(key):
+    """w = 8, 4, 2: half the way to 0 in each step."""
+    loss, client = pull(0.5)
+    trained, _ = clients.train(
+        key,
+        client,
+        loss,
+        first(4),
+        optimizer=optax.sgd(0.5),
+        batch_size=2,
+        num_epochs=1,
+    )
+    assert trained.variables == {"params": 2.0, "target": 0.0}
+
+
+@pytest.mark.parametrize("axis", AXES[:3])
+def test_the_target_of_a_short_client_stands_still_with_it(key, axis):
+    """Of one, two and three steps side by side; the third: w = 2.5 - 0.5625 = 1.9375,
+    target = 1.03125 + 0.484375."""
+    loss, client = pull(0.5)
+
+    def train(mask):
+        return clients.train(
+            key,
+            client,
+            loss,
+            mask,
+            optimizer=optax.sgd(0.5),
+            batch_size=2,
+            num_epochs=1,
+            after_step=follow,
+        )[0].variables
+
+    masks = jnp.stack([first(size) for size in (2, 3, 6)])
+    trained = jax.jit(lambda m: clients.for_each(train, m, axis=axis))(masks)
+    np.testing.assert_array_equal(trained["params"], [4, 2.5, 1.9375])
+    np.testing.assert_array_equal(trained["target"], [1, 1.375, 1.515625])
+
+
+def test_it_sees_the_new_parameters_and_statistics_of_a_step(key, problem):
+    """Adam and batch norm go on as without it; a copy is that of the last step."""
+
+    def copy(variables):
+        return {**variables, "copy": {k: v for k, v in variables.items() if k in kept}}
+
+    kept = ("params", "batch_stats")
+    client = problem.client()
+    given = client._replace(variables=copy(client.variables))
+
+    def train(client, **options):
+        return clients.train(
+            key,
+            client,
+            problem.loss,
+            first(11),
+            optimizer=problem.optimizer,
+            batch_size=BATCH_SIZE,
+            num_epochs=1,
+            **options,
+        )
+
+    plain, loss = jax.jit(train)(client)
+    copied, same = jax.jit(partial(train, after_step=copy))(given)
+    own = {k: copied.variables[k] for k in kept}
+    assert_trees_close(own, plain.variables, rtol=1e-6, atol=1e-6)
+    assert_trees_close(copied.opt_state, plain.opt_state, rtol=1e-6, atol=1e-6)
+    assert_trees_close(copied.variables["copy"], own, rtol=0, atol=0)
+    np.testing.assert_allclose(same, loss, rtol=1e-6)
+
+
+# --- spread
+
+
+def test_spread_by_hand():
+    """Of directions e1, -e1, e2, -e2: mean 0 and variance 1/2 a feature, D = 2."""
+    z = jnp.array([[3.0, 0.0], [-1.0, 0.0], [0.0, 0.5], [0.0, -2.0]])
+    np.testing.assert_allclose(clients.spread(z, first(4, 4)), 1, rtol=1e-6)
+    # Of e1 and -e1 alone: deviations 1 and 0, of which the mean is 1/2.
+    np.testing.assert_allclose(clients.spread(z, first(2, 4)), 0.5**0.5, rtol=1e-6)
+    spoilt = z.at[2:].set(jnp.nan)
+    np.testing.assert_allclose(clients.spread(spoilt, first(2, 4)), 0.5**0.5, rtol=1e-6)
+
+
+def test_spread_of_random_directions_is_one_and_of_one_direction_zero(key):
+    z = jax.random.normal(key, (2000, 16))
+    np.testing.assert_allclose(clients.spread(z, first(2000, 2000)), 1, rtol=0.01)
+    lengths = jnp.arange(1.0, 6.0)[:, None]
+    collapsed = lengths * jnp.array([[0.6, 0.8, -2.0]])
+    np.testing.assert_allclose(clients.spread(collapsed, first(5, 5)), 0, atol=1e-6)

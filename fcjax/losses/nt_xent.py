@@ -50,11 +50,14 @@ def nt_xent(
     # A zero row adds nothing to any gradient, and hides a NaN from it.
     z = normalize(jnp.where(counted[:, None], z, 0))
     similarity = jnp.matmul(z, z.T, precision=jax.lax.Precision.HIGHEST) / temperature
-    others = counted[None] & ~jnp.eye(len(z), dtype=bool)
+    row, column = jnp.arange(len(z))[:, None], jnp.arange(len(z))[None]
     # Not -inf: where nothing counts, the gradient would be inf - inf.
     lowest = jnp.finfo(jnp.float32).min
-    among = jax.nn.logsumexp(jnp.where(others, similarity, lowest), axis=1)
-    positive = jnp.sum(z * jnp.roll(z, len(z_a), axis=0), axis=1) / temperature
+    others = jnp.where(counted[None] & (row != column), similarity, lowest)
+    among = jax.nn.logsumexp(others, axis=1)
+    # Out of the same product, so that a positive alone is told without any loss.
+    paired = column == (row + len(z_a)) % len(z)
+    positive = jnp.sum(similarity, axis=1, where=paired)
     total = jnp.sum(among - positive, where=counted)
     return total / jnp.maximum(counted.sum(), 1)
 
@@ -99,13 +102,15 @@ def cluster_entropy(
         mask: False at examples that do not count; all count by default.
 
     Returns:
-        A float32 scalar in nats, from 0 (one cluster has all) to log K (all are equal).
+        A float32 scalar in nats, from 0 (one cluster has all) to log K (all are equal);
+        0 with zero gradient where no example counts.
     """
     c = c.astype(jnp.float32)
     if mask is not None:
         c = jnp.where(mask[:, None], c, 0)
     shares = c.sum(axis=0)
-    tiny = jnp.finfo(jnp.float32).tiny
-    shares /= jnp.maximum(shares.sum(), tiny)
+    total = shares.sum()
+    shares /= jnp.where(total > 0, total, 1)
     # The logarithm's derivative at a share of 0 would be infinite.
+    tiny = jnp.finfo(jnp.float32).tiny
     return -jnp.sum(shares * jnp.log(jnp.maximum(shares, tiny)))

@@ -123,11 +123,19 @@ class Bottleneck(nn.Module):
 def _shortcut(x, features, stride, train, mask):
     if stride == 1 and x.shape[0] == features:
         return x
-    return batch_norm(_conv(x, features, 1, stride=stride), 0, train=train, mask=mask)
+    # Named apart: EasyFL's divergence of two encoders leaves it out.
+    x = _conv(x, features, 1, stride=stride, name="shortcut")
+    return batch_norm(x, 0, train=train, mask=mask)
 
 
-def _conv(x, features, size, *, stride=1):
+def _conv(x, features, size, *, stride=1, name=None):
     init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
     return Conv(
-        features, size, stride, padding=size // 2, use_bias=False, kernel_init=init
+        features,
+        size,
+        stride,
+        padding=size // 2,
+        use_bias=False,
+        kernel_init=init,
+        name=name,
     )(x)

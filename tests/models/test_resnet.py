@@ -67,6 +67,26 @@ def test_parameters_are_those_of_torchvision(
     assert count == total - classifier - smaller_stem
 
 
+@pytest.mark.parametrize(
+    ("build", "shortcuts"), [(resnet18, 3), (resnet34, 3), (resnet50, 4)]
+)
+def test_shortcuts_have_their_own_name(key, build, shortcuts):
+    """1x1 convolutions where a shape changes: the first stage of bottlenecks too."""
+    x = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+    variables = jax.eval_shape(
+        lambda key, x: build().init(key, x, train=False, mask=None), key, x
+    )
+    blocks = variables["params"].values()
+    named = [block["shortcut"] for block in blocks if "shortcut" in block]
+    assert len(named) == shortcuts
+    for layer in named:
+        assert set(layer) == {"kernel"}
+        assert layer["kernel"].shape[:2] == (1, 1)
+    # The paper's count of layers has the classifier, and shortcuts not.
+    layers = {resnet18: 18, resnet34: 34, resnet50: 50}[build]
+    assert str(variables["params"]).count("Conv_") == layers - 1
+
+
 def test_initialisation_is_scaled_by_the_outputs(key):
     """Kaiming's normal: variance 2 / (k k O), not cut off; batch norms are neutral."""
     x = jnp.ones((1, 4, 4, 3))
@@ -85,8 +105,8 @@ def torch_resnet(torch, network, params, stats, x, *, train):
     """torchvision's forward pass, from variables named as here."""
     functional = torch.nn.functional
 
-    def convolve(params, i, x, stride=1):
-        kernel = params[f"Conv_{i}"]["kernel"].permute(3, 2, 0, 1)
+    def convolve(params, name, x, stride=1):
+        kernel = params[name]["kernel"].permute(3, 2, 0, 1)
         padding = (kernel.shape[-1] - 1) // 2
         return functional.conv2d(x, kernel, stride=stride, padding=padding)
 
@@ -99,17 +119,17 @@ def torch_resnet(torch, network, params, stats, x, *, train):
         strides = {"basic": [stride, 1], "bottleneck": [1, stride, 1]}[network.block]
         y = x
         for i, step in enumerate(strides):
-            y = norm(params, stats, i, convolve(params, i, y, step))
+            y = norm(params, stats, i, convolve(params, f"Conv_{i}", y, step))
             if i < len(strides) - 1:
                 y = torch.relu(y)
         if y.shape != x.shape:
-            i = len(strides)
-            x = norm(params, stats, i, convolve(params, i, x, stride))
+            x = convolve(params, "shortcut", x, stride)
+            x = norm(params, stats, len(strides), x)
         return torch.relu(y + x)
 
     large = network.stem == "imagenet"
     x = x.permute(0, 3, 1, 2)
-    x = norm(params, stats, 0, convolve(params, 0, x, 2 if large else 1))
+    x = norm(params, stats, 0, convolve(params, "Conv_0", x, 2 if large else 1))
     x = torch.relu(x)
     if large:
         x = functional.max_pool2d(x, 3, 2, 1)
