@@ -130,11 +130,12 @@ def averaging(
         name: of the stage.
         num_rounds: of the stage.
         begin: as in `Stage`; see `start`.
-        passes: the epochs of a client, one after another.
+        passes: the epochs of a client, one after another. A client weighs as much as
+            it has examples for them, and does not answer without any.
         local: see `Local`.
         encoder: of the networks, as its features are measured.
         trains: the parts that are trained and averaged, batch statistics included; the
-            others are frozen and sent once, in the first round.
+            others are frozen and sent to each client once.
         momentum: m of the target networks, which after every step become m times
             themselves and 1 - m times the online ones.
         average_target: average the target networks too and send them back (Table VII
@@ -150,7 +151,13 @@ def averaging(
 
     def round(key: PRNGKey, state: AveragingState, federation: Federation):
         num_clients = len(federation.indices)
+        used = federation.mask & trained_on(federation.indices)
         present = server.participants(federation, state.num_rounds)
+        present &= used.any(axis=1)
+        rounds = jnp.arange(rounds_before, rounds_before + num_rounds)
+        answers = jax.vmap(partial(server.participants, federation))(rounds)
+        earlier = rounds < state.num_rounds
+        is_new = present & ~answers.any(axis=0, where=earlier[:, None])
         sent = {name: state.online[name] for name in trains}
         frozen = {k: v for k, v in state.online.items() if k not in trains}
         number = state.num_rounds - rounds_before
@@ -205,17 +212,17 @@ def averaging(
             axis=local.client_axis,
         )
         target, memory, opt_state = clients.keep_absent(present, stays, stayed)
-        sizes = present * federation.mask.sum(axis=1).astype(float)
+        sizes = present * used.sum(axis=1).astype(float)
         uploads = (trained, target if average_target else {})
-        (online, mean), (answered, measured) = server.receive(
-            uploads, sizes, (present, measured)
+        (online, mean), (answered, first, measured) = server.receive(
+            uploads, sizes, (present, is_new, measured)
         )
         if average_target:
             target = clients.repeat(mean, num_clients)
 
         names = ("loss", "embedding_spread", "weight_size")
         messages = {**online, "target": mean} if average_target else online
-        once = server.traffic(answered & (number == 0), up={}, down=frozen)
+        once = server.traffic(first, up={}, down=frozen)
         metrics = {
             **{
                 name: jnp.mean(each, where=answered)
@@ -229,6 +236,9 @@ def averaging(
             {**frozen, **online}, target, memory, opt_state, state.num_rounds + 1
         )
         return state, metrics
+
+    def trained_on(rows):
+        return jnp.stack([chosen(rows) for _, chosen in passes]).any(axis=0)
 
     def follow(variables):
         online, target = _unpack(variables)

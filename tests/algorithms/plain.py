@@ -1,0 +1,93 @@
+"""Local training and contrast written out plainly, for tests to compare with.
+
+The draws alone are the library's: which examples a batch has, and the key of a view.
+"""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fcjax import clients
+from fcjax.types import Network
+
+
+def matrix(size: int, *, centre=False, soft=False) -> Network:
+    """One matrix; `centre` subtracts the mean of the batch, as batch norm does, and
+    counts in its statistics how often it was trained; `soft` ends in a softmax."""
+
+    def init(key, x):
+        kernel = jax.random.normal(key, (x.shape[-1], size))
+        variables = {"params": {"kernel": kernel}}
+        if centre:
+            statistics = {"mean": jnp.zeros(size), "calls": jnp.float32(0)}
+            variables["batch_stats"] = statistics
+        return variables
+
+    def apply(variables, x, *, train, mask=None):
+        y = x @ variables["params"]["kernel"]
+        if centre:
+            mean, calls = (variables["batch_stats"][k] for k in ("mean", "calls"))
+            if train:
+                counted = None if mask is None else mask[:, None]
+                new = y.mean(axis=0, where=counted)
+                statistics = {"mean": 0.9 * mean + 0.1 * new, "calls": calls + 1}
+                variables = {**variables, "batch_stats": statistics}
+                mean = new
+            y = y - mean[None]
+        return (jax.nn.softmax(y) if soft else y), variables
+
+    return Network(init, apply)
+
+
+def noisy(key, x):
+    return x + 0.3 * jax.random.normal(key, x.shape)
+
+
+def steps(
+    key, counted, *, client=0, number=0, num_epochs=1, batch_size=100
+) -> Iterator[tuple[np.ndarray, jax.Array]]:
+    """The slots and the key of every step of a client's pass in a round."""
+    key = jax.random.fold_in(jax.random.fold_in(key, client), number)
+    counted = jnp.asarray(counted)
+    for epoch in range(num_epochs):
+        order_key, step_key = jax.random.split(jax.random.fold_in(key, epoch))
+        order = np.asarray(clients.shuffle(order_key, counted))[: int(counted.sum())]
+        for i, start in enumerate(range(0, len(order), batch_size)):
+            yield order[start : start + batch_size], jax.random.fold_in(step_key, i)
+
+
+def views(key, x):
+    """Two views by `noisy` of each row, drawn by a key of its own."""
+    drawn = []
+    for i, row in enumerate(jnp.asarray(x)):
+        drawn.append(
+            [noisy(k, row) for k in jax.random.split(jax.random.fold_in(key, i))]
+        )
+    a, b = zip(*drawn, strict=True)
+    return jnp.stack(a), jnp.stack(b)
+
+
+def unit(x):
+    return x / (x**2).sum(axis=-1, keepdims=True) ** 0.5
+
+
+def nt_xent(u, v, temperature, xp=np):
+    """L of two views: 2n anchors, each with its other view among 2n - 1 others."""
+    z = unit(xp.concatenate([u, v]))
+    similarity = xp.exp(z @ z.T / temperature)
+    total, n = 0.0, len(u)
+    for anchor in range(2 * n):
+        among = similarity[anchor].sum() - similarity[anchor, anchor]
+        total -= xp.log(similarity[anchor, (anchor + n) % (2 * n)] / among)
+    return total / (2 * n)
+
+
+def entropy(c, xp=np):
+    shares = c.sum(axis=0) / c.sum()
+    return -(shares * xp.log(shares)).sum()
+
+
+def cosine(a, b):
+    return (unit(a) * unit(b)).sum(axis=-1)
