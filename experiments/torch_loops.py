@@ -187,9 +187,9 @@ def resnet_arrays(params: Any) -> Iterator[np.ndarray]:
     params = params["encoder"]
     layers = [params, *(params[f"BasicBlock_{i}"] for i in range(8))]
     for layer in layers:
-        for i in range(3):
-            if f"Conv_{i}" in layer:
-                yield layer[f"Conv_{i}"]["kernel"].transpose(3, 2, 0, 1)
+        for i, name in enumerate(("Conv_0", "Conv_1", "shortcut")):
+            if name in layer:
+                yield layer[name]["kernel"].transpose(3, 2, 0, 1)
                 yield from norm_arrays(layer[f"BatchNorm_{i}"])
 
 

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tyro
 
 from fcjax import data, evaluation, experiment, frozen
+from fcjax.cluster import kmeans
 from fcjax.evaluation import linear, tables
 from fcjax.finished import Finished
 from fcjax.flags import Common, shown
+from fcjax.results import Point
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +87,8 @@ def main(args: Args) -> None:
 
     holders, clusters = finished.assignments(point)
     holders, clusters = (x[: len(dataset.labels)] for x in (holders, clusters))
+    print("the run's clusters, and those of k-means on its embedding in one place")
+    tables.show(cluster_rows(dataset.labels, clusters, embedding, point))
     scores = client_scores(dataset.labels, clusters, holders)
     print("mean of the clients' own scores, each with a match of its own")
     tables.show([{name: f"{value:.4f}" for name, value in scores.items()}])
@@ -124,6 +129,30 @@ def linear_rows(
         )
         count = linear.labels_per_class(train_labels, label_fraction=share).sum()
         rows.append(row(f"{100 * share:g} % of labels", count, drawn.tolist()))
+    return rows
+
+
+def cluster_rows(
+    labels: np.ndarray,
+    clusters: np.ndarray,
+    embedding: np.ndarray,
+    point: Point,
+) -> list[dict[str, str]]:
+    """Returns the scores of the run's clusters and of as many by k-means, the best of
+    ten seedings; examples without a cluster are left out of both."""
+    counted = clusters >= 0
+    found = kmeans(
+        jax.random.key(0), jnp.asarray(embedding[counted]), int(point["clusters"])
+    )
+    assigned = {
+        "of the run": clusters[counted],
+        "k-means": np.asarray(found.assignments),
+    }
+    rows = []
+    for name, own in assigned.items():
+        scores = evaluation.scores(labels[counted], own)
+        cells = {score: f"{scores[score]:.4f}" for score in ("nmi", "acc", "kappa")}
+        rows.append({"clusters": name, **cells})
     return rows
 
 
