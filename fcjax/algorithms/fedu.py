@@ -61,7 +61,8 @@ def fedu(
     """
 
     def begin(sent):
-        return Memory(sent["predictor"], jnp.float32(0))
+        # Below any threshold: whoever has not trained takes the server's.
+        return Memory(sent["predictor"], jnp.float32(-1))
 
     def take_over(sent, memory, number):
         del number
