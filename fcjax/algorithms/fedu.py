@@ -10,6 +10,7 @@ FedU: Collaborative Unsupervised Visual Representation Learning from Decentraliz
 BYOL: Grill et al., Bootstrap Your Own Latent, 2020. https://arxiv.org/abs/2006.07733
 """
 
+import re
 from typing import NamedTuple
 
 import jax
@@ -21,6 +22,11 @@ from fcjax.algorithms.averaging import Contrast, Local, Personal
 from fcjax.algorithms.parts import Networks, both, bounded, target_of
 from fcjax.algorithms.two_stage import Clustering, two_stages
 from fcjax.types import FederatedClustering, Network, PyTree, Scalar
+
+# A `models.resnet` numbers the convolution of a block's shortcut behind the others.
+_SHORTCUT = re.compile(
+    r"shortcut|BasicBlock_\d+'\]\['Conv_2|Bottleneck_\d+'\]\['Conv_3"
+)
 
 
 class Memory(NamedTuple):
@@ -61,7 +67,8 @@ def fedu(
     """
 
     def begin(sent):
-        return Memory(sent["predictor"], jnp.float32(0))
+        # Below any threshold: whoever has not trained takes the server's.
+        return Memory(sent["predictor"], jnp.float32(-1))
 
     def take_over(sent, memory, number):
         del number
@@ -124,7 +131,7 @@ def divergence(began: PyTree, ended: PyTree) -> Float[Array, ""]:
     convolutions = [
         leaf
         for path, leaf in kernels.items()
-        if leaf.ndim == 4 and "shortcut" not in path
+        if leaf.ndim == 4 and not _SHORTCUT.search(path)
     ]
     norms = [jnp.sqrt(jnp.sum(x**2)) for x in convolutions or kernels.values()]
     return jnp.stack(norms).mean()

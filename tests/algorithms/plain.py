@@ -60,13 +60,9 @@ def steps(
 
 def views(key, x):
     """Two views by `noisy` of each row, drawn by a key of its own."""
-    drawn = []
-    for i, row in enumerate(jnp.asarray(x)):
-        drawn.append(
-            [noisy(k, row) for k in jax.random.split(jax.random.fold_in(key, i))]
-        )
-    a, b = zip(*drawn, strict=True)
-    return jnp.stack(a), jnp.stack(b)
+    keys = [jax.random.split(jax.random.fold_in(key, i)) for i in range(len(x))]
+    pairs = [[noisy(k, row) for k in pair] for pair, row in zip(keys, x, strict=True)]
+    return tuple(np.stack(view) for view in zip(*pairs, strict=True))
 
 
 def unit(x):
@@ -77,11 +73,10 @@ def nt_xent(u, v, temperature, xp=np):
     """L of two views: 2n anchors, each with its other view among 2n - 1 others."""
     z = unit(xp.concatenate([u, v]))
     similarity = xp.exp(z @ z.T / temperature)
-    total, n = 0.0, len(u)
-    for anchor in range(2 * n):
-        among = similarity[anchor].sum() - similarity[anchor, anchor]
-        total -= xp.log(similarity[anchor, (anchor + n) % (2 * n)] / among)
-    return total / (2 * n)
+    itself = np.eye(len(z), dtype=u.dtype)
+    positive = (similarity * np.roll(itself, len(u), axis=1)).sum(axis=1)
+    among = (similarity * (1 - itself)).sum(axis=1)
+    return -xp.log(positive / among).mean()
 
 
 def entropy(c, xp=np):

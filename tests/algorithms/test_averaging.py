@@ -32,7 +32,10 @@ def pull(online, target, views, mask):
     return 0.5 * jnp.sum(h**2, where=mask[:, None]) / mask.sum(), online
 
 
-def stage_of(local=None, *, passes=(Pass(pull),), num_rounds=4, **options):
+ONE_PASS = (Pass(pull),)
+
+
+def stage_of(local=None, *, passes=ONE_PASS, num_rounds=4, **options):
     def begin(key, state, federation):
         return state
 
@@ -116,16 +119,16 @@ def test_targets_follow_every_step_and_stay_unless_they_are_averaged(
     )
     state = start(federation, point=4.0, tracks=("encoder",))
     expected, p = np.array([4.0, 4.0]), 4.0
-    for state, metrics in run(stage, state, federation, 2):
+    for new, metrics in run(stage, state, federation, 2):
         means = np.array([2.0, -1.0])
         one, two = (p + means) / 2, (p + 3 * means) / 4
         expected = 0.8 * (0.8 * expected + 0.2 * one) + 0.2 * two
         if average_target:
             expected = np.full(2, (2 * expected[0] + 4 * expected[1]) / 6)
         p = (2 * two[0] + 4 * two[1]) / 6
-        targets = np.asarray(state.target["encoder"]["point"])[:, 0]
+        targets = np.asarray(new.target["encoder"]["point"])[:, 0]
         np.testing.assert_allclose(targets, expected, rtol=1e-6)
-        assert point(state) == pytest.approx(p, abs=1e-6)
+        assert point(new) == pytest.approx(p, abs=1e-6)
         names = ["down_encoder", "up_encoder"]
         if average_target:
             names = ["down_encoder", "down_target", "up_encoder", "up_target"]
