@@ -23,10 +23,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import tyro
-from jax import lax
 
 from fcjax import data, models
-from fcjax.losses import nt_xent
+from fcjax.algorithms.fedmcc import instance_contrast
+from fcjax.algorithms.parts import Networks, initialize, swap
 from fcjax.types import Network
 
 TEMPERATURE, SIZE = 0.5, 128
@@ -48,63 +48,45 @@ class Args:
     """Timed gradients of each kind, after one to warm up; kinds alternate."""
 
 
-def encode_and_project(backbone: str) -> Network:
-    """Returns both networks as one, so that a part leaves no features behind."""
+def networks_of(backbone: str) -> dict[str, Network]:
     layers: dict[str, Any] = {
         "conv": models.conv_encoder((32, 64, 128)),
         "resnet18": models.resnet18(),
     }
-    encoder, projector = models.encoder(layers[backbone]), models.projector(SIZE)
-
-    def init(key, x):
-        variables = encoder.init(key, x)
-        h, _ = encoder.apply(variables, x, train=False)
-        params = variables["params"], projector.init(key, h)["params"]
-        return {**variables, "params": params}
-
-    def apply(variables, x, *, train, mask=None):
-        first, second = variables["params"]
-        h, new = encoder.apply(
-            {**variables, "params": first}, x, train=train, mask=mask
-        )
-        z, _ = projector.apply({"params": second}, h, train=train, mask=mask)
-        return z, {**new, "params": variables["params"]}
-
-    return Network(init, apply)
-
-
-def step(network: Network) -> Callable:
-    """Returns the gradient of FedMCC's equation 8 by the online parameters.
-
-    Of (online, target, x_a, x_b); with it come both networks' batch statistics.
-    """
-
-    def loss(params, online, target, x_a, x_b):
-        z_ao, online = network.apply({**online, "params": params}, x_a, train=True)
-        z_bo, online = network.apply(online, x_b, train=True)
-        z_at, target = network.apply(target, x_a, train=True)
-        z_bt, target = network.apply(target, x_b, train=True)
-        z_at, z_bt = lax.stop_gradient((z_at, z_bt))
-        first = nt_xent(z_ao, z_bt, temperature=TEMPERATURE)
-        second = nt_xent(z_at, z_bo, temperature=TEMPERATURE)
-        learnt = online["batch_stats"], target["batch_stats"]
-        return (first + second) / 2, learnt
-
-    def of_parameters(online, target, x_a, x_b):
-        gradient = jax.grad(loss, has_aux=True)
-        return gradient(online["params"], online, target, x_a, x_b)
-
-    return of_parameters
+    return {
+        "encoder": models.encoder(layers[backbone]),
+        "projector": models.projector(SIZE),
+    }
 
 
 def compile_step(backbone: str, batch: int, microbatch: int | None) -> Any:
-    """Returns the compiled gradient; a batch goes whole where microbatch is None."""
-    network = encode_and_project(backbone)
+    """Returns the compiled gradient of FedMCC's equation 8 by the online parameters; a
+    batch goes whole where microbatch is None.
+
+    It takes (online, target, views); with it come the online batch statistics.
+    """
+    networks = Networks(networks_of(backbone), microbatch)
+    contrast = instance_contrast(networks, temperature=TEMPERATURE)
+    mask = jnp.ones(batch, bool)
+
+    def step(online, target, views):
+        def loss(params):
+            parts = {name: {**online[name], "params": params[name]} for name in online}
+            value, parts = contrast(parts, target, views, mask)
+            return value, swap(parts)["batch_stats"]
+
+        return jax.grad(loss, has_aux=True)(swap(online)["params"])
+
     x = jax.ShapeDtypeStruct((batch, *SHAPES[backbone]), jnp.float32)
-    variables = jax.eval_shape(network.init, jax.random.key(0), x)
-    if microbatch is not None:
-        network = models.microbatched(network, microbatch)
-    return jax.jit(step(network)).lower(variables, variables, x, x).compile()
+    one = jnp.zeros((1, *SHAPES[backbone]))
+    online = jax.eval_shape(initialize_of(backbone), jax.random.key(0), one)
+    return jax.jit(step).lower(online, swap(online)["params"], (x, x)).compile()
+
+
+def initialize_of(backbone: str) -> Callable:
+    """Returns (key, x) -> the variables of encoder and projector."""
+    networks = networks_of(backbone)
+    return lambda key, x: initialize(key, networks, x)
 
 
 def must_grow(backbone: str, batch: int) -> dict[str, int]:
@@ -120,13 +102,14 @@ def seconds(args: Args, batch: int, steps: dict[str, Any]) -> dict[str, list[flo
     """Returns the seconds of each compiled gradient's runs, which take turns."""
     shape = (batch, *SHAPES[args.backbone])
     views = [jax.random.uniform(jax.random.key(i), shape) for i in range(2)]
-    init = jax.jit(encode_and_project(args.backbone).init)
-    variables = init(jax.random.key(0), views[0])
+    init = jax.jit(initialize_of(args.backbone))
+    online = init(jax.random.key(0), views[0][:1])
+    target = swap(online)["params"]
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(args.repeats + 1):
         for name, compiled in steps.items():
             start = time.perf_counter()
-            jax.block_until_ready(compiled(variables, variables, *views))
+            jax.block_until_ready(compiled(online, target, tuple(views)))
             times[name].append(time.perf_counter() - start)
     return {name: each[1:] for name, each in times.items()}
 

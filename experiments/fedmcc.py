@@ -216,7 +216,7 @@ def method_of(
 ) -> FederatedClustering:
     """Builds one of the methods from the settings of a run."""
     is_small = values["backbone"] in ("conv", "mlp")
-    layers = encoder_of(values["backbone"], shape, channels=(32, 64, 128))
+    layers = encoder_of(values["backbone"], shape, channels=(16, 32, 64))
     encoder = models.encoder(layers)
     width = 256 if is_small else None
     projector = models.projector(128, hidden_size=width)

@@ -34,7 +34,7 @@ AXIS = "client"
 """The mesh axis over which the clients of a run are spread where devices are left over;
 a function of one run then sees those of its own device. Elsewhere it is not bound."""
 
-LARGE_CLIENT = 2**21
+LARGE_CLIENT = 3 * 2**19
 """Bytes from which a client on a CPU is better trained alone: its network, optimiser
 and gradients no longer stay in a core's cache beside those of the others."""
 

@@ -30,7 +30,6 @@ from fcjax.algorithms.parts import (
     Parts,
     Views,
     both,
-    bounded,
     initialize,
 )
 from fcjax.data.augment import to_float
@@ -69,7 +68,7 @@ def cc(
     Returns:
         The method, of one stage, `cluster`, whose embedding is the encoder's features.
     """
-    networks = bounded(
+    networks = Networks(
         {
             "encoder": encoder,
             "projector": projector,
@@ -122,15 +121,16 @@ def one_stage(
         num_rounds, num_clustered: as in `cc`.
         tracks, momentum, average_target: as in `averaging`.
     """
-    trains = tuple(networks)
+    trains = tuple(networks.named)
+    encoder = networks.named["encoder"]
 
     def init(key, federation: Federation) -> AveragingState:
         path_key, head_key = jax.random.split(key)
         x = to_float(federation.pool[:1])
-        path = {name: networks[name] for name in ("encoder", "projector")}
+        path = {name: networks.named[name] for name in ("encoder", "projector")}
         parts = initialize(path_key, path, x)
-        h, _ = networks["encoder"].apply(parts["encoder"], x, train=False)
-        head = {"cluster_projector": networks["cluster_projector"]}
+        h, _ = encoder.apply(parts["encoder"], x, train=False)
+        head = {"cluster_projector": networks.named["cluster_projector"]}
         parts |= initialize(head_key, head, h)
         return start(parts, local, federation, trains=trains, tracks=tracks)
 
@@ -148,13 +148,13 @@ def one_stage(
         begin,
         passes,
         local,
-        encoder=networks["encoder"],
+        encoder=encoder,
         trains=trains,
         momentum=momentum,
         average_target=average_target,
     )
-    assign = assign_by(networks["cluster_projector"])
-    return assembled(init, (stage,), assign, local, encoder=networks["encoder"])
+    assign = assign_by(networks.named["cluster_projector"])
+    return assembled(init, (stage,), assign, local, encoder=encoder)
 
 
 def heads(

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from fcjax.algorithms.averaging import Local, Personal
 from fcjax.algorithms.fedu import byol_contrast, divergence
-from fcjax.algorithms.parts import Parts, bounded
+from fcjax.algorithms.parts import Networks, Parts
 from fcjax.algorithms.two_stage import Clustering, two_stages
 from fcjax.types import FederatedClustering, Network, Scalar
 
@@ -83,8 +83,10 @@ def fedema(
         first = jnp.where(memory.first_divergence > 0, memory.first_divergence, gone)
         return Memory(trained, gone, first, number)
 
-    networks = {"encoder": encoder, "projector": projector, "predictor": predictor}
-    networks = bounded(networks, local.microbatch)
+    networks = Networks(
+        {"encoder": encoder, "projector": projector, "predictor": predictor},
+        local.microbatch,
+    )
     return two_stages(
         networks,
         byol_contrast(networks),

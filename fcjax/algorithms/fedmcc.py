@@ -28,9 +28,10 @@ from fcjax.algorithms.cc import (
     one_stage,
     total_entropy,
 )
-from fcjax.algorithms.parts import Networks, both, bounded, initialize, target_of
+from fcjax.algorithms.parts import Networks, both, initialize, target_of
 from fcjax.algorithms.two_stage import Clustering, two_stages
 from fcjax.data.augment import to_float
+from fcjax.models.microbatch import microbatched
 from fcjax.types import FederatedClustering, Federation, Network, Scalar, Stage
 
 
@@ -61,7 +62,7 @@ def fedmcc(
     Returns:
         The method, as `two_stages`.
     """
-    networks = bounded({"encoder": encoder, "projector": projector}, local.microbatch)
+    networks = Networks({"encoder": encoder, "projector": projector}, local.microbatch)
     return two_stages(
         networks,
         instance_contrast(networks, temperature=instance_temperature),
@@ -99,14 +100,16 @@ def cluster_contrast(
     """
 
     def stage(encoder: Network, rounds_before: int) -> Stage:
-        networks = bounded({"cluster_projector": cluster_projector}, local.microbatch)
-        trains = tuple(networks)
+        networks = Networks({"cluster_projector": cluster_projector}, local.microbatch)
+        trains = ("cluster_projector",)
+        few = local.microbatch or local.batch_size
+        in_parts = microbatched(encoder, few)
 
         def begin(key, state: AveragingState, federation: Federation):
             frozen = state.online["encoder"]
             h, _ = encoder.apply(frozen, to_float(federation.pool[:1]), train=False)
             return start(
-                {"encoder": frozen, **initialize(key, networks, h)},
+                {"encoder": frozen, **initialize(key, networks.named, h)},
                 local,
                 federation,
                 trains=trains,
@@ -116,7 +119,7 @@ def cluster_contrast(
 
         def contrast(online, target, views, mask):
             frozen = online["encoder"]
-            h_a, h_b = (encoder.apply(frozen, x, train=False)[0] for x in views)
+            h_a, h_b = (in_parts.apply(frozen, x, train=False)[0] for x in views)
             c, online = both(networks, online, trains, (h_a, h_b), mask)
             tracked = target_of(online, target)
             c_target, _ = both(networks, tracked, trains, (h_a, h_b), mask)
@@ -167,7 +170,7 @@ def mcc(
     Returns:
         The method, of one stage, `cluster`, whose embedding is the encoder's features.
     """
-    networks = bounded(
+    networks = Networks(
         {
             "encoder": encoder,
             "projector": projector,
@@ -191,7 +194,7 @@ def mcc(
         local,
         num_rounds=num_rounds,
         num_clustered=num_clustered,
-        tracks=tuple(networks),
+        tracks=tuple(networks.named),
         momentum=momentum,
         average_target=average_target,
     )

@@ -7,7 +7,7 @@ SimCLR: A Simple Framework for Contrastive Learning of Visual Representations
 
 from fcjax import losses
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.parts import both, bounded
+from fcjax.algorithms.parts import Networks, both
 from fcjax.algorithms.two_stage import Clustering, two_stages
 from fcjax.types import FederatedClustering, Network, Scalar
 
@@ -35,11 +35,11 @@ def fedsimclr(
     Returns:
         The method, as `two_stages`.
     """
-    networks = bounded({"encoder": encoder, "projector": projector}, local.microbatch)
+    networks = Networks({"encoder": encoder, "projector": projector}, local.microbatch)
 
     def contrast(online, target, views, mask):
         del target
-        z, online = both(networks, online, tuple(networks), views, mask)
+        z, online = both(networks, online, ("encoder", "projector"), views, mask)
         return losses.nt_xent(*z, temperature=temperature, mask=mask), online
 
     return two_stages(networks, contrast, clustering, local, num_rounds=num_rounds)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fcjax import losses
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.parts import both, bounded
+from fcjax.algorithms.parts import Networks, both
 from fcjax.algorithms.two_stage import Clustering, two_stages
 from fcjax.types import FederatedClustering, Network
 
@@ -34,8 +34,10 @@ def fedsimsiam(
     Returns:
         The method, as `two_stages`; its loss lies in [-1, 1].
     """
-    networks = {"encoder": encoder, "projector": projector, "predictor": predictor}
-    networks = bounded(networks, local.microbatch)
+    networks = Networks(
+        {"encoder": encoder, "projector": projector, "predictor": predictor},
+        local.microbatch,
+    )
 
     def contrast(online, target, views, mask):
         del target

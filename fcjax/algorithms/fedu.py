@@ -10,7 +10,6 @@ FedU: Collaborative Unsupervised Visual Representation Learning from Decentraliz
 BYOL: Grill et al., Bootstrap Your Own Latent, 2020. https://arxiv.org/abs/2006.07733
 """
 
-import re
 from typing import NamedTuple
 
 import jax
@@ -19,14 +18,9 @@ from jaxtyping import Array, Float
 
 from fcjax import losses
 from fcjax.algorithms.averaging import Contrast, Local, Personal
-from fcjax.algorithms.parts import Networks, both, bounded, target_of
+from fcjax.algorithms.parts import Networks, both, target_of
 from fcjax.algorithms.two_stage import Clustering, two_stages
 from fcjax.types import FederatedClustering, Network, PyTree, Scalar
-
-# A `models.resnet` numbers the convolution of a block's shortcut behind the others.
-_SHORTCUT = re.compile(
-    r"shortcut|BasicBlock_\d+'\]\['Conv_2|Bottleneck_\d+'\]\['Conv_3"
-)
 
 
 class Memory(NamedTuple):
@@ -84,8 +78,10 @@ def fedu(
         gone = divergence(began["encoder"], trained["encoder"])
         return Memory(trained["predictor"], gone)
 
-    networks = {"encoder": encoder, "projector": projector, "predictor": predictor}
-    networks = bounded(networks, local.microbatch)
+    networks = Networks(
+        {"encoder": encoder, "projector": projector, "predictor": predictor},
+        local.microbatch,
+    )
     return two_stages(
         networks,
         byol_contrast(networks),
@@ -131,7 +127,7 @@ def divergence(began: PyTree, ended: PyTree) -> Float[Array, ""]:
     convolutions = [
         leaf
         for path, leaf in kernels.items()
-        if leaf.ndim == 4 and not _SHORTCUT.search(path)
+        if leaf.ndim == 4 and "shortcut" not in path
     ]
     norms = [jnp.sqrt(jnp.sum(x**2)) for x in convolutions or kernels.values()]
     return jnp.stack(norms).mean()

@@ -1,7 +1,7 @@
 """Networks in named parts, which a stage may train, track, send or freeze apart."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Bool, Float
@@ -9,22 +9,22 @@ from jaxtyping import Array, Bool, Float
 from fcjax.models.microbatch import microbatched
 from fcjax.types import Network, PRNGKey, PyTree
 
-Networks = Mapping[str, Network]
-"""By part: encoder, projector, predictor, cluster_projector."""
 Parts = dict[str, PyTree]
 """The variables of networks, by part."""
 Views = tuple[Float[Array, "B *F"], Float[Array, "B *F"]]
 
 
-def bounded(networks: Networks, microbatch: int | None) -> Networks:
-    """Returns the networks so that they take a batch so many examples at a time; None
-    leaves them as they are."""
-    if microbatch is None:
-        return networks
-    return {name: microbatched(net, microbatch) for name, net in networks.items()}
+class Networks(NamedTuple):
+    """Networks by part: encoder, projector, predictor, cluster_projector."""
+
+    named: Mapping[str, Network]
+    microbatch: int | None = None
+    """Examples that they take at a time in training, see `models.microbatched`."""
 
 
-def initialize(key: PRNGKey, networks: Networks, x: Float[Array, "1 *F"]) -> Parts:
+def initialize(
+    key: PRNGKey, networks: Mapping[str, Network], x: Float[Array, "1 *F"]
+) -> Parts:
     """Draws the variables of networks of which each is fed by the one before."""
     parts = {}
     for number, (name, network) in enumerate(networks.items()):
@@ -45,10 +45,22 @@ def forward(
     Returns:
         What the last one returns, and the parts with new batch statistics.
     """
-    for name in path:
-        x, variables = networks[name].apply(parts[name], x, train=True, mask=mask)
-        parts = {**parts, name: variables}
-    return x, parts
+
+    def apply(variables, x, *, train, mask):
+        found = swap(variables)
+        for name in path:
+            x, found[name] = networks.named[name].apply(
+                found[name], x, train=train, mask=mask
+            )
+        return x, swap(found)
+
+    # Parts that follow each other are bounded as one: what lies between is not kept.
+    network = Network(swap, apply)
+    if networks.microbatch is not None:
+        network = microbatched(network, networks.microbatch)
+    variables = swap({name: parts[name] for name in path})
+    x, variables = network.apply(variables, x, train=True, mask=mask)
+    return x, {**parts, **swap(variables)}
 
 
 def both(

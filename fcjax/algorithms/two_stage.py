@@ -65,12 +65,12 @@ def two_stages(
     """
 
     def init(key, federation: Federation) -> AveragingState:
-        parts = initialize(key, networks, to_float(federation.pool[:1]))
+        parts = initialize(key, networks.named, to_float(federation.pool[:1]))
         return start(
             parts,
             local,
             federation,
-            trains=tuple(networks),
+            trains=tuple(networks.named),
             tracks=tracks,
             personal=personal,
         )
@@ -84,7 +84,7 @@ def two_stages(
             return jnp.full(len(h), -1, jnp.int32)
         return clustering.assign(parts, h)
 
-    encoder = networks["encoder"]
+    encoder = networks.named["encoder"]
     representation = averaging(
         "representation",
         num_rounds,
@@ -92,7 +92,7 @@ def two_stages(
         (Pass(contrast),),
         local,
         encoder=encoder,
-        trains=tuple(networks),
+        trains=tuple(networks.named),
         momentum=momentum,
         average_target=average_target,
         personal=personal,
