@@ -16,6 +16,8 @@ from fcjax.data.resizing import check, resized, square
 
 _SPLITS = ("train", "test")
 _CHUNK = 1024
+_COARSE = {"cifar20": "cifar100"}
+"""Data sets of TFDS by the name under which their super-classes are the classes."""
 _TFDS_NAME = r"\w+(/[\w.+-]+)?(:[\d.*]+)?"
 
 
@@ -33,10 +35,11 @@ def load(
 
     Args:
       name: `digits` (embedded in scikit-learn: 1,797 images of 8x8, scaled from
-        0..16 to 0..255), the name of a TFDS image classification data set, such
-        as `mnist` or `emnist/digits`, that is prepared as array_record, or the path
-        of a file or folder that `files.read` accepts. A folder that is called as
-        one of the named data sets is given as `./mnist`.
+        0..16 to 0..255), `cifar20` (CIFAR-100 by its 20 super-classes), the name of
+        a TFDS image classification data set, such as `mnist` or `emnist/digits`,
+        that is prepared as array_record, or the path of a file or folder that
+        `files.read` accepts. A folder that is called as one of the named data sets
+        is given as `./mnist`.
       data_dir: where TFDS data sets are prepared; None is the default of TFDS.
       split: `all` (train, then test), `train` or `test`; files have only `all`.
       image_shape: (H, W) or (H, W, C) of the images in rows of a file.
@@ -147,8 +150,8 @@ def _is_path(name: str) -> bool:
 
 
 def _is_tfds(name: str) -> bool:
-    if not re.fullmatch(_TFDS_NAME, name):
-        return False
+    if name in _COARSE or not re.fullmatch(_TFDS_NAME, name):
+        return name in _COARSE
     import tensorflow_datasets as tfds
 
     known = tfds.list_builders(with_community_datasets=False)
@@ -173,10 +176,11 @@ def _tfds(
     *,
     flag: str = "--split",
 ) -> Dataset:
-    builder = _builder(name, data_dir)
-    _check_features(name, dict((builder.info.features or {}).items()))
+    label = "coarse_label" if name in _COARSE else "label"
+    builder = _builder(_COARSE.get(name, name), data_dir)
+    _check_features(name, dict((builder.info.features or {}).items()), label)
     where = os.fspath(builder.data_dir)
-    prepare = _prepare_command(name, data_dir)
+    prepare = _prepare_command(_COARSE.get(name, name), data_dir)
     if not builder.is_prepared():
         raise ValueError(
             f"--dataset {name} is not prepared in {where}; give the --data-dir where "
@@ -219,7 +223,7 @@ def _tfds(
                     f"and {image.shape}; all must have one size, which --resize gives "
                     "them"
                 )
-            images[row], labels[row] = image, example["label"]
+            images[row], labels[row] = image, example[label]
     return Dataset(name, images, labels)
 
 
@@ -248,7 +252,9 @@ def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> Any:
 
 
 def _unknown(name: str, known: list[str]) -> ValueError:
-    near = difflib.get_close_matches(name, ["digits", *known], n=3, cutoff=0.5)
+    near = difflib.get_close_matches(
+        name, ["digits", *_COARSE, *known], n=3, cutoff=0.5
+    )
     return ValueError(
         f"--dataset {name!r} is unknown; give digits or a TFDS name"
         + (f", the nearest: {', '.join(near)}" if near else "")
@@ -276,16 +282,16 @@ def _prepare_command(name: str, data_dir: str | os.PathLike[str] | None) -> str:
     )
 
 
-def _check_features(name: str, features: Mapping[str, Any]) -> None:
+def _check_features(name: str, features: Mapping[str, Any], called: str) -> None:
     import tensorflow_datasets as tfds
 
-    image, label = features.get("image"), features.get("label")
+    image, label = features.get("image"), features.get(called)
     if not isinstance(image, tfds.features.Image) or image.np_dtype != np.uint8:
         needed = "'image' of 8-bit pixels"
     elif (
         label is None or label.shape != () or np.dtype(label.np_dtype).kind not in "iu"
     ):
-        needed = "'label' of one integer an example"
+        needed = f"'{called}' of one integer an example"
     else:
         return
     has = ", ".join(features) or "none"

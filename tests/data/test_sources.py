@@ -31,28 +31,41 @@ def named(path, **content):
     return {"pythonClassName": f"tensorflow_datasets.core.features.{path}", **content}
 
 
-def prepare(data_dir, splits, *, channels=1, label="label", form="array_record"):
-    """Writes {split: [(encoded image, label)]} as the TFDS data set `tiny`."""
-    folder = data_dir / "tiny" / "1.0.0"
+def prepare(
+    data_dir,
+    splits,
+    *,
+    channels=1,
+    label="label",
+    form="array_record",
+    name="tiny",
+    version="1.0.0",
+    further=(),
+):
+    """Writes {split: [(encoded image, label, *further)]} as a TFDS data set."""
+    folder = data_dir / name / version
     folder.mkdir(parents=True)
     for split, examples in splits.items():
-        path = folder / f"tiny-{split}.{form}-00000-of-00001"
+        path = folder / f"{name}-{split}.{form}-00000-of-00001"
         writer = ArrayRecordWriter(str(path), "group_size:1")
-        for image, number in examples:
+        for image, *numbers in examples:
             example = tf_example_pb2.Example()
             feature = example.features.feature
             feature["image"].bytes_list.value.append(image)
-            feature[label].int64_list.value.append(number)
+            for called, number in zip((label, *further), numbers, strict=True):
+                feature[called].int64_list.value.append(number)
             writer.write(example.SerializeToString())
         writer.close()
     shape = {"dimensions": ["-1", "-1", str(channels)]}
     features = {
         "image": named("image_feature.Image", image={"dtype": "uint8", "shape": shape}),
-        label: named("class_label_feature.ClassLabel", classLabel={"numClasses": "10"}),
     }
+    for called in (label, *further):
+        classes = {"numClasses": "100"}
+        features[called] = named("class_label_feature.ClassLabel", classLabel=classes)
     info = {
-        "name": "tiny",
-        "version": "1.0.0",
+        "name": name,
+        "version": version,
         "fileFormat": form,
         "splits": [
             {
@@ -107,6 +120,28 @@ def test_tfds_splits_come_in_order(tmp_path):
     test = load("tiny", data_dir=tmp_path, split="test")
     np.testing.assert_array_equal(test.labels, [7, 3])
     assert "tensorflow" not in sys.modules
+
+
+def test_cifar20_is_cifar100_by_its_super_classes(tmp_path):
+    import tensorflow_datasets as tfds
+
+    version = str(tfds.builder_cls("cifar100").VERSION)
+    images = np.arange(3, dtype=np.uint8)[:, None, None, None] * np.ones(
+        (1, 32, 32, 3), np.uint8
+    )
+    fine, coarse = (99, 7, 40), (13, 2, 19)
+    examples = list(zip(map(png, images), fine, coarse, strict=True))
+    prepare(
+        *(tmp_path, {"train": examples[:2], "test": examples[2:]}),
+        name="cifar100",
+        version=version,
+        channels=3,
+        further=("coarse_label",),
+    )
+    for name, labels in (("cifar100", fine), ("cifar20", coarse)):
+        got = load(name, data_dir=tmp_path)
+        np.testing.assert_array_equal(got.labels, labels)
+        np.testing.assert_array_equal(got.examples, images)
 
 
 def test_tfds_colour_and_more_than_one_chunk(tmp_path):
