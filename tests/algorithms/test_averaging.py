@@ -62,8 +62,7 @@ def start(federation, local=None, point=0.0, others=(), **options):
 
 def run(stage, state, federation, num_rounds):
     """Returns the state after each round, and its metrics."""
-    round = jax.jit(stage.round)
-    found = []
+    found, round = [], jax.jit(stage.round)
     for number in range(num_rounds):
         state, metrics = round(jax.random.key(number), state, federation)
         found.append((state, metrics))
@@ -82,17 +81,14 @@ def federation():
 def test_the_schedule_scales_the_step_of_a_round_from_the_stage_on(federation):
     local = local_of(schedule=lambda number: 1.0 / (1 + number))
     stage = stage_of(local, rounds_before=3)
-    found = run(stage, start(federation, num_rounds=3), federation, 2)
-    # Step 0.5 from 0: to 1 and -0.5, of 2 and 4 examples. Then a step of 0.25 to
-    # 0.75 p + 0.25 (2 or -1), which are 0 together.
-    assert point(found[0][0]) == pytest.approx((2 * 1 - 4 * 0.5) / 6)
-    assert point(found[1][0]) == pytest.approx(0)
-    values = [0.5 * (1 + 9) / 2, 0.5 * (1 + 9 + 4 + 4) / 4]
+    found = run(stage, start(federation, point=4.0, num_rounds=3), federation, 2)
+    # Half the way to 2 and -1, of 2 and 4 examples: to 3 and 1.5. Then a quarter of the
+    # way from 2: to 2 and 1.25.
+    assert point(found[0][0]) == pytest.approx((2 * 3 + 4 * 1.5) / 6)
+    assert point(found[1][0]) == pytest.approx((2 * 2 + 4 * 1.25) / 6)
+    assert int(found[1][0].num_rounds) == 5
+    values = [0.5 * (9 + 1) / 2, 0.5 * (25 + 49 + 36 + 4) / 4]
     assert float(found[0][1]["loss"]) == pytest.approx(np.mean(values))
-    apart = run(stage, start(federation, point=4.0, num_rounds=3), federation, 2)
-    assert point(apart[0][0]) == pytest.approx(2)
-    assert point(apart[1][0]) == pytest.approx(1.5)
-    assert int(apart[1][0].num_rounds) == 5
 
 
 @pytest.mark.parametrize(("keep", "second"), [(False, 1.0), (True, 0.0)])
@@ -147,9 +143,10 @@ COUNTED = Personal(
 
 def test_an_absent_client_keeps_what_is_its_own_and_moves_nothing():
     local = local_of(optax.sgd(0.5, momentum=0.5), keep_optimizer=True)
-    everyone = federate(POOL, ROWS)
+    federation = federate(POOL, ROWS)
     present = jnp.array([[True, True, True], [True, True, False]])
-    spoilt = everyone._replace(pool=everyone.pool.at[6].set(jnp.nan), present=present)
+    everyone = federation._replace(present=present)
+    spoilt = everyone._replace(pool=everyone.pool.at[6].set(jnp.nan))
     stage = stage_of(local, momentum=0.8, personal=COUNTED)
     state = start(everyone, local, tracks=("encoder",), personal=COUNTED)
     round = jax.jit(stage.round)

@@ -1,5 +1,6 @@
 """FedMCC and MCC against their algorithm boxes, written out with plain loops."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ class Trained(NamedTuple):
     method: FederatedClustering
     states: list[AveragingState]  # before the first round and after each
     metrics: list[dict]
+    round: Callable  # of the second stage
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +62,10 @@ def trained():
         states.append(state)
         metrics.append(measured)
     begun = second.begin(jax.random.key(2), states[-1], federation)
-    state, measured = jax.jit(second.round)(KEYS[2], begun, federation)
+    round = jax.jit(second.round)
+    state, measured = round(KEYS[2], begun, federation)
     states += [begun, state]
-    return Trained(pool, federation, method, states, [*metrics, measured])
+    return Trained(pool, federation, method, states, [*metrics, measured], round)
 
 
 def forward(w, x):
@@ -205,7 +208,7 @@ def test_the_second_stage_goes_on_with_the_encoder_alone(trained):
 
 
 def test_clusters_are_the_largest_soft_assignments_of_the_second_stage(trained):
-    _, federation, method, (*_, learnt, begun, ended), _ = trained
+    _, federation, method, (*_, learnt, begun, ended), *_ = trained
     assert set(np.unique(method.assign(learnt, federation))) == {-1}
     for state in (begun, ended):
         encoder = state.online["encoder"]
@@ -232,11 +235,10 @@ def test_no_target_crosses_and_the_encoder_is_sent_once(trained):
 
 
 def test_rows_that_are_not_clustered_do_not_reach_the_second_stage(trained):
-    _, federation, method, states, _ = trained
+    federation, states = trained.federation, trained.states
     pool = federation.pool.at[NUM_CLUSTERED:].multiply(-100)
     spoilt = federation._replace(pool=pool)
-    round = jax.jit(method.stages[1].round)
-    new, metrics = round(KEYS[2], states[-2], spoilt)
+    new, metrics = trained.round(KEYS[2], states[-2], spoilt)
     jax.tree.map(
         np.testing.assert_array_equal,
         (new.online, new.target),
@@ -259,22 +261,14 @@ def test_the_losses_of_a_batch_are_equations_8_and_9():
         [jnp.asarray(x.astype(np.float32)).at[2].set(jnp.nan) for x in four]
         for four in (z, c)
     )
-    found = module.instance_level(
-        tuple(of_examples[:2]),
-        tuple(of_examples[2:]),
-        jnp.asarray(mask),
-        temperature=TAU_I,
-    )
+    by_examples = jax.jit(partial(module.instance_level, temperature=TAU_I))
+    found = by_examples(tuple(of_examples[:2]), tuple(of_examples[2:]), mask)
     a, b, t_a, t_b = z[:, mask]
     expected = plain.nt_xent(a, t_b, TAU_I) + plain.nt_xent(t_a, b, TAU_I)
     assert float(found) == pytest.approx(expected / 2, rel=1e-5)
 
-    found = module.cluster_level(
-        tuple(of_clusters[:2]),
-        tuple(of_clusters[2:]),
-        jnp.asarray(mask),
-        temperature=TAU_C,
-    )
+    by_clusters = jax.jit(partial(module.cluster_level, temperature=TAU_C))
+    found = by_clusters(tuple(of_clusters[:2]), tuple(of_clusters[2:]), mask)
     a, b, t_a, t_b = c[:, mask]
     expected = plain.nt_xent(a.T, t_b.T, TAU_C) + plain.nt_xent(t_a.T, b.T, TAU_C)
     expected = expected / 2 - sum(map(plain.entropy, (a, b, t_a, t_b)))
