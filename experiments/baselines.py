@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 from papers import ccfc as papers
 
-from fcjax import experiment, hosts, report
+from fcjax import dealing, experiment, hosts, report
 from fcjax.algorithms.central import central_fuzzy_cmeans, central_kmeans
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.ffcm import ffcm
@@ -124,7 +124,8 @@ def only(args: Args, name: Name) -> Args:
     unless clients fail: it runs at the first --p alone."""
     out = args.out and args.out / name
     if name in CENTRAL and not any(args.failure_rate):
-        args = dataclasses.replace(args, p=args.p[:1], alpha=args.alpha[:1])
+        first = {rule: getattr(args, rule)[:1] for rule in dealing.RULES}
+        args = dataclasses.replace(args, **first)
     return dataclasses.replace(args, methods=(name,), out=out)
 
 

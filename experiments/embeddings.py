@@ -30,6 +30,8 @@ from fcjax.evaluation.figures.panels import MARKERS
 from fcjax.progress import Progress
 from fcjax.session import enable_compilation_cache
 
+EVENLY = {"p": (0.0,), "alpha": (), "class_share": ()}
+
 
 class Embedded(NamedTuple):
     """What the clients of a run hold, and where its models put it."""
@@ -141,7 +143,7 @@ def figure3(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
-    args = replace(args, p=(0.0,), alpha=(), model_weight=(0.0,), standalone=False)
+    args = replace(args, **EVENLY, model_weight=(0.0,), standalone=False)
     dataset = load(args)
     (fedavg,) = embed(args, dataset, folder)
     (alone,) = embed(replace(args, standalone=True), dataset, folder)
@@ -186,7 +188,7 @@ def figure4(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: as `figure3`.
     """
-    args = replace(args, p=(0.0,), alpha=(), standalone=False)
+    args = replace(args, **EVENLY, standalone=False)
     dataset = load(args)
     (scfc,) = embed(replace(args, sample_contrastive=True), dataset, folder)
     (full,) = embed(replace(args, sample_contrastive=False), dataset, folder)
@@ -233,7 +235,9 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     """
     if max(args.clients) > (most := len(MARKERS)):
         raise ValueError(f"--clients must be at most {most}, the number of markers")
-    args = replace(args, p=LEVELS, alpha=(), standalone=False, clusters=())
+    args = replace(
+        args, p=LEVELS, alpha=(), class_share=(), standalone=False, clusters=()
+    )
     dataset = two_classes(load(args), 100, seed=args.seed[0])
     half = max(2, len(dataset.examples) // args.clients[0] // 2)
     args = replace(

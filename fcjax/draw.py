@@ -108,8 +108,8 @@ def grid_figures(
         folder: created if need be.
         rows: one a run, as in results.csv.
         history: one a run a round, as in history.csv.
-        by: what tells the settings apart, p or alpha first, then whatever varies but
-            for the seed.
+        by: what tells the settings apart, first what they are dealt by, such as p,
+            then whatever varies but for the seed.
     """
     labelled = rows[0]["nmi"] != ""
     values = ("nmi", "acc", "loss") if labelled else ("loss",)

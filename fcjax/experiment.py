@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import tyro
 
-from fcjax import data, hosts, plan, sinks
+from fcjax import data, dealing, hosts, plan, sinks
 from fcjax.flags import Common
 from fcjax.plan import Describe, Group, Method
 from fcjax.results import Point, Results
@@ -38,7 +38,15 @@ Args = TypeVar("Args", bound=Common)
 Task = tuple[Common, Describe]
 """Flags, and how to describe their method."""
 Loaded = tuple[data.Dataset, np.ndarray]
-OF_THE_DATA = ("dataset", "image_shape", "labels", "split", "limit", "extra_split")
+OF_THE_DATA = (
+    "dataset",
+    "image_shape",
+    "resize",
+    "labels",
+    "split",
+    "limit",
+    "extra_split",
+)
 """The flags that say which data it is."""
 
 
@@ -96,12 +104,15 @@ def load(args: Common) -> Loaded:
         split=args.split,
         image_shape=args.image_shape or None,
         labelled=args.labels,
+        resize=args.resize,
     )
     if args.limit is not None:
         dataset = data.stratified_subset(dataset, args.limit)
     if args.extra_split is None:
         return dataset, dataset.examples[:0]
-    extra = data.load_extra(args.dataset, args.extra_split, data_dir=args.data_dir)
+    extra = data.load_extra(
+        args.dataset, args.extra_split, data_dir=args.data_dir, resize=args.resize
+    )
     if extra.shape[1:] != dataset.examples.shape[1:]:
         raise ValueError(
             f"--extra-split {args.extra_split} has images of {extra.shape[1:]}, the "
@@ -188,7 +199,7 @@ def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
         "method": method.name,
         **{k: v for k, v in method.settings.items() if k not in point},
         **{name: getattr(args, name) for name in OF_THE_DATA},
-        "partition": "alpha" if args.alpha else "p",
+        "partition": dealing.rule_of(args),
         "partition_seed": args.partition_seed,
         "evaluate_every": args.evaluate_every,
         "precision": args.precision,

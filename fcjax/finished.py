@@ -79,7 +79,12 @@ class Finished:
         names = ("dataset", "labels", "split", "limit", "extra_split")
         flags = {name: self.config[name] for name in names}
         shape = tuple(self.config["image_shape"])
-        return Common(**flags, image_shape=shape, data_dir=data_dir)
+        return Common(**flags, image_shape=shape, resize=self.resize, data_dir=data_dir)
+
+    @property
+    def resize(self) -> int | None:
+        """What --resize was; folders of before it was a flag have none."""
+        return self.config.get("resize")
 
     def assignments(self, point: Point) -> tuple[np.ndarray, np.ndarray]:
         """Returns the client [P] and the cluster [P] of every example in a run."""

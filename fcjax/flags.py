@@ -32,6 +32,8 @@ class Common:
     dataset: str = "digits"
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """H W or H W C of the images that rows of numbers in a file hold, row by row."""
+    resize: Annotated[int | None, shown("as they are")] = None
+    """Resize images to so many pixels a side, bilinear, without cropping."""
     labels: bool = True
     """Whether the data has classes, which are scored against and never trained on."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
@@ -54,6 +56,9 @@ class Common:
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
     alpha: Annotated[tuple[float, ...], shown("deal by --p")] = ()
     """Deal by Dirichlet shares of this concentration instead of by --p."""
+    #: Deal by classes instead of by --p: each client holds this share of them,
+    #: consecutive ones; 1 is even in every class (IID), 1/CLIENTS disjoint blocks.
+    class_share: Annotated[tuple[float, ...], shown("deal by --p")] = ()
     seed: tuple[int, ...] = (0,)
     """Seeds of training."""
     partition_seed: Annotated[int | None, shown("the run's own --seed")] = None

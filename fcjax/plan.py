@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax import data, server
+from fcjax import data, dealing, server
 from fcjax.backends import Grid
 from fcjax.flags import Common
 from fcjax.results import Point
@@ -96,7 +96,7 @@ def groups(
     check_values("clients", args.clients)
     if args.clusters:
         check_values("clusters", args.clusters)
-    deal = dealer(args, dataset, num_extra)
+    deal = dealing.dealer(args, dataset, num_extra)
     found = []
     for num_clients, num_clusters in itertools.product(
         args.clients, numbers_of_clusters(args, dataset)
@@ -133,12 +133,12 @@ def span(
     here: Mapping[str, int],
 ) -> list[Point]:
     """Returns the runs of a group, which has one value of everything in `here`."""
-    levels = args.p or ((0.0,) if dataset.labels is None else (0.25,))
-    shares = {"alpha": args.alpha} if args.alpha else {"p": levels}
+    rule = dealing.rule_of(args)
     rest = {**swept, "failure_rate": args.failure_rate, "seed": args.seed}
-    axes = {**shares, **{name: (value,) for name, value in here.items()}}
+    axes = {rule: dealing.levels(args, dataset)}
+    axes |= {name: (value,) for name, value in here.items()}
     axes |= {name: values for name, values in rest.items() if name not in here}
-    for name in (*shares, "failure_rate", "seed"):
+    for name in (rule, "failure_rate", "seed"):
         check_values(name, axes[name])
     return [
         dict(zip(axes, values, strict=True))
@@ -180,10 +180,6 @@ def check_size(
         )
 
 
-def seed_of(point: Point, args: Common) -> int:
-    return int(point["seed"]) if args.partition_seed is None else args.partition_seed
-
-
 def failures_of(group: Group, args: Common) -> tuple[np.ndarray, ...]:
     """Returns who answers in each run of the group, see `Group.present`."""
     rounds = 1 if args.failures == "fixed" else sum(num_rounds(group))
@@ -191,35 +187,11 @@ def failures_of(group: Group, args: Common) -> tuple[np.ndarray, ...]:
         data.failures(
             group.num_clients,
             point["failure_rate"],
-            seed=seed_of(point, args),
+            seed=dealing.seed_of(point, args),
             num_rounds=rounds,
         )
         for point in group.points
     )
-
-
-def dealer(
-    args: Common, dataset: data.Dataset, num_extra: int
-) -> Callable[[Point], data.Partition]:
-    """Returns a function that deals the data by --p or --alpha, and the extra rows
-    behind it evenly; runs that are dealt alike share one partition."""
-    labels, count = dataset.labels, len(dataset.examples)
-    dealt: dict[tuple, data.Partition] = {}
-
-    def deal(point: Point) -> data.Partition:
-        rule = "alpha" if "alpha" in point else "p"
-        if labels is None and (rule == "alpha" or point["p"] != 0):
-            raise ValueError("--p must be 0 where the data has no labels to deal by")
-        seed = seed_of(point, args)
-        key = (point[rule], point["clients"], seed)
-        if key not in dealt:
-            known = np.zeros(count, int) if labels is None else labels
-            share = data.dirichlet if rule == "alpha" else data.heterogeneous
-            held = share(known, int(point["clients"]), point[rule], seed=seed)
-            dealt[key] = data.deal(held, np.arange(count, count + num_extra), seed=seed)
-        return dealt[key]
-
-    return deal
 
 
 def keep(group: Group, wanted: Callable[[Point], bool]) -> Group:

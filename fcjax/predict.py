@@ -25,6 +25,8 @@ class Args:
     dataset: str
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """H W or H W C of the images that rows of numbers in a file hold, row by row."""
+    resize: Annotated[int | None, shown("as in the run")] = None
+    """Resize images to so many pixels a side, bilinear, without cropping."""
     labels: bool = True
     """Whether the last column of a table is the class."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
@@ -52,6 +54,7 @@ def main(args: Args) -> None:
         image_shape=args.image_shape or None,
         labelled=args.labels,
         scaling=model.scaling,
+        resize=finished.resize if args.resize is None else args.resize,
     )
     found = frozen.predict(model, dataset.examples)
     names = example_names(args.dataset, len(dataset.examples))

@@ -245,8 +245,8 @@ def digest(point: Point, names: Sequence[str]) -> str:
 
 
 def settings_of(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns what tells the settings of a grid apart: p or alpha, and what varies but
-    for the seed."""
+    """Returns what tells the settings of a grid apart: what it is dealt by, such as p,
+    and what varies but for the seed."""
     level, *others = names
     varied = [n for n in others if len({float(row[n]) for row in rows}) > 1]
     return [level, *(name for name in varied if name != "seed")]

@@ -88,6 +88,11 @@ def without_times(table):
         (["--p=1.5"], r"--p must lie in \[0, 1\], got 1.5"),
         (["--p=nan"], r"--p must lie in \[0, 1\]"),
         (["--alpha=0"], r"--alpha must be positive"),
+        (
+            ["--class-share=0.05"],
+            r"--class-share must lie in .* \[0.1, 1\] .* got 0.05",
+        ),
+        (["--alpha=1", "--class-share=1"], r"--alpha and --class-share are two rules"),
         (["--clients=0"], r"--clients must be at least 1, got 0"),
         (["--clusters=1"], r"--clusters must be at least 2, got 1"),
         (["--clusters=180"], r"--clusters 180 with --clients 10 .* digits has 1797"),

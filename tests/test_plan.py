@@ -165,10 +165,30 @@ def test_whole_numbers_have_a_group_each():
         assert all(list(point) == NAMES for point in group.points)
 
 
-def test_alpha_takes_the_place_of_p():
-    group, _ = groups(alpha=(0.1, 1.0))
-    assert all(list(point) == ["alpha", *NAMES[1:]] for point in group.points)
-    assert [point["alpha"] for point in group.points] == [0.1, 0.1, 1.0, 1.0]
+@pytest.mark.parametrize(
+    ("rule", "values"), [("alpha", (0.1, 1.0)), ("class_share", (0.5, 1.0))]
+)
+def test_another_rule_takes_the_place_of_p(rule, values):
+    group, _ = groups(**{rule: values})
+    assert all(list(point) == [rule, *NAMES[1:]] for point in group.points)
+    assert [point[rule] for point in group.points] == [v for v in values for _ in "ab"]
+
+
+def test_class_share_deals_by_blocks_of_classes():
+    """Six, two and three rows; client 0 has class 0, client 1 the others, or both have
+    three, one and one or two."""
+    group, _ = groups(class_share=(0.5, 1.0), settings={"rate": 0.1})
+    sizes = [
+        [np.bincount(LABELS[r], minlength=3).tolist() for r in part.clients]
+        for part in group.partitions
+    ]
+    assert sizes == [[[6, 0, 0], [0, 2, 3]], [[3, 1, 2], [3, 1, 1]]]
+
+
+def test_two_rules_of_dealing_are_refused():
+    message = "^--alpha and --class-share are two rules of dealing, give one$"
+    with pytest.raises(ValueError, match=message):
+        groups(alpha=(1.0,), class_share=(1.0,))
 
 
 @pytest.mark.parametrize(
@@ -276,6 +296,7 @@ def test_keep_leaves_runs_with_what_is_theirs():
         ("clusters", (3, 2, 3)),
         ("p", (0.5, 0.5)),
         ("alpha", (1.0, 1.0)),
+        ("class-share", (1.0, 1.0)),
         ("failure-rate", (0.0, 0.0)),
         ("seed", (1, 1)),
         ("seed", ()),
@@ -295,7 +316,9 @@ def test_settings_that_come_twice_are_refused(swept):
         groups(settings=swept)
 
 
-@pytest.mark.parametrize("flags", [{"p": (0.0, 0.5)}, {"alpha": (1.0,)}])
+@pytest.mark.parametrize(
+    "flags", [{"p": (0.0, 0.5)}, {"alpha": (1.0,)}, {"class_share": (1.0,)}]
+)
 def test_without_labels_there_is_nothing_to_deal_by(flags):
     with pytest.raises(ValueError, match="--p must be 0 where the data has no labels"):
         groups(None, **flags)

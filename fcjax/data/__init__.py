@@ -1,16 +1,15 @@
 """Data sets by name, and how clients come to hold them."""
 
 from fcjax.data.dataset import Dataset, Scaling, validate
+from fcjax.data.federation import Pool, federate, federate_left_out
 from fcjax.data.files import read
 from fcjax.data.host import HostPool, peak_memory, place, readable, runs_that_fit
 from fcjax.data.partition import (
     Partition,
-    Pool,
+    class_blocks,
     deal,
     dirichlet,
     failures,
-    federate,
-    federate_left_out,
     heterogeneous,
 )
 from fcjax.data.sources import load, load_extra, stratified_subset
@@ -21,6 +20,7 @@ __all__ = [
     "Partition",
     "Pool",
     "Scaling",
+    "class_blocks",
     "deal",
     "dirichlet",
     "failures",

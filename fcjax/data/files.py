@@ -20,6 +20,7 @@ from fcjax.data.conversion import (
 from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.folders import read_images
 from fcjax.data.idx import read_idx, read_idx_folder, unpacked
+from fcjax.data.resizing import check, resized
 
 # Values, labels where there are any, and a line on each conversion.
 _Content = tuple[np.ndarray, np.ndarray | None, list[str]]
@@ -38,6 +39,7 @@ def read(
     image_shape: tuple[int, ...] | None = None,
     labelled: bool = True,
     scaling: Scaling | None = None,
+    resize: int | None = None,
 ) -> Dataset:
     """Returns what a file or folder holds, in its order.
 
@@ -61,6 +63,7 @@ def read(
         feature.
       scaling: of the data that a model was trained on; None takes the minimum and
         maximum of each column.
+      resize: H and W of all images, see `resizing`; None takes those that they have.
 
     Returns:
       images [P, H, W, C], uint8 in 0..255 or float32 in [0, 1], or feature vectors
@@ -69,12 +72,22 @@ def read(
     Raises:
       ValueError: one line that says what is wrong and what is accepted.
     """
+    check(resize)
     name = os.fspath(path)
     try:
-        values, labels, notes = _content(Path(path), image_shape, labelled)
-        examples = images_or_vectors(values, image_shape)
+        # One name, so that no array outlives what is made of it.
+        examples, labels, notes = _content(Path(path), image_shape, labelled, resize)
+        examples = images_or_vectors(examples, image_shape)
         if examples.ndim == 4:
             examples, converted = pixels(examples)
+            if resize is not None:
+                examples = resized(examples, resize)
+                converted.append(f"images resized to {resize}x{resize}")
+        elif resize is not None:
+            raise ValueError(
+                "holds feature vectors, which are not images that --resize takes; give "
+                "--image-shape if they are"
+            )
         else:
             examples, converted, scaling = scaled(examples, scaling)
         notes = [*notes, *converted]
@@ -101,13 +114,16 @@ def is_file_name(name: str) -> bool:
 
 
 def _content(
-    path: Path, image_shape: tuple[int, ...] | None, labelled: bool
+    path: Path,
+    image_shape: tuple[int, ...] | None,
+    labelled: bool,
+    resize: int | None,
 ) -> _Content:
     name = path.name.lower()
     if not path.exists():
         raise ValueError("does not exist")
     if path.is_dir():
-        return read_idx_folder(path, labelled) or read_images(path, labelled)
+        return read_idx_folder(path, labelled) or read_images(path, labelled, resize)
     if path.stat().st_size == 0:
         raise ValueError("is empty")
     if name.endswith(".npz"):

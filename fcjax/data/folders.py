@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fcjax.data.conversion import counted
+from fcjax.data.resizing import square
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _SUFFIXES += (".ppm", ".pgm")
@@ -17,9 +18,14 @@ _GREY = {"1", "L"}
 
 
 def read_images(
-    folder: Path, labelled: bool
+    folder: Path, labelled: bool, resize: int | None = None
 ) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
     """Returns all images in natural order, 2 before 10, class by class.
+
+    Args:
+      folder: of the images, or of their subfolders.
+      labelled: whether the subfolders are classes.
+      resize: H and W of all images; None takes those that they have.
 
     Returns:
       images [P, H, W, C] uint8, with C = 1 where all of them are grey, else 3; the
@@ -27,8 +33,8 @@ def read_images(
       and a line on each conversion.
 
     Raises:
-      ValueError: there are no images, or one is damaged, of another size or has more
-        than 8 bits a channel.
+      ValueError: there are no images, or one is damaged, has more than 8 bits a channel
+        or, without `resize`, another size.
     """
     files, notes = image_files(folder)
     if not files:
@@ -36,7 +42,7 @@ def read_images(
             "holds no images; accepted are png, jpg, bmp, gif, tif, webp, ppm and "
             "pgm, in it or in one folder a class, and the four IDX files"
         )
-    images, converted = _decoded(files, folder)
+    images, converted = _decoded(files, folder, resize)
     in_folders = files[0].parent != folder
     names = np.array([file.parent.name for file in files])
     return images, names if labelled and in_folders else None, notes + converted
@@ -81,7 +87,9 @@ def _natural(path: Path) -> tuple[list[str | int], str]:
     return [int(p) if p.isdecimal() else p for p in parts], path.name
 
 
-def _decoded(files: list[Path], folder: Path) -> tuple[np.ndarray, list[str]]:
+def _decoded(
+    files: list[Path], folder: Path, resize: int | None
+) -> tuple[np.ndarray, list[str]]:
     # Headers first: whether all are grey decides what every image becomes.
     modes, animated, size = [], 0, None
     for file in files:
@@ -89,12 +97,12 @@ def _decoded(files: list[Path], folder: Path) -> tuple[np.ndarray, list[str]]:
             modes.append(image.mode)
             animated += getattr(image, "is_animated", False)
             own = image.size
-        if own != (size := size or own):
+        if resize is None and own != (size := size or own):
             told = f"{files[0].relative_to(folder)} of {size[0]}x{size[1]} and "
             told += f"{file.relative_to(folder)} of {own[0]}x{own[1]}"
             raise ValueError(
                 f"has images of mixed sizes, {told} (width x height); all must have "
-                "one size"
+                "one size, which --resize gives them"
             )
         if modes[-1].startswith(("I", "F")):
             raise ValueError(
@@ -102,22 +110,23 @@ def _decoded(files: list[Path], folder: Path) -> tuple[np.ndarray, list[str]]:
                 "bits a channel"
             )
     target = "L" if set(modes) <= _GREY else "RGB"
-    width, height = size or (0, 0)
-    shape = (height, width) if target == "L" else (height, width, 3)
-    images = np.empty((len(files), *shape), np.uint8)
+    width, height = (resize, resize) if resize else size or (0, 0)
+    channels = 1 if target == "L" else 3
+    images = np.empty((len(files), height, width, channels), np.uint8)
     for row, file in enumerate(files):
         with _opened(file, folder) as image:
             # Pillow warns where a palette with transparency loses it in one step.
             if "transparency" in image.info:
                 image = image.convert("RGBA")
-            images[row] = np.asarray(image.convert(target))
+            pixels = np.atleast_3d(np.asarray(image.convert(target)))
+            images[row] = pixels if resize is None else square(pixels, resize)
     notes = []
     if others := sorted(set(modes) - {target}):
         number = counted(sum(mode != target for mode in modes), "image")
         notes.append(f"{number} of mode {', '.join(others)} converted to {target}")
     if animated:
         notes.append(f"first frame taken of {counted(animated, 'animated image')}")
-    return images.reshape(len(files), height, width, -1), notes
+    return images, notes
 
 
 @contextlib.contextmanager

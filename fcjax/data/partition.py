@@ -3,17 +3,14 @@
 Partitions are made in NumPy, follow from their seed alone and always terminate.
 """
 
-from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Shaped
+from jaxtyping import Bool, Int
 
-from fcjax.data.host import HostPool
-from fcjax.types import Federation
-
-Pool = Shaped[Array, "P *F"] | Shaped[np.ndarray, "P *F"] | HostPool
+TOLERANCE = 0.005
+"""A share of classes so near to 1 / M, relative to it, is meant to be it."""
 
 
 class Partition(NamedTuple):
@@ -92,12 +89,7 @@ def heterogeneous(
         parts.append(rest[start : start + block])
         start += block
     clients = tuple(map(np.concatenate, held))
-    for client, own in enumerate(clients):
-        if len(own) == 0:
-            raise ValueError(
-                f"--clients {num_clients} leaves client {client} with no examples at "
-                f"--p {p}; give fewer clients or more examples than {len(labels)}"
-            )
+    _check_sizes(clients, len(labels), f"--p {p}")
     return Partition(clients, np.sort(rest[start:]))
 
 
@@ -139,6 +131,67 @@ def dirichlet(
             clients[client] = clients[largest][-1:]
             clients[largest] = clients[largest][:-1]
     return Partition(tuple(clients), np.empty(0, np.int64))
+
+
+def class_blocks(
+    labels: Int[np.ndarray, " P"], num_clients: int, class_share: float, *, seed: int
+) -> Partition:
+    """Returns a partition where each client holds consecutive classes, evenly shared.
+
+    With K classes in ascending order and start_i = floor(i K / M), client i holds those
+    from start_i on, after the last one the first: as many as start_{i+1} - start_i, and
+    at least max(1, round(class_share K)), halves to even. So a share of 1 is FedMCC's
+    IID, as many examples of every class for each client, and 1 / M its non-IID,
+    disjoint blocks (of 10 classes two clients hold 0 to 4 and 5 to 9), where nothing is
+    rounded up so that this is true of any K >= M; between them neighbours overlap.
+
+    Every row is held. The rows of a class are permuted and split over its holders; what
+    does not come out even goes, a row each, to those with the fewest rows so far, the
+    first ones at a tie.
+
+    Args:
+      labels: any integers.
+      num_clients: M; where it is above K, clients share a class.
+      class_share: in [1 / M, 1]; within 0.5 % of 1 / M it is taken for that, so that it
+        may be written in three digits.
+      seed: of the order within a class.
+
+    Raises:
+      ValueError: class_share lies outside [1 / M, 1], M is not in 1..P, or a client is
+        left with nothing.
+
+    References:
+      FedMCC (Federated Momentum Contrastive Clustering), section IV-A.
+    """
+    _check_num_clients(num_clients, len(labels))
+    relative = class_share * num_clients
+    if not (relative >= 1 - TOLERANCE and class_share <= 1):
+        raise ValueError(
+            f"--class-share must lie in [1/CLIENTS, 1], which is "
+            f"[{1 / num_clients:.3g}, 1] for --clients {num_clients}, got {class_share}"
+        )
+    classes = np.unique(labels)
+    least = round(class_share * len(classes)) if relative > 1 + TOLERANCE else 1
+    starts = [i * len(classes) // num_clients for i in range(num_clients + 1)]
+    holders: list[list[int]] = [[] for _ in classes]
+    for client, (start, end) in enumerate(pairwise(starts)):
+        for c in range(start, start + max(1, least, end - start)):
+            holders[c % len(classes)].append(client)
+
+    rng = np.random.default_rng(seed)
+    held: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
+    sizes = [0] * num_clients
+    for c, clients in zip(classes, holders, strict=True):
+        rows = rng.permutation(np.flatnonzero(labels == c))
+        clients = sorted(clients, key=sizes.__getitem__)
+        for client, own in zip(
+            clients, np.array_split(rows, len(clients)), strict=True
+        ):
+            held[client].append(own)
+            sizes[client] += len(own)
+    clients = tuple(map(np.concatenate, held))
+    _check_sizes(clients, len(labels), f"--class-share {class_share}")
+    return Partition(clients, np.empty(0, np.int64))
 
 
 def deal(partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int) -> Partition:
@@ -187,62 +240,15 @@ def failures(
     return present
 
 
-def federate(
-    pool: Pool,
-    partitions: Sequence[Partition],
-    present: Sequence[Bool[np.ndarray, "R M"]] | Bool[np.ndarray, "G R M"],
-    *,
-    num_clusters: int,
-    num_slots: int | None = None,
-) -> Federation:
-    """Returns a grid of G partitions of one pool as a `Federation`.
-
-    Args:
-      pool: all examples; the type is kept.
-      partitions: one a run, all with the same number of clients.
-      present: who answers in each run, as `failures` returns it.
-      num_clusters: how many clusters every client looks for.
-      num_slots: N, at least the largest client; by default just that.
-
-    Returns:
-      indices and mask [G, M, N], where a shorter client repeats its own rows
-      cyclically; present [G, R, M]; local_clusters
-      [G, M].
-
-    Raises:
-      ValueError: the partitions differ in their number of clients, or `present` does
-        not fit them.
-    """
-    if len({len(partition.clients) for partition in partitions}) != 1:
-        raise ValueError(
-            "all partitions of a grid must have the same --clients, got "
-            f"{[len(partition.clients) for partition in partitions]}"
-        )
-    grid = [part.clients for part in partitions]
-    return _stack(pool, grid, present, num_clusters, num_slots)
-
-
-def federate_left_out(
-    pool: Pool,
-    partitions: Sequence[Partition],
-    *,
-    num_clusters: int,
-    num_slots: int | None = None,
-) -> Federation | None:
-    """Returns the rows that no client holds as one client, so they can be scored.
-
-    Returns:
-      indices and mask [G, 1, D], where D is `num_slots` or the largest number of rows
-      that a run leaves out; a shorter run repeats its own rows, a run without any has
-      row 0, always under a False mask. None where D is 0.
-    """
-    left_out = [(partition.left_out,) for partition in partitions]
-    if num_slots is None:
-        num_slots = max(len(rows) for (rows,) in left_out)
-    if num_slots == 0:
-        return None
-    present = np.ones((len(left_out), 1, 1), bool)
-    return _stack(pool, left_out, present, num_clusters, num_slots)
+def _check_sizes(
+    clients: tuple[np.ndarray, ...], num_examples: int, level: str
+) -> None:
+    for client, own in enumerate(clients):
+        if len(own) == 0:
+            raise ValueError(
+                f"--clients {len(clients)} leaves client {client} with no examples at "
+                f"{level}; give fewer clients or more examples than {num_examples}"
+            )
 
 
 def _check_num_clients(num_clients: int, num_examples: int) -> None:
@@ -255,39 +261,3 @@ def _check_num_clients(num_clients: int, num_examples: int) -> None:
 
 def _even(total: int, parts: int) -> list[int]:
     return [total // parts + (part < total % parts) for part in range(parts)]
-
-
-def _stack(
-    pool: Pool,
-    grid: Sequence[tuple[np.ndarray, ...]],
-    present: Sequence[np.ndarray] | np.ndarray,
-    num_clusters: int,
-    num_slots: int | None,
-) -> Federation:
-    sizes = np.array([[len(rows) for rows in clients] for clients in grid])
-    width = sizes.max() if num_slots is None else num_slots
-    if width < sizes.max():
-        raise ValueError(f"{width} slots are too few for {sizes.max()} rows")
-    # np.resize repeats cyclically, and makes row 0 of nothing.
-    indices = np.stack(
-        [np.stack([np.resize(r, width) for r in clients]) for clients in grid]
-    )
-    if indices.max() >= pool.shape[0]:
-        raise ValueError(
-            f"row {indices.max()} of a partition is not in the pool of {pool.shape[0]}"
-        )
-    if len({rounds.shape for rounds in present}) != 1:
-        raise ValueError("all runs of a grid must have the same rounds in `present`")
-    here = np.stack(list(present))
-    if (len(here), here.shape[-1]) != sizes.shape:
-        raise ValueError(
-            f"`present` is for {len(here)} runs of {here.shape[-1]} clients, the "
-            f"partitions are {sizes.shape[0]} runs of {sizes.shape[1]} clients"
-        )
-    return Federation(
-        pool=jnp.asarray(pool) if isinstance(pool, np.ndarray) else pool,  # pyright: ignore[reportArgumentType]
-        indices=jnp.asarray(indices, jnp.int32),
-        mask=jnp.asarray(np.arange(width) < sizes[..., None]),
-        present=jnp.asarray(here),
-        local_clusters=jnp.full(sizes.shape, num_clusters, jnp.int32),
-    )

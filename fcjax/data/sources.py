@@ -12,6 +12,7 @@ import numpy as np
 
 from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.files import is_file_name, read
+from fcjax.data.resizing import check, resized, square
 
 _SPLITS = ("train", "test")
 _CHUNK = 1024
@@ -26,6 +27,7 @@ def load(
     image_shape: tuple[int, ...] | None = None,
     labelled: bool = True,
     scaling: Scaling | None = None,
+    resize: int | None = None,
 ) -> Dataset:
     """Returns the data set called `name`, in dataset order.
 
@@ -40,6 +42,8 @@ def load(
       image_shape: (H, W) or (H, W, C) of the images in rows of a file.
       labelled: whether to keep the labels, and to look for them in files.
       scaling: of the feature vectors that a model was trained on, see `files.read`.
+      resize: H and W of all images, which are scaled as `resizing` does while they are
+        read; None takes those that they have.
 
     Returns:
       images [P, H, W, C] uint8 and labels [P] int64; files may also give float32
@@ -50,36 +54,55 @@ def load(
         unknown name or split, data that is not prepared or is damaged, and data
         that is not one labelled uint8 image of the same size per example.
     """
+    check(resize)
     if split not in ("all", *_SPLITS):
         raise ValueError(f"--split must be all, train or test, got {split!r}")
     if _is_path(name):
         if split != "all":
             raise ValueError(f"--split must be all for files, got {split!r}")
-        return read(name, image_shape=image_shape, labelled=labelled, scaling=scaling)
+        return read(
+            name,
+            image_shape=image_shape,
+            labelled=labelled,
+            scaling=scaling,
+            resize=resize,
+        )
     if image_shape is not None:
         raise ValueError(f"--image-shape is for files, but --dataset is {name}")
     if name == "digits":
         dataset = _digits(split)
     else:
         with _quiet_absl():
-            dataset = validate(_tfds(name, data_dir, split))
+            dataset = validate(_tfds(name, data_dir, split, resize))
+    if resize is not None:
+        images = resized(dataset.examples, resize)
+        notes = (f"images resized to {resize}x{resize}",)
+        dataset = dataset._replace(examples=images, notes=notes)
     return dataset if labelled else dataset._replace(labels=None)
 
 
 def load_extra(
-    name: str, split: str, *, data_dir: str | os.PathLike[str] | None = None
+    name: str,
+    split: str,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    resize: int | None = None,
 ) -> np.ndarray:
-    """Returns the examples of any split of a TFDS data set; labels are not kept.
+    """Returns the examples of any split of a TFDS data set, resized as by `load`;
+    labels are not kept.
 
     Raises:
       ValueError: as `load`, and where the data has no such split.
     """
+    check(resize)
     if name == "digits" or _is_path(name):
         raise ValueError(
             f"--extra-split is for TFDS data sets, but --dataset is {name}"
         )
     with _quiet_absl():
-        return validate(_tfds(name, data_dir, split, "--extra-split")).examples
+        return validate(
+            _tfds(name, data_dir, split, resize, flag="--extra-split")
+        ).examples
 
 
 def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> Dataset:
@@ -146,6 +169,8 @@ def _tfds(
     name: str,
     data_dir: str | os.PathLike[str] | None,
     split: str,
+    resize: int | None,
+    *,
     flag: str = "--split",
 ) -> Dataset:
     builder = _builder(name, data_dir)
@@ -182,15 +207,19 @@ def _tfds(
             examples = source.__getitems__(list(rows))
         except Exception as error:
             raise _damaged(name, where, prepare, error) from error
-        if start == 0:
-            images = np.empty((len(source), *examples[0]["image"].shape), np.uint8)
         for row, example in zip(rows, examples, strict=True):
-            if example["image"].shape != images.shape[1:]:
+            image = example["image"]
+            if resize is not None:
+                image = square(image, resize)
+            if row == 0:
+                images = np.empty((len(source), *image.shape), np.uint8)
+            if image.shape != images.shape[1:]:
                 raise ValueError(
                     f"--dataset {name} has images of mixed sizes, {images.shape[1:]} "
-                    f"and {example['image'].shape}; all must have one size"
+                    f"and {image.shape}; all must have one size, which --resize gives "
+                    "them"
                 )
-            images[row], labels[row] = example["image"], example["label"]
+            images[row], labels[row] = image, example["label"]
     return Dataset(name, images, labels)
 
 

@@ -259,7 +259,7 @@ FULL = {"x": BYTES}
             "x",
             folder(a2=("L", (3, 2)), a10=("L", (4, 5))),
             "has images of mixed sizes, a2.png of 3x2 and a10.png of 4x5 (width x "
-            "height); all must have one size",
+            "height); all must have one size, which --resize gives them",
         ),
         (
             "x",

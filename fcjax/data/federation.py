@@ -1,0 +1,107 @@
+"""Partitions of one pool, padded and stacked to the arrays that algorithms take."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Shaped
+
+from fcjax.data.host import HostPool
+from fcjax.data.partition import Partition
+from fcjax.types import Federation
+
+Pool = Shaped[Array, "P *F"] | Shaped[np.ndarray, "P *F"] | HostPool
+
+
+def federate(
+    pool: Pool,
+    partitions: Sequence[Partition],
+    present: Sequence[Bool[np.ndarray, "R M"]] | Bool[np.ndarray, "G R M"],
+    *,
+    num_clusters: int,
+    num_slots: int | None = None,
+) -> Federation:
+    """Returns a grid of G partitions of one pool as a `Federation`.
+
+    Args:
+      pool: all examples; the type is kept.
+      partitions: one a run, all with the same number of clients.
+      present: who answers in each run, as `failures` returns it.
+      num_clusters: how many clusters every client looks for.
+      num_slots: N, at least the largest client; by default just that.
+
+    Returns:
+      indices and mask [G, M, N], where a shorter client repeats its own rows
+      cyclically; present [G, R, M]; local_clusters
+      [G, M].
+
+    Raises:
+      ValueError: the partitions differ in their number of clients, or `present` does
+        not fit them.
+    """
+    if len({len(partition.clients) for partition in partitions}) != 1:
+        raise ValueError(
+            "all partitions of a grid must have the same --clients, got "
+            f"{[len(partition.clients) for partition in partitions]}"
+        )
+    grid = [part.clients for part in partitions]
+    return _stack(pool, grid, present, num_clusters, num_slots)
+
+
+def federate_left_out(
+    pool: Pool,
+    partitions: Sequence[Partition],
+    *,
+    num_clusters: int,
+    num_slots: int | None = None,
+) -> Federation | None:
+    """Returns the rows that no client holds as one client, so they can be scored.
+
+    Returns:
+      indices and mask [G, 1, D], where D is `num_slots` or the largest number of rows
+      that a run leaves out; a shorter run repeats its own rows, a run without any has
+      row 0, always under a False mask. None where D is 0.
+    """
+    left_out = [(partition.left_out,) for partition in partitions]
+    if num_slots is None:
+        num_slots = max(len(rows) for (rows,) in left_out)
+    if num_slots == 0:
+        return None
+    present = np.ones((len(left_out), 1, 1), bool)
+    return _stack(pool, left_out, present, num_clusters, num_slots)
+
+
+def _stack(
+    pool: Pool,
+    grid: Sequence[tuple[np.ndarray, ...]],
+    present: Sequence[np.ndarray] | np.ndarray,
+    num_clusters: int,
+    num_slots: int | None,
+) -> Federation:
+    sizes = np.array([[len(rows) for rows in clients] for clients in grid])
+    width = sizes.max() if num_slots is None else num_slots
+    if width < sizes.max():
+        raise ValueError(f"{width} slots are too few for {sizes.max()} rows")
+    # np.resize repeats cyclically, and makes row 0 of nothing.
+    indices = np.stack(
+        [np.stack([np.resize(r, width) for r in clients]) for clients in grid]
+    )
+    if indices.max() >= pool.shape[0]:
+        raise ValueError(
+            f"row {indices.max()} of a partition is not in the pool of {pool.shape[0]}"
+        )
+    if len({rounds.shape for rounds in present}) != 1:
+        raise ValueError("all runs of a grid must have the same rounds in `present`")
+    here = np.stack(list(present))
+    if (len(here), here.shape[-1]) != sizes.shape:
+        raise ValueError(
+            f"`present` is for {len(here)} runs of {here.shape[-1]} clients, the "
+            f"partitions are {sizes.shape[0]} runs of {sizes.shape[1]} clients"
+        )
+    return Federation(
+        pool=jnp.asarray(pool) if isinstance(pool, np.ndarray) else pool,  # pyright: ignore[reportArgumentType]
+        indices=jnp.asarray(indices, jnp.int32),
+        mask=jnp.asarray(np.arange(width) < sizes[..., None]),
+        present=jnp.asarray(here),
+        local_clusters=jnp.full(sizes.shape, num_clusters, jnp.int32),
+    )
