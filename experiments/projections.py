@@ -35,7 +35,7 @@ class Mapped(NamedTuple):
 
 
 def figure4(args: fedmcc.Args, folder: Path) -> list[dict[str, Any]]:
-    """Draws Figure 4: soft assignments of the examples, the further trained the clearer.
+    """Draws Figure 4: soft assignments of the examples after more and more rounds.
 
     Each panel is a run of so many rounds of the first stage, then all of the second,
     since before there is no cluster projector. Colours are the clusters found.
@@ -60,10 +60,10 @@ def figure4(args: fedmcc.Args, folder: Path) -> list[dict[str, Any]]:
 
 
 def figure5(args: fedmcc.Args, folder: Path) -> list[dict[str, Any]]:
-    """Draws Figure 5: the encoder's features at the beginning and at the end, by cluster.
+    """Draws Figure 5: the encoder's features at the beginning and the end, by cluster.
 
-    A round of a central method is an epoch. The paper's epoch 0 is here the first, since
-    a run has at least one.
+    A round of a central method is an epoch. The paper's epoch 0 is here the first,
+    since a run has at least one.
 
     Args:
         args: one value a flag, but for --num-rounds, which has two.
@@ -122,7 +122,7 @@ def soft_assignments(
             if name.startswith(PROJECTOR)
         }
     )
-    width = variables["params"]["Dense_0"]["kernel"].shape[1]
+    width = model.weights[f"{PROJECTOR}params/Dense_0/Dense_0/bias"].size
     projector = models.cluster_projector(len(model.centers), hidden_size=width)
     return np.asarray(projector.apply(variables, features, train=False)[0])
 

@@ -84,12 +84,7 @@ CLUSTERING: dict[float, dict[str, Scores]] = {  # Tables I and II
         "NCC (central)": (*NCC, None, None, None),
     },
 }
-PROBED = (
-    ("cifar10", IID),
-    ("cifar10", NON_IID),
-    ("cifar100", IID),
-    ("cifar100", NON_IID),
-)
+PROBED = tuple((x, share) for x in ("cifar10", "cifar100") for share in (IID, NON_IID))
 """Columns of Tables III and IV, top-1 accuracies."""
 RESNET50 = {  # Table III
     "Single client": (83.2, 77.8, 57.2, 55.2),

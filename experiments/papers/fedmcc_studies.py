@@ -9,7 +9,6 @@ from .fedmcc import (
     AVERAGED_TARGET,
     CENTRAL,
     CENTRALIZED,
-    CLUSTERING,
     FEDERATED,
     FEW_LABELS,
     IID,
@@ -110,9 +109,8 @@ def clustering(title: str, share: float) -> Study:
         by_path=("imagenet-10",),
         notes=(
             OF_SHARES,
-            "the paper has the same cifar100 figures of FedU in Tables I and II, likely "
-            "a slip; those of NCC on cifar100 are of 20 super-classes (cifar20 in "
-            "Table VI)",
+            "cifar100 in the paper: FedU has the same figures in Tables I and II, "
+            "likely a slip, and NCC those of 20 super-classes (cifar20 in Table VI)",
         ),
     )
 

@@ -161,20 +161,19 @@ def _probed(
     if args.split == "train":
         others = replace(args, split="test", limit=None, extra_split=None)
         test = experiment.load(others)[0]
-    measured = []
+    labels, measured = dataset.labels, []
+    assert labels is not None  # tables are of data sets that have classes
+    held_out = np.zeros(len(labels), bool) if test else test_rows(args, dataset)
     for row in results.asked(results.rows):
         model = frozen.read(results.model_path(_point(row, results)))
-        z, labels = frozen.predict(model, dataset.examples).embedding, dataset.labels
-        if test is None:
-            held_out = test_rows(args, dataset)
-            test_z, test_labels = z[held_out], labels[held_out]
-            z, labels = z[~held_out], labels[~held_out]
-        else:
+        z = frozen.predict(model, dataset.examples).embedding
+        test_z, test_labels = z[held_out], labels[held_out]
+        if test:
             test_z, test_labels = frozen.predict(model, test.examples)[0], test.labels
+        split = (z[~held_out], labels[~held_out], test_z, test_labels)
         swept = {name: _plain(row[name]) for name in results.names}
         is_finite = np.isfinite(z).all() and np.isfinite(test_z).all()
         for setting in settings:
-            split = (z, labels, test_z, test_labels)
             value = accuracy(split, **setting) if is_finite else np.nan
             measured.append({**swept, **setting, "accuracy": value})
     return measured
