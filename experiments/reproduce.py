@@ -192,7 +192,7 @@ def datasets_of(study: Study, args: Args) -> dict[str, tuple[str, str]]:
     first, found = study.datasets[0], {}
     for given in args.datasets or default:
         name, _, path = given.partition("=")
-        if (name not in (STAND_IN, *named)) if not path else name not in study.by_path:
+        if name not in (study.by_path if path else (STAND_IN, *named)):
             accepted = [STAND_IN, *named, *(f"{x}=PATH" for x in study.by_path)]
             raise ValueError(f"--datasets takes {' '.join(accepted)}, got {given!r}")
         called = experiment.short_name(name)
