@@ -120,7 +120,8 @@ def against(
         folder: where the figures go, called by what they are of.
         level: the swept value.
         values: the scores; those that no row has are left out.
-        paper: by the columns of `apart` and of `by`, and by level.
+        paper: by the columns of `apart` and of `by`, and by level; at levels that no
+            row has, which would stretch the axis, it is left out.
         apart: the columns of which each setting has a figure.
         by: the columns of which each setting has a line.
     """
@@ -129,6 +130,7 @@ def against(
     for setting in dict.fromkeys(tables.setting_of(row, apart) for row in rows):
         own = [row for row in rows if tables.setting_of(row, apart) == setting]
         known = [name for name in values if any(_has(row, name) for row in own)]
+        levels = {tables.setting_of(row, [level])[0] for row in own}
         words = (
             value if isinstance(value, str) else f"{name} {value:g}"
             for name, value in zip(apart, setting, strict=True)
@@ -143,7 +145,7 @@ def against(
             paper={
                 key[len(apart) :]: found
                 for key, found in paper.items()
-                if key[: len(apart)] == setting
+                if key[: len(apart)] == setting and key[-1] in levels
             },
         )
 
