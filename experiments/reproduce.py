@@ -3,6 +3,7 @@
 python experiments/reproduce.py ccfc-table1
 python experiments/reproduce.py ccfc-table1 --preset paper --data-dir DIR
 python experiments/reproduce.py ccfc-table3 --datasets mnist --limit 10000
+python experiments/reproduce.py fedmcc-table1 --datasets imagenet-10=FOLDER
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
-from papers import ccfc_studies
+from papers import ccfc_studies, fedmcc_studies
 from papers.study import Measured, Paper, Row, Study
 
 from fcjax import data, experiment
@@ -26,7 +27,7 @@ from fcjax.evaluation.tables import Estimate
 from fcjax.flags import Common, shown
 from fcjax.results import Results
 
-STUDIES = {**ccfc_studies.STUDIES}
+STUDIES = {**ccfc_studies.STUDIES, **fedmcc_studies.STUDIES}
 STAND_IN = "digits"
 
 
@@ -38,8 +39,9 @@ class Args:
     #: training; paper: the paper's data and settings.
     preset: Literal["smoke", "paper"] = "smoke"
     #: Which of the paper's data sets, or digits, which stands in for the first of them.
+    #: NAME=PATH says where one is that has no name to be loaded by: imagenet-10=FOLDER.
     datasets: Annotated[
-        tuple[str, ...], shown("smoke: digits; paper: all of the table's")
+        tuple[str, ...], shown("smoke: digits; paper: all with a name")
     ] = ()
     methods: Annotated[tuple[str, ...], shown("all that are here")] = ()
     """Which rows to run, by the paper's names."""
@@ -94,18 +96,20 @@ def reproduce(study: Study, args: Args) -> None:
 
 def mapped(study: Study, job: Job, folder: Path) -> list[dict[str, Any]]:
     """Trains a row, draws its embeddings and returns the numbers shown."""
-    draw = getattr(importlib.import_module("embeddings"), study.maps)
+    module, function = study.maps.split(".")
+    draw = getattr(importlib.import_module(module), function)
     return [{"dataset": job.dataset, **line} for line in draw(job.flags, folder)]
 
 
 def tabulate(study: Study, found: list[Job], args: Args, folder: Path) -> None:
     """Trains what is not there yet, and writes and draws what is measured of it."""
-    trained = [job for job in found if job.describe]
-    results = iter(experiment.run(lambda: [(j.flags, j.describe) for j in trained]))
+    # Rows may be the same runs: networks of several sizes are one in a smoke run.
+    tasks = list(dict.fromkeys((j.flags, j.describe) for j in found if j.describe))
+    results = dict(zip(tasks, experiment.run(lambda: tasks), strict=True))
     rows = [
         {**line, "dataset": job.dataset, "method": job.row.label}
         for job in found
-        for line in measured(study, job, next(results) if job.describe else None)
+        for line in measured(study, job, results.get((job.flags, job.describe)))
     ]
     paper = beside(study.paper, datasets_of(study, args))
     summary = tables.summarize(rows, by=study.by, values=study.values, paper=paper)
@@ -134,7 +138,8 @@ def jobs(study: Study, args: Args) -> list[Job]:
                 continue
             if row.script:
                 script = importlib.import_module(row.script)
-                flags = script.Args(**flags_of(study, row, dataset, args))
+                paper = dataset if dataset == STAND_IN else shown_as[0]
+                flags = script.Args(**flags_of(study, row, dataset, args, paper=paper))
                 found.append(Job(row, shown_as[1], flags, script.describe))
             elif row.untrained:
                 flags = Common(dataset, data_dir=args.data_dir, limit=args.limit)
@@ -142,24 +147,32 @@ def jobs(study: Study, args: Args) -> list[Job]:
     return found
 
 
-def flags_of(study: Study, row: Row, dataset: str, args: Args) -> dict[str, Any]:
-    """Returns the flags of a row's script."""
+def flags_of(
+    study: Study, row: Row, dataset: str, args: Args, *, paper: str
+) -> dict[str, Any]:
+    """Returns the flags of a row's script; `paper` is what the paper calls the data."""
     preset = study.presets[args.preset]
-    name = f"{experiment.short_name(dataset)}-{row.label}"
     flags = {
         "dataset": dataset,
         "data_dir": args.data_dir,
         "limit": args.limit,
         "seed": args.seed or preset.seeds,
-        "out": out_of(args) / re.sub(r"\W+", "-", name.lower()),
         "backend": args.backend,
         "runs_per_call": args.runs_per_call,
         "plot": False,  # fcjax.draw does, of any finished run
         **preset.grid,
         **preset.flags.get(row.script, {}),
+        **preset.by_dataset.get(paper, {}),
         **row.flags,
+        **row.presets.get(args.preset, {}),
     }
-    return {**flags, "p": flags["p"][:1]} if row.central else flags
+    if row.central:
+        flags["p"] = flags["p"][:1]
+    # Another network, or less data, is another configuration and has its own folder.
+    kind = (flags[name] for name in ("split", "backbone") if name in flags)
+    words = (experiment.short_name(dataset), row.runs or row.label, *kind)
+    name = re.sub(r"\W+", "-", " ".join(words).lower()).strip("-")
+    return {**flags, "out": out_of(args) / name}
 
 
 def measured(study: Study, job: Job, results: Results | None) -> list[Measured]:
@@ -174,15 +187,18 @@ def measured(study: Study, job: Job, results: Results | None) -> list[Measured]:
 def datasets_of(study: Study, args: Args) -> dict[str, tuple[str, str]]:
     """Returns from each data set that is used to the paper's that it is or stands for,
     and what the table calls it."""
-    default = (STAND_IN,) if args.preset == "smoke" else study.datasets
+    named = [name for name in study.datasets if name not in study.by_path]
+    default = (STAND_IN,) if args.preset == "smoke" else named
     first, found = study.datasets[0], {}
-    for name in args.datasets or default:
-        if name not in (STAND_IN, *study.datasets):
-            accepted = " ".join((STAND_IN, *study.datasets))
-            raise ValueError(f"--datasets takes {accepted}, got {name!r}")
+    for given in args.datasets or default:
+        name, _, path = given.partition("=")
+        if name not in (study.by_path if path else (STAND_IN, *named)):
+            accepted = [STAND_IN, *named, *(f"{x}=PATH" for x in study.by_path)]
+            raise ValueError(f"--datasets takes {' '.join(accepted)}, got {given!r}")
         called = experiment.short_name(name)
-        is_own = name in study.datasets
-        found[name] = (name, called) if is_own else (first, f"{called} for {first}")
+        is_own = name != STAND_IN
+        shown_as = (name, called) if is_own else (first, f"{called} for {first}")
+        found[path or name] = shown_as
     return found
 
 
@@ -223,7 +239,7 @@ def complete(
 
 
 def note(study: Study, args: Args) -> str:
-    """Returns in what the runs differ from the paper's."""
+    """Returns in what the runs differ from the paper's, and what is not run."""
     said = []
     if STAND_IN in datasets_of(study, args):
         said.append(
@@ -235,9 +251,19 @@ def note(study: Study, args: Args) -> str:
         said.append("smoke: training is shortened; --preset paper is the paper's")
     if args.limit is not None:
         said.append(f"--limit: {args.limit} examples, where the paper takes all")
-    return (
-        "\n".join(f"note: {line}" for line in said) or "the paper's data and settings"
-    )
+    differs = [f"note: {x}" for x in said] or ["the paper's data and settings"]
+    missing = [row.label for row in study.rows if not (row.script or row.untrained)]
+    used = {name for name, _ in datasets_of(study, args).values()}
+    absent = [name for name in study.by_path if name not in used]
+    also = [*study.notes]
+    if absent and args.preset == "paper":
+        also.append(
+            f"left out, as no data is called so: {', '.join(absent)}; --datasets "
+            f"{absent[0]}=FOLDER takes a folder that has a subfolder for each class"
+        )
+    if missing:
+        also.append(f"not implemented, the paper's figures alone: {', '.join(missing)}")
+    return "\n".join([*differs, *(f"note: {line}" for line in also)])
 
 
 def out_of(args: Args) -> Path:

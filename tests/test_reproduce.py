@@ -239,11 +239,11 @@ def test_methods_of_central_data_run_at_one_p_and_have_none_in_the_table(tmp_pat
     study = reproduce.STUDIES["ccfc-table1"]
     args = reproduce.Args(table="ccfc-table1", preset="paper", out=tmp_path)
     rows = {row.label: row for row in study.rows}
-    central = reproduce.flags_of(study, rows["KM"], "mnist", args)
+    central = reproduce.flags_of(study, rows["KM"], "mnist", args, paper="mnist")
     assert central["p"] == (0.0,)
     assert central["methods"] == ("km",)
     assert central["preset"] == "paper"
-    spread = reproduce.flags_of(study, rows["k-FED"], "mnist", args)
+    spread = reproduce.flags_of(study, rows["k-FED"], "mnist", args, paper="mnist")
     assert spread["p"] == (0.0, 0.25, 0.5, 0.75, 1.0)
     assert spread["seed"] == (0, 1, 2, 3, 4)
     assert spread["out"] == tmp_path / "mnist-k-fed"

@@ -98,7 +98,7 @@ def of_maps(title: str, figure: str, *, rounds: tuple[int, int]) -> Study:
         datasets=("mnist",),
         rows=(Row("CCFC", "ccfc"),),
         presets=presets(IID, IID, **one),
-        maps=figure,
+        maps=f"embeddings.{figure}",
     )
 
 

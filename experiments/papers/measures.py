@@ -5,14 +5,16 @@ dict for each run, or for each part of a run that the table has a line for.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from fcjax import data, evaluation, experiment, frozen
-from fcjax.evaluation import tables
+from fcjax.evaluation import linear, tables
 from fcjax.finished import Finished
 from fcjax.flags import Common
 from fcjax.probe import test_rows
@@ -22,6 +24,10 @@ from .study import Measured, Paper
 
 NEIGHBORS = (3, 5, 7, 9, 100, 1000, 7000)
 """Those of Table 3 of the CCFC paper."""
+LABEL_FRACTIONS = (0.01, 0.1)
+"""Those of Table V of the FedMCC paper."""
+Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Embedding and labels of the training examples, and of the test examples."""
 
 
 def scores(args: Common, results: Results) -> list[Measured]:
@@ -50,6 +56,28 @@ def neighbors_of_pixels(args: Common) -> list[Measured]:
     dataset, _ = experiment.load(args)
     pixels = dataset.examples.reshape(len(dataset.examples), -1).astype(np.float32)
     return _votes(args, dataset, pixels, normalize=False)
+
+
+def linear_accuracy(args: Common, results: Results) -> list[Measured]:
+    """Returns the accuracy of a linear classifier of the embedding."""
+
+    def accuracy(split: Split) -> float:
+        return linear.linear_probe(jax.random.key(0), *split)
+
+    return _probed(args, results, accuracy, [{}])
+
+
+def few_labels_accuracy(args: Common, results: Results) -> list[Measured]:
+    """Returns the same from each share of the labels, the mean over five draws."""
+
+    def accuracy(split: Split, label_fraction: float) -> float:
+        drawn = linear.semi_supervised(
+            jax.random.key(0), *split, label_fraction=label_fraction
+        )
+        return float(drawn.mean())
+
+    shares = [{"label_fraction": share} for share in LABEL_FRACTIONS]
+    return _probed(args, results, accuracy, shares)
 
 
 def clients(args: Common, results: Results) -> list[Measured]:
@@ -82,34 +110,75 @@ def against(
     level: str,
     values: Sequence[str],
     paper: Paper,
+    apart: Sequence[str] = ("dataset", "method"),
+    by: Sequence[str] = ("p",),
 ) -> None:
-    """Draws scores against a swept value, a line for each p; a figure a method and
-    data set.
+    """Draws scores against a swept value.
 
     Args:
         rows: what `scores` returned, with `dataset` and `method`.
-        folder: where DATASET-METHOD.png go.
+        folder: where the figures go, called by what they are of.
         level: the swept value.
         values: the scores; those that no row has are left out.
-        paper: by data set, method, p and level.
+        paper: by the columns of `apart` and of `by`, and by level; at levels that no
+            row has, which would stretch the axis, it is left out.
+        apart: the columns of which each setting has a figure.
+        by: the columns of which each setting has a line.
     """
     from fcjax.evaluation import figures  # matplotlib only where something is drawn
 
-    by = ("dataset", "method")
-    for setting in dict.fromkeys(tables.setting_of(row, by) for row in rows):
-        own = [row for row in rows if tables.setting_of(row, by) == setting]
+    for setting in dict.fromkeys(tables.setting_of(row, apart) for row in rows):
+        own = [row for row in rows if tables.setting_of(row, apart) == setting]
         known = [name for name in values if any(_has(row, name) for row in own)]
-        name = re.sub(r"\W+", "-", " ".join(map(str, setting)).lower())
+        levels = {tables.setting_of(row, [level])[0] for row in own}
+        words = (
+            value if isinstance(value, str) else f"{name} {value:g}"
+            for name, value in zip(apart, setting, strict=True)
+        )
+        name = re.sub(r"[^\w.]+", "-", " ".join(words).lower())
         figures.against(
             own,
             folder / f"{name}.png",
             level=level,
-            by=["p"],
+            by=by,
             values=known,
             paper={
-                key[2:]: found for key, found in paper.items() if key[:2] == setting
+                key[len(apart) :]: found
+                for key, found in paper.items()
+                if key[: len(apart)] == setting and key[-1] in levels
             },
         )
+
+
+def _probed(
+    args: Common,
+    results: Results,
+    accuracy: Callable[..., float],
+    settings: Sequence[Mapping[str, float]],
+) -> list[Measured]:
+    """Returns `accuracy` of each run's embedding in each setting, NaN of one that
+    diverged. The test examples are those of the test split where the runs saw the
+    training split alone, else as in `neighbors`."""
+    dataset, test = experiment.load(args)[0], None
+    if args.split == "train":
+        others = replace(args, split="test", limit=None, extra_split=None)
+        test = experiment.load(others)[0]
+    labels, measured = dataset.labels, []
+    assert labels is not None  # tables are of data sets that have classes
+    held_out = np.zeros(len(labels), bool) if test else test_rows(args, dataset)
+    for row in results.asked(results.rows):
+        model = frozen.read(results.model_path(_point(row, results)))
+        z = frozen.predict(model, dataset.examples).embedding
+        test_z, test_labels = z[held_out], labels[held_out]
+        if test:
+            test_z, test_labels = frozen.predict(model, test.examples)[0], test.labels
+        split = (z[~held_out], labels[~held_out], test_z, test_labels)
+        swept = {name: _plain(row[name]) for name in results.names}
+        is_finite = np.isfinite(z).all() and np.isfinite(test_z).all()
+        for setting in settings:
+            value = accuracy(split, **setting) if is_finite else np.nan
+            measured.append({**swept, **setting, "accuracy": value})
+    return measured
 
 
 def _votes(

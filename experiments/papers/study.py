@@ -32,6 +32,10 @@ class Row(NamedTuple):
     script has it yet."""
     flags: Mapping[str, Any] = {}
     """Of that script."""
+    presets: Mapping[str, Mapping[str, Any]] = {}
+    """Further ones by preset."""
+    runs: str = ""
+    """What its runs are kept as, which rows of other tables share; else the label."""
     central: bool = False
     """Its data lies in one place, so that no p changes it: run at the first p alone."""
     untrained: Callable[[Common], list[Measured]] | None = None
@@ -46,6 +50,8 @@ class Preset(NamedTuple):
     seeds: tuple[int, ...]
     flags: Mapping[str, Mapping[str, Any]]
     """By script."""
+    by_dataset: Mapping[str, Mapping[str, Any]] = {}
+    """Further flags by data set of the paper; none for what stands in for one."""
 
 
 class Study(NamedTuple):
@@ -57,7 +63,7 @@ class Study(NamedTuple):
     title: str
     """A line of --help."""
     datasets: tuple[str, ...]
-    """The paper's."""
+    """The paper's, the first of them with a name that data is loaded by."""
     rows: tuple[Row, ...]
     presets: Mapping[str, Preset]
     measure: Callable[[Common, Results], list[Measured]] | None = None
@@ -69,5 +75,9 @@ class Study(NamedTuple):
     paper: Mapping[tuple, Mapping[str, float]] = {}
     draw: Draw | None = None
     maps: str = ""
-    """The function of experiments/embeddings.py that trains a row by itself, draws its
-    embeddings and returns the numbers shown; nothing else is run or measured then."""
+    """MODULE.FUNCTION of experiments/ that trains a row by itself, draws its embeddings
+    and returns the numbers shown; nothing else is run or measured then."""
+    by_path: tuple[str, ...] = ()
+    """The data sets that have no name to be loaded by."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know, a line each."""

@@ -34,6 +34,7 @@ def maps(
     *,
     seed: int = 0,
     max_points: int = 2000,
+    groups: str = "class",
 ) -> Figure:
     """Maps each embedding to the plane by t-SNE of its own, in one row.
 
@@ -45,6 +46,7 @@ def maps(
       seed: draws the points shown and seeds the maps. Panels of as many examples show
         the same ones.
       max_points: at most so many examples a panel are shown, drawn at random.
+      groups: what the labels are.
 
     Returns:
       The figure, written to `path`.
@@ -87,7 +89,7 @@ def maps(
             )
     _legend(
         figure,
-        "class",
+        groups,
         {str(name): ("o", color) for name, color in zip(classes, colors, strict=True)},
         loc="outside right center",
         ncols=-(-len(classes) // 14),
