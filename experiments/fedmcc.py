@@ -238,7 +238,9 @@ def method_of(
 
     if values["cluster_by"] == "k-means":
         second = feature_kmeans(
-            num_clusters=num_clusters, batch_size=values["batch_size"]
+            num_clusters=num_clusters,
+            num_clustered=num_clustered,
+            batch_size=values["batch_size"],
         )
     else:
         adam = optax.adam(values["cluster_learning_rate"])
@@ -282,7 +284,7 @@ def local_of(values: Mapping[str, Any], view: Augment) -> Local:
             optax.add_decayed_weights(5e-4),
             optax.sgd(values["learning_rate"], momentum=0.9),
         )
-        schedule = optax.cosine_decay_schedule(1.0, values["num_rounds"])
+        schedule = optax.cosine_decay_schedule(1.0, max(1, values["num_rounds"]))
     return Local(
         optimizer,
         view,
@@ -306,6 +308,10 @@ def describe(
     for flag in ("instance_temperature", "cluster_temperature"):
         if 0 in settings.get(flag, ()):
             raise ValueError(f"--{flag.replace('_', '-')} must be above 0, got 0")
+    if 0 in settings.get("cluster_rounds", ()):
+        raise ValueError(
+            "--cluster-rounds must be at least 1, got 0; --cluster-by k-means takes one"
+        )
     if args.microbatch is not None and args.microbatch < 1:
         raise ValueError(f"--microbatch must be at least 1, got {args.microbatch}")
     has_extra = args.extra_split is not None

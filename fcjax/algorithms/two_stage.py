@@ -20,6 +20,7 @@ from fcjax.algorithms.averaging import (
     encode,
     start,
 )
+from fcjax.algorithms.cc import is_clustered
 from fcjax.algorithms.parts import Networks, Parts, initialize
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import to_float
@@ -105,6 +106,7 @@ def feature_kmeans(
     *,
     num_clusters: int,
     num_init: int = 10,
+    num_clustered: int | None = None,
     batch_size: int = 128,
     client_axis: clients.ClientAxis | None = None,
 ) -> Clustering:
@@ -116,6 +118,7 @@ def feature_kmeans(
     Args:
         num_clusters: K.
         num_init: seedings, of which the best by inertia counts.
+        num_clustered: cluster the first so many rows of the pool alone; None is all.
         batch_size: examples that a client encodes at a time.
         client_axis: how clients run, see `clients.for_each`.
     """
@@ -136,6 +139,7 @@ def feature_kmeans(
             variables = state.online["encoder"]
             h = features(encoder, variables, federation)
             mask = federation.mask & present[:, None]
+            mask &= is_clustered(num_clustered)(federation.indices)
             rows, counted, answered = server.gather((h, mask, present))
             found = kmeans(
                 key,

@@ -1,0 +1,144 @@
+"""The script of FedMCC and its baselines: what stands for a flag, one line of error."""
+
+import typing
+
+import fedmcc
+import jax
+import numpy as np
+import pytest
+
+from fcjax import data, experiment, plan
+
+NAMES = typing.get_args(fedmcc.Name)
+GREY, COLOUR, VECTORS = (28, 28, 1), (32, 32, 3), (16,)
+
+
+def dataset(shape, *, size=120):
+    examples = np.random.default_rng(0).integers(0, 256, (size, *shape), np.uint8)
+    if len(shape) == 1:
+        examples = examples.astype(np.float32) / 255
+    return data.Dataset("made", examples, np.arange(size) % 4)
+
+
+def build(name, shape, **flags):
+    """The only group of the flags' grid, and its method."""
+    args = fedmcc.only(fedmcc.Args(**flags), name)
+    (group,) = plan.groups(args, dataset(shape), 0, fedmcc.describe)
+    return group, group.build({key: each[0] for key, each in group.traced.items()})
+
+
+@pytest.mark.parametrize("shape", [GREY, COLOUR, VECTORS], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_takes_every_kind_of_example(name, shape):
+    """Down to the shapes of its state, without compiling anything."""
+    group, method = build(name, shape, preset="smoke")
+    assert group.num_clients == (1 if name in ("cc", "mcc") else 5)
+    names = [stage.name for stage in method.stages]
+    two = ["representation", "cluster"]
+    central = ("fed-cc", "fedmcc-one-stage", "cc", "mcc")
+    assert names == (["cluster"] if name in central else two)
+    federation = jax.tree.map(
+        lambda x: x[0],
+        data.federate(
+            dataset(shape).examples, group.partitions, group.present, num_clusters=4
+        )._replace(pool=None),
+    )
+    federation = federation._replace(pool=dataset(shape).examples)
+    state = jax.eval_shape(method.init, jax.random.key(0), federation)
+    sent = set(state.online)
+    assert {"encoder", "projector"} <= sent
+    assert ("predictor" in sent) == (name in ("fedu", "fedema", "fedsimsiam"))
+    assert ("cluster_projector" in sent) == (name in central)
+    tracked = name in ("fedmcc", "fedmcc-one-stage", "mcc", "fedu", "fedema")
+    assert bool(state.target) == tracked
+
+
+def test_the_papers_settings():
+    """Section IV-A; those of FedU and FedEMA are their code's."""
+    args = fedmcc.Args(preset="paper")
+    ours = fedmcc.defaults_of(args, "fedmcc", COLOUR)
+    assert ours == {
+        "num_rounds": 100,
+        "local_epochs": 5,
+        "batch_size": 128,
+        "learning_rate": 3e-4,
+        "microbatch": None,
+        "instance_temperature": 0.5,
+        "momentum": 0.99,
+        "average_target": False,
+        "backbone": "resnet18",
+        "optimizer": "adam",
+        "cluster_by": "mcc",
+        "cluster_rounds": 10,
+        "cluster_learning_rate": 3e-4,
+        "cluster_temperature": 1.0,
+    }
+    fedu = fedmcc.defaults_of(args, "fedu", COLOUR)
+    assert (fedu["optimizer"], fedu["learning_rate"]) == ("sgd", 0.032)
+    assert (fedu["threshold"], fedu["momentum"]) == (0.4, 0.99)
+    assert fedmcc.defaults_of(args, "fedema", COLOUR)["autoscale"] == 0.7
+    mcc = fedmcc.defaults_of(args, "mcc", (224, 224, 3))
+    assert mcc["backbone"] == "resnet34-imagenet"
+    assert (mcc["num_rounds"], mcc["local_epochs"]) == (500, 1)
+
+
+def test_an_explicit_flag_wins_over_the_preset():
+    _, method = build("fedmcc", GREY, preset="smoke", num_rounds=(7,))
+    assert [stage.num_rounds for stage in method.stages] == [7, 1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"momentum": (1.5,)}, "--momentum must be at most 1, got 1.5"),
+        (
+            {"instance_temperature": (0.5, 0.0)},
+            "--instance-temperature must be above 0, got 0",
+        ),
+        (
+            {"cluster_temperature": (0.0,)},
+            "--cluster-temperature must be above 0, got 0",
+        ),
+        (
+            {"cluster_rounds": (0,)},
+            "--cluster-rounds must be at least 1, got 0; --cluster-by k-means takes "
+            "one",
+        ),
+        ({"microbatch": 0}, "--microbatch must be at least 1, got 0"),
+        ({"backbone": "mlp"}, "--backbone mlp does not take images"),
+    ],
+)
+def test_a_wrong_flag_is_named(flags, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        build("fedmcc", GREY, **flags)
+    assert str(caught.value) == message
+
+
+def test_methods_are_different_ones():
+    with pytest.raises(ValueError, match="--methods takes different methods"):
+        fedmcc.split(fedmcc.Args(methods=("cc", "cc")))
+
+
+def test_a_run_by_its_command(tmp_path):
+    """Rows of numbers in a file, through both stages, into a folder."""
+    labels = np.repeat(np.arange(3), 20)
+    noise = np.random.default_rng(0).normal(size=(60, 6))
+    np.savez(tmp_path / "x.npz", x=noise + 9 * np.eye(6)[labels], y=labels)
+    args = fedmcc.Args(
+        dataset=str(tmp_path / "x.npz"),
+        clients=(3,),
+        class_share=(1.0,),
+        preset="smoke",
+        plot=False,
+        out=tmp_path / "out",
+    )
+    (results,) = experiment.run(lambda: fedmcc.split(args))
+    (row,) = results.rows
+    assert row["method"] == "fedmcc"
+    assert row["clusters"] == 3
+    stages = [line["stage"] for line in results.history]
+    assert stages == ["representation", "representation", "cluster"]
+    first, _, last = results.history
+    assert first["nmi"] == ""  # no clusters yet
+    assert 0 <= float(last["nmi"]) <= 1
+    assert "up_target" not in last
