@@ -2,6 +2,11 @@
 
 import os
 
+if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
+    # Each worker on a core of its own: XLA's threads of several would fight for all.
+    _cores = sorted(os.sched_getaffinity(0))
+    _number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    os.sched_setaffinity(0, {_cores[_number % len(_cores)]})
 # Tests compile much and compute little: cheap code is the faster one for them.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"

@@ -183,7 +183,7 @@ def averaging(
             trained, target = _unpack(client.variables)
             if personal:
                 memory = personal.remember(sent, trained, memory, number)
-            few = slice(local.batch_size)
+            few = slice(local.microbatch or local.batch_size)
             h, _ = encoder.apply(
                 {**frozen, **trained}["encoder"],
                 to_float(federation.pool[rows[few]]),
@@ -312,7 +312,7 @@ def assembled(
             encoder,
             state.online["encoder"],
             federation,
-            batch_size=local.batch_size,
+            batch_size=local.microbatch or local.batch_size,
             client_axis=local.client_axis,
         )
 
