@@ -68,14 +68,7 @@ def cc(
     Returns:
         The method, of one stage, `cluster`, whose embedding is the encoder's features.
     """
-    networks = Networks(
-        {
-            "encoder": encoder,
-            "projector": projector,
-            "cluster_projector": cluster_projector,
-        },
-        local.microbatch,
-    )
+    networks = both_levels(encoder, projector, cluster_projector, local)
 
     def instance_contrast(online, target, views, mask):
         del target
@@ -97,6 +90,18 @@ def cc(
         num_rounds=num_rounds,
         num_clustered=num_clustered,
     )
+
+
+def both_levels(
+    encoder: Network, projector: Network, cluster_projector: Network, local: Local
+) -> Networks:
+    """Returns the networks of a method that contrasts examples and clusters."""
+    named = {
+        "encoder": encoder,
+        "projector": projector,
+        "cluster_projector": cluster_projector,
+    }
+    return Networks(named, local.microbatch)
 
 
 def one_stage(

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fcjax.algorithms.averaging import Local, Personal
-from fcjax.algorithms.fedu import byol_contrast, divergence
-from fcjax.algorithms.parts import Networks, Parts
-from fcjax.algorithms.two_stage import Clustering, two_stages
+from fcjax.algorithms.fedu import byol, divergence
+from fcjax.algorithms.parts import Parts
+from fcjax.algorithms.two_stage import Clustering
 from fcjax.types import FederatedClustering, Network, Scalar
 
 
@@ -83,17 +83,13 @@ def fedema(
         first = jnp.where(memory.first_divergence > 0, memory.first_divergence, gone)
         return Memory(trained, gone, first, number)
 
-    networks = Networks(
-        {"encoder": encoder, "projector": projector, "predictor": predictor},
-        local.microbatch,
-    )
-    return two_stages(
-        networks,
-        byol_contrast(networks),
+    return byol(
+        encoder,
+        projector,
+        predictor,
         clustering,
         local,
         num_rounds=num_rounds,
-        tracks=("encoder", "projector"),
         momentum=momentum,
         personal=Personal(begin, take_over, remember),
     )

@@ -23,6 +23,7 @@ from fcjax.algorithms.averaging import (
 from fcjax.algorithms.cc import (
     Pair,
     assign_by,
+    both_levels,
     heads,
     is_clustered,
     one_stage,
@@ -170,14 +171,7 @@ def mcc(
     Returns:
         The method, of one stage, `cluster`, whose embedding is the encoder's features.
     """
-    networks = Networks(
-        {
-            "encoder": encoder,
-            "projector": projector,
-            "cluster_projector": cluster_projector,
-        },
-        local.microbatch,
-    )
+    networks = both_levels(encoder, projector, cluster_projector, local)
 
     def contrast(online, target, views, mask):
         z, c, online = heads(networks, online, views, mask)

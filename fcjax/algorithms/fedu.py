@@ -78,6 +78,31 @@ def fedu(
         gone = divergence(began["encoder"], trained["encoder"])
         return Memory(trained["predictor"], gone)
 
+    return byol(
+        encoder,
+        projector,
+        predictor,
+        clustering,
+        local,
+        num_rounds=num_rounds,
+        momentum=momentum,
+        personal=Personal(begin, take_over, remember),
+    )
+
+
+def byol(
+    encoder: Network,
+    projector: Network,
+    predictor: Network,
+    clustering: Clustering,
+    local: Local,
+    *,
+    num_rounds: int,
+    momentum: Scalar,
+    personal: Personal,
+) -> FederatedClustering:
+    """Builds BYOL on the clients under federated averaging, the target encoders being
+    their own, with some way to mix what is theirs into what is the server's."""
     networks = Networks(
         {"encoder": encoder, "projector": projector, "predictor": predictor},
         local.microbatch,
@@ -90,7 +115,7 @@ def fedu(
         num_rounds=num_rounds,
         tracks=("encoder", "projector"),
         momentum=momentum,
-        personal=Personal(begin, take_over, remember),
+        personal=personal,
     )
 
 

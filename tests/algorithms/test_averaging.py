@@ -224,7 +224,11 @@ def test_each_part_is_fed_by_the_one_before():
     variables = parts.initialize(jax.random.key(0), networks, jnp.asarray(x[:1]))
     mask = jnp.array([True, True, True, False, True, False])
     z, new = parts.forward(
-        networks, variables, ("encoder", "projector"), jnp.asarray(x), mask
+        parts.Networks(networks),
+        variables,
+        ("encoder", "projector"),
+        jnp.asarray(x),
+        mask,
     )
     encoder, projector = (
         np.asarray(variables[name]["params"]["kernel"]) for name in networks

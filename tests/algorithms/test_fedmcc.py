@@ -12,7 +12,7 @@ import pytest
 
 from fcjax.algorithms import fedmcc as module
 from fcjax.algorithms.averaging import AveragingState, Local
-from fcjax.algorithms.parts import initialize
+from fcjax.algorithms.parts import Networks, initialize
 from fcjax.types import FederatedClustering, Federation
 from tests.algorithms import plain
 from tests.algorithms.federations import federate
@@ -282,7 +282,7 @@ def test_no_gradient_reaches_a_target():
     online = initialize(jax.random.key(0), networks, views[0][:1])
     other = initialize(jax.random.key(1), networks, views[0][:1])
     target = {name: part["params"] for name, part in other.items()}
-    contrast = module.instance_contrast(networks, temperature=TAU_I)
+    contrast = module.instance_contrast(Networks(networks), temperature=TAU_I)
 
     @jax.jit
     @partial(jax.grad, argnums=(0, 1))

@@ -9,7 +9,7 @@ import pytest
 from fcjax import models
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.fedu import byol_contrast, divergence, fedu
-from fcjax.algorithms.parts import initialize
+from fcjax.algorithms.parts import Networks, initialize
 from fcjax.algorithms.two_stage import feature_kmeans
 from tests.algorithms.federations import federate
 from tests.algorithms.plain import cosine, matrix, noisy
@@ -30,7 +30,7 @@ def test_byol_draws_predictions_to_targets_and_no_gradient_to_these():
     )
     params = {name: part["params"] for name, part in online.items()}
     target = {name: other[name]["params"] for name in ("encoder", "projector")}
-    contrast = byol_contrast(NETWORKS)
+    contrast = byol_contrast(Networks(NETWORKS))
 
     @jax.jit
     def found(params, target):
