@@ -37,9 +37,9 @@ SHAPES = {"conv": (28, 28, 1), "resnet18": (32, 32, 3)}
 class Args:
     """Compiles the gradient of the instance-level loss and prints what it takes."""
 
+    #: conv, of 32, 64 and 128 features on 28x28 grey images, or resnet18 on 32x32
+    #: colour ones.
     backbone: Literal["conv", "resnet18"] = "conv"
-    """conv, of 32, 64 and 128 features on 28x28 grey images, or resnet18 on 32x32
-    colour ones."""
     batch: tuple[int, ...] = (128, 512, 2048)
     """Examples a gradient."""
     microbatch: int = 64
@@ -154,6 +154,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(tyro.cli(Args))
     except ValueError as error:
         sys.exit(f"benchmark_memory.py: error: {error}")
