@@ -47,10 +47,10 @@ def over_runs(
         function: (hyper, key, federation, *state) of one run -> a tree of arrays.
         backend: how the runs are spread.
         donate: let the results take the place of `state` in memory.
-        like: (hyper, key, federation) -> a tuple like `state`, never run: its shapes
-            tell what in it has a client axis. With it `function` may be given a part
-            of the clients, so what crosses them must go through the server; without
-            it clients are not spread.
+        like: (structure of `state`, hyper, key, federation) -> a tuple like `state`,
+            never run: its shapes tell what in it has a client axis. With it `function`
+            may be given a part of the clients, so what crosses them must go through
+            the server; without it clients are not spread.
 
     Returns:
         (grid, *state) -> the results, all stacked on G like `state`.
@@ -93,8 +93,9 @@ def _shard_map(batched, function, like, **options):
         left = 1 if like is None else jax.local_device_count() // num_runs
         num_shards = _num_shards(runs, left)
         axes = None
-        if num_shards > 1:
-            axes = _client_axes(function, like, pool, runs, num_shards)
+        if like is not None and num_shards > 1:
+            kind = partial(like, jax.tree.structure(state))
+            axes = _client_axes(function, kind, pool, runs, num_shards)
         if axes is None or _has_other_clients(axes[0], state, runs):
             in_specs = (P(), P("run"), P("run"))
             program = spread(_mesh(num_runs), in_specs, P("run"))

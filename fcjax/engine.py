@@ -179,14 +179,15 @@ def _compile_stage(
 
 
 def _started(build: Build, num_stages: int | None):
-    """A function that has begun some stages, or all, and has the shapes of a state."""
+    """A function that begins some stages, or all, and returns the last of their states
+    that has a structure, as a tuple: a stage may have more parts than another."""
 
-    def like(hyper, key, federation):
+    def like(structure, hyper, key, federation):
         method = build(hyper)
-        state = method.init(key, federation)
+        states = [(method.init(key, federation),)]
         for stage in method.stages[:num_stages]:
-            state = stage.begin(key, state, federation)
-        return (state,)
+            states.append((stage.begin(key, *states[-1], federation),))
+        return next(x for x in reversed(states) if jax.tree.structure(x) == structure)
 
     return like
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from benchmark_memory import Args
 
-from fcjax.models import microbatched
+from fcjax.algorithms.parts import swap
 
 
 def test_parts_take_less_memory_than_the_whole(capsys):
@@ -34,12 +34,12 @@ def test_what_must_grow_by_hand():
 
 def test_one_part_is_the_whole(key):
     """Both kinds do the same work."""
-    network = benchmark_memory.encode_and_project("conv")
     views = [jax.random.uniform(k, (4, 28, 28, 1)) for k in jax.random.split(key)]
-    variables = jax.jit(network.init)(key, views[0])
+    online = jax.jit(benchmark_memory.initialize_of("conv"))(key, views[0][:1])
+    target = swap(online)["params"]
     results = [
-        jax.jit(benchmark_memory.step(one))(variables, variables, *views)
-        for one in (network, microbatched(network, 4))
+        benchmark_memory.compile_step("conv", 4, size)(online, target, tuple(views))
+        for size in (None, 4)
     ]
     jax.tree.map(np.testing.assert_array_equal, *results)
     gradient, _ = results[0]

@@ -141,7 +141,9 @@ def test_which_arrays_have_a_client_axis_is_found(
     start, advance = remember(num_clients)
     runs = numbered_clients(num_runs, num_clients, on_host=on_host)
     init = over_runs(lambda *run: start(*run)[0], "shard_map", like=lambda *_: ())
-    step = over_runs(advance, "shard_map", donate=True, like=start)
+    step = over_runs(
+        advance, "shard_map", donate=True, like=lambda _, *run: start(*run)
+    )
     state = init(runs)
     seen = []
     for _ in range(2):
@@ -172,7 +174,9 @@ def test_every_device_holds_its_own_clients():
     start, advance = remember(3)
     runs = numbered_clients(2, 8)
     init = over_runs(lambda *run: start(*run)[0], "shard_map", like=lambda *_: ())
-    step = over_runs(advance, "shard_map", donate=True, like=start)
+    step = over_runs(
+        advance, "shard_map", donate=True, like=lambda _, *run: start(*run)
+    )
     for state in (init(runs), step(runs, init(runs))[0]):
         for name, shape in [("own", (1, 2, 2)), ("everyone", (1, 8))]:
             shards = state[name].addressable_shards
@@ -192,7 +196,9 @@ def test_other_clients_than_those_of_the_state_are_not_spread(num_others):
 
     runs, others = numbered_clients(2, 5), numbered_clients(2, num_others)
     init = over_runs(lambda *run: start(*run)[0], "shard_map", like=lambda *_: ())
-    found = over_runs(embed, "shard_map", like=start)(others, init(runs))
+    found = over_runs(embed, "shard_map", like=lambda _, *run: start(*run))(
+        others, init(runs)
+    )
     expected = np.arange(num_others, dtype=np.float32) + num_others
     np.testing.assert_array_equal(found[..., 0, 0], [expected] * 2)
 
@@ -218,7 +224,9 @@ def test_an_array_that_counts_clients_otherwise_is_refused():
     def start(hyper, key, federation):
         return (jnp.zeros((2 * len(federation.indices), 3)),)
 
-    step = over_runs(lambda *run: run[-1], "shard_map", like=start)
+    step = over_runs(
+        lambda *run: run[-1], "shard_map", like=lambda _, *run: start(*run)
+    )
     with pytest.raises(ValueError, match="a leading axis that counts clients"):
         step(numbered_clients(2, 4), jnp.zeros((2, 8, 3)))
 
@@ -276,7 +284,7 @@ def looped(started):
 
 @pytest.fixture(scope="module")
 def compiled(started):
-    step = over_runs(advance_conv, "shard_map", like=start_conv)
+    step = over_runs(advance_conv, "shard_map", like=lambda _, *run: start_conv(*run))
     return jax.jit(step).lower(*started).compile()
 
 
@@ -305,7 +313,7 @@ def test_a_round_of_two_runs_takes_one_sum_over_devices(compiled):
 @eight_devices
 def test_a_round_of_eight_runs_does_not_communicate():
     runs = images(8)
-    step = over_runs(advance_conv, "shard_map", like=start_conv)
+    step = over_runs(advance_conv, "shard_map", like=lambda _, *run: start_conv(*run))
     (state,) = jax.eval_shape(over_runs(start_conv, "loop"), runs)
     assert collectives(jax.jit(step).lower(runs, state).compile()) == []
 
