@@ -14,7 +14,7 @@ import tyro
 from contrastive import BY_SGD, CENTRAL, FIRST, ONE_STAGE, Name, method_of, view_of
 from encoders import Backbone, backbone_of, is_tiny
 
-from fcjax import experiment, hosts, report
+from fcjax import dealing, experiment, hosts, report
 from fcjax.flags import Common, choose, shown
 
 
@@ -181,7 +181,8 @@ def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method; a central one has a single client."""
     out = args.out and args.out / name if len(args.methods) > 1 else args.out
     if name in CENTRAL:
-        args = dataclasses.replace(args, clients=(1,), p=(0.0,))
+        undealt = {rule: () for rule in dealing.RULES} | {"p": (0.0,)}
+        args = dataclasses.replace(args, clients=(1,), **undealt)
     return dataclasses.replace(args, methods=(name,), out=out)
 
 

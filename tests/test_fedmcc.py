@@ -114,6 +114,14 @@ def test_a_wrong_flag_is_named(flags, message):
     assert str(caught.value) == message
 
 
+def test_a_central_method_has_one_client_however_others_are_dealt():
+    group, _ = build("mcc", GREY, preset="smoke", class_share=(1.0, 0.2))
+    assert group.num_clients == 1
+    assert [point.get("p") for point in group.points] == [0.0]
+    (held,) = group.partitions[0].clients
+    assert sorted(held) == list(range(120))
+
+
 def test_methods_are_different_ones():
     with pytest.raises(ValueError, match="--methods takes different methods"):
         fedmcc.split(fedmcc.Args(methods=("cc", "cc")))

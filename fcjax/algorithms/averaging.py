@@ -18,7 +18,6 @@ from fcjax import clients, server
 from fcjax.algorithms.parts import Parts, Views, swap
 from fcjax.data.augment import Augment, to_float
 from fcjax.types import (
-    FederatedClustering,
     Federation,
     Network,
     PRNGKey,
@@ -266,61 +265,6 @@ def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:
     if local.microbatch is None:
         return jax.vmap(draw)(*pairs)
     return jax.lax.map(lambda pair: draw(*pair), pairs, batch_size=local.microbatch)
-
-
-def encode(
-    encoder: Network,
-    variables: PyTree,
-    federation: Federation,
-    *,
-    batch_size: int,
-    client_axis: clients.ClientAxis | None = None,
-) -> Float[Array, "M N D"]:
-    """Returns the features of all clients' examples by one encoder."""
-
-    def batch(rows):
-        x = to_float(federation.pool[rows])
-        return encoder.apply(variables, x, train=False)[0]
-
-    return clients.for_each(
-        partial(clients.in_batches, batch, batch_size=batch_size),
-        federation.indices,
-        axis=client_axis,
-    )
-
-
-def assembled(
-    init: Callable[[PRNGKey, Federation], AveragingState],
-    stages: tuple[Stage, ...],
-    assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]],
-    local: Local,
-    *,
-    encoder: Network,
-) -> FederatedClustering:
-    """Returns the method of these stages.
-
-    Args:
-        init: as in `FederatedClustering`.
-        stages: its stages.
-        assign: (the server's parts, features) -> clusters; -1 where there are none yet.
-        local: see `Local`.
-        encoder: whose features are the embedding.
-    """
-
-    def embed(state: AveragingState, federation: Federation):
-        return encode(
-            encoder,
-            state.online["encoder"],
-            federation,
-            batch_size=local.microbatch or local.batch_size,
-            client_axis=local.client_axis,
-        )
-
-    def assign_all(state: AveragingState, federation: Federation):
-        h = embed(state, federation)
-        return jax.vmap(partial(assign, state.online))(h)
-
-    return FederatedClustering(init, stages, embed, assign_all)
 
 
 def _optimizer(local: Local, number) -> optax.GradientTransformation:

@@ -21,10 +21,10 @@ from fcjax.algorithms.averaging import (
     Contrast,
     Local,
     Pass,
-    assembled,
     averaging,
     start,
 )
+from fcjax.algorithms.features import assembled
 from fcjax.algorithms.parts import (
     Networks,
     Parts,

@@ -45,22 +45,30 @@ def forward(
     Returns:
         What the last one returns, and the parts with new batch statistics.
     """
-
-    def apply(variables, x, *, train, mask):
-        found = swap(variables)
-        for name in path:
-            x, found[name] = networks.named[name].apply(
-                found[name], x, train=train, mask=mask
-            )
-        return x, swap(found)
-
+    named = {name: networks.named[name] for name in path}
+    network = chained(named)
     # Parts that follow each other are bounded as one: what lies between is not kept.
-    network = Network(swap, apply)
     if networks.microbatch is not None:
         network = microbatched(network, networks.microbatch)
     variables = swap({name: parts[name] for name in path})
     x, variables = network.apply(variables, x, train=True, mask=mask)
     return x, {**parts, **swap(variables)}
+
+
+def chained(named: Mapping[str, Network]) -> Network:
+    """Returns networks of which each is fed by the one before as a single one, whose
+    variables are those of all by kind and then by part."""
+
+    def init(key, x):
+        return swap(initialize(key, named, x))
+
+    def apply(variables, x, *, train, mask=None):
+        parts = swap(variables)
+        for name, network in named.items():
+            x, parts[name] = network.apply(parts[name], x, train=train, mask=mask)
+        return x, swap(parts)
+
+    return Network(init, apply)
 
 
 def both(

@@ -15,12 +15,11 @@ from fcjax.algorithms.averaging import (
     Local,
     Pass,
     Personal,
-    assembled,
     averaging,
-    encode,
     start,
 )
 from fcjax.algorithms.cc import is_clustered
+from fcjax.algorithms.features import assembled, encode
 from fcjax.algorithms.parts import Networks, Parts, initialize
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import to_float
