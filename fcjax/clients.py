@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -135,33 +135,8 @@ def train(
     Returns:
         The trained client and the mean loss of its steps.
     """
-    padded = mask.shape[0]
-    size = mask.sum()
-    batch_size = min(batch_size, padded)
-    num_steps = -(-size // batch_size)
-    slack = -padded % batch_size
 
-    def epoch(client: Client, epoch_key: PRNGKey):
-        order_key, step_key = jax.random.split(epoch_key)
-        order = shuffle(order_key, mask)
-        # A last batch is filled up with examples that its mask leaves out.
-        order = jnp.concatenate([order, order[:slack]])
-
-        def step(i: Int[Array, ""], carry):
-            client, total = carry
-            start = i * batch_size
-            slots = lax.dynamic_slice(order, (start,), (batch_size,))
-            counted = start + jnp.arange(batch_size) < size
-            client, value = update(
-                jax.random.fold_in(step_key, i), client, slots, counted
-            )
-            return client, total + value
-
-        # As many steps as this client has batches: where clients run one after another
-        # a small one is done sooner, and under vmap it stands still meanwhile.
-        return lax.fori_loop(0, num_steps, step, (client, jnp.float32(0)))
-
-    def update(key, client, slots, counted):
+    def step(key, client: Client, slots, counted):
         params, statistics = split(client.variables)
 
         def objective(params):
@@ -175,8 +150,66 @@ def train(
         variables = after_step({**variables, "params": params})
         return Client(variables, opt_state), value
 
-    client, values = lax.scan(epoch, client, fold_in(key, num_epochs))
-    return client, values.sum() / (num_epochs * num_steps)
+    return epochs(key, client, step, mask, batch_size=batch_size, num_epochs=num_epochs)
+
+
+Carry = TypeVar("Carry")
+
+
+def epochs(
+    key: PRNGKey,
+    carry: Carry,
+    step: Callable[
+        [PRNGKey, Carry, Int[Array, "B"], Bool[Array, "B"]], tuple[Carry, PyTree]
+    ],
+    mask: Bool[Array, "N"],
+    *,
+    batch_size: int,
+    num_epochs: int,
+    zero: PyTree = 0.0,
+) -> tuple[Carry, PyTree]:
+    """Takes the steps of some epochs over the true examples, in batches as `train`.
+
+    Args:
+        key: decides the order and is folded into the key of every step.
+        carry: what a step changes.
+        step: (key, carry, slots, mask of the batch) -> (carry, what is measured).
+        mask: True at the examples to go over.
+        batch_size: examples a step; a longer one than N is cut to N.
+        num_epochs: how often each is visited.
+        zero: as many zeros as a step measures.
+
+    Returns:
+        The carry, and the mean over the steps of what was measured.
+    """
+    padded = mask.shape[0]
+    size = mask.sum()
+    batch_size = min(batch_size, padded)
+    num_steps = -(-size // batch_size)
+    slack = -padded % batch_size
+    zero = jax.tree.map(jnp.float32, zero)
+
+    def epoch(carry, epoch_key: PRNGKey):
+        order_key, step_key = jax.random.split(epoch_key)
+        order = shuffle(order_key, mask)
+        # A last batch is filled up with examples that its mask leaves out.
+        order = jnp.concatenate([order, order[:slack]])
+
+        def one(i: Int[Array, ""], state):
+            carry, total = state
+            start = i * batch_size
+            slots = lax.dynamic_slice(order, (start,), (batch_size,))
+            counted = start + jnp.arange(batch_size) < size
+            carry, values = step(jax.random.fold_in(step_key, i), carry, slots, counted)
+            return carry, jax.tree.map(jnp.add, total, values)
+
+        # As many steps as this client has batches: where clients run one after another
+        # a small one is done sooner, and under vmap it stands still meanwhile.
+        return lax.fori_loop(0, num_steps, one, (carry, zero))
+
+    carry, totals = lax.scan(epoch, carry, fold_in(key, num_epochs))
+    count = num_epochs * num_steps
+    return carry, jax.tree.map(lambda x: x.sum() / count, totals)
 
 
 def split(variables: PyTree) -> tuple[PyTree, PyTree]:
