@@ -14,7 +14,7 @@ import tyro
 from papers import ccfc as papers
 
 from fcjax import dealing, experiment, hosts, report
-from fcjax.algorithms.central import central_fuzzy_cmeans, central_kmeans
+from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.kfed import kfed
@@ -68,8 +68,10 @@ class Baseline(NamedTuple):
 FCM = {"fuzzifier": 1.1}
 FFCM = {"num_rounds": 20, "local_iters": 30, **FCM}
 BASELINES: dict[Name, Baseline] = {
-    "km": Baseline(central_kmeans, {"num_init": 10}, "KM"),
-    "fcm": Baseline(central_fuzzy_cmeans, {"num_init": 1, **FCM}, "FCM"),
+    "km": Baseline(lambda **flags: central(by_kmeans(**flags)), {"num_init": 10}, "KM"),
+    "fcm": Baseline(
+        lambda **flags: central(by_fuzzy_cmeans(**flags)), {"num_init": 1, **FCM}, "FCM"
+    ),
     "k-fed": Baseline(kfed, {"local_clusters": None, "inherit": True}, "k-FED"),
     "ffcm": Baseline(ffcm, FFCM, "FFCM"),
     "ffcm-mean": Baseline(partial(ffcm, aggregation="mean"), FFCM),

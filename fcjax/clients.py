@@ -136,21 +136,52 @@ def train(
         The trained client and the mean loss of its steps.
     """
 
-    def step(key, client: Client, slots, counted):
-        params, statistics = split(client.variables)
-
-        def objective(params):
-            return loss(key, {"params": params, **statistics}, slots, counted)
-
-        (value, variables), gradients = jax.value_and_grad(objective, has_aux=True)(
-            params
+    def one(key, client, slots, counted):
+        return step(
+            key,
+            client,
+            loss,
+            slots,
+            counted,
+            optimizer=optimizer,
+            after_step=after_step,
         )
-        updates, opt_state = optimizer.update(gradients, client.opt_state, params)
-        params = optax.apply_updates(params, updates)
-        variables = after_step({**variables, "params": params})
-        return Client(variables, opt_state), value
 
-    return epochs(key, client, step, mask, batch_size=batch_size, num_epochs=num_epochs)
+    return epochs(key, client, one, mask, batch_size=batch_size, num_epochs=num_epochs)
+
+
+def step(
+    key: PRNGKey,
+    client: Client,
+    loss: LocalLoss,
+    slots: Int[Array, "B"],
+    counted: Bool[Array, "B"],
+    *,
+    optimizer: optax.GradientTransformation,
+    after_step: Callable[[PyTree], PyTree] = lambda variables: variables,
+) -> tuple[Client, Float[Array, ""]]:
+    """Takes one step of `train`.
+
+    Args:
+        key: of the loss.
+        client: as in `train`.
+        loss: of the batch.
+        slots: of the batch.
+        counted: which of them count.
+        optimizer, after_step: as in `train`.
+
+    Returns:
+        The client after the step, and the loss before it.
+    """
+    params, statistics = split(client.variables)
+
+    def objective(params):
+        return loss(key, {"params": params, **statistics}, slots, counted)
+
+    (value, variables), gradients = jax.value_and_grad(objective, has_aux=True)(params)
+    updates, opt_state = optimizer.update(gradients, client.opt_state, params)
+    params = optax.apply_updates(params, updates)
+    return Client(after_step({**variables, "params": params}), opt_state), value
 
 
 Carry = TypeVar("Carry")

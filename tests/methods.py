@@ -13,7 +13,7 @@ from flax import linen as nn
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.cc import cc
 from fcjax.algorithms.ccfc import ccfc
-from fcjax.algorithms.central import central_fuzzy_cmeans
+from fcjax.algorithms.central import by_fuzzy_cmeans, central
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.fedema import fedema
 from fcjax.algorithms.fedmcc import cluster_contrast, fedmcc, mcc
@@ -148,7 +148,7 @@ METHODS = {
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
     "scfc": partial(build_ccfc, sample_contrastive=True),
     "standalone": partial(build_ccfc, standalone=True),
-    "fcm": fuzzy(central_fuzzy_cmeans),
+    "fcm": fuzzy(lambda **options: central(by_fuzzy_cmeans(**options))),
     "k-fed": build_kfed,
     "ffcm": fuzzy(ffcm, num_rounds=3, local_iters=4, tolerance=0.0),
     "ffcm-mean": fuzzy(ffcm, num_rounds=3, aggregation="mean", tolerance=0.0),

@@ -1,45 +1,67 @@
-"""k-means and fuzzy c-means on all data in one place: what federation is measured by.
+"""Methods that have all data in one place: what federation is measured by.
 
 The columns KM and FCM of Tables 1 and 2 of the CCFC paper
-(https://arxiv.org/abs/2401.06634), KM_central of the SDA-FDC paper
+(https://arxiv.org/abs/2401.06634), KM_central and DCN_central of the SDA-FDC paper
 (https://arxiv.org/abs/2211.16965). Authors' code of the clustering on row-normalised
 pixels: https://github.com/Jarvisyan/SDA-FC
 """
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Int
 
 from fcjax import server
-from fcjax.algorithms.plain import plain
-from fcjax.cluster import fuzzy_cmeans, kmeans
+from fcjax.algorithms.pooling import (
+    Clustering,
+    Phase,
+    Pooling,
+    PoolingState,
+    cluster_stages,
+    pooled_method,
+)
+from fcjax.cluster import assign_nearest, fuzzy_cmeans, kmeans
 from fcjax.data.vectors import as_rows
 from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
 
 
-class CentralState(NamedTuple):
-    centroids: Float[Array, "K D"]
+def central(clustering: Clustering) -> FederatedClustering:
+    """Builds a method in which every client uploads its examples, and a server clusters
+    those of all that are present: `central(by_kmeans(num_clusters=10))`."""
+
+    def init(key: PRNGKey, federation: Federation) -> PoolingState:
+        arrived = jnp.zeros(len(federation.indices), bool)
+        started = clustering.init(key, federation.pool[:1])
+        return PoolingState((), arrived, started, jnp.int32(0))
+
+    def examples(source, federation: Federation, arrived):
+        del source
+        # In the order of the pool: how it was dealt must not change the draws. Fetched
+        # by rows, since a pool may lie on the host.
+        x = federation.pool[jnp.arange(federation.pool.shape[0])]
+        return x, server.pooled(federation, arrived)
+
+    def uploads(source, federation: Federation, sends):
+        del source
+        sizes = server.gather(federation.mask.sum(axis=1))
+        pool = federation.pool
+        example = server.num_bytes(jax.ShapeDtypeStruct(pool.shape[1:], pool.dtype))
+        count = jnp.sum(sizes, where=sends)
+        return {"up_examples": jnp.stack([count, jnp.int32(example)])}
+
+    stages = cluster_stages(clustering, Pooling(examples, uploads))
+    return pooled_method(init, stages, clustering)
 
 
-Cluster = Callable[
-    [PRNGKey, Float[Array, "P D"], Bool[Array, "P"]],
-    tuple[Float[Array, "K D"], Float[Array, ""]],
-]
-"""(key, rows, mask) -> (centroids, the sum that they minimise)."""
-
-
-def central_kmeans(
+def by_kmeans(
     *,
     num_clusters: int,
     num_init: int = 10,
     num_iters: int = 300,
     unit_length: bool = True,
-) -> FederatedClustering:
-    """Builds KM: k-means on the data of all clients that are present.
+) -> Clustering:
+    """Returns KM: k-means of the examples as they are.
 
     Args:
         num_clusters: K.
@@ -49,8 +71,7 @@ def central_kmeans(
         unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
 
     Returns:
-        The method, one stage of one round in which every client uploads its examples.
-        Its metrics are the `loss` (inertia an example), `participants` and the traffic.
+        The clustering, one phase of one round; its loss is the inertia an example.
     """
 
     def cluster(key, x, mask):
@@ -59,28 +80,28 @@ def central_kmeans(
         )
         return found.centroids, found.inertia
 
-    return _central(cluster, num_clusters, unit_length)
+    return _of_rows(cluster, num_clusters, unit_length)
 
 
-def central_fuzzy_cmeans(
+def by_fuzzy_cmeans(
     *,
     num_clusters: int,
     fuzzifier: Scalar = 1.1,
     num_init: int = 1,
     num_iters: int = 300,
     unit_length: bool = True,
-) -> FederatedClustering:
-    """Builds FCM: fuzzy c-means on the data of all clients that are present.
+) -> Clustering:
+    """Returns FCM: fuzzy c-means of the examples as they are.
 
     Args:
         num_clusters: K.
         fuzzifier: m > 1; 1.1 is that of the code of SDA-FC.
         num_init: seedings; the package behind that code takes one.
         num_iters: bound of the iterations.
-        unit_length: as in `central_kmeans`.
+        unit_length: as in `by_kmeans`.
 
     Returns:
-        The method, as `central_kmeans`; its `loss` is the fuzzy objective an example.
+        The clustering, as `by_kmeans`; its loss is the fuzzy objective an example.
     """
 
     def cluster(key, x, mask):
@@ -95,34 +116,35 @@ def central_fuzzy_cmeans(
         )
         return found.centroids, found.objective
 
-    return _central(cluster, num_clusters, unit_length)
+    return _of_rows(cluster, num_clusters, unit_length)
 
 
-def _central(
-    cluster: Cluster, num_clusters: int, unit_length: bool
-) -> FederatedClustering:
-    def init(key: PRNGKey, federation: Federation) -> CentralState:
+def _of_rows(cluster, num_clusters: int, unit_length: bool) -> Clustering:
+    """Of (key, rows, mask) -> (centroids, the sum that they minimise)."""
+
+    def init(key, x):
         del key
-        num_features = math.prod(federation.pool.shape[1:])
-        return CentralState(jnp.zeros((num_clusters, num_features)))
+        return jnp.zeros((num_clusters, math.prod(x.shape[1:])))
 
-    def round(key: PRNGKey, state: CentralState, federation: Federation):
-        del state
-        pool = federation.pool
-        present = server.participants(federation, jnp.int32(0))
-        # In the order of the pool: how it was dealt must not change the draws. Fetched
-        # by rows, since a pool may lie on the host.
-        mask = server.pooled(federation, present)
-        x = as_rows(pool[jnp.arange(pool.shape[0])], unit_length=unit_length)
-        centroids, total = cluster(key, x, mask)
-        answered = server.gather(present)
-        example = server.num_bytes(jax.ShapeDtypeStruct(pool.shape[1:], pool.dtype))
-        metrics = {
-            "loss": total / mask.sum(),
-            "participants": answered.sum(),
-            "up_examples": jnp.stack([mask.sum(), jnp.int32(example)]),
-            **server.traffic(answered, up={}, down={"centroids": centroids}),
-        }
-        return CentralState(centroids), metrics
+    def begin(key, centroids, x, mask):
+        del key, x, mask
+        return centroids
 
-    return plain(init, round, unit_length=unit_length)
+    def round(key, centroids, x, mask):
+        del centroids
+        rows = as_rows(x.reshape(-1, *x.shape[mask.ndim :]), unit_length=unit_length)
+        centroids, total = cluster(key, rows, mask.reshape(-1))
+        return centroids, total / mask.sum()
+
+    def embed(centroids, x):
+        del centroids
+        return as_rows(x, unit_length=unit_length)
+
+    def assign(centroids: Float[Array, "K D"], z) -> Int[Array, "N"]:
+        return assign_nearest(z, centroids)
+
+    def results(centroids):
+        return {"centroids": centroids}
+
+    phase = Phase("cluster", begin, round)
+    return Clustering(init, (phase,), embed, assign, results)

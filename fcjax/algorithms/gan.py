@@ -1,0 +1,226 @@
+"""Generative adversarial networks that clients train, and what a server makes of them.
+
+Inputs of the generator are a category, one-hot, and normal noise (Eq. 2 of SDA-FDC),
+so that what one client's generator makes is more diverse. No label is seen.
+Authors' code: https://github.com/Jarvisyan/SDA-FC
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from fcjax.models.gan import Gan
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from fcjax import clients
+from fcjax.data.augment import to_float
+from fcjax.losses import discriminator_loss, generator_loss
+from fcjax.types import PRNGKey, PyTree, Scalar
+
+BATCH = 256
+"""Examples that are synthesised at a time."""
+
+
+class Adversarial(NamedTuple):
+    """How a client trains its GAN; a round is an epoch.
+
+    Both optimisers begin anew in every round, their steps scaled by the decay to the
+    power of the number of the round, as in the authors' code.
+    """
+
+    gan: Gan
+    generator_optimizer: optax.GradientTransformation
+    discriminator_optimizer: optax.GradientTransformation
+    num_rounds: int = 50
+    batch_size: int = 64
+    decay: Scalar = 0.99
+    num_categories: int = 10
+    noise_size: int = 62
+
+
+class GanVariables(NamedTuple):
+    """The variables of both networks."""
+
+    generator: PyTree
+    discriminator: PyTree
+
+
+class Losses(NamedTuple):
+    """Of both networks, means over the steps of a round."""
+
+    discriminator: Float[Array, ""]
+    generator: Float[Array, ""]
+
+
+class Training(NamedTuple):
+    """What changes in a step."""
+
+    variables: GanVariables
+    generator_opt: PyTree
+    discriminator_opt: PyTree
+
+
+def initialize_gan(
+    key: PRNGKey, adversarial: Adversarial, x: Float[Array, "1 *F"]
+) -> GanVariables:
+    """Draws the networks of a GAN of such examples."""
+    generator_key, discriminator_key = jax.random.split(key)
+    noise = jnp.zeros((1, adversarial.num_categories + adversarial.noise_size))
+    generator, discriminator = adversarial.gan
+    return GanVariables(
+        generator.init(generator_key, noise), discriminator.init(discriminator_key, x)
+    )
+
+
+def train_gan(
+    key: PRNGKey,
+    variables: GanVariables,
+    examples: Shaped[Array, "P *F"],
+    rows: Int[Array, "N"],
+    mask: Bool[Array, "N"],
+    adversarial: Adversarial,
+    *,
+    number: Int[Array, ""],
+) -> tuple[GanVariables, Losses]:
+    """Trains a client's GAN for an epoch: in each batch a step of the discriminator on
+    real and synthetic examples, then one of the generator.
+
+    Args:
+        key: of the order and of the noise.
+        variables: where to begin.
+        examples: the pool.
+        rows: the client's.
+        mask: True at its own examples.
+        adversarial: how it trains.
+        number: of the round, from 0.
+
+    Returns:
+        The trained networks, and the losses on the way.
+    """
+    generator, discriminator = adversarial.gan
+    decay = optax.scale(jnp.asarray(adversarial.decay) ** number)
+    of_generator = optax.chain(adversarial.generator_optimizer, decay)
+    of_discriminator = optax.chain(adversarial.discriminator_optimizer, decay)
+
+    def step(key, training: Training, slots, counted):
+        variables = training.variables
+        real = to_float(examples[rows[slots]])
+        drawn = noise(
+            key,
+            categories(counted.sum(), len(slots), adversarial.num_categories),
+            num_categories=adversarial.num_categories,
+            noise_size=adversarial.noise_size,
+        )
+
+        def generate(params):
+            return generator.apply(
+                {**variables.generator, "params": params},
+                drawn,
+                train=True,
+                mask=counted,
+            )
+
+        fake, pull_back, made = jax.vjp(
+            generate, variables.generator["params"], has_aux=True
+        )
+
+        def tell_apart(params):
+            judge = {**variables.discriminator, "params": params}
+            on_real, judge = discriminator.apply(judge, real, train=True, mask=counted)
+            on_fake, judge = discriminator.apply(judge, fake, train=True, mask=counted)
+            return discriminator_loss(on_real, on_fake, mask=counted), judge
+
+        params = variables.discriminator["params"]
+        (told, judge), gradients = jax.value_and_grad(tell_apart, has_aux=True)(params)
+        updates, discriminator_opt = of_discriminator.update(
+            gradients, training.discriminator_opt, params
+        )
+        judge = {**judge, "params": optax.apply_updates(params, updates)}
+
+        def pass_as_real(fake):
+            on_fake, _ = discriminator.apply(judge, fake, train=True, mask=counted)
+            return generator_loss(on_fake, mask=counted)
+
+        fooled, gradients = jax.value_and_grad(pass_as_real)(fake)
+        params = variables.generator["params"]
+        updates, generator_opt = of_generator.update(
+            *pull_back(gradients), training.generator_opt, params
+        )
+        made = {**made, "params": optax.apply_updates(params, updates)}
+        variables = GanVariables(made, judge)
+        training = Training(variables, generator_opt, discriminator_opt)
+        return training, Losses(told, fooled)
+
+    training = Training(
+        variables,
+        of_generator.init(variables.generator["params"]),
+        of_discriminator.init(variables.discriminator["params"]),
+    )
+    training, losses = clients.epochs(
+        key,
+        training,
+        step,
+        mask,
+        batch_size=adversarial.batch_size,
+        num_epochs=1,
+        zero=Losses(0.0, 0.0),  # pyright: ignore[reportArgumentType]
+    )
+    return training.variables, losses
+
+
+def synthesise(
+    key: PRNGKey,
+    generator: PyTree,
+    count: int,
+    adversarial: Adversarial,
+    *,
+    dtype: jnp.dtype,
+) -> Shaped[Array, "N *F"]:
+    """Returns so many examples of a trained generator, its categories by turns.
+
+    The first ones are the same whatever the count.
+
+    Args:
+        key: of the noise.
+        generator: the variables of the generator.
+        count: N.
+        adversarial: whose networks they are.
+        dtype: uint8 rounds to the 256 values of a pixel, as real images have them.
+    """
+    num_categories = adversarial.num_categories
+
+    def batch(slots):
+        drawn = jax.vmap(
+            lambda slot: noise(
+                jax.random.fold_in(key, slot),
+                slot[None] % num_categories,
+                num_categories=num_categories,
+                noise_size=adversarial.noise_size,
+            )[0]
+        )(slots)
+        x, _ = adversarial.gan.generator.apply(generator, drawn, train=False)
+        return jnp.round(255 * x).astype(dtype) if dtype == jnp.uint8 else x
+
+    return clients.in_batches(batch, jnp.arange(count), batch_size=BATCH)
+
+
+def noise(
+    key: PRNGKey,
+    chosen: Int[Array, "B"],
+    *,
+    num_categories: int,
+    noise_size: int,
+) -> Float[Array, "B L"]:
+    """Returns what a generator takes: categories, one-hot, and normal noise."""
+    z = jax.random.normal(key, (len(chosen), noise_size))
+    return jnp.concatenate([jax.nn.one_hot(chosen, num_categories), z], axis=1)
+
+
+def categories(
+    count: Int[Array, ""], size: int, num_categories: int
+) -> Int[Array, "B"]:
+    """Returns the categories of a batch of which the first `count` examples count:
+    consecutive blocks of one size but the last, which takes what rounding leaves."""
+    block = jnp.maximum(1, jnp.round(count / num_categories).astype(jnp.int32))
+    return jnp.minimum(jnp.arange(size) // block, num_categories - 1)

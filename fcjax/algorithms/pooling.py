@@ -1,0 +1,136 @@
+"""A server that has examples and clusters them in phases: real ones or synthetic ones.
+
+What the central methods and SDA-FDC's family share: the first pool the clients' own
+examples, the others what their generators make.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from fcjax import clients, server
+from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Stage
+
+Examples = Shaped[Array, "..."]
+"""[*N, *F]."""
+Counted = Bool[Array, "*N"]
+
+BATCH = 512
+"""Examples that an embedding takes at a time, so that its layers stay small."""
+
+
+class Phase(NamedTuple):
+    """One phase of a clustering; both functions get the examples and which count."""
+
+    name: str
+    begin: Callable[[PRNGKey, Any, Examples, Counted], Any]
+    """(key, state, x, mask) -> the state of this phase."""
+    round: Callable[[PRNGKey, Any, Examples, Counted], tuple[Any, Float[Array, ""]]]
+    """(key, state, x, mask) -> (state, loss)."""
+    num_rounds: int = 1
+
+
+class Clustering(NamedTuple):
+    """How examples that lie in one place are clustered.
+
+    The examples may be stacked on any axes. The mask says which of them are there: it
+    may gain some from round to round, and the others may hold anything.
+    """
+
+    init: Callable[[PRNGKey, Shaped[Array, "1 *F"]], Any]
+    """(key, an example) -> state."""
+    phases: tuple[Phase, ...]
+    embed: Callable[[Any, Shaped[Array, "N *F"]], Float[Array, "N D"]]
+    """(state, x) -> the representation in which clusters are nearest centroids."""
+    assign: Callable[[Any, Float[Array, "N D"]], Int[Array, "N"]]
+    """(state, embedding) -> clusters, -1 where there are none yet."""
+    results: Callable[[Any], dict[str, PyTree]]
+    """(state) -> what the clients are sent in the end, by name."""
+
+
+class Pooling(NamedTuple):
+    """How examples come to the server."""
+
+    examples: Callable[[Any, Federation, Bool[Array, "M"]], tuple[Examples, Counted]]
+    """(source, federation, whose have arrived) -> examples and which of them count."""
+    uploads: Callable[[Any, Federation, Bool[Array, "M"]], dict[str, Int[Array, "2"]]]
+    """(source, federation, who sends) -> metrics of what they send."""
+
+
+class PoolingState(NamedTuple):
+    """The server."""
+
+    source: PyTree  # what its examples are made from; () where that is the pool
+    arrived: Bool[Array, "M"]  # whose examples it has
+    clustering: PyTree
+    num_rounds: Int[Array, ""]  # rounds so far, over all stages
+
+
+def cluster_stages(
+    clustering: Clustering, pooling: Pooling, *, rounds_before: int = 0
+) -> tuple[Stage, ...]:
+    """Returns the phases of a clustering as stages of a `PoolingState`.
+
+    A client sends in the first round in which it answers, and is sent the results if
+    it answers in the last. Who comes late is taken in then, who never comes is not.
+    The metrics of a round are its `loss`, `participants` and the traffic.
+    """
+    total = rounds_before + sum(phase.num_rounds for phase in clustering.phases)
+
+    def stage(phase: Phase) -> Stage:
+        def begin(key, state: PoolingState, federation: Federation):
+            x, mask = pooling.examples(state.source, federation, state.arrived)
+            begun = phase.begin(key, state.clustering, x, mask)
+            return state._replace(clustering=begun)
+
+        def round(key, state: PoolingState, federation: Federation):
+            present = server.participants(federation, state.num_rounds)
+            arrived = state.arrived | present
+            x, mask = pooling.examples(state.source, federation, arrived)
+            clustered, loss = phase.round(key, state.clustering, x, mask)
+            answered, sends = server.gather((present, present & ~state.arrived))
+            is_last = state.num_rounds == total - 1
+            metrics = {
+                "loss": loss,
+                "participants": answered.sum(),
+                **pooling.uploads(state.source, federation, sends),
+                **server.traffic(
+                    answered & is_last, up={}, down=clustering.results(clustered)
+                ),
+            }
+            return (
+                PoolingState(state.source, arrived, clustered, state.num_rounds + 1),
+                metrics,
+            )
+
+        return Stage(
+            phase.name, begin, round, phase.num_rounds, lambda state: jnp.array(False)
+        )
+
+    return tuple(map(stage, clustering.phases))
+
+
+def pooled_method(
+    init: Callable[[PRNGKey, Federation], Any],
+    stages: tuple[Stage, ...],
+    clustering: Clustering,
+) -> FederatedClustering:
+    """Returns the method of these stages, of which the last ones are those of
+    `cluster_stages`: clients embed and assign as the clustering does."""
+
+    def embed(state: PoolingState, federation: Federation):
+        def batch(rows):
+            return clustering.embed(state.clustering, federation.pool[rows])
+
+        in_batches = partial(clients.in_batches, batch, batch_size=BATCH)
+        return clients.for_each(in_batches, federation.indices)
+
+    def assign(state: PoolingState, federation: Federation):
+        z = embed(state, federation)
+        return jax.vmap(partial(clustering.assign, state.clustering))(z)
+
+    return FederatedClustering(init, stages, embed, assign)
