@@ -2,6 +2,7 @@
 
 from fcjax.cluster.fuzzy import FuzzyResult, fuzzy_cmeans, fuzzy_lloyd
 from fcjax.cluster.kmeans import KMeansResult, assign_nearest, kmeans, lloyd
+from fcjax.cluster.running import running_means
 
 __all__ = [
     "FuzzyResult",
@@ -11,4 +12,5 @@ __all__ = [
     "fuzzy_lloyd",
     "kmeans",
     "lloyd",
+    "running_means",
 ]

@@ -1,0 +1,152 @@
+"""Running means against DCN's loop over single examples."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fcjax.cluster import running_means
+
+
+@pytest.fixture
+def batch(key):
+    """Four centroids, and forty rows that none of is the last one's."""
+    c_key, x_key, a_key = jax.random.split(key, 3)
+    return (
+        jax.random.normal(c_key, (4, 3)),
+        jnp.array([100.0, 1.0, 0.0, 7.0]),
+        5 + 2 * jax.random.normal(x_key, (40, 3)),
+        jax.random.randint(a_key, (40,), 0, 3),
+    )
+
+
+def one_by_one(centroids, counts, x, assignments):
+    """As DCN's code: the count grows first, and its inverse is the step."""
+    centroids, counts = np.array(centroids, np.float64), np.array(counts, np.float64)
+    for row, k in zip(np.asarray(x, np.float64), np.asarray(assignments), strict=True):
+        counts[k] += 1
+        centroids[k] += (row - centroids[k]) / counts[k]
+    return centroids, counts
+
+
+def assert_moved(moved, expected, rtol=1e-5):
+    np.testing.assert_allclose(moved[0], expected[0], rtol=rtol, atol=1e-6)
+    np.testing.assert_array_equal(moved[1], expected[1])
+
+
+def test_by_hand():
+    """A centroid of 3 rows at 1 and two rows at 6: (3 + 12) / 5."""
+    centroids, counts = running_means(
+        jnp.array([[1.0], [8.0]]),
+        jnp.array([3.0, 100.0]),
+        jnp.array([[6.0], [6.0]]),
+        jnp.array([0, 0]),
+    )
+    np.testing.assert_allclose(centroids, [[3.0], [8.0]], rtol=1e-6)
+    np.testing.assert_array_equal(counts, [5, 100])
+
+
+def test_is_the_loop_over_single_rows(batch):
+    moved = running_means(*batch)
+    assert_moved(moved, one_by_one(*batch))
+    assert moved[0].dtype == moved[1].dtype == jnp.float32
+    # The count of 0 is the mean of its rows, wherever it was.
+    x, assignments = np.asarray(batch[2]), np.asarray(batch[3])
+    np.testing.assert_allclose(moved[0][2], x[assignments == 2].mean(axis=0), rtol=1e-5)
+
+
+def test_batch_after_batch_is_one_loop(batch):
+    centroids, counts, x, assignments = batch
+    moved = (centroids, counts)
+    for start in range(0, 40, 8):
+        rows = slice(start, start + 8)
+        moved = running_means(*moved, x[rows], assignments[rows])
+    assert_moved(moved, one_by_one(*batch))
+
+
+def test_a_cluster_without_rows_stays_exactly():
+    """Also one of a count that count * c / count would not give back, or of none."""
+    centroids = jnp.array([[0.1, -1e-20], [1 / 3, 1e20], [5.0, 5.0]])
+    counts = jnp.array([0.0, 1_234_567.0, 2.0])
+    x, assignments = jnp.full((4, 2), 9.0), jnp.full(4, 2)
+    moved, after = running_means(centroids, counts, x, assignments)
+    np.testing.assert_array_equal(moved[:2], centroids[:2])
+    np.testing.assert_array_equal(after, [0, 1_234_567, 6])
+    np.testing.assert_allclose(moved[2], 46 / 6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("spoiler", [np.nan, np.inf, 1e30])
+def test_masked_rows_may_hold_anything(batch, spoiler):
+    centroids, counts, x, assignments = batch
+    mask = np.arange(40) % 3 > 0
+    spoilt = jnp.where(jnp.asarray(mask)[:, None], x, spoiler)
+    moved = running_means(
+        centroids, counts, spoilt, assignments, mask=jnp.asarray(mask)
+    )
+    assert_moved(moved, one_by_one(centroids, counts, x[mask], assignments[mask]))
+
+
+@pytest.mark.parametrize("outside", [-1, 4])
+def test_a_row_of_no_cluster_counts_nowhere(batch, outside):
+    centroids, counts, x, assignments = batch
+    counted = np.arange(40) >= 5
+    moved = running_means(
+        centroids, counts, x.at[:5].set(jnp.nan), assignments.at[:5].set(outside)
+    )
+    assert_moved(moved, one_by_one(centroids, counts, x[counted], assignments[counted]))
+
+
+def test_nothing_left_moves_nothing(batch):
+    centroids, counts = running_means(*batch, mask=jnp.zeros(40, bool))
+    np.testing.assert_array_equal(centroids, batch[0])
+    np.testing.assert_array_equal(counts, batch[1])
+
+
+def test_same_under_jit_and_vmap(batch):
+    centroids, counts, x, assignments = batch
+    other = (centroids + 1, counts + 3, 2 * x, (assignments + 1) % 4)
+    expected = [one_by_one(*batch), one_by_one(*other)]
+    assert_moved(jax.jit(running_means)(*batch), expected[0])
+    pairs = [jnp.stack(pair) for pair in zip(batch, other, strict=True)]
+    stacked = jax.jit(jax.vmap(running_means))(*pairs)
+    for i in range(2):
+        assert_moved([leaf[i] for leaf in stacked], expected[i])
+
+
+def test_lower_precision_is_computed_in_float32(batch):
+    centroids, counts, x, assignments = batch
+    halves = (centroids.astype(jnp.bfloat16), counts, x.astype(jnp.bfloat16))
+    moved = running_means(*halves, assignments)
+    assert_moved(moved, one_by_one(*halves, assignments))
+    assert moved[0].dtype == jnp.float32
+
+
+def test_ten_million_rows_are_counted_and_averaged():
+    """From 100 rows at 5 on, batches of 256 at 6 and of 256 at 4 in turn."""
+    x = jnp.stack([jnp.full((256, 1), 6.0), jnp.full((256, 1), 4.0)])
+    start, step = (jnp.full((1, 1), 5.0), jnp.array([100.0])), jnp.zeros(256, int)
+
+    @jax.jit
+    def run(state):
+        return jax.lax.fori_loop(
+            0, 40_000, lambda i, s: running_means(*s, x[i % 2], step), state
+        )
+
+    centroids, counts = run(start)
+    np.testing.assert_array_equal(counts, [100 + 40_000 * 256])
+    np.testing.assert_allclose(centroids, 5, rtol=1e-5)
+
+
+def test_counts_end_at_two_to_the_24th():
+    """One row more is no longer counted, and moves the centroid all the same."""
+    move = partial(running_means, jnp.zeros((1, 1)))
+    rows, nobody = jnp.full((2, 1), 2.0**24), jnp.zeros(2, int)
+    below = jnp.array([2.0**24 - 1])
+    assert move(below, rows[:1], nobody[:1])[1] == 2**24
+    full = jnp.array([2.0**24])
+    centroids, counts = move(full, rows[:1], nobody[:1])
+    assert counts == 2**24
+    assert centroids == 1
+    assert move(full, rows, nobody)[1] == 2**24 + 2
