@@ -1,5 +1,7 @@
 """Networks: the only place that imports Flax."""
 
+from fcjax.models.autoencoder import AutoEncoder, autoencoder
+from fcjax.models.gan import Gan, dcgan, mlp_gan
 from fcjax.models.heads import (
     byol_head,
     cluster_projector,
@@ -17,14 +19,19 @@ from fcjax.models.simsiam import conv_encoder, simsiam
 
 __all__ = [
     "MLP",
+    "AutoEncoder",
+    "Gan",
     "ResNet",
+    "autoencoder",
     "batch_norm",
     "byol_head",
     "cluster_projector",
     "conv_encoder",
+    "dcgan",
     "encoder",
     "from_linen",
     "microbatched",
+    "mlp_gan",
     "mlp_simsiam",
     "projector",
     "resnet18",
