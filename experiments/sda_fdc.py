@@ -1,0 +1,164 @@
+"""SDA-FDC: deep clustering of what the clients' generators make
+(https://arxiv.org/abs/2211.16965), and what it is measured by.
+
+python experiments/sda_fdc.py
+python experiments/sda_fdc.py --methods sda-fc-km sda-fdc-disjoint sda-fdc --p 0 0.5 1
+python experiments/sda_fdc.py --methods dcn --dataset mnist --data-dir DIR
+"""
+
+import dataclasses
+from functools import partial
+from typing import Annotated, Any
+
+import tyro
+from encoders import is_tiny
+from synthesis import CENTRAL, Name, method_of
+
+from fcjax import dealing, experiment, hosts, report
+from fcjax.flags import Common, choose, shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Args(Common):
+    """Clients train a GAN each and upload its generator, once; the server clusters what
+    the generators make.
+
+    sda-fdc: by DCN, an auto-encoder whose codes are drawn to their centroids.
+    sda-fdc-disjoint: by k-means of an auto-encoder's codes. sda-fc-km, sda-fc-fcm: by
+    k-means or fuzzy c-means of the examples. dcn, dcn-disjoint: the first two of real
+    data in one place, however it is dealt: unless clients fail, at the first --p alone.
+    """
+
+    methods: tuple[Name, ...] = ("sda-fdc",)
+    """Which methods to run, each into a results folder of its own."""
+    gan_rounds: Annotated[tuple[int, ...], shown("50")] = ()
+    """Epochs in which clients train their GANs."""
+    gan_batch_size: Annotated[tuple[int, ...], shown("64")] = ()
+    """Real examples, and as many synthetic ones, in a step of a GAN."""
+    generator_learning_rate: Annotated[tuple[float, ...], shown("0.0018")] = ()
+    """Of the generator's Adam in the first round."""
+    discriminator_learning_rate: Annotated[tuple[float, ...], shown("0.0002")] = ()
+    """Of the discriminator's."""
+    gan_decay: Annotated[tuple[float, ...], shown("0.99")] = ()
+    """What both are multiplied by after each round."""
+    noise_size: Annotated[tuple[int, ...], shown("62")] = ()
+    """Normal inputs of the generator, beside as many categories as --clusters."""
+    num_synthetic: Annotated[int | None, shown("as many as it holds")] = None
+    """Examples that the server makes with each client's generator."""
+    pretrain_rounds: Annotated[tuple[int, ...], shown("50")] = ()
+    """Epochs of the auto-encoder alone."""
+    joint_rounds: Annotated[tuple[int, ...], shown("50")] = ()
+    """Epochs of the auto-encoder and the clusters by turns."""
+    batch_size: Annotated[tuple[int, ...], shown("128")] = ()
+    """Examples in a step of the auto-encoder."""
+    learning_rate: Annotated[tuple[float, ...], shown("0.001")] = ()
+    """Of the auto-encoder's Adam."""
+    #: lambda of Eq. 3: of half the squared distance of a code to its centroid, beside
+    #: the squared error of the example, pixels being 0 to 1.
+    cluster_weight: Annotated[tuple[float, ...], shown("20")] = ()
+    num_init: Annotated[
+        tuple[int, ...], shown("codes 20, examples 10, sda-fc-fcm 1")
+    ] = ()
+    """Seedings of k-means; the best by inertia counts."""
+    fuzzifier: Annotated[tuple[float, ...], shown("1.1")] = ()
+    """sda-fc-fcm: m, above 1."""
+    unit_length: bool = True
+    """sda-fc-km, sda-fc-fcm: scale every example to L2 norm 1, as the authors do."""
+
+
+GAN = {  # the authors' code of SDA-FC
+    "gan_rounds": 50,
+    "gan_batch_size": 64,
+    "generator_learning_rate": 1.8e-3,
+    "discriminator_learning_rate": 2e-4,
+    "gan_decay": 0.99,
+    "noise_size": 62,
+    "num_synthetic": None,
+}
+DISJOINT = {
+    "pretrain_rounds": 50,
+    "batch_size": 128,
+    "learning_rate": 1e-3,
+    "num_init": 20,
+}
+JOINT = {**DISJOINT, "joint_rounds": 50, "cluster_weight": 20.0}
+OF_ROWS = {"num_init": 10, "unit_length": True}
+SERVER: dict[Name, dict[str, Any]] = {
+    "sda-fdc": JOINT,
+    "sda-fdc-disjoint": DISJOINT,
+    "sda-fc-km": OF_ROWS,
+    "sda-fc-fcm": {**OF_ROWS, "num_init": 1, "fuzzifier": 1.1},
+    "dcn": JOINT,
+    "dcn-disjoint": DISJOINT,
+}
+VECTORS = {"noise_size": 5}
+DIGITS = {}
+SMOKE = {"gan_rounds": 3, "pretrain_rounds": 3, "joint_rounds": 2, "num_init": 1}
+
+
+def defaults_of(args: Args, name: Name, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Returns by flag what stands for one that is not given."""
+    settings = {} if name in CENTRAL else {**GAN}
+    settings |= SERVER[name]
+    found = VECTORS if len(shape) == 1 else {}
+    if args.preset != "paper" and is_tiny(shape):
+        found = found | DIGITS
+    if args.preset == "smoke":
+        found = found | SMOKE
+    return settings | {k: v for k, v in found.items() if k in settings}
+
+
+def describe(
+    args: Args, dataset, num_clients: int, num_clusters: int
+) -> experiment.Method:
+    """Describes the first of the methods that are asked for."""
+    name = args.methods[0]
+    shape = dataset.examples.shape[1:]
+    settings = choose(defaults_of(args, name, shape), args)
+    for value in settings.get("fuzzifier", ()):
+        if value <= 1:
+            raise ValueError(f"--fuzzifier must be above 1, got {value}")
+    for flag in ("gan_rounds", "pretrain_rounds"):
+        if 0 in settings.get(flag, ()):
+            raise ValueError(f"--{flag.replace('_', '-')} must be at least 1, got 0")
+    if args.num_synthetic is not None and args.num_synthetic < 1:
+        raise ValueError(
+            f"--num-synthetic must be at least 1, got {args.num_synthetic}"
+        )
+    return experiment.Method(
+        name=name,
+        settings=settings,
+        build=partial(method_of, name, shape=shape, num_clusters=num_clusters),
+        scope="global",
+        paper={},
+        # The server's examples, as they are and as rows.
+        working_bytes=dataset.examples.nbytes + 4 * dataset.examples.size,
+    )
+
+
+def split(args: Args) -> list[experiment.Task]:
+    """Returns an experiment for each method."""
+    if len(set(args.methods)) != len(args.methods) or not args.methods:
+        raise ValueError(f"--methods takes different methods, got {args.methods}")
+    return [(only(args, name), describe) for name in args.methods]
+
+
+def only(args: Args, name: Name) -> Args:
+    """Returns the flags of one method. A central one sees all data however it is dealt,
+    unless clients fail: it runs at the first --p alone."""
+    out = args.out and args.out / name
+    if name in CENTRAL and not any(args.failure_rate):
+        first = {rule: getattr(args, rule)[:1] for rule in dealing.RULES}
+        args = dataclasses.replace(args, **first)
+    return dataclasses.replace(args, methods=(name,), out=out)
+
+
+def main() -> None:
+    args = tyro.cli(Args)
+    results = experiment.run(lambda: split(hosts.join(args)))
+    if len(results) > 1:
+        report.conclude_all(results, folder=args.out)
+
+
+if __name__ == "__main__":
+    main()
