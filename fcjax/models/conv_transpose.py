@@ -3,7 +3,20 @@
 Every client's generator has kernels of its own, so it is made of what `conv` is made
 of, a matrix product and shifts: the product gives each of the 16 taps its columns
 [4, 4, O, B, H, W], and of four neighbouring taps each pixel of the doubled image is
-the sum. Its gradient slices anew, as `conv` does, and keeps no columns.
+the sum. Its gradient slices anew, as `conv` does, and keeps no columns. For 64
+examples on one core inside a loop, milliseconds forward and backward:
+
+| features, at pixels | here | transpose of `conv` | `lax` | PyTorch |
+| --- | --- | --- | --- | --- |
+| 128 to 64, 7x7 | 16 | 36 | 878 | 17 |
+| 64 to 1, 14x14 | 1.1 | 1.4 | 20 | 3.5 |
+| 64 to 3, 16x16 | 2.9 | 5.2 | 213 | 6.8 |
+| 256 to 128, 12x12 | 219 | 258 | | 192 |
+
+`lax` is `lax.conv_general_dilated` with `lhs_dilation`; two steps of the last row had
+not ended after two minutes on a shared core. No faster: tiles as in `conv`, and
+overlapping rows before columns or both at once. Four products of slices, one for each
+phase of the outputs, take 198 in the last row, but 14 and 23 in the two before.
 """
 
 from collections.abc import Callable
@@ -67,8 +80,8 @@ def _overlap_forward(columns):
 
 
 def _overlap_backward(_, dy):
-    """Each tap's own pixels. XLA's transpose of `_overlap` takes up to twice as long
-    as this with the products of both directions."""
+    """Each tap's own pixels: with XLA's transpose of `_overlap` the first row of the
+    table would be 24."""
     features, batch, height, width = dy.shape
     dy = jnp.pad(dy, ((0, 0), (0, 0), (1, 1), (1, 1)))
     slices = [
