@@ -18,8 +18,6 @@ from fcjax.types import FederatedClustering, PyTree, Stage
 
 Build = Callable[[Any], FederatedClustering]
 """From one run's hyper-parameters to its method."""
-
-
 Start = Callable[[Sequence[PyTree]], tuple[Position, PyTree] | None]
 """(shapes of the state in each stage) -> where to go on from, if from anywhere, and the
 state there: round 0 of a stage, with the state in which the one before it ended."""

@@ -100,15 +100,9 @@ def run_call(
     with sinks.open_logs(
         args.log, results.directory, runs, results.config, resume=args.resume
     ) as logs:
-        record = recorder(experiment, call, program, show, logs)
-
-        def on_round(round: engine.Round) -> None:
-            record(round)
-            kept.write(call, round)
-
         return program.run(
             call.grid,
-            on_round=on_round,
+            on_round=recorder(experiment, call, program, kept, show, logs),
             checkpoints=checkpoints,
             start=kept.start(call),
         )
@@ -118,6 +112,7 @@ def recorder(
     experiment: Experiment,
     call: Call,
     program: engine.Program,
+    kept: stages.Kept,
     show: Callable[[engine.Round, int, list], None],
     logs: Sequence[sinks.Log],
 ) -> Callable[[engine.Round], None]:
@@ -147,6 +142,7 @@ def recorder(
             if args.log:
                 logs[run](step, values)
         results.add_history(round.position, rows)
+        kept.write(call, round)
         show(round, step, rows)
         clock = now
 

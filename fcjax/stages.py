@@ -99,7 +99,7 @@ class Kept:
                 }
                 for row in history
             ]
-            write(paths[run], [leaf[run] for leaf in state], rows)
+            write(paths[run], [np.asarray(leaf[run]) for leaf in state], rows)
 
     def _paths(self, call: Call, state: PyTree) -> list[Path]:
         """Where each run of a call is kept that ends in a state of such shapes."""
