@@ -60,7 +60,7 @@ class Kept:
         try:
             states, histories = zip(*map(read, paths), strict=True)
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            print(f"skipping stages that cannot be read: {first_line(error)}")
+            print(f"skipping unreadable stages in {self.folder}: {first_line(error)}")
             return None
         rows = [
             {**dict.fromkeys(("stage_index", "round", "stage")), **point, **row}

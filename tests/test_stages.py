@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax import experiment, plan, session, stages
+from fcjax import experiment, plan, server, session, stages
 from fcjax.checkpoints import Position
 from fcjax.flags import Common
 from fcjax.types import FederatedClustering, Stage
@@ -37,15 +37,17 @@ def tiny(values, *, use, width):
         noise = jax.random.normal(key, state["x"].shape)
         x = state["x"] + values["rate"] * (own[:, None] + noise)
         x = jnp.where(present[:, None], x, state["x"])
-        up = jnp.stack([present.sum(dtype=jnp.int32), jnp.int32(4)])
-        metrics = {"loss": x.mean(), "participants": present.sum(), "up_x": up}
+        everyone, answered = server.gather((x, present))
+        count = answered.sum(dtype=jnp.int32)
+        up = jnp.stack([count, jnp.int32(4)])
+        metrics = {"loss": everyone.mean(), "participants": count, "up_x": up}
         return {"x": x}, metrics
 
     def begin(key, state, federation):
         return {"x": state["x"], "centers": jax.random.normal(key, (3, 5))}
 
     def cluster(key, state, federation):
-        moved = use(state["x"]) + jax.random.normal(key, (3, 5))
+        moved = use(server.gather(state["x"])) + jax.random.normal(key, (3, 5))
         metrics = {"loss": moved.mean(), "participants": 3, f"size_{use.__name__}": 1.0}
         return {**state, "centers": state["centers"] + moved}, metrics
 
@@ -420,7 +422,7 @@ def test_a_damaged_file_is_trained_anew(after_near, far_alone, data, capsys):
     path.write_bytes(path.read_bytes()[:-100])
     run(after_near / "far", data, method="far")
     printed = capsys.readouterr().out
-    assert "skipping stages that cannot be read" in printed
+    assert "skipping unreadable stages in" in printed
     assert "go on from" not in printed
     assert_same(after_near / "far", far_alone)
     stages.read(path)
