@@ -14,7 +14,7 @@ import tyro
 from contrastive import BY_SGD, CENTRAL, FIRST, ONE_STAGE, Name, method_of, view_of
 from encoders import Backbone, backbone_of, is_tiny
 
-from fcjax import dealing, experiment, hosts, report
+from fcjax import dealing, experiment, hosts, plan, report
 from fcjax.flags import Common, choose, shown
 
 
@@ -154,6 +154,10 @@ def describe(
         raise ValueError(f"--microbatch must be at least 1, got {args.microbatch}")
     has_extra = args.extra_split is not None
     by_kmeans = settings.get("cluster_by") == "k-means"
+    first = {*LOCAL, *FIRST[name], "backbone", "optimizer", "scale"}
+    representation = plan.Shared(
+        name, 1, {flag: value for flag, value in settings.items() if flag in first}
+    )
     return experiment.Method(
         name=f"{name}+k-means" if by_kmeans else name,
         settings=settings,
@@ -167,6 +171,7 @@ def describe(
         ),
         scope="global",
         paper={},
+        shared=None if name in ONE_STAGE else representation,
     )
 
 

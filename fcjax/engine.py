@@ -4,7 +4,7 @@ Rounds are driven from Python around one compiled step a stage, so that each one
 and a killed grid goes on; the runs of the grid are that step's leading axis.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,9 @@ from fcjax.types import FederatedClustering, PyTree, Stage
 
 Build = Callable[[Any], FederatedClustering]
 """From one run's hyper-parameters to its method."""
+Start = Callable[[Sequence[PyTree]], tuple[Position, PyTree] | None]
+"""(shapes of the state in each stage) -> where to go on from, if from anywhere, and the
+state there: round 0 of a stage, with the state in which the one before it ended."""
 
 
 class Round(NamedTuple):
@@ -67,6 +70,7 @@ class Program:
         *,
         on_round: Callable[[Round], None] = lambda _: None,
         checkpoints: Checkpoints | None = None,
+        start: Start | None = None,
     ) -> PyTree:
         """Runs every stage of the method on a grid.
 
@@ -74,25 +78,31 @@ class Program:
             grid: the runs.
             on_round: called after each round, before its checkpoint is written.
             checkpoints: where to save, and to go on from what was saved.
+            start: where to begin if nothing was saved.
 
         Returns:
             The final state, stacked on G.
         """
         if checkpoints is None:
-            return self._run(grid, on_round, None)
+            return self._run(grid, on_round, None, start)
         try:
-            return self._run(grid, on_round, checkpoints)
+            return self._run(grid, on_round, checkpoints, start)
         finally:
             checkpoints.wait()
 
-    def _run(self, grid, on_round, checkpoints: Checkpoints | None) -> PyTree:
+    def _run(
+        self, grid, on_round, checkpoints: Checkpoints | None, start: Start | None
+    ) -> PyTree:
         stages = self._compiled_stages(grid)
-        position, state = Position(0, 0), None
-        if checkpoints is not None:
+        position, state, structures = Position(0, 0), None, []
+        if checkpoints is not None or start is not None:
             structures = [jax.eval_shape(self._init, grid)]
             for stage in stages:
                 structures.append(jax.eval_shape(stage.begin, grid, structures[-1]))
+        if checkpoints is not None:
             position, state = checkpoints.restore(structures[1:])
+        if state is None and start is not None:
+            position, state = start(structures[1:]) or (position, None)
         if state is None:
             state = self._init(_at(grid, len(stages), 0))
 

@@ -20,6 +20,17 @@ from fcjax.results import Point
 from fcjax.types import FederatedClustering, Federation
 
 
+class Shared(NamedTuple):
+    """Leading stages that other settings, and other methods, have too."""
+
+    name: str
+    """Of what they train: "fedu", "gans"."""
+    num_stages: int
+    settings: Mapping[str, Any]
+    """By flag, all of the method's settings that decide them, and what is measured in
+    them; the others must change no bit. Of one that is swept a run has its own."""
+
+
 class Method(NamedTuple):
     """What a script says of its method."""
 
@@ -34,6 +45,8 @@ class Method(NamedTuple):
     """By p: scores on the whole data set."""
     working_bytes: int = 0
     """What a round of one run holds beside its state, as a copy of the data."""
+    shared: Shared | None = None
+    """Its first stages, where others may go on from them: see `stages`."""
 
 
 Describe = Callable[[Any, data.Dataset, int, int], Method]

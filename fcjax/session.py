@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fcjax import draw, engine, frozen, plan, report, scoring, server, sinks
+from fcjax import draw, engine, frozen, plan, report, scoring, server, sinks, stages
 from fcjax.backends import Grid
 from fcjax.checkpoints import Checkpoints
 from fcjax.data import Dataset, Partition
@@ -41,7 +41,7 @@ def execute(experiment: Experiment) -> None:
 def train(experiment: Experiment) -> None:
     """Trains and scores the pending runs of the grid, group by group."""
     args, results = experiment.args, experiment.results
-    compile_seconds = listen_to_compiler()
+    compile_seconds, kept = listen_to_compiler(), stages.Kept(experiment)
     total = sum(
         len(group.points) * sum(plan.num_rounds(group)) for group in experiment.groups
     )
@@ -50,7 +50,7 @@ def train(experiment: Experiment) -> None:
             while group.points:
                 most = group.runs_per_call
                 try:
-                    train_group(experiment, group, progress, compile_seconds)
+                    train_group(experiment, group, kept, progress, compile_seconds)
                 except jax.errors.JaxRuntimeError as error:
                     if "RESOURCE_EXHAUSTED" not in str(error) or most == 1:
                         raise
@@ -69,21 +69,26 @@ def train(experiment: Experiment) -> None:
 def train_group(
     experiment: Experiment,
     group: Group,
+    kept: stages.Kept,
     progress: Progress,
     compile_seconds: Sequence[float],
 ) -> None:
     """Runs a group, call by call."""
     program, model = engine.Program(group.build, backend=experiment.args.backend), None
-    for call in plan.calls(group, experiment.pool):
+    for call in stages.calls(group, experiment.pool):
         compiled = sum(compile_seconds)
-        state = run_call(experiment, call, program, progress)
+        state = run_call(experiment, call, program, kept, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
         model = model or freeze(call, state)
         finish(experiment, call, program, state, model, compile_seconds=compiled)
 
 
 def run_call(
-    experiment: Experiment, call: Call, program: engine.Program, progress: Progress
+    experiment: Experiment,
+    call: Call,
+    program: engine.Program,
+    kept: stages.Kept,
+    progress: Progress,
 ) -> Any:
     """Returns the state [G, ...] in which the runs of a call end."""
     args, results = experiment.args, experiment.results
@@ -97,8 +102,9 @@ def run_call(
     ) as logs:
         return program.run(
             call.grid,
-            on_round=recorder(experiment, call, program, show, logs),
+            on_round=recorder(experiment, call, program, kept, show, logs),
             checkpoints=checkpoints,
+            start=kept.start(call),
         )
 
 
@@ -106,6 +112,7 @@ def recorder(
     experiment: Experiment,
     call: Call,
     program: engine.Program,
+    kept: stages.Kept,
     show: Callable[[engine.Round, int, list], None],
     logs: Sequence[sinks.Log],
 ) -> Callable[[engine.Round], None]:
@@ -135,6 +142,7 @@ def recorder(
             if args.log:
                 logs[run](step, values)
         results.add_history(round.position, rows)
+        kept.write(call, round)
         show(round, step, rows)
         clock = now
 

@@ -127,20 +127,27 @@ def test_methods_are_different_ones():
         fedmcc.split(fedmcc.Args(methods=("cc", "cc")))
 
 
-def test_a_run_by_its_command(tmp_path):
-    """Rows of numbers in a file, through both stages, into a folder."""
+def run(folder, out, **flags):
+    """Runs the first command on rows of numbers in a file."""
     labels = np.repeat(np.arange(3), 20)
     noise = np.random.default_rng(0).normal(size=(60, 6))
-    np.savez(tmp_path / "x.npz", x=noise + 9 * np.eye(6)[labels], y=labels)
+    np.savez(folder / "x.npz", x=noise + 9 * np.eye(6)[labels], y=labels)
     args = fedmcc.Args(
-        dataset=str(tmp_path / "x.npz"),
+        dataset=str(folder / "x.npz"),
         clients=(3,),
         class_share=(1.0,),
         preset="smoke",
         plot=False,
-        out=tmp_path / "out",
+        out=out,
+        **flags,
     )
     (results,) = experiment.run(lambda: fedmcc.split(args))
+    return results
+
+
+def test_a_run_by_its_command(tmp_path):
+    """Rows of numbers in a file, through both stages, into a folder."""
+    results = run(tmp_path, tmp_path / "out")
     (row,) = results.rows
     assert row["method"] == "fedmcc"
     assert row["clusters"] == 3
@@ -150,3 +157,66 @@ def test_a_run_by_its_command(tmp_path):
     assert first["nmi"] == ""  # no clusters yet
     assert 0 <= float(last["nmi"]) <= 1
     assert "up_target" not in last
+
+
+REPRESENTATION = {
+    "num_rounds",
+    "local_epochs",
+    "batch_size",
+    "microbatch",
+    "backbone",
+    "optimizer",
+    "learning_rate",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "own"),
+    [
+        (
+            "fedmcc",
+            {},
+            {"instance_temperature", "momentum", "average_target"},
+        ),
+        ("fedu", {}, {"threshold", "momentum"}),
+        ("fedema", {}, {"autoscale", "momentum"}),
+        ("fedema", {"scale": (0.5,)}, {"autoscale", "scale", "momentum"}),
+        ("fedsimsiam", {}, set()),  # it has no target: a momentum is the second stage's
+        ("fedsimclr", {}, {"instance_temperature"}),
+    ],
+)
+def test_methods_of_two_stages_share_the_first(name, flags, own):
+    settings = []
+    for second in ("mcc", "k-means"):
+        group, _ = build(name, GREY, preset="smoke", cluster_by=second, **flags)
+        assert group.method.shared is not None
+        settings.append(group.method.shared)
+    assert settings[0] == settings[1]
+    assert (settings[0].name, settings[0].num_stages) == (name, 1)
+    assert set(settings[0].settings) == REPRESENTATION | own
+
+
+def test_methods_of_one_stage_share_none():
+    for name in ("fed-cc", "fedmcc-one-stage", "cc", "mcc"):
+        assert build(name, GREY, preset="smoke")[0].method.shared is None
+
+
+def test_k_means_goes_on_from_the_representation_of_mcc(tmp_path, capsys):
+    """To the bits of a run that has trained it itself."""
+    run(tmp_path, tmp_path / "both" / "mcc", methods=("fedsimclr",))
+    kmeans = {"methods": ("fedsimclr",), "cluster_by": "k-means"}
+    found = run(tmp_path, tmp_path / "both" / "k-means", **kmeans)
+    assert capsys.readouterr().out.count("1 runs go on from stages") == 1
+    alone = run(tmp_path, tmp_path / "alone", **kmeans)
+    assert "go on from stages" not in capsys.readouterr().out
+
+    times = ("seconds", "compile_seconds")
+    for name in ("rows", "history"):
+        one, other = (
+            [{k: str(v) for k, v in row.items() if k not in times} for row in table]
+            for table in (getattr(found, name), getattr(alone, name))
+        )
+        assert one == other
+    one, other = (np.load(x.model_path(x.first)) for x in (found, alone))
+    for name in set(one.files) - {"program"}:
+        np.testing.assert_array_equal(one[name], other[name])
