@@ -14,7 +14,7 @@ import tyro
 from encoders import is_tiny
 from synthesis import CENTRAL, Name, method_of
 
-from fcjax import dealing, experiment, hosts, report
+from fcjax import dealing, experiment, hosts, plan, report
 from fcjax.flags import Common, choose, shown
 
 
@@ -66,14 +66,13 @@ class Args(Common):
     """sda-fc-km, sda-fc-fcm: scale every example to L2 norm 1, as the authors do."""
 
 
-GAN = {  # the authors' code of SDA-FC
+LOCAL = {  # the authors' code of SDA-FC
     "gan_rounds": 50,
     "gan_batch_size": 64,
     "generator_learning_rate": 1.8e-3,
     "discriminator_learning_rate": 2e-4,
     "gan_decay": 0.99,
     "noise_size": 62,
-    "num_synthetic": None,
 }
 DISJOINT = {
     "pretrain_rounds": 50,
@@ -98,7 +97,7 @@ SMOKE = {"gan_rounds": 3, "pretrain_rounds": 3, "joint_rounds": 2, "num_init": 1
 
 def defaults_of(args: Args, name: Name, shape: tuple[int, ...]) -> dict[str, Any]:
     """Returns by flag what stands for one that is not given."""
-    settings = {} if name in CENTRAL else {**GAN}
+    settings = {} if name in CENTRAL else {**LOCAL, "num_synthetic": None}
     settings |= SERVER[name]
     found = VECTORS if len(shape) == 1 else {}
     if args.preset != "paper" and is_tiny(shape):
@@ -125,6 +124,7 @@ def describe(
         raise ValueError(
             f"--num-synthetic must be at least 1, got {args.num_synthetic}"
         )
+    local = {flag: settings[flag] for flag in LOCAL if flag in settings}
     return experiment.Method(
         name=name,
         settings=settings,
@@ -133,6 +133,7 @@ def describe(
         paper={},
         # The server's examples, as they are and as rows.
         working_bytes=dataset.examples.nbytes + 4 * dataset.examples.size,
+        shared=plan.Shared("gan", 1, local) if local else None,
     )
 
 
