@@ -210,6 +210,26 @@ def test_losses_are_means_over_those_that_train(trained):
         assert 0 < row["weight_size"] < 1
 
 
+def test_a_client_repeated_to_fill_the_devices_counts_nowhere(method, trained):
+    """As where clients are spread: the last one again, with its state, absent."""
+    data, key = federation(), jax.random.fold_in(jax.random.key(0), 0)
+    rows = np.r_[: len(SIZES), len(SIZES) - 1]
+    present = jnp.asarray(PRESENT[:, rows]).at[:, -1].set(False)
+    filled = data._replace(
+        indices=data.indices[rows], mask=data.mask[rows], present=present
+    )
+    _, round, _ = method.stages[0]
+    state, _ = round(
+        jax.random.fold_in(key, 0), method.init(jax.random.key(0), data), data
+    )
+    state = state._replace(
+        gans=jax.tree.map(lambda x: x[rows], state.gans), received=state.received[rows]
+    )
+    _, metrics = round(jax.random.fold_in(key, 1), state, filled)
+    assert_close = partial(np.testing.assert_allclose, rtol=1e-6)
+    jax.tree.map(assert_close, jax.device_get(metrics), trained[1][1])
+
+
 # --- late and lost clients
 
 
