@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from fcjax.models.autoencoder import AutoEncoder
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients
@@ -21,6 +20,7 @@ from fcjax.algorithms.pooling import BATCH, Clustering, Phase
 from fcjax.cluster import assign_nearest, kmeans, running_means
 from fcjax.data.vectors import as_rows
 from fcjax.losses import deep_kmeans
+from fcjax.models.autoencoder import AutoEncoder
 from fcjax.types import PRNGKey, PyTree, Scalar
 
 FIRST_COUNT = 100.0

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from fcjax.models.gan import Gan
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients
 from fcjax.data.augment import to_float
 from fcjax.losses import discriminator_loss, generator_loss
+from fcjax.models.gan import Gan
 from fcjax.types import PRNGKey, PyTree, Scalar
 
 BATCH = 256
