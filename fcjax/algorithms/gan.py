@@ -143,9 +143,10 @@ def train_gan(
             return generator_loss(on_fake, mask=counted)
 
         fooled, gradients = jax.value_and_grad(pass_as_real)(fake)
+        (gradients,) = pull_back(gradients)
         params = variables.generator["params"]
         updates, generator_opt = of_generator.update(
-            *pull_back(gradients), training.generator_opt, params
+            gradients, training.generator_opt, params
         )
         made = {**made, "params": optax.apply_updates(params, updates)}
         variables = GanVariables(made, judge)

@@ -180,8 +180,8 @@ def sda(
 
     def begin_clustering(key, state: GanState, federation: Federation):
         construct_key, begin_key = jax.random.split(key)
-        state = construct(construct_key, state, federation)
-        return first.begin(begin_key, state, federation)
+        server_state = construct(construct_key, state, federation)
+        return first.begin(begin_key, server_state, federation)
 
     stages = (
         Stage("gan", begin, round, num_epochs, lambda state: jnp.array(False)),
