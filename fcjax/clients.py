@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from fcjax import losses
 from fcjax.types import PRNGKey, PyTree
@@ -271,11 +271,11 @@ def shuffle(key: PRNGKey, mask: Bool[Array, "N"]) -> Int[Array, "N"]:
 
 
 def in_batches(
-    fn: Callable[[Int[Array, "B"]], Float[Array, "B D"]],
+    fn: Callable[[Int[Array, "B"]], Shaped[Array, "B *F"]],
     rows: Int[Array, "N"],
     *,
     batch_size: int,
-) -> Float[Array, "N D"]:
+) -> Shaped[Array, "N *F"]:
     """Applies a function of a batch of rows to all rows, in bounded memory."""
     count = rows.shape[0]
     batch_size = min(batch_size, count)

@@ -14,6 +14,7 @@ from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.cc import cc
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.algorithms.central import by_fuzzy_cmeans, central
+from fcjax.algorithms.dcn import by_dcn
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.fedema import fedema
 from fcjax.algorithms.fedmcc import cluster_contrast, fedmcc, mcc
@@ -21,14 +22,18 @@ from fcjax.algorithms.fedsimclr import fedsimclr
 from fcjax.algorithms.fedsimsiam import fedsimsiam
 from fcjax.algorithms.fedu import fedu
 from fcjax.algorithms.ffcm import ffcm
+from fcjax.algorithms.gan import Adversarial
 from fcjax.algorithms.kfed import kfed
+from fcjax.algorithms.sda import sda
 from fcjax.algorithms.two_stage import feature_kmeans
 from fcjax.models import (
     MLP,
+    autoencoder,
     byol_head,
     cluster_projector,
     encoder,
     from_linen,
+    mlp_gan,
     projector,
     simsiam_predictor,
     simsiam_projector,
@@ -143,6 +148,40 @@ def build_fedsimsiam(weight):
     return fedsimsiam(*SIMSIAM, soft_clusters(), local, num_rounds=3)
 
 
+def sgd(weight):
+    """What makes a difference in the first round, too."""
+    return optax.sgd(0.05 * (1 + weight), momentum=0.9)
+
+
+def build_sda(clustering, weight):
+    adversarial = Adversarial(
+        mlp_gan(5, widths=(8,)),
+        *(sgd(weight), sgd(weight)),
+        num_rounds=2,
+        batch_size=4,
+        num_categories=NUM_CLUSTERS,
+        noise_size=2,
+    )
+    return sda(adversarial, clustering(weight))
+
+
+def tiny_fcm(weight):
+    return by_fuzzy_cmeans(num_clusters=NUM_CLUSTERS, fuzzifier=1.2 + weight)
+
+
+def tiny_dcn(weight):
+    return by_dcn(
+        autoencoder(5, widths=(8,), latent_size=3),
+        optax.sgd(0.005 * (1 + weight), momentum=0.9),
+        num_clusters=NUM_CLUSTERS,
+        pretrain_rounds=1,
+        joint_rounds=2,
+        batch_size=8,
+        cluster_weight=weight,
+        num_init=2,
+    )
+
+
 METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
@@ -161,5 +200,8 @@ METHODS = {
     "fedema": build_fedema,
     "fedsimclr": build_fedsimclr,
     "fedsimsiam": build_fedsimsiam,
+    "sda-fc-fcm": partial(build_sda, tiny_fcm),
+    "sda-fdc": partial(build_sda, tiny_dcn),
+    "dcn": lambda weight: central(tiny_dcn(weight)),
 }
 SWEPT = tuple(name for name in METHODS if name != "k-fed")

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from fcjax.models.autoencoder import AutoEncoder
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients
@@ -21,6 +20,7 @@ from fcjax.algorithms.pooling import BATCH, Clustering, Phase
 from fcjax.cluster import assign_nearest, kmeans, running_means
 from fcjax.data.vectors import as_rows
 from fcjax.losses import deep_kmeans
+from fcjax.models.autoencoder import AutoEncoder
 from fcjax.types import PRNGKey, PyTree, Scalar
 
 FIRST_COUNT = 100.0
@@ -34,7 +34,7 @@ class DCNState(NamedTuple):
     opt_state: PyTree
     centroids: Any  # [K, D]; () before k-means
     counts: Any  # [K], examples seen by each; () before the joint phase
-    assignments: Any  # [*N], as they were when last seen; () before the joint phase
+    assignments: Any  # [*N], when last seen, else -1; () before the joint phase
 
 
 def by_dcn(
@@ -88,7 +88,8 @@ def by_dcn(
 
     def loss(x, state: DCNState, weight, key, variables, slots, counted):
         del key
-        rows = as_rows(x[slots], unit_length=False)
+        # What does not count may be no number, and 0 * NaN would reach the gradients.
+        rows = jnp.where(counted[:, None], as_rows(x[slots], unit_length=False), 0)
         parts = swap(variables)
         z, parts["encoder"] = autoencoder.encoder.apply(
             parts["encoder"], rows, train=True, mask=counted
@@ -96,8 +97,12 @@ def by_dcn(
         decoded, parts["decoder"] = autoencoder.decoder.apply(
             parts["decoder"], z, train=True, mask=counted
         )
-        # Before there are clusters a code stands for its own centroid.
-        own = z if weight is None else state.centroids[state.assignments[slots]]
+        own = z  # before there are clusters
+        if weight is not None:
+            seen = state.assignments[slots]
+            # What came only now belongs to the cluster that is nearest now.
+            new = assign_nearest(z, state.centroids)
+            own = state.centroids[jnp.where(seen < 0, new, seen)]
         value = deep_kmeans(
             rows,
             decoded,
@@ -144,9 +149,10 @@ def by_dcn(
     def begin_joint(key, state: DCNState, x, mask):
         del key
         z = encode_all(state, flat(x, mask))
+        nearest = assign_nearest(z, state.centroids).reshape(mask.shape)
         return state._replace(
-            counts=jnp.full(num_clusters, FIRST_COUNT),
-            assignments=assign_nearest(z, state.centroids).reshape(mask.shape),
+            counts=jnp.full(num_clusters, FIRST_COUNT, jnp.float32),
+            assignments=jnp.where(mask, nearest, -1),
         )
 
     def train_jointly(key, state: DCNState, x, mask):

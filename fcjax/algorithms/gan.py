@@ -10,12 +10,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from fcjax.models.gan import Gan
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients
 from fcjax.data.augment import to_float
 from fcjax.losses import discriminator_loss, generator_loss
+from fcjax.models.gan import Gan
 from fcjax.types import PRNGKey, PyTree, Scalar
 
 BATCH = 256
@@ -143,9 +143,10 @@ def train_gan(
             return generator_loss(on_fake, mask=counted)
 
         fooled, gradients = jax.value_and_grad(pass_as_real)(fake)
+        (gradients,) = pull_back(gradients)
         params = variables.generator["params"]
         updates, generator_opt = of_generator.update(
-            *pull_back(gradients), training.generator_opt, params
+            gradients, training.generator_opt, params
         )
         made = {**made, "params": optax.apply_updates(params, updates)}
         variables = GanVariables(made, judge)

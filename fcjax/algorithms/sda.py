@@ -95,7 +95,8 @@ def sda(
     def round(key, state: GanState, federation: Federation):
         num_clients = len(federation.indices)
         present = server.participants(federation, state.num_rounds)
-        received = state.received | present
+        # Of clients that were repeated to fill the devices none answers.
+        received = (state.received | present) & federation.present.any(axis=0)
 
         def client_round(key, gan, rows, mask):
             gan, losses = train_gan(
@@ -159,7 +160,7 @@ def sda(
         )
 
     def examples(source: Synthetic, federation: Federation, arrived):
-        # Of clients that were repeated to fill the devices none answers.
+        # As in the clients' rounds.
         arrived = server.gather(arrived & federation.present.any(axis=0))
         slots = jnp.arange(source.examples.shape[1])[None]
         return source.examples, arrived[:, None] & (slots < source.sizes[:, None])
@@ -179,8 +180,8 @@ def sda(
 
     def begin_clustering(key, state: GanState, federation: Federation):
         construct_key, begin_key = jax.random.split(key)
-        state = construct(construct_key, state, federation)
-        return first.begin(begin_key, state, federation)
+        server_state = construct(construct_key, state, federation)
+        return first.begin(begin_key, server_state, federation)
 
     stages = (
         Stage("gan", begin, round, num_epochs, lambda state: jnp.array(False)),

@@ -1,12 +1,17 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
+from fcjax.algorithms.dcn import by_dcn
 from fcjax.cluster import fuzzy_cmeans
+from fcjax.models.autoencoder import AutoEncoder
 from tests.algorithms.federations import federate, rounds
+from tests.algorithms.plain import matrix
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +70,73 @@ def test_fcm_is_fuzzy_c_means_of_the_unit_rows(key, pool):
     state, metrics = rounds(method, key, federate(pool, dealt(0)), 1)
     unit = pool / np.linalg.norm(pool, axis=1, keepdims=True)
     found = fuzzy_cmeans(
-        key, jax.numpy.asarray(unit, "float32"), 4, fuzzifier=1.3, num_init=2
+        key, jnp.asarray(unit, "float32"), 4, fuzzifier=1.3, num_init=2
     )
     np.testing.assert_allclose(state.clustering, found.centroids, atol=1e-5)
     np.testing.assert_allclose(metrics["loss"], found.objective / 120, rtol=1e-5)
+
+
+# --- DCN_central, whose phases take rounds
+
+
+@pytest.fixture(scope="module")
+def dcn(pool):
+    """From who is present in its four rounds to the state and the metrics."""
+    clustering = by_dcn(
+        AutoEncoder(matrix(2), matrix(6)),
+        optax.sgd(1e-3),
+        num_clusters=4,
+        pretrain_rounds=1,
+        joint_rounds=2,
+        batch_size=30,
+        num_init=2,
+    )
+    method = central(clustering)
+
+    @jax.jit
+    def run(key, federation):
+        state, measured = method.init(key, federation), []
+        for stage in method.stages:
+            state = stage.begin(key, state, federation)
+            for _ in range(stage.num_rounds):
+                state, metrics = stage.round(key, state, federation)
+                measured.append(metrics)
+        return state, measured
+
+    def of(present, seed=0, spoil=()):
+        data = federate(pool, dealt(seed))._replace(present=jnp.array(present) > 0)
+        rows = np.isin(np.arange(len(pool)), [dealt(seed)[i] for i in spoil])
+        data = data._replace(pool=jnp.where(rows[:, None], jnp.nan, data.pool))
+        return run(jax.random.key(0), data)
+
+    return of
+
+
+ALWAYS = [[1, 1, 1, 1]] * 4
+LATE = [[1, 1, 0, 0]] * 3 + [[1, 0, 1, 0]]
+
+
+def test_a_late_client_is_taken_in_by_dcn(dcn):
+    state, metrics = dcn(LATE)
+    never, _ = dcn([[1, 1, 0, 0]] * 3 + [[1, 0, 0, 0]])
+    sent = [row["up_examples"] for row in metrics]
+    np.testing.assert_array_equal(sent, [[80, 24], [0, 24], [0, 24], [20, 24]])
+    assert state.clustering.counts.sum() == 400 + 80 + 100
+    assert never.clustering.counts.sum() == 400 + 80 + 80
+    apart = np.abs(state.clustering.centroids - never.clustering.centroids)
+    assert apart.max() > 1e-4
+    down = [
+        [row[f"down_{name}"][0] for row in metrics] for name in ("encoder", "centroids")
+    ]
+    np.testing.assert_array_equal(down, [[0, 0, 0, 2]] * 2)
+    np.testing.assert_array_equal(metrics[-1]["down_encoder"], [2, 6 * 2 * 4])
+    np.testing.assert_array_equal(metrics[-1]["down_centroids"], [2, 4 * 2 * 4])
+
+
+def test_who_never_comes_may_hold_anything_before_dcn(dcn):
+    jax.tree.map(np.testing.assert_array_equal, dcn(LATE), dcn(LATE, spoil=(3,)))
+
+
+def test_how_the_data_was_dealt_changes_nothing_in_dcn(dcn):
+    one, other = (dcn(ALWAYS, seed=seed)[0].clustering for seed in (0, 5))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
