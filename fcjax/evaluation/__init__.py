@@ -7,6 +7,7 @@ draw or train; scores need no Optax.
 """
 
 from fcjax.evaluation.collapse import MAX_WEIGHT, collapse, status
+from fcjax.evaluation.copying import copying, nearest, nearest_distances
 from fcjax.evaluation.internal import client_calinski_harabasz, internal_scores
 from fcjax.evaluation.probe import knn_accuracy
 from fcjax.evaluation.scores import (
@@ -30,11 +31,14 @@ __all__ = [
     "client_calinski_harabasz",
     "client_mean",
     "collapse",
+    "copying",
     "imbalance_ratio",
     "internal_scores",
     "kappa",
     "knn_accuracy",
     "match",
+    "nearest",
+    "nearest_distances",
     "nmi",
     "per_client",
     "scores",
