@@ -7,7 +7,12 @@ draw or train; scores need no Optax.
 """
 
 from fcjax.evaluation.collapse import MAX_WEIGHT, collapse, status
-from fcjax.evaluation.copying import copying, nearest, nearest_distances
+from fcjax.evaluation.copying import (
+    copying,
+    copying_by_distance,
+    nearest,
+    nearest_distances,
+)
 from fcjax.evaluation.internal import client_calinski_harabasz, internal_scores
 from fcjax.evaluation.probe import knn_accuracy
 from fcjax.evaluation.scores import (
@@ -32,6 +37,7 @@ __all__ = [
     "client_mean",
     "collapse",
     "copying",
+    "copying_by_distance",
     "imbalance_ratio",
     "internal_scores",
     "kappa",

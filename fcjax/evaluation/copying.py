@@ -102,9 +102,17 @@ def copying(
       Meehan, Chaudhuri and Dasgupta, A non-parametric test to detect data-copying in
       generative models, AISTATS 2020, https://arxiv.org/abs/2004.05675, Section 3.
     """
-    made = nearest_distances(synthetic, train)
-    real = np.sort(nearest_distances(held_out, train))
+    made, real = (nearest_distances(x, train) for x in (synthetic, held_out))
+    return copying_by_distance(made, real)
+
+
+def copying_by_distance(
+    made: Float[np.ndarray, "_"], real: Float[np.ndarray, "_"]
+) -> dict[str, float]:
+    """Returns what `copying` does, from the distances of synthetic and of held-out
+    examples to the nearest training ones."""
     n, m = len(made), len(real)
+    real = np.sort(real)
     nearer, as_near = (np.searchsorted(real, made, side) for side in ("left", "right"))
     u = float(n * m - (nearer + as_near).sum() / 2)
     return {

@@ -7,7 +7,12 @@ import pytest
 from scipy.stats import mannwhitneyu, norm
 from sklearn.neighbors import NearestNeighbors
 
-from fcjax.evaluation import copying, nearest, nearest_distances
+from fcjax.evaluation import (
+    copying,
+    copying_by_distance,
+    nearest,
+    nearest_distances,
+)
 
 
 def draw(count, *, seed, size=5):
@@ -100,13 +105,14 @@ def test_far_noise_is_no_copy():
 
 def test_the_closest_are_counted_by_the_nearest_hundredth():
     """Held-out distances 1, 2, .., 200: the second nearest is the mark."""
-    held_out = np.arange(1.0, 201.0)[:, None]
-    synthetic = np.array([[0.5], [2.0], [2.5], [90.0]])
-    found = copying(synthetic, np.zeros((1, 1)), held_out)
+    found = copying_by_distance(np.array([0.5, 2.0, 2.5, 90.0]), np.arange(1.0, 201.0))
     assert found["closest_share"] == 0.5
-    # 200, 198.5, 198 and 111 - 1/2 of the 200 are farther.
+    # 200, 198 (and half of one), 198 and 110 (and half of one) of 200 are farther.
     expected = (200 + 198.5 + 198 + 110.5) / 800
     assert found["copy_probability"] == pytest.approx(expected)
+    # Of fewer than a hundred it is the nearest.
+    few = copying_by_distance(np.array([0.5, 1.0, 1.5, 9.0]), np.arange(1.0, 51.0))
+    assert few["closest_share"] == 0.5
 
 
 def test_equal_distances_have_no_z():
@@ -120,7 +126,7 @@ def test_bad_input():
     x = draw(3, seed=0)
     with pytest.raises(ValueError, match=r"^nothing to compare: 0 and 3 examples$"):
         nearest(x[:0], x)
-    with pytest.raises(ValueError, match=r"^examples have 4 and 5 features$"):
+    with pytest.raises(ValueError, match=r"^examples have 5 and 4 features$"):
         copying(x, x[:, :4], x)
     for bad in (np.nan, np.inf):
         with pytest.raises(ValueError, match="NaN or infinite"):
