@@ -8,6 +8,7 @@ draw or train; scores need no Optax.
 
 from fcjax.evaluation.collapse import MAX_WEIGHT, collapse, status
 from fcjax.evaluation.copying import (
+    Nearest,
     copying,
     copying_by_distance,
     nearest,
@@ -30,6 +31,7 @@ from fcjax.evaluation.scores import (
 
 __all__ = [
     "MAX_WEIGHT",
+    "Nearest",
     "accuracy",
     "ami",
     "ari",
