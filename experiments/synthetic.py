@@ -1,6 +1,7 @@
 """What the clients' generators of SDA-FDC make, and whether it is copies."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +23,8 @@ class Client(NamedTuple):
     """What a client holds, and what its generator makes."""
 
     number: int
-    rows: Int[np.ndarray, "n"]
-    """Of the data set that was dealt out."""
+    examples: Shaped[np.ndarray, "n *F"]
+    labels: Int[np.ndarray, "n"]
     synthetic: Shaped[np.ndarray, "S *F"]
 
 
@@ -53,50 +54,40 @@ def figure_synthetic(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
     """
     args = replace(args, methods=("sda-fc-km",), num_init=(1,))
     dealt, held_out = halves(load(args), seed=args.seed[0])
-    (clients,) = train(args, sda_fdc.describe, dealt, folder, of_clients)
-    examples = dealt.examples[np.concatenate([client.rows for client in clients])]
+    read = partial(of_clients, dealt)
+    (clients,) = train(args, sda_fdc.describe, dealt, folder, read)
+    examples = np.concatenate([client.examples for client in clients])
     synthetic = np.concatenate([client.synthetic for client in clients])
     near = evaluation.nearest(flat(synthetic), flat(examples))
     lines = [line("all", near.distances, examples, held_out.examples)]
-    for client in clients:
-        own = dealt.examples[client.rows]
-        like = like_labels(
-            held_out, np.asarray(dealt.labels)[client.rows], seed=args.seed[0]
-        )
-        made = evaluation.nearest_distances(flat(client.synthetic), flat(own))
-        lines.append(line(client.number, made, own, like))
+    for number, own, labels, made in clients:
+        distances = evaluation.nearest_distances(flat(made), flat(own))
+        like = like_labels(held_out, labels, seed=args.seed[0])
+        lines.append(line(number, distances, own, like))
     if examples.ndim == 4:
         (num_categories,) = plan.numbers_of_clusters(args, dealt)
         sheet = folder / "synthetic.png"
-        draw_clients(clients, dealt, num_categories, sheet, seed=args.seed[0])
+        draw_clients(clients, num_categories, sheet, seed=args.seed[0])
         draw_nearest(synthetic, examples, near, folder / "nearest.png")
     return lines
 
 
 def of_clients(
-    call: plan.Call, program: engine.Program, state: Any
+    dataset: data.Dataset, call: plan.Call, program: engine.Program, state: Any
 ) -> list[list[Client]]:
     """Returns of each run the clients that have sent a generator."""
     del program
-    federations = call.grid.federations
-    runs = zip(
-        np.asarray(federations.indices),
-        np.asarray(federations.mask),
-        np.asarray(state.source.examples),
-        np.asarray(state.source.sizes),
-        np.asarray(state.arrived),
-        strict=True,
-    )
-    return [
-        [
-            Client(number, rows[mask], made[:size])
-            for number, (rows, mask, made, size, arrived) in enumerate(
-                zip(*run, strict=True)
-            )
-            if arrived and size
+    labels, source = np.asarray(dataset.labels), state.source
+
+    def clients(partition, examples, sizes, arrived):
+        return [
+            Client(i, dataset.examples[rows], labels[rows], examples[i][: sizes[i]])
+            for i, rows in enumerate(partition.clients)
+            if arrived[i] and sizes[i]
         ]
-        for run in runs
-    ]
+
+    runs = map(np.asarray, (source.examples, source.sizes, state.arrived))
+    return [clients(*run) for run in zip(call.partitions, *runs, strict=True)]
 
 
 def line(
@@ -148,7 +139,6 @@ def flat(examples: Shaped[np.ndarray, "n *F"]) -> Float[np.ndarray, "n D"]:
 
 def draw_clients(
     clients: list[Client],
-    dataset: data.Dataset,
     num_categories: int,
     path: Path,
     *,
@@ -157,15 +147,15 @@ def draw_clients(
     """Draws random real examples of each client beside its first synthetic ones, whose
     categories come by turns."""
     rng = np.random.default_rng(seed)
-    white = 255 if dataset.examples.dtype == np.uint8 else 1
-    blank = np.full_like(dataset.examples[:1], white)
+    example = clients[0].examples[:1]
+    blank = np.full_like(example, 255 if example.dtype == np.uint8 else 1)
     rows = []
     for client in clients:
-        shown = dataset.examples[rng.permutation(client.rows)[:REAL]]
+        shown = rng.permutation(client.examples)[:REAL]
         between = np.repeat(blank, REAL + 1 - len(shown), axis=0)
         made = client.synthetic[:num_categories]
         rows.append(np.concatenate([shown, between, made]))
-    names = [f"client {client.number} ({len(client.rows):,})" for client in clients]
+    names = [f"client {client.number} ({len(client.examples):,})" for client in clients]
     categories = [f"k = {k}" for k in range(num_categories)]
     captions = ["real", *[""] * REAL, *categories][: max(map(len, rows))]
     image_rows(rows, names, path, captions=captions)
