@@ -196,4 +196,3 @@ def test_the_study_has_flags_that_a_figure_takes(preset):
         .method
     )
     assert method.name == "sda-fc-km"
-    assert method.settings["gan_rounds"] == {"smoke": 20, "paper": 50}[preset]

@@ -1,4 +1,5 @@
-"""How good a clustering is: scores against the truth, and signs of collapse.
+"""How good a clustering is: scores against the truth, and signs of collapse; and
+whether what a generator makes is copies.
 
 Everything here runs on the host, on NumPy arrays. Tables, figures and linear
 classifiers are modules of their own, `fcjax.evaluation.tables`,
