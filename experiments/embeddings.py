@@ -5,9 +5,6 @@ The paper shows embeddings by local models: here those that the clients would se
 the round that comes next.
 """
 
-import hashlib
-import json
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,16 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from papers.ccfc import LEVELS
+from trained import load, train
 
-from fcjax import data, engine, evaluation, experiment, plan
+from fcjax import data, engine, evaluation, plan
 from fcjax.algorithms.ccfc import leave
 from fcjax.backends import over_runs
-from fcjax.checkpoints import Checkpoints
 from fcjax.cluster import kmeans
 from fcjax.evaluation.figures import Panel, maps
 from fcjax.evaluation.figures.panels import MARKERS
-from fcjax.progress import Progress
-from fcjax.session import enable_compilation_cache
 
 EVENLY = {"p": (0.0,), "alpha": (), "class_share": ()}
 
@@ -62,39 +57,7 @@ def embed(args: ccfc.Args, dataset: data.Dataset, folder: Path) -> list[Embedded
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
-    enable_compilation_cache()
-    # A folder without results: every run is to be trained, and none is written there.
-    asked = replace(args, out=folder / "runs", shard=None)
-    loaded = dataset, dataset.examples[:0]
-    prepared = experiment.prepare(asked, ccfc.describe, lambda _: loaded)
-    groups, found = prepared.groups, []
-    total = sum(len(group.points) * sum(plan.num_rounds(group)) for group in groups)
-    with jax.default_matmul_precision(args.precision), Progress(total) as progress:
-        for group in groups:
-            program = engine.Program(group.build)
-            for call in plan.calls(group, prepared.pool):
-                saved = folder / "checkpoints" / name_of(args, dataset, call)
-                if not args.resume:
-                    shutil.rmtree(saved, ignore_errors=True)
-                checkpoints = Checkpoints(saved, interval=args.checkpoint_interval)
-                show = partial(show_round, progress, len(call.points))
-                state = program.run(call.grid, on_round=show, checkpoints=checkpoints)
-                found += embed_call(dataset, call, program, state)
-    return found
-
-
-def name_of(args: ccfc.Args, dataset: data.Dataset, call: plan.Call) -> str:
-    """Returns a name of all that decides what the runs of a call end in."""
-    config = experiment.configuration(args, call.group.method, call.points[0])
-    told = hashlib.sha256(json.dumps([config, call.points], sort_keys=True).encode())
-    told.update(dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes())
-    return told.hexdigest()[:8]
-
-
-def show_round(progress: Progress, count: int, round: engine.Round) -> None:
-    label = f"{round.stage.name} round {round.position.round}/{round.stage.num_rounds}"
-    loss = {"loss": np.mean(round.metrics["loss"])}
-    progress.show(label, count, loss, last=round.is_last)
+    return train(args, ccfc.describe, dataset, folder, partial(embed_call, dataset))
 
 
 def embed_call(
@@ -238,7 +201,7 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     args = replace(
         args, p=LEVELS, alpha=(), class_share=(), standalone=False, clusters=()
     )
-    dataset = two_classes(load(args), 100, seed=args.seed[0])
+    dataset = two_classes(load(args, several=("p",)), 100, seed=args.seed[0])
     half = max(2, len(dataset.examples) // args.clients[0] // 2)
     args = replace(
         args,
@@ -261,19 +224,6 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
         panels.append(Panel(f"p = {p:g}\nCH score {score:,.1f}", *shown))
     maps(panels, folder / "figure5.png", seed=args.seed[0])
     return rows
-
-
-def load(args: ccfc.Args) -> data.Dataset:
-    """Returns the data of a figure, once every flag but p has one value."""
-    for name, value in vars(args).items():
-        swept = isinstance(value, tuple) and name not in ("p", "image_shape", "log")
-        if swept and len(value) > 1:
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} takes one value for a figure, got {value}")
-    dataset, extra = experiment.load(args)
-    if dataset.labels is None or len(extra):
-        raise ValueError("figures need labels: no --extra-split, and not --no-labels")
-    return dataset
 
 
 def two_classes(dataset: data.Dataset, most: int, *, seed: int) -> data.Dataset:

@@ -1,4 +1,5 @@
-"""How good a clustering is: scores against the truth, and signs of collapse.
+"""How good a clustering is: scores against the truth, and signs of collapse; and
+whether what a generator makes is copies.
 
 Everything here runs on the host, on NumPy arrays. Tables, figures and linear
 classifiers are modules of their own, `fcjax.evaluation.tables`,
@@ -7,6 +8,13 @@ draw or train; scores need no Optax.
 """
 
 from fcjax.evaluation.collapse import MAX_WEIGHT, collapse, status
+from fcjax.evaluation.copying import (
+    Nearest,
+    copying,
+    copying_by_distance,
+    nearest,
+    nearest_distances,
+)
 from fcjax.evaluation.internal import client_calinski_harabasz, internal_scores
 from fcjax.evaluation.probe import knn_accuracy
 from fcjax.evaluation.scores import (
@@ -24,17 +32,22 @@ from fcjax.evaluation.scores import (
 
 __all__ = [
     "MAX_WEIGHT",
+    "Nearest",
     "accuracy",
     "ami",
     "ari",
     "client_calinski_harabasz",
     "client_mean",
     "collapse",
+    "copying",
+    "copying_by_distance",
     "imbalance_ratio",
     "internal_scores",
     "kappa",
     "knn_accuracy",
     "match",
+    "nearest",
+    "nearest_distances",
     "nmi",
     "per_client",
     "scores",

@@ -9,13 +9,14 @@ from fcjax.evaluation.figures.heatmaps import confusion, partition
 from fcjax.evaluation.figures.latent import tsne
 from fcjax.evaluation.figures.levels import against
 from fcjax.evaluation.figures.panels import Panel, maps
-from fcjax.evaluation.figures.sheets import contact_sheet
+from fcjax.evaluation.figures.sheets import contact_sheet, image_rows
 
 __all__ = [
     "Panel",
     "against",
     "confusion",
     "contact_sheet",
+    "image_rows",
     "learning_curves",
     "maps",
     "partition",

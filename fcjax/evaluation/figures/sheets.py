@@ -1,5 +1,6 @@
-"""Contact sheets: what a cluster looks like."""
+"""Sheets of images: what a cluster looks like, or what a generator makes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +38,7 @@ def contact_sheet(
     images, assignments = np.asarray(images), np.asarray(assignments)
     if len(images) != len(assignments):
         raise ValueError(f"{len(images)} images but {len(assignments)} assignments")
-    if images.shape[-1] not in (1, 3):
-        raise ValueError(f"images have 1 or 3 channels, not {images.shape[-1]}")
+    _check_channels(images)
     if per_cluster < 1:
         raise ValueError(f"per_cluster must be at least 1, got {per_cluster}")
     clusters, sizes = np.unique(assignments[assignments >= 0], return_counts=True)
@@ -50,21 +50,56 @@ def contact_sheet(
         rng.permutation(np.flatnonzero(assignments == cluster))[:columns]
         for cluster in clusters
     ]
-    sheet = _mosaic([_unit_range(images[rows]) for rows in drawn], columns)
-
     names = [
         f"cluster {cluster} ({size:,})"
         for cluster, size in zip(clusters, sizes, strict=True)
     ]
+    return image_rows([images[rows] for rows in drawn], names, path)
+
+
+def image_rows(
+    rows: Sequence[
+        UInt8[np.ndarray | Array, "_ _ _ _"] | Float[np.ndarray | Array, "_ _ _ _"]
+    ],
+    names: Sequence[str],
+    path: str | Path,
+    *,
+    captions: Sequence[str] = (),
+) -> Figure:
+    """Draws rows of images with a name at the left of each.
+
+    Args:
+      rows: [n, H, W, C] each, grey (C = 1) or colour (C = 3) images of one size, uint8
+        or in [0, 1]; a shorter one leaves the rest blank.
+      names: one a row.
+      path: where to write the figure; the ending sets the format.
+      captions: one above each of the first columns.
+
+    Returns:
+      The figure, written to `path`.
+
+    Raises:
+      ValueError: if there are no images, names and rows differ in number, or the
+        images are not grey or colour or outside [0, 1].
+    """
+    rows = [np.asarray(row) for row in rows]
+    columns = max(map(len, rows), default=0)
+    if not columns:
+        raise ValueError("no images to draw")
+    if len(rows) != len(names):
+        raise ValueError(f"{len(rows)} rows but {len(names)} names")
+    _check_channels(rows[0])
+    sheet = _mosaic([_unit_range(row) for row in rows], columns)
     # Ten to twenty rows fill a page; more of them still fit a file.
-    row = min(0.6, 40 / len(clusters))
-    font = min(9, 60 * row)
-    height, border = row * len(clusters), 0.1
+    side = min(0.6, 40 / len(rows))
+    font = min(9, 60 * side)
+    height, border = side * len(rows), 0.1
     width = height * sheet.shape[1] / sheet.shape[0]
     # The axes are placed by hand, since a wide image leaves a layout engine no room
     # for what stands beside it. A letter is some 0.6 of the font's size wide.
     left = 2 * border + 0.6 * font / 72 * max(map(len, names))
-    figure = Figure(figsize=(left + width + border, height + 2 * border))
+    top = 2 * border + 1.2 * font / 72 if captions else border
+    figure = Figure(figsize=(left + width + border, border + height + top))
     total_width, total_height = figure.get_size_inches()
     axes = figure.add_axes(
         (
@@ -75,12 +110,19 @@ def contact_sheet(
         )
     )
     axes.imshow(sheet)
-    middles = sheet.shape[0] / len(clusters) * (np.arange(len(clusters)) + 0.5) - 0.5
+    middles = sheet.shape[0] / len(rows) * (np.arange(len(rows)) + 0.5) - 0.5
     axes.set_yticks(middles, names, fontsize=font, color=style.INK)
-    axes.set_xticks([])
+    centres = sheet.shape[1] / columns * (np.arange(len(captions)) + 0.5) - 0.5
+    axes.set_xticks(centres, captions, fontsize=font, color=style.INK)
+    axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return style.write(figure, path)
+
+
+def _check_channels(images: np.ndarray) -> None:
+    if images.shape[-1] not in (1, 3):
+        raise ValueError(f"images have 1 or 3 channels, not {images.shape[-1]}")
 
 
 def _unit_range(images: np.ndarray) -> Float[np.ndarray, "n H W C"]:

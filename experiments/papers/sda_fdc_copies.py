@@ -1,0 +1,24 @@
+"""Whether what SDA-FDC's clients send gives their examples away: no paper's figure."""
+
+from .study import Preset, Row, Study
+
+SCRIPT = "sda_fdc"
+GRID = {"p": (0.25,)}
+STUDIES = {
+    "sda-fdc-copies": Study(
+        "whether synthetic examples are copies of a client's, and what they look like",
+        datasets=("mnist",),
+        rows=(Row("SDA-FDC", SCRIPT, {"methods": ("sda-fc-km",)}),),
+        presets={
+            # One run: its GANs train as long as elsewhere, or there is nothing to see.
+            "smoke": Preset(GRID, (0,), {}),
+            "paper": Preset(GRID, (0,), {SCRIPT: {"preset": "paper"}}),
+        },
+        maps="synthetic.figure_synthetic",
+        notes=(
+            "a half of the data is dealt to the clients, the other is held out",
+            "copy_probability: 0.5 without copying, near 1 for copies, near 0 for what "
+            "is far off the data; closest_share: 0.01 without",
+        ),
+    ),
+}
