@@ -54,10 +54,12 @@ def labels_of(args: Common) -> Integer[np.ndarray, "P"]:
 
 def draw(rows: Sequence[Mapping[str, Any]], folder: Path, *, paper: Paper) -> None:
     """Draws them of each data set into folder/DATASET.png; the paper's numbers are
-    nowhere in print."""
+    nowhere in print. Raises ValueError where there is none."""
     from fcjax.evaluation import figures  # matplotlib only where something is drawn
 
     del paper
+    if not rows:
+        raise ValueError("no data set to draw; --datasets NAME=PATH says where one is")
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         own = [row for row in rows if row["dataset"] == dataset]
         name = re.sub(r"[^\w.]+", "-", dataset.lower())
