@@ -15,7 +15,15 @@ from .ccfc import (
     Scores,
     scores_of,
 )
-from .sda_fdc_rows import PPFC_GAN, SCRIPT, SDA_FC_FCM, SDA_FC_KM, SHORT
+from .sda_fdc_rows import (
+    OF_DCN,
+    OF_GANS,
+    PPFC_GAN,
+    SCRIPT,
+    SDA_FC_FCM,
+    SDA_FC_KM,
+    SHORT,
+)
 from .study import Paper, Preset, Row, Study
 
 SCFC = {"sample_contrastive": True}
@@ -125,6 +133,7 @@ METHODS = (
     Row("CCFC", "ccfc"),
 )
 SCORES = ("nmi", "kappa", "surviving_nmi", "surviving_kappa")
+OF_PPFC_GAN = ("PPFC-GAN is SDA-FDC by a later name", *OF_GANS, OF_DCN)
 STUDIES = {
     "ccfc-table1": Study(
         "NMI of all methods for each p",
@@ -135,6 +144,7 @@ STUDIES = {
         by=("dataset", "p", "method"),
         values=("nmi",),
         paper=of_table("nmi", NMI),
+        notes=OF_PPFC_GAN,
     ),
     "ccfc-table2": Study(
         "kappa of all methods for each p",
@@ -145,6 +155,7 @@ STUDIES = {
         by=("dataset", "p", "method"),
         values=("kappa",),
         paper=of_table("kappa", KAPPA),
+        notes=OF_PPFC_GAN,
     ),
     "ccfc-table3": Study(
         "accuracy of k neighbours' votes in each representation, p = 0",
@@ -164,6 +175,7 @@ STUDIES = {
             for method, row in NEIGHBORS.items()
             for k, percent in zip(measures.NEIGHBORS, row, strict=True)
         },
+        notes=OF_PPFC_GAN,
     ),
     "ccfc-table4": Study(
         "kappa of each client without each component, p = 0, one run",
@@ -201,6 +213,7 @@ STUDIES = {
         values=SCORES,
         paper=of_figure(0.0, FEDERATED),
         draw=partial(measures.against, level="failure_rate", values=SCORES),
+        notes=OF_PPFC_GAN,
     ),
     "ccfc-figure7": Study(
         "CCFC against lambda, the weight of the model-contrastive term, for each p",

@@ -1,5 +1,5 @@
 """The methods of SDA-FDC's family as rows, which the tables of two papers have: each
-trains once for both."""
+trains once for both; and what a reader of them should know."""
 
 from .study import Row
 
@@ -15,4 +15,16 @@ DISJOINT = Row("SDA-FDC (disjoint)", SCRIPT, {"methods": ("sda-fdc-disjoint",)})
 DCN_CENTRAL = Row("DCN_central", SCRIPT, {"methods": ("dcn",)}, central=True)
 KM_CENTRAL = Row(
     "KM_central", "baselines", {"methods": ("km",)}, runs="KM", central=True
+)
+OF_GANS = (
+    "the SDA-FDC paper prints the GANs' minimax loss, and Adam alone: here generators "
+    "have the non-saturating loss, and rounds, batches and rates are those of the "
+    "authors' code of SDA-FC, or near them",
+    "each generator makes as many examples as its client holds, as the paper says; "
+    "that code makes 7,000 of MNIST",
+)
+OF_DCN = "lambda, rounds, batches and rates of DCN are ours, since that paper has none"
+SAME_GANS = (
+    "SDA-FDC (disjoint) and SDA-FDC of a seed have the same GANs, and differ in what "
+    "the server does with their examples"
 )
