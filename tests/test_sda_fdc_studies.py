@@ -188,16 +188,6 @@ def test_figure_3_is_of_finished_runs_beside_the_paper(out, tmp_path, capsys):
     assert (tmp_path / "figure3.png").stat().st_size > 10_000
 
 
-def test_the_ablation_has_the_same_gans(out, tmp_path):
-    codes.figure3(flags(out), tmp_path)
-    losses = [
-        [line["loss"] for line in Finished(folder).history if line["stage"] == "gan"]
-        for folder in (out / "vectors-sda-fdc", out / "vectors-sda-fdc-disjoint")
-    ]
-    assert len(losses[0]) == 2
-    assert losses[0] == losses[1]
-
-
 def test_clients_of_figure_3_are_who_holds_an_example(out):
     args = flags(out)
     rows = np.load(out / "vectors.npz")["x"].astype(np.float32)

@@ -24,7 +24,7 @@ OF_GANS = (
     "that code makes 7,000 of MNIST",
 )
 OF_DCN = "lambda, rounds, batches and rates of DCN are ours, since that paper has none"
-SAME_GANS = (
-    "SDA-FDC (disjoint) and SDA-FDC of a seed have the same GANs, and differ in what "
-    "the server does with their examples"
+ALIKE = (
+    "SDA-FDC (disjoint) and SDA-FDC train GANs alike, and differ in what the server "
+    "does with their examples"
 )

@@ -6,12 +6,12 @@ from . import label_shares, measures
 from .ccfc_studies import FAILURE_RATES, SCORES, of_table, presets
 from .sda_fdc import CALLED, CENTRAL, FEDERATED, KAPPA, LEVELS, NMI, scores_of
 from .sda_fdc_rows import (
+    ALIKE,
     DCN_CENTRAL,
     DISJOINT,
     KM_CENTRAL,
     OF_DCN,
     OF_GANS,
-    SAME_GANS,
     SDA_FC_KM,
     SDA_FDC,
 )
@@ -42,7 +42,7 @@ def table(title: str, score: str, paper: Paper) -> Study:
         values=(score,),
         paper=paper,
         by_path=("pendigits",),
-        notes=(*OF_GANS, OF_DCN, SAME_GANS, OF_KM, PENDIGITS),
+        notes=(*OF_GANS, OF_DCN, ALIKE, OF_KM, PENDIGITS),
     )
 
 
@@ -86,7 +86,7 @@ STUDIES = {
         rows=(SDA_FDC,),
         presets=presets(COMPLETE, COMPLETE, smoke_seeds=(0,), seeds=(0,)),
         maps="codes.figure3",
-        notes=(*OF_GANS, OF_DCN, SAME_GANS),
+        notes=(*OF_GANS, OF_DCN, ALIKE),
     ),
     "sda-fdc-figure4": Study(
         "scores against the share of clients that fail, a line for each p",
