@@ -40,7 +40,9 @@ def jobs(table, monkeypatch, out, **more):
     return {job.row.label: job for job in found}
 
 
-@pytest.mark.parametrize("table", [*NAMES, "ccfc-table1", "ccfc-figure6"])
+@pytest.mark.parametrize(
+    "table", [*NAMES, "ccfc-table1", "ccfc-table3", "ccfc-figure6"]
+)
 @pytest.mark.parametrize("preset", ["smoke", "paper"])
 def test_every_row_is_a_method_of_its_script(table, preset, tmp_path, monkeypatch):
     by_path = "pendigits" in reproduce.STUDIES[table].datasets
