@@ -4,6 +4,7 @@ python experiments/reproduce.py ccfc-table1
 python experiments/reproduce.py ccfc-table1 --preset paper --data-dir DIR
 python experiments/reproduce.py ccfc-table3 --datasets mnist --limit 10000
 python experiments/reproduce.py fedmcc-table1 --datasets imagenet-10=FOLDER
+python experiments/reproduce.py sda-fdc-table2 --datasets pendigits=pendigits.csv
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
-from papers import ccfc_studies, fedmcc_studies
+from papers import ccfc_studies, fedmcc_studies, sda_fdc_studies
 from papers.study import Measured, Paper, Row, Study
 
 from fcjax import data, experiment
@@ -27,7 +28,11 @@ from fcjax.evaluation.tables import Estimate
 from fcjax.flags import Common, shown
 from fcjax.results import Results
 
-STUDIES = {**ccfc_studies.STUDIES, **fedmcc_studies.STUDIES}
+STUDIES = {
+    **ccfc_studies.STUDIES,
+    **fedmcc_studies.STUDIES,
+    **sda_fdc_studies.STUDIES,
+}
 STAND_IN = "digits"
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 from encoders import is_tiny
+from papers import sda_fdc as papers
 from synthesis import CENTRAL, Name, method_of
 
 from fcjax import dealing, experiment, hosts, plan, report
@@ -130,7 +131,7 @@ def describe(
         settings=settings,
         build=partial(method_of, name, shape=shape, num_clusters=num_clusters),
         scope="global",
-        paper={},
+        paper=papers.scores_of(experiment.short_name(args.dataset), name),
         # The server's examples, as they are and as rows.
         working_bytes=dataset.examples.nbytes + 4 * dataset.examples.size,
         shared=plan.Shared("gan", 1, local) if local else None,

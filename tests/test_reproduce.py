@@ -254,7 +254,7 @@ def test_methods_of_central_data_run_at_one_p_and_have_none_in_the_table(tmp_pat
     [
         ({"table": "ccfc-tabel2"}, r"TABLE 'ccfc-tabel2' is .* nearest is ccfc-table2"),
         ({"datasets": ("mnits",)}, r"--datasets takes digits mnist .* got 'mnits'"),
-        ({"methods": ("PPFC-GAN",)}, r"--methods takes .*CCFC, got 'PPFC-GAN'"),
+        ({"methods": ("SCFC",)}, r"--methods takes .*PPFC-GAN, CCFC, got 'SCFC'"),
         (
             {"preset": "paper", "data_dir": Path("nowhere")},
             r"mnist is not prepared.*download_and_prepare.*by --datasets",

@@ -15,6 +15,15 @@ from .ccfc import (
     Scores,
     scores_of,
 )
+from .sda_fdc_rows import (
+    OF_DCN,
+    OF_GANS,
+    PPFC_GAN,
+    SCRIPT,
+    SDA_FC_FCM,
+    SDA_FC_KM,
+    SHORT,
+)
 from .study import Paper, Preset, Row, Study
 
 SCFC = {"sample_contrastive": True}
@@ -34,13 +43,19 @@ MODEL_WEIGHTS = (0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 """Of Figure 7, whose own the text does not give."""
 
 
-def of_table(name: str, scores: Scores) -> Paper:
-    """Returns Table 1 or 2 by data set, p (None where the data is central) and
-    method."""
+def of_table(
+    name: str,
+    scores: Scores,
+    *,
+    central: tuple[str, ...] = CENTRAL,
+    federated: tuple[str, ...] = FEDERATED,
+) -> Paper:
+    """Returns Table 1 or 2, or one that is set alike, by data set, p (None where the
+    data is central) and method."""
     found = {}
-    for dataset, (central, levels) in scores.items():
-        rows = [(None, CENTRAL, central)]
-        rows += [(p, FEDERATED, row) for p, row in zip(LEVELS, levels, strict=True)]
+    for dataset, (first, levels) in scores.items():
+        rows = [(None, central, first)]
+        rows += [(p, federated, row) for p, row in zip(LEVELS, levels, strict=True)]
         for p, methods, row in rows:
             for method, score in zip(methods, row, strict=True):
                 found[dataset, p, method] = {name: score}
@@ -68,7 +83,7 @@ def of_figure(level: float, methods: tuple[str, ...]) -> Paper:
     }
 
 
-FULL = {script: {"preset": "paper"} for script in ("ccfc", "baselines")}
+FULL = {script: {"preset": "paper"} for script in ("ccfc", "baselines", SCRIPT)}
 IID = {"p": (0.0,)}
 
 
@@ -83,7 +98,10 @@ def presets(
     """Returns both presets from the grid of each; `rounds` are those of the stages of
     CCFC in a smoke run."""
     pretrain, cluster = rounds
-    short = {"ccfc": {"pretrain_rounds": (pretrain,), "cluster_rounds": (cluster,)}}
+    short = {
+        "ccfc": {"pretrain_rounds": (pretrain,), "cluster_rounds": (cluster,)},
+        SCRIPT: SHORT,
+    }
     return {
         "smoke": Preset(smoke, smoke_seeds, short),
         "paper": Preset(paper, seeds, FULL),
@@ -109,14 +127,13 @@ METHODS = (
     # clients inherit, NMI is 0.12 above the paper's at p = 1 (BENCHMARKS.md).
     Row("k-FED", "baselines", {"methods": ("k-fed",), "inherit": False}),
     Row("FFCM", "baselines", {"methods": ("ffcm",)}),
-    Row("SDA-FC-KM"),
-    Row("SDA-FC-FCM"),
-    Row("PPFC-GAN"),
+    SDA_FC_KM,
+    SDA_FC_FCM,
+    PPFC_GAN,
     Row("CCFC", "ccfc"),
 )
-CURVES = ("k-FED", "FFCM", "CCFC")
-"""Of Figure 6, as far as they are here."""
 SCORES = ("nmi", "kappa", "surviving_nmi", "surviving_kappa")
+OF_PPFC_GAN = ("PPFC-GAN is SDA-FDC by a later name", *OF_GANS, OF_DCN)
 STUDIES = {
     "ccfc-table1": Study(
         "NMI of all methods for each p",
@@ -127,6 +144,7 @@ STUDIES = {
         by=("dataset", "p", "method"),
         values=("nmi",),
         paper=of_table("nmi", NMI),
+        notes=OF_PPFC_GAN,
     ),
     "ccfc-table2": Study(
         "kappa of all methods for each p",
@@ -137,13 +155,14 @@ STUDIES = {
         by=("dataset", "p", "method"),
         values=("kappa",),
         paper=of_table("kappa", KAPPA),
+        notes=OF_PPFC_GAN,
     ),
     "ccfc-table3": Study(
         "accuracy of k neighbours' votes in each representation, p = 0",
         datasets=("mnist",),
         rows=(
             Row("Raw pixels", untrained=measures.neighbors_of_pixels),
-            Row("PPFC-GAN"),
+            PPFC_GAN,
             Row("SCFC", "ccfc", SCFC),
             Row("CCFC", "ccfc"),
         ),
@@ -156,6 +175,7 @@ STUDIES = {
             for method, row in NEIGHBORS.items()
             for k, percent in zip(measures.NEIGHBORS, row, strict=True)
         },
+        notes=OF_PPFC_GAN,
     ),
     "ccfc-table4": Study(
         "kappa of each client without each component, p = 0, one run",
@@ -183,7 +203,7 @@ STUDIES = {
     "ccfc-figure6": Study(
         "scores against the share of clients that fail, a line for each p",
         datasets=("mnist",),
-        rows=tuple(row for row in METHODS if row.label in CURVES),
+        rows=tuple(row for row in METHODS if row.label in FEDERATED),
         presets=presets(
             {"p": (0.0, 0.5), "failure_rate": (0.0, 0.3, 0.6)},
             {"p": LEVELS, "failure_rate": FAILURE_RATES},
@@ -191,8 +211,9 @@ STUDIES = {
         measure=measures.scores,
         by=("dataset", "method", "p", "failure_rate"),
         values=SCORES,
-        paper=of_figure(0.0, CURVES),
+        paper=of_figure(0.0, FEDERATED),
         draw=partial(measures.against, level="failure_rate", values=SCORES),
+        notes=OF_PPFC_GAN,
     ),
     "ccfc-figure7": Study(
         "CCFC against lambda, the weight of the model-contrastive term, for each p",

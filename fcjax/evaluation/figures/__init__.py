@@ -4,6 +4,7 @@ Drawn without pyplot, so that no global state of matplotlib is touched. The endi
 the path sets the format.
 """
 
+from fcjax.evaluation.figures.bars import bars
 from fcjax.evaluation.figures.curves import learning_curves
 from fcjax.evaluation.figures.heatmaps import confusion, partition
 from fcjax.evaluation.figures.latent import tsne
@@ -14,6 +15,7 @@ from fcjax.evaluation.figures.sheets import contact_sheet, image_rows
 __all__ = [
     "Panel",
     "against",
+    "bars",
     "confusion",
     "contact_sheet",
     "image_rows",

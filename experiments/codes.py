@@ -1,0 +1,80 @@
+"""The t-SNE figure of the SDA-FDC paper: Figure 3 as a function, drawn from the models
+that finished runs of its tables leave."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sda_fdc
+from jaxtyping import Float, Int
+from papers.sda_fdc import scores_of
+
+from fcjax import data, evaluation, experiment, frozen
+from fcjax.evaluation import tables
+from fcjax.evaluation.figures import Panel, maps
+from fcjax.finished import Finished
+
+PANELS = {
+    "sda-fdc-disjoint": ("SDA-FDC (disjoint)", "-disjoint"),
+    "sda-fdc": ("SDA-FDC", ""),
+}
+"""Title and what the name of the results folder ends in, by method."""
+
+
+def figure3(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
+    """Draws Figure 3: examples as pixels, as codes of SDA-FDC (disjoint) and as codes
+    of SDA-FDC. Colours are the clients, at p = 1 the classes too.
+
+    Args:
+        args: one value a flag; the methods are set here. Runs of the ablation lie
+            beside --out, in a folder of that name that ends in -disjoint.
+        folder: of `figure3.png`; created.
+
+    Returns:
+        A row a panel of codes: panel, and nmi and kappa beside the paper's on MNIST.
+
+    Raises:
+        ValueError: a flag has several values, or the data has no labels.
+    """
+    for name, value in vars(args).items():
+        swept = isinstance(value, tuple) and name not in ("image_shape", "log")
+        if swept and len(value) > 1:
+            flag = "--" + name.replace("_", "-")
+            raise ValueError(f"{flag} takes one value for a figure, got {value}")
+    dataset, _ = experiment.load(args)
+    if dataset.labels is None:
+        raise ValueError("figures need labels: not --no-labels")
+    rows, panels = [], []
+    for method, (title, ending) in PANELS.items():
+        out = args.out and args.out.with_name(args.out.name + ending)
+        codes, clients, clusters = coded(
+            replace(args, methods=(method,), out=out), dataset
+        )
+        if not panels:
+            pixels = dataset.examples.reshape(len(clients), -1)
+            panels.append(Panel("raw pixels", pixels, clients))
+        found = evaluation.scores(dataset.labels, clusters)
+        reported = scores_of("mnist", method).get(args.p[0], {}) if args.p else {}
+        scores = {
+            name: tables.estimate([float(found[name])], paper=reported.get(name))
+            for name in ("nmi", "kappa")
+        }
+        rows.append({"panel": title, **scores})
+        told = f"NMI {scores['nmi'].mean:.3f}, kappa {scores['kappa'].mean:.3f}"
+        panels.append(Panel(f"{title}\n{told}", codes, clients))
+    maps(panels, folder / "figure3.png", seed=args.seed[0], groups="client")
+    return rows
+
+
+def coded(
+    args: sda_fdc.Args, dataset: data.Dataset
+) -> tuple[Float[np.ndarray, "P D"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+    """Trains a run, or takes the finished one, and returns of every example its code,
+    the client that holds it (-1: nobody) and its cluster."""
+    (results,) = experiment.run(lambda: [(args, sda_fdc.describe)])
+    (row,) = results.asked(results.rows)
+    point = {name: float(row[name]) for name in results.names}
+    found = frozen.predict(frozen.read(results.model_path(point)), dataset.examples)
+    clients, _ = Finished(results.directory).assignments(point)
+    return found.embedding, clients, found.clusters
