@@ -184,7 +184,7 @@ def split(args: Args) -> list[experiment.Task]:
 
 def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method; a central one has a single client."""
-    out = args.out and args.out / name if len(args.methods) > 1 else args.out
+    out = args.out and args.out / name
     if name in CENTRAL:
         undealt = {rule: () for rule in dealing.RULES} | {"p": (0.0,)}
         args = dataclasses.replace(args, clients=(1,), **undealt)

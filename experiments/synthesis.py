@@ -43,11 +43,13 @@ def adversarial_of(
     values: Mapping[str, Any], shape: tuple[int, ...], *, num_clusters: int
 ) -> Adversarial:
     """Returns how clients train their GANs."""
-    is_vector = len(shape) == 1
-    # Of images SDA-FC's code; of vectors that of its authors' CCEGAN.
-    beta = 0.9 if is_vector else 0.999
+    if len(shape) == 1:  # as in CCEGAN, later code of the authors
+        gan, beta = models.mlp_gan(shape[0]), 0.9
+    else:  # as in their code of SDA-FC
+        height, width, colours = shape
+        gan, beta = models.dcgan((height, width, colours)), 0.999
     return Adversarial(
-        models.mlp_gan(shape[0]) if is_vector else models.dcgan(shape),
+        gan,
         optax.adam(values["generator_learning_rate"], b1=0.5, b2=beta),
         optax.adam(values["discriminator_learning_rate"], b1=0.5, b2=beta),
         num_rounds=values["gan_rounds"],
@@ -77,6 +79,7 @@ def clustering_of(
         "num_clusters": num_clusters,
         "num_init": values["num_init"],
         "unit_length": values["unit_length"],
+        "by_cosine": values["unit_length"],
     }
     if name == "sda-fc-km":
         return by_kmeans(**options)

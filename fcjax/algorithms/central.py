@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fcjax import server
+from fcjax import losses, server
 from fcjax.algorithms.pooling import (
     Clustering,
     Phase,
@@ -60,6 +60,7 @@ def by_kmeans(
     num_init: int = 10,
     num_iters: int = 300,
     unit_length: bool = True,
+    by_cosine: bool = False,
 ) -> Clustering:
     """Returns KM: k-means of the examples as they are.
 
@@ -69,6 +70,8 @@ def by_kmeans(
             default at the time of the papers.
         num_iters: bound of the Lloyd iterations.
         unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
+        by_cosine: scale the centroids to L2 norm 1 in the end, so that the nearest is
+            the one of the largest inner product, by which SDA-FC's code assigns.
 
     Returns:
         The clustering, one phase of one round; its loss is the inertia an example.
@@ -80,7 +83,7 @@ def by_kmeans(
         )
         return found.centroids, found.inertia
 
-    return _of_rows(cluster, num_clusters, unit_length)
+    return _of_rows(cluster, num_clusters, unit_length, by_cosine)
 
 
 def by_fuzzy_cmeans(
@@ -90,6 +93,7 @@ def by_fuzzy_cmeans(
     num_init: int = 1,
     num_iters: int = 300,
     unit_length: bool = True,
+    by_cosine: bool = False,
 ) -> Clustering:
     """Returns FCM: fuzzy c-means of the examples as they are.
 
@@ -98,7 +102,7 @@ def by_fuzzy_cmeans(
         fuzzifier: m > 1; 1.1 is that of the code of SDA-FC.
         num_init: seedings; the package behind that code takes one.
         num_iters: bound of the iterations.
-        unit_length: as in `by_kmeans`.
+        unit_length, by_cosine: as in `by_kmeans`.
 
     Returns:
         The clustering, as `by_kmeans`; its loss is the fuzzy objective an example.
@@ -116,10 +120,12 @@ def by_fuzzy_cmeans(
         )
         return found.centroids, found.objective
 
-    return _of_rows(cluster, num_clusters, unit_length)
+    return _of_rows(cluster, num_clusters, unit_length, by_cosine)
 
 
-def _of_rows(cluster, num_clusters: int, unit_length: bool) -> Clustering:
+def _of_rows(
+    cluster, num_clusters: int, unit_length: bool, by_cosine: bool
+) -> Clustering:
     """Of (key, rows, mask) -> (centroids, the sum that they minimise)."""
 
     def init(key, x):
@@ -134,6 +140,8 @@ def _of_rows(cluster, num_clusters: int, unit_length: bool) -> Clustering:
         del centroids
         rows = as_rows(x.reshape(-1, *x.shape[mask.ndim :]), unit_length=unit_length)
         centroids, total = cluster(key, rows, mask.reshape(-1))
+        if by_cosine:
+            centroids = losses.normalize(centroids)
         return centroids, total / mask.sum()
 
     def embed(centroids, x):

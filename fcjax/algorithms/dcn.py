@@ -175,11 +175,8 @@ def by_dcn(
             centroids, counts = running_means(
                 state.centroids, state.counts, z, nearest, mask=counted
             )
-            # The slots of a batch are different ones but for those that do not count.
-            kept = jnp.where(counted, nearest, state.assignments[slots])
-            assignments = state.assignments.at[jnp.where(counted, slots, len(x))].set(
-                kept, mode="drop"
-            )
+            counting = jnp.where(counted, slots, len(x))  # no slot: dropped
+            assignments = state.assignments.at[counting].set(nearest, mode="drop")
             return DCNState(*state[:2], centroids, counts, assignments), value
 
         state, value = clients.epochs(

@@ -84,7 +84,8 @@ def train_gan(
     number: Int[Array, ""],
 ) -> tuple[GanVariables, Losses]:
     """Trains a client's GAN for an epoch: in each batch a step of the discriminator on
-    real and synthetic examples, then one of the generator.
+    real and synthetic examples, then one of the generator on the same synthetic ones,
+    for which the authors' code draws others.
 
     Args:
         key: of the order and of the noise.

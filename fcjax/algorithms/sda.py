@@ -82,15 +82,17 @@ def sda(
         `generator_loss`, `participants`, `weight_size` and the traffic.
     """
 
-    def init(key: PRNGKey, federation: Federation) -> GanState:
+    def start(key: PRNGKey, federation: Federation) -> GanState:
         num_clients = len(federation.indices)
         gan = initialize_gan(key, adversarial, to_float(federation.pool[:1]))
         received = jnp.zeros(num_clients, bool)
         return GanState(clients.repeat(gan, num_clients), received, jnp.int32(0))
 
-    def begin(key, state, federation):
-        del key, federation
-        return state
+    def begin(key, state: GanState, federation: Federation) -> GanState:
+        # The key of `init` counts the stages: methods that share this one, and differ
+        # in how many follow, draw the same GAN by its own.
+        del state
+        return start(key, federation)
 
     def round(key, state: GanState, federation: Federation):
         num_clients = len(federation.indices)
@@ -188,7 +190,7 @@ def sda(
         first._replace(begin=begin_clustering),
         *others,
     )
-    method = pooled_method(init, stages, clustering)
+    method = pooled_method(start, stages, clustering)
 
     def assign(state: Any, federation: Federation):
         if isinstance(state, GanState):
