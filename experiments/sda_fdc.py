@@ -32,23 +32,27 @@ class Args(Common):
 
     methods: tuple[Name, ...] = ("sda-fdc",)
     """Which methods to run, each into a results folder of its own."""
-    gan_rounds: Annotated[tuple[int, ...], shown("50")] = ()
+    gan_rounds: Annotated[tuple[int, ...], shown("50; digits 100")] = ()
     """Epochs in which clients train their GANs."""
-    gan_batch_size: Annotated[tuple[int, ...], shown("64")] = ()
+    gan_batch_size: Annotated[tuple[int, ...], shown("64; digits 16")] = ()
     """Real examples, and as many synthetic ones, in a step of a GAN."""
-    generator_learning_rate: Annotated[tuple[float, ...], shown("0.0018")] = ()
+    generator_learning_rate: Annotated[
+        tuple[float, ...], shown("0.0018; vectors 0.0003")
+    ] = ()
     """Of the generator's Adam in the first round."""
-    discriminator_learning_rate: Annotated[tuple[float, ...], shown("0.0002")] = ()
+    discriminator_learning_rate: Annotated[
+        tuple[float, ...], shown("0.0002; vectors 0.0006")
+    ] = ()
     """Of the discriminator's."""
     gan_decay: Annotated[tuple[float, ...], shown("0.99")] = ()
     """What both are multiplied by after each round."""
-    noise_size: Annotated[tuple[int, ...], shown("62")] = ()
+    noise_size: Annotated[tuple[int, ...], shown("62; vectors 5")] = ()
     """Normal inputs of the generator, beside as many categories as --clusters."""
     num_synthetic: Annotated[int | None, shown("as many as it holds")] = None
     """Examples that the server makes with each client's generator."""
-    pretrain_rounds: Annotated[tuple[int, ...], shown("50")] = ()
+    pretrain_rounds: Annotated[tuple[int, ...], shown("50; vectors 20")] = ()
     """Epochs of the auto-encoder alone."""
-    joint_rounds: Annotated[tuple[int, ...], shown("50")] = ()
+    joint_rounds: Annotated[tuple[int, ...], shown("50; digits, vectors 20")] = ()
     """Epochs of the auto-encoder and the clusters by turns."""
     batch_size: Annotated[tuple[int, ...], shown("128")] = ()
     """Examples in a step of the auto-encoder."""
@@ -56,7 +60,9 @@ class Args(Common):
     """Of the auto-encoder's Adam."""
     #: lambda of Eq. 3: of half the squared distance of a code to its centroid, beside
     #: the squared error of the example, pixels being 0 to 1.
-    cluster_weight: Annotated[tuple[float, ...], shown("20")] = ()
+    cluster_weight: Annotated[
+        tuple[float, ...], shown("20; digits 2, vectors 0.5")
+    ] = ()
     num_init: Annotated[
         tuple[int, ...], shown("codes 20, examples 10, sda-fc-fcm 1")
     ] = ()
@@ -91,8 +97,22 @@ SERVER: dict[Name, dict[str, Any]] = {
     "dcn": JOINT,
     "dcn-disjoint": DISJOINT,
 }
-VECTORS = {"noise_size": 5}
-DIGITS = {}
+# A weight with which both terms of Eq. 3 begin about alike: an auto-encoder errs less on
+# small images, and much less on vectors.
+VECTORS = {  # GANs as in CCEGAN, later code of the authors
+    "generator_learning_rate": 3e-4,
+    "discriminator_learning_rate": 6e-4,
+    "noise_size": 5,
+    "pretrain_rounds": 20,
+    "joint_rounds": 20,
+    "cluster_weight": 0.5,
+}
+DIGITS = {  # a client has few examples: BENCHMARKS.md says what was tried
+    "gan_rounds": 100,
+    "gan_batch_size": 16,
+    "joint_rounds": 20,
+    "cluster_weight": 2.0,
+}
 SMOKE = {"gan_rounds": 3, "pretrain_rounds": 3, "joint_rounds": 2, "num_init": 1}
 
 
@@ -100,11 +120,13 @@ def defaults_of(args: Args, name: Name, shape: tuple[int, ...]) -> dict[str, Any
     """Returns by flag what stands for one that is not given."""
     settings = {} if name in CENTRAL else {**LOCAL, "num_synthetic": None}
     settings |= SERVER[name]
-    found = VECTORS if len(shape) == 1 else {}
+    found = {}
+    if len(shape) == 1:
+        found |= VECTORS
     if args.preset != "paper" and is_tiny(shape):
-        found = found | DIGITS
+        found |= DIGITS
     if args.preset == "smoke":
-        found = found | SMOKE
+        found |= SMOKE
     return settings | {k: v for k, v in found.items() if k in settings}
 
 

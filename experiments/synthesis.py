@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import optax
+from encoders import is_tiny
 
 from fcjax import models
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
@@ -47,7 +48,8 @@ def adversarial_of(
         gan, beta = models.mlp_gan(shape[0]), 0.9
     else:  # as in their code of SDA-FC
         height, width, colours = shape
-        gan, beta = models.dcgan((height, width, colours)), 0.999
+        sizes = {"channels": 32, "hidden_size": 256} if is_tiny(shape) else {}
+        gan, beta = models.dcgan((height, width, colours), **sizes), 0.999
     return Adversarial(
         gan,
         optax.adam(values["generator_learning_rate"], b1=0.5, b2=beta),
