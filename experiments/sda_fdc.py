@@ -50,9 +50,9 @@ class Args(Common):
     """Normal inputs of the generator, beside as many categories as --clusters."""
     num_synthetic: Annotated[int | None, shown("as many as it holds")] = None
     """Examples that the server makes with each client's generator."""
-    pretrain_rounds: Annotated[tuple[int, ...], shown("50; vectors 20")] = ()
+    pretrain_rounds: Annotated[tuple[int, ...], shown("50; vectors 15")] = ()
     """Epochs of the auto-encoder alone."""
-    joint_rounds: Annotated[tuple[int, ...], shown("50; digits, vectors 20")] = ()
+    joint_rounds: Annotated[tuple[int, ...], shown("50; digits 20, vectors 10")] = ()
     """Epochs of the auto-encoder and the clusters by turns."""
     batch_size: Annotated[tuple[int, ...], shown("128")] = ()
     """Examples in a step of the auto-encoder."""
@@ -97,14 +97,14 @@ SERVER: dict[Name, dict[str, Any]] = {
     "dcn": JOINT,
     "dcn-disjoint": DISJOINT,
 }
-# A weight with which both terms of Eq. 3 begin about alike: an auto-encoder errs less on
+# With these weights both terms of Eq. 3 begin about alike: an auto-encoder errs less on
 # small images, and much less on vectors.
 VECTORS = {  # GANs as in CCEGAN, later code of the authors
     "generator_learning_rate": 3e-4,
     "discriminator_learning_rate": 6e-4,
     "noise_size": 5,
-    "pretrain_rounds": 20,
-    "joint_rounds": 20,
+    "pretrain_rounds": 15,
+    "joint_rounds": 10,
     "cluster_weight": 0.5,
 }
 DIGITS = {  # a client has few examples: BENCHMARKS.md says what was tried
