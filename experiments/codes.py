@@ -9,6 +9,7 @@ import numpy as np
 import sda_fdc
 from jaxtyping import Float, Int
 from papers.sda_fdc import scores_of
+from trained import load
 
 from fcjax import data, evaluation, experiment, frozen
 from fcjax.evaluation import tables
@@ -37,14 +38,7 @@ def figure3(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: a flag has several values, or the data has no labels.
     """
-    for name, value in vars(args).items():
-        swept = isinstance(value, tuple) and name not in ("image_shape", "log")
-        if swept and len(value) > 1:
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} takes one value for a figure, got {value}")
-    dataset, _ = experiment.load(args)
-    if dataset.labels is None:
-        raise ValueError("figures need labels: not --no-labels")
+    dataset = load(args)
     rows, panels = [], []
     for method, (title, ending) in PANELS.items():
         out = args.out and args.out.with_name(args.out.name + ending)
@@ -54,7 +48,7 @@ def figure3(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
         if not panels:
             pixels = dataset.examples.reshape(len(clients), -1)
             panels.append(Panel("raw pixels", pixels, clients))
-        found = evaluation.scores(dataset.labels, clusters)
+        found = evaluation.scores(np.asarray(dataset.labels), clusters)
         reported = scores_of("mnist", method).get(args.p[0], {}) if args.p else {}
         scores = {
             name: tables.estimate([float(found[name])], paper=reported.get(name))

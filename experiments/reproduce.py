@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
-from papers import ccfc_studies, fedmcc_studies, sda_fdc_studies
+from papers import ccfc_studies, fedmcc_studies, sda_fdc_copies, sda_fdc_studies
 from papers.study import Measured, Paper, Row, Study
 
 from fcjax import data, experiment
@@ -32,6 +32,7 @@ STUDIES = {
     **ccfc_studies.STUDIES,
     **fedmcc_studies.STUDIES,
     **sda_fdc_studies.STUDIES,
+    **sda_fdc_copies.STUDIES,
 }
 STAND_IN = "digits"
 
@@ -264,7 +265,7 @@ def note(study: Study, args: Args) -> str:
     if absent and args.preset == "paper":
         also.append(
             f"left out, as no data is called so: {', '.join(absent)}; --datasets "
-            f"{absent[0]}=FOLDER takes a folder that has a subfolder for each class"
+            f"{absent[0]}=PATH takes a file, or a folder with one for each class"
         )
     if missing:
         also.append(f"not implemented, the paper's figures alone: {', '.join(missing)}")

@@ -34,7 +34,7 @@ class Args(Common):
     """Which methods to run, each into a results folder of its own."""
     gan_rounds: Annotated[tuple[int, ...], shown("50; digits 100")] = ()
     """Epochs in which clients train their GANs."""
-    gan_batch_size: Annotated[tuple[int, ...], shown("64; digits 16")] = ()
+    gan_batch_size: Annotated[tuple[int, ...], shown("64, of few examples 16")] = ()
     """Real examples, and as many synthetic ones, in a step of a GAN."""
     generator_learning_rate: Annotated[
         tuple[float, ...], shown("0.0018; vectors 0.0003")
@@ -107,24 +107,27 @@ VECTORS = {  # GANs as in CCEGAN, later code of the authors
     "joint_rounds": 10,
     "cluster_weight": 0.5,
 }
-DIGITS = {  # a client has few examples: BENCHMARKS.md says what was tried
+DIGITS = {  # BENCHMARKS.md says what was tried
     "gan_rounds": 100,
-    "gan_batch_size": 16,
     "joint_rounds": 20,
     "cluster_weight": 2.0,
 }
 SMOKE = {"gan_rounds": 3, "pretrain_rounds": 3, "joint_rounds": 2, "num_init": 1}
 
 
-def defaults_of(args: Args, name: Name, shape: tuple[int, ...]) -> dict[str, Any]:
+def defaults_of(
+    args: Args, name: Name, shape: tuple[int, ...], *, per_client: int
+) -> dict[str, Any]:
     """Returns by flag what stands for one that is not given."""
     settings = {} if name in CENTRAL else {**LOCAL, "num_synthetic": None}
     settings |= SERVER[name]
     found = {}
     if len(shape) == 1:
         found |= VECTORS
-    if args.preset != "paper" and is_tiny(shape):
-        found |= DIGITS
+    if args.preset != "paper":
+        # Some twelve steps an epoch, where a client has examples for so many.
+        found |= {"gan_batch_size": min(64, max(16, per_client // 12))}
+        found |= DIGITS if is_tiny(shape) else {}
     if args.preset == "smoke":
         found |= SMOKE
     return settings | {k: v for k, v in found.items() if k in settings}
@@ -136,7 +139,8 @@ def describe(
     """Describes the first of the methods that are asked for."""
     name = args.methods[0]
     shape = dataset.examples.shape[1:]
-    settings = choose(defaults_of(args, name, shape), args)
+    per_client = len(dataset.examples) // num_clients
+    settings = choose(defaults_of(args, name, shape, per_client=per_client), args)
     for value in settings.get("fuzzifier", ()):
         if value <= 1:
             raise ValueError(f"--fuzzifier must be above 1, got {value}")

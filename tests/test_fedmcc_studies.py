@@ -134,8 +134,8 @@ def test_data_without_a_name_is_given_by_its_path():
         "stl10",
         "mnist",
     ]
-    assert "--datasets imagenet-10=FOLDER" in reproduce.note(study, all_named)
-    assert "--datasets imagenet-10=FOLDER" not in reproduce.note(study, args)
+    assert "--datasets imagenet-10=PATH" in reproduce.note(study, all_named)
+    assert "--datasets imagenet-10=PATH" not in reproduce.note(study, args)
     for given in ("imagenet-10", "cifar10=some/where", "imagenet-10="):
         wrong = reproduce.Args(table="fedmcc-table1", datasets=(given,))
         with pytest.raises(

@@ -4,7 +4,7 @@ trains once for both; and what a reader of them should know."""
 from .study import Row
 
 SCRIPT = "sda_fdc"
-SHORT = {"gan_rounds": (12,), "pretrain_rounds": (10,), "joint_rounds": (5,)}
+SHORT = {"gan_rounds": (40,), "pretrain_rounds": (20,), "joint_rounds": (10,)}
 """Of a smoke run."""
 SDA_FC_KM = Row("SDA-FC-KM", SCRIPT, {"methods": ("sda-fc-km",)})
 SDA_FC_FCM = Row("SDA-FC-FCM", SCRIPT, {"methods": ("sda-fc-fcm",)})
@@ -25,6 +25,6 @@ OF_GANS = (
 )
 OF_DCN = "lambda, rounds, batches and rates of DCN are ours, since that paper has none"
 ALIKE = (
-    "SDA-FDC (disjoint) and SDA-FDC train GANs alike, and differ in what the server "
-    "does with their examples"
+    "SDA-FC-KM, SDA-FDC (disjoint) and SDA-FDC have the same GANs, which are trained "
+    "once, and differ in what the server does with their examples"
 )
