@@ -153,13 +153,12 @@ def describe(
     if args.microbatch is not None and args.microbatch < 1:
         raise ValueError(f"--microbatch must be at least 1, got {args.microbatch}")
     has_extra = args.extra_split is not None
-    by_kmeans = settings.get("cluster_by") == "k-means"
     first = {*LOCAL, *FIRST[name], "backbone", "optimizer", "scale"}
     representation = plan.Shared(
         name, 1, {flag: value for flag, value in settings.items() if flag in first}
     )
     return experiment.Method(
-        name=f"{name}+k-means" if by_kmeans else name,
+        name=called(args, name),
         settings=settings,
         build=partial(
             method_of,
@@ -184,11 +183,17 @@ def split(args: Args) -> list[experiment.Task]:
 
 def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method; a central one has a single client."""
-    out = args.out and args.out / name
+    out = args.out and args.out / called(args, name)
     if name in CENTRAL:
         undealt = {rule: () for rule in dealing.RULES} | {"p": (0.0,)}
         args = dataclasses.replace(args, clients=(1,), **undealt)
     return dataclasses.replace(args, methods=(name,), out=out)
+
+
+def called(args: Args, name: Name) -> str:
+    """Returns what a method is called with its second stage."""
+    by_kmeans = args.cluster_by == "k-means" and name not in ONE_STAGE
+    return f"{name}+k-means" if by_kmeans else name
 
 
 def main() -> None:

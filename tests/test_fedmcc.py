@@ -203,9 +203,9 @@ def test_methods_of_one_stage_share_none():
 
 def test_k_means_goes_on_from_the_representation_of_mcc(tmp_path, capsys):
     """To the bits of a run that has trained it itself."""
-    run(tmp_path, tmp_path / "both" / "mcc", methods=("fedsimclr",))
+    run(tmp_path, tmp_path / "both", methods=("fedsimclr",))
     kmeans = {"methods": ("fedsimclr",), "cluster_by": "k-means"}
-    found = run(tmp_path, tmp_path / "both" / "k-means", **kmeans)
+    found = run(tmp_path, tmp_path / "both", **kmeans)
     assert capsys.readouterr().out.count("1 runs go on from stages") == 1
     alone = run(tmp_path, tmp_path / "alone", **kmeans)
     assert "go on from stages" not in capsys.readouterr().out

@@ -79,8 +79,9 @@ def test_every_method_takes_every_kind_of_example(name, shape):
         assert made.dtype == dataset(shape).examples.dtype
 
 
-def settings(name, shape, **flags):
-    return sda_fdc.defaults_of(sda_fdc.Args(**flags), name, shape)
+def settings(name, shape, *, per_client=7000, **flags):
+    args = sda_fdc.Args(**flags)
+    return sda_fdc.defaults_of(args, name, shape, per_client=per_client)
 
 
 def test_the_settings_of_the_authors_code():
@@ -102,6 +103,20 @@ def test_the_settings_of_the_authors_code():
     assert "joint_rounds" not in disjoint
     assert settings("sda-fc-km", VECTORS)["noise_size"] == 5
     assert "gan_rounds" not in settings("dcn", GREY)
+
+
+@pytest.mark.parametrize(
+    ("per_client", "preset", "batch_size"),
+    [
+        (7000, "default", 64),
+        (400, "default", 33),
+        (180, "default", 16),
+        (180, "paper", 64),
+    ],
+)
+def test_few_examples_come_in_smaller_batches(per_client, preset, batch_size):
+    found = settings("sda-fdc", GREY, per_client=per_client, preset=preset)
+    assert found["gan_batch_size"] == batch_size
 
 
 def test_an_explicit_flag_wins_over_the_preset():

@@ -20,7 +20,7 @@ from sklearn.metrics import (
 from fcjax.data import Dataset
 from fcjax.finished import Finished
 
-NAMES = [name for name in reproduce.STUDIES if name.startswith("sda-fdc-")]
+NAMES = [*reproduce.sda_fdc_studies.STUDIES]
 PENDIGITS = "pendigits=some/pendigits.csv"
 CALLED = {
     "KM_central": "km",

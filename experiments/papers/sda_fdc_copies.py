@@ -1,14 +1,14 @@
 """Whether what SDA-FDC's clients send gives their examples away: no paper's figure."""
 
-from .study import Preset, Row, Study
+from .sda_fdc_rows import SCRIPT, SDA_FDC
+from .study import Preset, Study
 
-SCRIPT = "sda_fdc"
 GRID = {"p": (0.25,)}
 STUDIES = {
     "sda-fdc-copies": Study(
         "whether synthetic examples are copies of a client's, and what they look like",
         datasets=("mnist",),
-        rows=(Row("SDA-FDC", SCRIPT, {"methods": ("sda-fc-km",)}),),
+        rows=(SDA_FDC,),
         presets={
             # One run: its GANs train as long as elsewhere, or there is nothing to see.
             "smoke": Preset(GRID, (0,), {}),
