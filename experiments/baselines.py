@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-import tyro
+import several
 from papers import ccfc as papers
 
-from fcjax import dealing, experiment, hosts, report
+from fcjax import experiment
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.ffcm import ffcm
@@ -116,26 +116,15 @@ def describe(
 
 def split(args: Args) -> list[experiment.Task]:
     """Returns an experiment for each method."""
-    if len(set(args.methods)) != len(args.methods) or not args.methods:
-        raise ValueError(f"--methods takes different methods, got {args.methods}")
-    return [(only(args, name), describe) for name in args.methods]
+    return several.tasks(args, describe, only)
 
 
 def only(args: Args, name: Name) -> Args:
-    """Returns the flags of one method. A central one sees all data however it is dealt,
-    unless clients fail: it runs at the first --p alone."""
+    """Returns the flags of one method."""
     out = args.out and args.out / name
-    if name in CENTRAL and not any(args.failure_rate):
-        first = {rule: getattr(args, rule)[:1] for rule in dealing.RULES}
-        args = dataclasses.replace(args, **first)
+    args = several.dealt_once(args) if name in CENTRAL else args
     return dataclasses.replace(args, methods=(name,), out=out)
 
 
-def main() -> None:
-    args = tyro.cli(Args)
-    results = experiment.run(lambda: split(hosts.join(args)))
-    report.conclude_all(results, folder=args.out)
-
-
 if __name__ == "__main__":
-    main()
+    several.main(Args, split)

@@ -10,11 +10,11 @@ import dataclasses
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import tyro
+import several
 from contrastive import BY_SGD, CENTRAL, FIRST, ONE_STAGE, Name, method_of, view_of
 from encoders import Backbone, backbone_of, is_tiny
 
-from fcjax import dealing, experiment, hosts, plan, report
+from fcjax import dealing, experiment, plan
 from fcjax.flags import Common, choose, shown
 
 
@@ -176,9 +176,7 @@ def describe(
 
 def split(args: Args) -> list[experiment.Task]:
     """Returns an experiment for each method."""
-    if len(set(args.methods)) != len(args.methods) or not args.methods:
-        raise ValueError(f"--methods takes different methods, got {args.methods}")
-    return [(only(args, name), describe) for name in args.methods]
+    return several.tasks(args, describe, only)
 
 
 def only(args: Args, name: Name) -> Args:
@@ -196,12 +194,5 @@ def called(args: Args, name: Name) -> str:
     return f"{name}+k-means" if by_kmeans else name
 
 
-def main() -> None:
-    args = tyro.cli(Args)
-    results = experiment.run(lambda: split(hosts.join(args)))
-    if len(results) > 1:
-        report.conclude_all(results, folder=args.out)
-
-
 if __name__ == "__main__":
-    main()
+    several.main(Args, split)

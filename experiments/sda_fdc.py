@@ -10,12 +10,12 @@ import dataclasses
 from functools import partial
 from typing import Annotated, Any
 
-import tyro
+import several
 from encoders import is_tiny
 from papers import sda_fdc as papers
 from synthesis import CENTRAL, Name, method_of
 
-from fcjax import dealing, experiment, hosts, plan, report
+from fcjax import experiment, plan
 from fcjax.flags import Common, choose, shown
 
 
@@ -166,27 +166,15 @@ def describe(
 
 def split(args: Args) -> list[experiment.Task]:
     """Returns an experiment for each method."""
-    if len(set(args.methods)) != len(args.methods) or not args.methods:
-        raise ValueError(f"--methods takes different methods, got {args.methods}")
-    return [(only(args, name), describe) for name in args.methods]
+    return several.tasks(args, describe, only)
 
 
 def only(args: Args, name: Name) -> Args:
-    """Returns the flags of one method. A central one sees all data however it is dealt,
-    unless clients fail: it runs at the first --p alone."""
+    """Returns the flags of one method."""
     out = args.out and args.out / name
-    if name in CENTRAL and not any(args.failure_rate):
-        first = {rule: getattr(args, rule)[:1] for rule in dealing.RULES}
-        args = dataclasses.replace(args, **first)
+    args = several.dealt_once(args) if name in CENTRAL else args
     return dataclasses.replace(args, methods=(name,), out=out)
 
 
-def main() -> None:
-    args = tyro.cli(Args)
-    results = experiment.run(lambda: split(hosts.join(args)))
-    if len(results) > 1:
-        report.conclude_all(results, folder=args.out)
-
-
 if __name__ == "__main__":
-    main()
+    several.main(Args, split)

@@ -1,0 +1,47 @@
+"""What the scripts share that take several methods, each into a folder of its own."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import tyro
+
+from fcjax import dealing, experiment, hosts, report
+
+Args = TypeVar("Args")
+
+
+def main(flags: type[Args], split: Callable[[Args], list[experiment.Task]]) -> None:
+    """Runs a script: reads its flags, runs the experiment of each method, and prints a
+    table of all."""
+    args: Any = tyro.cli(flags)
+    results = experiment.run(lambda: split(hosts.join(args)))
+    if len(results) > 1:
+        report.conclude_all(results, folder=args.out)
+
+
+def tasks(
+    args: Any, describe: Any, only: Callable[[Any, Any], Any]
+) -> list[experiment.Task]:
+    """Returns an experiment for each of `args.methods`.
+
+    Args:
+        args: the script's flags.
+        describe: of the first of the methods, see `plan.Describe`.
+        only: (flags, method) -> the flags of that method.
+
+    Raises:
+        ValueError: none is given, or one twice.
+    """
+    if len(set(args.methods)) != len(args.methods) or not args.methods:
+        raise ValueError(f"--methods takes different methods, got {args.methods}")
+    return [(only(args, name), describe) for name in args.methods]
+
+
+def dealt_once(args: Any) -> Any:
+    """Returns the flags of a method that sees all data however it is dealt: unless
+    clients fail, it runs at the first --p alone."""
+    if any(args.failure_rate):
+        return args
+    first = {rule: getattr(args, rule)[:1] for rule in dealing.RULES}
+    return dataclasses.replace(args, **first)
