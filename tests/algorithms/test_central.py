@@ -140,3 +140,20 @@ def test_who_never_comes_may_hold_anything_before_dcn(dcn):
 def test_how_the_data_was_dealt_changes_nothing_in_dcn(dcn):
     one, other = (dcn(ALWAYS, seed=seed)[0].clustering for seed in (0, 5))
     jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_by_cosine_an_example_goes_to_the_largest_inner_product(key, pool):
+    """Of unit centroids, as SDA-FC's code assigns; their lengths differ before."""
+    federation = federate(pool, dealt(0))
+    near = central(by_kmeans(num_clusters=4))
+    cosine = central(by_kmeans(num_clusters=4, by_cosine=True))
+    centroids = np.asarray(rounds(near, key, federation, 1)[0].clustering)
+    lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
+    assert lengths.min() < 0.99
+    state, _ = rounds(cosine, key, federation, 1)
+    np.testing.assert_allclose(state.clustering, centroids / lengths, atol=1e-6)
+    rows = pool[np.asarray(federation.indices)]
+    np.testing.assert_array_equal(
+        cosine.assign(state, federation),
+        (rows @ (centroids / lengths).T).argmax(axis=-1),
+    )
