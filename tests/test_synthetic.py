@@ -195,4 +195,4 @@ def test_the_study_has_flags_that_a_figure_takes(preset):
         .groups[0]
         .method
     )
-    assert method.name == "sda-fc-km"
+    assert method.name == "sda-fdc"  # whose GANs the figure trains

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from fcjax.algorithms.central import by_kmeans
 from fcjax.algorithms.dcn import by_dcn
 from fcjax.algorithms.gan import Adversarial, synthesise, train_gan
 from fcjax.algorithms.pooling import Clustering, Phase
@@ -81,6 +82,12 @@ class Method(NamedTuple):
                 metrics.append(jax.device_get(measured))
             states.append(jax.device_get(state))
         return states, metrics
+
+    def begin(self, federation):
+        """The state before the first round."""
+        key = jax.random.key(0)
+        begin, _, _ = self.stages[0]
+        return begin(jax.random.fold_in(key, 0), self.init(key, federation), federation)
 
 
 def compiled(method) -> Method:
@@ -173,7 +180,7 @@ def test_the_server_sees_no_example(method, trained):
 def test_a_client_trains_from_when_it_is_sent_its_gan(method, trained):
     """Round by round, a decay slower; who is sent none keeps what it had."""
     data, states = federation(), trained[0]
-    start = method.init(jax.random.key(0), data).gans
+    start = method.begin(data).gans
     for client in range(1, len(SIZES)):
         assert_same(part(start, client), part(start, 0))  # sent by the server
     key = jax.random.fold_in(jax.random.key(0), 0)
@@ -219,15 +226,22 @@ def test_a_client_repeated_to_fill_the_devices_counts_nowhere(method, trained):
         indices=data.indices[rows], mask=data.mask[rows], present=present
     )
     _, round, _ = method.stages[0]
-    state, _ = round(
-        jax.random.fold_in(key, 0), method.init(jax.random.key(0), data), data
-    )
+    state, _ = round(jax.random.fold_in(key, 0), method.begin(data), data)
     state = state._replace(
         gans=jax.tree.map(lambda x: x[rows], state.gans), received=state.received[rows]
     )
     _, metrics = round(jax.random.fold_in(key, 1), state, filled)
     assert_close = partial(np.testing.assert_allclose, rtol=1e-6)
     jax.tree.map(assert_close, jax.device_get(metrics), trained[1][1])
+
+
+def test_methods_that_share_their_gans_begin_alike(method):
+    """Whatever the key of `init`, which counts the stages that follow."""
+    data = federation()
+    kmeans = compiled(sda(ADVERSARIAL, by_kmeans(num_clusters=3)))
+    other = kmeans.init(jax.random.key(7), data)
+    begun = kmeans.stages[0][0](jax.random.fold_in(jax.random.key(0), 0), other, data)
+    assert_same(begun, method.begin(data))
 
 
 # --- late and lost clients
@@ -264,7 +278,7 @@ def test_what_one_client_holds_is_nothing_to_the_gans_of_the_others(method, trai
     data = federation()
     rows = np.asarray(data.indices)[LATE]
     other = data._replace(pool=data.pool.at[rows].multiply(0.5))
-    state = method.init(jax.random.key(0), other)
+    state = method.begin(other)
     for i in range(2):
         key = jax.random.fold_in(jax.random.key(0), 0)
         state, _ = method.stages[0][1](jax.random.fold_in(key, i), state, other)
