@@ -190,7 +190,7 @@ def by_dcn(
         return state._replace(assignments=state.assignments.reshape(shape)), value
 
     def assign(state: DCNState, z: Float[Array, "N D"]) -> Int[Array, "N"]:
-        if not hasattr(state.centroids, "shape"):
+        if isinstance(state.centroids, tuple):  # there are none yet
             return jnp.full(len(z), -1, jnp.int32)
         return assign_nearest(z, state.centroids)
 

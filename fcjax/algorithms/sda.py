@@ -139,9 +139,14 @@ def sda(
         sizes = jnp.where(state.received, federation.mask.sum(axis=1), 0)
         generators, sizes = server.gather((state.gans.generator, sizes))
         pool = federation.pool
+        count = num_synthetic
+        if count is None:
+            count = federation.indices.shape[1]
+        else:
+            sizes = jnp.where(sizes > 0, count, 0)
         make = partial(
             synthesise,
-            count=num_synthetic or federation.indices.shape[1],
+            count=count,
             adversarial=adversarial,
             dtype=pool.dtype,
         )
@@ -152,8 +157,6 @@ def sda(
             generators,
             axis=client_axis,
         )
-        if num_synthetic:
-            sizes = jnp.where(sizes > 0, num_synthetic, 0)
         return PoolingState(
             Synthetic(made, sizes),
             jnp.zeros(len(federation.indices), bool),
