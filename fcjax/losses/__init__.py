@@ -10,19 +10,31 @@ from fcjax.losses.contrastive import (
 from fcjax.losses.deep_kmeans import deep_kmeans
 from fcjax.losses.embedded import assignment_kl, student_t, target_distribution
 from fcjax.losses.nt_xent import cluster_entropy, cluster_nt_xent, nt_xent
+from fcjax.losses.reconstruction import reconstruction_error
+from fcjax.losses.self_expression import (
+    coefficient_penalty,
+    locality_alignment,
+    off_diagonal,
+    self_expression,
+)
 
 __all__ = [
     "assignment_kl",
     "cluster_contrastive",
     "cluster_entropy",
     "cluster_nt_xent",
+    "coefficient_penalty",
     "deep_kmeans",
     "discriminator_loss",
     "generator_loss",
+    "locality_alignment",
     "model_contrastive",
     "negative_cosine",
     "normalize",
     "nt_xent",
+    "off_diagonal",
+    "reconstruction_error",
+    "self_expression",
     "student_t",
     "target_distribution",
 ]

@@ -1,6 +1,7 @@
 """Networks: the only place that imports Flax."""
 
 from fcjax.models.autoencoder import AutoEncoder, autoencoder
+from fcjax.models.conv_autoencoder import conv_autoencoder
 from fcjax.models.gan import Gan, dcgan, mlp_gan
 from fcjax.models.heads import (
     byol_head,
@@ -26,6 +27,7 @@ __all__ = [
     "batch_norm",
     "byol_head",
     "cluster_projector",
+    "conv_autoencoder",
     "conv_encoder",
     "dcgan",
     "encoder",

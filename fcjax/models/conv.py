@@ -133,7 +133,8 @@ def _taps(size: int, extent: int, stride: int, padding: int) -> range:
 class Conv(nn.Module):
     """A square convolution on [C, B, H, W].
 
-    Without `kernel_init` the kernel starts as in PyTorch; so does the bias always.
+    The kernel starts as in PyTorch without a `kernel_init`, and the bias without a
+    `bias_init`.
     """
 
     features: int
@@ -142,6 +143,7 @@ class Conv(nn.Module):
     padding: int = 0
     use_bias: bool = True
     kernel_init: Callable | None = None
+    bias_init: Callable | None = None
 
     @nn.compact
     def __call__(self, x):
@@ -151,5 +153,5 @@ class Conv(nn.Module):
         y = conv(x, kernel, stride=self.stride, padding=self.padding)
         if not self.use_bias:
             return y
-        bias = self.param("bias", init, (self.features,))
+        bias = self.param("bias", self.bias_init or init, (self.features,))
         return y + bias[:, None, None, None]
