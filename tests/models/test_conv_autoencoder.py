@@ -36,6 +36,10 @@ def drawn(network, x):
     )
 
 
+def outputs(network, variables, x):
+    return jax.jit(partial(network.apply, train=False))(variables, x)[0]
+
+
 def code_size(height, width):
     return ceil(height / 4) * ceil(width / 4) * 10
 
@@ -100,7 +104,7 @@ def test_encoder_is_that_of_torch(key, shape):
         expected = torch.nn.functional.conv2d(
             expected, kernel, bias, stride=2, padding=padding
         ).relu()
-    codes, _ = encoder.apply(variables, x, train=True)
+    codes = outputs(encoder, variables, x)
     expected = expected.flatten(1).numpy()
     assert (expected > 0).any()
     assert (expected == 0).any()
@@ -124,7 +128,7 @@ def test_decoder_is_that_of_torch(key, shape):
         expected = torch.nn.functional.conv_transpose2d(
             expected, kernel, bias, stride=2, padding=1
         ).relu()
-    images, _ = decoder.apply(variables, codes, train=True)
+    images = outputs(decoder, variables, codes)
     expected = expected.permute(0, 2, 3, 1).numpy()[:, :height, :width]
     assert (expected > 0).any()
     assert (expected == 0).any()
@@ -136,9 +140,8 @@ def test_a_code_is_where_its_patch_is(key):
     what comes back lies around that pixel, three pixels to either side."""
     _, decoder = conv_autoencoder((16, 12, 1))
     codes = jnp.zeros((10, 4, 3)).at[6, 2, 1].set(1.0).reshape(1, -1)
-    params = decoder.init(key, codes)["params"]
-    variables = {"params": jax.tree.map(abs, params)}
-    images, _ = decoder.apply(variables, codes, train=False)
+    variables = jax.tree.map(abs, jax.jit(decoder.init)(key, codes))
+    images = outputs(decoder, variables, codes)
     rows, columns = np.nonzero(np.asarray(images[0, :, :, 0]))
     assert (rows.min(), rows.max()) == (8 - 3, 8 + 6)
     assert (columns.min(), columns.max()) == (4 - 3, 4 + 6)
@@ -148,11 +151,11 @@ def test_a_code_is_where_its_patch_is(key):
 def test_train_and_mask_make_no_difference(key, part):
     network = conv_autoencoder((8, 8, 1))[part]
     x = jax.random.uniform(key, (4, 8, 8, 1) if part == 0 else (4, 40))
-    variables = network.init(jax.random.key(1), x[:1])
-    expected, _ = network.apply(variables, x, train=False)
+    variables = drawn(network, x[:1])
+    expected = outputs(network, variables, x)
     mask = jnp.array([True, False, True, False])
     for options in [{"train": True}, {"train": True, "mask": mask}]:
-        y, after = network.apply(variables, x, **options)
+        y, after = jax.jit(partial(network.apply, **options))(variables, x)
         np.testing.assert_array_equal(y, expected)
         jax.tree.map(np.testing.assert_array_equal, after, variables)
 
@@ -161,8 +164,8 @@ def test_kernels_start_as_xaviers_and_biases_at_zero(key):
     """Uniform in +-sqrt(6 / (fan_in + fan_out)), both over the kernel's pixels."""
     encoder, decoder = conv_autoencoder((16, 16, 3), channels=(40, 30))
     params = {
-        **encoder.init(key, jnp.ones((1, 16, 16, 3)))["params"],
-        **decoder.init(key, jnp.ones((1, 480)))["params"],
+        **jax.jit(encoder.init)(key, jnp.ones((1, 16, 16, 3)))["params"],
+        **jax.jit(decoder.init)(key, jnp.ones((1, 480)))["params"],
     }
     bounds = {
         "Conv_0": (6 / (25 * (3 + 40))) ** 0.5,
@@ -183,25 +186,22 @@ def test_kernels_start_as_xaviers_and_biases_at_zero(key):
 def test_clients_of_their_own(key):
     """Under jit, vmap and grad."""
     encoder, decoder = conv_autoencoder((6, 5, 1), channels=(3, 2))
-    keys = jax.random.split(key, 3)
-    x = jax.random.uniform(key, (3, 4, 6, 5, 1))
-    codes = jnp.ones((1, 8))
+    x, codes = jax.random.uniform(key, (3, 4, 6, 5, 1)), jnp.ones((1, 8))
+    first = drawn(encoder, x[0]), drawn(decoder, codes)
+    clients = [jax.tree.map(lambda leaf, i=i: leaf / i, first) for i in (1, 2, 3)]
 
-    def loss(variables, x):
+    @jax.grad
+    def gradient(variables, x):
         codes, _ = encoder.apply(variables[0], x, train=True)
         images, _ = decoder.apply(variables[1], codes, train=True)
         return jnp.sum((images - x) ** 2)
 
-    variables = [(encoder.init(k, x[0]), decoder.init(k, codes)) for k in keys]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *variables)
-    together = jax.jit(jax.vmap(jax.grad(loss)))(stacked, x)
-    for i in range(3):
-        alone = jax.grad(loss)(variables[i], x[i])
-        jax.tree.map(
-            lambda a, b, i=i: np.testing.assert_allclose(a[i], b, rtol=1e-4, atol=1e-5),
-            together,
-            alone,
-        )
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients)
+    together = jax.jit(jax.vmap(gradient))(stacked, x)
+    alone = jax.jit(gradient)
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    for i, client in enumerate(clients):
+        jax.tree.map(lambda a, b, i=i: close(a[i], b), together, alone(client, x[i]))
 
 
 @pytest.mark.parametrize(
