@@ -136,8 +136,8 @@ def test_decoder_is_that_of_torch(key, shape):
 
 
 def test_a_code_is_where_its_patch_is(key):
-    """The decoder lays codes out as the encoder read them: of a code of one pixel,
-    what comes back lies around that pixel, three pixels to either side."""
+    """Row 2 and column 1 of the codes are of the 4x4 pixels from row 8 and column 4;
+    what comes back reaches three pixels further on every side."""
     _, decoder = conv_autoencoder((16, 12, 1))
     codes = jnp.zeros((10, 4, 3)).at[6, 2, 1].set(1.0).reshape(1, -1)
     variables = jax.tree.map(abs, jax.jit(decoder.init)(key, codes))
