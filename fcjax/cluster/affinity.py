@@ -46,8 +46,8 @@ def subspace_affinity(
     network (Haeffele, You and Vidal): baselines must share it, or be compared without.
 
     Samples that are masked, have no coefficient or no part in the leading singular
-    vectors are like no other, nor like themselves: their rows and columns are zero,
-    where DSC-Net's code scales what rounding has left there. So is all of it where fewer
+    vectors are like no other, nor like themselves: their rows and columns are zero
+    (DSC-Net's code scales what rounding has left there). So is all of it where fewer
     than two samples count.
 
     Args:

@@ -34,8 +34,8 @@ def spectral_embedding(
             by default.
 
     Returns:
-        The eigenvector of the largest eigenvalue first. Rows of samples that are masked,
-        like no other, or without a part in these eigenvectors are zero; where fewer
+        The eigenvector of the largest eigenvalue first. Rows are zero of samples that
+        are masked, like no other or without a part in these eigenvectors; where fewer
         than K samples count, so are the columns beyond them. Signs are arbitrary, and
         so is the basis of eigenvalues that coincide, as with several connected
         components.
@@ -107,10 +107,10 @@ def unit_rows(
     """Returns the rows of weighted eigenvectors, scaled to unit length.
 
     Rows are zero where they are not present, or have no part in the eigenvectors of
-    positive weight: those of a component whose eigenvalues all lie behind.
+    positive weight, as those of components that others leave no room for.
     """
     share = jnp.linalg.norm(jnp.where(weights[None] > 0, eigenvectors, 0), axis=1)
-    # In float32 rounding leaves about 1e-6 where a part is zero, which has no direction.
+    # In float32 rounding leaves about 1e-6 where a part is zero: not a direction.
     present = present & (share > 1e-5)
     rows = jnp.where(present[:, None], eigenvectors * weights[None], 0)
     norms = jnp.linalg.norm(rows, axis=1, keepdims=True)

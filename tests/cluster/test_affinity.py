@@ -104,8 +104,8 @@ def test_masked_equals_numpy_of_the_rest(unit_diagonal, dimension):
 
 
 def test_threshold_by_hand():
-    # Of L1 norms 10, 4 and 3, half is exceeded by one entry, by two (the first alone has
-    # just half; the next is the first of two equal ones) and by two of three equal ones.
+    # Of L1 norms 10, 4 and 3, half is exceeded by one entry, by two (the first alone
+    # has just half; the next is the first of equal ones) and by two of three equal ones.
     c = jnp.array([[6.0, 1.0, -1.0], [-3.0, -2.0, 1.0], [1.0, 1.0, 1.0]])
     kept = jnp.array([[6.0, 1.0, -1.0], [0.0, -2.0, 1.0], [0.0, 0.0, 0.0]])
     result = subspace_affinity(c, 1, keep=0.5, dimension=1, power=1.0)
@@ -115,21 +115,21 @@ def test_threshold_by_hand():
     assert np.abs(subspace_affinity(c, 1, **NO_THRESHOLD) - expected).max() > 0.01
 
 
-def test_a_rank_of_one_by_hand():
-    # Eigenvalues 5 and 4 of the pairs' blocks, with (1, 1) and (1, -1), and twice 0:
-    # rank 1 has no part in the second pair, nor rank 2 or 3 one in the last sample.
-    c = np.zeros((5, 5), np.float32)
-    c[:2, :2] = 2.5
-    c[2:4, 2:4] = [[-2, 2], [2, -2]]
-    one = np.zeros((5, 5))
-    one[:2, :2] = 1
-    two = one.copy()
-    two[2:4, 2:4] = np.eye(2)
-    c = jnp.array(c)
-    affinity = subspace_affinity(c, 1, keep=1.0, dimension=0, power=1.0)
-    np.testing.assert_allclose(affinity, one, atol=1e-5)
-    affinity = subspace_affinity(c, 1, keep=1.0, dimension=1, power=1.0)
-    np.testing.assert_allclose(affinity, two, atol=1e-5)
+def test_rank_by_hand():
+    # Pairs with the eigenvalues 6, 5 and -4, of (1, 1), (1, 1) and (1, -1), and one
+    # sample without coefficients. Rank 2 has no part in the third pair; the sign of its
+    # eigenvalue is lost, so that its samples are opposite all the same in rank 3.
+    c = np.zeros((7, 7), np.float32)
+    c[:2, :2], c[2:4, 2:4], c[4:6, 4:6] = 3, 2.5, [[-2, 2], [2, -2]]
+    pair = np.ones((2, 2))
+    expected = np.zeros((7, 7))
+    expected[:2, :2] = expected[2:4, 2:4] = pair
+    options = {"keep": 1.0, "dimension": 1, "power": 1.0}
+    affinity = subspace_affinity(jnp.array(c), 1, **options)
+    np.testing.assert_allclose(affinity, expected, atol=1e-5)
+    expected[4:6, 4:6] = np.eye(2)
+    affinity = subspace_affinity(jnp.array(c), 2, **options)
+    np.testing.assert_allclose(affinity, expected, atol=1e-5)
 
 
 def test_keeping_nothing_more_than_the_largest():

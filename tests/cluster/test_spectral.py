@@ -115,20 +115,10 @@ def test_a_sample_like_no_other_is_zero(key):
     assert adjusted_rand_score(labels[others], assignments[others]) == 1
 
 
-def test_a_component_that_lies_behind_is_zero():
-    # Eigenvalues 1 and 1 of the two triangles, but -1 / 2 of whatever else they have.
-    # The third component's are 1 and -1, and it is the first to be left out with K = 2
-    # where a hair's breadth of asymmetry between them decides: so it is told by K = 6.
-    triangle = np.ones((3, 3)) - np.eye(3)
-    affinity = np.zeros((8, 8), np.float32)
-    affinity[:3, :3] = affinity[3:6, 3:6] = triangle
-    affinity[6, 7] = affinity[7, 6] = 1
-
-
 def test_no_affinity_at_all_is_finite(key):
-    np.testing.assert_array_equal(spectral_embedding(jnp.zeros((5, 5)), 2), 0)
-    assignments = spectral_clustering(key, jnp.zeros((5, 5)), 2)
-    assert set(assignments.tolist()) <= {0, 1}
+    nothing = jnp.zeros((30, 30))
+    np.testing.assert_array_equal(spectral_embedding(nothing, 3), 0)
+    assert set(spectral_clustering(key, nothing, 3).tolist()) <= {0, 1, 2}
 
 
 @pytest.mark.parametrize("kind", ["rbf", "neighbors"])
@@ -140,7 +130,7 @@ def test_moons_equal_sklearn(key, kind):
     assert adjusted_rand_score(assignments, labels) == 1
 
 
-@pytest.mark.parametrize("num_clusters", [2, 5, 8])
+@pytest.mark.parametrize("num_clusters", [2, 8])
 def test_blocks_equal_sklearn(key, num_clusters):
     affinity, labels = block_affinity(num_clusters, 80, num_clusters)
     assignments = spectral_clustering(key, jnp.array(affinity), num_clusters)
@@ -152,9 +142,9 @@ def test_blocks_equal_sklearn(key, num_clusters):
 
 def test_components_are_clusters(key):
     # Without edges in between the first eigenvalue repeats: any basis must do.
-    labels = np.random.default_rng(0).permutation(np.arange(30) % 4)
+    labels = np.random.default_rng(0).permutation(np.arange(30) % 3)
     affinity = jnp.array(labels[:, None] == labels[None], jnp.float32)
-    assignments = spectral_clustering(key, affinity, 4)
+    assignments = spectral_clustering(key, affinity, 3)
     assert adjusted_rand_score(labels, assignments) == 1
 
 
