@@ -105,7 +105,7 @@ def test_masked_equals_numpy_of_the_rest(unit_diagonal, dimension):
 
 def test_threshold_by_hand():
     # Of L1 norms 10, 4 and 3, half is exceeded by one entry, by two (the first alone
-    # has just half; the next is the first of equal ones) and by two of three equal ones.
+    # has just half; then comes the first of equal ones) and by two of three equal ones.
     c = jnp.array([[6.0, 1.0, -1.0], [-3.0, -2.0, 1.0], [1.0, 1.0, 1.0]])
     kept = jnp.array([[6.0, 1.0, -1.0], [0.0, -2.0, 1.0], [0.0, 0.0, 0.0]])
     result = subspace_affinity(c, 1, keep=0.5, dimension=1, power=1.0)
@@ -130,6 +130,27 @@ def test_rank_by_hand():
     expected[4:6, 4:6] = np.eye(2)
     affinity = subspace_affinity(jnp.array(c), 2, **options)
     np.testing.assert_allclose(affinity, expected, atol=1e-5)
+
+
+def test_a_sample_without_coefficients_is_like_none():
+    # Far fewer eigenvalues than the rank allows: of rounding, some are not quite zero,
+    # with eigenvectors of which that sample is a part.
+    rows = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    rows[20] = 0
+    c = jnp.array(rows @ rows.T)
+    affinity = np.array(subspace_affinity(c, 3, keep=1.0, dimension=20, power=1.0))
+    np.testing.assert_array_equal(affinity[20], 0)
+    np.testing.assert_allclose(np.delete(np.diag(affinity), 20), 1, atol=1e-5)
+
+
+def test_keeping_all_is_exact():
+    # Cumulative sums of sizes this different are rounded to more than the last one.
+    c = jnp.exp(3 * jax.random.normal(jax.random.key(0), (500, 500)))
+    options = {"dimension": 3, "power": 1.0}
+    np.testing.assert_array_equal(
+        subspace_affinity(c, 3, keep=1.0, **options),
+        subspace_affinity(c, 3, keep=2.0, **options),
+    )
 
 
 def test_keeping_nothing_more_than_the_largest():
