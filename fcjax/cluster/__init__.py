@@ -1,8 +1,11 @@
 """Clustering of arrays: jittable, masked, weighted; needs neither Flax nor optax."""
 
+from fcjax.cluster.affinity import subspace_affinity, symmetric_affinity
 from fcjax.cluster.fuzzy import FuzzyResult, fuzzy_cmeans, fuzzy_lloyd
 from fcjax.cluster.kmeans import KMeansResult, assign_nearest, kmeans, lloyd
+from fcjax.cluster.neighbors import neighbor_graph
 from fcjax.cluster.running import running_means
+from fcjax.cluster.spectral import spectral_clustering, spectral_embedding
 
 __all__ = [
     "FuzzyResult",
@@ -12,5 +15,10 @@ __all__ = [
     "fuzzy_lloyd",
     "kmeans",
     "lloyd",
+    "neighbor_graph",
     "running_means",
+    "spectral_clustering",
+    "spectral_embedding",
+    "subspace_affinity",
+    "symmetric_affinity",
 ]

@@ -1,0 +1,192 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.cluster import SpectralClustering
+from sklearn.datasets import make_moons
+from sklearn.manifold import spectral_embedding as sklearn_embedding
+from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics.pairwise import rbf_kernel
+
+from fcjax.cluster import neighbor_graph, spectral_clustering, spectral_embedding
+
+
+def random_affinity(seed, n):
+    a = np.random.default_rng(seed).random((n, n)) ** 4
+    return ((a + a.T) / 2).astype(np.float32)
+
+
+def block_affinity(seed, n, num_clusters):
+    """Blocks in a random order, with weak edges in between."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.arange(n) % num_clusters)
+    within = labels[:, None] == labels[None]
+    a = within * rng.random((n, n)) + 0.05 * rng.random((n, n))
+    return ((a + a.T) / 2).astype(np.float32), labels
+
+
+def moons_affinity(kind):
+    x, labels = make_moons(200, noise=0.05, random_state=0)
+    if kind == "rbf":
+        return rbf_kernel(x, gamma=30).astype(np.float32), labels
+    graph = neighbor_graph(jnp.array(x, jnp.float32), 6)
+    return np.array(graph, np.float32), labels
+
+
+def gram(embedding):
+    """Which is free of signs and rotations."""
+    embedding = np.array(embedding, np.float64)
+    return embedding @ embedding.T
+
+
+def sklearn_gram(affinity, num_clusters):
+    u = sklearn_embedding(
+        affinity.astype(np.float64),
+        n_components=num_clusters,
+        drop_first=False,
+        random_state=0,
+    )
+    return gram(u / np.linalg.norm(u, axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("num_clusters", [1, 2, 5])
+def test_embedding_equals_sklearn(num_clusters):
+    # Its diagonal is not zero, and both ignore it.
+    affinity = random_affinity(0, 40)
+    embedding = spectral_embedding(jnp.array(affinity), num_clusters)
+    assert embedding.shape == (40, num_clusters)
+    np.testing.assert_allclose(
+        gram(embedding), sklearn_gram(affinity, num_clusters), atol=1e-4
+    )
+
+
+def test_embedding_ignores_the_diagonal():
+    affinity = jnp.array(random_affinity(1, 20))
+    expected = spectral_embedding(affinity, 3)
+    changed = spectral_embedding(affinity + 7 * jnp.eye(20), 3)
+    np.testing.assert_array_equal(changed, expected)
+
+
+def test_embedding_of_a_path_by_hand():
+    # Of the path 0 - 1 - 2, D^-1/2 A D^-1/2 has the entries 1 / sqrt 2 and eigenvalues
+    # 1, 0, -1, with (1, sqrt 2, 1) / 2, (1, 0, -1) / sqrt 2 and (1, -sqrt 2, 1) / 2.
+    affinity = jnp.array([[0.0, 3.0, 0.0], [3.0, 0.0, 3.0], [0.0, 3.0, 0.0]])
+    embedding = np.abs(np.array(spectral_embedding(affinity, 3)))
+    h, r = 0.5, 0.5**0.5
+    np.testing.assert_allclose(embedding, [[h, r, h], [r, 0, r], [h, r, h]], atol=1e-6)
+
+
+@pytest.mark.parametrize("num_clusters", [3, 12])
+def test_masked_embedding_equals_that_of_the_rest(num_clusters):
+    # With as many clusters as samples even the negative eigenvalues come before those
+    # of masked samples.
+    counted = np.random.default_rng(0).permutation(20)[:12]
+    affinity = random_affinity(2, 12)
+    padded = np.full((20, 20), np.nan, np.float32)
+    padded[np.ix_(counted, counted)] = affinity
+    mask = np.isin(np.arange(20), counted)
+    embedding = spectral_embedding(
+        jnp.array(padded), num_clusters, mask=jnp.array(mask)
+    )
+    normed = affinity - np.diag(np.diag(affinity))
+    normed /= np.sqrt(np.outer(normed.sum(axis=0), normed.sum(axis=0)))
+    leading = np.linalg.eigh(normed)[1][:, ::-1][:, :num_clusters]
+    leading /= np.linalg.norm(leading, axis=1, keepdims=True)
+    np.testing.assert_allclose(np.abs(embedding)[counted], np.abs(leading), atol=1e-4)
+    np.testing.assert_array_equal(np.array(embedding)[~mask], 0)
+
+
+def test_more_clusters_than_counted_samples():
+    affinity = jnp.array(random_affinity(3, 10))
+    embedding = spectral_embedding(affinity, 6, mask=jnp.arange(10) < 4)
+    np.testing.assert_allclose(gram(embedding)[:4, :4], np.eye(4), atol=1e-5)
+    np.testing.assert_allclose(embedding[:, 4:], 0, atol=1e-6)
+    np.testing.assert_array_equal(embedding[4:], 0)
+
+
+def test_a_sample_like_no_other_is_zero(key):
+    affinity, labels = block_affinity(0, 30, 3)
+    affinity[7], affinity[:, 7], affinity[7, 7] = 0, 0, 2
+    embedding = np.array(spectral_embedding(jnp.array(affinity), 3))
+    np.testing.assert_array_equal(embedding[7], 0)
+    assert np.all(np.isfinite(embedding))
+    assignments = np.array(spectral_clustering(key, jnp.array(affinity), 3))
+    others = np.arange(30) != 7
+    assert adjusted_rand_score(labels[others], assignments[others]) == 1
+
+
+def test_no_affinity_at_all_is_finite(key):
+    nothing = jnp.zeros((30, 30))
+    np.testing.assert_array_equal(spectral_embedding(nothing, 3), 0)
+    assert set(spectral_clustering(key, nothing, 3).tolist()) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize("kind", ["rbf", "neighbors"])
+def test_moons_equal_sklearn(key, kind):
+    affinity, labels = moons_affinity(kind)
+    assignments = spectral_clustering(key, jnp.array(affinity), 2)
+    reference = SpectralClustering(2, affinity="precomputed", random_state=0)
+    assert adjusted_rand_score(assignments, reference.fit_predict(affinity)) == 1
+    assert adjusted_rand_score(assignments, labels) == 1
+
+
+@pytest.mark.parametrize("num_clusters", [2, 8])
+def test_blocks_equal_sklearn(key, num_clusters):
+    affinity, labels = block_affinity(num_clusters, 80, num_clusters)
+    assignments = spectral_clustering(key, jnp.array(affinity), num_clusters)
+    reference = SpectralClustering(num_clusters, affinity="precomputed", random_state=0)
+    assert adjusted_rand_score(assignments, reference.fit_predict(affinity)) == 1
+    assert adjusted_rand_score(assignments, labels) == 1
+    assert assignments.dtype == jnp.int32
+
+
+def test_components_are_clusters(key):
+    # Without edges in between the first eigenvalue repeats: any basis must do.
+    labels = np.random.default_rng(0).permutation(np.arange(30) % 3)
+    affinity = jnp.array(labels[:, None] == labels[None], jnp.float32)
+    assignments = spectral_clustering(key, affinity, 3)
+    assert adjusted_rand_score(labels, assignments) == 1
+
+
+def test_padding_changes_nothing(key):
+    affinity, labels = block_affinity(3, 40, 4)
+    expected = spectral_clustering(key, jnp.array(affinity), 4)
+    padded = np.full((60, 60), np.nan, np.float32)
+    padded[:40, :40] = affinity
+    mask = jnp.arange(60) < 40
+    result = spectral_clustering(key, jnp.array(padded), 4, mask=mask)
+    assert adjusted_rand_score(result[:40], expected) == 1
+    assert adjusted_rand_score(result[:40], labels) == 1
+    assert result.min() >= 0
+    assert result.max() < 4
+
+
+def mapped_in_turn(function):
+    return lambda clients: jax.lax.map(function, clients)
+
+
+@pytest.mark.parametrize("mapped", [jax.vmap, mapped_in_turn])
+def test_batched_clients(key, mapped):
+    sizes = np.array([40, 25, 40])
+    blocks = [block_affinity(seed, size, 3) for seed, size in enumerate(sizes)]
+    affinities = np.full((3, 40, 40), np.nan, np.float32)
+    for i, (affinity, _) in enumerate(blocks):
+        affinities[i, : sizes[i], : sizes[i]] = affinity
+    mask = jnp.arange(40)[None] < jnp.array(sizes)[:, None]
+
+    def cluster(client):
+        key, affinity, mask = client
+        return spectral_clustering(key, affinity, 3, mask=mask)
+
+    clients = (jax.random.split(key, 3), jnp.array(affinities), mask)
+    results = jax.jit(mapped(cluster))(clients)
+    for i, (_, labels) in enumerate(blocks):
+        assert adjusted_rand_score(labels, results[i, : sizes[i]]) == 1
+
+
+@pytest.mark.parametrize("num_clusters", [0, 6])
+def test_number_of_clusters_out_of_range(key, num_clusters):
+    with pytest.raises(ValueError, match=rf"the 5 rows, got {num_clusters}$"):
+        spectral_embedding(jnp.ones((5, 5)), num_clusters)
+    with pytest.raises(ValueError, match=rf"the 5 rows, got {num_clusters}$"):
+        spectral_clustering(key, jnp.ones((5, 5)), num_clusters)
