@@ -106,6 +106,26 @@ def keep_absent(present: Bool[Array, "M"], new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(choose, new, old)
 
 
+def slots_of(chosen: Bool[Array, "M"], count: int) -> Int[Array, "C"]:
+    """Returns the places of the chosen clients among this device's own, then those of
+    others, so that there are `count`, or all M if they are fewer."""
+    order = jnp.argsort(~chosen, stable=True)
+    return order[: min(count, len(chosen))]
+
+
+def take(tree: PyTree, slots: Int[Array, "C"]) -> PyTree:
+    """Returns what the clients at these places have: the others cost nothing then."""
+    return jax.tree.map(lambda x: x[slots], tree)
+
+
+def put(
+    tree: PyTree, slots: Int[Array, "C"], new: PyTree, *, where: Bool[Array, "M"]
+) -> PyTree:
+    """Returns the tree with new values at those of these places that are `where`."""
+    new = keep_absent(where[slots], new, take(tree, slots))
+    return jax.tree.map(lambda x, new: x.at[slots].set(new), tree, new)
+
+
 def train(
     key: PRNGKey,
     client: Client,

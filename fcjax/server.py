@@ -7,7 +7,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients
-from fcjax.types import Federation, PyTree
+from fcjax.types import Federation, PRNGKey, PyTree
 
 
 def weighted_mean(stacked: PyTree, weights: Float[Array, "M"]) -> PyTree:
@@ -88,6 +88,16 @@ def participants(
     """Returns who answers in the round after `num_rounds` rounds."""
     last = federation.present.shape[0] - 1
     return federation.present[jnp.minimum(num_rounds, last)]
+
+
+def choose(key: PRNGKey, present: Bool[Array, "M"], count: int) -> Bool[Array, "M"]:
+    """Draws a random group of `count` of the clients that are present, on whatever
+    device; where they are fewer, all of them."""
+    draws = jax.vmap(jax.random.uniform)(clients.keys(key, len(present)))
+    draws = jnp.where(present, draws, jnp.inf)
+    everyone = jnp.sort(gather(draws))
+    last = everyone[min(count, len(everyone)) - 1]
+    return present & (draws <= last)
 
 
 def pooled(federation: Federation, present: Bool[Array, "M"]) -> Bool[Array, "P"]:

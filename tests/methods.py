@@ -15,7 +15,10 @@ from fcjax.algorithms.cc import cc
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.algorithms.central import by_fuzzy_cmeans, central
 from fcjax.algorithms.dcn import by_dcn
+from fcjax.algorithms.dlrsc import dlrsc
+from fcjax.algorithms.dscn import dscn
 from fcjax.algorithms.exact import exact_cmeans
+from fcjax.algorithms.fdsc import fdsc
 from fcjax.algorithms.fedema import fedema
 from fcjax.algorithms.fedmcc import cluster_contrast, fedmcc, mcc
 from fcjax.algorithms.fedsimclr import fedsimclr
@@ -24,8 +27,11 @@ from fcjax.algorithms.fedu import fedu
 from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.gan import Adversarial
 from fcjax.algorithms.kfed import kfed
+from fcjax.algorithms.lrsc import lrsc
 from fcjax.algorithms.sda import sda
+from fcjax.algorithms.subspace import SubspaceNetwork, dense
 from fcjax.algorithms.two_stage import feature_kmeans
+from fcjax.cluster import subspace_affinity, symmetric_affinity
 from fcjax.models import (
     MLP,
     autoencoder,
@@ -182,6 +188,48 @@ def tiny_dcn(weight):
     )
 
 
+def plain_affinity(coefficients, mask):
+    del mask
+    return symmetric_affinity(coefficients)
+
+
+def build_subspaces(method, weight, **options):
+    return method(
+        SubspaceNetwork(
+            autoencoder(5, widths=(8,), latent_size=4),
+            dense(),
+            penalty_weight=weight,
+            expression_weight=1.0,
+        ),
+        optax.sgd(1e-4 * (1 + weight), momentum=0.9),
+        num_clusters=NUM_CLUSTERS,
+        affinity=plain_affinity,
+        num_rounds=2,
+        pretrain_rounds=1,
+        **options,
+    )
+
+
+def build_fdsc(weight):
+    return build_subspaces(
+        partial(fdsc, num_participants=2, local_steps=2, fit_steps=2),
+        weight,
+        locality_weight=weight,
+        num_neighbors=2,
+    )
+
+
+def build_lrsc(weight):
+    processed = partial(
+        subspace_affinity, num_clusters=NUM_CLUSTERS, keep=0.9, dimension=1, power=1.0
+    )
+    return lrsc(
+        num_clusters=NUM_CLUSTERS,
+        affinity=lambda coefficients, mask: processed(coefficients, mask=mask),
+        fidelity=1 + weight,
+    )
+
+
 METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
@@ -203,5 +251,9 @@ METHODS = {
     "sda-fc-fcm": partial(build_sda, tiny_fcm),
     "sda-fdc": partial(build_sda, tiny_dcn),
     "dcn": lambda weight: central(tiny_dcn(weight)),
+    "fdsc": build_fdsc,
+    "dscn": partial(build_subspaces, dscn),
+    "dlrsc": partial(build_subspaces, dlrsc),
+    "lrsc": build_lrsc,
 }
 SWEPT = tuple(name for name in METHODS if name != "k-fed")

@@ -1,0 +1,207 @@
+"""FDSC: federated deep subspace clustering (https://arxiv.org/abs/2501.00230), and what
+it is measured by.
+
+python experiments/fdsc.py
+python experiments/fdsc.py --methods fdsc2 fdsc1 dscn dlrsc lrsc
+python experiments/fdsc.py --dataset ORL_32x32.mat --classes-per-client 20 40
+python experiments/fdsc.py --dataset mnist --data-dir DIR --clients 20 --client-size 500
+"""
+
+import dataclasses
+import re
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import several
+from subspaces import FEDERATED, Name, method_of
+
+from fcjax import experiment
+from fcjax.algorithms.subspace import Norm
+from fcjax.flags import Common, choose, shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Args(Common):
+    """Every client clusters its own examples, each of which is expressed by the others.
+
+    fdsc2: clients share the encoder of their networks; coefficients are drawn to the
+    graph of nearest neighbours. fdsc1: without that. dscn, dlrsc: nothing is shared;
+    the coefficients of dlrsc have a low rank. lrsc: the same without a network, in
+    closed form. Scores are means over clients, each with a match of its own.
+    """
+
+    methods: tuple[Name, ...] = ("fdsc2",)
+    """Which methods to run, each into a results folder of its own."""
+    clients: tuple[int, ...] = (5,)
+    """How many clients the data is dealt to."""
+    p: tuple[float, ...] = (0.0,)
+    """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
+    evaluate_every: int = 10
+    """Score every so many rounds; the last round of a stage always is."""
+    num_rounds: Annotated[
+        tuple[int, ...], shown("100, ORL 200; dscn, dlrsc as many as a client of fdsc")
+    ] = ()
+    """T: rounds of the whole network."""
+    participants: Annotated[tuple[int, ...], shown("0.4 of --clients, MNIST 0.25")] = ()
+    """r m: how many clients take part in a round, drawn at random."""
+    local_steps: Annotated[tuple[int, ...], shown("7")] = ()
+    """tau: steps of a client in a round, on all of its examples at once."""
+    pretrain_rounds: Annotated[tuple[int, ...], shown("0")] = ()
+    """Rounds of the auto-encoder without coefficients, before."""
+    fit_steps: Annotated[tuple[int, ...], shown("100")] = ()
+    """Steps of every client at the end, with the last encoder as it is."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """Of the clients; sgd, the paper's, has momentum 0.9."""
+    learning_rate: Annotated[tuple[float, ...], shown("adam 0.001, sgd 0.000001")] = ()
+    """Of the clients' optimiser; errors are sums over their examples."""
+    #: What pixels, 0 to 1, are multiplied by. The weights below belong to it.
+    pixel_scale: Annotated[tuple[float, ...], shown("1, ORL 255")] = ()
+    norm: Norm = "frobenius"
+    """Of the coefficients: the squared Frobenius norm, L1 or nuclear."""
+    penalty_weight: Annotated[tuple[float, ...], shown("1, ORL 2")] = ()
+    """lambda_1 of the norm; of dlrsc, of |U|^2."""
+    expression_weight: Annotated[
+        tuple[float, ...], shown("15, ORL 0.2, COIL20 75")
+    ] = ()
+    """lambda_2 of |Z - C Z|^2."""
+    locality_weight: Annotated[tuple[float, ...], shown("1000000")] = ()
+    """fdsc2: lambda_3 of |alpha A - beta C|^2."""
+    #: Of what lambda_3 is the weight: of the sum with pixels of 0 to 255, which is
+    #: 15.4 for 1e6 with pixels of 0 to 1, or of the mean over pairs of examples with
+    #: pixels of 0 to 1, which is 4 for 1e6 and 500 examples.
+    locality: Literal["sum", "mean"] = "sum"
+    adjacency_weight: Annotated[tuple[float, ...], shown("1")] = ()
+    """alpha."""
+    coefficient_weight: Annotated[tuple[float, ...], shown("1")] = ()
+    """beta."""
+    num_neighbors: Annotated[tuple[int, ...], shown("5")] = ()
+    """k of the graph A."""
+    rank_factor: Annotated[tuple[int, ...], shown("10")] = ()
+    """dlrsc: columns of U for each cluster."""
+    fidelity: Annotated[tuple[float, ...], shown("1")] = ()
+    """lrsc: tau, of half the squared error beside the nuclear norm."""
+    unit_length: bool = True
+    """lrsc: scale every example to L2 norm 1."""
+    #: DSC-Net's processing of the coefficients before they are clustered, which all
+    #: methods share; without it |C| + |C|^T is clustered.
+    post_processing: bool = True
+    keep: Annotated[tuple[float, ...], shown("0.04, ORL 0.2")] = ()
+    """Share of the L1 norm of a column that its largest coefficients keep."""
+    dimension: Annotated[tuple[int, ...], shown("12, ORL 3")] = ()
+    """Singular vectors for each cluster."""
+    power: Annotated[tuple[float, ...], shown("8, ORL 1")] = ()
+    """Exponent of the affinity."""
+    unit_diagonal: Annotated[bool | None, shown("no; COIL yes")] = None
+    """Ones on the diagonal of what is decomposed."""
+
+
+# The weights are those of the code of DSC-Net for the same data; MNIST has COIL-100's.
+COIL100 = {
+    "num_rounds": 100,
+    "participation": 0.4,
+    "pixel_scale": 1.0,
+    "penalty_weight": 1.0,
+    "expression_weight": 15.0,
+    "keep": 0.04,
+    "dimension": 12,
+    "power": 8.0,
+    "unit_diagonal": True,
+}
+MNIST = {**COIL100, "participation": 0.25, "unit_diagonal": False}
+COIL20 = {**COIL100, "expression_weight": 75.0}
+ORL = {
+    "num_rounds": 200,
+    "participation": 0.4,
+    "pixel_scale": 255.0,
+    "penalty_weight": 2.0,
+    "expression_weight": 0.2,
+    "keep": 0.2,
+    "dimension": 3,
+    "power": 1.0,
+    "unit_diagonal": False,
+}
+OTHERS = {**MNIST, "participation": 0.4}
+BY_NAME = {"orl": ORL, "coil20": COIL20, "coil100": COIL100, "mnist": MNIST}
+"""By what the name of a data set begins with."""
+POST_PROCESSING = ("keep", "dimension", "power", "unit_diagonal")
+NETWORK = {"local_steps": 7, "pretrain_rounds": 0, "optimizer": "adam"}
+LOCALITY = {
+    "locality_weight": 1e6,
+    "locality": "sum",
+    "adjacency_weight": 1.0,
+    "coefficient_weight": 1.0,
+    "num_neighbors": 5,
+}
+OWN: dict[Name, dict[str, Any]] = {
+    "fdsc2": {**NETWORK, "norm": "frobenius", "fit_steps": 100, **LOCALITY},
+    "fdsc1": {**NETWORK, "norm": "frobenius", "fit_steps": 100},
+    "dscn": {**NETWORK, "norm": "frobenius"},
+    "dlrsc": {**NETWORK, "rank_factor": 10},
+    "lrsc": {"fidelity": 1.0, "unit_length": True},
+}
+RATES = {"adam": 1e-3, "sgd": 1e-6}
+SMOKE = {"num_rounds": 3, "fit_steps": 3}
+
+
+def defaults_of(args: Args, name: Name, *, num_clients: int) -> dict[str, Any]:
+    """Returns by flag what stands for one that is not given."""
+    dataset = re.sub("[-_]", "", experiment.short_name(args.dataset).lower())
+    of_data = dict(
+        next((v for k, v in BY_NAME.items() if dataset.startswith(k)), OTHERS)
+    )
+    participation = of_data.pop("participation")
+    found = {"post_processing": True, **OWN[name]}
+    found |= {flag: of_data[flag] for flag in POST_PROCESSING}
+    if name == "lrsc":
+        return found
+    weights = ("num_rounds", "pixel_scale", "penalty_weight", "expression_weight")
+    found |= {flag: of_data[flag] for flag in weights}
+    found["learning_rate"] = RATES[args.optimizer]
+    if name in FEDERATED:
+        found["participants"] = max(1, round(participation * num_clients))
+    else:
+        found["num_rounds"] = round(participation * found["num_rounds"])
+    if args.preset == "smoke":
+        found |= {k: v for k, v in SMOKE.items() if k in found}
+    return found
+
+
+def describe(
+    args: Args, dataset, num_clients: int, num_clusters: int
+) -> experiment.Method:
+    """Describes the first of the methods that are asked for."""
+    name = args.methods[0]
+    settings = choose(defaults_of(args, name, num_clients=num_clients), args)
+    for value in settings.get("participants", ()):
+        if value > num_clients:
+            raise ValueError(
+                f"--participants must be at most --clients {num_clients}, got {value}"
+            )
+    if 0 in settings.get("num_rounds", ()):
+        raise ValueError("--num-rounds must be at least 1, got 0")
+    return experiment.Method(
+        name=name,
+        settings=settings,
+        build=partial(
+            method_of, name, shape=dataset.examples.shape[1:], num_clusters=num_clusters
+        ),
+        scope="client-mean",
+        paper={},
+        # As much again for the affinities as the coefficients take.
+        working_bytes=0,
+    )
+
+
+def split(args: Args) -> list[experiment.Task]:
+    """Returns an experiment for each method."""
+    return several.tasks(args, describe, only)
+
+
+def only(args: Args, name: Name) -> Args:
+    """Returns the flags of one method."""
+    out = args.out and args.out / name
+    return dataclasses.replace(args, methods=(name,), out=out)
+
+
+if __name__ == "__main__":
+    several.main(Args, split)

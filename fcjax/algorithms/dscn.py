@@ -1,0 +1,135 @@
+"""DSCN: a deep subspace network of its own for every client, and nothing is shared.
+
+Deep Subspace Clustering Networks
+    Pan Ji, Tong Zhang, Hongdong Li, Mathieu Salzmann, Ian Reid. 2017.
+    https://arxiv.org/abs/1709.02508
+    Authors' code: https://github.com/panji1990/Deep-subspace-clustering-networks
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Int
+
+from fcjax import clients, server
+from fcjax.algorithms import subspace
+from fcjax.algorithms.parts import Parts
+from fcjax.algorithms.subspace import Affinity, SubspaceNetwork
+from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Stage
+
+
+class DSCNState(NamedTuple):
+    """Everything is a client's own."""
+
+    parts: Parts  # encoder, decoder, coefficients; [M, ...]
+    opt_state: PyTree  # [M, ...]
+    num_rounds: Int[Array, ""]
+
+
+def dscn(
+    network: SubspaceNetwork,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_clusters: int,
+    affinity: Affinity,
+    num_rounds: int,
+    steps_per_round: int = 1,
+    pretrain_rounds: int = 0,
+    client_axis: clients.ClientAxis | None = None,
+) -> FederatedClustering:
+    """Builds DSCN, with the coefficients of DLRSC where `network` has them.
+
+    Args:
+        network: what every client trains.
+        optimizer: of each stage, beginning anew in the second.
+        num_clusters: K, of every client.
+        affinity: from coefficients to what is clustered.
+        num_rounds: of the whole network.
+        steps_per_round: steps on all examples of a client; rounds are but what is
+            reported.
+        pretrain_rounds: of the auto-encoder without coefficients, before.
+        client_axis: how clients run, see `clients.for_each`.
+
+    Returns:
+        The method, stages `pretrain` (where it has rounds) and `train`. Metrics are
+        the `loss`, `participants` and `code_norm`, the mean norm of a code, which
+        the objective lets shrink. An example's embedding is its code, in the space of
+        its client; its cluster is one of its client's K.
+    """
+
+    def init(key: PRNGKey, federation: Federation) -> DSCNState:
+        num_clients, num_slots = federation.indices.shape
+
+        def one(key):
+            return subspace.init(network, key, federation.pool[:1], num_slots)
+
+        parts = jax.vmap(one)(clients.keys(key, num_clients))
+        return begin(key, DSCNState(parts, (), jnp.int32(0)), federation)
+
+    def begin(key: PRNGKey, state: DSCNState, federation: Federation) -> DSCNState:
+        del key, federation
+        opt_state = jax.vmap(partial(subspace.begin_optimizer, optimizer))(state.parts)
+        return state._replace(opt_state=opt_state)
+
+    def round(loss, key: PRNGKey, state: DSCNState, federation: Federation):
+        del key
+        present = server.participants(federation, state.num_rounds)
+
+        def one(parts, opt_state, rows, mask):
+            x = federation.pool[rows]
+            parts, opt_state, value = subspace.train(
+                parts,
+                opt_state,
+                lambda parts: loss(network, parts, x, mask),
+                optimizer=optimizer,
+                num_steps=steps_per_round,
+            )
+            z = subspace.encode(network, parts["encoder"], x)
+            norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)
+            return (parts, opt_state), (value, norm)
+
+        old = (state.parts, state.opt_state)
+        new, measured = clients.for_each(
+            one, *old, federation.indices, federation.mask, axis=client_axis
+        )
+        parts, opt_state = clients.keep_absent(present, new, old)
+        answered, (values, norms) = server.gather((present, measured))
+        metrics = {
+            "loss": jnp.mean(values, where=answered),
+            "code_norm": jnp.mean(norms, where=answered),
+            "participants": answered.sum(),
+        }
+        return DSCNState(parts, opt_state, state.num_rounds + 1), metrics
+
+    def embed(state: DSCNState, federation: Federation):
+        def one(encoder, rows):
+            return subspace.encode(network, encoder, federation.pool[rows])
+
+        encoders = state.parts["encoder"]
+        return clients.for_each(one, encoders, federation.indices, axis=client_axis)
+
+    def assign(state: DSCNState, federation: Federation):
+        of_client = partial(subspace.coefficients_of, network)
+        coefficients = jax.vmap(of_client)(state.parts, federation.mask)
+        return subspace.cluster(
+            coefficients,
+            federation.mask,
+            affinity=affinity,
+            num_clusters=num_clusters,
+            client_axis=client_axis,
+        )
+
+    def stage(name, loss, num_rounds):
+        never = lambda state: jnp.array(False)  # noqa: E731
+        return Stage(name, begin, partial(round, loss), num_rounds, never)
+
+    stages = (
+        stage("pretrain", subspace.autoencoder_loss, pretrain_rounds),
+        stage("train", subspace.subspace_loss, num_rounds),
+    )
+    return FederatedClustering(
+        init, stages if pretrain_rounds else stages[1:], embed, assign
+    )

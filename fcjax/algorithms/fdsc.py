@@ -1,0 +1,232 @@
+"""FDSC: a shared encoder, and every client's own decoder and coefficients.
+
+Federated Deep Subspace Clustering
+    Yupei Zhang, Ruojia Feng, Yifei Wang, Xuequn Shang. 2025.
+    https://arxiv.org/abs/2501.00230
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Int
+
+from fcjax import clients, losses, server
+from fcjax.algorithms import subspace
+from fcjax.algorithms.parts import Parts
+from fcjax.algorithms.subspace import Affinity, SubspaceNetwork
+from fcjax.cluster import neighbor_graph
+from fcjax.data.vectors import client_rows
+from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Scalar, Stage
+
+ALL = ("encoder", "decoder", "coefficients")
+PRIVATE = ("decoder", "coefficients")
+
+
+class FDSCState(NamedTuple):
+    """What crosses the boundary is the encoder alone."""
+
+    encoder: PyTree  # E_*
+    private: Parts  # D_i and R_i: decoder, coefficients; [M, ...]
+    opt_state: PyTree  # [M, ...], of all that the stage trains
+    adjacency: Bool[Array, "M N N"]  # A_i
+    num_rounds: Int[Array, ""]
+
+
+def fdsc(
+    network: SubspaceNetwork,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_clusters: int,
+    affinity: Affinity,
+    num_rounds: int,
+    num_participants: int,
+    local_steps: int = 7,
+    locality_weight: Scalar = 0.0,
+    mean_locality: bool = False,
+    adjacency_weight: Scalar = 1.0,
+    coefficient_weight: Scalar = 1.0,
+    num_neighbors: int = 5,
+    pretrain_rounds: int = 0,
+    fit_steps: int = 0,
+    client_axis: clients.ClientAxis | None = None,
+) -> FederatedClustering:
+    """Builds FDSC (Algorithm 1): FDSC1 with a `locality_weight` of 0, else FDSC2.
+
+    Args:
+        network: of which clients share the encoder; lambda_1 and lambda_2 are in it.
+        optimizer: of a client. Its state stays there, and begins anew in each stage.
+        num_clusters: K, of every client.
+        affinity: from coefficients to what is clustered.
+        num_rounds: T.
+        num_participants: r m, how many clients a round draws among those that answer.
+        local_steps: tau, steps in a round on all examples of a client at once.
+        locality_weight: lambda_3, of the squared Frobenius norm of alpha A - beta C.
+            The paper prints the matrix itself, which is no number.
+        mean_locality: lambda_3 weighs the mean over pairs of examples instead.
+        adjacency_weight: alpha.
+        coefficient_weight: beta.
+        num_neighbors: k of the graph A of the examples as they are.
+        pretrain_rounds: rounds of the auto-encoder without coefficients, before, its
+            encoder shared; not in the paper, but in what it builds on.
+        fit_steps: of one more round, in which every client takes the last encoder, lets
+            it stand, and trains decoder and coefficients to fit it. The paper does not
+            say what becomes of clients that were not in the last round.
+        client_axis: how clients run, see `clients.for_each`.
+
+    Returns:
+        The method, stages `pretrain`, `train` and `fit`, the outer ones where they are
+        asked for. Metrics are the `loss`, `participants`, `code_norm` (the mean
+        norm of a code, which the objective lets shrink) and the traffic. An example's
+        embedding is its code; its cluster is one of its client's K.
+    """
+
+    def init(key: PRNGKey, federation: Federation) -> FDSCState:
+        num_clients, num_slots = federation.indices.shape
+
+        def one(key):
+            return subspace.init(network, key, federation.pool[:1], num_slots)
+
+        encoder = one(key)["encoder"]
+        private = jax.vmap(one)(clients.keys(key, num_clients))
+        del private["encoder"]
+        adjacency = clients.for_each(
+            lambda x, mask: neighbor_graph(x, num_neighbors, mask=mask),
+            client_rows(federation, unit_length=False),
+            federation.mask,
+            axis=client_axis,
+        )
+        state = FDSCState(encoder, private, (), adjacency, jnp.int32(0))
+        return stages[0].begin(key, state, federation)
+
+    def begin(trains, key: PRNGKey, state: FDSCState, federation: Federation):
+        del key
+        sent = clients.repeat(state.encoder, len(federation.indices))
+        trained = pick({"encoder": sent, **state.private}, trains)
+        opt_state = jax.vmap(partial(subspace.begin_optimizer, optimizer))(trained)
+        return state._replace(opt_state=opt_state)
+
+    def autoencoder_loss(parts, x, mask, adjacency):
+        del adjacency
+        return subspace.autoencoder_loss(network, parts, x, mask)
+
+    def loss(parts, x, mask, adjacency):
+        """Eq. 8, without halves."""
+        locality = losses.locality_alignment(
+            network.expression.matrix(parts["coefficients"]["params"]),
+            adjacency,
+            alpha=adjacency_weight,
+            beta=coefficient_weight,
+            mask=mask,
+        )
+        pairs = mask.sum() ** 2 if mean_locality else 1
+        value = subspace.subspace_loss(network, parts, x, mask)
+        return value + locality_weight / pairs * locality
+
+    def train(
+        trains, loss, num_steps, chosen, count, state: FDSCState, federation: Federation
+    ):
+        """The chosen clients, `count` at most, train some parts.
+
+        Returns the encoders that they have then, the state with what stays on clients,
+        and for the server who they are, how many examples each has, and what they
+        measured.
+        """
+
+        def one(private, opt_state, adjacency, rows, mask):
+            x = federation.pool[rows]
+            parts = {"encoder": state.encoder, **private}
+            trained, opt_state, value = subspace.train(
+                pick(parts, trains),
+                opt_state,
+                lambda trained: loss({**parts, **trained}, x, mask, adjacency),
+                optimizer=optimizer,
+                num_steps=num_steps,
+            )
+            parts = {**parts, **trained}
+            encoder = parts.pop("encoder")
+            z = subspace.encode(network, encoder, x)
+            norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)
+            return encoder, (parts, opt_state), (value, norm)
+
+        slots = clients.slots_of(chosen, count)
+        stay = (state.private, state.opt_state)
+        own = (*stay, state.adjacency, federation.indices, federation.mask)
+        encoders, stayed, measured = clients.for_each(
+            one, *clients.take(own, slots), axis=client_axis
+        )
+        private, opt_state = clients.put(stay, slots, stayed, where=chosen)
+        state = state._replace(
+            private=private, opt_state=opt_state, num_rounds=state.num_rounds + 1
+        )
+        sizes = federation.mask.sum(axis=1).astype(float)
+        return encoders, state, (chosen[slots], (chosen * sizes)[slots], measured)
+
+    def federated_round(
+        trains, loss, key: PRNGKey, state: FDSCState, federation: Federation
+    ):
+        present = server.participants(federation, state.num_rounds)
+        chosen = server.choose(key, present, num_participants)
+        encoders, state, (answered, sizes, measured) = train(
+            trains, loss, local_steps, chosen, num_participants, state, federation
+        )
+        encoder, received = server.receive(encoders, sizes, (answered, measured))
+        message = {"encoder": encoder}
+        metrics = metrics_of(*received, up=message, down=message)
+        return state._replace(encoder=encoder), metrics
+
+    def fit(key: PRNGKey, state: FDSCState, federation: Federation):
+        del key
+        present = server.participants(federation, state.num_rounds)
+        _, state, (answered, _, measured) = train(
+            PRIVATE, loss, fit_steps, present, len(present), state, federation
+        )
+        received = server.gather((answered, measured))
+        message = {"encoder": state.encoder}
+        return state, metrics_of(*received, up={}, down=message)
+
+    def metrics_of(answered, measured, *, up, down):
+        values, norms = measured
+        return {
+            "loss": jnp.mean(values, where=answered),
+            "code_norm": jnp.mean(norms, where=answered),
+            "participants": answered.sum(),
+            **server.traffic(answered, up=up, down=down),
+        }
+
+    def embed(state: FDSCState, federation: Federation):
+        def one(rows):
+            return subspace.encode(network, state.encoder, federation.pool[rows])
+
+        return clients.for_each(one, federation.indices, axis=client_axis)
+
+    def assign(state: FDSCState, federation: Federation):
+        of_client = partial(subspace.coefficients_of, network)
+        return subspace.cluster(
+            jax.vmap(of_client)(state.private, federation.mask),
+            federation.mask,
+            affinity=affinity,
+            num_clusters=num_clusters,
+            client_axis=client_axis,
+        )
+
+    def stage(name, round, trains, num_rounds):
+        done = lambda state: jnp.array(False)  # noqa: E731
+        return Stage(name, partial(begin, trains), round, num_rounds, done)
+
+    outer = ("encoder", "decoder")
+    pretrain = partial(federated_round, outer, autoencoder_loss)
+    joint = partial(federated_round, ALL, loss)
+    stages = (
+        stage("pretrain", pretrain, outer, pretrain_rounds),
+        stage("train", joint, ALL, num_rounds),
+        stage("fit", fit, PRIVATE, int(fit_steps > 0)),
+    )
+    stages = tuple(stage for stage in stages if stage.num_rounds)
+    return FederatedClustering(init, stages, embed, assign)
+
+
+def pick(parts: Parts, names: tuple[str, ...]) -> Parts:
+    return {name: parts[name] for name in names}

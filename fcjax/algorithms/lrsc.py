@@ -1,0 +1,106 @@
+"""LRSC: the coefficients of least nuclear norm, in closed form.
+
+Low Rank Subspace Clustering (LRSC)
+    René Vidal, Paolo Favaro. 2014. Pattern Recognition Letters 43, 47-61.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fcjax import clients, server
+from fcjax.algorithms import subspace
+from fcjax.algorithms.plain import plain
+from fcjax.algorithms.subspace import Affinity
+from fcjax.cluster.distances import clear
+from fcjax.data.vectors import client_rows
+from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
+
+
+class LRSCState(NamedTuple):
+    coefficients: Float[Array, "M N N"]
+    num_rounds: Int[Array, ""]
+
+
+def lrsc(
+    *,
+    num_clusters: int,
+    affinity: Affinity,
+    fidelity: Scalar = 1.0,
+    unit_length: bool = True,
+    client_axis: clients.ClientAxis | None = None,
+) -> FederatedClustering:
+    """Builds LRSC: every client by itself, and nothing is shared.
+
+    Args:
+        num_clusters: K, of every client.
+        affinity: from coefficients to what is clustered; the paper's is
+            `cluster.symmetric_affinity`.
+        fidelity: tau, of half the squared error beside the nuclear norm; singular
+            values up to 1 / sqrt(tau) count as noise.
+        unit_length: of the rows that are expressed, see `vectors.as_rows`.
+        client_axis: how clients run, see `clients.for_each`.
+
+    Returns:
+        The method, one stage of one round. Metrics are the `loss` (the objective, the
+        mean over clients) and `participants`. An example's embedding is its row, its
+        cluster one of its client's K.
+    """
+
+    def init(key: PRNGKey, federation: Federation) -> LRSCState:
+        del key
+        num_clients, num_slots = federation.indices.shape
+        nothing = jnp.zeros((num_clients, num_slots, num_slots))
+        return LRSCState(nothing, jnp.int32(0))
+
+    def round(key: PRNGKey, state: LRSCState, federation: Federation):
+        del key
+        present = server.participants(federation, state.num_rounds)
+        coefficients, objectives = clients.for_each(
+            lambda x, mask: low_rank_coefficients(x, fidelity, mask=mask),
+            client_rows(federation, unit_length=unit_length),
+            federation.mask,
+            axis=client_axis,
+        )
+        coefficients = clients.keep_absent(present, coefficients, state.coefficients)
+        answered, objectives = server.gather((present, objectives))
+        metrics = {
+            "loss": jnp.mean(objectives, where=answered),
+            "participants": answered.sum(),
+        }
+        return LRSCState(coefficients, state.num_rounds + 1), metrics
+
+    def assign(state: LRSCState, federation: Federation):
+        return subspace.cluster(
+            state.coefficients,
+            federation.mask,
+            affinity=affinity,
+            num_clusters=num_clusters,
+            client_axis=client_axis,
+        )
+
+    method = plain(init, round, unit_length=unit_length)
+    return method._replace(assign=assign)
+
+
+def low_rank_coefficients(
+    x: Float[Array, "N D"], fidelity: Scalar, *, mask: Bool[Array, "N"]
+) -> tuple[Float[Array, "N N"], Float[Array, ""]]:
+    """Returns the C that minimises |C|_* + fidelity / 2 |X - C X|_F^2, and the minimum.
+
+    With X = U S V^T it is U_1 (1 - S_1^-2 / fidelity) U_1^T over the singular values
+    above 1 / sqrt(fidelity) (the paper's Theorem on the noisy case, for examples as
+    rows). Its diagonal is not zero. Masked examples have rows and columns of zeros.
+    """
+    x = clear(x, mask.astype(float))
+    gram = jnp.matmul(x, x.T, precision=jax.lax.Precision.HIGHEST)
+    squares, vectors = jnp.linalg.eigh(gram)  # of singular values
+    is_kept = fidelity * squares > 1
+    shrunk = jnp.where(is_kept, 1 - 1 / (fidelity * jnp.where(is_kept, squares, 1)), 0)
+    coefficients = jnp.matmul(
+        vectors * shrunk[None], vectors.T, precision=jax.lax.Precision.HIGHEST
+    )
+    errors = (1 - shrunk) ** 2 * jnp.maximum(squares, 0)
+    return coefficients, shrunk.sum() + fidelity / 2 * errors.sum()

@@ -1,0 +1,215 @@
+"""A client's deep subspace network: what FDSC, DSCN and DLRSC share.
+
+Deep Subspace Clustering Networks
+    Pan Ji, Tong Zhang, Hongdong Li, Mathieu Salzmann, Ian Reid. 2017.
+    https://arxiv.org/abs/1709.02508
+    Authors' code: https://github.com/panji1990/Deep-subspace-clustering-networks
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from fcjax import clients, losses
+from fcjax.algorithms.parts import Parts, swap
+from fcjax.cluster import spectral_clustering
+from fcjax.data.augment import to_float
+from fcjax.models.autoencoder import AutoEncoder
+from fcjax.types import PRNGKey, PyTree, Scalar
+
+FIRST_COEFFICIENT = 1e-4
+"""What every coefficient begins with, as in the authors' code."""
+
+Affinity = Callable[[Float[Array, "N N"], Bool[Array, "N"]], Float[Array, "N N"]]
+"""(coefficients, mask) -> the affinity that is clustered; see `cluster.affinity`."""
+Norm = Literal["frobenius", "l1", "nuclear"]
+
+
+class Expression(NamedTuple):
+    """What a client holds its coefficients in: row i of the matrix expresses example i
+    by the others."""
+
+    init: Callable[[PRNGKey, int], PyTree]
+    """(key, N) -> parameters."""
+    matrix: Callable[[PyTree], Float[Array, "N N"]]
+    """The matrix; its diagonal counts nowhere."""
+    penalty: Callable[[PyTree, Bool[Array, "N"]], Float[Array, ""]]
+    """(parameters, mask) -> what lambda_1 weighs."""
+
+
+def dense(*, norm: Norm = "frobenius") -> Expression:
+    """Returns a matrix of N x N parameters, as in DSC-Net and FDSC."""
+
+    def penalty(coefficients, mask):
+        return losses.coefficient_penalty(coefficients, norm=norm, mask=mask)
+
+    return Expression(
+        lambda key, count: jnp.full((count, count), jnp.float32(FIRST_COEFFICIENT)),
+        lambda coefficients: coefficients,
+        penalty,
+    )
+
+
+def low_rank(rank: int) -> Expression:
+    """Returns U U^T of a matrix U [N, rank], as in DLRSC; at most N columns."""
+
+    def init(key: PRNGKey, count: int):
+        def row(key):
+            return FIRST_COEFFICIENT * jax.random.normal(key, (min(rank, count),))
+
+        return jax.vmap(row)(clients.fold_in(key, count))
+
+    def penalty(factor, mask):
+        return jnp.sum(jnp.where(mask[:, None], factor, 0) ** 2)
+
+    return Expression(init, lambda factor: factor @ factor.T, penalty)
+
+
+class SubspaceNetwork(NamedTuple):
+    """An auto-encoder with a self-expressive layer between its halves.
+
+    Squared errors are sums over features and examples, not means, and have no halves,
+    as in the code of the lineage; FDSC's equations 2, 4 and 8 print halves.
+    """
+
+    autoencoder: AutoEncoder
+    expression: Expression
+    penalty_weight: Scalar
+    """lambda_1."""
+    expression_weight: Scalar
+    """lambda_2."""
+    pixel_scale: Scalar = 1.0
+    """What examples in [0, 1] are multiplied by: the weights belong to a scale."""
+
+
+def init(
+    network: SubspaceNetwork, key: PRNGKey, x: Shaped[Array, "1 *F"], num_samples: int
+) -> Parts:
+    """Draws encoder, decoder and coefficients of a client with `num_samples` slots."""
+    encoder_key, decoder_key, coefficient_key = jax.random.split(key, 3)
+    encoder, decoder = network.autoencoder
+    parts = {"encoder": encoder.init(encoder_key, to_float(x))}
+    z = encode(network, parts["encoder"], x)
+    parts["decoder"] = decoder.init(decoder_key, z)
+    coefficients = network.expression.init(coefficient_key, num_samples)
+    return {**parts, "coefficients": {"params": coefficients}}
+
+
+def encode(
+    network: SubspaceNetwork, encoder: PyTree, x: Shaped[Array, "N *F"]
+) -> Float[Array, "N D"]:
+    """Returns the codes Z."""
+    x = network.pixel_scale * to_float(x)
+    return network.autoencoder.encoder.apply(encoder, x, train=False)[0]
+
+
+def coefficients_of(
+    network: SubspaceNetwork, parts: Parts, mask: Bool[Array, "N"]
+) -> Float[Array, "N N"]:
+    """Returns C: nothing on its diagonal and beyond the client's own examples."""
+    matrix = network.expression.matrix(parts["coefficients"]["params"])
+    return losses.off_diagonal(matrix, mask)
+
+
+def subspace_loss(
+    network: SubspaceNetwork,
+    parts: Parts,
+    x: Shaped[Array, "N *F"],
+    mask: Bool[Array, "N"],
+) -> Float[Array, ""]:
+    """Returns |X - X'|^2 + lambda_1 |C|^2 + lambda_2 |Z - C Z|^2, where X' is decoded
+    from C Z: FDSC's Eq. 4."""
+    z = encode(network, parts["encoder"], x)
+    expressed = coefficients_of(network, parts, mask) @ z
+    coefficients = parts["coefficients"]["params"]
+    return (
+        _reconstruction(network, parts, x, expressed, mask)
+        + network.penalty_weight * network.expression.penalty(coefficients, mask)
+        + network.expression_weight
+        * losses.self_expression(z, network.expression.matrix(coefficients), mask=mask)
+    )
+
+
+def autoencoder_loss(
+    network: SubspaceNetwork,
+    parts: Parts,
+    x: Shaped[Array, "N *F"],
+    mask: Bool[Array, "N"],
+) -> Float[Array, ""]:
+    """Returns |X - X'|^2, where X' is decoded from Z: pre-training."""
+    z = encode(network, parts["encoder"], x)
+    return _reconstruction(network, parts, x, z, mask)
+
+
+def _reconstruction(network, parts, x, z, mask):
+    decoded, _ = network.autoencoder.decoder.apply(parts["decoder"], z, train=False)
+    x = network.pixel_scale * to_float(x)
+    errors = losses.reconstruction_error(x, decoded)
+    return jnp.sum(jnp.where(mask, errors, 0))
+
+
+def train(
+    trained: Parts,
+    opt_state: PyTree,
+    loss: Callable[[Parts], Float[Array, ""]],
+    *,
+    optimizer: optax.GradientTransformation,
+    num_steps: int,
+) -> tuple[Parts, PyTree, Float[Array, ""]]:
+    """Takes steps on all examples of a client at once: coefficients tie each to all.
+
+    Args:
+        trained: the parts that change.
+        opt_state: of their parameters.
+        loss: (these parts) -> the loss of the client.
+        optimizer: of the steps.
+        num_steps: tau.
+
+    Returns:
+        The parts, the state of the optimiser, and the mean loss of the steps.
+    """
+
+    def step(carry, _):
+        params, opt_state = carry
+
+        def objective(params):
+            return loss(swap({"params": params}))
+
+        value, gradients = jax.value_and_grad(objective)(params)
+        updates, opt_state = optimizer.update(gradients, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), value
+
+    params = swap(trained)["params"]
+    carry, values = lax.scan(step, (params, opt_state), None, length=num_steps)
+    params, opt_state = carry
+    return swap({"params": params}), opt_state, values.mean()
+
+
+def begin_optimizer(optimizer: optax.GradientTransformation, trained: Parts) -> PyTree:
+    """Returns the optimiser's state before the first step of `train`."""
+    return optimizer.init(swap(trained)["params"])
+
+
+def cluster(
+    coefficients: Float[Array, "M N N"],
+    mask: Bool[Array, "M N"],
+    *,
+    affinity: Affinity,
+    num_clusters: int,
+    client_axis: clients.ClientAxis | None = None,
+) -> Int[Array, "M N"]:
+    """Clusters the examples of every client by its own coefficients: ids of different
+    clients have nothing to do with each other."""
+
+    def one(coefficients, mask):
+        # Always the same seedings of k-means: clusters are a function of the state.
+        return spectral_clustering(
+            jax.random.key(0), affinity(coefficients, mask), num_clusters, mask=mask
+        )
+
+    return clients.for_each(one, coefficients, mask, axis=client_axis)
