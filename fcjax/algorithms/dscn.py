@@ -24,7 +24,7 @@ from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Stage
 class DSCNState(NamedTuple):
     """Everything is a client's own."""
 
-    parts: Parts  # encoder, decoder, coefficients; [M, ...]
+    private: Parts  # encoder, decoder, coefficients; [M, ...]
     opt_state: PyTree  # [M, ...]
     num_rounds: Int[Array, ""]
 
@@ -71,7 +71,9 @@ def dscn(
 
     def begin(key: PRNGKey, state: DSCNState, federation: Federation) -> DSCNState:
         del key, federation
-        opt_state = jax.vmap(partial(subspace.begin_optimizer, optimizer))(state.parts)
+        opt_state = jax.vmap(partial(subspace.begin_optimizer, optimizer))(
+            state.private
+        )
         return state._replace(opt_state=opt_state)
 
     def round(loss, key: PRNGKey, state: DSCNState, federation: Federation):
@@ -91,7 +93,7 @@ def dscn(
             norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)
             return (parts, opt_state), (value, norm)
 
-        old = (state.parts, state.opt_state)
+        old = (state.private, state.opt_state)
         new, measured = clients.for_each(
             one, *old, federation.indices, federation.mask, axis=client_axis
         )
@@ -108,12 +110,12 @@ def dscn(
         def one(encoder, rows):
             return subspace.encode(network, encoder, federation.pool[rows])
 
-        encoders = state.parts["encoder"]
+        encoders = state.private["encoder"]
         return clients.for_each(one, encoders, federation.indices, axis=client_axis)
 
     def assign(state: DSCNState, federation: Federation):
         of_client = partial(subspace.coefficients_of, network)
-        coefficients = jax.vmap(of_client)(state.parts, federation.mask)
+        coefficients = jax.vmap(of_client)(state.private, federation.mask)
         return subspace.cluster(
             coefficients,
             federation.mask,

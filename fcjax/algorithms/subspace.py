@@ -182,12 +182,13 @@ def train(
 
         value, gradients = jax.value_and_grad(objective)(params)
         updates, opt_state = optimizer.update(gradients, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), value
+        params = jax.tree.map(jnp.add, params, updates)
+        return (params, opt_state), value
 
     params = swap(trained)["params"]
-    carry, values = lax.scan(step, (params, opt_state), None, length=num_steps)
-    params, opt_state = carry
-    return swap({"params": params}), opt_state, values.mean()
+    carry = (params, opt_state)
+    carry, values = lax.scan(step, carry, None, length=num_steps)
+    return swap({"params": carry[0]}), carry[1], values.mean()
 
 
 def begin_optimizer(optimizer: optax.GradientTransformation, trained: Parts) -> PyTree:
