@@ -190,10 +190,7 @@ def span(
     rest = {**swept, "failure_rate": args.failure_rate, "seed": args.seed}
     fixed = {name: (value,) for name, value in here.items()}
     axes = {dealing.rule_of(args): levels, **fixed, **rest, **fixed}
-    return [
-        dict(zip(axes, values, strict=True))
-        for values in itertools.product(*axes.values())
-    ]
+    return [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
 
 
 def numbers_of_clusters(args: Common, dataset: data.Dataset) -> tuple[int, ...]:
