@@ -72,11 +72,11 @@ def drawn_classes(
 ) -> Partition:
     """Returns a partition where each client holds q classes drawn at random.
 
-    FDSC says that samples of q categories were "randomly selected" for each client, and
-    no more. Here one client after another draws q different classes from those that the
-    fewest clients hold so far, ties at random, so that the numbers of holders of two
-    classes never differ by more than one and every class has a holder where q M >= K.
-    Classes that nobody drew are left out.
+    FDSC says that samples of q categories were "randomly selected" for each client, of
+    about P / M samples, and no more. Here one client after another draws q different
+    classes from those that the fewest clients hold so far, ties at random. So the
+    numbers of holders of two classes never differ by more than one, and every class has
+    a holder where q M >= K. Classes that nobody drew are left out.
 
     The rows of a class are permuted and split over its holders; what does not come out
     even goes, a row each, to those with the fewest rows so far, the first ones at a
@@ -96,7 +96,7 @@ def drawn_classes(
         holders.
 
     References:
-      FDSC (federated deep subspace clustering), section 4.1.
+      FDSC (federated deep subspace clustering), section 4.2.
     """
     check_num_clients(num_clients, len(labels))
     classes, counts = np.unique(labels, return_counts=True)

@@ -149,9 +149,9 @@ def thinned(
 
     FDSC's batch size b: one fixed subset of what a client holds. Classes stay in
     proportion: each gets the floor of its share, and the rows still missing go to those
-    with the largest remainders, the first class at a tie. A class that would vanish
-    keeps one row, of which the largest quota has one less, where `size` is no smaller
-    than the number of classes that the client holds. A client of fewer rows keeps all.
+    with the largest remainders, the first class at a tie. Where `size` is at least the
+    number of classes that the client holds, one that would vanish keeps a row instead
+    of the class that keeps most. A client of fewer rows keeps all.
 
     Args:
       partition: as any rule deals it.
@@ -164,7 +164,7 @@ def thinned(
       ValueError: `size` is below 1.
 
     References:
-      FDSC (federated deep subspace clustering), section 4.5, Table 4.
+      FDSC (federated deep subspace clustering), section 4.6, Table 4.
     """
     if size < 1:
         raise ValueError(f"--client-size must be at least 1, got {size}")
