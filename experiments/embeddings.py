@@ -18,14 +18,14 @@ from jaxtyping import Bool, Float, Int
 from papers.ccfc import LEVELS
 from trained import load, train
 
-from fcjax import data, engine, evaluation, plan
+from fcjax import data, dealing, engine, evaluation, plan
 from fcjax.algorithms.ccfc import leave
 from fcjax.backends import over_runs
 from fcjax.cluster import kmeans
 from fcjax.evaluation.figures import Panel, maps
 from fcjax.evaluation.figures.panels import MARKERS
 
-EVENLY = {"p": (0.0,), "alpha": (), "class_share": ()}
+EVENLY = {rule: () for rule in dealing.RULES} | {"p": (0.0,)}
 
 
 class Embedded(NamedTuple):
@@ -198,9 +198,7 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     """
     if max(args.clients) > (most := len(MARKERS)):
         raise ValueError(f"--clients must be at most {most}, the number of markers")
-    args = replace(
-        args, p=LEVELS, alpha=(), class_share=(), standalone=False, clusters=()
-    )
+    args = replace(args, **{**EVENLY, "p": LEVELS}, standalone=False, clusters=())
     dataset = two_classes(load(args, several=("p",)), 100, seed=args.seed[0])
     half = max(2, len(dataset.examples) // args.clients[0] // 2)
     args = replace(

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fcjax import clients, server
+from fcjax import clients, losses, server
 from fcjax.algorithms import subspace
 from fcjax.algorithms.plain import plain
 from fcjax.algorithms.subspace import Affinity
@@ -73,8 +73,9 @@ def lrsc(
         return LRSCState(coefficients, state.num_rounds + 1), metrics
 
     def assign(state: LRSCState, federation: Federation):
+        # Its diagonal is the largest entry of a column, and says nothing.
         return subspace.cluster(
-            state.coefficients,
+            jax.vmap(losses.off_diagonal)(state.coefficients, federation.mask),
             federation.mask,
             affinity=affinity,
             num_clusters=num_clusters,
