@@ -140,7 +140,7 @@ OWN: dict[Name, dict[str, Any]] = {
     "lrsc": {"fidelity": 1.0, "unit_length": True},
 }
 RATES = {"adam": 1e-3, "sgd": 1e-6}
-SMOKE = {"num_rounds": 3, "fit_steps": 3}
+SMOKE = {"num_rounds": 3, "pretrain_rounds": 2, "fit_steps": 3}
 
 
 def defaults_of(args: Args, name: Name, *, num_clients: int) -> dict[str, Any]:
@@ -179,6 +179,9 @@ def describe(
             )
     if 0 in settings.get("num_rounds", ()):
         raise ValueError("--num-rounds must be at least 1, got 0")
+    for flag in ("keep", "power", "pixel_scale"):
+        if 0 in settings.get(flag, ()):
+            raise ValueError(f"--{flag.replace('_', '-')} must be above 0, got 0")
     return experiment.Method(
         name=name,
         settings=settings,
@@ -187,8 +190,6 @@ def describe(
         ),
         scope="client-mean",
         paper={},
-        # As much again for the affinities as the coefficients take.
-        working_bytes=0,
     )
 
 

@@ -1,0 +1,180 @@
+"""The script of FDSC and its baselines: what a flag stands for, errors of a line."""
+
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import fdsc
+import jax
+import numpy as np
+import pytest
+import subspaces
+
+from fcjax import data, experiment, plan
+
+NAMES = typing.get_args(subspaces.Name)
+DIGITS, GREY, COLOUR, VECTORS = (8, 8, 1), (28, 28, 1), (32, 32, 3), (16,)
+NUM_CLASSES = 4
+
+
+def dataset(shape, *, size=120):
+    examples = np.random.default_rng(0).integers(0, 256, (size, *shape), np.uint8)
+    if len(shape) == 1:
+        examples = examples.astype(np.float32) / 255
+    return data.Dataset("made", examples, np.arange(size) % NUM_CLASSES)
+
+
+def groups(name, shape, **flags):
+    args = fdsc.only(fdsc.Args(methods=(name,), **flags), name)
+    return plan.groups(args, dataset(shape), 0, fdsc.describe)
+
+
+def settings(name, dataset_name, **flags):
+    args = fdsc.Args(methods=(name,), dataset=dataset_name, **flags)
+    num_clients = args.clients[0]
+    return fdsc.describe(args, dataset(GREY), num_clients, NUM_CLASSES).settings
+
+
+STAGES = {
+    "fdsc2": ["pretrain", "train", "fit"],
+    "fdsc1": ["pretrain", "train", "fit"],
+    "dscn": ["pretrain", "train"],
+    "dlrsc": ["pretrain", "train"],
+    "lrsc": ["cluster"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [(name, VECTORS) for name in NAMES]
+    + [("fdsc2", DIGITS), ("fdsc1", COLOUR), ("dscn", GREY)],
+    ids=str,
+)
+def test_every_method_takes_every_kind_of_example(name, shape):
+    """Down to the shapes of its states, without compiling anything."""
+    (group,) = groups(name, shape, preset="smoke")
+    method = group.build({key: each[0] for key, each in group.traced.items()})
+    assert [stage.name for stage in method.stages] == STAGES[name]
+    assert group.method.scope == "client-mean"
+    federation = jax.tree.map(
+        lambda x: x[0],
+        data.federate(
+            dataset(shape).examples,
+            group.partitions,
+            group.present,
+            num_clusters=NUM_CLASSES,
+        )._replace(pool=None),
+    )
+    federation = federation._replace(pool=jax.numpy.asarray(dataset(shape).examples))
+
+    def run(key):
+        state = method.init(key, federation)
+        for stage in method.stages:
+            state = stage.begin(key, state, federation)
+            state = stage.round(key, state, federation)[0]
+        return method.embed(state, federation), method.assign(state, federation)
+
+    z, clusters = jax.eval_shape(run, jax.random.key(0))
+    assert z.shape[:2] == clusters.shape == federation.indices.shape
+
+
+def test_weights_are_those_of_the_lineage():
+    names = ("penalty_weight", "expression_weight", "pixel_scale", "keep", "dimension")
+    assert {
+        known: tuple(settings("fdsc1", known)[name][0] for name in names)
+        for known in ("mnist", "coil20", "coil-100")
+    } == {
+        "mnist": (1, 15, 1, 0.04, 12),
+        "coil20": (1, 75, 1, 0.04, 12),
+        "coil-100": (1, 15, 1, 0.04, 12),
+    }
+
+
+def test_orl_is_known_by_its_file(tmp_path):
+    path = tmp_path / "ORL_32x32.mat"
+    path.touch()
+    found = settings("fdsc2", str(path))
+    assert found["penalty_weight"] == (2.0,)
+    assert found["expression_weight"] == (0.2,)
+    assert found["pixel_scale"] == (255.0,)
+    assert found["num_rounds"] == (200,)
+    assert found["participants"] == (2,)  # 0.4 of 5
+
+
+def test_baselines_take_as_many_steps_as_a_client_of_fdsc():
+    of_fdsc = settings("fdsc1", "mnist", clients=(20,))
+    of_dscn = settings("dscn", "mnist", clients=(20,))
+    (rounds,), (participants,) = of_fdsc["num_rounds"], of_fdsc["participants"]
+    assert (rounds, participants) == (100, 5)
+    assert of_dscn["num_rounds"] == (25,)
+    assert of_fdsc["local_steps"] == of_dscn["local_steps"] == (7,)
+
+
+def test_readings_of_lambda_3_are_carried_over_to_the_pixels():
+    def weight(reading, scale):
+        values = settings("fdsc2", "mnist", locality=reading, pixel_scale=(scale,))
+        fixed = {k: v[0] if isinstance(v, tuple) else v for k, v in values.items()}
+        found = subspaces.locality_of(fixed)
+        return found["locality_weight"], found["mean_locality"]
+
+    # 1e6 / 255^2: the whole objective divided by 255^2 is that of pixels of 0 to 1.
+    assert weight("sum", 1.0) == (pytest.approx(15.3787), False)
+    assert weight("sum", 255.0) == (pytest.approx(1e6), False)
+    assert weight("mean", 1.0) == (pytest.approx(1e6), True)
+    assert weight("mean", 255.0) == (pytest.approx(1e6 * 255**2), True)
+
+
+def test_clients_look_for_as_many_clusters_as_they_hold_classes():
+    found = groups("lrsc", VECTORS, classes_per_client=(2, 3))
+    assert [group.num_clusters for group in found] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"participants": (6,)}, "--participants must be at most --clients 5, got 6"),
+        ({"num_rounds": (0,)}, "--num-rounds must be at least 1, got 0"),
+        ({"keep": (0.0,)}, "--keep must be above 0, got 0"),
+        ({"power": (0.0,)}, "--power must be above 0, got 0"),
+        ({"locality_weight": (-1.0,)}, "--locality-weight must be finite"),
+        ({"methods": ()}, "--methods takes different methods"),
+        ({"classes_per_client": (5,)}, "--classes-per-client must lie in 2..4"),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value.split()[0],
+)
+def test_a_wrong_flag_is_told_in_a_line(flags, told):
+    args = fdsc.Args(**{"methods": ("fdsc2",), **flags})
+    with pytest.raises(ValueError, match=told) as error:
+        for own, describe in fdsc.split(args):
+            plan.groups(own, dataset(GREY), 0, describe)
+    assert "\n" not in str(error.value)
+
+
+def test_a_state_beyond_memory_is_told_before_anything_is_written(tmp_path):
+    """An n x n matrix for each client: 4 million examples take 64 TB."""
+    many = dataset((2,), size=4_000_000)
+    args = fdsc.Args(methods=("lrsc",), clients=(1,), out=tmp_path / "out")
+    with pytest.raises(ValueError, match=r"the state of one run takes .* TiB"):
+        experiment.prepare(args, fdsc.describe, lambda _: (many, many.examples[:0]))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_writes_its_scores_of_each_client(tmp_path):
+    script = Path(fdsc.__file__)
+    command = [sys.executable, script.name, "--limit", "200", "--preset", "smoke"]
+    flags = ["--methods", "fdsc1", "lrsc", "--classes-per-client", "3", "--no-plot"]
+    done = subprocess.run(
+        [*command, *flags, "--out", tmp_path / "out"],
+        cwd=script.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("fdsc1", "lrsc"):
+        lines = (tmp_path / "out" / name / "results.csv").read_text().splitlines()
+        row = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
+        assert row["scope"] == "client-mean"
+        assert row["clusters"] == row["classes_per_client"] == "3"
+        assert 1 / 3 <= float(row["acc"]) <= 1
