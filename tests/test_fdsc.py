@@ -37,8 +37,8 @@ def settings(name, dataset_name, **flags):
 
 
 STAGES = {
-    "fdsc2": ["pretrain", "train", "fit"],
-    "fdsc1": ["pretrain", "train", "fit"],
+    "fdsc2": ["pretrain", "begin", "train", "fit"],
+    "fdsc1": ["pretrain", "begin", "train", "fit"],
     "dscn": ["pretrain", "train"],
     "dlrsc": ["pretrain", "train"],
     "lrsc": ["cluster"],

@@ -71,14 +71,16 @@ def fdsc(
         num_neighbors: k of the graph A of the examples as they are.
         pretrain_rounds: rounds of the auto-encoder without coefficients, before, its
             encoder shared; not in the paper, but in what it builds on.
-        fit_steps: of one more round, in which every client takes the last encoder, lets
-            it stand, and trains decoder and coefficients to fit it. The paper does not
-            say what becomes of clients that were not in the last round.
+        fit_steps: of a round before and a round after, in which every client takes the
+            server's encoder, lets it stand, and trains decoder and coefficients to fit
+            it; 0 leaves both out. The paper does not say how R_i and D_i begin, nor
+            what becomes of clients that were not in the last round. A client that
+            comes with no coefficients draws the codes of all to zero, by lambda_2.
         client_axis: how clients run, see `clients.for_each`.
 
     Returns:
-        The method, stages `pretrain`, `train` and `fit`, the outer ones where they are
-        asked for. Metrics are the `loss`, `participants`, `code_norm` (the mean
+        The method, stages `pretrain`, `begin`, `train` and `fit`, all but `train` where
+        they are asked for. Metrics are the `loss`, `participants`, `code_norm` (the mean
         norm of a code, which the objective lets shrink) and the traffic. An example's
         embedding is its code; its cluster is one of its client's K.
     """
@@ -219,10 +221,12 @@ def fdsc(
     outer = ("encoder", "decoder")
     pretrain = partial(federated_round, outer, autoencoder_loss)
     joint = partial(federated_round, ALL, loss)
+    once = int(fit_steps > 0)
     stages = (
         stage("pretrain", pretrain, outer, pretrain_rounds),
+        stage("begin", fit, PRIVATE, once),
         stage("train", joint, ALL, num_rounds),
-        stage("fit", fit, PRIVATE, int(fit_steps > 0)),
+        stage("fit", fit, PRIVATE, once),
     )
     stages = tuple(stage for stage in stages if stage.num_rounds)
     return FederatedClustering(init, stages, embed, assign)
