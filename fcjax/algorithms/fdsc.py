@@ -79,10 +79,10 @@ def fdsc(
         client_axis: how clients run, see `clients.for_each`.
 
     Returns:
-        The method, stages `pretrain`, `begin`, `train` and `fit`, all but `train` where
-        they are asked for. Metrics are the `loss`, `participants`, `code_norm` (the mean
-        norm of a code, which the objective lets shrink) and the traffic. An example's
-        embedding is its code; its cluster is one of its client's K.
+        The method, stages `pretrain`, `start`, `train` and `fit`, all but `train` where
+        they are asked for. Metrics are the `loss`, `participants`, `code_norm` (the
+        mean norm of a code, which the objective lets shrink) and the traffic. An
+        example's embedding is its code; its cluster is one of its client's K.
     """
 
     def init(key: PRNGKey, federation: Federation) -> FDSCState:
@@ -224,7 +224,7 @@ def fdsc(
     once = int(fit_steps > 0)
     stages = (
         stage("pretrain", pretrain, outer, pretrain_rounds),
-        stage("begin", fit, PRIVATE, once),
+        stage("start", fit, PRIVATE, once),
         stage("train", joint, ALL, num_rounds),
         stage("fit", fit, PRIVATE, once),
     )
