@@ -85,7 +85,7 @@ def test_weights_are_those_of_the_lineage():
         known: tuple(settings("fdsc1", known)[name][0] for name in names)
         for known in ("mnist", "coil20", "coil-100")
     } == {
-        "mnist": (1, 15, 1, 0.04, 12),
+        "mnist": (1, 15, 1, 0.4, 10),
         "coil20": (1, 75, 1, 0.04, 12),
         "coil-100": (1, 15, 1, 0.04, 12),
     }
