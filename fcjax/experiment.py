@@ -173,12 +173,11 @@ def prepare(
         if sum(plan.num_rounds(group)) < 1:
             raise ValueError(f"{group.method.name} is given no round to run, take one")
     sizes = [plan.state_bytes(group, examples) for group in groups]
-    pool, placed = data.place(
-        examples,
-        max(sizes),
-        where=args.pool,
-        devices=jax.local_devices()[: 1 if args.backend == "loop" else None],
-    )
+    devices = jax.local_devices()[: 1 if args.backend == "loop" else None]
+    for group, size in zip(groups, sizes, strict=True):
+        if any(map(results.is_pending, group.points)):
+            data.check_state(size - group.method.working_bytes, devices=devices)
+    pool, placed = data.place(examples, max(sizes), where=args.pool, devices=devices)
     left = []
     for group, size in zip(groups, sizes, strict=True):
         asked = plan.keep(group, results.is_asked)

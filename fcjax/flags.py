@@ -50,8 +50,9 @@ class Common:
     pool: Literal["auto", "device", "host"] = "auto"
     clients: tuple[int, ...] = (10,)
     """How many clients the data is dealt to."""
+    #: How many clusters to find. Clients that cluster on their own look for as many as
+    #: they hold classes where --classes-per-client says how many.
     clusters: Annotated[tuple[int, ...], shown("the number of classes")] = ()
-    """How many clusters to find."""
     p: Annotated[tuple[float, ...], shown("0.25; 0 without labels")] = ()
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
     alpha: Annotated[tuple[float, ...], shown("deal by --p")] = ()
@@ -59,6 +60,11 @@ class Common:
     #: Deal by classes instead of by --p: each client holds this share of them,
     #: consecutive ones; 1 is even in every class (IID), 1/CLIENTS disjoint blocks.
     class_share: Annotated[tuple[float, ...], shown("deal by --p")] = ()
+    classes_per_client: Annotated[tuple[int, ...], shown("deal by --p")] = ()
+    """Deal by classes drawn at random, so many for each client, instead of by --p."""
+    #: Use at most so many examples a client, classes in proportion; the others are left
+    #: out.
+    client_size: Annotated[tuple[int, ...], shown("all that it is dealt")] = ()
     seed: tuple[int, ...] = (0,)
     """Seeds of training."""
     partition_seed: Annotated[int | None, shown("the run's own --seed")] = None
@@ -97,6 +103,19 @@ class Common:
     """Draw learning curves and the embedding of the first run."""
     log: Annotated[tuple[Sink, ...], shown("none")] = ()
     """Also log every round to these (pip install "fcjax[tensorboard]", "[wandb]")."""
+
+
+def check_values(name: str, values: tuple, *, least: int | None = None) -> None:
+    """Checks the values of a flag that spans the grid.
+
+    Raises:
+        ValueError: there is none, one comes twice, or one is below `least`.
+    """
+    flag = "--" + name.replace("_", "-")
+    if len(set(values)) != len(values) or not values:
+        raise ValueError(f"{flag} takes one or more different values, got {values}")
+    if least is not None and min(values) < least:
+        raise ValueError(f"{flag} must be at least {least}, got {min(values)}")
 
 
 def choose(defaults: Mapping[str, Any], args: Common) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fcjax import data, dealing, server
 from fcjax.backends import Grid
-from fcjax.flags import Common
+from fcjax.flags import Common, check_values
 from fcjax.results import Point
 from fcjax.types import FederatedClustering, Federation
 
@@ -106,24 +106,27 @@ def groups(
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
-    check_values("clients", args.clients)
-    if args.clusters:
-        check_values("clusters", args.clusters)
+    check_values("clients", args.clients, least=1)
+    check_values("clusters", args.clusters or (2,), least=2)
+    check_values("client_size", args.client_size or (1,), least=1)
+    check_values(dealing.rule_of(args), dealing.levels(args, dataset))
+    check_values("failure_rate", args.failure_rate)
+    check_values("seed", args.seed)
     deal = dealing.dealer(args, dataset, num_extra)
     found = []
-    for num_clients, num_clusters in itertools.product(
-        args.clients, numbers_of_clusters(args, dataset)
+    for (method, num_clients, num_clusters, levels), size in itertools.product(
+        described(args, dataset, describe), args.client_size or (None,)
     ):
-        check_size(num_clients, num_clusters, args, dataset)
-        method = describe(args, dataset, num_clients, num_clusters)
+        numbers = {"clients": num_clients, "clusters": num_clusters}
+        if size is not None:
+            method, numbers = of_size(method, size), {**numbers, "client_size": size}
         swept = {k: v for k, v in method.settings.items() if isinstance(v, tuple)}
         for name, values in swept.items():
             check_values(name, values)
         shapes = {k: v for k, v in swept.items() if all(isinstance(x, int) for x in v)}
-        for numbers in itertools.product(*shapes.values()):
-            fixed = dict(zip(shapes, numbers, strict=True))
-            here = {"clients": num_clients, "clusters": num_clusters, **fixed}
-            points = span(args, dataset, swept, here)
+        for chosen in itertools.product(*shapes.values()):
+            fixed = dict(zip(shapes, chosen, strict=True))
+            points = span(args, levels, swept, {**numbers, **fixed})
             partitions = tuple(deal(point) for point in points)
             group = Group(
                 method._replace(settings={**method.settings, **fixed}),
@@ -139,30 +142,55 @@ def groups(
     return found
 
 
+def described(
+    args: Common, dataset: data.Dataset, describe: Describe
+) -> Iterator[tuple[Method, int, int, tuple[float | int, ...]]]:
+    """Yields the methods of the grid, each with its number of clients, its number of
+    clusters and the levels of the rule that it is dealt by.
+
+    Clients that cluster on their own look for as many clusters as they hold classes,
+    where the rule tells and --clusters does not: then every level has its own number.
+    """
+    held = () if args.clusters else args.classes_per_client
+    for num_clients, num_clusters in itertools.product(
+        args.clients, numbers_of_clusters(args, dataset)
+    ):
+        check_size(num_clients, min((num_clusters, *held)), args, dataset)
+        method = describe(args, dataset, num_clients, num_clusters)
+        levels = {num_clusters: dealing.levels(args, dataset)}
+        if held and method.scope == "client-mean":
+            if not 2 <= min(held) <= max(held) <= num_clusters:
+                raise ValueError(
+                    f"--classes-per-client must lie in 2..{num_clusters} where clients "
+                    f"look for as many clusters, got {held}; or give --clusters"
+                )
+            levels = {number: (number,) for number in held}
+        for number, its_levels in levels.items():
+            check_size(num_clients, number, args, dataset)
+            method = describe(args, dataset, num_clients, number)
+            yield method, num_clients, number, its_levels
+
+
+def of_size(method: Method, size: int) -> Method:
+    """Returns the method where clients use `size` examples: the paper's scores are of
+    all, and what stages were trained on is one of their settings."""
+    shared = method.shared
+    if shared is not None:
+        shared = shared._replace(settings={**shared.settings, "client_size": size})
+    return method._replace(paper={}, shared=shared)
+
+
 def span(
     args: Common,
-    dataset: data.Dataset,
+    levels: tuple[float | int, ...],
     swept: Mapping[str, tuple],
     here: Mapping[str, int],
 ) -> list[Point]:
     """Returns the runs of a group, which has one value of everything in `here`."""
-    rule = dealing.rule_of(args)
     rest = {**swept, "failure_rate": args.failure_rate, "seed": args.seed}
-    axes = {rule: dealing.levels(args, dataset)}
-    axes |= {name: (value,) for name, value in here.items()}
-    axes |= {name: values for name, values in rest.items() if name not in here}
-    for name in (rule, "failure_rate", "seed"):
-        check_values(name, axes[name])
-    return [
-        dict(zip(axes, values, strict=True))
-        for values in itertools.product(*axes.values())
-    ]
-
-
-def check_values(name: str, values: tuple) -> None:
-    if len(set(values)) != len(values) or not values:
-        flag = "--" + name.replace("_", "-")
-        raise ValueError(f"{flag} takes one or more different values, got {values}")
+    fixed = {name: (value,) for name, value in here.items()}
+    axes = {dealing.rule_of(args): levels, **fixed, **rest, **fixed}
+    return [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
 
 
 def numbers_of_clusters(args: Common, dataset: data.Dataset) -> tuple[int, ...]:
@@ -180,16 +208,15 @@ def check_size(
     num_clients: int, num_clusters: int, args: Common, dataset: data.Dataset
 ) -> None:
     num_examples = len(dataset.examples)
-    for flag, value, low in (
-        ("--clients", num_clients, 1),
-        ("--clusters", num_clusters, 2),
-    ):
-        if value < low:
-            raise ValueError(f"{flag} must be at least {low}, got {value}")
     if num_clusters * num_clients > num_examples:
         raise ValueError(
             f"--clusters {num_clusters} with --clients {num_clients} take at least "
             f"{num_clusters * num_clients} examples, {args.dataset} has {num_examples}"
+        )
+    size = min(args.client_size, default=num_clusters)
+    if size < num_clusters:
+        raise ValueError(
+            f"--client-size must be at least --clusters {num_clusters}, got {size}"
         )
 
 

@@ -46,7 +46,7 @@ def check(names: Sequence[Sink]) -> None:
 def open_logs(
     names: Sequence[Sink],
     directory: Path,
-    runs: Mapping[str, Mapping[str, float]],
+    runs: Mapping[str, Mapping[str, float | int]],
     config: Mapping[str, Any],
     *,
     resume: bool = True,

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import ccfc
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tyro
 
 from fcjax import evaluation, experiment, session
 from fcjax.data import heterogeneous, load
+from fcjax.plan import Method
+from fcjax.types import FederatedClustering, Stage
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "experiments" / "ccfc.py"
@@ -93,6 +96,18 @@ def without_times(table):
             r"--class-share must lie in .* \[0.1, 1\] .* got 0.05",
         ),
         (["--alpha=1", "--class-share=1"], r"--alpha and --class-share are two rules"),
+        (
+            ["--alpha=1", "--classes-per-client=2"],
+            r"--alpha and --classes-per-client are two rules",
+        ),
+        (["--classes-per-client=0"], r"--classes-per-client must lie in 1..10, .* 0"),
+        (["--classes-per-client=11"], r"--classes-per-client must lie in 1..10, .* 11"),
+        (
+            ["--classes-per-client=1", "--standalone"],
+            r"--classes-per-client must lie in 2..10 where .* give --clusters",
+        ),
+        (["--client-size=0"], r"--client-size must be at least 1, got 0"),
+        (["--client-size=9"], r"--client-size must be at least --clusters 10, got 9"),
         (["--clients=0"], r"--clients must be at least 1, got 0"),
         (["--clusters=1"], r"--clusters must be at least 2, got 1"),
         (["--clusters=180"], r"--clusters 180 with --clients 10 .* digits has 1797"),
@@ -122,6 +137,44 @@ def test_bad_input_gets_one_line_that_names_the_flag(
         prepare(*flags)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def matrices(settings):
+    """A method whose clients keep a million matrices of all pairs of their examples."""
+
+    def init(key, federation):
+        num_clients, size = federation.indices.shape
+        return jnp.zeros((num_clients, size, size, 10**6))
+
+    stage = Stage("by hand", init, init, settings["rounds"], init)
+    return FederatedClustering(init, (stage,), init, init)
+
+
+def describe_matrices(args, dataset, num_clients, num_clusters):
+    return Method("by hand", {"rounds": 1}, matrices, "client-mean", {})
+
+
+def test_a_state_beyond_all_memory_is_refused_before_anything_is_written(tmp_path):
+    """1797 examples squared, a million float32 of each: 12 TiB."""
+    out = tmp_path / "out"
+    flags = [f"--out={out}", "--clients=1", "--p=0", "--clusters=2"]
+    with pytest.raises(
+        ValueError, match=r"^the state of one run takes 3 x 11.7 TiB, .*--client-size"
+    ) as error:
+        prepare(*flags, describe=describe_matrices)
+    assert "\n" not in str(error.value)
+    assert not out.exists()
+    # Two examples: 15 MiB, under each of the flags.
+    prepare(*flags, "--client-size=2", describe=describe_matrices)
+    prepare(*flags, "--limit=2", describe=describe_matrices)
+
+
+def test_what_a_round_holds_beside_the_state_is_no_reason_to_refuse():
+    def describe(*args):
+        return describe_matrices(*args)._replace(working_bytes=2**60)
+
+    found = prepare("--clusters=2", "--client-size=2", describe=describe)
+    assert len(found.groups) == 1
 
 
 def test_data_that_is_not_a_number_is_refused():

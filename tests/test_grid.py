@@ -1,6 +1,7 @@
 """A grid that is killed, extended, widened or has a run that diverges."""
 
 import csv
+import json
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ from tests.test_experiment import (
     vectors,
     without_times,
 )
+from tests.test_failures import describe as roll_call
 
 NUM_ROUNDS = 8 + 2
 GRID = [*VECTORS, "--pretrain-rounds=8", "--no-plot", "--runs-per-call=3"]
@@ -174,6 +176,95 @@ def test_a_finished_grid_is_reused_and_extended(data, whole, tmp_path, capsys):
 def test_another_configuration_is_refused(data, whole):
     with pytest.raises(ValueError, match=r"another configuration \(precision differ"):
         prepare(f"--out={whole}", data, *GRID, "--precision=high")
+
+
+# --- dealt by drawn classes, and a subset of what is dealt
+
+
+def alone(args, dataset, num_clients, num_clusters):
+    """Clients that cluster on their own, and learn nothing."""
+    method = roll_call(args, dataset, num_clients, num_clusters)
+
+    def build(settings):
+        built = method.build(settings)
+        return built._replace(assign=lambda *x: built.assign(*x) % num_clusters)
+
+    return method._replace(build=build, scope="client-mean")
+
+
+def test_drawn_classes_are_whole_numbers_and_found_again(data, tmp_path):
+    out, flags = tmp_path / "out", [data, "--clients=3", "--no-plot"]
+    execute(out, *flags, "--classes-per-client", "2", "3", describe=alone)
+    found = rows(out / "results.csv")
+    assert [row["classes_per_client"] for row in found] == ["2", "3"]
+    assert [row["clusters"] for row in found] == ["2", "3"]
+    labels = np.load(data.removeprefix("--dataset="))["y"]
+    for client, held in zip(
+        np.load(out / "assignments.npz")["client"], (2, 3), strict=True
+    ):
+        assert [len(set(labels[client == i])) for i in range(3)] == [held] * 3
+
+    def pending(*values):
+        asked = [f"--out={out}", *flags, "--classes-per-client", *values]
+        groups = prepare(*asked, describe=alone).groups
+        return [p["classes_per_client"] for group in groups for p in group.points]
+
+    assert pending("2", "3") == pending("3") == []
+    assert pending("2", "3", "--seed", "0", "1") == [2, 3]
+
+
+def test_a_subset_of_each_client_is_trained_on(data, tmp_path):
+    """At p = 0 three clients have 20 of the 62 rows each."""
+    out = tmp_path / "out"
+    flags = [data, "--clients=3", "--no-plot", "--p=0"]
+    execute(out, *flags, "--client-size", "8", "25", describe=roll_call)
+    found = rows(out / "results.csv")
+    assert [row["client_size"] for row in found] == ["8", "25"]
+    assert [row["left_out"] for row in found] == ["38", "2"]
+    saved = np.load(out / "assignments.npz")
+    for client, size in zip(saved["client"], (8, 20), strict=True):
+        assert [int((client == i).sum()) for i in range(3)] == [size] * 3
+    # Of a method in common all rows are scored.
+    assert (saved["cluster"] >= 0).all()
+    flags.insert(0, f"--out={out}")
+    sizes = ["--client-size", "8", "9", "25"]
+    (group,) = prepare(*flags, *sizes, describe=roll_call).groups
+    assert [point["client_size"] for point in group.points] == [9]
+    with pytest.raises(ValueError, match=r"another configuration \(swept differ"):
+        prepare(*flags, describe=roll_call)
+
+
+def test_without_the_new_flags_a_configuration_is_what_it_was(data, tmp_path):
+    out, flags = tmp_path / "out", [data, "--clients=3", "--no-plot", "--p=0"]
+    execute(out, *flags, describe=roll_call)
+    config = json.loads((out / "config.json").read_text())
+    rest = ["clusters", "weight", "failure_rate", "seed"]
+    assert config["swept"] == ["p", "clients", *rest]
+    assert not {"client_size", "classes_per_client"} & set(config)
+    (row,) = rows(out / "results.csv")
+    assert not {"client_size", "classes_per_client"} & set(row)
+
+
+def test_what_is_finished_is_reused_where_it_would_not_fit(data, tmp_path):
+    """The same method, but of a state beyond all memory."""
+    out, flags = tmp_path / "out", [data, "--clients=3", "--no-plot", "--p=0"]
+    execute(out, *flags, describe=roll_call)
+
+    def large(*args):
+        method = roll_call(*args)
+
+        def build(settings):
+            def init(key, federation):
+                return jax.numpy.zeros((10**6, 10**6, 10**6), jax.numpy.int8)
+
+            return method.build(settings)._replace(init=init)
+
+        return method._replace(build=build)
+
+    flags.insert(0, f"--out={out}")
+    assert prepare(*flags, describe=large).groups == ()
+    with pytest.raises(ValueError, match=r"the state of one run takes 3 x 909494.7 Ti"):
+        prepare(*flags, "--seed", "0", "1", describe=large)
 
 
 # --- one program

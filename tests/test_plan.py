@@ -7,7 +7,7 @@ import pytest
 from fcjax import plan
 from fcjax.data import Dataset, Partition
 from fcjax.flags import Common
-from fcjax.plan import Group, Method
+from fcjax.plan import Group, Method, Shared
 from fcjax.types import FederatedClustering, Stage
 
 LABELS = np.array([0] * 6 + [1] * 2 + [2] * 3)
@@ -166,12 +166,18 @@ def test_whole_numbers_have_a_group_each():
 
 
 @pytest.mark.parametrize(
-    ("rule", "values"), [("alpha", (0.1, 1.0)), ("class_share", (0.5, 1.0))]
+    ("rule", "values"),
+    [
+        ("alpha", (0.1, 1.0)),
+        ("class_share", (0.5, 1.0)),
+        ("classes_per_client", (2, 3)),
+    ],
 )
 def test_another_rule_takes_the_place_of_p(rule, values):
     group, _ = groups(**{rule: values})
     assert all(list(point) == [rule, *NAMES[1:]] for point in group.points)
     assert [point[rule] for point in group.points] == [v for v in values for _ in "ab"]
+    assert all(type(point[rule]) is type(values[0]) for point in group.points)
 
 
 def test_class_share_deals_by_blocks_of_classes():
@@ -185,10 +191,181 @@ def test_class_share_deals_by_blocks_of_classes():
     assert sizes == [[[6, 0, 0], [0, 2, 3]], [[3, 1, 2], [3, 1, 1]]]
 
 
-def test_two_rules_of_dealing_are_refused():
-    message = "^--alpha and --class-share are two rules of dealing, give one$"
+@pytest.mark.parametrize(
+    ("flags", "both"),
+    [
+        ({"alpha": (1.0,), "class_share": (1.0,)}, "--alpha and --class-share"),
+        (
+            {"alpha": (1.0,), "classes_per_client": (2,)},
+            "--alpha and --classes-per-client",
+        ),
+        (
+            {"class_share": (1.0,), "classes_per_client": (2,)},
+            "--class-share and --classes-per-client",
+        ),
+    ],
+)
+def test_two_rules_of_dealing_are_refused(flags, both):
+    message = f"^{both} are two rules of dealing, give one$"
     with pytest.raises(ValueError, match=message):
-        groups(alpha=(1.0,), class_share=(1.0,))
+        groups(**flags)
+
+
+# --- classes drawn for each client
+
+
+def local(args, dataset, num_clients, num_clusters):
+    """Clients that cluster on their own; the method says what it was described for."""
+    settings = {"described": f"{num_clusters} of {num_clients}", "rate": (0.1, 0.2)}
+    return Method("by hand", settings, never, "client-mean", {})
+
+
+def in_common(*args):
+    return local(*args)._replace(scope="global")
+
+
+def numbers(describe, **flags):
+    """Of each group: clusters, as described, and the levels of its runs."""
+    flags = {"clients": (2,), "classes_per_client": (2, 3), **flags}
+    return [
+        (
+            group.num_clusters,
+            group.method.settings["described"],
+            sorted({point["classes_per_client"] for point in group.points}),
+        )
+        for group in plan.groups(Common(**flags), dataset(), 0, describe)
+    ]
+
+
+def test_clients_on_their_own_look_for_as_many_clusters_as_they_hold_classes():
+    assert numbers(local) == [(2, "2 of 2", [2]), (3, "3 of 2", [3])]
+    assert numbers(local, clients=(1, 2)) == [
+        (2, "2 of 1", [2]),
+        (3, "3 of 1", [3]),
+        (2, "2 of 2", [2]),
+        (3, "3 of 2", [3]),
+    ]
+    flags = {"clients": (2,), "classes_per_client": (3, 2), "seed": (0, 1)}
+    for group in plan.groups(Common(**flags), dataset(), 0, local):
+        held = group.num_clusters
+        assert [point["clusters"] for point in group.points] == [held] * 4
+        for partition in group.partitions:
+            assert [len(set(LABELS[rows])) for rows in partition.clients] == [held] * 2
+
+
+def test_methods_in_common_look_for_all_classes_however_they_are_dealt():
+    assert numbers(in_common) == [(3, "3 of 2", [2, 3])]
+    assert numbers(in_common, classes_per_client=(1,)) == [(3, "3 of 2", [1])]
+
+
+def test_a_given_number_of_clusters_holds_for_all_levels():
+    for describe in (local, in_common):
+        assert numbers(describe, clusters=(2,)) == [(2, "2 of 2", [2, 3])]
+        assert numbers(describe, clusters=(4,), classes_per_client=(1,)) == [
+            (4, "4 of 2", [1])
+        ]
+
+
+def test_other_rules_say_nothing_of_the_number_of_clusters():
+    (group,) = plan.groups(Common(clients=(2,), p=(1.0,)), dataset(), 0, local)
+    assert group.num_clusters == 3
+
+
+def test_few_examples_are_refused_for_the_clusters_that_are_looked_for():
+    """Four clients of two clusters take 8 of the 11 examples, of three clusters 12."""
+    assert numbers(local, clients=(4,), classes_per_client=(1,), clusters=(2,))
+    message = "--clusters 3 with --clients 4 take at least 12 examples, digits has 11"
+    with pytest.raises(ValueError, match=message):
+        numbers(in_common, clients=(4,), classes_per_client=(1,))
+    wide = dataset(np.repeat(np.arange(4), 4))
+    (group,) = plan.groups(
+        Common(clients=(5,), classes_per_client=(2,)), wide, 0, local
+    )
+    assert group.num_clusters == 2  # 10 of 16; all four classes would take 20
+
+
+@pytest.mark.parametrize("held", [(0,), (1,), (2, 4), (9,)])
+def test_a_number_of_classes_that_is_no_number_of_clusters(held):
+    message = r"^--classes-per-client must lie in 2..3 where clients look for as many"
+    with pytest.raises(ValueError, match=message):
+        numbers(local, clients=(1,), classes_per_client=held)
+
+
+# --- a subset of what clients are dealt
+
+
+def test_sizes_of_clients_are_groups_of_their_own():
+    """At p = 0 each client has 5 of the 11 rows."""
+    found = groups(p=(0.0,), client_size=(3, 4, 9), settings={"batch_size": 4})
+    names = ["p", "clients", "clusters", "client_size", *NAMES[4:]]
+    for group, size in zip(found, (3, 4, 9), strict=True):
+        assert all(list(point) == names for point in group.points)
+        assert {point["client_size"] for point in group.points} == {size}
+        assert group.num_slots == min(size, 5)
+        assert group.num_left_out == 11 - 2 * min(size, 5)
+        for partition in group.partitions:
+            held = np.concatenate([*partition.clients, partition.left_out])
+            assert sorted(held) == list(range(11))
+
+
+def test_a_size_of_clients_is_on_top_of_any_rule():
+    for flags in ({"alpha": (9.0,)}, {"class_share": (1.0,)}, {"p": (1.0,)}):
+        (group,) = groups(**flags, client_size=(3,), settings={"batch_size": 4})
+        assert max(map(len, group.partitions[0].clients)) == 3
+    # Class 0, which has 6 rows, and 3 of them; classes 1 and 2: 2 and 3 rows.
+    group, _ = groups(class_share=(0.5,), client_size=(3,))
+    first, second = group.partitions[0].clients
+    assert LABELS[first].tolist() == [0, 0, 0]
+    assert sorted(LABELS[second]) == [1, 2, 2]  # of shares 1.2 and 1.8
+
+
+def test_extra_rows_count_as_one_class_more():
+    """Each of two clients has 5 of the 11 rows and 5 of 10 extra ones: of 6 it keeps 3
+    extra ones."""
+    group, _ = groups(p=(0.0,), num_extra=10, client_size=(6,))
+    for rows in group.partitions[0].clients:
+        assert len(rows) == 6
+        assert sum(rows >= 11) == 3
+    assert group.num_left_out == 1 + 2 * 4
+
+
+def test_without_labels_a_subset_is_drawn_all_the_same():
+    group, _ = groups(None, client_size=(3,))
+    assert [len(rows) for rows in group.partitions[0].clients] == [3, 3]
+
+
+def test_a_subset_has_no_scores_of_the_paper_and_shares_its_own_stages():
+    def with_shared(*args):
+        shared = Shared("first", 1, {"rate": 0.1})
+        method = describe(*args, rate=0.1, batch_size=4)
+        return method._replace(shared=shared, paper={0.0: {"nmi": 0.5}})
+
+    flags = {"clients": (2,), "clusters": (3,), "p": (0.0,)}
+    (plain,) = plan.groups(Common(**flags), dataset(), 0, with_shared)
+    assert plain.method.shared.settings == {"rate": 0.1}
+    assert plain.method.paper == {0.0: {"nmi": 0.5}}
+    flags["client_size"] = (3, 4)
+    for group, size in zip(
+        plan.groups(Common(**flags), dataset(), 0, with_shared), (3, 4), strict=True
+    ):
+        assert group.method.shared.settings == {"rate": 0.1, "client_size": size}
+        assert group.method.paper == {}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((0,), r"^--client-size must be at least 1, got 0$"),
+        ((4, 4), r"^--client-size takes one or more different values, got \(4, 4\)$"),
+        ((5, 2), r"^--client-size must be at least --clusters 3, got 2$"),
+    ],
+)
+def test_sizes_of_clients_that_are_refused(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        groups(p=(0.0,), client_size=sizes)
+
+
+# --- slots, seeds, failures
 
 
 @pytest.mark.parametrize(
@@ -297,6 +474,7 @@ def test_keep_leaves_runs_with_what_is_theirs():
         ("p", (0.5, 0.5)),
         ("alpha", (1.0, 1.0)),
         ("class-share", (1.0, 1.0)),
+        ("classes-per-client", (2, 2)),
         ("failure-rate", (0.0, 0.0)),
         ("seed", (1, 1)),
         ("seed", ()),
@@ -317,7 +495,13 @@ def test_settings_that_come_twice_are_refused(swept):
 
 
 @pytest.mark.parametrize(
-    "flags", [{"p": (0.0, 0.5)}, {"alpha": (1.0,)}, {"class_share": (1.0,)}]
+    "flags",
+    [
+        {"p": (0.0, 0.5)},
+        {"alpha": (1.0,)},
+        {"class_share": (1.0,)},
+        {"classes_per_client": (1,)},
+    ],
 )
 def test_without_labels_there_is_nothing_to_deal_by(flags):
     with pytest.raises(ValueError, match="--p must be 0 where the data has no labels"):

@@ -1,16 +1,24 @@
 """Data sets by name, and how clients come to hold them."""
 
+from fcjax.data.by_class import class_blocks, drawn_classes
 from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.federation import Pool, federate, federate_left_out
 from fcjax.data.files import read
-from fcjax.data.host import HostPool, peak_memory, place, readable, runs_that_fit
+from fcjax.data.host import (
+    HostPool,
+    check_state,
+    peak_memory,
+    place,
+    readable,
+    runs_that_fit,
+)
 from fcjax.data.partition import (
     Partition,
-    class_blocks,
     deal,
     dirichlet,
     failures,
     heterogeneous,
+    thinned,
 )
 from fcjax.data.sources import load, load_extra, stratified_subset
 
@@ -20,9 +28,11 @@ __all__ = [
     "Partition",
     "Pool",
     "Scaling",
+    "check_state",
     "class_blocks",
     "deal",
     "dirichlet",
+    "drawn_classes",
     "failures",
     "federate",
     "federate_left_out",
@@ -35,5 +45,6 @@ __all__ = [
     "readable",
     "runs_that_fit",
     "stratified_subset",
+    "thinned",
     "validate",
 ]

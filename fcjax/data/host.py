@@ -1,8 +1,10 @@
 """Where the pool lies: on the device, or in the host's memory, streamed by batches."""
 
+import os
 import resource
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import jax
@@ -89,6 +91,35 @@ def place(
     return jax.device_put(examples, everywhere), line
 
 
+def check_state(
+    state_bytes: int,
+    *,
+    devices: Sequence[jax.Device],  # pyright: ignore[reportInvalidTypeForm]
+) -> None:
+    """Checks that the state of one run fits, by the estimate of `place`.
+
+    Args:
+        state_bytes: its size.
+        devices: that its clients may be spread over.
+
+    Raises:
+        ValueError: it exceeds all of their memory, or what the host has free where
+            they are the host.
+    """
+    needed, limit = STATES_IN_FORCE * state_bytes, device_memory()
+    if limit is None:
+        limit, has = host_memory(), "free on the host"
+    else:
+        limit, has = len(devices) * limit, "on the device"
+        has += "s" if len(devices) > 1 else ""
+    if needed > limit:
+        raise ValueError(
+            f"the state of one run takes {STATES_IN_FORCE} x {readable(state_bytes)}, "
+            f"{readable(limit)} of memory are {has}: give a smaller --client-size or "
+            "--limit, or another number of --clients"
+        )
+
+
 def runs_that_fit(pool: Array | HostPool, state_bytes: int) -> int:
     """Returns how many runs a device holds side by side, at least one, by the estimate
     of `place`; on a CPU, how many its cache holds."""
@@ -103,6 +134,17 @@ def device_memory() -> int | None:
     """Returns the bytes of the first device's memory; None where it is the host's."""
     stats = jax.local_devices()[0].memory_stats()
     return None if stats is None else stats.get("bytes_limit")
+
+
+def host_memory() -> int:
+    """Returns the bytes of the host's memory that are free, or all of them where the
+    system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    fields = dict(line.split(":") for line in lines)
+    return 1024 * int(fields["MemAvailable"].split()[0])
 
 
 def peak_memory() -> int:

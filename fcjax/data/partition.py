@@ -3,14 +3,10 @@
 Partitions are made in NumPy, follow from their seed alone and always terminate.
 """
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
-
-TOLERANCE = 0.005
-"""A share of classes so near to 1 / M, relative to it, is meant to be it."""
 
 
 class Partition(NamedTuple):
@@ -57,7 +53,7 @@ def heterogeneous(
     """
     if not 0 <= p <= 1:
         raise ValueError(f"--p must lie in [0, 1], got {p}")
-    _check_num_clients(num_clients, len(labels))
+    check_num_clients(num_clients, len(labels))
     classes = np.unique(labels)
     rows = [np.flatnonzero(labels == c) for c in classes]
     size = len(labels) // num_clients
@@ -89,7 +85,7 @@ def heterogeneous(
         parts.append(rest[start : start + block])
         start += block
     clients = tuple(map(np.concatenate, held))
-    _check_sizes(clients, len(labels), f"--p {p}")
+    check_sizes(clients, len(labels), f"--p {p}")
     return Partition(clients, np.sort(rest[start:]))
 
 
@@ -115,7 +111,7 @@ def dirichlet(
     """
     if not 0 < alpha < np.inf:
         raise ValueError(f"--alpha must be positive and finite, got {alpha}")
-    _check_num_clients(num_clients, len(labels))
+    check_num_clients(num_clients, len(labels))
     rng = np.random.default_rng(seed)
     held: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     for c in np.unique(labels):
@@ -133,67 +129,6 @@ def dirichlet(
     return Partition(tuple(clients), np.empty(0, np.int64))
 
 
-def class_blocks(
-    labels: Int[np.ndarray, " P"], num_clients: int, class_share: float, *, seed: int
-) -> Partition:
-    """Returns a partition where each client holds consecutive classes, evenly shared.
-
-    With K classes in ascending order and start_i = floor(i K / M), client i holds those
-    from start_i on, after the last one the first: as many as start_{i+1} - start_i, and
-    at least max(1, round(class_share K)), halves to even. So a share of 1 is FedMCC's
-    IID, as many examples of every class for each client, and 1 / M its non-IID,
-    disjoint blocks (of 10 classes two clients hold 0 to 4 and 5 to 9), where nothing is
-    rounded up so that this is true of any K >= M; between them neighbours overlap.
-
-    Every row is held. The rows of a class are permuted and split over its holders; what
-    does not come out even goes, a row each, to those with the fewest rows so far, the
-    first ones at a tie.
-
-    Args:
-      labels: any integers.
-      num_clients: M; where it is above K, clients share a class.
-      class_share: in [1 / M, 1]; within 0.5 % of 1 / M it is taken for that, so that it
-        may be written in three digits.
-      seed: of the order within a class.
-
-    Raises:
-      ValueError: class_share lies outside [1 / M, 1], M is not in 1..P, or a client is
-        left with nothing.
-
-    References:
-      FedMCC (Federated Momentum Contrastive Clustering), section IV-A.
-    """
-    _check_num_clients(num_clients, len(labels))
-    relative = class_share * num_clients
-    if not (relative >= 1 - TOLERANCE and class_share <= 1):
-        raise ValueError(
-            f"--class-share must lie in [1/CLIENTS, 1], which is "
-            f"[{1 / num_clients:.3g}, 1] for --clients {num_clients}, got {class_share}"
-        )
-    classes = np.unique(labels)
-    least = round(class_share * len(classes)) if relative > 1 + TOLERANCE else 1
-    starts = [i * len(classes) // num_clients for i in range(num_clients + 1)]
-    holders: list[list[int]] = [[] for _ in classes]
-    for client, (start, end) in enumerate(pairwise(starts)):
-        for c in range(start, start + max(1, least, end - start)):
-            holders[c % len(classes)].append(client)
-
-    rng = np.random.default_rng(seed)
-    held: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
-    sizes = [0] * num_clients
-    for c, clients in zip(classes, holders, strict=True):
-        rows = rng.permutation(np.flatnonzero(labels == c))
-        clients = sorted(clients, key=sizes.__getitem__)
-        for client, own in zip(
-            clients, np.array_split(rows, len(clients)), strict=True
-        ):
-            held[client].append(own)
-            sizes[client] += len(own)
-    clients = tuple(map(np.concatenate, held))
-    _check_sizes(clients, len(labels), f"--class-share {class_share}")
-    return Partition(clients, np.empty(0, np.int64))
-
-
 def deal(partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int) -> Partition:
     """Hands further rows out at random, as evenly as can be, the first clients first.
 
@@ -205,6 +140,55 @@ def deal(partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int) -> Par
     shares = np.array_split(drawn, len(partition.clients))
     clients = map(np.concatenate, zip(partition.clients, shares, strict=True))
     return partition._replace(clients=tuple(clients))
+
+
+def thinned(
+    partition: Partition, labels: Int[np.ndarray, " P"], size: int, *, seed: int
+) -> Partition:
+    """Returns the partition with at most `size` rows a client; the others are left out.
+
+    FDSC's batch size b: one fixed subset of what a client holds. Classes stay in
+    proportion: each gets the floor of its share, and the rows still missing go to those
+    with the largest remainders, the first class at a tie. Where `size` is at least the
+    number of classes that the client holds, one that would vanish keeps a row instead
+    of the class that keeps most. A client of fewer rows keeps all.
+
+    Args:
+      partition: as any rule deals it.
+      labels: of all rows of the pool.
+      size: at least 1.
+      seed: of the draws. With one seed a class keeps, of a larger quota, what it keeps
+        of a smaller one.
+
+    Raises:
+      ValueError: `size` is below 1.
+
+    References:
+      FDSC (federated deep subspace clustering), section 4.6, Table 4.
+    """
+    if size < 1:
+        raise ValueError(f"--client-size must be at least 1, got {size}")
+    rng = np.random.default_rng(seed)
+    clients, dropped = [], [partition.left_out]
+    for rows in partition.clients:
+        classes, counts = np.unique(labels[rows], return_counts=True)
+        quotas = _quotas(counts, min(size, len(rows)))
+        kept = np.zeros(len(rows), bool)
+        for c, quota in zip(classes, quotas, strict=True):
+            kept[rng.permutation(np.flatnonzero(labels[rows] == c))[:quota]] = True
+        clients.append(rows[kept])
+        dropped.append(rows[~kept])
+    return Partition(tuple(clients), np.sort(np.concatenate(dropped)))
+
+
+def _quotas(counts: np.ndarray, size: int) -> np.ndarray:
+    quotas, remainders = np.divmod(counts * size, counts.sum())
+    largest = np.argsort(-remainders, kind="stable")
+    quotas[largest[: size - quotas.sum()]] += 1
+    while size >= len(counts) and quotas.min() == 0:
+        quotas[quotas.argmin()] += 1
+        quotas[quotas.argmax()] -= 1
+    return quotas
 
 
 def failures(
@@ -240,9 +224,7 @@ def failures(
     return present
 
 
-def _check_sizes(
-    clients: tuple[np.ndarray, ...], num_examples: int, level: str
-) -> None:
+def check_sizes(clients: tuple[np.ndarray, ...], num_examples: int, level: str) -> None:
     for client, own in enumerate(clients):
         if len(own) == 0:
             raise ValueError(
@@ -251,7 +233,7 @@ def _check_sizes(
             )
 
 
-def _check_num_clients(num_clients: int, num_examples: int) -> None:
+def check_num_clients(num_clients: int, num_examples: int) -> None:
     if not 1 <= num_clients <= num_examples:
         raise ValueError(
             f"--clients must lie in 1..{num_examples}, the number of examples, "

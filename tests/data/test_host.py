@@ -1,5 +1,7 @@
 """A pool on the host gives what the same pool on the device gives."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from fcjax.data import host
-from fcjax.data.host import HostPool, place, readable, runs_that_fit
+from fcjax.data.host import HostPool, check_state, place, readable, runs_that_fit
 
 EXAMPLES = np.arange(2 * 3 * 20, dtype=np.uint8).reshape(20, 3, 2)
 DEVICES = jax.local_devices()[:1]
@@ -148,3 +150,39 @@ def test_runs_that_fit_by_hand(monkeypatch, limit, state_bytes, streams, runs):
     where = "host" if streams else "device"
     pool, _ = place(EXAMPLES, state_bytes, where=where, devices=DEVICES)
     assert runs_that_fit(pool, state_bytes) == runs
+
+
+@pytest.mark.parametrize(("num_devices", "limit"), [(1, 1500), (3, 500), (3, 700)])
+def test_a_state_is_refused_that_exceeds_all_devices(monkeypatch, num_devices, limit):
+    """Three times 500 bytes fit exactly; clients may be spread over the devices."""
+    monkeypatch.setattr(host, "device_memory", lambda: limit)
+    devices = DEVICES * num_devices
+    check_state(500, devices=devices)
+    check_state(limit * num_devices // 3, devices=devices)
+    with pytest.raises(ValueError, match="the state of one run takes 3 x "):
+        check_state(limit * num_devices // 3 + 1, devices=devices)
+
+
+def test_what_is_said_of_a_state_that_is_too_large(monkeypatch):
+    flags = "give a smaller --client-size or --limit, or another number of --clients"
+    monkeypatch.setattr(host, "device_memory", lambda: 2**31)
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        check_state(2**30, devices=DEVICES)
+    assert str(error.value) == (
+        "the state of one run takes 3 x 1.0 GiB, 2.0 GiB of memory are on the device: "
+        + flags
+    )
+    with pytest.raises(ValueError, match=r"4.0 GiB of memory are on the devices"):
+        check_state(2**31, devices=DEVICES * 2)
+
+
+def test_the_host_has_some_of_its_memory_free():
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < host.host_memory() <= pages
+
+
+def test_where_the_device_is_the_host_its_free_memory_counts(monkeypatch):
+    monkeypatch.setattr(host, "device_memory", lambda: None)
+    check_state(2**10, devices=DEVICES)
+    with pytest.raises(ValueError, match="of memory are free on the host: give"):
+        check_state(2**60, devices=DEVICES)
