@@ -4,6 +4,7 @@ codes of their examples, with the numbers of Table 1, and Figure 4, their coeffi
 
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 import fdsc
@@ -55,8 +56,8 @@ def figure3(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
     for method in reversed(METHODS):
         held, found = trained(args, method, dataset, folder), []
         num_clients = len(held.mask)
-        shown = np.random.default_rng(seed).permutation(num_clients)[:NUM_SHOWN]
-        for client in shown:
+        drawn = np.random.default_rng(seed).permutation(num_clients)[:NUM_SHOWN]
+        for client in sorted(drawn):
             own = held.mask[client]
             labels, points = held.labels[client][own], held.codes[client][own]
             points = latent.project(points, seed)
@@ -67,7 +68,7 @@ def figure3(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
             )
         paper = scores_of(MAPPED[CALLED[method]])
         means = {
-            name: tables.estimate([np.mean([x[name] for x in found])], paper=printed)
+            name: tables.estimate([mean(x[name] for x in found)], paper=printed)
             for name, printed in paper.items()
         }
         rows.append({"method": CALLED[method], **means})
@@ -158,5 +159,5 @@ def scores_of_map(
     points: Float[np.ndarray, "n 2"], labels: Int[np.ndarray, "n"], *, seed: int
 ) -> dict[str, float]:
     """Returns the scores of k-means on a map, for as many clusters as classes."""
-    kmeans = KMeans(len(np.unique(labels)), n_init=10, random_state=seed)
+    kmeans = KMeans(len(np.unique(labels)), n_init=10, random_state=seed)  # pyright: ignore
     return evaluation.scores(labels, kmeans.fit_predict(points))

@@ -47,9 +47,8 @@ def blocks(
             raise ValueError(f"{title}: {len(names)} names of {len(matrix)} classes")
         if np.any(matrix < 0) or np.any(matrix > 1):
             raise ValueError(f"{title}: values must lie in [0, 1]")
-    figure = Figure(
-        (_INCHES * len(matrices) + 1.0, _INCHES + 0.5), layout="constrained"
-    )
+    size = (_INCHES * len(matrices) + 0.9, _INCHES + 0.8)
+    figure = Figure(size, layout="compressed")
     all_axes = figure.subplots(1, len(matrices), squeeze=False)[0]
     listed = range(0, len(names), math.ceil(len(names) / _MOST_NAMED))
     for axes, (title, matrix) in zip(all_axes, matrices.items(), strict=True):
