@@ -7,6 +7,8 @@ import fdsc
 import numpy as np
 import pytest
 
+from fcjax.evaluation.figures import Panel, maps
+
 CLASSES = np.array([3, 5, 8])
 
 
@@ -101,15 +103,31 @@ def test_figure_3_is_of_clients_above_each_other(args, tmp_path, monkeypatch):
     assert [row["acc"].paper for row in rows] == [0.634, 0.391]
     assert [row["ari"].paper for row in rows] == [0.454, 0.225]
     # The scores are of the points that are drawn.
-    for row, panels in zip(
-        rows, (drawn["panels"][:2], drawn["panels"][2:]), strict=True
-    ):
+    for row, panels in zip(rows, (drawn[:2], drawn[2:]), strict=True):
         each = [
             coefficients.scores_of_map(x.embedding, x.labels, seed=0) for x in panels
         ]
         for name in ("acc", "nmi", "ami", "ari"):
             mean = sum(x[name] for x in each) / 2
             assert row[name].mean == pytest.approx(mean)
+
+
+def test_maps_in_rows_as_they_are(tmp_path):
+    points = np.random.default_rng(0).normal(size=(5, 9, 2)).astype(np.float32)
+    labels = np.arange(9) % 3
+    panels = [Panel(str(i), each, labels) for i, each in enumerate(points)]
+    figure = maps(panels, tmp_path / "maps.png", columns=3, mapped=True)
+    assert [axes.get_title() for axes in figure.axes] == ["0", "1", "2", "3", "4"]
+    tops = [round(axes.get_position().y1, 3) for axes in figure.axes]
+    assert tops[0] == tops[1] == tops[2] > tops[3] == tops[4]
+    order = np.random.default_rng(0).permutation(9)
+    for axes, each in zip(figure.axes, points, strict=True):
+        (cloud,) = axes.collections
+        np.testing.assert_array_equal(cloud.get_offsets(), each[order])
+    with pytest.raises(ValueError, match="columns must be at least 1, got 0"):
+        maps(panels, tmp_path / "bad.png", columns=0)
+    with pytest.raises(ValueError, match="wide: a map has 2 columns, not 4"):
+        maps([Panel("wide", np.eye(4), labels[:4])], tmp_path / "bad.png", mapped=True)
 
 
 def test_a_figure_is_of_one_run(args, tmp_path):

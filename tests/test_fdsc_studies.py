@@ -166,9 +166,9 @@ def test_a_table_end_to_end(tmp_path):
     reproduce.reproduce(study, args)
     with (tmp_path / "fdsc-post-processing" / "table.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
-    assert [(line["classes_per_client"], line["method"]) for line in lines] == [
-        ("3.0", "LRSC"),
-        ("3.0", "LRSC without post-processing"),
+    assert [(float(x["classes_per_client"]), x["method"]) for x in lines] == [
+        (3, "LRSC"),
+        (3, "LRSC without post-processing"),
     ]
     folders = ("digits-lrsc", "digits-lrsc-without-post-processing")
     for line, folder in zip(lines, folders, strict=True):
