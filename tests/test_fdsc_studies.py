@@ -8,13 +8,14 @@ import pytest
 import reproduce
 from papers import fdsc_studies
 
+from fcjax import plan
 from fcjax.data import Dataset
 
 NAMES = [*fdsc_studies.STUDIES]
 FILES = {"orl": "ORL_32x32.mat", "coil20": "COIL20.mat", "coil100": "COIL100.mat"}
-IMAGES = Dataset(
-    "images", np.zeros((2000, 8, 8, 1), np.uint8), np.arange(2000, dtype=np.int64) % 100
-)
+IMAGES = Dataset("images", np.zeros((2000, 8, 8, 1), np.uint8), np.arange(2000) % 100)
+
+DIGITS = IMAGES._replace(labels=np.arange(2000) % 10)
 
 
 def jobs(table, monkeypatch, out, **more):
@@ -104,6 +105,18 @@ def test_tables_3_and_4_have_the_levels_of_section_4_6(tmp_path, monkeypatch):
         assert "q is not in print for it, 10 is taken" in reproduce.note(
             reproduce.STUDIES[table], reproduce.Args(table=table)
         )
+
+
+@pytest.mark.parametrize("preset", ["smoke", "paper"])
+def test_runs_that_share_a_folder_span_the_same_flags(preset, tmp_path, monkeypatch):
+    tables = [name for name in NAMES if "figure" not in name]
+    swept = {}
+    for table in tables:
+        for job in jobs(table, monkeypatch, tmp_path, preset=preset).values():
+            (point, *_) = plan.groups(job.flags, DIGITS, 0, job.describe)[0].points
+            swept.setdefault(job.flags.out, []).append(tuple(point))
+    assert max(map(len, swept.values())) == 4  # FDSC1 and FDSC2 are in all tables
+    assert all(len(set(names)) == 1 for names in swept.values())
 
 
 def test_a_client_takes_as_many_steps_in_smoke_runs_of_all_methods(

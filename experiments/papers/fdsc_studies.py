@@ -14,14 +14,14 @@ SHORT = {"num_rounds": (30,)}
 """Of a smoke run."""
 SHORT_ALONE = {"num_rounds": (12,)}
 """As many as a client of a federated smoke run takes part in."""
-OF_MNIST = {"split": "train", "clients": (20,), "client_size": (500,)}
+OF_MNIST = {"split": "train", "clients": (20,)}
 Q: Mapping[str, tuple[int, ...]] = {
     name: tuple(by_q) for name, by_q in CLUSTERED.items()
 }
 """q by data set."""
 BY_PATH = ("orl", "coil20", "coil100")
 SHORT_FIGURE = {**SHORT_ALONE, "participants": (5,)}
-"""FDSC and DSCN alike: all clients are in every round."""
+"""For FDSC and DSCN alike, as all five clients are in every round."""
 UNPROCESSED = "without post-processing"
 
 READ_AS = (
@@ -66,9 +66,12 @@ def presets(
     short: Mapping[str, Any] = SHORT,
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
 ) -> dict[str, Preset]:
-    """Returns what is run of a study: a grid for five clients or so, which each of the
-    paper's data sets has its own flags in place of, and how a smoke run is short."""
-    grid = {"clients": (5,), "classes_per_client": (10,), **grid}
+    """Returns what is run of a study: on a grid, in place of which each of the paper's
+    data sets may have its own flags, and in a smoke run with shortened training."""
+    # Of digits 500 examples are all that a client holds. Each grid has the flag: runs
+    # share a folder where the same flags span their grids.
+    common = {"clients": (5,), "classes_per_client": (10,), "client_size": (500,)}
+    grid = {**common, **grid}
     return {
         "smoke": Preset(grid, (0,), {SCRIPT: short}, by_dataset),
         "paper": Preset(grid, seeds, {}, by_dataset),
@@ -96,14 +99,17 @@ def of_level(table: Mapping[int, Mapping[str, Scores]]) -> Paper:
 
 def clustering(title: str, rows: tuple[Row, ...], paper: Paper, *notes: str) -> Study:
     """Returns Table 2, or one that is set alike."""
-    by_dataset = {name: {"classes_per_client": q} for name, q in Q.items()}
+    by_dataset = {
+        name: {"classes_per_client": q, "client_size": ()} for name, q in Q.items()
+    }
+    mnist = {**OF_MNIST, "classes_per_client": Q["mnist"]}
     return Study(
         title,
         datasets=tuple(Q),
         rows=rows,
         presets=presets(
             {"classes_per_client": (5, 10)},
-            {**by_dataset, "mnist": {**by_dataset["mnist"], **OF_MNIST}},
+            {**by_dataset, "mnist": mnist},
         ),
         measure=measures.scores,
         by=("dataset", "classes_per_client", "method"),
@@ -157,10 +163,16 @@ STUDIES = {
         OF_PROCESSING,
     ),
     "fdsc-table3": by_level(
-        "the same of FDSC by the number of clients m", "clients", BY_CLIENTS, (5, 10)
+        "ACC, NMI, AMI and ARI of FDSC by the number of clients m",
+        "clients",
+        BY_CLIENTS,
+        (5, 10),
     ),
     "fdsc-table4": by_level(
-        "the same of FDSC by the batch size b", "client_size", BY_SIZE, (100, 250)
+        "ACC, NMI, AMI and ARI of FDSC by the batch size b",
+        "client_size",
+        BY_SIZE,
+        (100, 250),
     ),
     "fdsc-post-processing": clustering(
         "all methods with DSC-Net's processing of the coefficients and without it; not "
@@ -172,7 +184,7 @@ STUDIES = {
     "fdsc-figure3": of_maps(
         "t-SNE of the codes of four clients by FDSC and DSCN, with Table 1's numbers",
         "figure3",
-        {"mnist": {**OF_MNIST, "classes_per_client": (10,)}},
+        {"mnist": OF_MNIST},
         "the numbers are of k-means on the maps, which the paper does not name",
         OF_BATCHES,
         "b = 500, of which the paper says nothing here",
@@ -181,7 +193,7 @@ STUDIES = {
         "mean coefficients by pair of classes, of DSCN and FDSC",
         "figure4",
         {
-            "mnist": {**OF_MNIST, "classes_per_client": (10,), "split": "test"},
+            "mnist": {**OF_MNIST, "split": "test"},
             "coil20": {
                 "clients": (7,),
                 "classes_per_client": (20,),
