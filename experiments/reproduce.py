@@ -5,6 +5,7 @@ python experiments/reproduce.py ccfc-table1 --preset paper --data-dir DIR
 python experiments/reproduce.py ccfc-table3 --datasets mnist --limit 10000
 python experiments/reproduce.py fedmcc-table1 --datasets imagenet-10=FOLDER
 python experiments/reproduce.py sda-fdc-table2 --datasets pendigits=pendigits.csv
+python experiments/reproduce.py fdsc-table2 --datasets orl=ORL_32x32.mat
 """
 
 import dataclasses
@@ -18,7 +19,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
-from papers import ccfc_studies, fedmcc_studies, sda_fdc_copies, sda_fdc_studies
+from papers import (
+    ccfc_studies,
+    fdsc_studies,
+    fedmcc_studies,
+    sda_fdc_copies,
+    sda_fdc_studies,
+)
 from papers.study import Measured, Paper, Row, Study
 
 from fcjax import data, experiment
@@ -33,6 +40,7 @@ STUDIES = {
     **fedmcc_studies.STUDIES,
     **sda_fdc_studies.STUDIES,
     **sda_fdc_copies.STUDIES,
+    **fdsc_studies.STUDIES,
 }
 STAND_IN = "digits"
 

@@ -5,6 +5,7 @@ the path sets the format.
 """
 
 from fcjax.evaluation.figures.bars import bars
+from fcjax.evaluation.figures.blocks import blocks
 from fcjax.evaluation.figures.curves import learning_curves
 from fcjax.evaluation.figures.heatmaps import confusion, partition
 from fcjax.evaluation.figures.latent import tsne
@@ -16,6 +17,7 @@ __all__ = [
     "Panel",
     "against",
     "bars",
+    "blocks",
     "confusion",
     "contact_sheet",
     "image_rows",

@@ -35,8 +35,10 @@ def maps(
     seed: int = 0,
     max_points: int = 2000,
     groups: str = "class",
+    columns: int | None = None,
+    mapped: bool = False,
 ) -> Figure:
-    """Maps each embedding to the plane by t-SNE of its own, in one row.
+    """Maps each embedding to the plane by t-SNE of its own, in one row or several.
 
     A class has one colour in all panels and a client one marker, named below.
 
@@ -47,20 +49,25 @@ def maps(
         the same ones.
       max_points: at most so many examples a panel are shown, drawn at random.
       groups: what the labels are.
+      columns: how many panels stand in a row; None puts all in one.
+      mapped: the embeddings are maps, [n, 2], and are drawn as they are.
 
     Returns:
       The figure, written to `path`.
 
     Raises:
       ValueError: if there are no panels or more clients than `MARKERS`, or a panel has
-        lengths that differ, fewer than 4 examples, or an embedding that is not finite.
+        lengths that differ, fewer than 4 examples, an embedding that is not finite, or
+        a map that is not of the plane; or if `columns` is below 1.
 
     References:
       van der Maaten and Hinton, Visualizing data using t-SNE, 2008.
     """
     if not panels:
         raise ValueError("no panels to draw")
-    panels = [_checked(panel) for panel in panels]
+    if columns is not None and columns < 1:
+        raise ValueError(f"columns must be at least 1, got {columns}")
+    panels = [_checked(panel, mapped=mapped) for panel in panels]
     classes = np.unique(np.concatenate([panel.labels for panel in panels]))
     held = [panel.clients for panel in panels if panel.clients is not None]
     clients = np.unique(np.concatenate(held)) if held else np.arange(0)
@@ -69,14 +76,22 @@ def maps(
     colors = style.colors(len(classes))
 
     # The legends stand beside and below.
-    size = (_INCHES * len(panels) + 0.7, _INCHES + (0.75 if len(clients) else 0.3))
-    figure = Figure(size, layout="constrained")
-    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, panel in zip(all_axes, panels, strict=True):
+    columns = min(columns or len(panels), len(panels))
+    num_rows = -(-len(panels) // columns)
+    below = 0.75 if len(clients) else 0.3
+    figure = Figure(
+        (_INCHES * columns + 0.7, _INCHES * num_rows + below), layout="constrained"
+    )
+    all_axes = figure.subplots(num_rows, columns, squeeze=False).ravel()
+    for axes in all_axes[len(panels) :]:
+        axes.remove()
+    for axes, panel in zip(all_axes, panels, strict=False):
         # A random order, so that no class is painted over all the others.
         order = np.random.default_rng(seed).permutation(len(panel.labels))
         shown = order[:max_points]
-        points = latent.project(np.asarray(panel.embedding)[shown], seed)
+        points = np.asarray(panel.embedding)[shown]
+        if not mapped:
+            points = latent.project(points, seed)
         hues = colors[np.searchsorted(classes, panel.labels[shown])]
         latent.frame(axes, panel.title)
         if panel.clients is None:
@@ -108,12 +123,16 @@ def maps(
     return style.write(figure, path)
 
 
-def _checked(panel: Panel) -> Panel:
+def _checked(panel: Panel, *, mapped: bool) -> Panel:
     lengths = [len(values) for values in panel[1:] if values is not None]
     if len(set(lengths)) != 1:
         raise ValueError(f"{panel.title}: examples, labels and clients are {lengths}")
     clients = None if panel.clients is None else np.asarray(panel.clients)
     embedding = latent.checked(panel.embedding)
+    if mapped and embedding.shape[1] != 2:
+        raise ValueError(
+            f"{panel.title}: a map has 2 columns, not {embedding.shape[1]}"
+        )
     return Panel(panel.title, embedding, np.asarray(panel.labels), clients)
 
 
