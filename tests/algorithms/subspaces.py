@@ -12,7 +12,7 @@ from fcjax.models.autoencoder import AutoEncoder
 from tests.algorithms.federations import federate
 from tests.algorithms.plain import matrix
 
-NUM_CLUSTERS, DIMENSION, NUM_FEATURES = 3, 2, 12
+NUM_CLUSTERS, DIMENSION, NUM_FEATURES = 3, 2, 30
 SIZES = (10, 8, 10, 9)  # of each subspace on the clients
 SEEDS = tuple(range(5))
 
@@ -44,7 +44,7 @@ def plain_affinity(coefficients, mask):
 
 def processed_affinity(coefficients, mask):
     return subspace_affinity(
-        coefficients, NUM_CLUSTERS, keep=0.97, dimension=DIMENSION, power=4.0, mask=mask
+        coefficients, NUM_CLUSTERS, keep=0.97, dimension=DIMENSION, power=2.0, mask=mask
     )
 
 
@@ -58,7 +58,7 @@ def wide_network() -> SubspaceNetwork:
     so that coefficients, whose curvature they are, come to rest before the codes have
     shrunk: that is how the objective evades self-expression in the end.
     """
-    autoencoder = AutoEncoder(matrix(64), matrix(NUM_FEATURES))
+    autoencoder = AutoEncoder(matrix(128), matrix(NUM_FEATURES))
     return SubspaceNetwork(
         autoencoder, dense(), penalty_weight=1.0, expression_weight=10.0
     )
