@@ -108,9 +108,7 @@ def test_every_client_descends_by_itself(trained):
 
         def whole(parts, x=x):
             graph = jnp.zeros((len(x), len(x)))
-            return equation_8(
-                parts, x, graph, penalty=PENALTY, expression=EXPRESSION
-            )
+            return equation_8(parts, x, graph, penalty=PENALTY, expression=EXPRESSION)
 
         def square(state, client=client, size=size):
             parts = parts_of(state, client)
@@ -223,9 +221,7 @@ def test_dlrsc_descends_in_its_factor(low_rank):
             u = parts["coefficients"]
             expressed = {**parts, "coefficients": u @ u.T}
             graph = jnp.zeros((len(x), len(x)))
-            rest = equation_8(
-                expressed, x, graph, penalty=0.0, expression=EXPRESSION
-            )
+            rest = equation_8(expressed, x, graph, penalty=0.0, expression=EXPRESSION)
             return rest + PENALTY * jnp.sum(u**2)
 
         parts = parts_of(states["train"][0], client)

@@ -114,9 +114,7 @@ def changed(round) -> np.ndarray:
     """Which clients hold other bits than before the round."""
     stay = [(s.private, s.opt_state) for s in (round.before, round.after)]
     pairs = zip(*map(jax.tree.leaves, stay), strict=True)
-    return np.any(
-        [(a != b).reshape(M, -1).any(axis=1) for a, b in pairs], axis=0
-    )
+    return np.any([(a != b).reshape(M, -1).any(axis=1) for a, b in pairs], axis=0)
 
 
 def parts_of(state, client):

@@ -54,9 +54,7 @@ def layer(variables):
 def torch_loss(parts, x, kind):
     """Of the examples that count alone: the loss, and its gradients by part."""
     encoder, decoder = layer(parts["encoder"]), layer(parts["decoder"])
-    held = torch.tensor(
-        np.asarray(parts["coefficients"]["params"]), requires_grad=True
-    )
+    held = torch.tensor(np.asarray(parts["coefficients"]["params"]), requires_grad=True)
     own = torch.tensor(MASK)
     x = SCALE * torch.tensor(x)[own]
     c = held @ held.T if kind == "low_rank" else held
@@ -96,9 +94,7 @@ def test_the_loss_and_its_gradients_are_those_of_torch(kind, key, x):
 def test_pretraining_decodes_the_codes_themselves(key, x):
     network = build(dense())
     parts = parts_of(network, key, x)
-    found = subspace.autoencoder_loss(
-        network, parts, jnp.asarray(x), jnp.asarray(MASK)
-    )
+    found = subspace.autoencoder_loss(network, parts, jnp.asarray(x), jnp.asarray(MASK))
     (w, b), (v, a) = (
         [t.detach().numpy() for t in layer(parts[name])]
         for name in ("encoder", "decoder")
@@ -181,9 +177,7 @@ OWN = jnp.array([np.arange(18) < len(groups) for _, groups in CLIENTS])
 def cluster(coefficients, mask):
     return np.asarray(
         jax.jit(
-            lambda c, m: subspace.cluster(
-                c, m, affinity=plain_affinity, num_clusters=3
-            )
+            lambda c, m: subspace.cluster(c, m, affinity=plain_affinity, num_clusters=3)
         )(coefficients, mask)
     )
 
