@@ -556,3 +556,71 @@ def test_spread_of_random_directions_is_one_and_of_one_direction_zero(key):
     lengths = jnp.arange(1.0, 6.0)[:, None]
     collapsed = lengths * jnp.array([[0.6, 0.8, -2.0]])
     np.testing.assert_allclose(clients.spread(collapsed, first(5, 5)), 0, atol=1e-6)
+
+
+# --- some of the clients
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(2, [1, 4]), (3, [1, 4, 0]), (4, [1, 4, 0, 2]), (9, [1, 4, 0, 2, 3])],
+)
+def test_slots_are_of_the_chosen_first(count, expected):
+    chosen = jnp.array([False, True, False, False, True])
+    slots = jax.jit(clients.slots_of, static_argnums=1)(chosen, count)
+    np.testing.assert_array_equal(slots, expected)
+
+
+def test_all_that_are_chosen_have_a_slot(key):
+    """Each client once, whoever is chosen."""
+    draws = jax.random.bernoulli(key, 0.4, (200, 7))
+    slots = np.asarray(jax.vmap(lambda chosen: clients.slots_of(chosen, 5))(draws))
+    assert slots.shape == (200, 5)
+    for own, chosen in zip(slots, np.asarray(draws), strict=True):
+        assert len(set(own)) == 5
+        assert 0 <= own.min() <= own.max() < 7
+        assert set(np.flatnonzero(chosen)[:5]) <= set(own)
+
+
+def held():
+    return {
+        "w": jnp.arange(10.0).reshape(5, 2),
+        "count": (jnp.array([7, 8, 9, 10, 11]), jnp.arange(5) > 2),
+    }
+
+
+def test_take_by_hand():
+    found = clients.take(held(), jnp.array([4, 0]))
+    np.testing.assert_array_equal(found["w"], [[8, 9], [0, 1]])
+    np.testing.assert_array_equal(found["count"][0], [11, 7])
+    np.testing.assert_array_equal(found["count"][1], [True, False])
+
+
+def test_put_by_hand():
+    """Three slots, one of them of a client that is not chosen: its NaN is not seen."""
+    new = {
+        "w": jnp.array([[50.0, 51.0], [60.0, 61.0], [jnp.nan, jnp.nan]]),
+        "count": (jnp.array([0, 1, 2]), jnp.array([True, False, True])),
+    }
+    chosen = jnp.array([False, True, False, False, True])
+    slots = jnp.array([1, 4, 0])
+    found = jax.jit(clients.put)(held(), slots, new, where=chosen)
+    np.testing.assert_array_equal(
+        found["w"], [[0, 1], [50, 51], [4, 5], [6, 7], [60, 61]]
+    )
+    np.testing.assert_array_equal(found["count"][0], [7, 0, 9, 10, 1])
+    np.testing.assert_array_equal(found["count"][1], [0, 1, 0, 1, 0])
+    for one, other in zip(*map(jax.tree.leaves, (found, held())), strict=True):
+        assert one.dtype == other.dtype
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 8])
+def test_what_is_taken_and_put_back_changes_the_chosen_alone(key, count):
+    chosen = jax.random.permutation(key, jnp.arange(5) < min(count, 5) - 1)
+    slots = clients.slots_of(chosen, count)
+    same = clients.put(held(), slots, clients.take(held(), slots), where=chosen)
+    jax.tree.map(np.testing.assert_array_equal, same, held())
+    raised = jax.tree.map(lambda x: ~x if x.dtype == bool else x + 1, held())
+    found = clients.put(held(), slots, clients.take(raised, slots), where=chosen)
+    expected = clients.keep_absent(chosen, raised, held())
+    jax.tree.map(np.testing.assert_array_equal, found, expected)

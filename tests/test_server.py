@@ -153,3 +153,84 @@ def test_total_bytes_beyond_32_bits_are_exact():
     pairs = np.array([[[3, 2**31 - 1], [0, 5]]], np.int32)
     totals = server.total_bytes(pairs)
     assert totals.tolist() == [[3 * (2**31 - 1), 0]]
+
+
+# --- who is drawn
+
+PRESENT = jnp.array([True, True, False, True, True, True, False, True])
+COUNT, NUM_DRAWS = 3, 2000
+draw = jax.jit(jax.vmap(server.choose, in_axes=(0, None, None)), static_argnums=2)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    keys = jax.random.split(jax.random.key(5), NUM_DRAWS)
+    return np.asarray(draw(keys, PRESENT, COUNT))
+
+
+def test_so_many_are_drawn_of_those_that_are_present(drawn):
+    np.testing.assert_array_equal(drawn.sum(axis=1), COUNT)
+    assert not drawn[:, ~np.asarray(PRESENT)].any()
+
+
+def test_every_client_is_drawn_as_often_as_any_other(drawn):
+    """Alone and in pairs: 3 of 6 are each there in 1/2 of the draws, two in 1/5."""
+    own = drawn[:, np.asarray(PRESENT)].astype(float)
+    together = own.T @ own / NUM_DRAWS
+    share = np.where(np.eye(6, dtype=bool), 1 / 2, 3 * 2 / (6 * 5))
+    sigma = np.sqrt(share * (1 - share) / NUM_DRAWS)
+    assert (np.abs(together - share) < 5 * sigma).all()
+    # Of the 20 groups of three there are about as many, too.
+    groups, counts = np.unique(own, axis=0, return_counts=True)
+    assert len(groups) == 20
+    assert (np.abs(counts / NUM_DRAWS - 1 / 20) < 5 * np.sqrt(0.0475 / NUM_DRAWS)).all()
+
+
+def test_a_key_decides_who_is_drawn(drawn):
+    keys = jax.random.split(jax.random.key(5), NUM_DRAWS)
+    np.testing.assert_array_equal(drawn[:9], draw(keys[:9], PRESENT, COUNT))
+
+
+@pytest.mark.parametrize("count", [6, 7, 8, 100])
+def test_fewer_than_asked_for_are_all_drawn(count):
+    found = server.choose(jax.random.key(0), PRESENT, count)
+    np.testing.assert_array_equal(found, PRESENT)
+
+
+def test_nobody_is_drawn_of_nobody():
+    found = server.choose(jax.random.key(0), jnp.zeros(4, bool), 2)
+    assert not np.asarray(found).any()
+
+
+def test_clients_that_fill_up_do_not_change_the_draw(drawn):
+    """As where they are spread over devices: behind the others, and absent."""
+    keys = jax.random.split(jax.random.key(5), NUM_DRAWS)[:50]
+    filled = draw(keys, jnp.append(PRESENT, jnp.zeros(4, bool)), COUNT)
+    np.testing.assert_array_equal(filled[:, :8], drawn[:50])
+    assert not np.asarray(filled[:, 8:]).any()
+
+
+def test_the_order_of_draws_stays_where_one_client_drops_out(drawn):
+    """Whoever was drawn beside it is drawn still, and one other instead."""
+    keys = jax.random.split(jax.random.key(5), NUM_DRAWS)[:50]
+    fewer = np.asarray(draw(keys, PRESENT.at[0].set(False), COUNT))
+    with_it = drawn[:50, 0]
+    assert with_it.any()
+    np.testing.assert_array_equal(fewer[~with_it], drawn[:50][~with_it])
+    kept = drawn[:50].copy()
+    kept[:, 0] = False
+    assert (fewer >= kept).all()
+
+
+@pytest.mark.parametrize("num_devices", [2, 4])
+def test_the_draw_is_the_same_on_however_many_devices(num_devices, drawn):
+    """The mapped axis stands for devices with some of the clients each."""
+    keys = jax.random.split(jax.random.key(5), NUM_DRAWS)
+
+    def spread(key, present):
+        return server.choose(key, present, COUNT)
+
+    on_devices = jax.vmap(spread, in_axes=(None, 0), axis_name=clients.AXIS)
+    for number in range(5):
+        found = on_devices(keys[number], PRESENT.reshape(num_devices, -1))
+        np.testing.assert_array_equal(found.ravel(), drawn[number])
