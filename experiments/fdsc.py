@@ -8,6 +8,7 @@ python experiments/fdsc.py --dataset mnist --data-dir DIR --clients 20 --client-
 """
 
 import dataclasses
+import math
 import re
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -151,6 +152,8 @@ OWN: dict[Name, dict[str, Any]] = {
     "dlrsc": {**NETWORK, "rank_factor": 10},
     "lrsc": {"fidelity": 1.0, "unit_length": True},
 }
+ACTIVATIONS = 400
+"""Bytes that the auto-encoder of images takes for each pixel of a client's examples."""
 RATES = {"adam": 1e-3, "sgd": 1e-6}
 PAPER = {"pretrain_rounds": 0, "fit_steps": 0}
 SMOKE = {"num_rounds": 3, "pretrain_rounds": 2, "fit_steps": 3}
@@ -192,11 +195,14 @@ def describe(
             raise ValueError(
                 f"--participants must be at most --clients {num_clients}, got {value}"
             )
-    if 0 in settings.get("num_rounds", ()):
-        raise ValueError("--num-rounds must be at least 1, got 0")
+    for flag in ("num_rounds", "participants"):
+        if 0 in settings.get(flag, ()):
+            raise ValueError(f"--{flag.replace('_', '-')} must be at least 1, got 0")
     for flag in ("keep", "power", "pixel_scale"):
         if 0 in settings.get(flag, ()):
             raise ValueError(f"--{flag.replace('_', '-')} must be above 0, got 0")
+    size = max(args.client_size, default=len(dataset.examples) // num_clients)
+    num_pixels = size * math.prod(dataset.examples.shape[1:])
     return experiment.Method(
         name=name,
         settings=settings,
@@ -205,6 +211,7 @@ def describe(
         ),
         scope="client-mean",
         paper={},
+        working_bytes=0 if name == "lrsc" else ACTIVATIONS * num_pixels,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
+import jax
 import optax
 
 from fcjax import models
@@ -13,6 +14,7 @@ from fcjax.algorithms.dscn import dscn
 from fcjax.algorithms.fdsc import fdsc
 from fcjax.algorithms.lrsc import lrsc
 from fcjax.algorithms.subspace import Affinity, SubspaceNetwork, dense
+from fcjax.clients import ClientAxis
 from fcjax.cluster import subspace_affinity, symmetric_affinity
 from fcjax.types import FederatedClustering
 
@@ -31,20 +33,15 @@ def method_of(
     num_clusters: int,
 ) -> FederatedClustering:
     """Builds one of the methods from the settings of a run."""
-    affinity = affinity_of(values, num_clusters=num_clusters)
-    if name == "lrsc":
-        return lrsc(
-            num_clusters=num_clusters,
-            affinity=affinity,
-            fidelity=values["fidelity"],
-            unit_length=values["unit_length"],
-        )
     options: dict[str, Any] = {
         "num_clusters": num_clusters,
-        "affinity": affinity,
-        "num_rounds": values["num_rounds"],
-        "pretrain_rounds": values["pretrain_rounds"],
+        "affinity": affinity_of(values, num_clusters=num_clusters),
+        "client_axis": client_axis_of(shape),
     }
+    if name == "lrsc":
+        by_rows = {flag: values[flag] for flag in ("fidelity", "unit_length")}
+        return lrsc(**options, **by_rows)
+    options |= {flag: values[flag] for flag in ("num_rounds", "pretrain_rounds")}
     network, optimizer = network_of(values, shape), optimizer_of(values)
     if name in FEDERATED:
         return fdsc(
@@ -60,6 +57,13 @@ def method_of(
     if name == "dscn":
         return dscn(network, optimizer, **options)
     return dlrsc(network, optimizer, **options, rank_factor=values["rank_factor"])
+
+
+def client_axis_of(shape: tuple[int, ...]) -> ClientAxis | None:
+    """Returns how clients run: a network of images on all examples of one client fills
+    a core of a CPU, where a product for each of several clients is slower."""
+    is_image = len(shape) == 3
+    return "map" if is_image and jax.default_backend() == "cpu" else None
 
 
 def network_of(values: Mapping[str, Any], shape: tuple[int, ...]) -> SubspaceNetwork:

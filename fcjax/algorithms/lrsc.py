@@ -103,5 +103,7 @@ def low_rank_coefficients(
     coefficients = jnp.matmul(
         vectors * shrunk[None], vectors.T, precision=jax.lax.Precision.HIGHEST
     )
+    # Rounding is left there.
+    coefficients = jnp.where(mask[:, None] & mask[None], coefficients, 0)
     errors = (1 - shrunk) ** 2 * jnp.maximum(squares, 0)
     return coefficients, shrunk.sum() + fidelity / 2 * errors.sum()
