@@ -64,7 +64,7 @@ def over_runs(
         # Products of a batch of one are slower on a CPU than those of none.
         if _count(runs) == 1:
             alone = one(*jax.tree.map(lambda x: x[0], (runs, state)))
-            return jax.tree.map(lambda x: x[None], alone)
+            return jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
         return jax.vmap(one)(runs, state)
 
     options = {"donate_argnums": (2,) if donate else ()}

@@ -31,11 +31,13 @@ MASK = np.asarray(FEDERATION.mask)
 M, COUNT, CODE = len(ROWS), 3, 3
 RATE, MOMENTUM = 1e-3, 0.9
 PRETRAIN, TRAIN, LOCAL_STEPS, FIT_STEPS = 2, 12, 3, 4
-#: Of two rounds of the auto-encoder, twelve of all, and one of the decoders.
-PRESENT = np.ones((PRETRAIN + TRAIN + 1, M), bool)
-PRESENT[PRETRAIN + 8 :, 2] = False
-PRESENT[PRETRAIN + 9] = [False, True, False, False, True, False]
-PRESENT[PRETRAIN + 10 :, 0] = False
+BEFORE = PRETRAIN + 1
+#: Of two rounds of the auto-encoder, one of the decoders, twelve of all, and again one.
+PRESENT = np.ones((BEFORE + TRAIN + 1, M), bool)
+PRESENT[PRETRAIN, 5] = False
+PRESENT[BEFORE + 8 :, 2] = False
+PRESENT[BEFORE + 9] = [False, True, False, False, True, False]
+PRESENT[BEFORE + 10 :, 0] = False
 EIGHT = {"penalty": 0.7, "expression": 1.3, "alpha": 0.5, "beta": 1.5}
 SUM, MEAN = 0.4, 11.0  # lambda_3 by its reading
 BYTES = 4 * 4 * CODE  # of the encoder: a matrix of floats
@@ -207,6 +209,7 @@ def test_who_is_near_is_found_among_a_clients_own_examples(history):
 def test_only_the_encoder_crosses_the_boundary(history):
     for stage, sent in (
         ("pretrain", {"up_encoder", "down_encoder"}),
+        ("start", {"down_encoder"}),
         ("train", {"up_encoder", "down_encoder"}),
         ("fit", {"down_encoder"}),
     ):
@@ -225,13 +228,14 @@ def test_as_many_as_asked_for_take_part_of_those_that_are_present(history):
     drawn = []
     for present, round in zip(PRESENT, history.rounds, strict=True):
         took_part = changed(round)
-        expected = present.sum() if round.stage == "fit" else min(COUNT, present.sum())
+        are_all = round.stage in ("start", "fit")
+        expected = present.sum() if are_all else min(COUNT, present.sum())
         assert took_part.sum() == expected
         assert int(round.metrics["participants"]) == expected
         assert not (took_part & ~present).any()
         drawn.append(tuple(took_part))
-    np.testing.assert_array_equal(drawn[PRETRAIN + 9], PRESENT[PRETRAIN + 9])
-    of_training = drawn[PRETRAIN : PRETRAIN + 8]
+    np.testing.assert_array_equal(drawn[BEFORE + 9], PRESENT[BEFORE + 9])
+    of_training = drawn[BEFORE : BEFORE + 8]
     assert np.any(of_training, axis=0).all()
     assert len(set(of_training)) > 3
 
@@ -255,8 +259,8 @@ def test_what_others_hold_is_nothing_to_a_client(history):
     first = history.of("train")[0]
     spoilt = np.flatnonzero(changed(first))[0]
     pool = FEDERATION.pool.at[ROWS[spoilt]].multiply(2.0)
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 1), 0)
-    round = jax.jit(build().stages[1].round)
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 2), 0)
+    round = jax.jit(build().stages[2].round)
     one, other = (
         jax.device_get(round(key, first.before, data)[0])
         for data in (FEDERATION, FEDERATION._replace(pool=pool))
@@ -301,14 +305,17 @@ def test_pretraining_is_of_the_auto_encoder_alone(history):
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-def test_in_the_end_all_that_are_present_fit_to_the_last_encoder(trained):
+@pytest.mark.parametrize(
+    ("stage", "present"), [("start", PRESENT[PRETRAIN]), ("fit", PRESENT[-1])]
+)
+def test_all_that_are_present_fit_to_the_encoder(trained, stage, present):
     mean_locality, history = trained
-    (round,) = history.of("fit")
+    (round,) = history.of(stage)
     _, before, after, metrics = round
     jax.tree.map(np.testing.assert_array_equal, before.encoder, after.encoder)
-    np.testing.assert_array_equal(changed(round), PRESENT[-1])
+    np.testing.assert_array_equal(changed(round), present)
     losses = []
-    for client in np.flatnonzero(PRESENT[-1]):
+    for client in np.flatnonzero(present):
         x = POOL[ROWS[client]]
         graph = neighbours(x)
         locality = MEAN / len(x) ** 2 if mean_locality else SUM
@@ -335,6 +342,7 @@ def test_in_the_end_all_that_are_present_fit_to_the_last_encoder(trained):
 def test_optimisers_begin_anew_with_what_a_stage_trains(history):
     for stage, trained in (
         ("pretrain", {"encoder", "decoder"}),
+        ("start", {"decoder", "coefficients"}),
         ("train", {"encoder", "decoder", "coefficients"}),
         ("fit", {"decoder", "coefficients"}),
     ):
@@ -352,7 +360,12 @@ def test_stages_are_there_where_they_are_asked_for():
     def rounds(**options):
         return {stage.name: stage.num_rounds for stage in build(**options).stages}
 
-    assert rounds() == {"pretrain": PRETRAIN, "train": TRAIN, "fit": 1}
+    assert rounds() == {
+        "pretrain": PRETRAIN,
+        "start": 1,
+        "train": TRAIN,
+        "fit": 1,
+    }
     assert rounds(pretrain_rounds=0, fit_steps=0, num_rounds=4) == {"train": 4}
 
 
