@@ -87,9 +87,9 @@ class Args(Common):
     """lrsc: tau, of half the squared error beside the nuclear norm."""
     unit_length: bool = True
     """lrsc: scale every example to L2 norm 1."""
-    #: DSC-Net's processing of the coefficients before they are clustered, which all
-    #: methods share; without it |C| + |C|^T is clustered.
-    post_processing: bool = True
+    #: Process the coefficients as the code of DSC-Net does, of any method, before they
+    #: are clustered; the paper says nothing of it. Without it |C| + |C|^T is clustered.
+    post_processing: bool = False
     keep: Annotated[
         tuple[float, ...], shown("0.4, less of many clusters; COIL 0.04, ORL 0.2")
     ] = ()
@@ -167,8 +167,9 @@ def defaults_of(
     known = [v for start, v in BY_NAME.items() if dataset.startswith(start)]
     of_data = {"keep": max(0.4 - 0.1 * ((num_clusters - 1) // 10), 0.1)}
     of_data |= known[0] if known else OTHERS
-    found = {"post_processing": True, **OWN[name]}
-    found |= {flag: of_data[flag] for flag in POST_PROCESSING}
+    found = {"post_processing": False, **OWN[name]}
+    if args.post_processing:
+        found |= {flag: of_data[flag] for flag in POST_PROCESSING}
     if name == "lrsc":
         return found
     found |= {flag: of_data[flag] for flag in WEIGHTS}

@@ -82,7 +82,9 @@ def test_every_method_takes_every_kind_of_example(name, shape):
 def test_weights_are_those_of_the_lineage():
     names = ("penalty_weight", "expression_weight", "pixel_scale", "keep", "dimension")
     assert {
-        known: tuple(settings("fdsc1", known)[name][0] for name in names)
+        known: tuple(
+            settings("fdsc1", known, post_processing=True)[name][0] for name in names
+        )
         for known in ("mnist", "coil20", "coil-100")
     } == {
         "mnist": (1, 15, 1, 0.4, 10),
@@ -135,8 +137,8 @@ def test_clients_look_for_as_many_clusters_as_they_hold_classes():
     [
         ({"participants": (6,)}, "--participants must be at most --clients 5, got 6"),
         ({"num_rounds": (0,)}, "--num-rounds must be at least 1, got 0"),
-        ({"keep": (0.0,)}, "--keep must be above 0, got 0"),
-        ({"power": (0.0,)}, "--power must be above 0, got 0"),
+        ({"post_processing": True, "keep": (0.0,)}, "--keep must be above 0, got 0"),
+        ({"post_processing": True, "power": (0.0,)}, "--power must be above 0, got 0"),
         ({"locality_weight": (-1.0,)}, "--locality-weight must be finite"),
         ({"methods": ()}, "--methods takes different methods"),
         ({"classes_per_client": (5,)}, "--classes-per-client must lie in 2..4"),
