@@ -75,7 +75,7 @@ def test_scores_of_a_map_that_has_the_classes_apart():
 
 def test_figure_4_is_of_dscn_and_fdsc2(args, tmp_path):
     rows = coefficients.figure4(args, tmp_path)
-    assert [row["method"] for row in rows] == ["DSCN", "FDSC2"]
+    assert [row["method"] for row in rows] == ["DSCN", "FDSC1", "FDSC2"]
     for row in rows:
         assert 0 < row["rest"] < row["diagonal"] <= 1
         assert row["ratio"] == pytest.approx(row["diagonal"] / row["rest"])

@@ -39,7 +39,7 @@ def test_every_row_is_a_method_of_the_script(table, preset, tmp_path, monkeypatc
         name = called[label.partition(" ")[0]]
         method = described(job)
         assert method.name == name
-        assert method.settings["post_processing"] != ("without" in label)
+        assert method.settings["post_processing"] == ("with" in label)
         if preset == "paper" and name == "fdsc2":
             # Section 4.2: T, tau, lambda_1 to lambda_3.
             expected = {
@@ -153,12 +153,12 @@ def test_processing_is_shown_beside_none(tmp_path, monkeypatch):
     labels = [label for _, label in found]
     assert labels[:4] == [
         "LRSC",
-        "LRSC without post-processing",
+        "LRSC with post-processing",
         "DLRSC",
-        "DLRSC without post-processing",
+        "DLRSC with post-processing",
     ]
     assert len(labels) == 10
-    # What has it is run once, for Table 2 too.
+    # What has none is run once, for Table 2 too.
     table = jobs("fdsc-table2", monkeypatch, tmp_path)
     for setting, job in table.items():
         assert found[setting].flags == job.flags
@@ -172,7 +172,7 @@ def test_a_table_end_to_end(tmp_path):
     study = study._replace(presets={"smoke": smoke})
     args = reproduce.Args(
         table="fdsc-post-processing",
-        methods=("LRSC", "LRSC without post-processing"),
+        methods=("LRSC", "LRSC with post-processing"),
         limit=60,
         out=tmp_path,
     )
@@ -181,9 +181,9 @@ def test_a_table_end_to_end(tmp_path):
         lines = list(csv.DictReader(file))
     assert [(float(x["classes_per_client"]), x["method"]) for x in lines] == [
         (3, "LRSC"),
-        (3, "LRSC without post-processing"),
+        (3, "LRSC with post-processing"),
     ]
-    folders = ("digits-lrsc", "digits-lrsc-without-post-processing")
+    folders = ("digits-lrsc", "digits-lrsc-with-post-processing")
     for line, folder in zip(lines, folders, strict=True):
         with (tmp_path / folder / "results.csv").open(newline="") as file:
             (run,) = csv.DictReader(file)
