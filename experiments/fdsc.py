@@ -71,9 +71,9 @@ class Args(Common):
     """lambda_2 of |Z - C Z|^2."""
     locality_weight: Annotated[tuple[float, ...], shown("1000000")] = ()
     """fdsc2: lambda_3 of |alpha A - beta C|^2."""
-    #: Of what lambda_3 is the weight: of the sum with pixels of 0 to 255, which is
-    #: 15.4 for 1e6 with pixels of 0 to 1, or of the mean over pairs of examples with
-    #: pixels of 0 to 1, which is 4 for 1e6 and 500 examples.
+    #: What lambda_3 weighs: the sum with pixels of 0 to 255 (so that 1e6 weighs it by
+    #: 15.4 for pixels of 0 to 1), or the mean over pairs of examples with pixels of 0
+    #: to 1 (so that 1e6 weighs the sum by 4 for 500 examples).
     locality: Literal["sum", "mean"] = "sum"
     adjacency_weight: Annotated[tuple[float, ...], shown("1")] = ()
     """alpha."""
@@ -83,7 +83,7 @@ class Args(Common):
     """k of the graph A."""
     rank_factor: Annotated[tuple[int, ...], shown("10")] = ()
     """dlrsc: columns of U for each cluster."""
-    fidelity: Annotated[tuple[float, ...], shown("1")] = ()
+    fidelity: Annotated[tuple[float, ...], shown("1, ORL 30")] = ()
     """lrsc: tau, of half the squared error beside the nuclear norm."""
     unit_length: bool = True
     """lrsc: scale every example to L2 norm 1."""
@@ -104,13 +104,15 @@ class Args(Common):
 
 # Weights and post-processing are those of the code of DSC-Net for the same data. It has
 # none for others: these have the weights of COIL-100, as the paper gives MNIST, and the
-# post-processing of faces (Extended Yale B), by the number of clusters.
+# post-processing of faces (Extended Yale B), by the number of clusters. LRSC's tau is
+# the best of a grid, see BENCHMARKS.md.
 OTHERS = {
     "num_rounds": 100,
     "participation": 0.4,
     "pixel_scale": 1.0,
     "penalty_weight": 1.0,
     "expression_weight": 15.0,
+    "fidelity": 1.0,
     "dimension": 10,
     "power": 3.5,
     "unit_diagonal": False,
@@ -122,6 +124,7 @@ ORL = {
     "pixel_scale": 255.0,
     "penalty_weight": 2.0,
     "expression_weight": 0.2,
+    "fidelity": 30.0,
     "keep": 0.2,
     "dimension": 3,
     "power": 1.0,
@@ -150,7 +153,7 @@ OWN: dict[Name, dict[str, Any]] = {
     "fdsc1": OF_FDSC,
     "dscn": {**NETWORK, "norm": "frobenius"},
     "dlrsc": {**NETWORK, "rank_factor": 10},
-    "lrsc": {"fidelity": 1.0, "unit_length": True},
+    "lrsc": {"unit_length": True},
 }
 ACTIVATIONS = 400
 """Bytes that the auto-encoder of images takes for each pixel of a client's examples."""
@@ -171,7 +174,7 @@ def defaults_of(
     if args.post_processing:
         found |= {flag: of_data[flag] for flag in POST_PROCESSING}
     if name == "lrsc":
-        return found
+        return {**found, "fidelity": of_data["fidelity"]}
     found |= {flag: of_data[flag] for flag in WEIGHTS}
     found["learning_rate"] = RATES[args.optimizer]
     found["pretrain_rounds"] = found["num_rounds"] // 2
