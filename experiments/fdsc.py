@@ -71,9 +71,9 @@ class Args(Common):
     """lambda_2 of |Z - C Z|^2."""
     locality_weight: Annotated[tuple[float, ...], shown("1000000")] = ()
     """fdsc2: lambda_3 of |alpha A - beta C|^2."""
-    #: What lambda_3 weighs: the sum with pixels of 0 to 255 (so that 1e6 weighs it by
-    #: 15.4 for pixels of 0 to 1), or the mean over pairs of examples with pixels of 0
-    #: to 1 (so that 1e6 weighs the sum by 4 for 500 examples).
+    #: What lambda_3 weighs: the sum with pixels of 0 to 255, so that with pixels of 0 to
+    #: 1 it counts for 15.4 where it is 1e6; or the mean over pairs of examples with
+    #: pixels of 0 to 1, so that of 500 examples the sum counts for 4.
     locality: Literal["sum", "mean"] = "sum"
     adjacency_weight: Annotated[tuple[float, ...], shown("1")] = ()
     """alpha."""
