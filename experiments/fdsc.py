@@ -71,9 +71,9 @@ class Args(Common):
     """lambda_2 of |Z - C Z|^2."""
     locality_weight: Annotated[tuple[float, ...], shown("1000000")] = ()
     """fdsc2: lambda_3 of |alpha A - beta C|^2."""
-    #: What lambda_3 weighs: the sum with pixels of 0 to 255, so that with pixels of 0 to
-    #: 1 it counts for 15.4 where it is 1e6; or the mean over pairs of examples with
-    #: pixels of 0 to 1, so that of 500 examples the sum counts for 4.
+    #: What lambda_3 weighs: the sum with pixels of 0 to 255, where 1e6 amounts to 15.4
+    #: with pixels of 0 to 1; or the mean over pairs of examples with pixels of 0 to 1,
+    #: where 1e6 amounts to 4 of the sum of 500 examples.
     locality: Literal["sum", "mean"] = "sum"
     adjacency_weight: Annotated[tuple[float, ...], shown("1")] = ()
     """alpha."""
