@@ -23,9 +23,9 @@ class AutoEncoder(NamedTuple):
     `mask` make no difference to them."""
 
     encoder: Network
-    """From rows [B, F] to codes [B, D]."""
+    """From rows [B, F], or images, to codes [B, D]."""
     decoder: Network
-    """From codes [B, D] to rows [B, F]."""
+    """From codes [B, D] to rows [B, F], or images."""
 
 
 def autoencoder(
