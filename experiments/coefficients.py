@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import fdsc
 import numpy as np
+import several
 from jaxtyping import Bool, Float, Int
 from papers.fdsc import CALLED, MAPPED, scores_of
 from sklearn.cluster import KMeans
@@ -125,7 +126,7 @@ def figure4(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
 
 def trained(args: fdsc.Args, method: Name, dataset: data.Dataset, folder: Path) -> Held:
     """Trains a run of a method and returns what its clients hold."""
-    args = fdsc.only(args, method)
+    args = several.only(args, method)
     (held,) = train(args, fdsc.describe, dataset, folder, partial(read, dataset))
     return held
 

@@ -221,13 +221,7 @@ def describe(
 
 def split(args: Args) -> list[experiment.Task]:
     """Returns an experiment for each method."""
-    return several.tasks(args, describe, only)
-
-
-def only(args: Args, name: Name) -> Args:
-    """Returns the flags of one method."""
-    out = args.out and args.out / name
-    return dataclasses.replace(args, methods=(name,), out=out)
+    return several.tasks(args, describe)
 
 
 if __name__ == "__main__":

@@ -171,9 +171,8 @@ def split(args: Args) -> list[experiment.Task]:
 
 def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method."""
-    out = args.out and args.out / name
     args = several.dealt_once(args) if name in CENTRAL else args
-    return dataclasses.replace(args, methods=(name,), out=out)
+    return several.only(args, name)
 
 
 if __name__ == "__main__":

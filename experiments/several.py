@@ -20,8 +20,14 @@ def main(flags: type[Args], split: Callable[[Args], list[experiment.Task]]) -> N
         report.conclude_all(results, folder=args.out)
 
 
+def only(args: Any, name: str) -> Any:
+    """Returns the flags of one method, whose results go into a folder of its own."""
+    out = args.out and args.out / name
+    return dataclasses.replace(args, methods=(name,), out=out)
+
+
 def tasks(
-    args: Any, describe: Any, only: Callable[[Any, Any], Any]
+    args: Any, describe: Any, only: Callable[[Any, Any], Any] = only
 ) -> list[experiment.Task]:
     """Returns an experiment for each of `args.methods`.
 

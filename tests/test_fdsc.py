@@ -9,6 +9,7 @@ import fdsc
 import jax
 import numpy as np
 import pytest
+import several
 import subspaces
 
 from fcjax import data, experiment, plan
@@ -26,7 +27,7 @@ def dataset(shape, *, size=120):
 
 
 def groups(name, shape, **flags):
-    args = fdsc.only(fdsc.Args(methods=(name,), **flags), name)
+    args = several.only(fdsc.Args(methods=(name,), **flags), name)
     return plan.groups(args, dataset(shape), 0, fdsc.describe)
 
 
