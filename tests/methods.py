@@ -257,3 +257,5 @@ METHODS = {
     "lrsc": build_lrsc,
 }
 SWEPT = tuple(name for name in METHODS if name != "k-fed")
+DRAWN = tuple(name for name in METHODS if name != "lrsc")
+"""Those that draw anything: LRSC has a closed form."""

@@ -12,7 +12,7 @@ from fcjax import engine
 from fcjax.backends import Grid, over_runs
 from fcjax.checkpoints import Checkpoints, Position
 from fcjax.types import FederatedClustering, Federation, PyTree, Stage
-from tests.methods import METHODS, NUM_CLUSTERS, SWEPT
+from tests.methods import DRAWN, METHODS, NUM_CLUSTERS, SWEPT
 
 SIZES = (7, 11, 4, 8)  # the true examples of four clients; no batch of one
 
@@ -157,6 +157,7 @@ def test_a_second_grid_through_one_program_traces_nothing(method, trained, tmp_p
     assert_same(first, fresh.run(grid()))
 
 
+@pytest.mark.parametrize("method", DRAWN, indirect=True, scope="module")
 def test_a_run_depends_on_its_key(trained):
     other = first_round(trained.program, grid(seeds=(1,)))
     leaves = zip(

@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from sklearn.cluster import SpectralClustering
 
 from fcjax import models
@@ -45,16 +44,18 @@ def parts_of(network, key, x):
 
 def layer(variables):
     params = variables["params"]["Dense_0"]["Dense_0"]
-    return [
-        torch.tensor(np.asarray(params[name]), requires_grad=True)
-        for name in ("kernel", "bias")
-    ]
+    return [np.asarray(params[name]) for name in ("kernel", "bias")]
 
 
 def torch_loss(parts, x, kind):
     """Of the examples that count alone: the loss, and its gradients by part."""
-    encoder, decoder = layer(parts["encoder"]), layer(parts["decoder"])
-    held = torch.tensor(np.asarray(parts["coefficients"]["params"]), requires_grad=True)
+    torch = pytest.importorskip("torch")
+
+    def tensors(arrays):
+        return [torch.tensor(np.asarray(x), requires_grad=True) for x in arrays]
+
+    encoder, decoder = (tensors(layer(parts[name])) for name in ("encoder", "decoder"))
+    (held,) = tensors([parts["coefficients"]["params"]])
     own = torch.tensor(MASK)
     x = SCALE * torch.tensor(x)[own]
     c = held @ held.T if kind == "low_rank" else held
@@ -95,10 +96,7 @@ def test_pretraining_decodes_the_codes_themselves(key, x):
     network = build(dense())
     parts = parts_of(network, key, x)
     found = subspace.autoencoder_loss(network, parts, jnp.asarray(x), jnp.asarray(MASK))
-    (w, b), (v, a) = (
-        [t.detach().numpy() for t in layer(parts[name])]
-        for name in ("encoder", "decoder")
-    )
+    (w, b), (v, a) = (layer(parts[name]) for name in ("encoder", "decoder"))
     errors = SCALE * x - ((SCALE * x @ w + b) @ v + a)
     assert float(found) == pytest.approx(np.sum(errors[MASK] ** 2), rel=1e-5)
 
@@ -108,7 +106,7 @@ def test_pixels_are_scaled_from_0_to_1(key):
     pixels = np.random.default_rng(1).integers(0, 256, (4, F), np.uint8)
     network = build(dense(), scale=255.0)
     encoder = subspace.init(network, key, jnp.asarray(pixels[:1]), 4)["encoder"]
-    w, b = (t.detach().numpy() for t in layer(encoder))
+    w, b = layer(encoder)
     found = subspace.encode(network, encoder, jnp.asarray(pixels))
     np.testing.assert_allclose(found, pixels @ w + b, rtol=1e-4, atol=1e-3)
 
