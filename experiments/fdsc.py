@@ -83,7 +83,7 @@ class Args(Common):
     """k of the graph A."""
     rank_factor: Annotated[tuple[int, ...], shown("10")] = ()
     """dlrsc: columns of U for each cluster."""
-    fidelity: Annotated[tuple[float, ...], shown("1, ORL 30")] = ()
+    fidelity: Annotated[tuple[float, ...], shown("1, ORL 100")] = ()
     """lrsc: tau, of half the squared error beside the nuclear norm."""
     unit_length: bool = True
     """lrsc: scale every example to L2 norm 1."""
@@ -124,7 +124,7 @@ ORL = {
     "pixel_scale": 255.0,
     "penalty_weight": 2.0,
     "expression_weight": 0.2,
-    "fidelity": 30.0,
+    "fidelity": 100.0,
     "keep": 0.2,
     "dimension": 3,
     "power": 1.0,
