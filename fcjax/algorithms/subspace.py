@@ -208,9 +208,13 @@ def cluster(
     clients have nothing to do with each other."""
 
     def one(coefficients, mask):
-        # Always the same seedings of k-means: clusters are a function of the state.
-        return spectral_clustering(
-            jax.random.key(0), affinity(coefficients, mask), num_clusters, mask=mask
-        )
+        # Always the same draws: clusters are a function of the state.
+        order_key, seed_key = jax.random.split(jax.random.key(0))
+        # Where eigenvalues coincide, their vectors follow the order of the examples,
+        # which is often that of the classes: it must not tell.
+        order = clients.shuffle(order_key, mask)
+        shuffled = affinity(coefficients[order][:, order], mask[order])
+        found = spectral_clustering(seed_key, shuffled, num_clusters, mask=mask[order])
+        return jnp.zeros_like(found).at[order].set(found)
 
     return clients.for_each(one, coefficients, mask, axis=client_axis)

@@ -199,3 +199,15 @@ def test_clusters_of_a_client_are_its_own_affair():
     reordered = cluster(COEFFICIENTS[::-1], OWN[::-1])[::-1]
     for client, own in enumerate(np.asarray(OWN)):
         np.testing.assert_array_equal(together[client][own], reordered[client][own])
+
+
+def test_coefficients_that_say_nothing_find_no_classes():
+    """Examples that come class by class: their order is no one's business."""
+    num_clients, size = 6, 60
+    same = jnp.full((num_clients, size, size), 1e-4)
+    mask = jnp.ones((num_clients, size), bool)
+    found = np.asarray(
+        subspace.cluster(same, mask, affinity=plain_affinity, num_clusters=3)
+    )
+    classes = np.repeat(np.arange(3), size // 3)
+    assert abs(np.mean([ari(classes, own) for own in found])) < 0.1
