@@ -44,7 +44,12 @@ def plain_affinity(coefficients, mask):
 
 def processed_affinity(coefficients, mask):
     return subspace_affinity(
-        coefficients, NUM_CLUSTERS, keep=0.97, dimension=DIMENSION, power=2.0, mask=mask
+        coefficients,
+        NUM_CLUSTERS,
+        keep=0.97,
+        dimension=DIMENSION + 1,
+        power=2.0,
+        mask=mask,
     )
 
 
