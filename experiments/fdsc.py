@@ -40,7 +40,8 @@ class Args(Common):
     evaluate_every: int = 10
     """Score every so many rounds; the last round of a stage always is."""
     num_rounds: Annotated[
-        tuple[int, ...], shown("100, ORL 200; dscn, dlrsc as many as a client of fdsc")
+        tuple[int, ...],
+        shown("100, ORL 200; dscn as many as a client of fdsc; dlrsc 700"),
     ] = ()
     """T: rounds of the whole network."""
     participants: Annotated[tuple[int, ...], shown("0.4 of --clients, MNIST 0.25")] = ()
@@ -50,7 +51,7 @@ class Args(Common):
     #: Rounds of the auto-encoder without coefficients, before. FDSC has none; what it
     #: builds on does.
     pretrain_rounds: Annotated[
-        tuple[int, ...], shown("half of --num-rounds; --preset paper 0")
+        tuple[int, ...], shown("half of --num-rounds; dlrsc and --preset paper 0")
     ] = ()
     #: fdsc2, fdsc1: steps of every client before and after the rounds, in which the
     #: encoder stays as it is.
@@ -181,6 +182,8 @@ def defaults_of(
     participation = of_data["participation"]
     if name in FEDERATED:
         found["participants"] = max(1, round(participation * num_clients))
+    elif name == "dlrsc":
+        found |= {"num_rounds": 700, "pretrain_rounds": 0}  # the authors' 5,000 steps
     else:
         for rounds in ("num_rounds", "pretrain_rounds"):
             found[rounds] = round(participation * found[rounds])

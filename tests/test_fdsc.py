@@ -105,7 +105,7 @@ def test_orl_is_known_by_its_file(tmp_path):
     assert found["participants"] == (2,)  # 0.4 of 5
 
 
-def test_baselines_take_as_many_steps_as_a_client_of_fdsc():
+def test_dscn_takes_as_many_steps_as_a_client_of_fdsc():
     of_fdsc = settings("fdsc1", "mnist", clients=(20,))
     of_dscn = settings("dscn", "mnist", clients=(20,))
     (rounds,), (participants,) = of_fdsc["num_rounds"], of_fdsc["participants"]
