@@ -202,7 +202,7 @@ def describe(
             raise ValueError(
                 f"--participants must be at most --clients {num_clients}, got {value}"
             )
-    for flag in ("num_rounds", "participants"):
+    for flag in ("num_rounds", "local_steps"):
         if 0 in settings.get(flag, ()):
             raise ValueError(f"--{flag.replace('_', '-')} must be at least 1, got 0")
     for flag in ("keep", "power", "pixel_scale"):

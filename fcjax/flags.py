@@ -141,7 +141,8 @@ def choose(defaults: Mapping[str, Any], args: Common) -> dict[str, Any]:
             value = (default,)
         flag = "--" + name.replace("_", "-")
         for number in value if isinstance(value, tuple) else ():
-            low = int(isinstance(number, int) and not name.endswith("_rounds"))
+            may_be_none = name.endswith(("_rounds", "_steps"))
+            low = int(isinstance(number, int) and not may_be_none)
             if not low <= number < float("inf"):
                 finite = "finite and " if isinstance(number, float) else ""
                 raise ValueError(f"{flag} must be {finite}at least {low}, got {number}")

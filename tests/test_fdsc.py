@@ -114,6 +114,14 @@ def test_dscn_takes_as_many_steps_as_a_client_of_fdsc():
     assert of_fdsc["local_steps"] == of_dscn["local_steps"] == (7,)
 
 
+def test_the_papers_own_settings_have_no_stage_but_one():
+    (group,) = groups("fdsc2", DIGITS, preset="paper")
+    method = group.build({key: each[0] for key, each in group.traced.items()})
+    assert [(stage.name, stage.num_rounds) for stage in method.stages] == [
+        ("train", 100)
+    ]
+
+
 def test_readings_of_lambda_3_are_carried_over_to_the_pixels():
     def weight(reading, scale):
         values = settings("fdsc2", "mnist", locality=reading, pixel_scale=(scale,))
@@ -137,7 +145,9 @@ def test_clients_look_for_as_many_clusters_as_they_hold_classes():
     ("flags", "told"),
     [
         ({"participants": (6,)}, "--participants must be at most --clients 5, got 6"),
+        ({"participants": (0,)}, "--participants must be at least 1, got 0"),
         ({"num_rounds": (0,)}, "--num-rounds must be at least 1, got 0"),
+        ({"local_steps": (0,)}, "--local-steps must be at least 1, got 0"),
         ({"post_processing": True, "keep": (0.0,)}, "--keep must be above 0, got 0"),
         ({"post_processing": True, "power": (0.0,)}, "--power must be above 0, got 0"),
         ({"locality_weight": (-1.0,)}, "--locality-weight must be finite"),
