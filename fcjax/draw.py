@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from fcjax import data, experiment, frozen, scoring
+from fcjax import data, evaluation, experiment, frozen, scoring
 from fcjax.evaluation import figures, tables
 from fcjax.finished import Finished
 from fcjax.flags import shown
@@ -47,9 +47,28 @@ def main(args: Args) -> None:
         model = frozen.read(finished.model_path(point))
         embedding = frozen.predict(model, dataset.examples).embedding
     folder = args.out or args.run / "figures"
+    if finished.rows[0]["scope"] == "client-mean":
+        clusters = matched_by_client(dataset, holders, clusters)
     run_figures(folder, dataset, holders, clusters, embedding)
     grid_figures(folder, finished.rows, finished.history, by=finished.settings)
     print(f"figures of {finished.told(point)} in {folder}")
+
+
+def matched_by_client(
+    dataset: data.Dataset, holders: np.ndarray, clusters: np.ndarray
+) -> np.ndarray:
+    """Returns clusters by the names of the classes that they match on their client,
+    where clients cluster on their own: one number then means the same for all. As they
+    are where there are no labels."""
+    labels, named = dataset.labels, clusters.copy()
+    if labels is None:
+        return named
+    for client in np.unique(holders[holders >= 0]):
+        (own,) = np.nonzero((holders == client) & (clusters >= 0))
+        own = own[own < len(labels)]
+        if len(own):
+            named[own] = evaluation.match(labels[own], clusters[own])
+    return named
 
 
 def run_figures(

@@ -176,12 +176,11 @@ def finish(
     for run, point in enumerate(call.points):
         embedding = embedding_of(program, call, state, run)
         if args.plot and point == results.first:
+            shown = clusters[run]
+            if model is None:
+                shown = draw.matched_by_client(dataset, holders[run], shown)
             draw.run_figures(
-                results.directory / "figures",
-                dataset,
-                holders[run],
-                clusters[run],
-                embedding,
+                results.directory / "figures", dataset, holders[run], shown, embedding
             )
         if model is None:  # every client has an embedding of its own: none to compare
             embedding = None

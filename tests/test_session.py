@@ -2,10 +2,11 @@
 
 import ccfc
 import jax
+import numpy as np
 import pytest
 import tyro
 
-from fcjax import engine, experiment, session
+from fcjax import data, draw, engine, experiment, session
 
 TINY = [
     "--limit=120",
@@ -54,3 +55,13 @@ def test_an_error_that_smaller_calls_do_not_mend_is_raised(tmp_path, monkeypatch
     monkeypatch.setattr(engine.Program, "run", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         session.execute(prepare(tmp_path / "out", "--seed", "0", "1"))
+
+
+def test_clusters_of_each_client_have_the_names_of_its_classes():
+    """In figures, where clients have clusters of their own; -1 stays nobody's."""
+    labels = np.array([3, 3, 5, 5, 3, 3, 5, 5])
+    dataset = data.Dataset("made", np.zeros((8, 2), np.float32), labels)
+    holders = np.array([0, 0, 0, 0, 1, 1, 1, -1])
+    clusters = np.array([0, 0, 1, 1, 1, 1, 0, -1])
+    found = draw.matched_by_client(dataset, holders, clusters)
+    np.testing.assert_array_equal(found, [3, 3, 5, 5, 3, 3, 5, -1])
