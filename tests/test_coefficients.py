@@ -73,7 +73,7 @@ def test_scores_of_a_map_that_has_the_classes_apart():
     assert found["ari"] < 0.1
 
 
-def test_figure_4_is_of_dscn_and_fdsc2(args, tmp_path):
+def test_figure_4_is_of_dscn_and_both_fdsc(args, tmp_path):
     rows = coefficients.figure4(args, tmp_path)
     assert [row["method"] for row in rows] == ["DSCN", "FDSC1", "FDSC2"]
     for row in rows:
