@@ -47,6 +47,11 @@ class Method(NamedTuple):
     """What a round of one run holds beside its state, as a copy of the data."""
     shared: Shared | None = None
     """Its first stages, where others may go on from them: see `stages`."""
+    start: str = ""
+    """The stage that ends in the clusters from which the others set out, if it has one:
+    what was measured there is reported as `initial_NAME`."""
+    reported: tuple[str, ...] = ()
+    """Metrics whose last value stands in results.csv too."""
 
 
 Describe = Callable[[Any, data.Dataset, int, int], Method]

@@ -56,6 +56,18 @@ class Stage(NamedTuple):
     """(state) -> whether this run has finished the stage."""
 
 
+class Communities(NamedTuple):
+    """Which clusters of different clients were found to be the same."""
+
+    of_cluster: Int[Array, "M K"]
+    """The community of each client's cluster, as `assign` numbers them; -1 where it has
+    none. Two clusters of a client may share one."""
+    edges: Bool[Array, "M K M K"]
+    """The association graph of the last round, symmetric; no edges within a client."""
+    clusters: Int[Array, "M N"]
+    """The clusters that it is a graph of: `assign` before the round changed them."""
+
+
 class FederatedClustering(NamedTuple):
     """A federated clustering method, as built by one of `fcjax.algorithms`."""
 
@@ -66,3 +78,6 @@ class FederatedClustering(NamedTuple):
     """(state, federation) -> the latent representation of every example."""
     assign: Callable[[Any, Federation], Int[Array, "M N"]]
     """(state, federation) -> the cluster of every example."""
+    communities: Callable[[Any], Communities] | None = None
+    """(state) -> which clients' clusters are the same, where a method that clusters on
+    clients finds that out."""
