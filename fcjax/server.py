@@ -53,6 +53,47 @@ def receive(
     return _divide(*sums), each
 
 
+def group_means(
+    stacked: PyTree, weights: Float[Array, "V"], groups: Int[Array, "V"], count: int
+) -> PyTree:
+    """Averages a tree over those of its leading axis that are of one group, on whatever
+    device: FedAvg of several models at once.
+
+    Args:
+        stacked: a tree of arrays [V, ...].
+        weights: as in `weighted_mean`.
+        groups: in [0, count), anything where the weight is 0.
+        count: how many groups there are.
+
+    Returns:
+        The tree with a leading axis of groups, 0 for one that nobody is in.
+    """
+
+    def add_up(x: Shaped[Array, "V *S"]) -> Shaped[Array, "C *S"]:
+        column = weights.reshape(-1, *(1,) * (x.ndim - 1))
+        shares = jnp.where(column != 0, x * column, 0)
+        return jax.ops.segment_sum(shares, counted, num_segments=count)
+
+    counted = jnp.where(weights != 0, groups, 0)
+    sums = jax.tree.map(add_up, (stacked, jnp.ones(len(weights))))
+    if clients.num_devices() > 1:
+        sums = lax.psum(sums, clients.AXIS)
+    sums, totals = sums
+    totals = jnp.where(totals > 0, totals, 1)
+
+    def divide(x):
+        return x / totals.reshape(-1, *(1,) * (x.ndim - 1))
+
+    return jax.tree.map(divide, sums)
+
+
+def own_rows(all_rows: PyTree, count: int) -> PyTree:
+    """Returns of arrays [M, ...] of the clients of all devices those of this device's
+    `count`: what `gather` took in."""
+    start = clients.first_number(count)
+    return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, count), all_rows)
+
+
 def gather(each: PyTree) -> PyTree:
     """Takes in small arrays [M, ...] one by one: `receive` without a mean."""
     count = len(jax.tree.leaves(each)[0])

@@ -1,6 +1,7 @@
 """Clustering of arrays: jittable, masked, weighted; needs neither Flax nor optax."""
 
 from fcjax.cluster.affinity import subspace_affinity, symmetric_affinity
+from fcjax.cluster.components import connected_components
 from fcjax.cluster.fuzzy import FuzzyResult, fuzzy_cmeans, fuzzy_lloyd
 from fcjax.cluster.kmeans import KMeansResult, assign_nearest, kmeans, lloyd
 from fcjax.cluster.neighbors import neighbor_graph
@@ -11,6 +12,7 @@ __all__ = [
     "FuzzyResult",
     "KMeansResult",
     "assign_nearest",
+    "connected_components",
     "fuzzy_cmeans",
     "fuzzy_lloyd",
     "kmeans",

@@ -15,6 +15,7 @@ from fcjax.models.microbatch import microbatched
 from fcjax.models.mlp import MLP, mlp_simsiam
 from fcjax.models.network import from_linen
 from fcjax.models.norm import batch_norm
+from fcjax.models.reconstructor import reconstructor
 from fcjax.models.resnet import ResNet, resnet18, resnet34, resnet50
 from fcjax.models.simsiam import conv_encoder, simsiam
 
@@ -36,6 +37,7 @@ __all__ = [
     "mlp_gan",
     "mlp_simsiam",
     "projector",
+    "reconstructor",
     "resnet18",
     "resnet34",
     "resnet50",

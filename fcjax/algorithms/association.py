@@ -1,0 +1,157 @@
+"""Which clusters of different clients are the same: phase 2 of FedCRef.
+
+Federated Clustering: An Unsupervised Cluster-Wise Training for Decentralized Data
+Distributions
+    Mirko Nardi, Lorenzo Valerio, Andrea Passarella. 2024.
+    https://arxiv.org/abs/2408.10664
+    Authors' code: https://github.com/mirqr/fedcref
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from fcjax import clients, server
+from fcjax.cluster import connected_components
+from fcjax.types import Scalar
+
+
+class Groups(NamedTuple):
+    """The communities that clusters are members of."""
+
+    numbers: Int[Array, "M K"]
+    """From 0 on, -1 where a cluster is alone."""
+    ranks: Int[Array, "M K"]
+    """How many members of its community come before it."""
+
+
+def accepts(
+    errors: Float[Array, "N V"],
+    own: Float[Array, "N"],
+    clusters: Int[Array, "N"],
+    mask: Bool[Array, "N"],
+    *,
+    num_clusters: int,
+    percentile: Scalar,
+    threshold: Scalar,
+) -> Bool[Array, "K V"]:
+    """Asks of every cluster of a client which models know it as well as its own does.
+
+    Eq. 2 and step 3: over the examples of a cluster, the differences |e_own - e_other|
+    are scaled to [0, 1] by their minimum and maximum; the cluster accepts the model if
+    their percentile is at most the threshold. As scaling keeps the order, it is the
+    percentile that is scaled.
+
+    The scaling belongs to one cluster and one model (as in the authors' code; the paper
+    does not say). Where all differences are the same there is nothing to scale, and the
+    model is not accepted; so it is where the cluster has less than two examples.
+
+    Args:
+        errors: of every example under every model.
+        own: under the model of the cluster that it belongs to.
+        clusters: in [0, K).
+        mask: which examples count; others may hold anything.
+        num_clusters: K.
+        percentile: alpha, in [0, 100], interpolated linearly.
+        threshold: theta, in [0, 1].
+    """
+    # Examples come cluster by cluster, those of each by size.
+    clusters = jnp.where(mask, clusters, num_clusters)
+    differences = jnp.abs(own[:, None] - errors)
+    groups = jnp.broadcast_to(clusters[:, None], differences.shape)
+    _, ordered = lax.sort((groups, differences), dimension=0, num_keys=2)
+    sizes = jnp.sum(clusters[:, None] == jnp.arange(num_clusters)[None], axis=0)
+    starts = jnp.cumsum(sizes) - sizes
+    last = jnp.maximum(sizes - 1, 0)
+
+    def ranked(rank):
+        return ordered[jnp.minimum(starts + rank, len(ordered) - 1)]
+
+    place = percentile / 100 * last
+    below = jnp.floor(place).astype(jnp.int32)
+    low, high = ranked(below), ranked(jnp.minimum(below + 1, last))
+    value = low + (place - below)[:, None] * (high - low)
+    least, most = ranked(0), ranked(last)
+    return (most > least) & (value - least <= threshold * (most - least))
+
+
+def mutual(
+    errors: Float[Array, "M N V"],
+    clusters: Int[Array, "M N"],
+    mask: Bool[Array, "M N"],
+    *,
+    num_clusters: int,
+    percentile: Scalar,
+    threshold: Scalar,
+    first_match: bool = False,
+    client_axis: clients.ClientAxis | None = None,
+) -> Bool[Array, "M K M K"]:
+    """Returns which clusters accept each other's models, of these clients with all.
+
+    Args:
+        errors: of every example under the models of all clients' clusters, K a client.
+        clusters: in [0, K).
+        mask: which examples count.
+        num_clusters: K.
+        percentile, threshold: as in `accepts`.
+        first_match: see `first_matches`.
+        client_axis: how clients run, see `clients.for_each`.
+    """
+
+    def one(errors, models, clusters, mask):
+        own = jnp.take_along_axis(errors, models[clusters][:, None], axis=1)[:, 0]
+        return accepts(
+            errors,
+            own,
+            clusters,
+            mask,
+            num_clusters=num_clusters,
+            percentile=percentile,
+            threshold=threshold,
+        )
+
+    models = own_models(len(clusters), num_clusters)
+    accepted = server.gather(
+        clients.for_each(one, errors, models, clusters, mask, axis=client_axis)
+    )
+    accepted = accepted.reshape(*accepted.shape[:2], -1, num_clusters)
+    found = accepted & accepted.transpose(2, 3, 0, 1)
+    found = first_matches(found) if first_match else found
+    return server.own_rows(found, len(clusters))
+
+
+def own_models(num_own: int, num_clusters: int) -> Int[Array, "M K"]:
+    """Returns where the models of these clients stand among those of all."""
+    numbers = clients.first_number(num_own) + jnp.arange(num_own)
+    return numbers[:, None] * num_clusters + jnp.arange(num_clusters)[None]
+
+
+def first_matches(accepted: Bool[Array, "M K M K"]) -> Bool[Array, "M K M K"]:
+    """Returns of mutual acceptances those that the authors' code comes to: it compares
+    two clients once, and goes on to the next cluster of the first one as soon as one of
+    the second's is accepted. The paper makes an edge of every pair."""
+    num_clients = len(accepted)
+    is_first = jnp.cumsum(accepted, axis=3) == 1
+    client = jnp.arange(num_clients)
+    is_upper = (client[:, None] < client)[:, None, :, None]
+    found = accepted & is_first & is_upper
+    return found | found.transpose(2, 3, 0, 1)
+
+
+def communities(edges: Bool[Array, "M K M K"]) -> Groups:
+    """Returns the connected components of two clusters or more: Eq. 3."""
+    num_clients, num_clusters = edges.shape[:2]
+    count = num_clients * num_clusters
+    edges = edges.reshape(count, count)
+    roots = connected_components(edges)
+    is_member = edges.any(axis=1)
+    is_root = is_member & (roots == jnp.arange(count))
+    numbers = jnp.where(is_member, (jnp.cumsum(is_root) - 1)[roots], -1)
+    before = jnp.tri(count, k=-1, dtype=bool)
+    ranks = jnp.sum((roots[:, None] == roots) & before, axis=1)
+    shape = (num_clients, num_clusters)
+    return Groups(
+        numbers.astype(jnp.int32).reshape(shape), ranks.astype(jnp.int32).reshape(shape)
+    )

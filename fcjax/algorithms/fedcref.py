@@ -1,0 +1,375 @@
+"""FedCRef: which global clusters there are, found without a server or their number.
+
+Federated Clustering: An Unsupervised Cluster-Wise Training for Decentralized Data
+Distributions
+    Mirko Nardi, Lorenzo Valerio, Andrea Passarella. 2024.
+    https://arxiv.org/abs/2408.10664
+    Authors' code: https://github.com/mirqr/fedcref
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from fcjax import clients, server
+from fcjax.algorithms import association, cluster_models, halting, refinement
+from fcjax.algorithms.cluster_models import Models, by_slot, sizes_of
+from fcjax.algorithms.halting import Trend
+from fcjax.algorithms.local_start import Start, StartPhase
+from fcjax.data.vectors import client_rows
+from fcjax.types import (
+    Communities,
+    FederatedClustering,
+    Federation,
+    Network,
+    PRNGKey,
+    PyTree,
+    Scalar,
+    Stage,
+)
+
+Edges = Bool[Array, "M K M K"]
+Associate = Callable[[Federation, Int[Array, "M N"]], Edges]
+"""(federation, clusters) -> the association graph, in place of the test of Eq. 2."""
+Measure = Callable[[Federation, Int[Array, "M N"], Edges], dict[str, Array]]
+"""(federation, clusters, association graph) -> further metrics, which nothing reads."""
+
+
+class FedCRefState(NamedTuple):
+    """The clients. What comes after `clusters` is () until they are refined."""
+
+    start: Any  # of the local clustering, () from then on
+    num_local: Int[Array, "M"]  # K_i
+    clusters: Any  # Q_i [M, N]
+    models: PyTree  # M_iq [M, K, ...]
+    is_stale: Any  # [M], whose models are of earlier clusters
+    is_active: Any  # A [M]
+    num_refinements: Any  # [M]
+    communities: Any  # of the last graph, and of the clusters after it
+    trend: Trend | tuple
+    num_rounds: Int[Array, ""]  # over all stages
+
+
+def fedcref(
+    network: Network,
+    optimizer: optax.GradientTransformation,
+    start: Start,
+    *,
+    num_clusters: int,
+    num_rounds: int = 30,
+    local_epochs: int = 20,
+    federated_rounds: int = 15,
+    first_epochs: int = 2,
+    federated_epochs: int = 7,
+    batch_size: int = 32,
+    percentile: Scalar = 75.0,
+    threshold: Scalar = 0.2,
+    stability: Scalar = 0.8,
+    tolerance: Scalar = 0.1,
+    max_refinements: Scalar = float("inf"),
+    max_members: int | None = None,
+    first_match: bool = False,
+    last_local_model: bool = False,
+    renumber_leftovers: bool = False,
+    num_local: Callable[[PRNGKey, Federation], Int[Array, "M"]] | None = None,
+    associate: Associate | None = None,
+    measure: Measure | None = None,
+    client_axis: clients.ClientAxis | None = None,
+) -> FederatedClustering:
+    """Builds FedCRef: a round of its last stage is an iteration of Algorithm 1.
+
+    Args:
+        network: an auto-encoder from rows to their reconstructions; every cluster and
+            every community has one of its own.
+        optimizer: of all of them.
+        start: the clusters to begin with.
+        num_clusters: K, the most clusters that a client looks for.
+        num_rounds: bound of the iterations.
+        local_epochs: of a cluster's model, which starts anew in every iteration.
+        federated_rounds: of a community's model, which does so too.
+        first_epochs, federated_epochs: of a member in the first round and in the
+            others; the paper is silent, 2 and 7 are those of the authors' code.
+        batch_size: examples a step; 32 is that of the authors' code.
+        percentile: alpha, in [0, 100].
+        threshold: theta, in [0, 1].
+        stability: tau, the share of its examples that keep their cluster from which on
+            a client stops to refine; the code has 0.85.
+        tolerance: how much the numbers of communities and of isolated clusters may
+            change, relatively, and count as steady; of the latter the code has 0.15.
+        max_refinements: halt when a client has refined so often, as a mean; the code
+            has 10, the paper no such bound.
+        max_members: clusters of a community that are trained on; the code has 30.
+        first_match, last_local_model, renumber_leftovers: what the authors' code does
+            in place of what the paper says. Of the clusters of another client the first
+            match is an edge, see `association.first_matches`, not every match; a
+            community's model is its first member's after its last training, not the
+            mean; leftovers are numbered anew, see `refinement.refine`.
+        num_local: (key, federation) -> K_i; what the federation says by default.
+        associate: stands in for the test, as true associations do in an experiment.
+        measure: further metrics, of an experiment that knows the labels.
+        client_axis: how clients and clusters run, see `clients.for_each`.
+
+    Returns:
+        The method, stages those of `start` and then `refine`. A client's clusters are
+        its own; `communities` tells which of different clients are one. Metrics are the
+        `loss` (the mean squared error of the local models), `communities`, `isolated`
+        (clusters without an edge; before the first graph all), `edges`, `active`,
+        `iteration`, `participants` and the traffic. A new model goes to every other
+        client: what crosses grows with the square of their number. There is no
+        representation that clients share, an example's embedding is itself.
+    """
+    models = Models(network, optimizer, batch_size, num_clusters, client_axis)
+    for_each = partial(clients.for_each, axis=client_axis)
+
+    def init(key: PRNGKey, federation: Federation) -> FedCRefState:
+        count_key, start_key = jax.random.split(key)
+        own = federation.local_clusters
+        if num_local is not None:
+            own = num_local(count_key, federation)
+        begun = start.init(start_key, federation)
+        return FedCRefState(begun, own, *[()] * 7, jnp.int32(0))
+
+    def start_stage(phase: StartPhase) -> Stage:
+        def begin(key, state: FedCRefState, federation: Federation):
+            begun = phase.begin(key, state.start, federation, state.num_local)
+            return state._replace(start=begun)
+
+        def round(key, state: FedCRefState, federation: Federation):
+            present = server.participants(federation, state.num_rounds)
+            new, values = phase.round(key, state.start, federation, state.num_local)
+            new = clients.keep_absent(present, new, state.start)
+            answered, values, own = server.gather((present, values, state.num_local))
+            metrics = {
+                "loss": jnp.mean(values, where=answered),
+                "participants": answered.sum(),
+                "communities": jnp.int32(0),
+                "isolated": own.sum(),
+                "edges": jnp.int32(0),
+                "active": jnp.int32(len(own)),
+                "iteration": jnp.int32(0),
+            }
+            state = state._replace(start=new, num_rounds=state.num_rounds + 1)
+            return state, metrics
+
+        def done(state):
+            del state
+            return jnp.array(False)
+
+        return Stage(phase.name, begin, round, phase.num_rounds, done)
+
+    def begin_refinement(key, state: FedCRefState, federation: Federation):
+        del key
+        num_own = len(federation.indices)
+        num_all = num_own * clients.num_devices()
+        # Who missed the start has one cluster.
+        clusters = jnp.maximum(start.assign(state.start, federation), 0)
+        sizes = sizes_of(clusters, federation.mask, num_clusters)
+        draw = partial(cluster_models.draw, models, federation=federation)
+        no_models = jax.tree.map(
+            lambda x: jnp.zeros((num_own, num_clusters, *x.shape), x.dtype),
+            jax.eval_shape(draw, jax.random.key(0)),
+        )
+        numbers = jnp.full((num_own, num_clusters), jnp.int32(-1))
+        edges = jnp.zeros((*numbers.shape, num_all, num_clusters), bool)
+        total = server.gather(sizes > 0).sum()
+        return state._replace(
+            start=(),
+            clusters=clusters,
+            models=no_models,
+            is_stale=jnp.ones(num_own, bool),
+            is_active=jnp.ones(num_own, bool),
+            num_refinements=jnp.zeros(num_own, jnp.int32),
+            communities=Communities(numbers, edges, clusters),
+            trend=halting.begin(total, num_all),
+        )
+
+    def iterate(key, state: FedCRefState, federation: Federation):
+        """Lines 7 to 32 of Algorithm 1."""
+        local_key, community_key = jax.random.split(key)
+        present = server.participants(federation, state.num_rounds)
+        sizes = sizes_of(state.clusters, federation.mask, num_clusters)
+        exist = (sizes > 0) & present[:, None]
+
+        # Also of clients that have settled just now: on the clusters that they keep.
+        trains = exist & state.is_stale[:, None]
+        local, values = cluster_models.of_clusters(
+            *(models, local_key, state.clusters, trains, federation),
+            num_epochs=local_epochs,
+        )
+        local = keep(trains, local, state.models)
+        everyones, all_exist = server.gather((local, exist))
+        errors = cluster_models.errors_under(
+            models, by_slot(everyones), all_exist.reshape(-1), federation
+        )
+
+        edges = associated(federation, state.clusters, errors)
+        edges &= exist[..., None, None] & all_exist
+        graph = server.gather(edges)
+        groups = association.communities(graph)
+        num_communities = groups.numbers.max() + 1
+        isolated = jnp.sum(all_exist & (groups.numbers < 0))
+        own_groups = server.own_rows(groups, len(present))
+
+        federated = cluster_models.of_communities(
+            *(models, community_key, state.clusters, own_groups, federation),
+            first_epochs=first_epochs,
+            num_epochs=federated_epochs,
+            num_rounds=federated_rounds,
+            max_members=max_members,
+            last_local_model=last_local_model,
+        )
+        known = jnp.arange(groups.numbers.size // 2) < num_communities
+        federated_errors = cluster_models.errors_under(
+            models, federated, known, federation
+        )
+
+        def refine(errors, federated_errors, own, exist, mask, num_local):
+            return refinement.refine(
+                jnp.concatenate([errors[:, own], federated_errors], axis=1),
+                jnp.concatenate([exist, known]),
+                mask,
+                num_local,
+                num_clusters=num_clusters,
+                renumber_leftovers=renumber_leftovers,
+            )
+
+        refined, selected = for_each(
+            refine,
+            errors,
+            federated_errors,
+            association.own_models(len(present), num_clusters),
+            exist,
+            federation.mask,
+            state.num_local,
+        )
+        refines = present & state.is_active
+        clusters = clients.keep_absent(refines, refined, state.clusters)
+        same = partial(refinement.agreement, num_clusters=num_clusters)
+        kept = jax.vmap(same)(state.clusters, clusters, federation.mask)
+        numbers = clients.keep_absent(
+            refines,
+            community_of(selected, own_groups.numbers),
+            own_groups.numbers,
+        )
+        new = state._replace(
+            clusters=clusters,
+            models=local,
+            is_stale=jnp.where(present, refines, state.is_stale),
+            is_active=state.is_active & ~(refines & (kept >= stability)),
+            num_refinements=state.num_refinements + refines,
+            communities=Communities(numbers, edges, state.clusters),
+            num_rounds=state.num_rounds + 1,
+        )
+        answered, trains, values, active, counts = server.gather(
+            (present, trains, values, new.is_active, new.num_refinements)
+        )
+        trend = halting.follow(
+            *(state.trend, num_communities, isolated, active, counts),
+            tolerance=tolerance,
+        )
+        metrics = {
+            "loss": jnp.mean(values, where=trains),
+            "participants": answered.sum(),
+            "communities": trend.communities,
+            "isolated": trend.isolated,
+            "edges": graph.sum() // 2,
+            "active": trend.active,
+            "iteration": counts.max(),
+            **traffic(answered, trains, groups.numbers, local),
+        }
+        if measure is not None:
+            metrics |= measure(federation, state.clusters, edges)
+        return new._replace(trend=trend), metrics
+
+    def associated(federation, clusters, errors) -> Edges:
+        if associate is not None:
+            return associate(federation, clusters)
+        return association.mutual(
+            errors,
+            clusters,
+            federation.mask,
+            num_clusters=num_clusters,
+            percentile=percentile,
+            threshold=threshold,
+            first_match=first_match,
+            client_axis=client_axis,
+        )
+
+    def traffic(answered, trains, numbers, local):
+        """What crosses: new models to every other client; in each federated round of a
+        community its model from every member and to it; in the end to all clients the
+        models of all communities. Beside them, a bit for each pair of clusters."""
+        size = server.num_bytes(jax.tree.map(lambda x: x[0, 0], local))
+        num_answered = answered.sum(dtype=jnp.int32)
+        members = jnp.sum(numbers >= 0) * federated_rounds
+        pairs = {
+            "up_local_models": (trains.sum() * (num_answered - 1), size),
+            "up_community_models": (members, size),
+            "down_community_models": (
+                members + (numbers.max() + 1) * num_answered,
+                size,
+            ),
+            "up_associations": (num_answered, num_clusters * numbers.size),
+        }
+        return {
+            name: jnp.stack([count.astype(jnp.int32), jnp.int32(size)])
+            for name, (count, size) in pairs.items()
+        }
+
+    def done(state: FedCRefState) -> Bool[Array, ""]:
+        return halting.is_over(state.trend, max_refinements=max_refinements)
+
+    def embed(state: FedCRefState, federation: Federation):
+        del state
+        return client_rows(federation, unit_length=False)
+
+    def assign(state: FedCRefState, federation: Federation):
+        if isinstance(state.clusters, tuple):  # not refined yet
+            return start.assign(state.start, federation)
+        return state.clusters
+
+    def communities(state: FedCRefState) -> Communities:
+        return state.communities
+
+    stages = (
+        *map(start_stage, start.phases),
+        Stage("refine", begin_refinement, iterate, num_rounds, done),
+    )
+
+    def init_first(key: PRNGKey, federation: Federation):
+        return stages[0].begin(key, init(key, federation), federation)
+
+    return FederatedClustering(init_first, stages, embed, assign, communities)
+
+
+def keep(chosen: Bool[Array, "M K"], new: PyTree, old: PyTree) -> PyTree:
+    """Takes the new values of the chosen clusters, the old ones of the rest."""
+
+    def choose(new, old):
+        return jnp.where(
+            chosen.reshape(*chosen.shape, *(1,) * (new.ndim - 2)), new, old
+        )
+
+    return jax.tree.map(choose, new, old)
+
+
+def community_of(
+    selected: Int[Array, "M K"], numbers: Int[Array, "M K"]
+) -> Int[Array, "M K"]:
+    """Returns the community of every refined cluster by the model that it was selected
+    by: a community's own, or that of one of the client's former clusters.
+
+    Args:
+        selected: as `refinement.refine` returns it, of K own models and then those of
+            communities.
+        numbers: the communities of the former clusters, -1 where they were alone.
+    """
+    num_clusters = numbers.shape[1]
+    own = jnp.take_along_axis(numbers, jnp.clip(selected, 0, num_clusters - 1), axis=1)
+    found = jnp.where(selected < num_clusters, own, selected - num_clusters)
+    return jnp.where(selected < 0, -1, found)

@@ -1,0 +1,79 @@
+"""When FedCRef is over: its global stopping rule.
+
+See `fcjax.algorithms.fedcref` for the paper: section 4, phase 5.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fcjax.types import Scalar
+
+STEADY_ITERATIONS = 3
+"""Without significant changes, after which the process is halted."""
+
+
+class Trend(NamedTuple):
+    """What is watched, which all clients know."""
+
+    communities: Int[Array, ""]  # |G|
+    isolated: Int[Array, ""]  # |I|
+    active: Int[Array, ""]  # |A|
+    num_steady: Int[
+        Array, ""
+    ]  # iterations in a row in which |G| and |I| hardly changed
+    refinements: Float[Array, ""]  # the mean over clients
+
+
+def begin(num_clusters: Int[Array, ""], num_clients: int) -> Trend:
+    """Returns the trend before the first iteration: every cluster is alone."""
+    return Trend(
+        communities=jnp.int32(0),
+        isolated=num_clusters.astype(jnp.int32),
+        active=jnp.int32(num_clients),
+        num_steady=jnp.int32(0),
+        refinements=jnp.float32(0),
+    )
+
+
+def follow(
+    trend: Trend,
+    communities: Int[Array, ""],
+    isolated: Int[Array, ""],
+    is_active: Bool[Array, "M"],
+    num_refinements: Int[Array, "M"],
+    *,
+    tolerance: Scalar,
+) -> Trend:
+    """Returns the trend after a further iteration.
+
+    Args:
+        trend: after the last one.
+        communities: |G| of its graph.
+        isolated: |I|.
+        is_active: which clients go on.
+        num_refinements: how often each has refined its clusters.
+        tolerance: the largest change, relative to the number before, or to 1 where
+            there was none, that is not significant.
+    """
+
+    def is_steady(new, old):
+        return jnp.abs(new - old) <= tolerance * jnp.maximum(old, 1)
+
+    steady = is_steady(communities, trend.communities)
+    steady &= is_steady(isolated, trend.isolated)
+    return Trend(
+        communities=communities.astype(jnp.int32),
+        isolated=isolated.astype(jnp.int32),
+        active=is_active.sum(dtype=jnp.int32),
+        num_steady=jnp.where(steady, trend.num_steady + 1, 0),
+        refinements=num_refinements.mean(),
+    )
+
+
+def is_over(trend: Trend, *, max_refinements: Scalar) -> Bool[Array, ""]:
+    """Returns whether nobody is active, nothing has changed for some iterations, or
+    clients have refined as often as they may, as a mean."""
+    is_steady = trend.num_steady >= STEADY_ITERATIONS
+    return (trend.active == 0) | is_steady | (trend.refinements >= max_refinements)

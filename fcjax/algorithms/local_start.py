@@ -1,0 +1,122 @@
+"""How the clients of FedCRef come to the clusters that they refine.
+
+The paper takes DEC of each client's own examples, or true classes made dirty, and says
+that any clustering will do.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fcjax import clients
+from fcjax.algorithms.pooling import Clustering
+from fcjax.types import Federation, PRNGKey
+
+
+class StartPhase(NamedTuple):
+    """One phase of a start; states are stacked [M, ...]."""
+
+    name: str
+    begin: Callable[[PRNGKey, Any, Federation, Int[Array, "M"]], Any]
+    """(key, state, federation, K_i) -> the state of this phase."""
+    round: Callable[
+        [PRNGKey, Any, Federation, Int[Array, "M"]], tuple[Any, Float[Array, "M"]]
+    ]
+    """(key, state, federation, K_i) -> (state, loss of each client)."""
+    num_rounds: int = 1
+
+
+class Start(NamedTuple):
+    """How clients cluster on their own, before they know of each other."""
+
+    init: Callable[[PRNGKey, Federation], Any]
+    """(key, federation) -> state."""
+    phases: tuple[StartPhase, ...]
+    assign: Callable[[Any, Federation], Int[Array, "M N"]]
+    """(state, federation) -> clusters in [0, K_i); -1 where there are none yet."""
+
+
+def on_clients(
+    clustering: Callable[[int | Int[Array, ""]], Clustering],
+    *,
+    num_clusters: int,
+    client_axis: clients.ClientAxis | None = None,
+) -> Start:
+    """Returns a start where every client runs a clustering on its own examples.
+
+    Args:
+        clustering: (K_i) -> the clustering, of which K_i clusters are used; its arrays
+            are of one shape for all K_i.
+        num_clusters: K, the largest K_i.
+        client_axis: how clients run, see `clients.for_each`.
+    """
+    each = partial(clients.for_each, axis=client_axis)
+    template = clustering(num_clusters)
+
+    def init(key: PRNGKey, federation: Federation):
+        example = federation.pool[:1]
+        keys = clients.keys(key, len(federation.indices))
+        return jax.vmap(lambda key: template.init(key, example))(keys)
+
+    def on_each(function, key, state, federation: Federation, num_local):
+        def one(key, state, rows, mask, num_local):
+            phase = function(clustering(num_local))
+            return phase(key, state, federation.pool[rows], mask)
+
+        keys = clients.keys(key, len(federation.indices))
+        return each(one, keys, state, federation.indices, federation.mask, num_local)
+
+    def assign(state, federation: Federation):
+        def one(state, rows):
+            def embed(rows):
+                return template.embed(state, federation.pool[rows])
+
+            z = clients.in_batches(embed, rows, batch_size=512)
+            return template.assign(state, z)
+
+        return each(one, state, federation.indices)
+
+    phases = tuple(
+        StartPhase(
+            phase.name,
+            partial(on_each, lambda found, i=i: found.phases[i].begin),
+            partial(on_each, lambda found, i=i: found.phases[i].round),
+            phase.num_rounds,
+        )
+        for i, phase in enumerate(template.phases)
+    )
+    return Start(init, phases, assign)
+
+
+def given(
+    name: str, clusters: Callable[[PRNGKey, Federation], Int[Array, "M N"]]
+) -> Start:
+    """Returns a start of one round in which the clusters are given, as an experiment
+    simulates them from labels.
+
+    Args:
+        name: of the phase.
+        clusters: (key, federation) -> clusters in [0, K_i).
+    """
+
+    def init(key: PRNGKey, federation: Federation):
+        del key
+        return jnp.full(federation.indices.shape, -1, jnp.int32)
+
+    def begin(key, state, federation, num_local):
+        del key, federation, num_local
+        return state
+
+    def round(key, state, federation: Federation, num_local):
+        del state, num_local
+        return clusters(key, federation), jnp.zeros(len(federation.indices))
+
+    def assign(state, federation):
+        del federation
+        return state
+
+    return Start(init, (StartPhase(name, begin, round),), assign)
