@@ -1,5 +1,5 @@
-"""What FedCRef is measured by and with, where an experiment knows the labels: a start of
-true classes made dirty, true associations, and how many associations are wrong.
+"""What FedCRef is measured by, where an experiment knows the labels: a start of true
+classes made dirty, true associations, and how many associations are wrong.
 
 None of it is an algorithm's: builders take it as arguments.
 """
@@ -83,7 +83,7 @@ def perfect(
             num_classes=num_classes,
         )
         everyones = server.gather(own)
-        same = own[:, :, None, None] == everyones
+        same = own[:, :, None, None] == everyones[None, None]
         return same & (own >= 0)[:, :, None, None]
 
     return associate
@@ -100,7 +100,7 @@ def wrong_associations(labels: Labels, *, num_clusters: int, num_classes: int):
             num_classes=num_classes,
         )
         everyones, edges = server.gather((own, edges))
-        differ = everyones[:, :, None, None] != everyones
+        differ = everyones[:, :, None, None] != everyones[None, None]
         count = jnp.maximum(edges.sum(), 1)
         return {"wrong_associations": jnp.sum(edges & differ) / count}
 

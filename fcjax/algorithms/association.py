@@ -135,7 +135,7 @@ def first_matches(accepted: Bool[Array, "M K M K"]) -> Bool[Array, "M K M K"]:
     num_clients = len(accepted)
     is_first = jnp.cumsum(accepted, axis=3) == 1
     client = jnp.arange(num_clients)
-    is_upper = (client[:, None] < client)[:, None, :, None]
+    is_upper = (client[:, None] < client[None])[:, None, :, None]
     found = accepted & is_first & is_upper
     return found | found.transpose(2, 3, 0, 1)
 
@@ -150,7 +150,7 @@ def communities(edges: Bool[Array, "M K M K"]) -> Groups:
     is_root = is_member & (roots == jnp.arange(count))
     numbers = jnp.where(is_member, (jnp.cumsum(is_root) - 1)[roots], -1)
     before = jnp.tri(count, k=-1, dtype=bool)
-    ranks = jnp.sum((roots[:, None] == roots) & before, axis=1)
+    ranks = jnp.sum((roots[:, None] == roots[None]) & before, axis=1)
     shape = (num_clients, num_clusters)
     return Groups(
         numbers.astype(jnp.int32).reshape(shape), ranks.astype(jnp.int32).reshape(shape)

@@ -44,7 +44,7 @@ def sizes_of(
     clusters: Int[Array, "M N"], mask: Bool[Array, "M N"], num_clusters: int
 ) -> Int[Array, "M K"]:
     """Returns how many examples every cluster has."""
-    members = clusters[..., None] == jnp.arange(num_clusters)
+    members = clusters[..., None] == jnp.arange(num_clusters)[None, None]
     return jnp.sum(members & mask[..., None], axis=1)
 
 

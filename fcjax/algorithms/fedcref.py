@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from fcjax import clients, server
 from fcjax.algorithms import association, cluster_models, halting, refinement
@@ -208,7 +208,7 @@ def fedcref(
         )
 
         edges = associated(federation, state.clusters, errors)
-        edges &= exist[..., None, None] & all_exist
+        edges &= exist[..., None, None] & all_exist[None, None]
         graph = server.gather(edges)
         groups = association.communities(graph)
         num_communities = groups.numbers.max() + 1
