@@ -128,6 +128,16 @@ def own_models(num_own: int, num_clusters: int) -> Int[Array, "M K"]:
     return numbers[:, None] * num_clusters + jnp.arange(num_clusters)[None]
 
 
+def may_be_joined(exist: Bool[Array, "M K"]) -> Bool[Array, "M K M K"]:
+    """Returns which pairs of clusters an edge may join: both exist, and they are of two
+    clients, one of these and any."""
+    everyones = server.gather(exist)
+    numbers = clients.first_number(len(exist)) + jnp.arange(len(exist))
+    differ = numbers[:, None] != jnp.arange(len(everyones))[None]
+    pairs = exist[:, :, None, None] & everyones[None, None]
+    return pairs & differ[:, None, :, None]
+
+
 def first_matches(accepted: Bool[Array, "M K M K"]) -> Bool[Array, "M K M K"]:
     """Returns of mutual acceptances those that the authors' code comes to: it compares
     two clients once, and goes on to the next cluster of the first one as soon as one of

@@ -208,7 +208,7 @@ def fedcref(
         )
 
         edges = associated(federation, state.clusters, errors)
-        edges &= exist[..., None, None] & all_exist[None, None]
+        edges &= association.may_be_joined(exist)
         graph = server.gather(edges)
         groups = association.communities(graph)
         num_communities = groups.numbers.max() + 1
