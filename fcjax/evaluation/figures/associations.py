@@ -24,11 +24,11 @@ _NAMES_A_COLUMN = 16
 
 
 def associations(
-    edges: Bool[np.ndarray | Array, "V V"],
+    edges: Bool[np.ndarray | Array, "_ _"],
     path: str | Path,
     *,
-    sizes: Integer[np.ndarray | Array, "V"] | Float[np.ndarray | Array, "V"],
-    groups: Integer[np.ndarray | Array, "V"],
+    sizes: Integer[np.ndarray | Array, "_"] | Float[np.ndarray | Array, "_"],
+    groups: Integer[np.ndarray | Array, "_"],
     labels: Sequence[str] | None = None,
     title: str = "",
 ) -> Figure:
@@ -40,11 +40,11 @@ def associations(
     wrong, and drawn above the others.
 
     Args:
-      edges: the symmetric graph of V clusters; its diagonal is ignored.
+      edges: [V, V] the symmetric graph of V clusters; its diagonal is ignored.
       path: where to write the figure; the ending sets the format.
-      sizes: how many examples each cluster has, its area.
-      groups: what each cluster is, such as the class that most of its examples have:
-        its colour; -1, of which nothing is known, is grey, and none of its edges wrong.
+      sizes: [V] how many examples each cluster has, its area.
+      groups: [V] what each cluster is, such as the class that most of its examples
+        have: its colour; -1, of which nothing is known, is grey, its edges not wrong.
       labels: what group i is called; None numbers them.
       title: of the figure.
 
@@ -97,12 +97,10 @@ def associations(
         )
     if floor is not None:
         axes.axhline(floor, color="0.8", linewidth=0.8)
-    alone = int((edges.sum(axis=1) == 0).sum())
-    if alone:
         axes.text(
             high[0],
-            high[1] if floor is None else floor,
-            f"{alone} isolated",
+            floor,
+            f"{(~edges.any(axis=1)).sum()} isolated",
             ha="right",
             va="bottom",
             fontsize=8,
