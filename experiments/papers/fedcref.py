@@ -13,14 +13,12 @@ Interval = tuple[float, float | None]
 """Mean and half-width."""
 Line = tuple[Interval, ...]
 
-EMNIST, KMNIST, KMNIST49, FASHION = DATASETS = (
+EMNIST, KMNIST, KMNIST49, FASHION = (
     "emnist/digits",
     "kmnist",
     "kmnist49",
     "fashion_mnist",
 )
-CATEGORIES = {EMNIST: 10, KMNIST: 10, KMNIST49: 31, FASHION: 10}
-"""True categories, |U|."""
 OURS, PERFECT = "FedCRef", "Perfect Associations"
 CENTRAL_DEC, OURS_DEC, UIFCA = (
     "Centralized baseline w/ DEC",
