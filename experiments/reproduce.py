@@ -6,6 +6,7 @@ python experiments/reproduce.py ccfc-table3 --datasets mnist --limit 10000
 python experiments/reproduce.py fedmcc-table1 --datasets imagenet-10=FOLDER
 python experiments/reproduce.py sda-fdc-table2 --datasets pendigits=pendigits.csv
 python experiments/reproduce.py fdsc-table2 --datasets orl=ORL_32x32.mat
+python experiments/reproduce.py fedcref-table6 --datasets kmnist49=kmnist49.npz
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ import tyro
 from papers import (
     ccfc_studies,
     fdsc_studies,
+    fedcref_studies,
     fedmcc_studies,
     sda_fdc_copies,
     sda_fdc_studies,
@@ -41,6 +43,7 @@ STUDIES = {
     **sda_fdc_studies.STUDIES,
     **sda_fdc_copies.STUDIES,
     **fdsc_studies.STUDIES,
+    **fedcref_studies.STUDIES,
 }
 STAND_IN = "digits"
 

@@ -38,6 +38,49 @@ def scores(args: Common, results: Results) -> list[Measured]:
     ]
 
 
+def refined(args: Common, results: Results) -> list[Measured]:
+    """Returns the same of runs that refine clusters which they set out from: with the
+    `improvement` of ACC over these in percent of theirs, and with `minutes`."""
+    measured = scores(args, results)
+    for row in measured:
+        row["minutes"] = row["seconds"] / 60
+        if _has(row, "initial_acc"):
+            before = row["initial_acc"]
+            row["improvement"] = 100 * (row["acc"] - before) / before
+    return measured
+
+
+def categories(args: Common, results: Results) -> list[Measured]:
+    """Returns of each seed the run of the highest ACC, with the `categories` that it
+    identified: its communities, if it has them, else its K where there were several."""
+    best: dict[float, Measured] = {}
+    for row in refined(args, results):
+        known = best.setdefault(row["seed"], row)
+        # A run that diverged has NaN.
+        if row["acc"] > known["acc"] or np.isnan(known["acc"]):
+            best[row["seed"]] = row
+    name = "clusters" if len(args.clusters) > 1 else "communities"
+    return [{**row, "categories": row.get(name)} for row in best.values()]
+
+
+def over_iterations(args: Common, results: Results) -> list[Measured]:
+    """Returns the rounds that end an iteration of each run, the start being iteration
+    0. A run that ended keeps its last round up to the last iteration of any."""
+    points = [_point(row, results) for row in results.asked(results.rows)]
+    ends = []
+    for rounds in results.history_of(points):
+        # Of several rounds with as many refinements behind them the last one stays.
+        ends.append({int(float(row["iteration"])): row for row in rounds})
+    last = max((max(of_run) for of_run in ends), default=-1)
+    measured = []
+    for of_run in ends:
+        for iteration in range(last + 1):
+            row = of_run[max(i for i in of_run if i <= iteration)]
+            line = {name: _plain(cell) for name, cell in row.items()}
+            measured.append({**line, "iteration": iteration})
+    return measured
+
+
 def neighbors(args: Common, results: Results) -> list[Measured]:
     """Returns the accuracy of k neighbours' votes in the embedding, for every k that
     there are training examples for."""
@@ -112,6 +155,7 @@ def against(
     paper: Paper,
     apart: Sequence[str] = ("dataset", "method"),
     by: Sequence[str] = ("p",),
+    log: bool | None = None,
 ) -> None:
     """Draws scores against a swept value.
 
@@ -124,6 +168,7 @@ def against(
             row has, which would stretch the axis, it is left out.
         apart: the columns of which each setting has a figure.
         by: the columns of which each setting has a line.
+        log: as of `figures.against`.
     """
     from fcjax.evaluation import figures  # matplotlib only where something is drawn
 
@@ -142,6 +187,7 @@ def against(
             level=level,
             by=by,
             values=known,
+            log=log,
             paper={
                 key[len(apart) :]: found
                 for key, found in paper.items()

@@ -4,6 +4,7 @@ Drawn without pyplot, so that no global state of matplotlib is touched. The endi
 the path sets the format.
 """
 
+from fcjax.evaluation.figures.associations import associations
 from fcjax.evaluation.figures.bars import bars
 from fcjax.evaluation.figures.blocks import blocks
 from fcjax.evaluation.figures.curves import learning_curves
@@ -16,6 +17,7 @@ from fcjax.evaluation.figures.sheets import contact_sheet, image_rows
 __all__ = [
     "Panel",
     "against",
+    "associations",
     "bars",
     "blocks",
     "confusion",

@@ -56,7 +56,7 @@ def panel(
         style.score_range(axes)
     for color, means in () if crowded else curves:
         _band(axes, means, color)
-    axes.set_ylabel(style.SCORE_TITLES.get(value, value), fontsize=10)
+    axes.set_ylabel(style.TITLES.get(value, value), fontsize=10)
     style.plain_axes(axes)
 
 

@@ -20,7 +20,21 @@ SCORE_TITLES = {
     "surviving_nmi": "NMI, survivors",
     "surviving_acc": "ACC, survivors",
     "surviving_kappa": "Kappa, survivors",
+    "initial_acc": "ACC, start",
+    "client_acc": "ACC, clients",
+    "global_acc": "ACC, communities",
+    "global_nmi": "NMI, communities",
 }
+"""Of values that share the range 0 to 1."""
+TITLES = {
+    **SCORE_TITLES,
+    "isolated": "isolated clusters",
+    "initial_isolated": "isolated at the start",
+    "wrong_associations": "wrong associations",
+    "active": "active clients",
+    "improvement": "improvement in %",
+}
+"""Of all values; what is not here is called as its column."""
 
 
 def colors(count: int) -> Float[np.ndarray, "count 4"]:
