@@ -10,10 +10,11 @@ import pytest
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
-from fcjax import clients
+from fcjax import clients, losses
 from fcjax.algorithms.dec import by_dec
 from fcjax.clients import Client
 from fcjax.cluster import used_clusters
+from fcjax.cluster.seeding import UNUSED
 from fcjax.models.autoencoder import AutoEncoder, autoencoder
 from tests.algorithms.plain import matrix
 
@@ -116,7 +117,7 @@ def test_a_round_is_the_paper_s_gradient_descent(trained, x):
 
 
 def test_first_the_auto_encoder_alone(trained, x):
-    (start, begun, ended, *_), losses = trained
+    (start, begun, ended, *_), (value, *_) = trained
     jax.tree.map(np.testing.assert_array_equal, start, begun)
     key = jax.random.fold_in(jax.random.key(4), 0)
     w = [kernel(begun, part) for part in ("encoder", "decoder")]
@@ -132,7 +133,7 @@ def test_first_the_auto_encoder_alone(trained, x):
         w = [a - 0.02 * m for a, m in zip(w, momentum, strict=True)]
     for part, expected in zip(("encoder", "decoder"), w, strict=True):
         np.testing.assert_allclose(kernel(ended, part), expected, rtol=1e-4, atol=1e-5)
-    assert float(losses[0]) == pytest.approx(np.mean(values), rel=1e-5)
+    assert float(value) == pytest.approx(np.mean(values), rel=1e-5)
 
 
 def test_then_k_means_of_the_codes_that_count(trained, x):
@@ -191,6 +192,30 @@ def test_clients_with_fewer_clusters_are_as_if_there_were_no_more():
         )
 
 
+def test_unused_centroids_attract_nothing():
+    z = jax.random.normal(jax.random.key(0), (6, 10))
+    used = jax.random.normal(jax.random.key(1), (2, 10))
+    centroids = jnp.concatenate([used, jnp.full((3, 10), UNUSED)])
+    q = losses.student_t(z, centroids)
+    np.testing.assert_allclose(q[:, 2:], 0, atol=1e-28)
+    np.testing.assert_allclose(q[:, :2], losses.student_t(z, used), rtol=1e-6)
+    p = losses.target_distribution(q)
+    np.testing.assert_allclose(p[:, 2:], 0, atol=1e-28)
+    alone = losses.target_distribution(q[:, :2])
+    np.testing.assert_allclose(p[:, :2], alone, rtol=1e-6)
+
+    def divergence(p, z, centroids):
+        return losses.assignment_kl(p, losses.student_t(z, centroids))
+
+    gradients = jax.value_and_grad(divergence, (1, 2))
+    value, (to_z, to_centroids) = gradients(p, z, centroids)
+    expected, (to_z_alone, to_used) = gradients(alone, z, used)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(to_z, to_z_alone, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(to_centroids[:2], to_used, rtol=1e-4, atol=1e-7)
+    np.testing.assert_array_equal(to_centroids[2:], 0)
+
+
 def test_blobs_are_found(key):
     x, classes = make_blobs(120, 20, centers=4, cluster_std=2.0, random_state=0)
     found = by_dec(
@@ -204,11 +229,11 @@ def test_blobs_are_found(key):
         num_init=5,
     )
     x, mask = jnp.asarray(x, jnp.float32), jnp.ones(120, bool)
-    states, losses = fit(found, key, x, mask, rounds=5)
+    states, values = fit(found, key, x, mask, rounds=5)
     z = found.embed(states[-1], x)
     assert z.shape == (120, 4)
     assert adjusted_rand_score(classes, found.assign(states[-1], z)) == 1
-    assert np.isfinite(losses).all()
+    assert np.isfinite(values).all()
 
 
 # --- what is returned
