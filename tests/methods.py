@@ -15,6 +15,7 @@ from fcjax.algorithms.cc import cc
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.algorithms.central import by_fuzzy_cmeans, central
 from fcjax.algorithms.dcn import by_dcn
+from fcjax.algorithms.dec import by_dec
 from fcjax.algorithms.dlrsc import dlrsc
 from fcjax.algorithms.dscn import dscn
 from fcjax.algorithms.exact import exact_cmeans
@@ -188,6 +189,19 @@ def tiny_dcn(weight):
     )
 
 
+def build_dec(weight):
+    clustering = by_dec(
+        autoencoder(5, widths=(8,), latent_size=3),
+        optax.sgd(0.005 * (1 + weight), momentum=0.9),
+        num_clusters=NUM_CLUSTERS,
+        pretrain_rounds=1,
+        joint_rounds=2,
+        batch_size=8,
+        num_init=2,
+    )
+    return central(clustering)
+
+
 def plain_affinity(coefficients, mask):
     del mask
     return symmetric_affinity(coefficients)
@@ -251,6 +265,7 @@ METHODS = {
     "sda-fc-fcm": partial(build_sda, tiny_fcm),
     "sda-fdc": partial(build_sda, tiny_dcn),
     "dcn": lambda weight: central(tiny_dcn(weight)),
+    "dec": build_dec,
     "fdsc": build_fdsc,
     "dscn": partial(build_subspaces, dscn),
     "dlrsc": partial(build_subspaces, dlrsc),

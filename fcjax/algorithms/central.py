@@ -21,7 +21,7 @@ from fcjax.algorithms.pooling import (
     cluster_stages,
     pooled_method,
 )
-from fcjax.cluster import assign_nearest, fuzzy_cmeans, kmeans
+from fcjax.cluster import assign_nearest, fuzzy_cmeans, kmeans, used_clusters
 from fcjax.data.vectors import as_rows
 from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
 
@@ -57,6 +57,7 @@ def central(clustering: Clustering) -> FederatedClustering:
 def by_kmeans(
     *,
     num_clusters: int,
+    num_used: Int[Array, ""] | int | None = None,
     num_init: int = 10,
     num_iters: int = 300,
     unit_length: bool = True,
@@ -66,6 +67,7 @@ def by_kmeans(
 
     Args:
         num_clusters: K.
+        num_used: how many of them are used, all by default; see `cluster.kmeans`.
         num_init: seedings, of which the best by inertia counts; 10 is scikit-learn's
             default at the time of the papers.
         num_iters: bound of the Lloyd iterations.
@@ -79,7 +81,13 @@ def by_kmeans(
 
     def cluster(key, x, mask):
         found = kmeans(
-            key, x, num_clusters, mask=mask, num_init=num_init, num_iters=num_iters
+            key,
+            x,
+            num_clusters,
+            num_used=num_used,
+            mask=mask,
+            num_init=num_init,
+            num_iters=num_iters,
         )
         return found.centroids, found.inertia
 
@@ -141,7 +149,8 @@ def _of_rows(
         rows = as_rows(x.reshape(-1, *x.shape[mask.ndim :]), unit_length=unit_length)
         centroids, total = cluster(key, rows, mask.reshape(-1))
         if by_cosine:
-            centroids = losses.normalize(centroids)
+            used = used_clusters(centroids)[:, None]
+            centroids = jnp.where(used, losses.normalize(centroids), centroids)
         return centroids, total / mask.sum()
 
     def embed(centroids, x):

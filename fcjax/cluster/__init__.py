@@ -6,6 +6,8 @@ from fcjax.cluster.fuzzy import FuzzyResult, fuzzy_cmeans, fuzzy_lloyd
 from fcjax.cluster.kmeans import KMeansResult, assign_nearest, kmeans, lloyd
 from fcjax.cluster.neighbors import neighbor_graph
 from fcjax.cluster.running import running_means
+from fcjax.cluster.seeding import used_clusters
+from fcjax.cluster.silhouette import count_clusters, silhouette
 from fcjax.cluster.spectral import spectral_clustering, spectral_embedding
 
 __all__ = [
@@ -13,14 +15,17 @@ __all__ = [
     "KMeansResult",
     "assign_nearest",
     "connected_components",
+    "count_clusters",
     "fuzzy_cmeans",
     "fuzzy_lloyd",
     "kmeans",
     "lloyd",
     "neighbor_graph",
     "running_means",
+    "silhouette",
     "spectral_clustering",
     "spectral_embedding",
     "subspace_affinity",
     "symmetric_affinity",
+    "used_clusters",
 ]

@@ -18,7 +18,7 @@ from fcjax.cluster.distances import (
     row_weights,
     squared_distances,
 )
-from fcjax.cluster.seeding import best_start, check_num_clusters
+from fcjax.cluster.seeding import best_start, check_num_clusters, used_clusters
 from fcjax.types import PRNGKey
 
 
@@ -38,6 +38,7 @@ def kmeans(
     x: Float[Array, "N D"],
     num_clusters: int,
     *,
+    num_used: Int[Array, ""] | int | None = None,
     mask: Bool[Array, "N"] | None = None,
     weights: Float[Array, "N"] | None = None,
     num_init: int = 10,
@@ -57,6 +58,9 @@ def kmeans(
         key: the key of all draws.
         x: the rows to cluster; computed in float32.
         num_clusters: number K of clusters, at most N.
+        num_used: how many of them are used, in 1..K, where that is data: the first ones
+            are the clusters of `num_clusters=num_used`, and the centroids of the others
+            lie so far away that no row is nearest to them, see `used_clusters`.
         mask: False at rows to leave out; all rows count by default.
         weights: non-negative weight of each row, 1 by default.
         num_init: number of seedings.
@@ -66,11 +70,17 @@ def kmeans(
         The centroids [K, D], assignments [N] in [0, K) and inertia of the best seeding.
 
     Raises:
-        ValueError: if num_clusters is below 1 or above N.
+        ValueError: if num_clusters is below 1 or above N, or num_used, where it is an
+            int, below 1 or above num_clusters.
     """
     check_num_clusters(num_clusters, len(x))
+    if isinstance(num_used, int) and not 1 <= num_used <= num_clusters:
+        raise ValueError(
+            f"num_used must be between 1 and num_clusters, {num_clusters}, "
+            f"got {num_used}"
+        )
     weights = row_weights(x, mask, weights)
-    return _best_of(key, x, weights, num_iters, num_clusters, num_init)
+    return _best_of(key, x, weights, num_iters, num_clusters, num_init, num_used)
 
 
 def lloyd(
@@ -108,7 +118,8 @@ def assign_nearest(
         int32 [N], in [0, K); rounding decides between centroids equally near.
     """
     centroids = centroids.astype(jnp.float32)
-    offset = centroids.mean(axis=0, keepdims=True)
+    used = used_clusters(centroids)[:, None]
+    offset = centroids.mean(axis=0, keepdims=True, where=used)
     scores = relative_distances(x.astype(jnp.float32) - offset, centroids - offset)
     return jnp.argmin(scores, axis=0).astype(jnp.int32)
 
@@ -122,6 +133,7 @@ def _best_of(
     num_iters: Int[Array, ""],
     num_clusters: int,
     num_init: int,
+    num_used: Int[Array, ""] | int | None,
 ) -> KMeansResult:
     x = x.astype(jnp.float32)
     offset = origin(x, weights)
@@ -132,7 +144,7 @@ def _best_of(
         distances = squared_distances(rows, centroids).min(axis=0)
         return centroids, jnp.sum(weights * distances)
 
-    best = best_start(descend, key, rows, weights, num_clusters, num_init)
+    best = best_start(descend, key, rows, weights, num_clusters, num_init, num_used)
     return _result(x, weights, best + offset)
 
 

@@ -16,17 +16,40 @@ from jaxtyping import Array, Bool, Float, Int
 from fcjax.cluster.distances import squared_distances
 from fcjax.types import PRNGKey
 
+UNUSED = 1e15
+"""Every feature of a centroid that is not used: beyond all rows, and the sum even of
+many of its squares is a number in float32."""
+
+
+def used_clusters(centroids: Float[Array, "K D"]) -> Bool[Array, "K"]:
+    """Returns which centroids are used, see `kmeans`."""
+    return centroids[:, 0] < UNUSED / 2
+
 
 def plus_plus(
-    key: PRNGKey, x: Float[Array, "N D"], weights: Float[Array, "N"], num_clusters: int
+    key: PRNGKey,
+    x: Float[Array, "N D"],
+    weights: Float[Array, "N"],
+    num_clusters: int,
+    num_used: Int[Array, ""] | int | None = None,
 ) -> Int[Array, "K"]:
     """Draws far-apart rows: of a few candidates, each time the one that helps most.
 
     Returns:
-        Which rows, none of weight 0; some repeat where fewer are distinct.
+        Which rows, none of weight 0; some repeat where fewer are distinct. The first
+        `num_used` are those that `num_clusters=num_used` draws.
     """
-    num_trials = 2 + int(math.log(num_clusters))
+    num_trials = _num_trials(num_clusters)
     uniform = jax.random.uniform(key, (num_clusters, num_trials))
+    if num_used is not None:
+        # Fewer clusters have fewer trials: the same draws in shorter rows, the first
+        # one again in place of a trial too many.
+        trials = jnp.array([_num_trials(k + 1) for k in range(num_clusters)])
+        width = trials[jnp.asarray(num_used) - 1]
+        trial = jnp.arange(num_trials)
+        column = jnp.where(trial < width, trial, 0)[None]
+        row = jnp.arange(num_clusters)[:, None]
+        uniform = uniform.reshape(-1)[row * width + column]
 
     def add(closest, uniform):
         candidates = _draw(uniform, weights * closest, weights)
@@ -38,6 +61,10 @@ def plus_plus(
     closest = squared_distances(x, x[first])[0]
     _, others = jax.lax.scan(add, closest, uniform[1:])
     return jnp.concatenate([first, others])
+
+
+def _num_trials(num_clusters: int) -> int:
+    return 2 + int(math.log(num_clusters))
 
 
 def check_num_clusters(num_clusters: int, num_rows: int) -> None:
@@ -56,6 +83,7 @@ def best_start(
     weights: Float[Array, "N"],
     num_clusters: int,
     num_init: int,
+    num_used: Int[Array, ""] | int | None = None,
 ) -> Float[Array, "K D"]:
     """Returns where the best of several seedings leads.
 
@@ -66,10 +94,15 @@ def best_start(
         weights: of the rows.
         num_clusters: K.
         num_init: how many seedings.
+        num_used: how many of the clusters begin at a row, the others at `UNUSED`.
     """
 
     def start(key):
-        return descend(x[plus_plus(key, x, weights, num_clusters)])
+        seeds = x[plus_plus(key, x, weights, num_clusters, num_used)]
+        if num_used is not None:
+            used = jnp.arange(num_clusters) < num_used
+            seeds = jnp.where(used[:, None], seeds, UNUSED)
+        return descend(seeds)
 
     centroids, objective = jax.vmap(start)(jax.random.split(key, num_init))
     # Seedings often meet in one optimum, numbered differently: rounding, which padding

@@ -157,3 +157,17 @@ def test_by_cosine_an_example_goes_to_the_largest_inner_product(key, pool):
         cosine.assign(state, federation),
         (rows @ (centroids / lengths).T).argmax(axis=-1),
     )
+
+
+@pytest.mark.parametrize("by_cosine", [False, True])
+def test_with_fewer_clusters_used_km_is_that_of_fewer(key, pool, by_cosine):
+    federation, options = federate(pool, dealt(0)), {"by_cosine": by_cosine}
+    method = central(by_kmeans(num_clusters=6, num_used=jnp.int32(4), **options))
+    state, metrics = rounds(method, key, federation, 1)
+    expected = central(by_kmeans(num_clusters=4, **options))
+    alone, alone_metrics = rounds(expected, key, federation, 1)
+    np.testing.assert_allclose(state.clustering[:4], alone.clustering, atol=1e-5)
+    np.testing.assert_allclose(metrics["loss"], alone_metrics["loss"], rtol=1e-5)
+    np.testing.assert_array_equal(
+        method.assign(state, federation), expected.assign(alone, federation)
+    )

@@ -5,7 +5,8 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
 
-from fcjax.cluster import assign_nearest, kmeans, lloyd
+from fcjax.cluster import assign_nearest, kmeans, lloyd, used_clusters
+from fcjax.cluster.seeding import UNUSED
 
 
 @pytest.fixture(scope="module")
@@ -253,3 +254,60 @@ def test_assign_nearest_by_hand():
     centroids = jnp.array([[0.0, 1.0], [4.0, 1.0], [2.0, -1.5]])
     np.testing.assert_array_equal(assign_nearest(x, centroids), [0, 1, 0, 2])
     assert assign_nearest(x, centroids).dtype == jnp.int32
+
+
+# --- fewer clusters used than there are
+
+
+def test_used_clusters_are_those_of_fewer(blobs, key):
+    """Seed by seed: with one seeding, and number by number where trials change."""
+    most = 9
+    used = jnp.array([1, 2, 3, 7, 8, 9])
+    mask = jnp.arange(300) % 5 > 0
+    x = jnp.where(mask[:, None], blobs, jnp.nan)
+
+    def cluster(num_used):
+        return kmeans(key, x, most, num_used=num_used, mask=mask, num_init=1)
+
+    found = jax.jit(jax.vmap(cluster))(used)
+    for i, k in enumerate(used.tolist()):
+        result = jax.tree.map(lambda a, i=i: a[i], found)
+        expected = kmeans(key, blobs, k, mask=mask, num_init=1)
+        np.testing.assert_allclose(
+            result.centroids[:k], expected.centroids, rtol=1e-4, atol=1e-4
+        )
+        own, others = result.assignments[mask], expected.assignments[mask]
+        np.testing.assert_array_equal(own, others)
+        np.testing.assert_allclose(result.inertia, expected.inertia, rtol=1e-4)
+        np.testing.assert_array_equal(used_clusters(result.centroids), np.arange(9) < k)
+        assert np.isfinite(result.centroids).all()
+
+
+def test_the_best_of_several_seedings_is_used(digits, key):
+    result = kmeans(key, digits, 10, num_used=6)
+    expected = kmeans(key, digits, 6)
+    assert_same(result._replace(centroids=result.centroids[:6]), expected)
+    np.testing.assert_array_equal(
+        assign_nearest(digits, result.centroids), result.assignments
+    )
+
+
+def test_all_used_is_as_ever(blobs, key):
+    assert_same(kmeans(key, blobs, 6, num_used=6), kmeans(key, blobs, 6))
+
+
+def test_unused_clusters_cost_no_digits():
+    """Far from the origin, where the rows are less than 1e-4 of their distance."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(500, 784)) + 1e4).astype(np.float32)
+    centroids = np.full((5, 784), UNUSED, np.float32)
+    centroids[:3] = x[:3]
+    squares = ((x[:, None].astype(float) - centroids[None, :3]) ** 2).sum(axis=-1)
+    found = assign_nearest(jnp.asarray(x), jnp.asarray(centroids))
+    np.testing.assert_array_equal(found, squares.argmin(axis=1))
+
+
+@pytest.mark.parametrize("num_used", [0, 4])
+def test_number_of_used_clusters_out_of_range(key, num_used):
+    with pytest.raises(ValueError, match=rf"num_clusters, 3, got {num_used}$"):
+        kmeans(key, jnp.ones((5, 2)), 3, num_used=num_used)
