@@ -192,8 +192,8 @@ def grid_figures(
 def since(
     history: Sequence[Mapping[str, Any]], start: str, *, by: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """Returns the rounds after a stage, and before them the last one of it as round 0
-    of each run; all rounds where there is no such stage."""
+    """Returns the rounds after a stage, and before them the last one of it as their
+    round 0 of each run; all rounds where there is no such stage."""
     begun: dict[tuple, Mapping[str, Any]] = {}
     for row in history:
         if row["stage"] == start:
@@ -202,7 +202,9 @@ def since(
         return list(history)
     place = max(int(row["stage_index"]) for row in begun.values())
     after = [row for row in history if int(row["stage_index"]) > place]
-    return [*begun.values(), *after]
+    # A curve breaks between two stages.
+    name = after[0]["stage"] if after else start
+    return [*({**row, "stage": name} for row in begun.values()), *after]
 
 
 def _in_order(setting: tuple) -> list[tuple]:

@@ -283,7 +283,7 @@ def test_iterations_are_drawn_from_the_end_of_the_start(ended, tmp_path):
     options = {"by": results.settings, "start": "begin"}
     rounds = draw.since(results.history, "begin", by=results.settings)
     assert [(row["stage"], int(row["round"]), row["seed"]) for row in rounds] == [
-        *(("begin", 0, 0), ("begin", 0, 1)),
+        *(("refine", 0, 0), ("refine", 0, 1)),
         *(("refine", 1, 0), ("refine", 1, 1), ("refine", 2, 0), ("refine", 2, 1)),
     ]
     assert float(rounds[0]["isolated"]) > 0
