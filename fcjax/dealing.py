@@ -1,6 +1,8 @@
 """By which rule the data of a run is dealt to its clients, as the flags say."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,27 +15,57 @@ RULES = {
     "alpha": data.dirichlet,
     "class_share": data.class_blocks,
     "classes_per_client": data.drawn_classes,
+    "overlap": data.class_ranges,
 }
-"""By flag, (labels, number of clients, the flag's value, seed) -> the partition."""
+"""By flag, (labels, number of clients, the flag's value, seed) -> the partition; what
+else overlap takes has flags of its own."""
 
 
 def rule_of(args: Common) -> str:
     """Returns which of the rules is asked for, p where no other one is.
 
     Raises:
-        ValueError: two others are.
+        ValueError: two others are, or what belongs to one that is not.
     """
     asked = [name for name in RULES if name != "p" and getattr(args, name)]
     if len(asked) > 1:
         one, other = ("--" + name.replace("_", "-") for name in asked[:2])
         raise ValueError(f"{one} and {other} are two rules of dealing, give one")
-    return asked[0] if asked else "p"
+    rule = asked[0] if asked else "p"
+    if args.class_range is not None and rule != "overlap":
+        raise ValueError("--class-range is of clients dealt by --overlap, give both")
+    return rule
+
+
+def configuration(args: Common) -> dict[str, Any]:
+    """Returns the rule and what else it takes, as config.json holds it."""
+    rule = rule_of(args)
+    names = ("class_range", "samples_per_class") if rule == "overlap" else ()
+    return {"partition": rule, **{name: getattr(args, name) for name in names}}
 
 
 def levels(args: Common, dataset: data.Dataset) -> tuple[float | int, ...]:
     """Returns the values of the rule that the grid has."""
     default = 0.0 if dataset.labels is None else 0.25
     return getattr(args, rule_of(args)) or (default,)
+
+
+def levels_by_classes(
+    args: Common, dataset: data.Dataset
+) -> dict[int, tuple[float | int, ...]]:
+    """Returns the levels by the most classes that a client is given at them; none where
+    the rule does not tell."""
+    rule, found = rule_of(args), levels(args, dataset)
+    if rule == "classes_per_client":
+        return {int(number): (number,) for number in found}
+    if rule == "overlap" and dataset.labels is not None:
+        return {class_range(args, dataset.labels)[1]: found}
+    return {}
+
+
+def class_range(args: Common, labels: np.ndarray) -> tuple[int, int]:
+    """Returns the least and the most classes of a client that is dealt by --overlap."""
+    return args.class_range or (2, max(2, len(np.unique(labels)) // 2))
 
 
 def seed_of(point: Point, args: Common) -> int:
@@ -48,6 +80,13 @@ def dealer(
     share one partition."""
     rule, labels, count = rule_of(args), dataset.labels, len(dataset.examples)
     known = np.zeros(count, int) if labels is None else labels
+    by_rule = RULES[rule]
+    if rule == "overlap":
+        by_rule = partial(
+            by_rule,
+            class_range=class_range(args, known),
+            samples_per_class=args.samples_per_class,
+        )
     extra = np.arange(count, count + num_extra)
     # To a client's subset the extra rows are one class more.
     kinds = np.concatenate([known, np.full(num_extra, int(known.max()) + 1)])
@@ -59,7 +98,9 @@ def dealer(
         seed, size = seed_of(point, args), point.get("client_size")
         key = (point[rule], point["clients"], size, seed)
         if key not in dealt:
-            held = RULES[rule](known, int(point["clients"]), point[rule], seed=seed)
+            held = by_rule(known, int(point["clients"]), point[rule], seed=seed)
+            if args.clusters:  # then all look for so many
+                held = held._replace(local_clusters=None)
             held = data.deal(held, extra, seed=seed)
             if size is not None:
                 held = data.thinned(held, kinds, int(size), seed=seed)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from fcjax import data, evaluation, experiment, frozen, scoring
+from fcjax import communities, data, evaluation, experiment, frozen, scoring
 from fcjax.evaluation import figures, tables
 from fcjax.finished import Finished
 from fcjax.flags import shown
@@ -18,8 +18,8 @@ from fcjax.flags import shown
 @dataclasses.dataclass(frozen=True)
 class Args:
     """Draws a finished run again: learning curves, scores against whatever varies, the
-    partition, the confusion matrix, a contact sheet of the clusters, and the
-    embedding."""
+    partition, the confusion matrix, a contact sheet of the clusters, the embedding, and
+    the association graph of clients' clusters."""
 
     run: tyro.conf.Positional[Path]
     """The results folder, --out of the run."""
@@ -49,8 +49,16 @@ def main(args: Args) -> None:
     folder = args.out or args.run / "figures"
     if finished.rows[0]["scope"] == "client-mean":
         clusters = matched_by_client(dataset, holders, clusters)
-    run_figures(folder, dataset, holders, clusters, embedding)
-    grid_figures(folder, finished.rows, finished.history, by=finished.settings)
+    found = finished.communities(point)
+    run_figures(folder, dataset, holders, clusters, embedding, found)
+    grid_figures(
+        folder,
+        finished.rows,
+        finished.history,
+        by=finished.settings,
+        start=finished.config.get("start_stage", ""),
+        reported=finished.config.get("reported", ()),
+    )
     print(f"figures of {finished.told(point)} in {folder}")
 
 
@@ -77,6 +85,7 @@ def run_figures(
     holders: np.ndarray,
     clusters: np.ndarray,
     embedding: np.ndarray | None,
+    found: communities.Kept | None = None,
 ) -> None:
     """Draws what one run found.
 
@@ -87,6 +96,7 @@ def run_figures(
             goes beyond the data set is not shown.
         clusters: [P or more], -1 where there is none.
         embedding: [P or more, D], NaN where there is none; None draws none.
+        found: its communities; None draws none.
     """
     folder.mkdir(parents=True, exist_ok=True)
     count, labels = len(dataset.examples), dataset.labels
@@ -99,6 +109,14 @@ def run_figures(
         )
     if dataset.examples.ndim == 4:
         figures.contact_sheet(dataset.examples, clusters, folder / "clusters.png")
+    if found is not None:
+        graph = communities.graph(found, labels)
+        figures.associations(  # pyright: ignore[reportAttributeAccessIssue]
+            graph.edges,
+            folder / "associations.png",
+            sizes=graph.sizes,
+            groups=graph.groups,
+        )
     if embedding is None:
         return
     embedding = embedding[:count]
@@ -119,9 +137,11 @@ def grid_figures(
     history: Sequence[Mapping[str, Any]],
     *,
     by: Sequence[str],
+    start: str = "",
+    reported: Sequence[str] = (),
 ) -> None:
-    """Draws the learning curves of all settings, and the scores against every number
-    that varies, with a line for each setting of the others.
+    """Draws the learning curves of all settings, what the method reports, and the
+    scores against every number that varies, with a line for each setting of the others.
 
     Args:
         folder: created if need be.
@@ -129,6 +149,8 @@ def grid_figures(
         history: one a run a round, as in history.csv.
         by: what tells the settings apart, first what they are dealt by, such as p,
             then whatever varies but for the seed.
+        start: the stage that ends in what the others set out from, if there is one.
+        reported: what the method reports in its rounds.
     """
     labelled = rows[0]["nmi"] != ""
     values = ("nmi", "acc", "loss") if labelled else ("loss",)
@@ -137,6 +159,16 @@ def grid_figures(
     figures.learning_curves(
         history, folder / "learning_curves.png", by=by, values=values
     )
+    history = since(history, start, by=by)
+    measured = [
+        name
+        for name in reported
+        if any(row.get(name) not in ("", None) for row in history)
+    ]
+    if measured:
+        figures.learning_curves(
+            history, folder / "iterations.png", by=by, values=measured
+        )
     scores = ("nmi", "kappa") if labelled else scoring.INTERNAL_SCORES
     scores = [
         name for name in scores if any(row.get(name) not in ("", None) for row in rows)
@@ -155,6 +187,24 @@ def grid_figures(
             values=scores,
             paper=tables.paper_scores(rows, by=[*others, name], values=scores),
         )
+
+
+def since(
+    history: Sequence[Mapping[str, Any]], start: str, *, by: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """Returns the rounds after a stage, and before them the last one of it as their
+    round 0 of each run; all rounds where there is no such stage."""
+    begun: dict[tuple, Mapping[str, Any]] = {}
+    for row in history:
+        if row["stage"] == start:
+            begun[*tables.setting_of(row, by), row["seed"]] = {**row, "round": 0}
+    if not begun:
+        return list(history)
+    place = max(int(row["stage_index"]) for row in begun.values())
+    after = [row for row in history if int(row["stage_index"]) > place]
+    # A curve breaks between two stages.
+    name = after[0]["stage"] if after else start
+    return [*({**row, "stage": name} for row in begun.values()), *after]
 
 
 def _in_order(setting: tuple) -> list[tuple]:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from fcjax.backends import Backend, Grid, over_runs
 from fcjax.checkpoints import Checkpoints, Position
-from fcjax.types import FederatedClustering, PyTree, Stage
+from fcjax.types import Communities, FederatedClustering, PyTree, Stage
 
 Build = Callable[[Any], FederatedClustering]
 """From one run's hyper-parameters to its method."""
@@ -57,12 +57,18 @@ class Program:
             del key
             return build(hyper).embed(state, federation)
 
+        def communities(hyper, key, federation, state):
+            del key, federation
+            return build(hyper).communities(state)  # pyright: ignore[reportOptionalCall]
+
         self._build = build
         self._backend: Backend = backend
         self._stages: list[_CompiledStage] = []
         self._init = over_runs(init, backend, like=lambda *_: ())
         self._assign = over_runs(assign, backend, like=_started(build, None))
         self._embed = over_runs(embed, backend, like=_started(build, None))
+        like = _started(build, None)
+        self._communities = over_runs(communities, backend, like=like)
 
     def run(
         self,
@@ -132,12 +138,24 @@ class Program:
         """Returns the latent representation of every example, as `assign` does."""
         return self._embed(grid, state)
 
+    def communities(self, grid: Grid, state: PyTree) -> Communities | None:
+        """Returns the communities of each run, [G, ...]; None where the method finds
+        none."""
+        if self._first(grid).communities is None:
+            return None
+        found = self._communities(grid, state)
+        # Devices that each hold some of the clients count them all, padding too.
+        num_clients = found.edges.shape[1]
+        return found._replace(edges=found.edges[..., :num_clients, :])
+
+    def _first(self, grid: Grid) -> FederatedClustering:
+        return self._build(jax.tree.map(lambda x: x[0], grid.hyper))
+
     def _compiled_stages(self, grid: Grid) -> list["_CompiledStage"]:
         if not self._stages:
-            stages = self._build(jax.tree.map(lambda x: x[0], grid.hyper)).stages
             self._stages = [
                 _compile_stage(self._build, self._backend, index, stage)
-                for index, stage in enumerate(stages)
+                for index, stage in enumerate(self._first(grid).stages)
             ]
         return self._stages
 

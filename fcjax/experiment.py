@@ -198,13 +198,15 @@ def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
         "method": method.name,
         **{k: v for k, v in method.settings.items() if k not in point},
         **{name: getattr(args, name) for name in OF_THE_DATA},
-        "partition": dealing.rule_of(args),
+        **dealing.configuration(args),
         "partition_seed": args.partition_seed,
         "evaluate_every": args.evaluate_every,
         "precision": args.precision,
         "failures": args.failures,
         "swept": list(point),
     }
+    if method.reported:
+        config |= {"start_stage": method.start, "reported": method.reported}
     return json.loads(json.dumps(config))
 
 

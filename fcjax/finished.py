@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fcjax import communities
 from fcjax.flags import Common
 from fcjax.results import Point, read_rows, run_name, settings_of
 
@@ -73,6 +74,15 @@ class Finished:
 
     def model_path(self, point: Point) -> Path:
         return self.directory / "models" / f"{run_name(point, self.names)}.npz"
+
+    def communities_path(self, point: Point) -> Path:
+        return self.directory / "communities" / self.model_path(point).name
+
+    def communities(self, point: Point) -> communities.Kept | None:
+        """Returns which clients' clusters are the same in a run; None where its method
+        does not find out."""
+        path = self.communities_path(point)
+        return communities.read(path) if path.exists() else None
 
     def flags(self, *, data_dir: Path | None) -> Common:
         """Returns the flags that the data of the run came from."""

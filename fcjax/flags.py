@@ -62,6 +62,18 @@ class Common:
     class_share: Annotated[tuple[float, ...], shown("deal by --p")] = ()
     classes_per_client: Annotated[tuple[int, ...], shown("deal by --p")] = ()
     """Deal by classes drawn at random, so many for each client, instead of by --p."""
+    #: Deal by ranges of classes instead of by --p: each client draws how many classes
+    #: it holds, and which. Of the examples that a client has of a class, this share is
+    #: held by all others who hold the class, too; 0 shares nothing.
+    overlap: Annotated[tuple[float, ...], shown("deal by --p")] = ()
+    #: With --overlap: the least and the most classes that a client holds. Clients that
+    #: cluster on their own look for as many clusters as they hold classes.
+    class_range: Annotated[
+        tuple[int, int] | None, shown("2 to half of the classes")
+    ] = None
+    #: With --overlap: examples of each class that a client holds, before any are
+    #: shared; fewer where there are not so many for all who hold it.
+    samples_per_class: int = 500
     #: Use at most so many examples a client, classes in proportion; the others are left
     #: out.
     client_size: Annotated[tuple[int, ...], shown("all that it is dealt")] = ()

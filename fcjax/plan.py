@@ -15,6 +15,7 @@ import numpy as np
 
 from fcjax import data, dealing, server
 from fcjax.backends import Grid
+from fcjax.counts import check_size, numbers_of_clusters
 from fcjax.flags import Common, check_values
 from fcjax.results import Point
 from fcjax.types import FederatedClustering, Federation
@@ -154,9 +155,10 @@ def described(
     clusters and the levels of the rule that it is dealt by.
 
     Clients that cluster on their own look for as many clusters as they hold classes,
-    where the rule tells and --clusters does not: then every level has its own number.
+    where the rule tells and --clusters does not: then the number is the most of them,
+    and levels may have one each.
     """
-    held = () if args.clusters else args.classes_per_client
+    held = {} if args.clusters else dealing.levels_by_classes(args, dataset)
     for num_clients, num_clusters in itertools.product(
         args.clients, numbers_of_clusters(args, dataset)
     ):
@@ -165,11 +167,14 @@ def described(
         levels = {num_clusters: dealing.levels(args, dataset)}
         if held and method.scope == "client-mean":
             if not 2 <= min(held) <= max(held) <= num_clusters:
+                drawn = dealing.rule_of(args) == "classes_per_client"
+                flag = "--classes-per-client must lie"
                 raise ValueError(
-                    f"--classes-per-client must lie in 2..{num_clusters} where clients "
-                    f"look for as many clusters, got {held}; or give --clusters"
+                    f"{flag if drawn else '--class-range must end'} in "
+                    f"2..{num_clusters} where clients look for as many clusters, "
+                    f"got {(*held,)}; or give --clusters"
                 )
-            levels = {number: (number,) for number in held}
+            levels = held
         for number, its_levels in levels.items():
             check_size(num_clients, number, args, dataset)
             method = describe(args, dataset, num_clients, number)
@@ -196,33 +201,6 @@ def span(
     fixed = {name: (value,) for name, value in here.items()}
     axes = {dealing.rule_of(args): levels, **fixed, **rest, **fixed}
     return [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
-
-
-def numbers_of_clusters(args: Common, dataset: data.Dataset) -> tuple[int, ...]:
-    if args.clusters:
-        return args.clusters
-    if dataset.labels is None:
-        raise ValueError("--clusters is required where the data has no labels")
-    num_classes = len(np.unique(dataset.labels))
-    if num_classes < 2:
-        raise ValueError(f"--clusters is required: all of {dataset.name} has one class")
-    return (num_classes,)
-
-
-def check_size(
-    num_clients: int, num_clusters: int, args: Common, dataset: data.Dataset
-) -> None:
-    num_examples = len(dataset.examples)
-    if num_clusters * num_clients > num_examples:
-        raise ValueError(
-            f"--clusters {num_clusters} with --clients {num_clients} take at least "
-            f"{num_clusters * num_clients} examples, {args.dataset} has {num_examples}"
-        )
-    size = min(args.client_size, default=num_clusters)
-    if size < num_clusters:
-        raise ValueError(
-            f"--client-size must be at least --clusters {num_clusters}, got {size}"
-        )
 
 
 def failures_of(group: Group, args: Common) -> tuple[np.ndarray, ...]:

@@ -20,7 +20,12 @@ def conclude(results: Results, *, labelled: bool) -> None:
     """Prints mean and 95 % interval over seeds, beside the paper's figures, writes the
     table to files, and warns of the runs that failed."""
     rows = results.asked(results.rows)
-    summary = summarize(rows, results.settings, labelled=labelled)
+    summary = summarize(
+        rows,
+        results.settings,
+        labelled=labelled,
+        reported=results.config.get("reported", ()),
+    )
     tables.show(summary)
     tables.write(summary, results.directory)
     for row in rows:
@@ -30,12 +35,31 @@ def conclude(results: Results, *, labelled: bool) -> None:
 
 
 def summarize(
-    rows: Sequence[Mapping[str, Any]], settings: Sequence[str], *, labelled: bool
+    rows: Sequence[Mapping[str, Any]],
+    settings: Sequence[str],
+    *,
+    labelled: bool,
+    reported: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Returns the table of some rows of results.csv, a line a setting; where clients
-    fail in any of them, with who took part and the NMI of those that ever did."""
+    fail in any of them, with who took part and the NMI of those that ever did.
+
+    Args:
+        rows: one a run.
+        settings: what tells the lines apart.
+        labelled: whether the data has classes.
+        reported: what methods report beside their scores.
+    """
     by = ["method", "dataset", *settings, "scope"]
     values = ("nmi", "acc", "kappa") if labelled else INTERNAL_SCORES
+    # Of clients on their own, one match for all is another question.
+    if any(
+        row["scope"] == "client-mean" and row.get("global_acc") not in ("", None)
+        for row in rows
+    ):
+        values = (*values, "global_acc")
+    if reported:
+        values = (*values, "initial_acc", *reported)
     if any(float(row["failure_rate"]) > 0 for row in rows):
         values = (*values, "participation", "surviving_nmi")
     paper = tables.paper_scores(rows, by=by, values=values)
@@ -49,7 +73,15 @@ def conclude_all(results: Sequence[Results], *, folder: Path | None) -> None:
     rows = [row for one in results for row in one.asked(one.rows)]
     # What one method sweeps, another may not have.
     rows = [{**dict.fromkeys(settings, ""), **row} for row in rows]
-    summary = summarize(rows, list(settings), labelled=rows[0]["nmi"] != "")
+    reported = dict.fromkeys(
+        name for one in results for name in one.config.get("reported", ())
+    )
+    summary = summarize(
+        rows,
+        list(settings),
+        labelled=rows[0]["nmi"] != "",
+        reported=list(reported),
+    )
     tables.show(summary)
     if folder is not None:
         tables.write(summary, folder)

@@ -5,6 +5,7 @@ results.csv       a row a run
 history.csv       a row a run a round
 assignments.npz   the cluster of every example in every run
 models/           the global model of every run
+communities/      which clients' clusters are the same, where the method finds out
 checkpoints/      the state to go on from
 figures/
 tensorboard/, wandb/   with --log
@@ -114,7 +115,7 @@ class Results:
             # configuration beside the new one.
             for name in ("results.csv", "history.csv", "assignments.npz"):
                 (self.directory / name).unlink(missing_ok=True)
-            for name in ("models", "checkpoints", "tensorboard"):
+            for name in ("models", "communities", "checkpoints", "tensorboard"):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
         text = json.dumps(self.config, indent=2, sort_keys=True) + "\n"
         _replace(self.directory / "config.json", text)
@@ -176,6 +177,10 @@ class Results:
         """Where the global model of a run is kept."""
         return self.directory / "models" / f"{run_name(point, self.names)}.npz"
 
+    def communities_path(self, point: Point) -> Path:
+        """Where the communities of a run are kept."""
+        return self.directory / "communities" / self.model_path(point).name
+
     def log_name(self, point: Point) -> str:
         """What a run is called where its rounds are logged: by what varies."""
         shown = [f"{name}={point[name]:g}" for name in [*self.settings, "seed"]]
@@ -204,6 +209,7 @@ class Results:
         points: Sequence[Point],
         clients: np.ndarray,
         clusters: np.ndarray,
+        communities: np.ndarray | None = None,
     ) -> None:
         """Adds runs to `assignments.npz`.
 
@@ -211,10 +217,14 @@ class Results:
             points: G runs.
             clients: [G, P], who holds an example; -1 where nobody does.
             clusters: [G, P], its cluster; -1 where the method gives it none.
+            communities: [G, P], its cluster's community, where the method finds them;
+                -1 where it has none.
         """
         path = self.directory / "assignments.npz"
         values = {name: np.array([p[name] for p in points]) for name in self.names}
         new = {**values, "client": clients, "cluster": clusters}
+        if communities is not None:
+            new["community"] = communities
         if path.exists() and self.rows:
             # Only finished runs: a kill right after this file leaves others in it.
             with np.load(path) as old:

@@ -5,35 +5,40 @@ from typing import Any
 
 import numpy as np
 
-from fcjax import evaluation
+from fcjax import communities, evaluation
+from fcjax.communities import Kept
 from fcjax.data import Dataset
 from fcjax.experiment import short_name
 from fcjax.flags import Common
-from fcjax.plan import Call, Group
+from fcjax.found import Found
+from fcjax.plan import Call, Group, Method
 from fcjax.results import Point
 
 SCORES = ("acc", "nmi", "kappa", "ari", "ami")
 SURVIVING_SCORES = ("surviving_nmi", "surviving_acc", "surviving_kappa")
+ACROSS_SCORES = ("global_acc", "global_nmi", "client_acc")
 INTERNAL_SCORES = ("silhouette", "davies_bouldin", "calinski_harabasz")
 
 
 def score_round(
-    clusters: np.ndarray | None, dataset: Dataset, call: Call, run: int
+    found: Found | None, dataset: Dataset, call: Call, run: int
 ) -> dict[str, Any]:
     """The scores of one run's round; empty cells where it was not evaluated, or has no
     clusters yet."""
     names = ("acc", "nmi", "kappa", "occupied_clusters", "largest_share")
-    if clusters is None or (clusters < 0).all():
+    if found is None or (found.of_examples < 0).all():
         return dict.fromkeys(names, "")
-    found = evaluation.collapse(
+    is_global = call.group.method.scope == "global"
+    clusters = found.of_examples if is_global else found.of_clients
+    in_use = evaluation.collapse(
         clusters[clusters >= 0], num_clusters=call.group.num_clusters
     )
-    values = {**score(clusters, dataset, call, run), **found}
+    values = {**score(found, dataset, call, run), **in_use}
     return {name: round_off(values[name]) if name in values else "" for name in names}
 
 
 def score(
-    clusters: np.ndarray,
+    found: Found,
     dataset: Dataset,
     call: Call,
     run: int,
@@ -42,34 +47,93 @@ def score(
 ) -> dict[str, float]:
     """Scores one run: over all labelled examples, or the mean of its clients' own.
 
-    With `answered` [M] only the examples that these clients hold count.
+    With `answered` [M] only the examples that these clients hold count. An example that
+    several clients hold counts once, but in the mean of clients' own at each of them.
     """
     labels = dataset.labels
     if labels is None:
         return {}
-    federations = call.grid.federations
     chosen = slice(None) if answered is None else answered
-    rows = np.asarray(federations.indices[run])[chosen]
-    mask = np.asarray(federations.mask[run])[chosen] & (rows < len(labels))
+    rows, mask = (x[chosen] for x in labelled_slots(dataset, call, run))
     if call.group.method.scope == "global":
-        clusters = clusters[: len(labels)]
+        clusters = found.of_examples[: len(labels)]
         counted = clusters >= 0
         if answered is not None:
             counted &= np.isin(np.arange(len(labels)), rows[mask])
         return evaluation.scores(labels[counted], clusters[counted])
-    rows = np.minimum(rows, len(labels) - 1)
-    each = evaluation.per_client(labels[rows], clusters[rows], mask)
+    each = evaluation.per_client(labels[rows], found.of_clients[chosen], mask)
     return evaluation.client_mean(each, mask)
+
+
+def score_across(
+    found: Found,
+    dataset: Dataset,
+    call: Call,
+    run: int,
+    scores: Mapping[str, float],
+    same: Kept | None,
+) -> dict[str, float]:
+    """Scores a run that has ended the other way too: clients on their own by one match
+    for all, where their clusters are known to be the same, and a common clustering by a
+    match for each client.
+
+    Args:
+        found: its clusters.
+        dataset: with its labels, if there are any.
+        call: the runs.
+        run: its place in the call.
+        scores: of `score`.
+        same: which clients' clusters are the same, if that is known.
+
+    Returns:
+        global_acc and global_nmi over all that every client holds, where communities
+        are taken for clusters of all; client_acc, the mean over clients, weighted by
+        their examples. What `scores` already are is taken from there.
+    """
+    labels = dataset.labels
+    if labels is None:
+        return {}
+    rows, mask = labelled_slots(dataset, call, run)
+    mask &= found.of_clients >= 0
+    if call.group.method.scope == "global":
+        each = [
+            evaluation.accuracy(labels[rows[client, own]], clusters[own])
+            for client, (clusters, own) in enumerate(
+                zip(found.of_clients, mask, strict=True)
+            )
+            if own.any()
+        ]
+        sizes = mask.sum(axis=1)
+        found_client = float(np.average(each, weights=sizes[sizes > 0]))
+        across = {"global_acc": scores["acc"], "global_nmi": scores["nmi"]}
+        return {**across, "client_acc": found_client}
+    across = {"client_acc": scores["acc"]}
+    if same is not None:
+        names = communities.taken_globally(found.of_clients, same.community)[mask]
+        across["global_acc"] = evaluation.accuracy(labels[rows[mask]], names)
+        across["global_nmi"] = evaluation.nmi(labels[rows[mask]], names)
+    return across
+
+
+def labelled_slots(
+    dataset: Dataset, call: Call, run: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the examples [M, N] that clients hold, and a mask of those with a label;
+    the others stand for any that has one."""
+    federations, count = call.grid.federations, len(dataset.examples)
+    rows, mask = np.asarray(federations.indices[run]), np.asarray(federations.mask[run])
+    return np.minimum(rows, count - 1), mask & (rows < count)
 
 
 def score_run(
     dataset: Dataset,
     call: Call,
     run: int,
-    clusters: np.ndarray,
+    found: Found,
     embedding: np.ndarray | None,
     *,
     num_rounds: int,
+    same: Kept | None = None,
 ) -> dict[str, float]:
     """Scores a run that has ended, also over the clients that answered at least once.
 
@@ -77,20 +141,23 @@ def score_run(
         dataset: with its labels, if there are any.
         call: the runs.
         run: its place in the call.
-        clusters: [P] of all examples.
+        found: its clusters.
         embedding: [P, D], NaN where a row has none; None where clients have no common
             one, which internal scores would compare.
         num_rounds: how many rounds the run had; it may have ended early.
+        same: which clients' clusters are the same, if that is known.
     """
-    scores = score(clusters, dataset, call, run)
+    scores = score(found, dataset, call, run)
     present = np.asarray(call.grid.federations.present[run])
     answered = np.any(present[:num_rounds], axis=0)
-    surviving = score(clusters, dataset, call, run, answered=answered)
+    surviving = score(found, dataset, call, run, answered=answered)
     scores |= {f"surviving_{name}": value for name, value in surviving.items()}
+    scores |= score_across(found, dataset, call, run, scores, same)
     if embedding is not None:
         held = np.isfinite(embedding).all(axis=1)
         if held.any():
-            scores |= evaluation.internal_scores(embedding[held], clusters[held])
+            clusters = found.of_examples[held]
+            scores |= evaluation.internal_scores(embedding[held], clusters)
     return scores
 
 
@@ -128,9 +195,10 @@ def result_row(
         "scope": group.method.scope,
         **{
             name: round_off(scores[name]) if name in scores else ""
-            for name in (*SCORES, *SURVIVING_SCORES, *INTERNAL_SCORES)
+            for name in (*SCORES, *SURVIVING_SCORES, *ACROSS_SCORES, *INTERNAL_SCORES)
         },
         "best_nmi": max(nmi, default=""),
+        **reported(group.method, history),
         **paper_scores(args, group, point),
         "participation": participation(history, num_clients=group.num_clients),
         "rounds": len(history),
@@ -140,6 +208,23 @@ def result_row(
     }
     # By its swept values a run is found again: no column may take the name of one.
     return {**row, **point}
+
+
+def reported(method: Method, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns what the method reports: of the last round, and as initial_NAME, with the
+    accuracy, of the last round of the stage that it sets out from."""
+
+    def cell(row: Mapping[str, Any], name: str) -> float | str:
+        value = row.get(name)
+        return "" if value in ("", None) else round_off(float(value))
+
+    found = {name: cell(history[-1], name) for name in method.reported}
+    if method.start:
+        begun: list[Mapping[str, Any]] = [{}]
+        begun += [row for row in history if row["stage"] == method.start]
+        for name in ("acc", *method.reported):
+            found[f"initial_{name}"] = cell(begun[-1], name)
+    return found
 
 
 def participation(history: Sequence[Mapping[str, Any]], *, num_clients: int) -> float:

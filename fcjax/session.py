@@ -11,11 +11,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from fcjax import draw, engine, frozen, plan, report, scoring, server, sinks, stages
-from fcjax.backends import Grid
+from fcjax import (
+    communities,
+    draw,
+    engine,
+    frozen,
+    plan,
+    report,
+    scoring,
+    server,
+    sinks,
+    stages,
+)
 from fcjax.checkpoints import Checkpoints
-from fcjax.data import Dataset, Partition
+from fcjax.data import Dataset
 from fcjax.experiment import Experiment
+from fcjax.found import clusters_of, embedding_of, holder
 from fcjax.plan import Call, Group
 from fcjax.progress import Progress
 from fcjax.scoring import round_off
@@ -63,6 +74,8 @@ def train(experiment: Experiment) -> None:
             results.asked(results.rows),
             results.asked(results.history),
             by=results.settings,
+            start=results.config.get("start_stage", ""),
+            reported=results.config.get("reported", ()),
         )
 
 
@@ -170,23 +183,25 @@ def finish(
     """
     args, dataset, results = experiment.args, experiment.dataset, experiment.results
     clusters = clusters_of(program, call, state)
-    holders = [holder(part, clusters.shape[1]) for part in call.partitions]
+    holders = [holder(part, len(clusters[0].of_examples)) for part in call.partitions]
     histories = results.history_of(call.points)
+    same = communities.of_runs(call, clusters, program.communities(call.grid, state))
     rows = []
-    for run, point in enumerate(call.points):
+    for run, (point, found) in enumerate(zip(call.points, same, strict=True)):
         embedding = embedding_of(program, call, state, run)
+        shown = clusters[run].of_examples
+        if found is not None:
+            communities.write(results.communities_path(point), found)
         if args.plot and point == results.first:
-            shown = clusters[run]
+            folder = results.directory / "figures"
             if model is None:
                 shown = draw.matched_by_client(dataset, holders[run], shown)
-            draw.run_figures(
-                results.directory / "figures", dataset, holders[run], shown, embedding
-            )
+            draw.run_figures(folder, dataset, holders[run], shown, embedding, found)
         if model is None:  # every client has an embedding of its own: none to compare
             embedding = None
         else:
             path = results.model_path(point)
-            keep_model(path, model, dataset, call, state, run, clusters[run], embedding)
+            keep_model(path, model, dataset, call, state, run, shown, embedding)
         scores = scoring.score_run(
             dataset,
             call,
@@ -194,6 +209,7 @@ def finish(
             clusters[run],
             embedding,
             num_rounds=len(histories[run]),
+            same=found,
         )
         rows.append(
             scoring.result_row(
@@ -206,36 +222,11 @@ def finish(
                 compile_seconds=compile_seconds,
             )
         )
-    results.add_assignments(call.points, np.stack(holders), clusters)
+    results.add_assignments(
+        call.points,
+        *communities.assignments(holders, [x.of_examples for x in clusters], same),
+    )
     results.add_rows(rows)
-
-
-def clusters_of(program: engine.Program, call: Call, state: Any) -> np.ndarray:
-    """Returns the cluster [G, P] of every example, -1 where the method gives none."""
-    num_examples = call.grid.federations.pool.shape[0]
-    clusters = np.full((len(call.points), num_examples), -1)
-    for part in (call.grid.federations, call.left_out):
-        if part is None:
-            continue
-        found = np.asarray(program.assign(call.grid._replace(federations=part), state))
-        rows, mask = np.asarray(part.indices), np.asarray(part.mask)
-        for run in range(len(clusters)):
-            clusters[run, rows[run][mask[run]]] = found[run][mask[run]]
-    return clusters
-
-
-def embedding_of(
-    program: engine.Program, call: Call, state: Any, run: int
-) -> np.ndarray:
-    """Returns the embedding [P, D] of one run, NaN where no client holds a row."""
-    grid = run_of(call.grid, run)
-    z = np.asarray(program.embed(grid, one_of(state, run)))[0]
-    rows = np.asarray(grid.federations.indices)[0]
-    mask = np.asarray(grid.federations.mask)[0]
-    num_examples = grid.federations.pool.shape[0]
-    embedding = np.full((num_examples, z.shape[-1]), np.nan, np.float32)
-    embedding[rows[mask]] = z[mask]
-    return embedding
 
 
 def freeze(call: Call, state: Any) -> frozen.Program | None:
@@ -273,26 +264,6 @@ def keep_model(
         embedding[held], clusters[held], num_clusters=call.group.num_clusters
     )
     frozen.write(path, model, weights, centers, dataset.scaling)
-
-
-def run_of(grid: Grid, run: int) -> Grid:
-    """Returns the grid of one run; the pool stays whole."""
-    pool = grid.federations.pool
-    grid = grid._replace(federations=grid.federations._replace(pool=None))  # pyright: ignore[reportArgumentType]
-    grid = one_of(grid, run)
-    return grid._replace(federations=grid.federations._replace(pool=pool))
-
-
-def one_of(tree: Any, run: int) -> Any:
-    return jax.tree.map(lambda x: x[run : run + 1], tree)
-
-
-def holder(partition: Partition, num_examples: int) -> np.ndarray:
-    """Which client holds each example [P]; -1 where none does."""
-    holders = np.full(num_examples, -1)
-    for client, rows in enumerate(partition.clients):
-        holders[rows] = client
-    return holders
 
 
 def listen_to_compiler() -> list[float]:

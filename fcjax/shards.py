@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from fcjax import communities
 from fcjax.finished import Finished
 from fcjax.results import Results, differing
 
@@ -108,11 +107,17 @@ def take(results: Results, source: Finished, points: Sequence[dict[str, float]])
     """Copies runs of another folder, in the order in which a session writes them."""
     results.add_rounds(source.of_runs(source.history, points))
     held = [source.assignments(point) for point in points]
-    results.add_assignments(points, *map(np.stack, zip(*held, strict=True)))
+    clients, clusters = zip(*held, strict=True)
+    kept = [source.communities(point) for point in points]
+    results.add_assignments(points, *communities.assignments(clients, clusters, kept))
     for point in points:
-        if source.model_path(point).exists():
-            results.model_path(point).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source.model_path(point), results.model_path(point))
+        for old, new in (
+            (source.model_path(point), results.model_path(point)),
+            (source.communities_path(point), results.communities_path(point)),
+        ):
+            if old.exists():
+                new.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(old, new)
     results.add_rows(source.of_runs(source.rows, points))
 
 

@@ -11,6 +11,7 @@ from sklearn.metrics import (
 from fcjax import scoring
 from fcjax.data import Dataset, Partition
 from fcjax.evaluation import MAX_WEIGHT
+from fcjax.found import Found
 from fcjax.plan import Group, Method, calls
 
 HEALTHY = {
@@ -88,7 +89,9 @@ def call_of(present, scope, labels=LABELS):
 
 def score_run(present, scope, *, num_rounds, **options):
     call, dataset = call_of(np.array(present, bool), scope, **options)
-    return scoring.score_run(dataset, call, 0, CLUSTERS, None, num_rounds=num_rounds)
+    rows, mask = (np.asarray(x[0]) for x in call.grid.federations[1:3])
+    found = Found(np.where(mask, CLUSTERS[rows], -1), CLUSTERS)
+    return scoring.score_run(dataset, call, 0, found, None, num_rounds=num_rounds)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Data sets by name, and how clients come to hold them."""
 
 from fcjax.data.by_class import class_blocks, drawn_classes
+from fcjax.data.by_range import class_ranges
 from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.federation import Pool, federate, federate_left_out
 from fcjax.data.files import read
@@ -30,6 +31,7 @@ __all__ = [
     "Scaling",
     "check_state",
     "class_blocks",
+    "class_ranges",
     "deal",
     "dirichlet",
     "drawn_classes",

@@ -27,13 +27,13 @@ def federate(
       pool: all examples; the type is kept.
       partitions: one a run, all with the same number of clients.
       present: who answers in each run, as `failures` returns it.
-      num_clusters: how many clusters every client looks for.
+      num_clusters: how many clusters every client looks for whose partition does not
+        say.
       num_slots: N, at least the largest client; by default just that.
 
     Returns:
       indices and mask [G, M, N], where a shorter client repeats its own rows
-      cyclically; present [G, R, M]; local_clusters
-      [G, M].
+      cyclically; present [G, R, M]; local_clusters [G, M].
 
     Raises:
       ValueError: the partitions differ in their number of clients, or `present` does
@@ -45,7 +45,14 @@ def federate(
             f"{[len(partition.clients) for partition in partitions]}"
         )
     grid = [part.clients for part in partitions]
-    return _stack(pool, grid, present, num_clusters, num_slots)
+    found = _stack(pool, grid, present, num_clusters, num_slots)
+    local_clusters = [
+        [num_clusters] * len(part.clients)
+        if part.local_clusters is None
+        else part.local_clusters
+        for part in partitions
+    ]
+    return found._replace(local_clusters=jnp.array(local_clusters, jnp.int32))
 
 
 def federate_left_out(

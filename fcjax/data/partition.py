@@ -10,12 +10,15 @@ from jaxtyping import Bool, Int
 
 
 class Partition(NamedTuple):
-    """Rows of the pool, each of them held at most once."""
+    """Rows of the pool; only `class_ranges` gives one of them to several clients."""
 
     clients: tuple[np.ndarray, ...]
-    """The rows [n_i] of each client."""
+    """The rows [n_i] of each client, no row twice."""
     left_out: np.ndarray
     """The rows [D] that no client holds, ascending."""
+    local_clusters: tuple[int, ...] | None = None
+    """How many clusters each client looks for, where the rule tells: as many as it was
+    given classes. None where that is the same number for all."""
 
 
 def heterogeneous(
@@ -145,7 +148,8 @@ def deal(partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int) -> Par
 def thinned(
     partition: Partition, labels: Int[np.ndarray, " P"], size: int, *, seed: int
 ) -> Partition:
-    """Returns the partition with at most `size` rows a client; the others are left out.
+    """Returns the partition with at most `size` rows a client; what then nobody holds
+    is left out.
 
     FDSC's batch size b: one fixed subset of what a client holds. Classes stay in
     proportion: each gets the floor of its share, and the rows still missing go to those
@@ -169,7 +173,7 @@ def thinned(
     if size < 1:
         raise ValueError(f"--client-size must be at least 1, got {size}")
     rng = np.random.default_rng(seed)
-    clients, dropped = [], [partition.left_out]
+    clients = []
     for rows in partition.clients:
         classes, counts = np.unique(labels[rows], return_counts=True)
         quotas = _quotas(counts, min(size, len(rows)))
@@ -177,8 +181,9 @@ def thinned(
         for c, quota in zip(classes, quotas, strict=True):
             kept[rng.permutation(np.flatnonzero(labels[rows] == c))[:quota]] = True
         clients.append(rows[kept])
-        dropped.append(rows[~kept])
-    return Partition(tuple(clients), np.sort(np.concatenate(dropped)))
+    dealt = np.concatenate([*partition.clients, partition.left_out])
+    left_out = np.setdiff1d(dealt, np.concatenate(clients))
+    return partition._replace(clients=tuple(clients), left_out=left_out)
 
 
 def _quotas(counts: np.ndarray, size: int) -> np.ndarray:

@@ -1,0 +1,161 @@
+"""--overlap, --class-range and --samples-per-class: what a plan makes of them, and what
+config.json says."""
+
+import numpy as np
+import pytest
+import tyro
+
+from fcjax import dealing, experiment, plan
+from fcjax.data import Dataset
+from fcjax.flags import Common
+from fcjax.plan import Method
+
+LABELS = np.repeat(np.arange(6), 20)
+
+
+def dataset(labels=LABELS):
+    return Dataset("by hand", np.zeros((120, 2), np.float32), labels)
+
+
+def never(settings):
+    raise AssertionError("nothing is built to make a plan")
+
+
+def method(scope="client-mean", **more):
+    def describe(args, dataset, num_clients, num_clusters):
+        return Method("by hand", {"k": num_clusters}, never, scope, {}, **more)
+
+    return describe
+
+
+def groups(scope="client-mean", labels=LABELS, **flags):
+    flags = {"clients": (4,), "overlap": (0.0, 0.5), "samples_per_class": 5, **flags}
+    return plan.groups(Common(**flags), dataset(labels), 0, method(scope))
+
+
+def sizes(group):
+    return [list(map(len, part.clients)) for part in group.partitions]
+
+
+def test_clients_on_their_own_look_for_what_they_hold_at_most_the_upper_end():
+    (group,) = groups(class_range=(2, 4), seed=(0, 1))
+    assert group.num_clusters == group.method.settings["k"] == 4
+    assert [point["overlap"] for point in group.points] == [0.0, 0.0, 0.5, 0.5]
+    assert {point["clusters"] for point in group.points} == {4}
+    for partition in group.partitions:
+        held = [len(np.unique(LABELS[rows])) for rows in partition.clients]
+        assert list(partition.local_clusters) == held
+    plain = sizes(group)[0]
+    assert plain == [5 * k for k in group.partitions[0].local_clusters]
+    (call,) = plan.calls(group._replace(runs_per_call=4), dataset().examples)
+    np.testing.assert_array_equal(
+        call.grid.federations.local_clusters,
+        [part.local_clusters for part in group.partitions],
+    )
+
+
+def test_by_default_a_client_holds_two_to_half_of_the_classes():
+    (group,) = groups(clients=(40,), overlap=(0.0,), samples_per_class=1)
+    assert group.num_clusters == 3
+    assert set(group.partitions[0].local_clusters) == {2, 3}
+
+
+@pytest.mark.parametrize("scope", ["client-mean", "global"])
+def test_a_given_number_of_clusters_is_every_client_s(scope):
+    found = groups(scope, class_range=(2, 4), clusters=(3, 5))
+    assert [group.num_clusters for group in found] == [3, 5]
+    assert all(p.local_clusters is None for group in found for p in group.partitions)
+
+
+def test_methods_in_common_look_for_all_classes():
+    (group,) = groups("global", class_range=(2, 4))
+    assert group.num_clusters == 6
+
+
+def test_runs_of_one_seed_hold_the_same_classes_at_every_overlap():
+    (group,) = groups(class_range=(2, 3))
+    plain, overlapping = group.partitions
+    assert plain.local_clusters == overlapping.local_clusters
+    for own, more in zip(plain.clients, overlapping.clients, strict=True):
+        assert set(own.tolist()) <= set(more.tolist())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"alpha": (1.0,)},
+            "^--alpha and --overlap are two rules of dealing, give one$",
+        ),
+        (
+            {"overlap": (), "class_range": (2, 3)},
+            "^--class-range is of clients dealt by --overlap, give both$",
+        ),
+        (
+            {"class_range": (2, 7)},
+            r"^--class-range must end in 2..6 where clients look for as many clusters, "
+            r"got \(7,\); or give --clusters$",
+        ),
+        ({"class_range": (1, 1)}, r"^--class-range must end in 2..6 where clients"),
+        ({"class_range": (4, 3)}, r"^--class-range must be two of 1..6"),
+        ({"overlap": (0.5, 0.5)}, "^--overlap takes one or more different values"),
+        ({"overlap": (1.0,)}, "^--overlap must lie in"),
+        ({"samples_per_class": 0}, "^--samples-per-class must be at least 1, got 0$"),
+    ],
+)
+def test_what_is_refused(flags, message):
+    with pytest.raises(ValueError, match=message):
+        groups(**flags)
+
+
+def test_without_labels_there_are_no_classes_to_deal_by():
+    with pytest.raises(ValueError, match="--p must be 0 where the data has no labels"):
+        groups(labels=None, clusters=(2,))
+    with pytest.raises(ValueError, match="--clusters is required"):
+        groups(labels=None)
+
+
+def test_a_subset_of_what_is_shared():
+    (group,) = groups(class_range=(3, 3), client_size=(6,), overlap=(0.5,))
+    (partition,) = group.partitions
+    assert sizes(group) == [[6] * 4]
+    held = np.unique(np.concatenate(partition.clients))
+    np.testing.assert_array_equal(
+        partition.left_out, np.setdiff1d(np.arange(120), held)
+    )
+    assert group.num_left_out == 120 - len(held)
+
+
+def test_flags_are_read_as_they_are_written():
+    given = [
+        "--overlap",
+        "0",
+        "0.3",
+        "--class-range",
+        "2",
+        "5",
+        "--samples-per-class",
+        "50",
+    ]
+    args = tyro.cli(Common, args=given)
+    assert (args.overlap, args.class_range) == ((0.0, 0.3), (2, 5))
+    assert args.samples_per_class == 50
+    assert dealing.configuration(args) == {
+        "partition": "overlap",
+        "class_range": (2, 5),
+        "samples_per_class": 50,
+    }
+
+
+def test_the_configuration_of_other_rules_says_nothing_of_ranges():
+    """Folders without --out have names that are made of it."""
+    assert dealing.configuration(Common()) == {"partition": "p"}
+    described = method()(None, None, 2, 3)
+    config = experiment.configuration(Common(), described, {"p": 0.0})
+    assert not {"class_range", "samples_per_class", "reported"} & set(config)
+    ranged = Common(overlap=(0.0,))
+    reporting = method(start="begin", reported=("communities",))(None, None, 2, 3)
+    config = experiment.configuration(ranged, reporting, {"overlap": 0.0})
+    assert config["class_range"] is None
+    assert config["samples_per_class"] == 500
+    assert (config["start_stage"], config["reported"]) == ("begin", ["communities"])

@@ -1,0 +1,123 @@
+"""Examples that several clients hold: whose they are, and how often they count."""
+
+import numpy as np
+import pytest
+
+from fcjax import scoring
+from fcjax.communities import Kept
+from fcjax.data import Dataset, Partition
+from fcjax.found import Found, holder, of_examples
+from fcjax.plan import Group, Method, calls
+
+LABELS = np.array([0, 0, 1, 1, 1])
+CLIENTS = (np.array([0, 2, 3]), np.array([2, 1, 3, 4, 5]))
+"""Rows 2 and 3 are held by both; row 5 is trained on too, and has no label."""
+OF_CLIENTS = np.array([[0, 1, 0, -1, -1], [1, 0, 1, 0, 1]])
+OF_EXAMPLES = np.array([0, 0, 1, 0, 0, 1])
+COMMUNITY = np.array([[0, -1], [0, 5]])
+
+
+def call_of(scope):
+    pool = np.arange(6.0, dtype=np.float32)[:, None]
+    partition = Partition(CLIENTS, np.arange(0), (2, 2))
+    group = Group(
+        Method("by hand", {}, lambda _: None, scope, {}),
+        num_clients=2,
+        num_clusters=2,
+        points=({"overlap": 0.5, "failure_rate": 0.0, "seed": 0},),
+        partitions=(partition,),
+        present=(np.ones((1, 2), bool),),
+        num_slots=5,
+        num_left_out=0,
+    )
+    return next(calls(group, pool)), Dataset("by hand", pool[:5], LABELS)
+
+
+def score_run(scope, same=None):
+    call, dataset = call_of(scope)
+    found = Found(OF_CLIENTS, OF_EXAMPLES)
+    return scoring.score_run(dataset, call, 0, found, None, num_rounds=1, same=same)
+
+
+def test_the_first_holder_has_an_example():
+    partition = Partition(CLIENTS, np.array([6]))
+    np.testing.assert_array_equal(holder(partition, 7), [0, 1, 0, 0, 1, 1, -1])
+    rows = np.array([[0, 2, 3, 0, 2], CLIENTS[1]])
+    mask = np.array([[True] * 3 + [False] * 2, [True] * 5])
+    found = of_examples(OF_CLIENTS, rows, mask, 7, fill=-1)
+    np.testing.assert_array_equal(found, [*OF_EXAMPLES, -1])
+    found = of_examples(OF_CLIENTS[..., None] + 0.5, rows, mask, 7, fill=np.nan)
+    np.testing.assert_array_equal(found[:, 0], [*(OF_EXAMPLES + 0.5), np.nan])
+
+
+def test_clients_on_their_own_count_it_each():
+    """Client 0 has 2 of 3, its row 3 is wrong; client 1's rows are 1, 0, 1, 1 by class
+    and 1, 0, 1, 0 by cluster: 3 of 4."""
+    found = score_run("client-mean")
+    assert found["acc"] == found["client_acc"] == pytest.approx((2 + 3) / 7)
+    assert "global_acc" not in found
+    assert "global_nmi" not in found
+
+
+def test_communities_are_clusters_of_all_that_clients_hold():
+    """By slot the classes are 0 1 1, 1 0 1 1. Cluster 0 of both is community 0, which
+    holds classes 0, 1, 0, 1; cluster 1 of client 1 is community 5, of two 1s; cluster 1
+    of client 0 is isolated, of one 1. A match: 2 and 2 of 7."""
+    same = Kept(*call_arrays(), COMMUNITY, np.zeros((2, 2, 2, 2), bool), OF_CLIENTS)
+    found = score_run("client-mean", same)
+    assert found["global_acc"] == pytest.approx(4 / 7)
+    # H(class) of 2 and 5, H(cluster) of 4, 2 and 1, I = H(class) - 4/7 H(1/2).
+    classes, clusters = (entropy(np.array(x) / 7) for x in ([2, 5], [4, 2, 1]))
+    shared = classes - 4 / 7 * np.log(2)
+    expected = 2 * shared / (classes + clusters)
+    assert found["global_nmi"] == pytest.approx(expected)
+
+
+def entropy(shares):
+    return -(shares * np.log(shares)).sum()
+
+
+def call_arrays():
+    federations = call_of("client-mean")[0].grid.federations
+    rows, mask = (np.asarray(x[0]) for x in federations[1:3])
+    return rows, mask, OF_CLIENTS
+
+
+def test_a_common_clustering_counts_it_once_and_clients_by_their_own_match():
+    """Of rows 0 to 4 with the clusters 0 0 1 0 0: 3 of 5 by one match for all."""
+    found = score_run("global")
+    assert found["acc"] == found["global_acc"] == pytest.approx(3 / 5)
+    assert found["nmi"] == found["global_nmi"]
+    assert found["client_acc"] == pytest.approx((2 + 3) / 7)
+
+
+def test_sizes_of_clusters_count_it_at_every_holder():
+    call, dataset = call_of("client-mean")
+    found = Found(OF_CLIENTS, OF_EXAMPLES)
+    row = scoring.score_round(found, dataset, call, 0)
+    assert row["largest_share"] == 0.5  # of 8 slots 4 in either cluster
+    call, dataset = call_of("global")
+    row = scoring.score_round(found, dataset, call, 0)
+    assert row["largest_share"] == pytest.approx(4 / 6, abs=1e-6)
+
+
+def test_what_is_reported_is_of_the_last_round_and_of_the_start_s():
+    history = [
+        {"stage": "dec", "acc": "0.5", "isolated": "7", "wrong": ""},
+        {"stage": "dec", "acc": "0.625", "isolated": "6", "wrong": ""},
+        {"stage": "refine", "acc": 0.75, "isolated": 3, "wrong": 0.25, "turn": 1},
+        {"stage": "refine", "acc": "", "isolated": 2, "wrong": 0.125, "turn": 2},
+    ]
+    method = Method("by hand", {}, lambda _: None, "client-mean", {})
+    assert scoring.reported(method, history) == {}
+    method = method._replace(reported=("isolated", "wrong", "turn", "missing"))
+    last = {"isolated": 2, "wrong": 0.125, "turn": 2, "missing": ""}
+    assert scoring.reported(method, history) == last
+    assert scoring.reported(method._replace(start="dec"), history) == {
+        **last,
+        "initial_acc": 0.625,
+        "initial_isolated": 6,
+        "initial_wrong": "",
+        "initial_turn": "",
+        "initial_missing": "",
+    }
