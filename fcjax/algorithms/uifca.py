@@ -86,7 +86,8 @@ def uifca(
             flows see the same and may never part.
         local_clusters: k' of k-FED, K by default.
         unit_length: k-FED clusters rows of L2 norm 1; False takes them as they are.
-        client_axis: how clients run, see `clients.for_each`.
+        client_axis: how clients run, see `clients.for_each`; by default they train one
+            after another on a CPU.
 
     Returns:
         The method, stages `start` (where it is k-FED's) and `train`. Metrics of
@@ -110,10 +111,13 @@ def uifca(
         unit_length=unit_length,
         client_axis=client_axis,
     )
-    decay = optax.add_decayed_weights(
-        2 * weight_decay, mask=partial(jax.tree.map, lambda x: x.ndim > 1)
+    optimizer = optax.chain(
+        optax.add_decayed_weights(2 * weight_decay, mask=kernels), optimizer
     )
-    optimizer = optax.chain(decay, optimizer)
+    # A client has examples of few flows, and is done with the others at once if it does
+    # not wait for the other clients.
+    one_by_one = client_axis is None and jax.default_backend() == "cpu"
+    training_axis = "map" if one_by_one else client_axis
 
     def init(key: PRNGKey, federation: Federation) -> UIFCAState:
         flow_key, start_key = jax.random.split(key)
@@ -153,7 +157,7 @@ def uifca(
                 clients.repeat(variables, num_clients),
                 federation.indices,
                 chosen,
-                axis=client_axis,
+                axis=training_axis,
             )
             counts = present * chosen.sum(axis=1).astype(float)
             mean, (counts, values) = server.receive(trained, counts, (counts, values))
@@ -269,3 +273,10 @@ def uifca(
     )
     stages = tuple(stage for stage in stages if stage.num_rounds)
     return FederatedClustering(init, stages, embed, assign)
+
+
+def kernels(params: PyTree) -> PyTree:
+    """Returns which parameters are weights and no biases."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: path[-1].key == "kernel", params
+    )

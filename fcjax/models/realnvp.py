@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from fcjax.types import PRNGKey, PyTree
@@ -26,7 +27,10 @@ ZEROS = nn.initializers.zeros
 
 
 class Flow(NamedTuple):
-    """An invertible network as pure functions; `variables` holds `params` alone."""
+    """An invertible network as pure functions.
+
+    `variables` holds `params` alone, its couplings stacked on a leading axis.
+    """
 
     init: Callable[[PRNGKey], PyTree]
     """(key) -> variables."""
@@ -63,36 +67,37 @@ def realnvp(
     if num_couplings < 2:
         raise ValueError(f"num_couplings must be at least 2, got {num_couplings}")
     even = first_half(shape)
-    halves = [even if i % 2 == 0 else ~even for i in range(num_couplings)]
-    names = [f"coupling_{i}" for i in range(num_couplings)]
+    turns = np.arange(num_couplings)[:, None] % 2 == 0
+    kept_halves = jnp.asarray(turns == even[None])
     conditioner = Conditioner(tuple(hidden), len(even))
 
     def init(key):
-        keys = jax.random.split(key, num_couplings)
         x = jnp.zeros((1, len(even)))
-        drawn = [conditioner.init(key, x)["params"] for key in keys]
-        return {"params": dict(zip(names, drawn, strict=True))}
+        keys = jax.random.split(key, num_couplings)
+        return jax.vmap(lambda key: conditioner.init(key, x))(keys)
 
-    def affine(variables, name, kept, x):
+    def affine(coupling, kept, x):
         """Of the half that changes, from the half that is kept."""
-        params = {"params": variables["params"][name]}
-        scale, shift = conditioner.apply(params, jnp.where(kept, x, 0))
-        return jnp.where(kept, 0, scale), jnp.where(kept, 0, shift)
+        scale, shift = conditioner.apply(coupling, jnp.where(kept[None], x, 0))
+        return jnp.where(kept[None], 0, scale), jnp.where(kept[None], 0, shift)
 
+    # A scan: unrolled, the couplings of K flows take long to compile.
     def forward(variables, x):
-        z = x.reshape(len(x), -1)
-        log_det = jnp.zeros(len(x))
-        for name, kept in zip(names, halves, strict=True):
-            scale, shift = affine(variables, name, kept[None], z)
-            z = z * jnp.exp(scale) + shift
-            log_det += scale.sum(axis=1)
-        return z, log_det
+        def couple(carry, each):
+            z, log_det = carry
+            scale, shift = affine(*each, z)
+            return (z * jnp.exp(scale) + shift, log_det + scale.sum(axis=1)), None
+
+        begun = (x.reshape(len(x), -1), jnp.zeros(len(x)))
+        return lax.scan(couple, begun, (variables, kept_halves))[0]
 
     def inverse(variables, z):
-        for name, kept in zip(names[::-1], halves[::-1], strict=True):
-            scale, shift = affine(variables, name, kept[None], z)
-            z = (z - shift) * jnp.exp(-scale)
-        return z.reshape(-1, *shape)
+        def uncouple(x, each):
+            scale, shift = affine(*each, x)
+            return (x - shift) * jnp.exp(-scale), None
+
+        x, _ = lax.scan(uncouple, z, (variables, kept_halves), reverse=True)
+        return x.reshape(-1, *shape)
 
     return Flow(init, forward, inverse)
 
