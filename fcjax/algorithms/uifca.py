@@ -100,10 +100,8 @@ def uifca(
         k-FED's before any training.
 
     Raises:
-        ValueError: `start` is unknown, or local_clusters is not in 1..K.
+        ValueError: local_clusters is not in 1..K.
     """
-    if start not in ("k-fed", "random"):
-        raise ValueError(f"--start must be k-fed or random, got {start!r}")
     rounds_before = int(start == "k-fed")
     first = kfed(
         num_clusters=num_clusters,
