@@ -11,7 +11,7 @@ a flow begins as the identity.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -78,14 +78,15 @@ def realnvp(
 
     def affine(coupling, kept, x):
         """Of the half that changes, from the half that is kept."""
-        scale, shift = conditioner.apply(coupling, jnp.where(kept[None], x, 0))
+        outputs: Any = conditioner.apply(coupling, jnp.where(kept[None], x, 0))
+        scale, shift = outputs
         return jnp.where(kept[None], 0, scale), jnp.where(kept[None], 0, shift)
 
     # A scan: unrolled, the couplings of K flows take long to compile.
     def forward(variables, x):
         def couple(carry, each):
-            z, log_det = carry
-            scale, shift = affine(*each, z)
+            (z, log_det), (coupling, kept) = carry, each
+            scale, shift = affine(coupling, kept, z)
             return (z * jnp.exp(scale) + shift, log_det + scale.sum(axis=1)), None
 
         begun = (x.reshape(len(x), -1), jnp.zeros(len(x)))
@@ -93,7 +94,8 @@ def realnvp(
 
     def inverse(variables, z):
         def uncouple(x, each):
-            scale, shift = affine(*each, x)
+            coupling, kept = each
+            scale, shift = affine(coupling, kept, x)
             return (x - shift) * jnp.exp(-scale), None
 
         x, _ = lax.scan(uncouple, z, (variables, kept_halves), reverse=True)
