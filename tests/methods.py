@@ -32,6 +32,7 @@ from fcjax.algorithms.lrsc import lrsc
 from fcjax.algorithms.sda import sda
 from fcjax.algorithms.subspace import SubspaceNetwork, dense
 from fcjax.algorithms.two_stage import feature_kmeans
+from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import subspace_affinity, symmetric_affinity
 from fcjax.models import (
     MLP,
@@ -42,6 +43,7 @@ from fcjax.models import (
     from_linen,
     mlp_gan,
     projector,
+    realnvp,
     simsiam_predictor,
     simsiam_projector,
 )
@@ -244,6 +246,21 @@ def build_lrsc(weight):
     )
 
 
+def build_uifca(weight, **options):
+    return uifca(
+        realnvp((5,), num_couplings=2, hidden=(8,)),
+        optax.sgd(1e-3 * (1 + weight), momentum=0.9),
+        num_clusters=NUM_CLUSTERS,
+        cluster_rounds=2,
+        communication_rounds=2,
+        local_steps=3,
+        batch_size=4,
+        levels=None,
+        unit_length=False,
+        **options,
+    )
+
+
 METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
@@ -270,7 +287,10 @@ METHODS = {
     "dscn": partial(build_subspaces, dscn),
     "dlrsc": partial(build_subspaces, dlrsc),
     "lrsc": build_lrsc,
+    "uifca": build_uifca,
+    "uifca-random": partial(build_uifca, start="random"),
 }
-SWEPT = tuple(name for name in METHODS if name != "k-fed")
+SWEPT = tuple(name for name in METHODS if name not in ("k-fed", "uifca"))
+"""All but those whose first round is k-FED's, of which nothing can be swept."""
 DRAWN = tuple(name for name in METHODS if name != "lrsc")
 """Those that draw anything: LRSC has a closed form."""

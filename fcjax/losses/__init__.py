@@ -9,6 +9,11 @@ from fcjax.losses.contrastive import (
 )
 from fcjax.losses.deep_kmeans import deep_kmeans
 from fcjax.losses.embedded import assignment_kl, student_t, target_distribution
+from fcjax.losses.likelihood import (
+    dequantize,
+    flow_log_likelihood,
+    standard_normal_log_density,
+)
 from fcjax.losses.nt_xent import cluster_entropy, cluster_nt_xent, nt_xent
 from fcjax.losses.reconstruction import reconstruction_error
 from fcjax.losses.self_expression import (
@@ -25,7 +30,9 @@ __all__ = [
     "cluster_nt_xent",
     "coefficient_penalty",
     "deep_kmeans",
+    "dequantize",
     "discriminator_loss",
+    "flow_log_likelihood",
     "generator_loss",
     "locality_alignment",
     "model_contrastive",
@@ -35,6 +42,7 @@ __all__ = [
     "off_diagonal",
     "reconstruction_error",
     "self_expression",
+    "standard_normal_log_density",
     "student_t",
     "target_distribution",
 ]

@@ -15,6 +15,7 @@ from fcjax.models.microbatch import microbatched
 from fcjax.models.mlp import MLP, mlp_simsiam
 from fcjax.models.network import from_linen
 from fcjax.models.norm import batch_norm
+from fcjax.models.realnvp import Flow, realnvp
 from fcjax.models.reconstructor import reconstructor
 from fcjax.models.resnet import ResNet, resnet18, resnet34, resnet50
 from fcjax.models.simsiam import conv_encoder, simsiam
@@ -22,6 +23,7 @@ from fcjax.models.simsiam import conv_encoder, simsiam
 __all__ = [
     "MLP",
     "AutoEncoder",
+    "Flow",
     "Gan",
     "ResNet",
     "autoencoder",
@@ -37,6 +39,7 @@ __all__ = [
     "mlp_gan",
     "mlp_simsiam",
     "projector",
+    "realnvp",
     "reconstructor",
     "resnet18",
     "resnet34",
