@@ -166,7 +166,7 @@ def describe(
         name="ccfc",
         settings=settings,
         build=build,
-        scope="client-mean" if args.standalone else "global",
+        scope="client-pooled" if args.standalone else "global",
         paper={} if is_ablation else papers.scores_of(args.dataset, "CCFC"),
     )
 

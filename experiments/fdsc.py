@@ -216,7 +216,7 @@ def describe(
         build=partial(
             method_of, name, shape=dataset.examples.shape[1:], num_clusters=num_clusters
         ),
-        scope="client-mean",
+        scope="client-pooled",
         paper={},
         working_bytes=0 if name == "lrsc" else ACTIVATIONS * num_pixels,
     )

@@ -47,7 +47,7 @@ def main(args: Args) -> None:
         model = frozen.read(finished.model_path(point))
         embedding = frozen.predict(model, dataset.examples).embedding
     folder = args.out or args.run / "figures"
-    if finished.rows[0]["scope"] == "client-mean":
+    if finished.rows[0]["scope"] != "global":
         clusters = matched_by_client(dataset, holders, clusters)
     found = finished.communities(point)
     run_figures(folder, dataset, holders, clusters, embedding, found)

@@ -41,7 +41,9 @@ class Method(NamedTuple):
     change shapes and have a program each."""
     build: Callable[[Mapping[str, Any]], FederatedClustering]
     """(settings of one run) -> the method."""
-    scope: Literal["global", "client-mean"]
+    scope: Literal["global", "client-pooled", "client-mean"]
+    """What is scored: all examples by one match; or each client's by its own, where
+    clients count by their examples, or all alike."""
     paper: Mapping[float, Mapping[str, float]]
     """By p: scores on the whole data set."""
     working_bytes: int = 0
@@ -165,7 +167,7 @@ def described(
         check_size(num_clients, min((num_clusters, *held)), args, dataset)
         method = describe(args, dataset, num_clients, num_clusters)
         levels = {num_clusters: dealing.levels(args, dataset)}
-        if held and method.scope == "client-mean":
+        if held and method.scope != "global":
             if not 2 <= min(held) <= max(held) <= num_clusters:
                 drawn = dealing.rule_of(args) == "classes_per_client"
                 flag = "--classes-per-client must lie"

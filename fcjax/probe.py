@@ -165,7 +165,7 @@ def client_scores(
     padded = np.array([np.resize(r, max(map(len, rows))) for r in rows])
     mask = np.arange(padded.shape[1]) < np.array([[len(r)] for r in rows])
     each = evaluation.per_client(labels[padded], clusters[padded], mask)
-    return evaluation.client_mean(each, mask)
+    return evaluation.client_pooled(each, mask)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def summarize(
     values = ("nmi", "acc", "kappa") if labelled else INTERNAL_SCORES
     # Of clients on their own, one match for all is another question.
     if any(
-        row["scope"] == "client-mean" and row.get("global_acc") not in ("", None)
+        row["scope"] != "global" and row.get("global_acc") not in ("", None)
         for row in rows
     ):
         values = (*values, "global_acc")

@@ -45,7 +45,7 @@ def score(
     *,
     answered: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Scores one run: over all labelled examples, or the mean of its clients' own.
+    """Scores one run: over all labelled examples, or a mean of its clients' own.
 
     With `answered` [M] only the examples that these clients hold count. An example that
     several clients hold counts once, but in the mean of clients' own at each of them.
@@ -62,7 +62,9 @@ def score(
             counted &= np.isin(np.arange(len(labels)), rows[mask])
         return evaluation.scores(labels[counted], clusters[counted])
     each = evaluation.per_client(labels[rows], found.of_clients[chosen], mask)
-    return evaluation.client_mean(each, mask)
+    if call.group.method.scope == "client-mean":
+        return evaluation.client_mean(each)
+    return evaluation.client_pooled(each, mask)
 
 
 def score_across(
@@ -87,27 +89,23 @@ def score_across(
 
     Returns:
         global_acc and global_nmi over all that every client holds, where communities
-        are taken for clusters of all; client_acc, the mean over clients, weighted by
-        their examples. What `scores` already are is taken from there.
+        are taken for clusters of all; client_acc, the mean over clients. What `scores` already are is taken from there.
     """
     labels = dataset.labels
     if labels is None:
         return {}
     rows, mask = labelled_slots(dataset, call, run)
     mask &= found.of_clients >= 0
+    each = [
+        evaluation.accuracy(labels[rows[client, own]], clusters[own])
+        for client, (clusters, own) in enumerate(
+            zip(found.of_clients, mask, strict=True)
+        )
+        if own.any()
+    ]
+    across = {"client_acc": float(np.mean(each))} if each else {}
     if call.group.method.scope == "global":
-        each = [
-            evaluation.accuracy(labels[rows[client, own]], clusters[own])
-            for client, (clusters, own) in enumerate(
-                zip(found.of_clients, mask, strict=True)
-            )
-            if own.any()
-        ]
-        sizes = mask.sum(axis=1)
-        found_client = float(np.average(each, weights=sizes[sizes > 0]))
-        across = {"global_acc": scores["acc"], "global_nmi": scores["nmi"]}
-        return {**across, "client_acc": found_client}
-    across = {"client_acc": scores["acc"]}
+        across |= {"global_acc": scores["acc"], "global_nmi": scores["nmi"]}
     if same is not None:
         names = communities.taken_globally(found.of_clients, same.community)[mask]
         across["global_acc"] = evaluation.accuracy(labels[rows[mask]], names)

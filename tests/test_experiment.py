@@ -253,7 +253,7 @@ def test_standalone_clients_are_scored_one_by_one(tmp_path):
     flags = [*VECTORS, "--pretrain-rounds=0", "--standalone", "--no-plot", "--p=0"]
     execute(out, f"--dataset={data}", *flags)
     (row,) = rows(out / "results.csv")
-    assert row["scope"] == "client-mean"
+    assert row["scope"] == "client-pooled"
     labels = np.load(data)["y"]
     saved = np.load(out / "assignments.npz")
     cluster, client = saved["cluster"][0], saved["client"][0]

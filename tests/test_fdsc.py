@@ -57,7 +57,7 @@ def test_every_method_takes_every_kind_of_example(name, shape):
     (group,) = groups(name, shape, preset="smoke")
     method = group.build({key: each[0] for key, each in group.traced.items()})
     assert [stage.name for stage in method.stages] == STAGES[name]
-    assert group.method.scope == "client-mean"
+    assert group.method.scope == "client-pooled"
     federation = jax.tree.map(
         lambda x: x[0],
         data.federate(
@@ -192,6 +192,6 @@ def test_a_run_writes_its_scores_of_each_client(tmp_path):
     for name in ("fdsc1", "lrsc"):
         lines = (tmp_path / "out" / name / "results.csv").read_text().splitlines()
         row = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
-        assert row["scope"] == "client-mean"
+        assert row["scope"] == "client-pooled"
         assert row["clusters"] == row["classes_per_client"] == "3"
         assert 1 / 3 <= float(row["acc"]) <= 1

@@ -118,7 +118,7 @@ def test_surviving_scores_are_over_who_answered(present, num_rounds, survivors):
 
 
 def test_surviving_clients_on_their_own_are_averaged_by_their_examples():
-    found = score_run([[1, 0, 1]], "client-mean", num_rounds=1)
+    found = score_run([[1, 0, 1]], "client-pooled", num_rounds=1)
     # Rows 0, 1, 3: all fit; rows 6, 7, 8: one class in two clusters, of which one fits.
     assert found["surviving_acc"] == pytest.approx((3 * 1 + 3 * 2 / 3) / 6)
     # And rows 2, 4, 5: one cluster for two classes.

@@ -54,7 +54,10 @@ def test_clients_on_their_own_count_it_each():
     """Client 0 has 2 of 3, its row 3 is wrong; client 1's rows are 1, 0, 1, 1 by class
     and 1, 0, 1, 0 by cluster: 3 of 4."""
     found = score_run("client-mean")
-    assert found["acc"] == found["client_acc"] == pytest.approx((2 + 3) / 7)
+    assert found["acc"] == found["client_acc"] == pytest.approx((2 / 3 + 3 / 4) / 2)
+    pooled = score_run("client-pooled")
+    assert pooled["acc"] == pytest.approx((2 + 3) / 7)
+    assert pooled["client_acc"] == found["acc"]
     assert "global_acc" not in found
     assert "global_nmi" not in found
 
@@ -88,7 +91,7 @@ def test_a_common_clustering_counts_it_once_and_clients_by_their_own_match():
     found = score_run("global")
     assert found["acc"] == found["global_acc"] == pytest.approx(3 / 5)
     assert found["nmi"] == found["global_nmi"]
-    assert found["client_acc"] == pytest.approx((2 + 3) / 7)
+    assert found["client_acc"] == pytest.approx((2 / 3 + 3 / 4) / 2)
 
 
 def test_sizes_of_clusters_count_it_at_every_holder():

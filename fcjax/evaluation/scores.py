@@ -137,6 +137,20 @@ def per_client(
 
 def client_mean(
     client_scores: Mapping[str, Float[np.ndarray, "M"]],
+) -> dict[str, float]:
+    """Mean of `per_client` scores, every client alike, as FedCRef takes it.
+
+    Args:
+      client_scores: a dict of arrays [M].
+
+    Returns:
+      A dict of floats with the same keys.
+    """
+    return {name: float(np.mean(values)) for name, values in client_scores.items()}
+
+
+def client_pooled(
+    client_scores: Mapping[str, Float[np.ndarray, "M"]],
     mask: Bool[np.ndarray | Array, "M _"],
 ) -> dict[str, float]:
     """Mean of `per_client` scores, each client weighted by its number of examples.

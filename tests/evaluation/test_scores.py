@@ -12,6 +12,7 @@ from fcjax.evaluation import (
     ami,
     ari,
     client_mean,
+    client_pooled,
     imbalance_ratio,
     kappa,
     match,
@@ -154,8 +155,9 @@ def test_per_client_uses_own_matches_and_ignores_padding():
     np.testing.assert_allclose(result["acc"], [1, 2 / 3])
     alone = scores(labels[1, :3], assignments[1, :3])
     assert {name: values[1] for name, values in result.items()} == alone
-    assert client_mean(result, mask)["acc"] == pytest.approx((4 + 2) / 7)
-    assert client_mean(result, mask)["nmi"] == pytest.approx(
+    assert client_mean(result)["acc"] == pytest.approx((1 + 2 / 3) / 2)
+    assert client_pooled(result, mask)["acc"] == pytest.approx((4 + 2) / 7)
+    assert client_pooled(result, mask)["nmi"] == pytest.approx(
         (4 * 1 + 3 * alone["nmi"]) / 7
     )
 
