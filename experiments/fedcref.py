@@ -4,7 +4,7 @@ it is measured by.
 python experiments/fedcref.py
 python experiments/fedcref.py --methods fedcref dec uifca
 python experiments/fedcref.py --start dirty --dirtiness 0 0.3 0.5 --seed 0 1 2
-python experiments/fedcref.py --preset paper --dataset mnist --split train --data-dir DIR
+python experiments/fedcref.py --preset paper --dataset mnist --data-dir DIR
 """
 
 import dataclasses

@@ -89,7 +89,7 @@ def score_across(
 
     Returns:
         global_acc and global_nmi over all that every client holds, where communities
-        are taken for clusters of all; client_acc, the mean over clients. What `scores` already are is taken from there.
+        are taken for clusters of all; client_acc, the mean over clients.
     """
     labels = dataset.labels
     if labels is None:
