@@ -48,7 +48,9 @@ class Args(Common):
     associations: Literal["test", "first-match", "perfect"] = "test"
     percentile: Annotated[tuple[float, ...], shown("75")] = ()
     """alpha of the test, 0 to 100."""
-    threshold: Annotated[tuple[float, ...], shown("0.2")] = ()
+    threshold: Annotated[
+        tuple[float, ...], shown("0.2; more where classes have less than 500 examples")
+    ] = ()
     """theta of the test, 0 to 1."""
     stability: Annotated[tuple[float, ...], shown("0.8")] = ()
     """tau: the share of its examples by which a client that keeps them is done."""
@@ -67,7 +69,7 @@ class Args(Common):
     #: the authors' code to clusters numbered by a second vote.
     leftovers: Literal["nearest", "renumbered"] = "nearest"
     local_epochs: Annotated[
-        tuple[int, ...], shown("20; more where clusters have less than 500 examples")
+        tuple[int, ...], shown("20; more where classes have less than 500 examples")
     ] = ()
     """Of a cluster's model."""
     federated_rounds: Annotated[tuple[int, ...], shown("15")] = ()
@@ -152,8 +154,8 @@ SMOKE = {
     "communication_rounds": 1,
     "local_steps": 3,
 }
-PAPERS_SIZE, MOST_EPOCHS = 500, 200
-"""Examples of a cluster, of which 20 epochs train its model; and a bound of epochs."""
+PAPERS_SIZE = 500
+"""Examples of a cluster, for which the paper's settings are."""
 
 
 def defaults_of(args: Args, name: Name, *, cluster_size: int) -> dict[str, Any]:
@@ -161,13 +163,26 @@ def defaults_of(args: Args, name: Name, *, cluster_size: int) -> dict[str, Any]:
     found: dict[str, Any] = {"dec": DEC, "uifca": FLOWS}.get(name, {})
     if name == "fedcref":
         found = {"start": args.start, **STARTS[args.start], **ITERATION, **TRAINING}
-        # As many steps as the paper's examples give: before, nothing is alike.
-        epochs = round(TRAINING["local_epochs"] * PAPERS_SIZE / max(cluster_size, 1))
-        found["local_epochs"] = min(max(TRAINING["local_epochs"], epochs), MOST_EPOCHS)
+        if args.preset != "paper":
+            found |= of_few(max(cluster_size, 1))
     of_preset: dict[str, Any] = {"smoke": SMOKE, "paper": PAPER}.get(args.preset, {})
     if name == "uifca" and args.preset == "paper":
         of_preset = {**of_preset, "learning_rate": 1e-4}
     return found | {k: v for k, v in of_preset.items() if k in found}
+
+
+def of_few(size: int) -> dict[str, Any]:
+    """Returns the settings that few examples ask for, see BENCHMARKS.md.
+
+    Their models need more epochs to be worth a comparison, but so many that they know
+    each by heart leave nothing to refine. And the largest of few differences, which the
+    test divides by, is smaller.
+    """
+    shortage = max(PAPERS_SIZE / size, 1)
+    return {
+        "local_epochs": round(TRAINING["local_epochs"] * shortage**0.5),
+        "threshold": round(ITERATION["threshold"] * shortage**0.2, 2),
+    }
 
 
 def describe(

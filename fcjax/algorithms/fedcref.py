@@ -97,8 +97,9 @@ def fedcref(
         batch_size: examples a step; 32 is that of the authors' code.
         percentile: alpha, in [0, 100].
         threshold: theta, in [0, 1].
-        stability: tau, the share of its examples that keep their cluster from which on
-            a client stops to refine; the code has 0.85.
+        stability: tau, the share of its examples that keep their cluster from one
+            refinement to the next from which on a client stops; the code has 0.85. (The
+            first is not compared with the start, in the code neither.)
         tolerance: how much the numbers of communities and of isolated clusters may
             change, relatively, and count as steady; of the latter the code has 0.15.
         max_refinements: halt when a client has refined so often, as a mean; the code
@@ -251,6 +252,8 @@ def fedcref(
         clusters = clients.keep_absent(refines, refined, state.clusters)
         same = partial(refinement.agreement, num_clusters=num_clusters)
         kept = jax.vmap(same)(state.clusters, clusters, federation.mask)
+        # What a client set out with is no iteration's.
+        compares = refines & (state.num_refinements > 0)
         numbers = clients.keep_absent(
             refines,
             community_of(selected, own_groups.numbers),
@@ -260,7 +263,7 @@ def fedcref(
             clusters=clusters,
             models=local,
             is_stale=jnp.where(present, refines, state.is_stale),
-            is_active=state.is_active & ~(refines & (kept >= stability)),
+            is_active=state.is_active & ~(compares & (kept >= stability)),
             num_refinements=state.num_refinements + refines,
             communities=Communities(numbers, edges, state.clusters),
             num_rounds=state.num_rounds + 1,
