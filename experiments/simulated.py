@@ -73,7 +73,7 @@ def classes_of(
 
 def perfect(
     labels: Labels, *, num_clusters: int, num_classes: int
-) -> Callable[[Federation, Int[Array, "M N"]], Bool[Array, "M K M K"]]:
+) -> Callable[[Federation, Int[Array, "M N"]], Bool[Array, "M K A K"]]:
     """Returns true associations: an edge between clusters that match the same class."""
 
     def associate(federation: Federation, clusters):

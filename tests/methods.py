@@ -13,13 +13,14 @@ from flax import linen as nn
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.cc import cc
 from fcjax.algorithms.ccfc import ccfc
-from fcjax.algorithms.central import by_fuzzy_cmeans, central
+from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.dcn import by_dcn
 from fcjax.algorithms.dec import by_dec
 from fcjax.algorithms.dlrsc import dlrsc
 from fcjax.algorithms.dscn import dscn
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.fdsc import fdsc
+from fcjax.algorithms.fedcref import fedcref
 from fcjax.algorithms.fedema import fedema
 from fcjax.algorithms.fedmcc import cluster_contrast, fedmcc, mcc
 from fcjax.algorithms.fedsimclr import fedsimclr
@@ -28,6 +29,7 @@ from fcjax.algorithms.fedu import fedu
 from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.gan import Adversarial
 from fcjax.algorithms.kfed import kfed
+from fcjax.algorithms.local_start import on_clients
 from fcjax.algorithms.lrsc import lrsc
 from fcjax.algorithms.sda import sda
 from fcjax.algorithms.subspace import SubspaceNetwork, dense
@@ -44,6 +46,7 @@ from fcjax.models import (
     mlp_gan,
     projector,
     realnvp,
+    reconstructor,
     simsiam_predictor,
     simsiam_projector,
 )
@@ -261,6 +264,30 @@ def build_uifca(weight, **options):
     )
 
 
+def local_kmeans(num_used):
+    return by_kmeans(
+        num_clusters=NUM_CLUSTERS, num_used=num_used, num_init=2, unit_length=False
+    )
+
+
+def build_fedcref(weight, **options):
+    return fedcref(
+        reconstructor(5, widths=(6, 3, 6)),
+        optax.sgd(0.05 * (1 + weight)),
+        on_clients(local_kmeans, num_clusters=NUM_CLUSTERS),
+        num_clusters=NUM_CLUSTERS,
+        num_rounds=3,
+        local_epochs=3,
+        federated_rounds=2,
+        first_epochs=1,
+        federated_epochs=1,
+        batch_size=4,
+        threshold=0.9,
+        stability=2.0,  # nobody settles, so that all rounds are run
+        **options,
+    )
+
+
 METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
@@ -289,8 +316,9 @@ METHODS = {
     "lrsc": build_lrsc,
     "uifca": build_uifca,
     "uifca-random": partial(build_uifca, start="random"),
+    "fedcref": build_fedcref,
 }
-SWEPT = tuple(name for name in METHODS if name not in ("k-fed", "uifca"))
-"""All but those whose first round is k-FED's, of which nothing can be swept."""
+SWEPT = tuple(name for name in METHODS if name not in ("k-fed", "uifca", "fedcref"))
+"""All but those whose first round is k-FED's or k-means, of which nothing is swept."""
 DRAWN = tuple(name for name in METHODS if name != "lrsc")
 """Those that draw anything: LRSC has a closed form."""

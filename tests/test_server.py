@@ -89,6 +89,77 @@ def test_every_device_receives_from_the_clients_of_all(num_devices):
         check_received(*jax.tree.map(lambda x, i=device: x[i], received))
 
 
+# --- several models at once
+
+GROUPS = jnp.array([2, 0, -7, 2, 99, 0, 2, 0])  # nobody is in 1 or 3
+GROUP_WEIGHTS = jnp.array([3.0, 1.0, 0.0, 2.0, 0.0, 4.0, 0.0, 0.5])
+NUM_GROUPS = 4
+
+
+def grouped():
+    """Eight models, of which those without a weight are not a number."""
+    rng = np.random.default_rng(0)
+    leaves = {"kernel": rng.normal(size=(8, 3, 2)), "scale": rng.normal(size=8)}
+    for x in leaves.values():
+        x[[2, 4]], x[6] = np.nan, np.inf
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), leaves)
+
+
+def check_group_means(means):
+    for name, x in grouped().items():
+        for group, members in {0: [1, 5, 7], 2: [0, 3]}.items():
+            expected = np.average(
+                np.asarray(x)[members],
+                axis=0,
+                weights=np.asarray(GROUP_WEIGHTS)[members],
+            )
+            np.testing.assert_allclose(means[name][group], expected, rtol=1e-5)
+        np.testing.assert_array_equal(means[name][jnp.array([1, 3])], 0)
+
+
+def test_means_of_groups_where_all_clients_are_here():
+    given = (grouped(), GROUP_WEIGHTS, GROUPS)
+    check_group_means(jax.jit(server.group_means, static_argnums=3)(*given, NUM_GROUPS))
+    means = server.group_means(grouped(), jnp.zeros(8), GROUPS, NUM_GROUPS)
+    np.testing.assert_array_equal(means["kernel"], np.zeros((NUM_GROUPS, 3, 2)))
+
+
+def test_a_nan_that_counts_stays_in_its_group():
+    x = jnp.array([1.0, jnp.nan, 3.0])
+    means = server.group_means(x, jnp.ones(3), jnp.array([0, 1, 0]), 2)
+    np.testing.assert_array_equal(means, [2.0, np.nan])
+
+
+@pytest.mark.parametrize("num_devices", [2, 4])
+def test_means_of_groups_are_over_the_members_on_all_devices(num_devices):
+    """The mapped axis stands for devices with some of the clients each."""
+    parts = jax.tree.map(
+        lambda x: x.reshape(num_devices, -1, *x.shape[1:]),
+        (grouped(), GROUP_WEIGHTS, GROUPS),
+    )
+    means = jax.vmap(
+        lambda *own: server.group_means(*own, NUM_GROUPS), axis_name=clients.AXIS
+    )(*parts)
+    for device in range(num_devices):
+        check_group_means(jax.tree.map(lambda x, i=device: x[i], means))
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+def test_own_rows_are_what_was_gathered_of_this_device(num_devices):
+    sent = (jnp.arange(8.0).reshape(4, 2), jnp.array([True, False, False, True]))
+
+    def there_and_back(own):
+        return server.own_rows(server.gather(own), len(own[0]))
+
+    parts = jax.tree.map(lambda x: x.reshape(num_devices, -1, *x.shape[1:]), sent)
+    if num_devices == 1:
+        found = there_and_back(sent)
+        parts = sent
+    else:
+        found = jax.vmap(there_and_back, axis_name=clients.AXIS)(parts)
+    jax.tree.map(np.testing.assert_array_equal, found, parts)
+
+
 @pytest.mark.parametrize(
     ("num_rounds", "expected"),
     [

@@ -87,8 +87,8 @@ def mutual(
     threshold: Scalar,
     first_match: bool = False,
     client_axis: clients.ClientAxis | None = None,
-) -> Bool[Array, "M K M K"]:
-    """Returns which clusters accept each other's models, of these clients with all.
+) -> Bool[Array, "M K A K"]:
+    """Returns which clusters accept each other's models, of these clients with all A.
 
     Args:
         errors: of every example under the models of all clients' clusters, K a client.
@@ -128,9 +128,9 @@ def own_models(num_own: int, num_clusters: int) -> Int[Array, "M K"]:
     return numbers[:, None] * num_clusters + jnp.arange(num_clusters)[None]
 
 
-def may_be_joined(exist: Bool[Array, "M K"]) -> Bool[Array, "M K M K"]:
+def may_be_joined(exist: Bool[Array, "M K"]) -> Bool[Array, "M K A K"]:
     """Returns which pairs of clusters an edge may join: both exist, and they are of two
-    clients, one of these and any."""
+    clients, one of these and any of all A."""
     everyones = server.gather(exist)
     numbers = clients.first_number(len(exist)) + jnp.arange(len(exist))
     differ = numbers[:, None] != jnp.arange(len(everyones))[None]

@@ -33,7 +33,8 @@ from fcjax.types import (
     Stage,
 )
 
-Edges = Bool[Array, "M K M K"]
+Edges = Bool[Array, "M K A K"]
+"""Of these clients with those of all devices."""
 Associate = Callable[[Federation, Int[Array, "M N"]], Edges]
 """(federation, clusters) -> the association graph, in place of the test of Eq. 2."""
 Measure = Callable[[Federation, Int[Array, "M N"], Edges], dict[str, Array]]
@@ -144,14 +145,16 @@ def fedcref(
             present = server.participants(federation, state.num_rounds)
             new, values = phase.round(key, state.start, federation, state.num_local)
             new = clients.keep_absent(present, new, state.start)
-            answered, values, own = server.gather((present, values, state.num_local))
+            answered, values, own, ever = server.gather(
+                (present, values, state.num_local, ever_present(federation))
+            )
             metrics = {
                 "loss": jnp.mean(values, where=answered),
                 "participants": answered.sum(),
                 "communities": jnp.int32(0),
-                "isolated": own.sum(),
+                "isolated": jnp.sum(own, where=answered),
                 "edges": jnp.int32(0),
-                "active": jnp.int32(len(own)),
+                "active": ever.sum(),
                 "iteration": jnp.int32(0),
             }
             state = state._replace(start=new, num_rounds=state.num_rounds + 1)
@@ -177,7 +180,10 @@ def fedcref(
         )
         numbers = jnp.full((num_own, num_clusters), jnp.int32(-1))
         edges = jnp.zeros((*numbers.shape, num_all, num_clusters), bool)
-        total = server.gather(sizes > 0).sum()
+        present = server.participants(federation, state.num_rounds)
+        exist, ever = server.gather(
+            ((sizes > 0) & present[:, None], ever_present(federation))
+        )
         return state._replace(
             start=(),
             clusters=clusters,
@@ -186,7 +192,7 @@ def fedcref(
             is_active=jnp.ones(num_own, bool),
             num_refinements=jnp.zeros(num_own, jnp.int32),
             communities=Communities(numbers, edges, clusters),
-            trend=halting.begin(total, num_all),
+            trend=halting.begin(exist.sum(), ever.sum()),
         )
 
     def iterate(key, state: FedCRefState, federation: Federation):
@@ -268,22 +274,26 @@ def fedcref(
             communities=Communities(numbers, edges, state.clusters),
             num_rounds=state.num_rounds + 1,
         )
-        answered, trains, values, active, counts = server.gather(
-            (present, trains, values, new.is_active, new.num_refinements)
+        answered, trains, values, active, counts, ever = server.gather(
+            (
+                *(present, trains, values, new.is_active, new.num_refinements),
+                ever_present(federation),
+            )
         )
         trend = halting.follow(
-            *(state.trend, num_communities, isolated, active, counts),
+            *(state.trend, num_communities, isolated, active, counts, ever),
             tolerance=tolerance,
         )
         metrics = {
-            "loss": jnp.mean(values, where=trains),
+            # All who are still active may be absent.
+            "loss": jnp.sum(values, where=trains) / jnp.maximum(trains.sum(), 1),
             "participants": answered.sum(),
             "communities": trend.communities,
             "isolated": trend.isolated,
             "edges": graph.sum() // 2,
             "active": trend.active,
             "iteration": counts.max(),
-            **traffic(answered, trains, groups.numbers, local),
+            **traffic(answered, ever, trains, groups.numbers, local),
         }
         if measure is not None:
             metrics |= measure(federation, state.clusters, edges)
@@ -303,7 +313,7 @@ def fedcref(
             client_axis=client_axis,
         )
 
-    def traffic(answered, trains, numbers, local):
+    def traffic(answered, ever, trains, numbers, local):
         """What crosses: new models to every other client; in each federated round of a
         community its model from every member and to it; in the end to all clients the
         models of all communities. Beside them, a bit for each pair of clusters."""
@@ -317,10 +327,10 @@ def fedcref(
                 members + (numbers.max() + 1) * num_answered,
                 size,
             ),
-            "up_associations": (num_answered, num_clusters * numbers.size),
+            "up_associations": (num_answered, ever.sum() * num_clusters**2),
         }
         return {
-            name: jnp.stack([count.astype(jnp.int32), jnp.int32(size)])
+            name: jnp.stack([jnp.int32(count), jnp.int32(size)])
             for name, (count, size) in pairs.items()
         }
 
@@ -348,6 +358,12 @@ def fedcref(
         return stages[0].begin(key, init(key, federation), federation)
 
     return FederatedClustering(init_first, stages, embed, assign, communities)
+
+
+def ever_present(federation: Federation) -> Bool[Array, "M"]:
+    """Returns who answers in any round: nobody waits for the others, nor counts them.
+    Clients that fill up devices are among these."""
+    return federation.present.any(axis=0)
 
 
 def keep(chosen: Bool[Array, "M K"], new: PyTree, old: PyTree) -> PyTree:

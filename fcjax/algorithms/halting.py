@@ -26,12 +26,12 @@ class Trend(NamedTuple):
     refinements: Float[Array, ""]  # the mean over clients
 
 
-def begin(num_clusters: Int[Array, ""], num_clients: int) -> Trend:
+def begin(num_clusters: Int[Array, ""], num_clients: Int[Array, ""]) -> Trend:
     """Returns the trend before the first iteration: every cluster is alone."""
     return Trend(
         communities=jnp.int32(0),
         isolated=num_clusters.astype(jnp.int32),
-        active=jnp.int32(num_clients),
+        active=num_clients.astype(jnp.int32),
         num_steady=jnp.int32(0),
         refinements=jnp.float32(0),
     )
@@ -43,6 +43,7 @@ def follow(
     isolated: Int[Array, ""],
     is_active: Bool[Array, "M"],
     num_refinements: Int[Array, "M"],
+    counted: Bool[Array, "M"],
     *,
     tolerance: Scalar,
 ) -> Trend:
@@ -54,6 +55,7 @@ def follow(
         isolated: |I|.
         is_active: which clients go on.
         num_refinements: how often each has refined its clusters.
+        counted: which clients take part at all.
         tolerance: the largest change, relative to the number before, or to 1 where
             there was none, that is not significant.
     """
@@ -66,9 +68,9 @@ def follow(
     return Trend(
         communities=communities.astype(jnp.int32),
         isolated=isolated.astype(jnp.int32),
-        active=is_active.sum(dtype=jnp.int32),
+        active=jnp.sum(is_active & counted, dtype=jnp.int32),
         num_steady=jnp.where(steady, trend.num_steady + 1, 0),
-        refinements=num_refinements.mean(),
+        refinements=jnp.mean(num_refinements, where=counted),
     )
 
 

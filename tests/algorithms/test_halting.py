@@ -6,12 +6,14 @@ from fcjax.algorithms import halting
 
 def after(*graphs, active=4, refined=1, tolerance=0.1):
     """The trend after graphs of so many communities and isolated clusters, from 40."""
-    trend = halting.begin(jnp.int32(40), 4)
+    trend = halting.begin(jnp.int32(40), jnp.int32(4))
     for number, (communities, isolated) in enumerate(graphs, start=1):
         trend = halting.follow(
             *(trend, jnp.int32(communities), jnp.int32(isolated)),
-            jnp.arange(4) < active,
-            jnp.full(4, refined * number),
+            # The fifth never answers, so that it is active for ever.
+            (jnp.arange(5) < active).at[4].set(True),
+            jnp.full(5, refined * number).at[4].set(0),
+            jnp.arange(5) < 4,
             tolerance=tolerance,
         )
     return trend

@@ -1,0 +1,149 @@
+"""What FedCRef's experiments know by the labels: a dirty start, true associations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import simulated
+from scipy.optimize import linear_sum_assignment
+
+from tests.algorithms.federations import federate
+
+SETS = ((0, 2, 3, 5), (1, 4), (3,))
+EACH = 1500
+
+
+def dealt(*, longer=0):
+    """Clients of four, two and one of six classes; a further one is so much longer."""
+    labels = np.concatenate([np.repeat(own, EACH) for own in SETS])
+    labels = np.append(labels, np.zeros(longer, int))
+    sizes = [EACH * len(own) for own in SETS]
+    rows = np.split(np.arange(len(labels)), np.cumsum(sizes))
+    rng = np.random.default_rng(0)
+    rows = [rng.permutation(own) for own in rows[: 3 + (longer > 0)]]
+    return jnp.asarray(labels), federate(np.zeros((len(labels), 1)), rows)
+
+
+def started(dirtiness, **options):
+    """Of each client the clusters that it starts with and its classes as numbers."""
+    labels, federation = dealt(**options)
+    start = simulated.dirty(labels, dirtiness, num_classes=6)
+    clusters = np.asarray(jax.jit(start)(jax.random.key(3), federation))
+    found = []
+    for own, rows, mask in zip(
+        clusters, federation.indices, federation.mask, strict=True
+    ):
+        truth = np.unique(labels[rows[mask]], return_inverse=True)[1]
+        found.append((own[np.asarray(mask)], truth))
+    return found
+
+
+def test_without_dirt_clusters_are_the_clients_classes_in_ascending_order():
+    for clusters, truth in started(0.0):
+        np.testing.assert_array_equal(clusters, truth)
+
+
+def test_so_many_examples_leave_each_for_any_other_cluster_of_the_client():
+    for (clusters, truth), own in zip(started(0.3)[:2], SETS, strict=False):
+        count = len(own)
+        shares = np.zeros((count, count))
+        np.add.at(shares, (truth, clusters), 1 / EACH)
+        expected = np.full((count, count), 0.3 / (count - 1))
+        np.fill_diagonal(expected, 0.7)
+        sigma = np.sqrt(expected * (1 - expected) / EACH)
+        assert (np.abs(shares - expected) < 4 * sigma).all()
+        moved = (clusters != truth).mean()
+        assert abs(moved - 0.3) < 4 * np.sqrt(0.21 / len(truth))
+
+
+def test_padding_moves_no_example():
+    for (one, _), (other, _) in zip(
+        started(0.3), started(0.3, longer=7000), strict=False
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_all_leave_but_of_a_client_of_one_class():
+    four, two, one = started(1.0)
+    assert (four[0] != four[1]).all()
+    assert set(four[0]) == {0, 1, 2, 3}
+    np.testing.assert_array_equal(two[0], 1 - two[1])
+    np.testing.assert_array_equal(one[0], 0)
+
+
+@pytest.mark.parametrize(("num_clusters", "num_classes"), [(4, 4), (3, 6), (5, 3)])
+def test_clusters_are_matched_as_scipy_matches_them(num_clusters, num_classes):
+    rng = np.random.default_rng(1)
+    sizes = (70, 40, 2)
+    labels = rng.integers(num_classes, size=sum(sizes))
+    rows = np.split(np.arange(len(labels)), np.cumsum(sizes)[:-1])
+    federation = federate(np.zeros((len(labels), 1)), rows)
+    clusters = rng.integers(num_clusters, size=federation.indices.shape)
+    found = simulated.classes_of(
+        jnp.asarray(labels),
+        federation,
+        jnp.asarray(clusters),
+        num_clusters=num_clusters,
+        num_classes=num_classes,
+    )
+    for client, own in enumerate(rows):
+        counts = np.zeros((num_clusters, num_classes), int)
+        np.add.at(counts, (clusters[client, : len(own)], labels[own]), 1)
+        expected = np.full(num_clusters, -1)
+        for q, c in zip(*linear_sum_assignment(-counts), strict=True):
+            expected[q] = c if counts[q, c] else -1
+        np.testing.assert_array_equal(found[client], expected)
+
+
+# Three clients of clusters 0 and 1: {0, 1}, {1, 2}, and class 0 alone.
+LABELS = jnp.array([0, 0, 1, 1, 1, 1, 2, 2, 0, 0])
+CLUSTERS = jnp.array([[0, 0, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]])
+SIZES = {"num_clusters": 2, "num_classes": 3}
+
+
+def by_hand():
+    rows = [np.arange(4), np.arange(4, 8), np.arange(8, 10)]
+    return federate(np.zeros((10, 1)), rows)
+
+
+def edges(*pairs):
+    found = np.zeros((3, 2, 3, 2), bool)
+    for (i, q), (j, p) in pairs:
+        found[i, q, j, p] = found[j, p, i, q] = True
+    return jnp.asarray(found)
+
+
+def test_true_associations_join_what_matches_one_class():
+    found = simulated.perfect(LABELS, **SIZES)(by_hand(), CLUSTERS)
+    # Cluster 1 of the second client is class 1; that of the third is empty.
+    expected = edges(
+        ((0, 0), (2, 0)),
+        ((0, 1), (1, 1)),
+        *(((i, q), (i, q)) for i, q in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))),
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_an_example_of_another_class_does_not_change_the_match():
+    dirty = CLUSTERS.at[0].set(jnp.array([0, 0, 0, 1]))
+    found, clean = (
+        simulated.perfect(LABELS, **SIZES)(by_hand(), x) for x in (dirty, CLUSTERS)
+    )
+    np.testing.assert_array_equal(found, clean)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "share"),
+    [
+        ([], 0),
+        ([((0, 0), (2, 0)), ((0, 1), (1, 1))], 0),
+        ([((0, 0), (2, 0)), ((0, 1), (1, 1)), ((0, 1), (1, 0))], 1 / 3),
+        ([((0, 0), (1, 0)), ((1, 1), (2, 0))], 1),
+        ([((0, 0), (2, 0)), ((0, 0), (2, 1))], 1 / 2),  # to an empty one
+    ],
+)
+def test_wrong_associations_are_a_share_of_the_edges(pairs, share):
+    measure = simulated.wrong_associations(LABELS, **SIZES)
+    found = measure(by_hand(), CLUSTERS, edges(*pairs))
+    assert set(found) == {"wrong_associations"}
+    assert float(found["wrong_associations"]) == pytest.approx(share)
