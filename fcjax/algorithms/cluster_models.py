@@ -135,14 +135,14 @@ def of_communities(
     opt_states = clients.repeat(opt_state, len(numbers))
 
     def one_round(num_epochs, carry, key):
-        received, opt_states, _ = carry
+        received, opt_states = carry[:2]
 
         def one(key, number, opt_state, rows, members):
             variables = jax.tree.map(lambda x: x[number], received)
             client = clients.Client(variables, opt_state)
             return _train(models, key, client, rows, members, federation, num_epochs)[0]
 
-        keys = _keys(key, *clusters.shape[:1], models.num_clusters)
+        keys = _keys(key, len(clusters), models.num_clusters)
         trained = clients.for_each(
             one, keys, numbers, opt_states, rows, members, axis=models.client_axis
         )
@@ -157,6 +157,57 @@ def of_communities(
     carry, _ = one_round(first_epochs, (received, opt_states, empty), keys[0])
     carry, _ = lax.scan(partial(one_round, num_epochs), carry, keys[1:])
     return carry[2] if last_local_model else carry[0]
+
+
+def traffic(
+    answered: Bool[Array, "M"],
+    ever: Bool[Array, "M"],
+    trained: Bool[Array, "M K"],
+    numbers: Int[Array, "M K"],
+    local: PyTree,
+    *,
+    num_rounds: int,
+) -> dict[str, Int[Array, "2"]]:
+    """Counts what crosses between clients in an iteration, as `server.traffic` does.
+
+    A new model goes to every other client: it grows with the square of their number. A
+    community's model goes up from every member and down to it in each round, and in the
+    end to all clients. Beside them there is a bit, counted as a byte, for each pair of
+    clusters.
+
+    Args:
+        answered: which clients take part.
+        ever: which of them ever do.
+        trained: which clusters have a new model.
+        numbers: the communities of clusters, -1 where they are alone.
+        local: the models, [M, K, ...].
+        num_rounds: of a community's training.
+    """
+    size = server.num_bytes(jax.tree.map(lambda x: x[0, 0], local))
+    num_answered = answered.sum(dtype=jnp.int32)
+    members = jnp.sum(numbers >= 0) * num_rounds
+    sent = (numbers.max() + 1) * num_answered
+    pairs = {
+        "up_local_models": (trained.sum() * (num_answered - 1), size),
+        "up_community_models": (members, size),
+        "down_community_models": (members + sent, size),
+        "up_associations": (num_answered, ever.sum() * numbers.shape[1] ** 2),
+    }
+    return {
+        name: jnp.stack([jnp.int32(count), jnp.int32(size)])
+        for name, (count, size) in pairs.items()
+    }
+
+
+def keep(chosen: Bool[Array, "M K"], new: PyTree, old: PyTree) -> PyTree:
+    """Takes the new values of the chosen clusters, the old ones of the rest."""
+
+    def choose(new, old):
+        return jnp.where(
+            chosen.reshape(*chosen.shape, *(1,) * (new.ndim - 2)), new, old
+        )
+
+    return jax.tree.map(choose, new, old)
 
 
 def most_communities(num_own: int, num_clusters: int) -> int:

@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Int
 from fcjax import clients, server
 from fcjax.algorithms import association, cluster_models, halting, refinement
 from fcjax.algorithms.cluster_models import Models, by_slot, sizes_of
-from fcjax.algorithms.halting import Trend
 from fcjax.algorithms.local_start import Start, StartPhase
 from fcjax.data.vectors import client_rows
 from fcjax.types import (
@@ -52,7 +51,7 @@ class FedCRefState(NamedTuple):
     is_active: Any  # A [M]
     num_refinements: Any  # [M]
     communities: Any  # of the last graph, and of the clusters after it
-    trend: Trend | tuple
+    trend: Any  # halting.Trend
     num_rounds: Int[Array, ""]  # over all stages
 
 
@@ -134,7 +133,9 @@ def fedcref(
         if num_local is not None:
             own = num_local(count_key, federation)
         begun = start.init(start_key, federation)
-        return FedCRefState(begun, own, *[()] * 7, jnp.int32(0))
+        nothing = dict.fromkeys(FedCRefState._fields, ())
+        known = {"start": begun, "num_local": own, "num_rounds": jnp.int32(0)}
+        return FedCRefState(**{**nothing, **known})
 
     def start_stage(phase: StartPhase) -> Stage:
         def begin(key, state: FedCRefState, federation: Federation):
@@ -208,7 +209,7 @@ def fedcref(
             *(models, local_key, state.clusters, trains, federation),
             num_epochs=local_epochs,
         )
-        local = keep(trains, local, state.models)
+        local = cluster_models.keep(trains, local, state.models)
         everyones, all_exist = server.gather((local, exist))
         errors = cluster_models.errors_under(
             models, by_slot(everyones), all_exist.reshape(-1), federation
@@ -262,7 +263,7 @@ def fedcref(
         compares = refines & (state.num_refinements > 0)
         numbers = clients.keep_absent(
             refines,
-            community_of(selected, own_groups.numbers),
+            refinement.community_of(selected, own_groups.numbers),
             own_groups.numbers,
         )
         new = state._replace(
@@ -293,7 +294,10 @@ def fedcref(
             "edges": graph.sum() // 2,
             "active": trend.active,
             "iteration": counts.max(),
-            **traffic(answered, ever, trains, groups.numbers, local),
+            **cluster_models.traffic(
+                *(answered, ever, trains, groups.numbers, local),
+                num_rounds=federated_rounds,
+            ),
         }
         if measure is not None:
             metrics |= measure(federation, state.clusters, edges)
@@ -312,27 +316,6 @@ def fedcref(
             first_match=first_match,
             client_axis=client_axis,
         )
-
-    def traffic(answered, ever, trains, numbers, local):
-        """What crosses: new models to every other client; in each federated round of a
-        community its model from every member and to it; in the end to all clients the
-        models of all communities. Beside them, a bit for each pair of clusters."""
-        size = server.num_bytes(jax.tree.map(lambda x: x[0, 0], local))
-        num_answered = answered.sum(dtype=jnp.int32)
-        members = jnp.sum(numbers >= 0) * federated_rounds
-        pairs = {
-            "up_local_models": (trains.sum() * (num_answered - 1), size),
-            "up_community_models": (members, size),
-            "down_community_models": (
-                members + (numbers.max() + 1) * num_answered,
-                size,
-            ),
-            "up_associations": (num_answered, ever.sum() * num_clusters**2),
-        }
-        return {
-            name: jnp.stack([jnp.int32(count), jnp.int32(size)])
-            for name, (count, size) in pairs.items()
-        }
 
     def done(state: FedCRefState) -> Bool[Array, ""]:
         return halting.is_over(state.trend, max_refinements=max_refinements)
@@ -364,31 +347,3 @@ def ever_present(federation: Federation) -> Bool[Array, "M"]:
     """Returns who answers in any round: nobody waits for the others, nor counts them.
     Clients that fill up devices are among these."""
     return federation.present.any(axis=0)
-
-
-def keep(chosen: Bool[Array, "M K"], new: PyTree, old: PyTree) -> PyTree:
-    """Takes the new values of the chosen clusters, the old ones of the rest."""
-
-    def choose(new, old):
-        return jnp.where(
-            chosen.reshape(*chosen.shape, *(1,) * (new.ndim - 2)), new, old
-        )
-
-    return jax.tree.map(choose, new, old)
-
-
-def community_of(
-    selected: Int[Array, "M K"], numbers: Int[Array, "M K"]
-) -> Int[Array, "M K"]:
-    """Returns the community of every refined cluster by the model that it was selected
-    by: a community's own, or that of one of the client's former clusters.
-
-    Args:
-        selected: as `refinement.refine` returns it, of K own models and then those of
-            communities.
-        numbers: the communities of the former clusters, -1 where they were alone.
-    """
-    num_clusters = numbers.shape[1]
-    own = jnp.take_along_axis(numbers, jnp.clip(selected, 0, num_clusters - 1), axis=1)
-    found = jnp.where(selected < num_clusters, own, selected - num_clusters)
-    return jnp.where(selected < 0, -1, found)

@@ -68,6 +68,23 @@ def agreement(
     return counts[rows, columns].sum() / mask.sum()
 
 
+def community_of(
+    selected: Int[Array, "M K"], numbers: Int[Array, "M K"]
+) -> Int[Array, "M K"]:
+    """Returns the community of every refined cluster by the model that it was selected
+    by: a community's own, or that of one of the client's former clusters.
+
+    Args:
+        selected: as `refine` returns it, of K own models and then those of
+            communities.
+        numbers: the communities of the former clusters, -1 where they were alone.
+    """
+    num_clusters = numbers.shape[1]
+    own = jnp.take_along_axis(numbers, jnp.clip(selected, 0, num_clusters - 1), axis=1)
+    found = jnp.where(selected < num_clusters, own, selected - num_clusters)
+    return jnp.where(selected < 0, -1, found)
+
+
 def _vote(errors, models, unassigned, num_local, num_clusters):
     """Lines 6 to 14: clusters, -1 where none of the selected models was the best."""
 
