@@ -126,7 +126,7 @@ def known_of(
         "num_classes": int(data.labels.max()) + 1,
     }
     labels = jax.numpy.asarray(data.labels)
-    known = {"measure": simulated.wrong_associations(labels, **sizes)}
+    known: dict[str, Any] = {"measure": simulated.wrong_associations(labels, **sizes)}
     if values["associations"] == "perfect":
         known["associate"] = simulated.perfect(labels, **sizes)
     return known

@@ -220,8 +220,8 @@ def check(
     for flag in ("max_members", "max_refinements"):
         value = settings.get(flag)
         if value is not None and not value >= 1:
-            name = flag.replace("_", "-")
-            raise ValueError(f"--{name} must be at least 1, got {value}")
+            called = flag.replace("_", "-")
+            raise ValueError(f"--{called} must be at least 1, got {value}")
     if args.dirtiness and args.start != "dirty":
         raise ValueError("--dirtiness is of --start dirty, give both")
     if name != "fedcref" or (has_labels and args.extra_split is None):

@@ -142,7 +142,7 @@ def of_communities(
             client = clients.Client(variables, opt_state)
             return _train(models, key, client, rows, members, federation, num_epochs)[0]
 
-        keys = _keys(key, *clusters.shape[:1], models.num_clusters)
+        keys = _keys(key, len(clusters), models.num_clusters)
         trained = clients.for_each(
             one, keys, numbers, opt_states, rows, members, axis=models.client_axis
         )

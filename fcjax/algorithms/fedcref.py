@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Int
 from fcjax import clients, server
 from fcjax.algorithms import association, cluster_models, halting, refinement
 from fcjax.algorithms.cluster_models import Models, by_slot, sizes_of
-from fcjax.algorithms.halting import Trend
 from fcjax.algorithms.local_start import Start, StartPhase
 from fcjax.data.vectors import client_rows
 from fcjax.types import (
@@ -52,7 +51,7 @@ class FedCRefState(NamedTuple):
     is_active: Any  # A [M]
     num_refinements: Any  # [M]
     communities: Any  # of the last graph, and of the clusters after it
-    trend: Trend | tuple
+    trend: Any  # Trend
     num_rounds: Int[Array, ""]  # over all stages
 
 
@@ -133,7 +132,10 @@ def fedcref(
         if num_local is not None:
             own = num_local(count_key, federation)
         begun = start.init(start_key, federation)
-        return FedCRefState(begun, own, *[()] * 7, jnp.int32(0))
+        none = ()
+        return FedCRefState(
+            *(begun, own, none, none, none, none, none, none, none), jnp.int32(0)
+        )
 
     def start_stage(phase: StartPhase) -> Stage:
         def begin(key, state: FedCRefState, federation: Federation):
