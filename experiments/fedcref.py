@@ -32,8 +32,8 @@ class Args(Common):
 
     methods: tuple[Name, ...] = ("fedcref",)
     """Which methods to run, each into a results folder of its own."""
-    clients: tuple[int, ...] = ()
-    """How many clients the data is dealt to (default: 8, --preset paper 25)."""
+    clients: Annotated[tuple[int, ...], shown("8, --preset paper 25")] = ()
+    """How many clients the data is dealt to."""
     p: Annotated[tuple[float, ...], shown("deal by --overlap 0")] = ()
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
     start: Local = "dec"
@@ -232,6 +232,11 @@ def check(
     for flag in ("num_rounds", "federated_rounds", "pretrain_rounds", "local_steps"):
         if 0 in settings.get(flag, ()):
             raise ValueError(f"--{flag.replace('_', '-')} must be at least 1, got 0")
+    for flag in ("max_members", "max_refinements"):
+        value = settings.get(flag)
+        if value is not None and not value >= 1:
+            called = flag.replace("_", "-")
+            raise ValueError(f"--{called} must be at least 1, got {value}")
     if args.dirtiness and args.start != "dirty":
         raise ValueError("--dirtiness is of --start dirty, give both")
     if name != "fedcref" or (has_labels and args.extra_split is None):

@@ -57,9 +57,9 @@ def test_a_smoke_run_is_short(table, tmp_path):
         assert max(found["clients"]) == 8
         assert found["samples_per_class"] == 60
         assert found["seed"] == (0,)
-        assert (found["num_rounds"], found["federated_rounds"]) == ((3,), (5,))
-        # In batches of 32 some 200 steps: with ten nothing is associated.
-        assert found["local_epochs"] == (100,)
+        assert (found["num_rounds"], found["federated_rounds"]) == ((3,), (15,))
+        # In batches of 32 they are 120 steps: with ten nothing is associated.
+        assert found["local_epochs"] == (60,)
         assert "split" not in found
 
 

@@ -133,9 +133,8 @@ def fedcref(
         if num_local is not None:
             own = num_local(count_key, federation)
         begun = start.init(start_key, federation)
-        nothing = dict.fromkeys(FedCRefState._fields, ())
-        known = {"start": begun, "num_local": own, "num_rounds": jnp.int32(0)}
-        return FedCRefState(**{**nothing, **known})
+        nothing = [()] * (len(FedCRefState._fields) - 3)
+        return FedCRefState(begun, own, *nothing, num_rounds=jnp.int32(0))
 
     def start_stage(phase: StartPhase) -> Stage:
         def begin(key, state: FedCRefState, federation: Federation):
