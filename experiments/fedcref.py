@@ -154,6 +154,8 @@ SMOKE = {
     "communication_rounds": 1,
     "local_steps": 3,
 }
+SOME = 2000
+"""Images in which all values of a pixel are seen."""
 PAPERS_SIZE = 500
 """Examples of a cluster, for which the paper's settings are."""
 
@@ -199,7 +201,7 @@ def describe(
     is_own, is_image = name == "fedcref", len(shape) == 3
     data = Data(
         shape,
-        len(np.unique(dataset.examples)) if is_image else None,
+        levels_of(dataset.examples) if is_image else None,
         None if dataset.labels is None else np.unique(dataset.labels, False, True)[1],
     )
     start = LAST_PHASES[args.start]
@@ -218,6 +220,13 @@ def describe(
         start=start if is_own else "",
         reported=REPORTED if is_own else (),
     )
+
+
+def levels_of(images: np.ndarray) -> int:
+    """Returns how many values a pixel can have: 17 of digits, 256 of most others."""
+    values = np.unique(images[:SOME].astype(float))
+    largest = 255 if images.dtype == np.uint8 else 1
+    return round(largest / np.median(np.diff(values))) + 1
 
 
 def check(
