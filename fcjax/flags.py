@@ -51,7 +51,7 @@ class Common:
     clients: tuple[int, ...] = (10,)
     """How many clients the data is dealt to."""
     #: How many clusters to find. Clients that cluster on their own look for as many as
-    #: they hold classes where --classes-per-client says how many.
+    #: they hold classes where --classes-per-client or --overlap says how many.
     clusters: Annotated[tuple[int, ...], shown("the number of classes")] = ()
     p: Annotated[tuple[float, ...], shown("0.25; 0 without labels")] = ()
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
