@@ -226,7 +226,8 @@ def levels_of(images: np.ndarray) -> int:
     """Returns how many values a pixel can have: 17 of digits, 256 of most others."""
     values = np.unique(images[:SOME].astype(float))
     largest = 255 if images.dtype == np.uint8 else 1
-    return round(largest / np.median(np.diff(values))) + 1
+    step = np.median(np.diff(values)) if len(values) > 1 else largest / 255
+    return round(largest / step) + 1
 
 
 def check(

@@ -122,17 +122,29 @@ def test_a_wrong_flag_is_told_in_a_line(flags, told):
     assert "\n" not in str(error.value)
 
 
-def test_small_clusters_are_trained_for_as_many_steps():
-    """20 epochs of 500 examples are 167 of 60; of very few there are 200."""
+def test_small_clusters_have_more_epochs_and_a_larger_threshold():
+    """By the root, and the fifth root, of what is missing to 500 examples."""
 
-    def epochs(**flags):
-        (group,) = groups(start="dirty", preset="default", **flags)
-        return group.method.settings["local_epochs"]
+    def settings(**flags):
+        (group,) = groups(**{"start": "dirty", "preset": "default", **flags})
+        (theta,) = group.method.settings["threshold"]
+        return group.method.settings["local_epochs"], theta
 
-    assert epochs(clients=(2,), samples_per_class=20) == 200
-    assert epochs(clients=(1,), samples_per_class=60) == 167
-    assert epochs(clients=(1,)) == 83  # 240 examples are 120 of each class
-    assert epochs(clients=(2,), local_epochs=(7,)) == 7
+    # 500 / 20 is 25, whose roots are 5 and 1.90; 500 / 60: 2.89 and 1.53.
+    assert settings(clients=(2,), samples_per_class=20) == (100, 0.38)
+    assert settings(clients=(1,), samples_per_class=60) == (58, 0.31)
+    assert settings(clients=(1,)) == (41, 0.27)  # 240 examples are 120 of each class
+    assert settings(clients=(2,), local_epochs=(7,), threshold=(0.5,)) == (7, 0.5)
+    assert settings(clients=(1,), preset="paper") == (20, 0.2)
+
+
+def test_the_levels_of_a_pixel_are_those_between_its_extremes():
+    levels = fedcref.levels_of
+    digits = np.array([0, 16, 32, 48, 64, 80, 96, 112, 128, 143, 255], np.uint8)
+    assert levels(digits) == 17
+    assert levels(np.arange(256, dtype=np.uint8)) == 256
+    assert levels(np.zeros((3, 8, 8, 1), np.uint8)) == 256
+    assert levels(np.array([0.0, 0.25, 0.5, 1.0])) == 5
 
 
 # --- the paper's tables
