@@ -67,6 +67,7 @@ READ_AS = (
     "communities and isolated clusters may change by 10 % and a client is stable at "
     "0.8, as the paper says; the authors' code has 15 % for isolated clusters, 0.85, "
     "and stops when clients have reclustered 10 times on average",
+    "a client's first refinement is not compared with its start",
     "ACC of FedCRef is a mean over clients, each with a match of its own",
     "the data is the training split, as in the authors' code",
 )
