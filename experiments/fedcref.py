@@ -80,7 +80,9 @@ class Args(Common):
     """Of a member in the others."""
     batch_size: Annotated[tuple[int, ...], shown("32; uifca 128")] = ()
     """Examples a step."""
-    learning_rate: Annotated[tuple[float, ...], shown("0.001; uifca 0.0001")] = ()
+    learning_rate: Annotated[
+        tuple[float, ...], shown("0.001; uifca 0.003, --preset paper 0.0001")
+    ] = ()
     """Of Adam."""
     pretrain_rounds: Annotated[tuple[int, ...], shown("50, --preset paper 300")] = ()
     """DEC: epochs of the auto-encoder alone."""

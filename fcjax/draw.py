@@ -111,7 +111,7 @@ def run_figures(
         figures.contact_sheet(dataset.examples, clusters, folder / "clusters.png")
     if found is not None:
         graph = communities.graph(found, labels)
-        figures.associations(  # pyright: ignore[reportAttributeAccessIssue]
+        figures.associations(
             graph.edges,
             folder / "associations.png",
             sizes=graph.sizes,

@@ -11,7 +11,6 @@ import pytest
 
 from fcjax import communities, draw, experiment, session, shards
 from fcjax.communities import Kept
-from fcjax.evaluation import figures
 from fcjax.finished import Finished
 from tests.own_clusters import Args, corners, describe
 
@@ -304,9 +303,6 @@ def test_what_reports_nothing_has_one_figure_of_its_rounds(ended, tmp_path):
     assert not (tmp_path / "iterations.png").exists()
 
 
-@pytest.mark.skipif(
-    not hasattr(figures, "associations"), reason="the figure is not there yet"
-)
 def test_a_session_draws_the_graph_and_a_finished_run_is_drawn_again(tmp_path):
     session.execute(prepare(tmp_path, plot=True, seed=(0,))[0])
     names = ["associations.png", "iterations.png"]
