@@ -131,7 +131,7 @@ def torch_side(
     views: np.ndarray, variables: Any, *, backbone: str, batch_size: int
 ) -> Any:
     """The same clients in PyTorch, which is imported here alone."""
-    from torch_loops import Loop
+    from speed.ccfc_torch import Loop
 
     return Loop(
         views,

@@ -1,0 +1,110 @@
+"""A method's local training, ready to be timed beside the same work in PyTorch."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend import core
+
+Loop = Callable[[], float]
+"""Trains every client once more and returns the mean loss of its steps."""
+
+
+class Sizes(NamedTuple):
+    """How much work it is."""
+
+    clients: int
+    examples: int
+    """A client."""
+    batch_size: int
+
+
+class Case(NamedTuple):
+    """A part of a method's local training: a round of it, without the server."""
+
+    name: str
+    """ "fedmcc representation": the method, and which part of it."""
+    of: str
+    """What is trained on: "5 clients x 1000 images of 28x28, batch 128"."""
+    train: Callable[..., tuple[Any, jax.Array]]
+    """(state, *rest) -> (state, losses): every client trains once more."""
+    arguments: tuple
+    """Of `train`, the state first."""
+    num_steps: int
+    """That every client takes in a round."""
+    num_examples: int
+    """That all clients together train on in a round."""
+    loop: Callable[[int], Loop]
+    """(threads) -> the same clients, weights and batches in PyTorch."""
+
+
+class Side:
+    """The library's side of a case."""
+
+    def __init__(self, case: Case):
+        """Compiles nothing yet."""
+        # A copy: training is given the state's memory, the case stays as it was.
+        self._state = jax.tree.map(jax.numpy.array, case.arguments[0])
+        self._rest = case.arguments[1:]
+        self._train: Callable = jax.jit(case.train, donate_argnums=0)
+
+    def compile(self) -> tuple[float, int]:
+        """Compiles; returns the seconds that took, and the bytes a round needs."""
+        start = time.perf_counter()
+        self._train = self._train.lower(self._state, *self._rest).compile()
+        taken = time.perf_counter() - start
+        memory = self._train.memory_analysis()
+        return taken, memory.argument_size_in_bytes + memory.temp_size_in_bytes
+
+    def round(self) -> float:
+        """A `Loop`."""
+        self._state, losses = self._train(self._state, *self._rest)
+        return float(losses.mean())
+
+
+def check_parity(case: Case, *, num_rounds: int = 2, tolerance: float = 1e-4):
+    """Checks that both sides do the same work. The case must be of one batch a client,
+    since the sides draw their batches in orders of their own.
+
+    Returns:
+        The losses of both sides in each round; from the second on they depend on
+        gradients and optimiser too, and drift apart as rounding does.
+
+    Raises:
+        AssertionError: they differ by more than the tolerance.
+    """
+    ours, theirs = Side(case).round, case.loop(1)
+    losses = [(ours(), theirs()) for _ in range(num_rounds)]
+    for a, b in losses:
+        assert abs(a - b) <= tolerance, f"{case.name}: losses differ: {losses}"
+    return losses
+
+
+def flops(case: Case) -> int:
+    """Returns the floating-point operations of a round's matrix products."""
+    traced = jax.make_jaxpr(case.train)(*case.arguments)
+    return products(traced.jaxpr, trips=case.num_steps)
+
+
+def products(jaxpr: core.Jaxpr, *, trips: int = 1) -> int:
+    """Returns the floating-point operations of the matrix products in a program.
+
+    Args:
+        jaxpr: the program.
+        trips: how often a loop goes round whose length is not known before it runs.
+    """
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval
+            depth = 1
+            for axis in contracted:
+                depth *= left.shape[axis]
+            total += 2 * depth * equation.outvars[0].aval.size
+        times = {"scan": equation.params.get("length"), "while": trips}
+        times = times.get(equation.primitive.name, 1)
+        for inner in core.jaxprs_in_params(equation.params):
+            total += times * products(inner, trips=trips)
+    return total
