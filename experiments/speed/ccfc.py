@@ -17,10 +17,10 @@ ENCODERS = {"conv": models.conv_encoder, "resnet18": models.resnet18}
 SHAPES = {"conv": (28, 28, 1), "resnet18": (32, 32, 3)}
 
 
-def cases(
-    sizes: Sizes = Sizes(clients=10, examples=1000, batch_size=128),
-    backbone: str = "conv",
-) -> list[Case]:
+SIZES = Sizes(clients=10, examples=1000, batch_size=128)
+
+
+def cases(sizes: Sizes = SIZES, backbone: str = "conv") -> list[Case]:
     """Every client trains one epoch on two fixed views of its images: augmentation is
     on the host in a PyTorch program, and beside the point here."""
     shape = (2, sizes.clients, sizes.examples, *SHAPES[backbone])
