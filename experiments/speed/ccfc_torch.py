@@ -13,6 +13,8 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
+from speed.weights_torch import features_first, layer_arrays, load, norm_arrays
+
 
 class Loop:
     """Clients that train SimSiam with a pull towards an anchor, and their round."""
@@ -35,7 +37,7 @@ class Loop:
         self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy())
 
         def network():
-            return simsiam(variables, backbone, views.shape[3:])
+            return simsiam(variables, backbone)
 
         self.anchor = network().eval()
         self.models = [network().train() for _ in views[0]]
@@ -73,23 +75,16 @@ def distance(p, z):
     return -functional.cosine_similarity(p, z.detach()).mean()
 
 
-def simsiam(variables: Any, backbone: str, shape: tuple[int, ...]) -> nn.Module:
-    """Returns the network of these variables, for images [H, W, C]."""
+def simsiam(variables: Any, backbone: str) -> nn.Module:
+    """Returns the network of these variables."""
     params = jax.tree.map(np.asarray, variables["params"])
-    if backbone == "conv":
-        channels = [params[f"Conv_{i}"]["kernel"].shape[3] for i in range(3)]
-        encoder, sides = conv_encoder(shape, channels)
-        features_first = (channels[-1], sides[-1] ** 2)
-    else:
-        encoder, features_first = ResNet18(), None
+    is_conv = backbone == "conv"
+    encoder = conv_encoder(params) if is_conv else ResNet18()
     dense = [params[f"Dense_{i}"]["Dense_0"]["kernel"].shape for i in range(4)]
     network = SimSiam(encoder, dense)
-    arrays = list(conv_arrays(params) if backbone == "conv" else resnet_arrays(params))
-    arrays += head_arrays(params, features_first)
-    with torch.no_grad():
-        for parameter, array in zip(network.parameters(), arrays, strict=True):
-            parameter.copy_(torch.from_numpy(np.array(array)))
-    return network
+    arrays = list(conv_arrays(params) if is_conv else resnet_arrays(params))
+    arrays += head_arrays(params, params["Conv_2"]["bias"].size if is_conv else None)
+    return load(network, arrays)
 
 
 class SimSiam(nn.Module):
@@ -115,20 +110,17 @@ class SimSiam(nn.Module):
         return z, self.predictor(z)
 
 
-def conv_encoder(
-    shape: tuple[int, ...], channels: list[int]
-) -> tuple[nn.Module, list[int]]:
-    """Returns CCFC's encoder, and the pixels a side behind each of its layers."""
-    layers, inputs, sides = [], shape[2], [shape[0]]
-    for features in channels:
+def conv_encoder(params: Any) -> nn.Module:
+    """Returns CCFC's encoder, of these widths."""
+    layers = []
+    for i in range(3):
+        inputs, features = params[f"Conv_{i}"]["kernel"].shape[2:]
         layers += [
             nn.Conv2d(inputs, features, 4, stride=2, padding=1),
             nn.BatchNorm2d(features),
             nn.LeakyReLU(0.2),
         ]
-        inputs = features
-        sides.append((sides[-1] - 2) // 2 + 1)
-    return nn.Sequential(*layers, nn.Flatten()), sides[1:]
+    return nn.Sequential(*layers, nn.Flatten())
 
 
 class ResNet18(nn.Module):
@@ -176,10 +168,7 @@ class Block(nn.Module):
 
 def conv_arrays(params: Any) -> Iterator[np.ndarray]:
     """The encoder's parameters, in the order and the axes of PyTorch's."""
-    for i in range(3):
-        yield params[f"Conv_{i}"]["kernel"].transpose(3, 2, 0, 1)
-        yield params[f"Conv_{i}"]["bias"]
-        yield from norm_arrays(params[f"BatchNorm_{i}"])
+    return layer_arrays(params, [f"Conv_{i}" for i in range(3)])
 
 
 def resnet_arrays(params: Any) -> Iterator[np.ndarray]:
@@ -193,31 +182,21 @@ def resnet_arrays(params: Any) -> Iterator[np.ndarray]:
                 yield from norm_arrays(layer[f"BatchNorm_{i}"])
 
 
-def head_arrays(
-    params: Any, features_first: tuple[int, int] | None
-) -> Iterator[np.ndarray]:
+def head_arrays(params: Any, channels: int | None) -> Iterator[np.ndarray]:
     """As `conv_arrays`, for projector and predictor.
 
     Args:
         params: of the whole network.
-        features_first: (C, pixels) where the encoder flattens its features, which
-            PyTorch has before the pixels and the library behind them.
+        channels: features at a pixel, where the encoder flattens them.
     """
     # The encoder's batch norms, if they are the network's own, are counted first.
     norms = iter(sorted(k for k in params if k.startswith("BatchNorm"))[-2:])
     for i in range(4):
         layer = params[f"Dense_{i}"]["Dense_0"]
         kernel = layer["kernel"]
-        if i == 0 and features_first is not None:
-            channels, pixels = features_first
-            kernel = kernel.reshape(pixels, channels, -1).swapaxes(0, 1)
-            kernel = kernel.reshape(pixels * channels, -1)
+        if i == 0 and channels is not None:
+            kernel = features_first(kernel, channels)
         yield kernel.T
         yield layer["bias"]
         if i in (0, 2):
             yield from norm_arrays(params[next(norms)])
-
-
-def norm_arrays(layer: Any) -> Iterator[np.ndarray]:
-    yield layer["scale"]
-    yield layer["bias"]
