@@ -73,7 +73,7 @@ def of_clusters(
         init_key, train_key = jax.random.split(key)
         variables = draw(models, init_key, federation)
         client = clients.Client(variables, models.optimizer.init(variables["params"]))
-        client, value = _train(
+        client, value = train(
             models, train_key, client, rows, members, federation, num_epochs
         )
         return client.variables, value
@@ -140,7 +140,7 @@ def of_communities(
         def one(key, number, opt_state, rows, members):
             variables = jax.tree.map(lambda x: x[number], received)
             client = clients.Client(variables, opt_state)
-            return _train(models, key, client, rows, members, federation, num_epochs)[0]
+            return train(models, key, client, rows, members, federation, num_epochs)[0]
 
         keys = _keys(key, len(clusters), models.num_clusters)
         trained = clients.for_each(
@@ -254,7 +254,30 @@ def _errors(models: Models, variables: PyTree, x, mask=None):
     return losses.reconstruction_error(x, decoded) / x.shape[1], variables
 
 
-def _train(models: Models, key, client, rows, members, federation, num_epochs):
+def train(
+    models: Models,
+    key: PRNGKey,
+    client: clients.Client,
+    rows: Int[Array, "N"],
+    members: Bool[Array, "N"],
+    federation: Federation,
+    num_epochs: int,
+) -> tuple[clients.Client, Float[Array, ""]]:
+    """Trains one model.
+
+    Args:
+        models: how.
+        key: of the batches.
+        client: the model's variables and the state of its optimiser.
+        rows: of the pool, those of the cluster's client.
+        members: which of them the cluster has.
+        federation: whose pool.
+        num_epochs: over the members.
+
+    Returns:
+        The trained model, and the mean loss of its steps.
+    """
+
     def loss(key, variables, slots, counted):
         del key
         x = as_rows(federation.pool[rows[slots]], unit_length=False)
