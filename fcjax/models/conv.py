@@ -1,55 +1,92 @@
 """The convolution that every network uses.
 
-A convolution whose kernel differs from client to client becomes a grouped convolution
-under `vmap`, and XLA's CPU convolution loses its threads inside any loop. The same
-sum as slices and one matrix product has neither trouble, needs no communication under
-`shard_map`, and with features first ([C, B, H, W]) its two gradients are products of
-the fast kinds (A B and A B^T) as well. BENCHMARKS.md has the measurements.
+Its kernel differs from client to client. Clients side by side would make of it a
+grouped convolution under `vmap`, which is slow everywhere, and XLA's CPU gradients of
+a convolution lose their threads inside any loop. So the three maps that a convolution
+and its gradients are made of are written here: to the outputs, back to the inputs, and
+to the kernel. As slices and one matrix product each they have neither trouble and need
+no communication under `shard_map`; for a kernel that clients do not differ in, as where
+one is taken after another, XLA's own forward convolution spares a CPU the slices.
 
-The slices take k * k times the memory of the images. Where that is much, a CPU spends
-its time on fresh memory pages, so the batch goes through in tiles whose slices stay in
-cache, and the backward pass slices anew. For 128 examples on one core, milliseconds
-forward and backward:
+Images have their features last, so that a slice is rows of contiguous floats. For 128
+examples on two cores inside a loop, milliseconds (BENCHMARKS.md has more):
 
-| 3x3, features at pixels | whole | in tiles | `lax.conv` | PyTorch |
+| kernel, features at pixels | outputs | inputs | kernel | with features first |
 | --- | --- | --- | --- | --- |
-| 64 at 32x32 | 722 | 260 | 456 | 255 |
-| 128 at 16x16 | 282 | 184 | 326 | 159 |
-| 256 at 8x8 | 270 | 175 | 278 | 133 |
-| 512 at 4x4 | 183 | 163 | 198 | 137 |
-
-Slower than tiles: one product for each tap or each kernel row, Winograd F(2x2, 3x3),
-and the input's gradient as a convolution with the turned kernel.
+| 4x4 by 2, 64 to 128 at 14x14 | 7 | 10 | 10 | 13, 21 both gradients |
+| 3x3, 128 at 16x16 | 38 | 38 | 66 | 71, 99 |
+| 3x3, 256 at 8x8 | 36 | 35 | 49 | 55, 80 |
+| 3x3, 512 at 4x4 | 38 | 40 | 34 | 59, 82 |
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
 from fcjax.models.initializers import fan_in_uniform
 
-LARGE = 2**25
+LARGE = 2**26
 """Bytes of slices from which a batch on a CPU is better taken in tiles."""
 
-TILE = 2**22
-"""Bytes of slices in a tile; from 1 to 4 MiB it makes no difference."""
+TILE = 2**24
+"""Bytes of slices in a tile."""
+
+
+class Geometry(NamedTuple):
+    """Of a convolution of images of so many pixels."""
+
+    height: int
+    width: int
+    size: int
+    stride: int
+    padding: int
+
+    @property
+    def rows(self) -> range:
+        """The kernel rows that see more than padding: on small images not all do."""
+        return self._taps(self.height)
+
+    @property
+    def columns(self) -> range:
+        """As `rows`."""
+        return self._taps(self.width)
+
+    @property
+    def out_height(self) -> int:
+        """Pixels of an output."""
+        return (self.height + 2 * self.padding - self.size) // self.stride + 1
+
+    @property
+    def out_width(self) -> int:
+        """As `out_height`."""
+        return (self.width + 2 * self.padding - self.size) // self.stride + 1
+
+    def _taps(self, extent: int) -> range:
+        steps = (extent + 2 * self.padding - self.size) // self.stride
+        first = max(0, self.padding - self.stride * steps)
+        return range(first, min(self.size, self.padding + extent))
 
 
 def conv(
-    x: Float[Array, "C B H W"],
+    x: Float[Array, "B H W C"],
     kernel: Float[Array, "k k C O"],
     *,
     stride: int = 1,
     padding: int = 0,
-) -> Float[Array, "O B H2 W2"]:
+) -> Float[Array, "B H2 W2 O"]:
     """Cross-correlates a batch with a kernel, as `torch.nn.functional.conv2d` does.
 
+    It has a gradient, but no forward derivative (`jax.jvp`).
+
     Args:
-        x: a batch with its features first.
+        x: a batch of images.
         kernel: a square kernel.
         stride: the step between two outputs, in pixels.
         padding: how many zeros surround the image on every side.
@@ -57,81 +94,215 @@ def conv(
     Returns:
         The outputs, H2 = (H + 2 padding - k) // stride + 1 high and likewise wide.
     """
-    size, _, in_features, out_features = kernel.shape
-    _, batch, height, width = x.shape
+    size, (_, height, width, _) = len(kernel), x.shape
     if size > min(height, width) + 2 * padding:
         raise ValueError(
             f"a kernel of {size}x{size} does not fit into images of {height}x{width} "
             f"with padding {padding}"
         )
-    out_height = (height + 2 * padding - size) // stride + 1
-    out_width = (width + 2 * padding - size) // stride + 1
-    taps = len(_taps(size, height, stride, padding))
-    taps *= len(_taps(size, width, stride, padding))
-    example = taps * in_features * out_height * out_width * x.dtype.itemsize
-
-    # An accelerator wants all its work at once, and a single tap copies nothing.
-    on_cpu = jax.default_backend() == "cpu"
-    if not on_cpu or taps == 1 or batch * example < LARGE:
-        return _slices_product(x, kernel, stride, padding)
-
-    # The last tile is filled up with images of zeros, fewer than there are tiles.
-    tiles = -(-batch // max(1, TILE // example))
-    tile = -(-batch // tiles)
-    x = jnp.pad(x, ((0, 0), (0, tiles * tile - batch), (0, 0), (0, 0)))
-    x = x.reshape(in_features, tiles, tile, height, width)
-
-    @jax.checkpoint
-    def of_tile(x: Float[Array, "C B H W"]):
-        return _slices_product(x, kernel, stride, padding)
-
-    y = jnp.moveaxis(lax.map(of_tile, jnp.moveaxis(x, 1, 0)), 0, 1)
-    return y.reshape(out_features, -1, out_height, out_width)[:, :batch]
+    return _conv(Geometry(height, width, size, stride, padding), x, kernel)
 
 
-def _slices_product(
-    x: Float[Array, "C B H W"],
-    kernel: Float[Array, "k k C O"],
-    stride: int,
-    padding: int,
-) -> Float[Array, "O B H2 W2"]:
-    size, _, in_features, out_features = kernel.shape
-    _, batch, height, width = x.shape
-    rows = _taps(size, height, stride, padding)
-    columns = _taps(size, width, stride, padding)
-    x = jnp.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    out_height = (height + 2 * padding - size) // stride + 1
-    out_width = (width + 2 * padding - size) // stride + 1
-    slices = [
-        lax.slice(
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _conv(of: Geometry, x, kernel):
+    return to_outputs(of, x, kernel)
+
+
+def _forward(of: Geometry, x, kernel):
+    return to_outputs(of, x, kernel), (x, kernel)
+
+
+def _backward(of: Geometry, saved, dy):
+    x, kernel = saved
+    return to_inputs(of, dy, kernel), to_kernel(of, x, dy)
+
+
+_conv.defvjp(_forward, _backward)
+
+
+def to_outputs(
+    of: Geometry, x: Float[Array, "B H W C"], kernel: Float[Array, "k k C O"]
+) -> Float[Array, "B H2 W2 O"]:
+    """Returns what a convolution returns."""
+
+    def product(x, kernel):
+        y = _slices(of, x) @ kernel.reshape(-1, kernel.shape[3])
+        return y.reshape(len(x), of.out_height, of.out_width, -1)
+
+    def own(x, kernel):
+        return _lax_conv(
             x,
-            (0, 0, i, j),
-            (
-                in_features,
-                batch,
-                i + stride * (out_height - 1) + 1,
-                j + stride * (out_width - 1) + 1,
-            ),
-            (1, 1, stride, stride),
+            kernel,
+            of.stride,
+            _around(of.height, of.out_height, of.rows, of.stride, of.padding),
+            _around(of.width, of.out_width, of.columns, of.stride, of.padding),
         )
-        for i in rows
-        for j in columns
+
+    kernel = _seen(of, kernel)
+    return (product if of.size == 1 else _unless_kernels(own, product))(x, kernel)
+
+
+def to_inputs(
+    of: Geometry, dy: Float[Array, "B H2 W2 O"], kernel: Float[Array, "k k C O"]
+) -> Float[Array, "B H W C"]:
+    """Returns the gradient of a convolution in its images: each output adds the kernel,
+    times itself, to the pixels that it was made of."""
+
+    def product(dy, kernel):
+        features = kernel.shape[3]
+        columns = dy.reshape(-1, features) @ kernel.reshape(-1, features).T
+        columns = columns.reshape(
+            *dy.shape[:3], len(of.rows), len(of.columns), kernel.shape[2]
+        )
+        return _overlap(of, columns)
+
+    def own(dy, kernel):
+        # Pixel i is under output i + padding - t of tap t: taps come turned.
+        def around(taps, extent, out_extent):
+            before = taps[-1] - of.padding
+            return before, extent - out_extent + of.padding - taps[0]
+
+        return _lax_conv(
+            dy,
+            jnp.swapaxes(kernel[::-1, ::-1], 2, 3),
+            1,
+            around(of.rows, of.height, of.out_height),
+            around(of.columns, of.width, of.out_width),
+        )
+
+    kernel = _seen(of, kernel)
+    if of.stride > 1 or of.size == 1:
+        return product(dy, kernel)
+    return _unless_kernels(own, product)(dy, kernel)
+
+
+def to_kernel(
+    of: Geometry, x: Float[Array, "B H W C"], dy: Float[Array, "B H2 W2 O"]
+) -> Float[Array, "k k C O"]:
+    """Returns the gradient of a convolution in its kernel."""
+
+    def product(x, dy):
+        return _slices(of, x).T @ dy.reshape(-1, features)
+
+    batch, channels, features = len(x), x.shape[3], dy.shape[3]
+    taps = len(of.rows) * len(of.columns)
+    example = taps * channels * of.out_height * of.out_width * x.dtype.itemsize
+    on_cpu = jax.default_backend() == "cpu"
+    if not on_cpu or of.size == 1 or batch * example < LARGE:
+        seen = product(x, dy)
+    else:
+        # The last tile is filled up with images of zeros, fewer than there are tiles.
+        tiles = -(-batch // max(1, TILE // example))
+        tile = -(-batch // tiles)
+
+        def in_tiles(a):
+            a = jnp.pad(a, ((0, tiles * tile - batch), *((0, 0),) * 3))
+            return a.reshape(tiles, tile, *a.shape[1:])
+
+        def add(total, pair):
+            return total + product(*pair), None
+
+        zero = jnp.zeros((taps * channels, features), x.dtype)
+        seen, _ = lax.scan(add, zero, (in_tiles(x), in_tiles(dy)))
+    seen = seen.reshape(len(of.rows), len(of.columns), channels, features)
+    outside = [(taps[0], of.size - 1 - taps[-1]) for taps in (of.rows, of.columns)]
+    return jnp.pad(seen, (*outside, (0, 0), (0, 0)))
+
+
+def _seen(of: Geometry, kernel):
+    rows, columns = of.rows, of.columns
+    return kernel[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def _around(extent, out_extent, taps: range, stride, padding):
+    """The padding of one axis where these taps alone are left of the kernel."""
+    before = padding - taps[0]
+    return before, (out_extent - 1) * stride + len(taps) - extent - before
+
+
+def _lax_conv(x, kernel, stride, *around):
+    return lax.conv_general_dilated(
+        x, kernel, (stride, stride), around, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def _unless_kernels(one: Callable, many: Callable) -> Callable:
+    """Of two forms of a function of images and a kernel the first, and where `vmap` has
+    a kernel for each of many, the second."""
+    one = custom_vmap(one)
+
+    @one.def_vmap
+    def batched(count, is_batched, x, kernel):
+        of_images, of_kernels = is_batched
+        if of_kernels:
+            return jax.vmap(many, in_axes=(0 if of_images else None, 0))(
+                x, kernel
+            ), True
+        y = one(x.reshape(-1, *x.shape[2:]), kernel)
+        return y.reshape(count, -1, *y.shape[1:]), True
+
+    return one
+
+
+def _slices(of: Geometry, x: Float[Array, "B H W C"]) -> Float[Array, "P T"]:
+    """What the kernel sees at each output pixel, a row each."""
+    x = jnp.pad(x, ((0, 0), *2 * ((of.padding, of.padding),), (0, 0)))
+    height = of.stride * (of.out_height - 1) + 1
+    width = of.stride * (of.out_width - 1) + 1
+    slices = [
+        x[:, i : i + height : of.stride, j : j + width : of.stride]
+        for i in of.rows
+        for j in of.columns
     ]
-    patches = jnp.stack(slices).reshape(-1, batch * out_height * out_width)
-    weights = kernel[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    y = weights.reshape(-1, out_features).T @ patches
-    return y.reshape(out_features, batch, out_height, out_width)
+    return jnp.concatenate(slices, axis=3).reshape(-1, len(slices) * x.shape[3])
 
 
-def _taps(size: int, extent: int, stride: int, padding: int) -> range:
-    """The kernel rows that see more than padding: on small images not all do."""
-    steps = (extent + 2 * padding - size) // stride
-    first = max(0, padding - stride * steps)
-    return range(first, min(size, padding + extent))
+def _overlap(
+    of: Geometry, columns: Float[Array, "B H2 W2 k1 k2 C"]
+) -> Float[Array, "B H W C"]:
+    """Adds up what the taps give to each pixel: the transpose of `_slices`.
+
+    Pixels whose place is the same modulo the stride get it from the same taps, so each
+    kind of them is a sum of a few shifted images.
+    """
+    height, width = (-(-extent // of.stride) for extent in (of.height, of.width))
+
+    def shifts(taps: range, extent: int, out_extent: int):
+        """Of each kind of row: its taps, and the output under which its first lies."""
+        kinds = range(of.stride)
+        found = [
+            [
+                (tap - taps[0], (kind + of.padding - tap) // of.stride)
+                for tap in taps
+                if (kind + of.padding - tap) % of.stride == 0
+            ]
+            for kind in kinds
+        ]
+        firsts = [first for kind in found for _, first in kind]
+        before = max(0, -min(firsts))
+        return found, (before, max(0, max(firsts) + extent - out_extent)), before
+
+    rows, above, first_row = shifts(of.rows, height, of.out_height)
+    sides, beside, first_column = shifts(of.columns, width, of.out_width)
+    columns = jnp.pad(columns, ((0, 0), above, beside, *((0, 0),) * 3))
+    batch, channels = len(columns), columns.shape[5]
+
+    def total(row, side):
+        image = jnp.zeros((batch, height, width, channels), columns.dtype)
+        for i, top in row:
+            for j, left in side:
+                top_, left_ = top + first_row, left + first_column
+                image += columns[:, top_ : top_ + height, left_ : left_ + width, i, j]
+        return image
+
+    kinds = [jnp.stack([total(row, side) for side in sides], axis=3) for row in rows]
+    image = jnp.stack(kinds, axis=2)
+    image = image.reshape(batch, height * of.stride, width * of.stride, channels)
+    return image[:, : of.height, : of.width]
 
 
 class Conv(nn.Module):
-    """A square convolution on [C, B, H, W].
+    """A square convolution on [B, H, W, C].
 
     The kernel starts as in PyTorch without a `kernel_init`, and the bias without a
     `bias_init`.
@@ -147,11 +318,11 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        init = fan_in_uniform(self.size**2 * x.shape[0])
-        shape = (self.size, self.size, x.shape[0], self.features)
+        init = fan_in_uniform(self.size**2 * x.shape[3])
+        shape = (self.size, self.size, x.shape[3], self.features)
         kernel = self.param("kernel", self.kernel_init or init, shape)
         y = conv(x, kernel, stride=self.stride, padding=self.padding)
         if not self.use_bias:
             return y
         bias = self.param("bias", self.bias_init or init, (self.features,))
-        return y + bias[:, None, None, None]
+        return y + bias[None, None, None]

@@ -77,7 +77,6 @@ class ConvEncoder(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         del train, mask
-        x = jnp.transpose(x, (3, 0, 1, 2))
         for features, size in zip(self.channels, self.kernel_sizes, strict=True):
             x = Conv(
                 features,
@@ -88,7 +87,7 @@ class ConvEncoder(nn.Module):
                 bias_init=nn.initializers.zeros,
             )(x)
             x = jax.nn.relu(x)
-        return jnp.swapaxes(x, 0, 1).reshape(x.shape[1], -1)
+        return jnp.moveaxis(x, 3, 1).reshape(len(x), -1)
 
 
 class ConvDecoder(nn.Module):
@@ -104,7 +103,7 @@ class ConvDecoder(nn.Module):
         *inner, features = self.channels
         step = 2 ** len(self.channels)
         x = x.reshape(-1, features, -(-height // step), -(-width // step))
-        x = jnp.swapaxes(x, 0, 1)
+        x = jnp.moveaxis(x, 1, 3)
         for features in (*reversed(inner), colours):
             x = jax.nn.relu(ConvTranspose(features, INIT)(x))
-        return jnp.transpose(x[:, :, :height, :width], (1, 2, 3, 0))
+        return x[:, :height, :width]

@@ -96,14 +96,13 @@ class Generator(nn.Module):
         height, width = height // 2**self.doublings, width // 2**self.doublings
         *inner, features = [self.channels * 2**i for i in range(self.doublings)]
 
-        x = jax.nn.relu(norm(_dense(self.hidden_size)(x), axis=-1))
-        x = jax.nn.relu(norm(_dense(features * height * width)(x), axis=-1))
-        x = jnp.swapaxes(x.reshape(-1, features, height, width), 0, 1)
+        x = jax.nn.relu(norm(_dense(self.hidden_size)(x)))
+        x = jax.nn.relu(norm(_dense(features * height * width)(x)))
+        x = jnp.moveaxis(x.reshape(-1, features, height, width), 1, 3)
         for features in reversed(inner):
             x = ConvTranspose(features, INIT, use_bias=False)(x)
-            x = jax.nn.relu(norm(x, axis=0))
-        x = jax.nn.sigmoid(ConvTranspose(colours, INIT)(x))
-        return jnp.transpose(x, (1, 2, 3, 0))
+            x = jax.nn.relu(norm(x))
+        return jax.nn.sigmoid(ConvTranspose(colours, INIT)(x))
 
 
 class Discriminator(nn.Module):
@@ -116,7 +115,6 @@ class Discriminator(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         norm = partial(batch_norm, train=train, mask=mask)
-        x = jnp.transpose(x, (3, 0, 1, 2))
         for i in range(self.halvings):
             x = Conv(
                 self.channels * 2**i,
@@ -126,9 +124,9 @@ class Discriminator(nn.Module):
                 use_bias=False,
                 kernel_init=INIT,
             )(x)
-            x = nn.leaky_relu(norm(x, axis=0), 0.2)
-        x = jnp.swapaxes(x, 0, 1).reshape(x.shape[1], -1)
-        x = nn.leaky_relu(norm(_dense(self.hidden_size)(x), axis=-1), 0.2)
+            x = nn.leaky_relu(norm(x), 0.2)
+        x = jnp.moveaxis(x, 3, 1).reshape(len(x), -1)
+        x = nn.leaky_relu(norm(_dense(self.hidden_size)(x)), 0.2)
         return _dense(1, use_bias=True)(x)[:, 0]
 
 
@@ -174,7 +172,7 @@ class VectorDiscriminator(nn.Module):
 
 def _hidden_layers(x, widths, train, mask):
     for features in widths:
-        x = batch_norm(_dense(features)(x), axis=-1, train=train, mask=mask)
+        x = batch_norm(_dense(features)(x), train=train, mask=mask)
         x = nn.leaky_relu(x, 0.2)
     return x
 

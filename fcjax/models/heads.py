@@ -88,8 +88,8 @@ class Head(nn.Module):
     def __call__(self, x, *, train, mask):
         x = Dense(self.hidden_size or x.shape[-1])(x)
         if self.hidden_norm:
-            x = batch_norm(x, -1, train=train, mask=mask)
+            x = batch_norm(x, train=train, mask=mask)
         x = Dense(self.size)(jax.nn.relu(x))
         if self.norm:
-            x = batch_norm(x, -1, train=train, mask=mask)
+            x = batch_norm(x, train=train, mask=mask)
         return jax.nn.softmax(x) if self.soft else x

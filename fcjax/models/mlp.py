@@ -46,6 +46,6 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         for features in self.widths:
-            x = batch_norm(Dense(features)(x), axis=-1, train=train, mask=mask)
+            x = batch_norm(Dense(features)(x), train=train, mask=mask)
             x = nn.leaky_relu(x, 0.2)
         return x

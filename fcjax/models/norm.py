@@ -5,14 +5,13 @@ from jaxtyping import Array, Bool, Float
 
 
 def batch_norm(
-    x: Float[Array, "..."],
-    axis: int,
+    x: Float[Array, "B ... C"],
     *,
     train: bool,
     mask: Bool[Array, " B"] | None,
     affine: bool = True,
     scale_init: nn.initializers.Initializer = nn.initializers.ones,
-) -> Float[Array, "..."]:
+) -> Float[Array, "B ... C"]:
     """A layer of the compact module that calls it, in PyTorch's defaults.
 
     Statistics are over all axes but the features', and over all examples if the mask
@@ -20,8 +19,7 @@ def batch_norm(
     where PyTorch takes the unbiased one.
 
     Args:
-        x: features first, [C, B, ...], or last, [B, ..., C].
-        axis: where the features are, 0 or -1.
+        x: a batch, its features last.
         train: whether to use, and to learn from, the batch's statistics.
         mask: the examples that count in them.
         affine: whether a learnt scale and shift follow.
@@ -30,11 +28,8 @@ def batch_norm(
     Returns:
         The normalised batch, examples that do not count included.
     """
-    if axis not in (0, -1):
-        raise ValueError(f"axis must be 0 or -1, got {axis}")
     norm = nn.BatchNorm(
         use_running_average=not train,
-        axis=axis,
         momentum=0.9,
         epsilon=1e-5,
         use_fast_variance=False,
@@ -43,7 +38,5 @@ def batch_norm(
         scale_init=scale_init,
     )
     if mask is not None:
-        shape = [1] * x.ndim
-        shape[1 if axis == 0 else 0] = -1
-        mask = mask.reshape(shape)
+        mask = mask.reshape(-1, *(1,) * (x.ndim - 1))
     return norm(x, mask=mask)

@@ -11,7 +11,6 @@ convolution has a bias, as a batch norm follows.
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
@@ -72,25 +71,22 @@ class ResNet(nn.Module):
         """Returns the features; in training, those of rows that `mask` counts do not
         depend on the other rows."""
         block = {"basic": BasicBlock, "bottleneck": Bottleneck}[self.block]
-        x = jnp.transpose(x, (3, 0, 1, 2))
         if self.stem == "small":
-            x = jax.nn.relu(
-                batch_norm(_conv(x, self.width, 3), 0, train=train, mask=mask)
-            )
+            x = jax.nn.relu(batch_norm(_conv(x, self.width, 3), train=train, mask=mask))
         else:
             x = jax.nn.relu(
-                batch_norm(_conv(x, self.width, 7, stride=2), 0, train=train, mask=mask)
+                batch_norm(_conv(x, self.width, 7, stride=2), train=train, mask=mask)
             )
             x = max_pool(x, size=3, stride=2, padding=1)
         for i, blocks in enumerate(self.stages):
             for j in range(blocks):
                 stride = 2 if i > 0 and j == 0 else 1
                 x = block(self.width * 2**i, stride)(x, train=train, mask=mask)
-        return x.mean(axis=(2, 3)).T
+        return x.mean(axis=(1, 2))
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, on [C, B, H, W]."""
+    """Two 3x3 convolutions beside a shortcut, on [B, H, W, C]."""
 
     features: int
     stride: int
@@ -98,34 +94,32 @@ class BasicBlock(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         y = _conv(x, self.features, 3, stride=self.stride)
-        y = jax.nn.relu(batch_norm(y, 0, train=train, mask=mask))
-        y = batch_norm(_conv(y, self.features, 3), 0, train=train, mask=mask)
-        return jax.nn.relu(y + _shortcut(x, y.shape[0], self.stride, train, mask))
+        y = jax.nn.relu(batch_norm(y, train=train, mask=mask))
+        y = batch_norm(_conv(y, self.features, 3), train=train, mask=mask)
+        return jax.nn.relu(y + _shortcut(x, y.shape[3], self.stride, train, mask))
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut, on [C, B, H, W]."""
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut, on [B, H, W, C]."""
 
     features: int
     stride: int
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        y = jax.nn.relu(
-            batch_norm(_conv(x, self.features, 1), 0, train=train, mask=mask)
-        )
+        y = jax.nn.relu(batch_norm(_conv(x, self.features, 1), train=train, mask=mask))
         y = _conv(y, self.features, 3, stride=self.stride)
-        y = jax.nn.relu(batch_norm(y, 0, train=train, mask=mask))
-        y = batch_norm(_conv(y, 4 * self.features, 1), 0, train=train, mask=mask)
-        return jax.nn.relu(y + _shortcut(x, y.shape[0], self.stride, train, mask))
+        y = jax.nn.relu(batch_norm(y, train=train, mask=mask))
+        y = batch_norm(_conv(y, 4 * self.features, 1), train=train, mask=mask)
+        return jax.nn.relu(y + _shortcut(x, y.shape[3], self.stride, train, mask))
 
 
 def _shortcut(x, features, stride, train, mask):
-    if stride == 1 and x.shape[0] == features:
+    if stride == 1 and x.shape[3] == features:
         return x
     # Named apart: EasyFL's divergence of two encoders leaves it out.
     x = _conv(x, features, 1, stride=stride, name="shortcut")
-    return batch_norm(x, 0, train=train, mask=mask)
+    return batch_norm(x, train=train, mask=mask)
 
 
 def _conv(x, features, size, *, stride=1, name=None):

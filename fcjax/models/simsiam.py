@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
@@ -54,7 +53,7 @@ class SimSiam(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        norm = partial(batch_norm, axis=-1, train=train, mask=mask)
+        norm = partial(batch_norm, train=train, mask=mask)
         x = self.encoder(x, train=train, mask=mask)
         x = jax.nn.relu(norm(Dense(self.hidden_size)(x)))
         z = norm(Dense(self.latent_size)(x), affine=False)
@@ -76,11 +75,10 @@ def conv_encoder(channels: Sequence[int] = (64, 128, 256)) -> Encoder:
     """
 
     def encode(x, *, train, mask):
-        x = jnp.transpose(x, (3, 0, 1, 2))
         for features in channels:
             x = Conv(features, size=4, stride=2, padding=1)(x)
-            x = batch_norm(x, axis=0, train=train, mask=mask)
+            x = batch_norm(x, train=train, mask=mask)
             x = nn.leaky_relu(x, 0.2)
-        return jnp.moveaxis(x, 0, -1).reshape(x.shape[1], -1)
+        return x.reshape(len(x), -1)
 
     return encode

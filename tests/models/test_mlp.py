@@ -99,8 +99,7 @@ def test_a_masked_batch_is_its_subset(vectors, variables):
     assert not any(jax.tree.leaves(moved))
 
 
-@pytest.mark.parametrize("axis", [0, -1])
-def test_batch_norm_by_hand(key, axis):
+def test_batch_norm_by_hand(key):
     """Over the batch and the pixels of the counted examples."""
 
     class Norm(nn.Module):
@@ -108,26 +107,23 @@ def test_batch_norm_by_hand(key, axis):
 
         @nn.compact
         def __call__(self, x, *, train, mask):
-            return batch_norm(x, axis, train=train, mask=mask, affine=self.affine)
+            return batch_norm(x, train=train, mask=mask, affine=self.affine)
 
     x = jax.random.normal(key, (4, 3, 2, 5))
     mask = jnp.array([True, False, True, True])
-    # [B, H, W, C], or the same with features first.
-    given = x if axis == -1 else jnp.moveaxis(x, -1, 0)
     network = from_linen(Norm())
-    variables = network.init(key, given)
-    y, after = network.apply(variables, given, train=True, mask=mask)
+    variables = network.init(key, x)
+    y, after = network.apply(variables, x, train=True, mask=mask)
 
     counted = np.asarray(x)[np.asarray(mask)]
     mean, var = counted.mean(axis=(0, 1, 2)), counted.var(axis=(0, 1, 2))
     expected = (np.asarray(x) - mean) / np.sqrt(var + 1e-5)
-    y = y if axis == -1 else jnp.moveaxis(y, 0, -1)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
     statistics = after["batch_stats"]["BatchNorm_0"]
     np.testing.assert_allclose(statistics["mean"], 0.1 * mean, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(statistics["var"], 0.9 + 0.1 * var, rtol=1e-4)
     assert set(variables["params"]["BatchNorm_0"]) == {"scale", "bias"}
-    assert "params" not in from_linen(Norm(affine=False)).init(key, given)
+    assert "params" not in from_linen(Norm(affine=False)).init(key, x)
 
 
 def test_batch_norm_may_begin_at_zero(key):
@@ -135,21 +131,11 @@ def test_batch_norm_may_begin_at_zero(key):
         @nn.compact
         def __call__(self, x, *, train, mask):
             init = nn.initializers.zeros
-            return x + batch_norm(x, -1, train=train, mask=mask, scale_init=init)
+            return x + batch_norm(x, train=train, mask=mask, scale_init=init)
 
     network, x = from_linen(Residual()), jax.random.normal(key, (6, 3))
     y, _ = network.apply(network.init(key, x), x, train=True)
     np.testing.assert_array_equal(y, x)
-
-
-def test_batch_norm_takes_features_first_or_last(key):
-    class Norm(nn.Module):
-        @nn.compact
-        def __call__(self, x, *, train, mask):
-            return batch_norm(x, 1, train=train, mask=mask)
-
-    with pytest.raises(ValueError, match="axis must be 0 or -1, got 1"):
-        from_linen(Norm()).init(key, jnp.ones((2, 3, 4)))
 
 
 def test_an_encoder_may_be_a_module_or_a_function(key, vectors):
