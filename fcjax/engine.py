@@ -65,10 +65,10 @@ class Program:
         self._backend: Backend = backend
         self._stages: list[_CompiledStage] = []
         self._init = over_runs(init, backend, like=lambda *_: ())
-        self._assign = over_runs(assign, backend, like=_started(build, None))
-        self._embed = over_runs(embed, backend, like=_started(build, None))
-        like = _started(build, None)
-        self._communities = over_runs(communities, backend, like=like)
+        ended = _started(build, None)
+        self._assign = over_runs(assign, backend, like=ended, results=_each_client)
+        self._embed = over_runs(embed, backend, like=ended, results=_each_client)
+        self._communities = over_runs(communities, backend, like=ended)
 
     def run(
         self,
@@ -201,9 +201,21 @@ def _compile_stage(
     return _CompiledStage(
         stage,
         over_runs(begin, backend, like=_started(build, index)),
-        over_runs(is_done, backend, like=started),
-        over_runs(advance, backend, donate=True, like=started),
+        over_runs(is_done, backend, like=started, results=lambda *_: 0.0),
+        over_runs(
+            advance,
+            backend,
+            donate=True,
+            like=started,
+            results=lambda hyper, key, federation, state: (state, 0.0, 0.0),
+        ),
     )
+
+
+def _each_client(hyper, key, federation, state):
+    """Like what there is for each client of a run."""
+    del hyper, key, state
+    return federation.mask
 
 
 def _started(build: Build, num_stages: int | None):

@@ -16,6 +16,7 @@ import numpy as np
 import tyro
 
 from fcjax import data, dealing, hosts, plan, sinks
+from fcjax.backends import take_cores
 from fcjax.flags import Common
 from fcjax.plan import Describe, Group, Method
 from fcjax.results import Point, Results
@@ -51,7 +52,10 @@ OF_THE_DATA = (
 
 
 def main(
-    flags: type[Args], describe: Callable[[Args, data.Dataset, int, int], Method]
+    flags: type[Args],
+    describe: Callable[[Args, data.Dataset, int, int], Method],
+    *,
+    by_core: bool = True,
 ) -> None:
     """Runs a script of one method: reads its flags, checks them, runs the grid, prints
     the table.
@@ -60,12 +64,15 @@ def main(
         flags: the script's dataclass of flags.
         describe: (flags, data set, number of clients, number of clusters) -> the
             method.
+        by_core: see `run`.
     """
     args = tyro.cli(flags)
-    run(lambda: [(hosts.join(args), describe)])
+    run(lambda: [(hosts.join(args), describe)], by_core=by_core)
 
 
-def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:
+def run(
+    tasks: Callable[[], Sequence[Task]], *, by_core: bool = True
+) -> list[Results]:
     """Checks all experiments, then runs one after another.
 
     Ends the process with one line where a flag is wrong, before anything is compiled
@@ -73,11 +80,15 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:
 
     Args:
         tasks: makes them; it may raise ValueError with one line that names a flag.
+        by_core: on a CPU, give runs and clients a core each; False shares all cores in
+            each operation, for methods that train on the server, of one run.
 
     Returns:
         What each of them left on disk.
     """
     name = Path(sys.argv[0]).name
+    if by_core:
+        take_cores()
     try:
         experiments = prepare_all(tasks())
     except ValueError as error:

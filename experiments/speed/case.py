@@ -1,5 +1,6 @@
 """A method's local training, ready to be timed beside the same work in PyTorch."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -99,9 +100,12 @@ def products(jaxpr: core.Jaxpr, *, trips: int = 1) -> int:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             left = equation.invars[0].aval
-            depth = 1
-            for axis in contracted:
-                depth *= left.shape[axis]
+            depth = math.prod(left.shape[axis] for axis in contracted)
+            total += 2 * depth * equation.outvars[0].aval.size
+        if equation.primitive.name == "conv_general_dilated":
+            kernel = equation.invars[1].aval.shape
+            features = equation.params["dimension_numbers"].rhs_spec[0]
+            depth = math.prod(kernel) // kernel[features]
             total += 2 * depth * equation.outvars[0].aval.size
         times = {"scan": equation.params.get("length"), "while": trips}
         times = times.get(equation.primitive.name, 1)

@@ -182,12 +182,18 @@ def to_kernel(
     """Returns the gradient of a convolution in its kernel."""
 
     def product(x, dy):
-        return _slices(of, x).T @ dy.reshape(-1, features)
+        dy = dy.reshape(-1, features)
+        if not on_cpu:
+            return _slices(of, x).T @ dy
+        # A product of the form A^T B runs at a third of the rate of A B there, and
+        # XLA would make this one of them again.
+        dy = lax.optimization_barrier(dy.T)
+        return lax.optimization_barrier(dy @ _slices(of, x)).T
 
+    on_cpu = jax.default_backend() == "cpu"
     batch, channels, features = len(x), x.shape[3], dy.shape[3]
     taps = len(of.rows) * len(of.columns)
     example = taps * channels * of.out_height * of.out_width * x.dtype.itemsize
-    on_cpu = jax.default_backend() == "cpu"
     if not on_cpu or of.size == 1 or batch * example < LARGE:
         seen = product(x, dy)
     else:
@@ -267,36 +273,36 @@ def _overlap(
     """
     height, width = (-(-extent // of.stride) for extent in (of.height, of.width))
 
-    def shifts(taps: range, extent: int, out_extent: int):
-        """Of each kind of row: its taps, and the output under which its first lies."""
-        kinds = range(of.stride)
-        found = [
-            [
-                (tap - taps[0], (kind + of.padding - tap) // of.stride)
-                for tap in taps
-                if (kind + of.padding - tap) % of.stride == 0
-            ]
-            for kind in kinds
+    def taps_of(kind: int, taps: range):
+        """Of one kind of rows or columns the taps, and under which output the first of
+        them lies."""
+        firsts = {tap: kind + of.padding - tap for tap in taps}
+        return [
+            (tap - taps[0], first // of.stride)
+            for tap, first in firsts.items()
+            if first % of.stride == 0
         ]
-        firsts = [first for kind in found for _, first in kind]
-        before = max(0, -min(firsts))
-        return found, (before, max(0, max(firsts) + extent - out_extent)), before
 
-    rows, above, first_row = shifts(of.rows, height, of.out_height)
-    sides, beside, first_column = shifts(of.columns, width, of.out_width)
-    columns = jnp.pad(columns, ((0, 0), above, beside, *((0, 0),) * 3))
+    def shifted(i: int, top: int, j: int, left: int):
+        # A pad of its own, not one for all: XLA then makes no image of it.
+        below = top + height - of.out_height
+        beside = left + width - of.out_width
+        around = ((0, 0, 0), (-top, below, 0), (-left, beside, 0), (0, 0, 0))
+        return lax.pad(columns[:, :, :, i, j], jnp.zeros((), columns.dtype), around)
+
+    def total(row: int, side: int):
+        images = [
+            shifted(*vertical, *horizontal)
+            for vertical in taps_of(row, of.rows)
+            for horizontal in taps_of(side, of.columns)
+        ]
+        zeros = jnp.zeros((batch, height, width, channels), columns.dtype)
+        return sum(images, zeros)
+
     batch, channels = len(columns), columns.shape[5]
-
-    def total(row, side):
-        image = jnp.zeros((batch, height, width, channels), columns.dtype)
-        for i, top in row:
-            for j, left in side:
-                top_, left_ = top + first_row, left + first_column
-                image += columns[:, top_ : top_ + height, left_ : left_ + width, i, j]
-        return image
-
-    kinds = [jnp.stack([total(row, side) for side in sides], axis=3) for row in rows]
-    image = jnp.stack(kinds, axis=2)
+    kinds = range(of.stride)
+    image = [jnp.stack([total(row, side) for side in kinds], axis=3) for row in kinds]
+    image = jnp.stack(image, axis=2)
     image = image.reshape(batch, height * of.stride, width * of.stride, channels)
     return image[:, : of.height, : of.width]
 
