@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -133,11 +134,14 @@ def _shard_map(batched, results, like, **options):
         else:
             program = within
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), in_specs)
+
         # Results of a call on other devices are not moved by themselves.
         def call(*inputs):
             # What is traced as a part of something else has no options of its own.
-            is_traced = isinstance(jax.tree.leaves(inputs)[0], jax.core.Tracer)
-            return (within if is_traced else program)(*jax.device_put(inputs, shardings))
+            is_traced = isinstance(jax.tree.leaves(inputs)[0], Tracer)
+            return (within if is_traced else program)(
+                *jax.device_put(inputs, shardings)
+            )
 
         return call
 

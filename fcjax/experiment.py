@@ -70,9 +70,7 @@ def main(
     run(lambda: [(hosts.join(args), describe)], by_core=by_core)
 
 
-def run(
-    tasks: Callable[[], Sequence[Task]], *, by_core: bool = True
-) -> list[Results]:
+def run(tasks: Callable[[], Sequence[Task]], *, by_core: bool = True) -> list[Results]:
     """Checks all experiments, then runs one after another.
 
     Ends the process with one line where a flag is wrong, before anything is compiled

@@ -1,0 +1,64 @@
+"""What a run costs, counted and not timed: the programs that are compiled."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fcjax import backends, engine, models
+from fcjax.algorithms.ccfc import ccfc
+from fcjax.types import Federation
+
+CLIENTS, EXAMPLES = 2, 32
+
+
+@pytest.fixture
+def federation():
+    images = np.random.default_rng(0).integers(0, 256, (64, 28, 28, 1), np.uint8)
+    return Federation(
+        jnp.asarray(images),
+        jnp.arange(64).reshape(CLIENTS, EXAMPLES),
+        jnp.ones((CLIENTS, EXAMPLES), bool),
+        jnp.ones((1, CLIENTS), bool),
+        jnp.full(CLIENTS, 10),
+    )
+
+
+def method(_=None):
+    return ccfc(
+        models.simsiam(models.conv_encoder()),
+        optax.adam(1e-3),
+        lambda key, x: x,
+        num_clusters=10,
+        pretrain_rounds=2,
+        cluster_rounds=2,
+        batch_size=EXAMPLES,
+    )
+
+
+def test_programs_of_a_run(key, federation):
+    """One to begin with, and of each stage its beginning, its end and its round; a
+    second grid of the same shapes, of other keys, has them all."""
+    compiled = []
+
+    def listen(event, duration_secs, **_):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(duration_secs)
+
+    def grid(number):
+        keys = jax.random.split(jax.random.key(number), 1)
+        runs = jax.tree.map(lambda x: x[None], federation._replace(pool=()))
+        return backends.Grid({}, keys, runs._replace(pool=federation.pool))
+
+    program = engine.Program(method)
+    grids = [grid(0), grid(1)]
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        program.run(grids[0])
+        first = len(compiled)
+        program.run(grids[1])
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert len(compiled) == first
+    assert first <= 12
