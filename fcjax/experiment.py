@@ -52,10 +52,7 @@ OF_THE_DATA = (
 
 
 def main(
-    flags: type[Args],
-    describe: Callable[[Args, data.Dataset, int, int], Method],
-    *,
-    by_core: bool = True,
+    flags: type[Args], describe: Callable[[Args, data.Dataset, int, int], Method]
 ) -> None:
     """Runs a script of one method: reads its flags, checks them, runs the grid, prints
     the table.
@@ -64,13 +61,12 @@ def main(
         flags: the script's dataclass of flags.
         describe: (flags, data set, number of clients, number of clusters) -> the
             method.
-        by_core: see `run`.
     """
     args = tyro.cli(flags)
-    run(lambda: [(hosts.join(args), describe)], by_core=by_core)
+    run(lambda: [(hosts.join(args), describe)])
 
 
-def run(tasks: Callable[[], Sequence[Task]], *, by_core: bool = True) -> list[Results]:
+def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:
     """Checks all experiments, then runs one after another.
 
     Ends the process with one line where a flag is wrong, before anything is compiled
@@ -78,15 +74,12 @@ def run(tasks: Callable[[], Sequence[Task]], *, by_core: bool = True) -> list[Re
 
     Args:
         tasks: makes them; it may raise ValueError with one line that names a flag.
-        by_core: on a CPU, give runs and clients a core each; False shares all cores in
-            each operation, for methods that train on the server, of one run.
 
     Returns:
         What each of them left on disk.
     """
     name = Path(sys.argv[0]).name
-    if by_core:
-        take_cores()
+    take_cores()
     try:
         experiments = prepare_all(tasks())
     except ValueError as error:

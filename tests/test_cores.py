@@ -1,0 +1,36 @@
+"""In processes of their own: JAX decides once how many devices it has."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fcjax.backends import num_cores
+
+FIRST = "from fcjax.backends import take_cores; take_cores(); import jax;"
+LATE = "from fcjax.backends import take_cores; import jax; jax.devices(); take_cores();"
+FORCED = "--xla_force_host_platform_device_count=4"
+
+
+@pytest.mark.parametrize(
+    ("program", "asked", "expected"),
+    [
+        (FIRST, {}, num_cores()),
+        (FIRST, {"JAX_NUM_CPU_DEVICES": "3"}, 3),
+        (FIRST, {"XLA_FLAGS": FORCED}, 4),
+        (LATE, {}, 1),
+    ],
+    ids=["a core each", "asked of JAX", "asked of XLA", "too late"],
+)
+def test_devices_of_a_process(program, asked, expected):
+    unasked = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
+    env = {name: x for name, x in os.environ.items() if name not in unasked}
+    run = subprocess.run(
+        [sys.executable, "-c", f"{program} print(jax.local_device_count())"],
+        env={**env, **asked, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(run.stdout) == expected
