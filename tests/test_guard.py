@@ -1,4 +1,5 @@
-"""What a run costs, counted and not timed: the programs that are compiled."""
+"""What a run costs, counted and not timed: operations, and programs that are compiled.
+What crosses devices is counted in test_spread.py."""
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,25 @@ def method(_=None):
         cluster_rounds=2,
         batch_size=EXAMPLES,
     )
+
+
+def test_a_round_does_little_but_its_arithmetic(key, federation):
+    """Two views forward and backward, both through the anchor, then every example once
+    for its centroids. XLA counts a loop's body once: with one client and one batch each
+    has one turn. It leaves out taps that see padding, and what nothing uses."""
+    alone = federation._replace(
+        indices=federation.indices[:1],
+        mask=federation.mask[:1],
+        present=federation.present[:, :1],
+        local_clusters=federation.local_clusters[:1],
+    )
+    convolutions = 2 * 16 * (64 * 14**2 + 64 * 128 * 7**2 + 128 * 256 * 3**2)
+    dense = 2 * (2304 * 256 + 256 * 256 + 256 * 16 + 16 * 256)
+    analytic = EXAMPLES * (2 * 3 + 2 + 1) * (convolutions + dense)
+    state = jax.eval_shape(method().init, key, alone)
+    round = jax.jit(method().stages[0].round).lower(key, state, alone)
+    counted = round.compile().cost_analysis()["flops"]
+    assert 0.6 * analytic < counted < 1.3 * analytic
 
 
 def test_programs_of_a_run(key, federation):
