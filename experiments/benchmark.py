@@ -6,7 +6,8 @@ python experiments/benchmark.py ccfc --backbone resnet18 --clients 2 --examples 
 python experiments/benchmark.py fedcref --against torch --repeats 9
 
 A round is what all clients train between two visits to the server, on random examples
-at the papers' sizes, without augmentation. Rounds of the two sides alternate in one
+at the papers' sizes, without augmentation; on a CPU the clients are spread over its
+cores, as in a run. Rounds of the two sides alternate in one
 process, so that both meet the same noise, and the ratio of their medians is the last
 column. A machine busy with other work slows PyTorch more, whose threads wait for each
 other: compare on an idle one, or on one core (`taskset -c 0`).
@@ -26,7 +27,7 @@ import tyro
 from speed import ccfc, fdsc, fedcref, fedmcc, sda_fdc
 from speed.case import Case, Side, Sizes, flops
 
-from fcjax.backends import num_cores
+from fcjax.backends import num_cores, take_cores
 
 Method = Literal["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
 PARTS = {
@@ -163,6 +164,7 @@ if __name__ == "__main__":
     # Compile time is one of the figures: none of it may come from an earlier run.
     jax.config.update("jax_enable_compilation_cache", False)
     try:
+        take_cores()
         with jax.default_matmul_precision("highest"):
             benchmark(tyro.cli(Args, description=__doc__))
     except ValueError as error:

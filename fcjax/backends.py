@@ -110,9 +110,9 @@ def num_cores() -> int:
 
 
 @cache
-def _alone_on_a_core() -> dict[str, bool]:
-    """Options that compile a program for devices which are a core each: its operations
-    do not wait for threads of other cores, that have their own to do."""
+def alone_on_a_core() -> dict[str, bool]:
+    """Returns options that compile a program for devices which are a core each: its
+    operations do not wait for threads of other cores, that have their own to do."""
     options = {"xla_cpu_multi_thread_eigen": False}
     try:
         jax.jit(lambda: 0, compiler_options=options).lower().compile()
@@ -130,7 +130,7 @@ def _shard_map(batched, results, like, **options):
         alone = on_cpu and 1 < num_cores() <= mesh.size
         within = jax.jit(program, **options)
         if alone:
-            program = jax.jit(program, compiler_options=_alone_on_a_core(), **options)
+            program = jax.jit(program, compiler_options=alone_on_a_core(), **options)
         else:
             program = within
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), in_specs)

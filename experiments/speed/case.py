@@ -6,8 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fcjax.backends import alone_on_a_core, num_cores
 
 Loop = Callable[[], float]
 """Trains every client once more and returns the mean loss of its steps."""
@@ -33,8 +38,11 @@ class Case(NamedTuple):
     """(state, *rest) -> (state, losses): every client trains once more."""
     arguments: tuple
     """Of `train`, the state first."""
-    num_steps: int
-    """That every client takes in a round."""
+    by_client: tuple[bool, ...]
+    """Which of the arguments have a leading client axis; where none has, the clients'
+    examples are pooled."""
+    num_batches: int
+    """How often the loop over batches goes round, in an epoch of a client."""
     num_examples: int
     """That all clients together train on in a round."""
     loop: Callable[[int], Loop]
@@ -42,14 +50,29 @@ class Case(NamedTuple):
 
 
 class Side:
-    """The library's side of a case."""
+    """The library's side of a case: where there are several devices its clients are
+    spread over them, as the clients of a run are."""
 
     def __init__(self, case: Case):
         """Compiles nothing yet."""
+        train, arguments = case.train, case.arguments
+        options: dict[str, Any] = {}
+        num_clients = len(jax.tree.leaves(arguments[0])[0]) if case.by_client else 1
+        num_devices = math.gcd(num_clients, jax.device_count())
+        if num_devices > 1:
+            mesh = jax.make_mesh((num_devices,), ("client",))
+            specs = tuple(P("client") if x else P() for x in case.by_client)
+            train = jax.shard_map(
+                train, mesh=mesh, in_specs=specs, out_specs=P("client"), check_vma=False
+            )
+            shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
+            arguments = jax.device_put(arguments, shardings)
+            if num_devices == num_cores():
+                options = {"compiler_options": alone_on_a_core()}
         # A copy: training is given the state's memory, the case stays as it was.
-        self._state = jax.tree.map(jax.numpy.array, case.arguments[0])
-        self._rest = case.arguments[1:]
-        self._train: Callable = jax.jit(case.train, donate_argnums=0)
+        self._state = jax.tree.map(jnp.array, arguments[0])
+        self._rest = arguments[1:]
+        self._train: Callable = jax.jit(train, donate_argnums=0, **options)
 
     def compile(self) -> tuple[float, int]:
         """Compiles; returns the seconds that took, and the bytes a round needs."""
@@ -86,7 +109,7 @@ def check_parity(case: Case, *, num_rounds: int = 2, tolerance: float = 1e-4):
 def flops(case: Case) -> int:
     """Returns the floating-point operations of a round's matrix products."""
     traced = jax.make_jaxpr(case.train)(*case.arguments)
-    return products(traced.jaxpr, trips=case.num_steps)
+    return products(traced.jaxpr, trips=case.num_batches)
 
 
 def products(jaxpr: core.Jaxpr, *, trips: int = 1) -> int:

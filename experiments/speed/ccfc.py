@@ -79,7 +79,8 @@ def cases(sizes: Sizes = SIZES, backbone: str = "conv") -> list[Case]:
             f"batch {sizes.batch_size}",
             train,
             (clients.repeat(client, sizes.clients), anchor, keys, first, second, mask),
-            num_steps=-(-sizes.examples // sizes.batch_size),
+            by_client=(True, False, True, True, True, True),
+            num_batches=-(-sizes.examples // sizes.batch_size),
             num_examples=sizes.clients * sizes.examples,
             loop=loop,
         )

@@ -109,7 +109,8 @@ def cases(
             "all at once",
             train,
             (clients.repeat(state, sizes.clients), x, mask, adjacency),
-            num_steps=MNIST["local_steps"],
+            by_client=(True, True, True, True),
+            num_batches=MNIST["local_steps"],
             num_examples=sizes.clients * sizes.examples * MNIST["local_steps"],
             loop=loop,
         )

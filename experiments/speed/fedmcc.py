@@ -20,7 +20,7 @@ from fcjax.algorithms.parts import Networks, Parts, both, initialize, swap, targ
 from fcjax.types import Network
 from speed.case import Case, Sizes
 
-SIZES = Sizes(clients=5, examples=1000, batch_size=128)
+SIZES = Sizes(clients=10, examples=1000, batch_size=128)
 CHANNELS, HIDDEN_SIZE, LATENT_SIZE, NUM_CLUSTERS = (16, 32, 64), 256, 128, 10
 LEARNING_RATE, MOMENTUM = 1e-3, 0.9
 INSTANCE_TEMPERATURE, CLUSTER_TEMPERATURE = 0.5, 1.0
@@ -135,7 +135,8 @@ def _case(
         f"{views.shape[3]}x{views.shape[4]}, batch {sizes.batch_size}",
         train,
         (state, frozen, keys, rows, jnp.ones(rows.shape, bool), *pools),
-        num_steps=-(-sizes.examples // sizes.batch_size),
+        by_client=(True, False, True, True, True, *(False for _ in pools)),
+        num_batches=-(-sizes.examples // sizes.batch_size),
         num_examples=sizes.clients * sizes.examples,
         loop=loop,
     )

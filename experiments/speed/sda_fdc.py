@@ -84,7 +84,7 @@ def gan_case(
             return train_gan(key, gan, pool, rows, mask, adversarial, number=number)
 
         gans, losses = clients.for_each(train_one, keys, gans, rows, mask)
-        return gans, jnp.stack(losses)
+        return gans, jnp.stack(losses, axis=1)
 
     def loop(num_threads: int, **options):
         from speed.sda_fdc_torch import GanLoop
@@ -114,7 +114,8 @@ def gan_case(
             rows,
             jnp.ones(rows.shape, bool),
         ),
-        num_steps=-(-num_examples // adversarial.batch_size),
+        by_client=(True, True, False, True, True),
+        num_batches=-(-num_examples // adversarial.batch_size),
         num_examples=num_clients * num_examples,
         loop=loop,
     )
@@ -156,7 +157,8 @@ def dcn_cases(examples: np.ndarray, settings: dict[str, Any]) -> list[Case]:
             f"{count} {described(shape)} pooled, batch {batch_size}",
             train,
             (state, jax.random.key(2), x, mask),
-            num_steps=-(-count // batch_size),
+            by_client=(),
+            num_batches=-(-count // batch_size),
             num_examples=count,
             loop=loop,
         )
