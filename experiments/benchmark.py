@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from speed import ccfc, fdsc, fedcref, fedmcc, sda_fdc
 from speed.case import Case, Side, Sizes, flops
 
 from fcjax.backends import num_cores, take_cores
+from fcjax.flags import shown
 
 Method = Literal["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
 PARTS = {
@@ -49,12 +50,12 @@ class Args:
     """Of ccfc: conv on 28x28 grey images, or resnet18 on 32x32 colour ones."""
     against: Literal["torch"] | None = None
     """Also time the same work in PyTorch, on the CPU."""
-    clients: int | None = None
-    """Clients (default: those of the method)."""
-    examples: int | None = None
-    """Examples a client (default: those of the method)."""
-    batch_size: int | None = None
-    """Examples in a local step (default: that of the method)."""
+    clients: Annotated[int | None, shown("those of the method")] = None
+    """Clients."""
+    examples: Annotated[int | None, shown("those of the method")] = None
+    """Examples a client."""
+    batch_size: Annotated[int | None, shown("that of the method")] = None
+    """Examples in a local step."""
     repeats: int = 5
     """Timed rounds of each side, after one to warm up."""
 
