@@ -27,7 +27,7 @@ import tyro
 from speed import ccfc, fdsc, fedcref, fedmcc, sda_fdc
 from speed.case import Case, Side, Sizes, flops
 
-from fcjax.backends import num_cores, take_cores
+from fcjax.cores import num_cores, take_cores
 from fcjax.flags import shown
 
 Method = Literal["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]

@@ -1,7 +1,6 @@
 """How a function of one run is compiled for a grid: the runs of a grid, and where
 devices are left over the clients of a run, are spread over the devices."""
 
-import os
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Literal, NamedTuple
@@ -15,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fcjax.clients import AXIS
+from fcjax.cores import compiler_options
 from fcjax.types import Federation, PyTree
 
 Backend = Literal["shard_map", "pmap", "loop"]
@@ -85,54 +85,14 @@ def over_runs(
     return call
 
 
-def take_cores() -> None:
-    """Makes a device of each core that this process may use, where JAX would make one
-    of them all; before JAX is first used, and unless the user has said how many.
-
-    Runs, and the clients of a run, then have a core each. The operations of a small
-    network are too short to be shared by two: on two cores a round of the default job
-    takes two thirds of the time.
-    """
-    asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if asked or jax.config.values["jax_num_cpu_devices"] > 0:
-        return
-    try:
-        jax.config.update("jax_num_cpu_devices", num_cores())
-    except RuntimeError:  # JAX has its devices by now
-        return
-
-
-def num_cores() -> int:
-    """Returns how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@cache
-def alone_on_a_core() -> dict[str, bool]:
-    """Returns options that compile a program for devices which are a core each: its
-    operations do not wait for threads of other cores, that have their own to do."""
-    options = {"xla_cpu_multi_thread_eigen": False}
-    try:
-        jax.jit(lambda: 0, compiler_options=options).lower().compile()
-    except jax.errors.JaxRuntimeError:  # an XLA without it
-        return {}
-    return options
-
-
 def _shard_map(batched, results, like, **options):
     def spread(mesh, in_specs, out_specs):
-        program = jax.shard_map(
+        mapped = jax.shard_map(
             batched, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
-        on_cpu = jax.default_backend() == "cpu"
-        alone = on_cpu and 1 < num_cores() <= mesh.size
-        within = jax.jit(program, **options)
-        if alone:
-            program = jax.jit(program, compiler_options=alone_on_a_core(), **options)
-        else:
-            program = within
+        within = program = jax.jit(mapped, **options)
+        if alone := compiler_options(mesh.size):
+            program = jax.jit(mapped, compiler_options=alone, **options)
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), in_specs)
 
         # Results of a call on other devices are not moved by themselves.

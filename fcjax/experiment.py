@@ -16,7 +16,7 @@ import numpy as np
 import tyro
 
 from fcjax import data, dealing, hosts, plan, sinks
-from fcjax.backends import take_cores
+from fcjax.cores import take_cores
 from fcjax.flags import Common
 from fcjax.plan import Describe, Group, Method
 from fcjax.results import Point, Results

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from fcjax.backends import num_cores
+from fcjax.cores import num_cores
 
-FIRST = "from fcjax.backends import take_cores; take_cores(); import jax;"
-LATE = "from fcjax.backends import take_cores; import jax; jax.devices(); take_cores();"
+FIRST = "from fcjax.cores import take_cores; take_cores(); import jax;"
+LATE = "from fcjax.cores import take_cores; import jax; jax.devices(); take_cores();"
 FORCED = "--xla_force_host_platform_device_count=4"
 
 

@@ -12,7 +12,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fcjax.backends import alone_on_a_core, num_cores
+from fcjax.cores import compiler_options
 
 Loop = Callable[[], float]
 """Trains every client once more and returns the mean loss of its steps."""
@@ -67,8 +67,7 @@ class Side:
             )
             shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
             arguments = jax.device_put(arguments, shardings)
-            if num_devices == num_cores():
-                options = {"compiler_options": alone_on_a_core()}
+            options = {"compiler_options": compiler_options(num_devices)}
         # A copy: training is given the state's memory, the case stays as it was.
         self._state = jax.tree.map(jnp.array, arguments[0])
         self._rest = arguments[1:]

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from subspaces import client_axis_of, locality_of, network_of, optimizer_of
 
-from fcjax import clients, losses
+from fcjax import clients
 from fcjax.algorithms import subspace
-from fcjax.algorithms.fdsc import ALL, pick
+from fcjax.algorithms.fdsc import ALL, objective, pick
 from fcjax.cluster import neighbor_graph
 from speed.case import Case, Sizes
 
@@ -46,27 +46,20 @@ def cases(
     images = np.random.default_rng(0).random((*sizes[:2], *shape), np.float32)
     x = jnp.asarray(images)
     mask = jnp.ones(x.shape[:2], bool)
+    locality = locality_of(MNIST)
+    num_neighbors = locality.pop("num_neighbors")
     adjacency = jax.lax.map(
-        lambda x: neighbor_graph(x.reshape(len(x), -1), MNIST["num_neighbors"]), x
+        lambda x: neighbor_graph(x.reshape(len(x), -1), num_neighbors), x
     )
     network, optimizer = network_of(MNIST, shape), optimizer_of(MNIST)
     start = subspace.init(network, jax.random.key(0), x[0, :1], sizes.examples)
-    locality_weight = locality_of(MNIST)["locality_weight"]
 
     def autoencoder_loss(parts, x, mask, adjacency):
         del adjacency
         return subspace.autoencoder_loss(network, parts, x, mask)
 
     def joint_loss(parts, x, mask, adjacency):
-        locality = losses.locality_alignment(
-            network.expression.matrix(parts["coefficients"]["params"]),
-            adjacency,
-            alpha=MNIST["adjacency_weight"],
-            beta=MNIST["coefficient_weight"],
-            mask=mask,
-        )
-        value = subspace.subspace_loss(network, parts, x, mask)
-        return value + locality_weight * locality
+        return objective(network, parts, x, mask, adjacency, **locality)
 
     def case(name, loss, trains) -> Case:
         parts = pick(start, trains)
@@ -96,7 +89,7 @@ def cases(
                 parts,
                 penalty_weight=MNIST["penalty_weight"],
                 expression_weight=MNIST["expression_weight"],
-                locality_weight=locality_weight,
+                locality_weight=locality["locality_weight"],
                 learning_rate=MNIST["learning_rate"],
                 num_steps=MNIST["local_steps"],
                 num_threads=num_threads,

@@ -61,7 +61,7 @@ def cases(
     def train(state, keys, rows, members, federation):
         def one(key, client, rows, members):
             return cluster_models.train(
-                options, key, client, rows, members, federation, num_epochs
+                options, key, client, rows, members, federation, num_epochs=num_epochs
             )
 
         return clients.for_each(

@@ -74,7 +74,7 @@ def of_clusters(
         variables = draw(models, init_key, federation)
         client = clients.Client(variables, models.optimizer.init(variables["params"]))
         client, value = train(
-            models, train_key, client, rows, members, federation, num_epochs
+            models, train_key, client, rows, members, federation, num_epochs=num_epochs
         )
         return client.variables, value
 
@@ -140,7 +140,9 @@ def of_communities(
         def one(key, number, opt_state, rows, members):
             variables = jax.tree.map(lambda x: x[number], received)
             client = clients.Client(variables, opt_state)
-            return train(models, key, client, rows, members, federation, num_epochs)[0]
+            return train(
+                models, key, client, rows, members, federation, num_epochs=num_epochs
+            )[0]
 
         keys = _keys(key, len(clusters), models.num_clusters)
         trained = clients.for_each(
@@ -261,6 +263,7 @@ def train(
     rows: Int[Array, "N"],
     members: Bool[Array, "N"],
     federation: Federation,
+    *,
     num_epochs: int,
 ) -> tuple[clients.Client, Float[Array, ""]]:
     """Trains one model.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients, losses, server
 from fcjax.algorithms import subspace
@@ -115,17 +115,17 @@ def fdsc(
         return subspace.autoencoder_loss(network, parts, x, mask)
 
     def loss(parts, x, mask, adjacency):
-        """Eq. 8, without halves."""
-        locality = losses.locality_alignment(
-            network.expression.matrix(parts["coefficients"]["params"]),
+        return objective(
+            network,
+            parts,
+            x,
+            mask,
             adjacency,
-            alpha=adjacency_weight,
-            beta=coefficient_weight,
-            mask=mask,
+            locality_weight=locality_weight,
+            mean_locality=mean_locality,
+            adjacency_weight=adjacency_weight,
+            coefficient_weight=coefficient_weight,
         )
-        pairs = mask.sum() ** 2 if mean_locality else 1
-        value = subspace.subspace_loss(network, parts, x, mask)
-        return value + locality_weight / pairs * locality
 
     def train(
         trains, loss, num_steps, chosen, count, state: FDSCState, federation: Federation
@@ -230,6 +230,31 @@ def fdsc(
     )
     stages = tuple(stage for stage in stages if stage.num_rounds)
     return FederatedClustering(init, stages, embed, assign)
+
+
+def objective(
+    network: SubspaceNetwork,
+    parts: Parts,
+    x: Shaped[Array, "N *F"],
+    mask: Bool[Array, "N"],
+    adjacency: Bool[Array, "N N"],
+    *,
+    locality_weight: Scalar,
+    mean_locality: bool,
+    adjacency_weight: Scalar,
+    coefficient_weight: Scalar,
+) -> Float[Array, ""]:
+    """Returns Eq. 8 of a client, without halves; the weights are those of `fdsc`."""
+    locality = losses.locality_alignment(
+        network.expression.matrix(parts["coefficients"]["params"]),
+        adjacency,
+        alpha=adjacency_weight,
+        beta=coefficient_weight,
+        mask=mask,
+    )
+    pairs = mask.sum() ** 2 if mean_locality else 1
+    value = subspace.subspace_loss(network, parts, x, mask)
+    return value + locality_weight / pairs * locality
 
 
 def pick(parts: Parts, names: tuple[str, ...]) -> Parts:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from fcjax.models.conv import Geometry, to_inputs, to_kernel, to_outputs
+from fcjax.models.conv_maps import Geometry, to_inputs, to_kernel, to_outputs
 
 
 def conv_transpose(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fcjax.models import conv as convolution
+from fcjax.models import conv_maps
 from fcjax.models.conv import Conv, conv
 
 SHAPES = ((5, 6), (2, 2))
@@ -123,8 +123,8 @@ def tiles_of_three(monkeypatch):
     """Any batch is large, and a tile holds three images of 5x6 with 9 taps each."""
     if jax.default_backend() != "cpu":
         pytest.skip("tiles are for CPUs")
-    monkeypatch.setattr(convolution, "LARGE", 0)
-    monkeypatch.setattr(convolution, "TILE", 3 * 4 * 9 * 2 * 5 * 6)
+    monkeypatch.setattr(conv_maps, "LARGE", 0)
+    monkeypatch.setattr(conv_maps, "TILE", 3 * 4 * 9 * 2 * 5 * 6)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
