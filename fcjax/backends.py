@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from fcjax.clients import AXIS
 from fcjax.cores import compiler_options
+from fcjax.server import num_bytes
 from fcjax.types import Federation, PyTree
 
 Backend = Literal["shard_map", "pmap", "loop"]
@@ -86,13 +87,13 @@ def over_runs(
 
 
 def _shard_map(batched, results, like, **options):
-    def spread(mesh, in_specs, out_specs):
+    def spread(mesh, in_specs, out_specs, size):
         mapped = jax.shard_map(
             batched, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
         within = program = jax.jit(mapped, **options)
-        if alone := compiler_options(mesh.size):
-            program = jax.jit(mapped, compiler_options=alone, **options)
+        if of_cpu := compiler_options(mesh.size, num_bytes=size):
+            program = jax.jit(mapped, compiler_options=of_cpu, **options)
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), in_specs)
 
         # Results of a call on other devices are not moved by themselves.
@@ -109,6 +110,7 @@ def _shard_map(batched, results, like, **options):
     def prepare(structure, shapes):
         pool, runs, state = structure.unflatten(shapes)
         num_runs = min(_count(runs), jax.local_device_count())
+        size = num_bytes(pool) + num_bytes((runs, state)) // _count(runs)
         left = 1 if like is None else jax.local_device_count() // num_runs
         num_shards = _num_shards(runs, left)
         axes = None
@@ -117,7 +119,7 @@ def _shard_map(batched, results, like, **options):
             axes = _client_axes(results, kind, pool, runs, num_shards)
         if axes is None or _has_other_clients(axes[0], state, runs):
             in_specs = (P(), P("run"), P("run"))
-            program = spread(_mesh(num_runs), in_specs, P("run"))
+            program = spread(_mesh(num_runs), in_specs, P("run"), size)
             return partial(_padded, program, num_runs)
 
         def spec(rows):
@@ -131,6 +133,7 @@ def _shard_map(batched, results, like, **options):
             _mesh(num_runs, num_shards),
             (P(), (P("run"), P("run"), of_clients), of_state),
             of_results,
+            size,
         )
         return _padded_clients(program, num_shards, axes, runs)
 

@@ -238,7 +238,11 @@ def epochs(
     batch_size = min(batch_size, padded)
     num_steps = -(-size // batch_size)
     slack = -padded % batch_size
-    zero = jax.tree.map(jnp.float32, zero)
+    # Made of the mask, as all that the loops carry: what vmap finds to be the same for
+    # all clients before a loop and not after it costs a further trace of its body, and
+    # there are two loops.
+    first = 0 * size
+    zero = jax.tree.map(lambda x: x + first.astype(jnp.float32), zero)
 
     def epoch(carry, epoch_key: PRNGKey):
         order_key, step_key = jax.random.split(epoch_key)
@@ -256,7 +260,7 @@ def epochs(
 
         # As many steps as this client has batches: where clients run one after another
         # a small one is done sooner, and under vmap it stands still meanwhile.
-        return lax.fori_loop(0, num_steps, one, (carry, zero))
+        return lax.fori_loop(first, num_steps, one, (carry, zero))
 
     carry, totals = lax.scan(epoch, carry, fold_in(key, num_epochs))
     count = num_epochs * num_steps

@@ -14,7 +14,8 @@ from fcjax.found import Found
 from fcjax.plan import Call, Group, Method
 from fcjax.results import Point
 
-SCORES = ("acc", "nmi", "kappa", "ari", "ami")
+ROUND_SCORES = ("acc", "nmi", "kappa")
+SCORES = (*ROUND_SCORES, "ari", "ami")
 SURVIVING_SCORES = ("surviving_nmi", "surviving_acc", "surviving_kappa")
 ACROSS_SCORES = ("global_acc", "global_nmi", "client_acc")
 INTERNAL_SCORES = ("silhouette", "davies_bouldin", "calinski_harabasz")
@@ -25,7 +26,7 @@ def score_round(
 ) -> dict[str, Any]:
     """The scores of one run's round; empty cells where it was not evaluated, or has no
     clusters yet."""
-    names = ("acc", "nmi", "kappa", "occupied_clusters", "largest_share")
+    names = (*ROUND_SCORES, "occupied_clusters", "largest_share")
     if found is None or (found.of_examples < 0).all():
         return dict.fromkeys(names, "")
     is_global = call.group.method.scope == "global"
@@ -33,7 +34,7 @@ def score_round(
     in_use = evaluation.collapse(
         clusters[clusters >= 0], num_clusters=call.group.num_clusters
     )
-    values = {**score(found, dataset, call, run), **in_use}
+    values = {**score(found, dataset, call, run, names=ROUND_SCORES), **in_use}
     return {name: round_off(values[name]) if name in values else "" for name in names}
 
 
@@ -44,6 +45,7 @@ def score(
     run: int,
     *,
     answered: np.ndarray | None = None,
+    names: Sequence[str] = SCORES,
 ) -> dict[str, float]:
     """Scores one run: over all labelled examples, or a mean of its clients' own.
 
@@ -60,8 +62,10 @@ def score(
         counted = clusters >= 0
         if answered is not None:
             counted &= np.isin(np.arange(len(labels)), rows[mask])
-        return evaluation.scores(labels[counted], clusters[counted])
-    each = evaluation.per_client(labels[rows], found.of_clients[chosen], mask)
+        return evaluation.scores(labels[counted], clusters[counted], names=names)
+    each = evaluation.per_client(
+        labels[rows], found.of_clients[chosen], mask, names=names
+    )
     if call.group.method.scope == "client-mean":
         return evaluation.client_mean(each)
     return evaluation.client_pooled(each, mask)

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fcjax.cores import compiler_options
+from fcjax.server import num_bytes
 
 Loop = Callable[[], float]
 """Trains every client once more and returns the mean loss of its steps."""
@@ -56,7 +57,6 @@ class Side:
     def __init__(self, case: Case):
         """Compiles nothing yet."""
         train, arguments = case.train, case.arguments
-        options: dict[str, Any] = {}
         num_clients = len(jax.tree.leaves(arguments[0])[0]) if case.by_client else 1
         num_devices = math.gcd(num_clients, jax.device_count())
         if num_devices > 1:
@@ -67,11 +67,13 @@ class Side:
             )
             shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
             arguments = jax.device_put(arguments, shardings)
-            options = {"compiler_options": compiler_options(num_devices)}
         # A copy: training is given the state's memory, the case stays as it was.
         self._state = jax.tree.map(jnp.array, arguments[0])
         self._rest = arguments[1:]
-        self._train: Callable = jax.jit(train, donate_argnums=0, **options)
+        options = compiler_options(num_devices, num_bytes=num_bytes(arguments))
+        self._train: Callable = jax.jit(
+            train, donate_argnums=0, compiler_options=options or None
+        )
 
     def compile(self) -> tuple[float, int]:
         """Compiles; returns the seconds that took, and the bytes a round needs."""

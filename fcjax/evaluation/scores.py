@@ -4,7 +4,7 @@ Labels come first, assignments second; both are integer arrays whose values are 
 only. Every function raises ValueError where they are empty or differ in length.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Integer, Shaped
@@ -101,17 +101,23 @@ _SCORES: dict[str, Callable[[Names, Names], float]] = {
 }
 
 
-def scores(labels: Names, assignments: Names) -> dict[str, float]:
-    """All scores of one clustering: acc, nmi, kappa, ari, ami.
+def scores(
+    labels: Names, assignments: Names, *, names: Collection[str] = tuple(_SCORES)
+) -> dict[str, float]:
+    """Scores of one clustering, all by default: acc, nmi, kappa, ari, ami.
 
     For a whole federation, pass `labels[mask]` and `assignments[mask]`: one match for
     all clients.
     """
-    return {name: score(labels, assignments) for name, score in _SCORES.items()}
+    return {name: _SCORES[name](labels, assignments) for name in names}
 
 
 def per_client(
-    labels: ClientNames, assignments: ClientNames, mask: ClientMask
+    labels: ClientNames,
+    assignments: ClientNames,
+    mask: ClientMask,
+    *,
+    names: Collection[str] = tuple(_SCORES),
 ) -> dict[str, Float[np.ndarray, "_"]]:
     """Scores of every client on its own examples, with a match of its own.
 
@@ -119,9 +125,10 @@ def per_client(
       labels: [M, N] true classes.
       assignments: [M, N] clusters.
       mask: [M, N] True at a client's own examples, False at padding.
+      names: which scores.
 
     Returns:
-      A dict from acc, nmi, kappa, ari, ami to arrays [M].
+      A dict from their names to arrays [M].
 
     Raises:
       ValueError: if shapes differ or a client holds no example.
@@ -129,10 +136,10 @@ def per_client(
     labels, assignments, mask = map(np.asarray, (labels, assignments, mask))
     _check_clients(mask, labels=labels, assignments=assignments)
     rows = [
-        scores(labels[client, own], assignments[client, own])
+        scores(labels[client, own], assignments[client, own], names=names)
         for client, own in enumerate(mask)
     ]
-    return {name: np.array([row[name] for row in rows]) for name in _SCORES}
+    return {name: np.array([row[name] for row in rows]) for name in names}
 
 
 def client_mean(
