@@ -38,6 +38,12 @@ def method(_=None):
     )
 
 
+def grid_of(federation, seed):
+    keys = jax.random.split(jax.random.key(seed), 1)
+    runs = jax.tree.map(lambda x: x[None], federation._replace(pool=()))
+    return backends.Grid({}, keys, runs._replace(pool=federation.pool))
+
+
 def test_a_round_does_little_but_its_arithmetic(key, federation):
     """Two views forward and backward, both through the anchor, then every example once
     for its centroids. XLA counts a loop's body once: with one client and one batch each
@@ -66,13 +72,8 @@ def test_programs_of_a_run(key, federation):
         if event.endswith("backend_compile_duration"):
             compiled.append(duration_secs)
 
-    def grid(number):
-        keys = jax.random.split(jax.random.key(number), 1)
-        runs = jax.tree.map(lambda x: x[None], federation._replace(pool=()))
-        return backends.Grid({}, keys, runs._replace(pool=federation.pool))
-
     program = engine.Program(method)
-    grids = [grid(0), grid(1)]
+    grids = [grid_of(federation, seed) for seed in range(2)]
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         program.run(grids[0])
@@ -82,3 +83,27 @@ def test_programs_of_a_run(key, federation):
         jax.monitoring.unregister_event_duration_listener(listen)
     assert len(compiled) == first
     assert first <= 12
+
+
+def test_what_a_round_moves(federation, capfd):
+    """To the device the numbers of stage and round, whatever the data; to the host
+    what is shown of it: a few numbers, each an array of one run."""
+    program, grids = engine.Program(method), [grid_of(federation, s) for s in range(2)]
+    program.run(grids[0])
+    rounds, moved = [], []
+
+    def look(round):
+        rounds.append(round.metrics)
+        moved.append(capfd.readouterr().err.count("host-to-device transfer"))
+
+    capfd.readouterr()
+    with jax.transfer_guard("log_explicit"):
+        jax.device_put(np.zeros(1))
+        assert capfd.readouterr().err.count("host-to-device transfer") == 1
+        program.run(grids[1], on_round=look)
+    # Before the first round of a stage come its beginning and the question whether it is
+    # over, and before the run its own beginning.
+    for count, most in zip(moved, (6, 2, 4, 2), strict=True):
+        assert count <= most, moved
+    for metrics in rounds:
+        assert sum(x.nbytes for x in metrics.values()) <= 100

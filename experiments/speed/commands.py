@@ -1,0 +1,73 @@
+"""Rounds of a command, timed as a user runs it."""
+
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+EXPERIMENTS = Path(__file__).parents[1]
+NEVER = "1000000"
+
+
+class Rounds(NamedTuple):
+    """What the rounds of a command took."""
+
+    seconds: dict[str, list[float]]
+    """By stage, a round and run: of each round but the first one, which waits for its
+    compilation, and the last one, which is scored."""
+    compile_seconds: float
+    peak_bytes: int
+    """Of the whole process."""
+
+
+def run(script: str, flags: Sequence[str]) -> Rounds:
+    """Runs a script into a folder of its own, without figures, scored at the ends of
+    stages alone.
+
+    Args:
+        script: its name, without the ending.
+        flags: with three rounds or more of every stage that is timed.
+
+    Raises:
+        RuntimeError: it failed; what it printed.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        out = Path(name, "out")
+        command = [sys.executable, EXPERIMENTS / f"{script}.py", *flags]
+        command += ["--out", out, "--no-plot", "--evaluate-every", NEVER]
+        with Path(name, "printed").open("w+") as printed:
+            process = subprocess.Popen(command, stdout=printed, stderr=printed)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            printed.seek(0)
+            if process.returncode:
+                told = printed.read().strip()
+                raise RuntimeError(f"{script}.py {' '.join(flags)}: {told}")
+        (folder,) = (path.parent for path in out.rglob("results.csv"))
+        history, results = (_read(folder / f"{x}.csv") for x in ("history", "results"))
+    # Linux counts memory in KiB, macOS in bytes.
+    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return Rounds(_middle(history), float(results[0]["compile_seconds"]), peak)
+
+
+def _middle(history: Sequence[dict[str, str]]) -> dict[str, list[float]]:
+    """Returns by stage the seconds of its rounds without the first and the last; those
+    of one round are of all the runs of a call alike."""
+    rounds: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in history:
+        rounds[row["stage"]][int(row["round"])] = float(row["seconds"])
+    return {
+        stage: [each[number] for number in sorted(each)][1:-1]
+        for stage, each in rounds.items()
+        if len(each) > 2
+    }
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
