@@ -1,16 +1,18 @@
-"""Seconds of a round of local training, beside PyTorch on the same cores.
+"""What a round costs: local training beside PyTorch, the server, whole rounds, a grid.
 
 python experiments/benchmark.py ccfc
-python experiments/benchmark.py all --against torch
+python experiments/benchmark.py all --parts local --against torch
 python experiments/benchmark.py ccfc --backbone resnet18 --clients 2 --examples 200
 python experiments/benchmark.py fedcref --against torch --repeats 9
 
-A round is what all clients train between two visits to the server, on random examples
-at the papers' sizes, without augmentation; on a CPU the clients are spread over its
-cores, as in a run. Rounds of the two sides alternate in one
-process, so that both meet the same noise, and the ratio of their medians is the last
-column. A machine busy with other work slows PyTorch more, whose threads wait for each
-other: compare on an idle one, or on one core (`taskset -c 0`).
+local: what all clients train between two visits to the server, on random examples at
+the papers' sizes, without augmentation; on a CPU the clients are spread over its cores,
+as in a run. Rounds of the two sides alternate in one process, so that both meet the
+same noise, and the ratio of their medians is the last column. server: what it makes of
+their uploads, beside one pass over as many bytes. rounds: of the method's script on
+embedded digits, all but scores included, as one run and in a grid of four. A machine
+busy with other work slows PyTorch more, whose threads wait for each other: compare on
+an idle one, or on one core (`taskset -c 0`).
 """
 
 import dataclasses
@@ -24,13 +26,14 @@ from typing import Annotated, Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import tyro
-from speed import ccfc, fdsc, fedcref, fedmcc, sda_fdc
+from speed import ccfc, fdsc, fedcref, fedmcc, rounds, sda_fdc, server
 from speed.case import Case, Side, Sizes, flops
 
 from fcjax.cores import num_cores, take_cores
 from fcjax.flags import shown
 
 Method = Literal["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
+Part = Literal["local", "server", "rounds"]
 PARTS = {
     "ccfc": ccfc,
     "fedmcc": fedmcc,
@@ -40,16 +43,28 @@ PARTS = {
 }
 
 
+SERVER_COLUMNS = ["part", "of", "s a step", "min to max", "MB uploaded", "a pass s"]
+ROUND_COLUMNS = [
+    "stage",
+    "s a round, one run",
+    "min to max",
+    "s a round and run of four",
+]
+ROUND_COLUMNS += ["min to max", "ratio", "compile s", "peak GiB"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Times a round of local training, optionally against another framework."""
+    """Times rounds of a method and what they are made of."""
 
     method: tyro.conf.Positional[Method | Literal["all"]]
-    """Whose local training; all of its parts in turn."""
+    """Whose rounds."""
+    parts: tuple[Part, ...] = get_args(Part)
+    """What of them."""
     backbone: Literal["conv", "resnet18"] = "conv"
     """Of ccfc: conv on 28x28 grey images, or resnet18 on 32x32 colour ones."""
     against: Literal["torch"] | None = None
-    """Also time the same work in PyTorch, on the CPU."""
+    """Also time local training in PyTorch, on the CPU."""
     clients: Annotated[int | None, shown("those of the method")] = None
     """Clients."""
     examples: Annotated[int | None, shown("those of the method")] = None
@@ -62,16 +77,24 @@ class Args:
 
 def cases_of(args: Args) -> list[Case]:
     """Returns what is timed."""
-    methods = get_args(Method) if args.method == "all" else (args.method,)
     found = []
-    for method in methods:
-        given = {name: getattr(args, name) for name in Sizes._fields}
-        sizes = PARTS[method].SIZES._replace(
-            **{name: x for name, x in given.items() if x is not None}
-        )
+    for method in methods_of(args):
+        sizes = sizes_of(args, method)
         options = {"backbone": args.backbone} if method == "ccfc" else {}
         found += PARTS[method].cases(sizes, **options)
     return found
+
+
+def methods_of(args: Args) -> tuple[Method, ...]:
+    return get_args(Method) if args.method == "all" else (args.method,)
+
+
+def sizes_of(args: Args, method: Method) -> Sizes:
+    """Returns the method's sizes, but for those that are given."""
+    given = {name: getattr(args, name) for name in Sizes._fields}
+    return PARTS[method].SIZES._replace(
+        **{name: x for name, x in given.items() if x is not None}
+    )
 
 
 def check(args: Args) -> None:
@@ -143,22 +166,58 @@ def measure(case: Case, args: Args) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def measure_server(step: server.Step, args: Args) -> str:
+    """Times a server's step; returns its row."""
+    run = jax.jit(step.run)
+    once = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree))
+    functions = {
+        "server": lambda: run(step.uploads),
+        "pass": lambda: once(step.uploads),
+    }
+    times = alternate(functions, args.repeats)
+    middle = {name: statistics.median(each) for name, each in times.items()}
+    each = times["server"]
+    cells = [
+        step.name,
+        step.of,
+        f"{middle['server']:.4f} | {min(each):.4f} to {max(each):.4f}",
+        f"{1000 * server.gigabytes(step):.1f}",
+        f"{middle['pass']:.4f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
 def header(args: Args) -> str:
-    """Returns the first two lines of the table."""
+    """Returns the first two lines of the table of local training."""
     names = ["part", "of", "s a round", "min to max", "examples a s"]
     names += ["GFLOP/s, of a product's", "floor s", "compile s", "MiB"]
     if args.against:
         names += ["PyTorch s", "min to max", "ratio"]
+    return titles(names)
+
+
+def titles(names: list[str]) -> str:
     return f"| {' | '.join(names)} |\n|{' --- |' * len(names)}"
 
 
 def benchmark(args: Args) -> None:
-    """Times what was asked for and prints a table, a row as soon as it is known."""
+    """Times what was asked for and prints tables, a row as soon as it is known."""
     check(args)
     print(f"{jax.devices()[0].device_kind}, {num_cores()} cores, JAX {jax.__version__}")
-    print(header(args), flush=True)
-    for case in cases_of(args):
-        print(measure(case, args), flush=True)
+    if "local" in args.parts:
+        print(header(args), flush=True)
+        for case in cases_of(args):
+            print(measure(case, args), flush=True)
+    if "server" in args.parts:
+        print(f"\n{titles(SERVER_COLUMNS)}", flush=True)
+        for method in methods_of(args):
+            for step in server.steps(method, sizes_of(args, method)):
+                print(measure_server(step, args), flush=True)
+    if "rounds" in args.parts:
+        print(f"\n{titles(ROUND_COLUMNS)}", flush=True)
+        for method in methods_of(args):
+            for row in rounds.rows(method, rounds=args.repeats):
+                print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":
@@ -168,5 +227,5 @@ if __name__ == "__main__":
         take_cores()
         with jax.default_matmul_precision("highest"):
             benchmark(tyro.cli(Args, description=__doc__))
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         sys.exit(f"benchmark.py: error: {error}")

@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import benchmark
+import chex
+import jax
 import numpy as np
 import pytest
-from speed import ccfc
+from speed import ccfc, server
 from speed.case import Sizes, check_parity, flops
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "benchmark.py"
@@ -65,9 +67,39 @@ def test_all_are_the_parts_of_every_method():
 
 
 def test_script_prints_a_table():
-    command = [sys.executable, str(SCRIPT), "ccfc", "--clients", "1"]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "ccfc",
+        "--parts",
+        "local",
+        "--clients",
+        "1",
+    ]
     command += ["--examples", "6", "--batch-size", "4", "--repeats", "1"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     *_, header, _, row = result.stdout.splitlines()
     assert header.count("|") == row.count("|") == 10
     assert row.startswith("| ccfc conv | 1 clients x 6 images of 28x28, batch 4 |")
+
+
+def test_server_steps_average():
+    """Clients that hold copies of one network have it for their mean; models of their
+    own are averaged by community."""
+    sizes = Sizes(clients=12, examples=4, batch_size=4)
+    for method in ("ccfc", "fedmcc", "fdsc"):
+        (step,) = server.steps(method, sizes)
+        networks, found = step.uploads, step.run(step.uploads)
+        if method == "ccfc":
+            networks, found = networks[0], found[0]
+        chex.assert_trees_all_close(
+            found, jax.tree.map(lambda x: x[0], networks), rtol=1e-5
+        )
+    (step,) = server.steps("fedcref", sizes)
+    count = 12 * 4
+    means, models = (
+        jax.tree.leaves(x)[0] for x in (step.run(step.uploads), step.uploads)
+    )
+    expected = np.mean(np.asarray(models)[3:count:10], axis=0)
+    np.testing.assert_allclose(means[3], expected, atol=1e-6)
+    assert server.steps("sda-fdc", sizes) == []

@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
-from fcjax.cores import num_cores
+from fcjax.cores import SMALL, compiler_options, num_cores
 
 FIRST = "from fcjax.cores import take_cores; take_cores(); import jax;"
 LATE = "from fcjax.cores import take_cores; import jax; jax.devices(); take_cores();"
@@ -34,3 +35,12 @@ def test_devices_of_a_process(program, asked, expected):
         check=True,
     )
     assert int(run.stdout) == expected
+
+
+@pytest.mark.parametrize("size", [SMALL - 1, SMALL])
+def test_a_small_program_is_compiled_for_fewer_passes(size):
+    options = compiler_options(num_cores(), num_bytes=size)
+    assert ("xla_backend_optimization_level" in options) == (size < SMALL)
+    assert ("xla_cpu_multi_thread_eigen" in options) == (num_cores() > 1)
+    double = jax.jit(lambda x: 2 * x, compiler_options=options or None)
+    assert double(3.0) == 6

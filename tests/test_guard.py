@@ -101,8 +101,8 @@ def test_what_a_round_moves(federation, capfd):
         jax.device_put(np.zeros(1))
         assert capfd.readouterr().err.count("host-to-device transfer") == 1
         program.run(grids[1], on_round=look)
-    # Before the first round of a stage come its beginning and the question whether it is
-    # over, and before the run its own beginning.
+    # Before the first round of a stage come its beginning and the question whether it
+    # is over, and before the run its own beginning.
     for count, most in zip(moved, (6, 2, 4, 2), strict=True):
         assert count <= most, moved
     for metrics in rounds:

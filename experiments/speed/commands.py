@@ -56,16 +56,15 @@ def run(script: str, flags: Sequence[str]) -> Rounds:
 
 
 def _middle(history: Sequence[dict[str, str]]) -> dict[str, list[float]]:
-    """Returns by stage the seconds of its rounds without the first and the last; those
-    of one round are of all the runs of a call alike."""
-    rounds: dict[str, dict[int, float]] = defaultdict(dict)
+    """Returns by stage the seconds of its rounds without the first and the last."""
+    rounds: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in history:
-        rounds[row["stage"]][int(row["round"])] = float(row["seconds"])
-    return {
-        stage: [each[number] for number in sorted(each)][1:-1]
-        for stage, each in rounds.items()
-        if len(each) > 2
-    }
+        rounds[row["stage"]].append((int(row["round"]), float(row["seconds"])))
+    found = {}
+    for stage, each in rounds.items():
+        first, last = min(each)[0], max(each)[0]
+        found[stage] = [seconds for number, seconds in each if first < number < last]
+    return {stage: each for stage, each in found.items() if each}
 
 
 def _read(path: Path) -> list[dict[str, str]]:
