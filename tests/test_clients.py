@@ -379,9 +379,9 @@ def test_for_each_takes_one_client(axis):
     np.testing.assert_array_equal(results[1], [2])
 
 
-@pytest.mark.parametrize(("size", "loops"), [(393214, False), (393215, True)])
+@pytest.mark.parametrize(("size", "loops"), [(131070, False), (131071, True)])
 def test_for_each_takes_large_clients_of_a_cpu_one_by_one(size, loops):
-    """Two clients of 4 size + 4 bytes, on either side of 1.5 MiB, 1,572,864 bytes."""
+    """Two clients of 4 size + 4 bytes, on either side of half a MiB, 524,288 bytes."""
     stacked = (
         jax.ShapeDtypeStruct((2, size), jnp.float32),
         jax.ShapeDtypeStruct((2,), jnp.int32),
