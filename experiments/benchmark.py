@@ -34,23 +34,24 @@ from fcjax.flags import shown
 
 Method = Literal["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
 Part = Literal["local", "server", "rounds"]
-PARTS = {
+TRAINING = {
     "ccfc": ccfc,
     "fedmcc": fedmcc,
     "sda-fdc": sda_fdc,
     "fdsc": fdsc,
     "fedcref": fedcref,
 }
-
-
 SERVER_COLUMNS = ["part", "of", "s a step", "min to max", "MB uploaded", "a pass s"]
 ROUND_COLUMNS = [
     "stage",
     "s a round, one run",
     "min to max",
     "s a round and run of four",
+    "min to max",
+    "ratio",
+    "compile s",
+    "peak GiB",
 ]
-ROUND_COLUMNS += ["min to max", "ratio", "compile s", "peak GiB"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,7 @@ def cases_of(args: Args) -> list[Case]:
     for method in methods_of(args):
         sizes = sizes_of(args, method)
         options = {"backbone": args.backbone} if method == "ccfc" else {}
-        found += PARTS[method].cases(sizes, **options)
+        found += TRAINING[method].cases(sizes, **options)
     return found
 
 
@@ -92,7 +93,7 @@ def methods_of(args: Args) -> tuple[Method, ...]:
 def sizes_of(args: Args, method: Method) -> Sizes:
     """Returns the method's sizes, but for those that are given."""
     given = {name: getattr(args, name) for name in Sizes._fields}
-    return PARTS[method].SIZES._replace(
+    return TRAINING[method].SIZES._replace(
         **{name: x for name, x in given.items() if x is not None}
     )
 

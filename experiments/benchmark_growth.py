@@ -50,8 +50,8 @@ class Study(NamedTuple):
     """(size) -> what a round should take, but for a factor."""
 
 
-def _numbers(*pairs: str | int) -> list[str]:
-    return [str(x) for x in pairs]
+def _texts(*flags: str | int | Path) -> list[str]:
+    return [str(x) for x in flags]
 
 
 STUDIES: dict[str, Study] = {
@@ -61,7 +61,7 @@ STUDIES: dict[str, Study] = {
         (10, 30, 100, 300, 1000),
         4,
         lambda count: (10_000, *SMALL),
-        lambda count: _numbers("--clients", count, "--batch-size", 10_000 // count),
+        lambda count: _texts("--clients", count, "--batch-size", 10_000 // count),
     ),
     "clients-each": Study(
         "128 images of 28x28 a client",
@@ -69,7 +69,7 @@ STUDIES: dict[str, Study] = {
         (10, 30, 100),
         1,
         lambda count: (128 * count, *IMAGE),
-        lambda count: _numbers("--clients", count, "--batch-size", 128),
+        lambda count: _texts("--clients", count, "--batch-size", 128),
         cost=lambda count: count,
     ),
     "rows-each": Study(
@@ -78,7 +78,7 @@ STUDIES: dict[str, Study] = {
         (10, 30, 100, 300, 1000),
         4,
         lambda count: (128 * count, *ROW),
-        lambda count: _numbers("--clients", count, "--batch-size", 128),
+        lambda count: _texts("--clients", count, "--batch-size", 128),
         cost=lambda count: count,
     ),
     "runs": Study(
@@ -87,7 +87,7 @@ STUDIES: dict[str, Study] = {
         (1, 4, 16, 64),
         4,
         lambda count: (1800, *SMALL),
-        lambda count: _numbers("--runs-per-call", count, "--seed", *range(count)),
+        lambda count: _texts("--runs-per-call", count, "--seed", *range(count)),
         cost=lambda count: count,
     ),
     "images": Study(
@@ -96,7 +96,7 @@ STUDIES: dict[str, Study] = {
         (10_000, 20_000, 40_000, 70_000),
         1,
         lambda count: (count, *IMAGE),
-        lambda count: _numbers("--batch-size", 128),
+        lambda count: _texts("--batch-size", 128),
         cost=lambda count: count,
     ),
     "batch": Study(
@@ -105,7 +105,7 @@ STUDIES: dict[str, Study] = {
         (16, 32, 64, 128, 256, 512),
         1,
         lambda size: (5120, *IMAGE),
-        lambda size: _numbers("--batch-size", size),
+        lambda size: _texts("--batch-size", size),
     ),
     "latent": Study(
         "10 clients x 180 images of 8x8",
@@ -113,7 +113,7 @@ STUDIES: dict[str, Study] = {
         (32, 64, 128, 256, 512, 1024),
         4,
         lambda size: (1800, *SMALL),
-        lambda size: _numbers("--latent-size", size),
+        lambda size: _texts("--latent-size", size),
     ),
 }
 
@@ -166,10 +166,10 @@ def measure(study: Study, value: int, *, rounds: int) -> Point:
         labels = np.arange(len(examples)) % 10
         path = Path(folder, "random.npz")
         np.savez(path, x=examples, y=labels)
-        flags = _numbers("--dataset", path, "--p", 0, "--cluster-rounds", 0)
-        flags += _numbers("--local-epochs", study.epochs)
+        flags = _texts("--dataset", path, "--p", 0, "--cluster-rounds", 0)
+        flags += _texts("--local-epochs", study.epochs)
         # The first round is not timed, nor is the last one, after which scores come.
-        flags += _numbers("--pretrain-rounds", rounds + 2, *study.flags(value))
+        flags += _texts("--pretrain-rounds", rounds + 2, *study.flags(value))
         found = commands.run("ccfc", flags)
     runs = value if "--runs-per-call" in flags else 1
     seconds = [runs * each for each in found.seconds["pretrain"]]

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 EXPERIMENTS = Path(__file__).parents[1]
 NEVER = "1000000"
+SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""A GPU is shared with the process that measures."""
 
 
 class Rounds(NamedTuple):
@@ -41,7 +43,9 @@ def run(script: str, flags: Sequence[str]) -> Rounds:
         command = [sys.executable, EXPERIMENTS / f"{script}.py", *flags]
         command += ["--out", out, "--no-plot", "--evaluate-every", NEVER]
         with Path(name, "printed").open("w+") as printed:
-            process = subprocess.Popen(command, stdout=printed, stderr=printed)
+            process = subprocess.Popen(
+                command, stdout=printed, stderr=printed, env={**os.environ, **SHARED}
+            )
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             printed.seek(0)
