@@ -223,7 +223,7 @@ def figure(study: Study, rows: Sequence[dict]) -> Figure:
     x = [row[study.label] for row in rows]
     y = np.array([[row[name] for name in ("min", "s a round", "max")] for row in rows])
     bars = np.abs(y[:, [0, 2]] - y[:, [1]]).T
-    axes.plot(x, [row["ideal"] for row in rows], "--", color="0.6", label="ideal")
+    axes.plot(x, [row["ideal"] for row in rows], color="0.85", lw=4, label="ideal")
     axes.errorbar(x, y[:, 1], bars, marker="o", capsize=3, label="measured")
     axes.set(xscale="log", yscale="log", xlabel=study.label, ylabel="seconds a round")
     axes.set_xticks(x, [str(value) for value in x], minor=False)
