@@ -4,8 +4,8 @@ python experiments/benchmark_growth.py clients-each rows-each
 python experiments/benchmark_growth.py runs --values 1 4 16 --rounds 9
 python experiments/benchmark_growth.py all --out runs/growth
 
-Every point is a command of ccfc.py on random examples, most of all rounds of
-pre-training without scores in between; compilation is apart. A study goes over its
+Every point is a command of ccfc.py on random examples: rounds of pre-training, without
+their compilation and without scores in between. A study goes over its
 points as often as --repeats says, so that all of them meet the same noise. It ends in a
 table, and with --out in a figure and a file of numbers.
 """
