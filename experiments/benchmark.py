@@ -182,7 +182,7 @@ def measure_server(step: server.Step, args: Args) -> str:
         step.name,
         step.of,
         f"{middle['server']:.4f} | {min(each):.4f} to {max(each):.4f}",
-        f"{1000 * server.gigabytes(step):.1f}",
+        f"{server.megabytes(step):.1f}",
         f"{middle['pass']:.4f}",
     ]
     return f"| {' | '.join(cells)} |"

@@ -5,9 +5,9 @@ python experiments/benchmark_growth.py runs --values 1 4 16 --rounds 9
 python experiments/benchmark_growth.py all --out runs/growth
 
 Every point is a command of ccfc.py on random examples: rounds of pre-training, without
-their compilation and without scores in between. A study goes over its
-points as often as --repeats says, so that all of them meet the same noise. It ends in a
-table, and with --out in a figure and a file of numbers.
+their compilation and without scores in between. A study goes over its points as often
+as --repeats says, so that all of them meet the same noise. It ends in a table, and with
+--out in a figure and a file of numbers.
 """
 
 import csv
@@ -48,6 +48,8 @@ class Study(NamedTuple):
     """(size) -> those that differ from one size to the next."""
     cost: Callable[[int], float] = lambda value: 1.0
     """(size) -> what a round should take, but for a factor."""
+    runs: Callable[[int], int] = lambda value: 1
+    """(size) -> how many runs go side by side."""
 
 
 def _texts(*flags: str | int | Path) -> list[str]:
@@ -89,6 +91,7 @@ STUDIES: dict[str, Study] = {
         lambda count: (1800, *SMALL),
         lambda count: _texts("--runs-per-call", count, "--seed", *range(count)),
         cost=lambda count: count,
+        runs=lambda count: count,
     ),
     "images": Study(
         "10 clients, images of 28x28, batch 128",
@@ -171,8 +174,7 @@ def measure(study: Study, value: int, *, rounds: int) -> Point:
         # The first round is not timed, nor is the last one, after which scores come.
         flags += _texts("--pretrain-rounds", rounds + 2, *study.flags(value))
         found = commands.run("ccfc", flags)
-    runs = value if "--runs-per-call" in flags else 1
-    seconds = [runs * each for each in found.seconds["pretrain"]]
+    seconds = [study.runs(value) * each for each in found.seconds["pretrain"]]
     return Point(seconds, found.compile_seconds, found.peak_bytes)
 
 

@@ -1,6 +1,5 @@
 """Rounds of a command, timed as a user runs it."""
 
-import csv
 import os
 import subprocess
 import sys
@@ -9,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from fcjax.results import read_rows
 
 EXPERIMENTS = Path(__file__).parents[1]
 NEVER = "1000000"
@@ -53,7 +54,9 @@ def run(script: str, flags: Sequence[str]) -> Rounds:
                 told = printed.read().strip()
                 raise RuntimeError(f"{script}.py {' '.join(flags)}: {told}")
         (folder,) = (path.parent for path in out.rglob("results.csv"))
-        history, results = (_read(folder / f"{x}.csv") for x in ("history", "results"))
+        history, results = (
+            read_rows(folder / f"{x}.csv") for x in ("history", "results")
+        )
     # Linux counts memory in KiB, macOS in bytes.
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Rounds(_middle(history), float(results[0]["compile_seconds"]), peak)
@@ -69,8 +72,3 @@ def _middle(history: Sequence[dict[str, str]]) -> dict[str, list[float]]:
         first, last = min(each)[0], max(each)[0]
         found[stage] = [seconds for number, seconds in each if first < number < last]
     return {stage: each for stage, each in found.items() if each}
-
-
-def _read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))

@@ -25,7 +25,7 @@ class Step(NamedTuple):
     """Of all clients, stacked: the only argument of `run`."""
 
 
-def steps(method: str, sizes: Sizes | None = None) -> list[Step]:
+def steps(method: str, sizes: Sizes) -> list[Step]:
     """Returns the server's step of a method, on the networks of its local training.
 
     None of SDA-FDC, whose server trains: that is among its other parts.
@@ -34,7 +34,7 @@ def steps(method: str, sizes: Sizes | None = None) -> list[Step]:
     return [make[method](sizes)] if method in make else []
 
 
-def _ccfc(sizes: Sizes | None) -> Step:
+def _ccfc(sizes: Sizes) -> Step:
     networks = _state(ccfc, sizes).variables
     count = _count(networks)
     points = jax.random.normal(
@@ -54,17 +54,17 @@ def _ccfc(sizes: Sizes | None) -> Step:
     )
 
 
-def _fedmcc(sizes: Sizes | None) -> Step:
+def _fedmcc(sizes: Sizes) -> Step:
     state = _state(fedmcc, sizes)
     return _mean("fedmcc", {k: v for k, v in state.items() if k != "target"})
 
 
-def _fdsc(sizes: Sizes | None) -> Step:
+def _fdsc(sizes: Sizes) -> Step:
     parts, _ = _state(fdsc, sizes)
     return _mean("fdsc", {name: parts[name] for name in ("encoder", "decoder")})
 
 
-def _fedcref(sizes: Sizes | None) -> Step:
+def _fedcref(sizes: Sizes) -> Step:
     networks = _state(fedcref, sizes).variables
     count = _count(networks)
     groups = jnp.arange(count) % NUM_CLUSTERS
@@ -89,14 +89,14 @@ def _mean(method: str, networks: Any) -> Step:
     return Step(f"{method} server", f"mean of {count} networks", run, networks)
 
 
-def _state(part: Any, sizes: Sizes | None) -> Any:
-    return part.cases(sizes or part.SIZES)[0].arguments[0]
+def _state(part: Any, sizes: Sizes) -> Any:
+    return part.cases(sizes)[0].arguments[0]
 
 
 def _count(networks: Any) -> int:
     return len(jax.tree.leaves(networks)[0])
 
 
-def gigabytes(step: Step) -> float:
+def megabytes(step: Step) -> float:
     """Returns how much the clients upload."""
-    return num_bytes(step.uploads) / 1e9
+    return num_bytes(step.uploads) / 1e6
