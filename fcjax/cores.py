@@ -1,6 +1,7 @@
 """The cores of a CPU as devices: a grid's runs and clients have one each."""
 
 import os
+import re
 from functools import cache
 
 import jax
@@ -18,13 +19,19 @@ def take_cores() -> None:
     network are too short to be shared by two: on two cores a round of the default job
     takes two thirds of the time.
     """
-    asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if asked or jax.config.values["jax_num_cpu_devices"] > 0:
-        return
-    try:
-        jax.config.update("jax_num_cpu_devices", num_cores())
-    except RuntimeError:  # JAX has its devices by now
-        return
+    flags = os.environ.get("XLA_FLAGS", "")
+    forced = re.search(r"xla_force_host_platform_device_count=(\d+)", flags)
+    num_devices = int(forced[1]) if forced else jax.config.values["jax_num_cpu_devices"]
+    if num_devices < 1:
+        num_devices = num_cores()
+        try:
+            jax.config.update("jax_num_cpu_devices", num_devices)
+        except RuntimeError:  # JAX has its devices by now
+            return
+    # A LAPACK call of jaxlib 0.10.0 to 0.11.1 waits, on a thread of the pool that all
+    # devices share, for tasks that it hands to the same pool: as many calls at once as
+    # there are threads wait for ever. A device makes one at a time.
+    os.environ.setdefault("NPROC", str(max(num_cores(), num_devices + 1)))
 
 
 def num_cores() -> int:

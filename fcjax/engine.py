@@ -117,13 +117,13 @@ class Program:
             if position.stage != index or position.round == 0:
                 position = Position(index, 0)
                 state = begin(_at(grid, *position), state)
-            done = bool(np.all(is_done(grid, state)))
+            done = bool(jax.device_get(is_done(grid, state)).all())
             while not done and position.round < stage.num_rounds:
                 position = Position(index, position.round + 1)
                 state, metrics, finished = advance(_at(grid, *position), state)
-                done = bool(np.all(finished))
+                metrics, finished = jax.device_get((metrics, finished))
+                done = bool(finished.all())
                 is_last = done or position.round == stage.num_rounds
-                metrics = jax.device_get(metrics)
                 on_round(Round(stage, position, metrics, state, is_last))
                 if checkpoints is not None:
                     checkpoints.save(position, state, force=is_last)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import pytest
@@ -44,3 +45,19 @@ def test_a_small_program_is_compiled_for_fewer_passes(size):
     assert ("xla_cpu_multi_thread_eigen" in options) == (num_cores() > 1)
     double = jax.jit(lambda x: 2 * x, compiler_options=options or None)
     assert double(3.0) == 6
+
+
+def test_lapack_on_as_many_devices_as_cores_does_not_wait_for_ever(tmp_path):
+    # With as many threads as devices jaxlib 0.10 stood still in one of its first calls.
+    command = ["experiments/baselines.py", "--methods", "k-fed", "--no-plot"]
+    seeds = ["--seed", *map(str, range(24)), "--runs-per-call", "2"]
+    run = subprocess.run(
+        [sys.executable, *command, *seeds, "--out", str(tmp_path)],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "k-fed" in run.stdout
