@@ -99,7 +99,7 @@ class Common:
     """Seconds between two checkpoints."""
     backend: Backend = "shard_map"
     """How runs are spread over the devices."""
-    runs_per_call: Annotated[int | None, shown("what fits, by an estimate")] = None
+    runs_per_call: Annotated[int | None, shown("what fits; on a CPU one a core")] = None
     """Runs of the grid that go side by side; the others follow. Bounds memory."""
     #: i/n: run every n-th run of the grid, beginning with run i (0 to n - 1), into
     #: OUT/shard-i-of-n. The shards are merged by experiments/collect.py.

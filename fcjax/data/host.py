@@ -48,11 +48,6 @@ SHARE = 0.8
 """Of the device's memory; the rest is for activations, which nothing here counts."""
 
 
-CACHE = 2**25
-"""Bytes of states side by side beyond which a CPU is no faster for taking further runs
-into a call: they leave its cache (BENCHMARKS.md, runs a call)."""
-
-
 def place(
     examples: Shaped[np.ndarray, "P *F"],
     state_bytes: int,
@@ -122,10 +117,11 @@ def check_state(
 
 def runs_that_fit(pool: Array | HostPool, state_bytes: int) -> int:
     """Returns how many runs a device holds side by side, at least one, by the estimate
-    of `place`; on a CPU, how many its cache holds."""
+    of `place`; on a CPU one, since a core is a device and its arithmetic is taken up by
+    one (BENCHMARKS.md, runs a call)."""
     limit = device_memory()
     if limit is None:
-        return max(1, CACHE // state_bytes)
+        return 1
     taken = 0 if isinstance(pool, HostPool) else pool.nbytes
     return max(1, int((SHARE * limit - taken) / (STATES_IN_FORCE * state_bytes)))
 

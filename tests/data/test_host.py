@@ -140,9 +140,8 @@ def test_readable(num_bytes, text):
         (10_000, 533, True, 5),
         (10_000, 533, False, 4),
         (100, 500, False, 1),
-        # A processor's cache of 32 MiB.
-        (None, 2**23, False, 4),
-        (None, 2**26, False, 1),
+        # A core.
+        (None, 500, False, 1),
     ],
 )
 def test_runs_that_fit_by_hand(monkeypatch, limit, state_bytes, streams, runs):

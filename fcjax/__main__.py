@@ -1,0 +1,58 @@
+"""`fcjax NAME FLAGS`: the scripts of experiments/ and the tools for finished runs, from
+anywhere.
+
+`fcjax ccfc --p 0.25` is `python experiments/ccfc.py --p 0.25`, and `fcjax draw RUN` is
+`python -m fcjax.draw RUN`.
+"""
+
+import ast
+import difflib
+import runpy
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+INSTALLED = HERE / "experiments"
+"""Where a wheel has the scripts; in a checkout they lie beside the package."""
+
+
+def main() -> None:
+    """Runs the command that the first argument names, or lists all."""
+    scripts = INSTALLED if INSTALLED.is_dir() else HERE.parent / "experiments"
+    commands = programs(scripts) | programs(HERE)
+    name, flags = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
+    if name in ("-h", "--help"):
+        print(listing(commands))
+        return
+    path = commands.get(name.replace("_", "-"))
+    if path is None:
+        near = difflib.get_close_matches(name, commands, n=1)
+        hint = f"did you mean {near[0]}?" if near else "`fcjax --help` lists them"
+        sys.exit(f"fcjax has no command {name}: {hint}")
+    # As Python does for a script: its neighbours are imported by their bare names.
+    sys.path.insert(0, str(scripts))
+    sys.argv = [f"fcjax {name}", *flags]
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def programs(folder: Path) -> dict[str, Path]:
+    """Returns the files of a folder that can be run, by the names of their commands."""
+    return {
+        path.stem.replace("_", "-"): path
+        for path in sorted(folder.glob("*.py"))
+        if path.stem != "__main__" and 'if __name__ == "__main__"' in path.read_text()
+    }
+
+
+def listing(commands: dict[str, Path]) -> str:
+    """Returns how to call, and a line on each command: the first of its file."""
+    lines = ["usage: fcjax NAME FLAGS", "", "`fcjax NAME --help` shows a name's flags."]
+    width = max(map(len, commands))
+    for name, path in commands.items():
+        about = ast.get_docstring(ast.parse(path.read_text())) or ""
+        lines.append(f"  {name:{width}}  {' '.join(about.split(chr(10) * 2)[0].split())}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
