@@ -24,9 +24,10 @@ import jax
 import jax.numpy as jnp
 import tyro
 
-from fcjax import data, models
+from fcjax import models
 from fcjax.algorithms.fedmcc import instance_contrast
 from fcjax.algorithms.parts import Networks, initialize, swap
+from fcjax.data import host
 from fcjax.types import Network
 
 TEMPERATURE, SIZE = 0.5, 128
@@ -149,7 +150,7 @@ def main(args: Args) -> None:
             ]
             told.append(f"ratio {medians['in parts'] / medians['whole']:.2f}")
             print(f"{batch:6} {', '.join(told)}", flush=True)
-    print(f"peak memory {data.readable(data.peak_memory())}")
+    print(f"peak memory {host.readable(host.peak_memory())}")
 
 
 if __name__ == "__main__":

@@ -53,6 +53,10 @@ def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> 
 
     Returns:
         The results, stacked on a leading client axis.
+
+    Examples:
+        >>> print(for_each(jnp.sum, jnp.array([[1, 2], [3, 4]])))
+        [3 7]
     """
     leaves = jax.tree.leaves(stacked)
     count = len(leaves[0])
@@ -99,7 +103,13 @@ def repeat(tree: PyTree, num_clients: int) -> PyTree:
 
 
 def keep_absent(present: Bool[Array, "M"], new: PyTree, old: PyTree) -> PyTree:
-    """Takes the new values of the clients that answered, the old ones of the rest."""
+    """Takes the new values of the clients that answered, the old ones of the rest.
+
+    Examples:
+        >>> present = jnp.array([True, False])
+        >>> print(keep_absent(present, new=jnp.array([5, 5]), old=jnp.array([1, 2])))
+        [5 2]
+    """
 
     def choose(new, old):
         return jnp.where(present.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
@@ -149,7 +159,9 @@ def train(
         client: the variables to start from and the state of the optimiser.
         loss: the loss of a batch.
         mask: True at the examples to train on.
+        optimizer: of the parameters alone.
         batch_size: examples a step; a longer one than N is cut to N.
+        num_epochs: how often each example is visited.
         after_step: what changes in the variables when the optimiser has taken a step,
             as a target network that follows them.
 
@@ -283,7 +295,13 @@ def root_mean_square(weights: PyTree) -> Float[Array, ""]:
 def spread(z: Float[Array, "N D"], mask: Bool[Array, "N"]) -> Float[Array, ""]:
     """Returns how far the directions of an embedding fill their sphere: the mean
     standard deviation of a unit vector's features times the root of D, 1 where they
-    fill it and 0 where it has collapsed."""
+    fill it and 0 where it has collapsed.
+
+    Examples:
+        >>> mask = jnp.array([True, True])
+        >>> print(spread(jnp.array([[1.0, 0.0], [1.0, 0.0]]), mask))  # collapsed
+        0.0
+    """
     z = losses.normalize(z)
     return jnp.sqrt(z.shape[-1]) * jnp.std(z, axis=0, where=mask[:, None]).mean()
 

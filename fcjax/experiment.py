@@ -17,6 +17,7 @@ import tyro
 
 from fcjax import data, dealing, hosts, plan, sinks
 from fcjax.cores import take_cores
+from fcjax.data import host
 from fcjax.flags import Common
 from fcjax.plan import Describe, Group, Method
 from fcjax.results import Point, Results
@@ -178,15 +179,15 @@ def prepare(
     devices = jax.local_devices()[: 1 if args.backend == "loop" else None]
     for group, size in zip(groups, sizes, strict=True):
         if any(map(results.is_pending, group.points)):
-            data.check_state(size - group.method.working_bytes, devices=devices)
-    pool, placed = data.place(examples, max(sizes), where=args.pool, devices=devices)
+            host.check_state(size - group.method.working_bytes, devices=devices)
+    pool, placed = host.place(examples, max(sizes), where=args.pool, devices=devices)
     left = []
     for group, size in zip(groups, sizes, strict=True):
         asked = plan.keep(group, results.is_asked)
         if any(map(results.is_pending, asked.points)):
             most = args.runs_per_call
             if most is None:
-                most = jax.local_device_count() * data.runs_that_fit(pool, size)
+                most = jax.local_device_count() * host.runs_that_fit(pool, size)
             runs_per_call = plan.width(len(asked.points), most)
             asked = plan.keep(asked, results.is_pending)
             left.append(asked._replace(runs_per_call=runs_per_call))

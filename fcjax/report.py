@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from fcjax import data, engine
+from fcjax import engine
+from fcjax.data import host
 from fcjax.evaluation import tables
 from fcjax.experiment import Experiment, short_name
 from fcjax.plan import Group
@@ -118,7 +119,7 @@ def print_pace(num_runs: int, seconds: float) -> None:
     """Prints how fast the runs of a session were, and what memory they took."""
     print(
         f"{num_runs} runs in {seconds:.1f} s, {3600 * num_runs / seconds:.0f} an hour; "
-        f"at most {data.readable(data.peak_memory())} in use"
+        f"at most {host.readable(host.peak_memory())} in use"
     )
 
 

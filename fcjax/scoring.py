@@ -8,6 +8,7 @@ import numpy as np
 from fcjax import communities, evaluation
 from fcjax.communities import Kept
 from fcjax.data import Dataset
+from fcjax.evaluation.collapse import MAX_WEIGHT
 from fcjax.experiment import short_name
 from fcjax.flags import Common
 from fcjax.found import Found
@@ -250,7 +251,7 @@ def status(history: Sequence[Mapping[str, Any]], *, num_clusters: int) -> str:
     or the weights have left every scale."""
     for row in history:
         size = float(row.get("weight_size") or 0)
-        if not (np.isfinite(float(row["loss"])) and size <= evaluation.MAX_WEIGHT):
+        if not (np.isfinite(float(row["loss"])) and size <= MAX_WEIGHT):
             return f"diverged in round {row['round']} of {row['stage']}"
     last = {
         name: float(history[-1][name])

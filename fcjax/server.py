@@ -25,6 +25,12 @@ def weighted_mean(stacked: PyTree, weights: Float[Array, "M"]) -> PyTree:
         McMahan et al., `Communication-Efficient Learning of Deep Networks from
         Decentralized Data <https://arxiv.org/abs/1602.05629>`_, 2017, Algorithm 1;
         Eq. 8 of the CCFC paper.
+
+    Examples:
+        >>> networks = {"w": jnp.array([[0.0], [4.0], [jnp.nan]])}
+        >>> weights = jnp.array([3.0, 1.0, 0.0])  # the third client failed
+        >>> print(weighted_mean(networks, weights)["w"])
+        [1.]
     """
     return _divide(_weighted_sum(stacked, weights), weights.sum())
 
@@ -44,6 +50,12 @@ def receive(
     Returns:
         The weighted mean of `networks` over the clients of all devices, and `each` with
         a leading axis of all of them: the same on every device.
+
+    Examples:
+        >>> networks, counts = jnp.array([[0.0], [4.0]]), jnp.array([30, 10])
+        >>> mean, counts = receive(networks, jnp.array([3.0, 1.0]), counts)
+        >>> print(mean, counts)
+        [1.] [30 10]
     """
     sums = (_weighted_sum(networks, weights), weights.sum())
     if clients.num_devices() > 1:
@@ -67,6 +79,11 @@ def group_means(
 
     Returns:
         The tree with a leading axis of groups, 0 for one that nobody is in.
+
+    Examples:
+        >>> models, groups = jnp.array([[1.0], [3.0], [8.0]]), jnp.array([0, 0, 2])
+        >>> print(group_means(models, jnp.ones(3), groups, 3)[:, 0])
+        [2. 0. 8.]
     """
 
     def add_up(x: Shaped[Array, "V *S"]) -> Shaped[Array, "C *S"]:
@@ -88,8 +105,8 @@ def group_means(
 
 
 def own_rows(all_rows: PyTree, count: int) -> PyTree:
-    """Returns of arrays [M, ...] of the clients of all devices those of this device's
-    `count`: what `gather` took in."""
+    """Returns, of arrays [M, ...] of the clients of all devices as `gather` took them
+    in, the rows of this device's `count` clients."""
     start = clients.first_number(count)
     return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, count), all_rows)
 
@@ -132,8 +149,22 @@ def participants(
 
 
 def choose(key: PRNGKey, present: Bool[Array, "M"], count: int) -> Bool[Array, "M"]:
-    """Draws a random group of `count` of the clients that are present, on whatever
-    device; where they are fewer, all of them."""
+    """Draws a random group of the clients that are present, on whatever device.
+
+    Args:
+        key: of the draw.
+        present: who may be drawn.
+        count: how many, at least 1; where fewer are present, all of them are drawn.
+
+    Returns:
+        Who is drawn.
+
+    Examples:
+        >>> present = jnp.array([True, True, False, True])
+        >>> chosen = choose(jax.random.key(0), present, 2)
+        >>> print(chosen.sum(), (chosen & ~present).any())
+        2 False
+    """
     draws = jax.vmap(jax.random.uniform)(clients.keys(key, len(present)))
     draws = jnp.where(present, draws, jnp.inf)
     everyone = jnp.sort(gather(draws))
@@ -163,6 +194,11 @@ def traffic(
         Metrics `up_<name>` and `down_<name>`, each a pair of the number of senders and
         the bytes of one message: their product overflows 32 bits where networks are
         large, so `total_bytes` takes it on the host.
+
+    Examples:
+        >>> message = {"w": jnp.zeros((10, 2))}
+        >>> traffic(jnp.array([True, False, True]), up={"network": message}, down={})
+        {'up_network': Array([ 2, 80], dtype=int32)}
     """
     senders = present.sum(dtype=jnp.int32)
     sizes = {f"up_{name}": num_bytes(tree) for name, tree in up.items()}
@@ -171,10 +207,20 @@ def traffic(
 
 
 def num_bytes(tree: PyTree) -> int:
-    """Returns the size of a message: the bytes of all arrays of a tree."""
+    """Returns the size of a message: the bytes of all arrays of a tree.
+
+    Examples:
+        >>> num_bytes({"w": jnp.zeros((10, 2)), "b": jnp.zeros(2)})  # 4 * (20 + 2)
+        88
+    """
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def total_bytes(pairs: np.ndarray) -> np.ndarray:
-    """Returns the bytes [...] of the pairs [..., 2] that `traffic` counted."""
+    """Returns the bytes [...] of the pairs [..., 2] that `traffic` counted.
+
+    Examples:
+        >>> total_bytes(np.array([[2, 80], [3, 80]]))
+        array([160, 240])
+    """
     return np.asarray(np.prod(np.asarray(pairs, np.int64), axis=-1))

@@ -16,7 +16,23 @@ Scalar = float | Float[Array, ""]
 
 
 class Federation(NamedTuple):
-    """All that an algorithm ever sees of the data; labels are not in it."""
+    """All that an algorithm ever sees of the data; labels are not in it.
+
+    An algorithm has that of one run; a grid of them has a leading axis G on all but the
+    pool.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> federation = Federation(
+        ...     pool=jnp.array([[0.0], [1.0], [2.0]]),
+        ...     indices=jnp.array([[0, 1], [2, 2]]),
+        ...     mask=jnp.array([[True, True], [True, False]]),
+        ...     present=jnp.array([[True, True]]),
+        ...     local_clusters=jnp.array([2, 1]),
+        ... )
+        >>> federation.pool[federation.indices].shape  # [M, N, *F]
+        (2, 2, 1)
+    """
 
     pool: Shaped[Array, "P *F"]
     """Examples, stored once and shared by the whole grid; images stay uint8."""
@@ -36,6 +52,17 @@ class Network(NamedTuple):
     `init(key, x) -> variables` and `apply(variables, x, *, train, mask=None) ->
     (outputs, variables)`, where x is [B, *F] and `mask` [B] marks the examples that
     count in batch statistics. `variables` holds parameters and batch statistics.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> identity = Network(
+        ...     init=lambda key, x: {"params": {}},
+        ...     apply=lambda variables, x, *, train, mask=None: (x, variables),
+        ... )
+        >>> x = jnp.ones((3, 2))
+        >>> identity.apply(identity.init(jax.random.key(0), x), x, train=False)[0].shape
+        (3, 2)
     """
 
     init: Callable[..., PyTree]
@@ -43,7 +70,20 @@ class Network(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """One phase of a paper's algorithm box."""
+    """One phase of a paper's algorithm box.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> counting = Stage(
+        ...     "counting",
+        ...     begin=lambda key, state, federation: state,
+        ...     round=lambda key, state, federation: (state + 1, {"rounds": state + 1}),
+        ...     num_rounds=3,
+        ...     done=lambda state: jnp.array(False),
+        ... )
+        >>> counting.round(None, 0, None)
+        (1, {'rounds': 1})
+    """
 
     name: str
     begin: Callable[[PRNGKey, Any, Federation], Any]
@@ -69,7 +109,19 @@ class Communities(NamedTuple):
 
 
 class FederatedClustering(NamedTuple):
-    """A federated clustering method, as built by one of `fcjax.algorithms`."""
+    """A federated clustering method, as built by one of `fcjax.algorithms`.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> all_in_one = FederatedClustering(
+        ...     init=lambda key, federation: (),
+        ...     stages=(),
+        ...     embed=lambda state, federation: federation.pool[federation.indices],
+        ...     assign=lambda state, federation: jnp.zeros_like(federation.indices),
+        ... )
+        >>> all_in_one.stages
+        ()
+    """
 
     init: Callable[[PRNGKey, Federation], Any]
     """(key, federation) -> state, clients stacked on its leading axes."""

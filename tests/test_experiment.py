@@ -181,7 +181,7 @@ def test_data_that_is_not_a_number_is_refused():
     dataset = load("digits")
     images = dataset.examples / 255.0
     images[3, 2, 2] = np.nan
-    from fcjax.data import validate
+    from fcjax.data.dataset import validate
 
     with pytest.raises(ValueError, match=r"NaN|infinite"):
         validate(dataset._replace(examples=images))

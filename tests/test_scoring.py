@@ -10,7 +10,7 @@ from sklearn.metrics import (
 
 from fcjax import scoring
 from fcjax.data import Dataset, Partition
-from fcjax.evaluation import MAX_WEIGHT
+from fcjax.evaluation.collapse import MAX_WEIGHT
 from fcjax.found import Found
 from fcjax.plan import Group, Method, calls
 

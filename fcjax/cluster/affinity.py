@@ -20,7 +20,13 @@ from fcjax.types import Scalar
 
 
 def symmetric_affinity(coefficients: Float[Array, "N N"]) -> Float[Array, "N N"]:
-    """Returns |C| + |C|^T, the affinity of LRSC: non-negative and symmetric."""
+    """Returns |C| + |C|^T, the affinity of LRSC: non-negative and symmetric.
+
+    Examples:
+        >>> print(symmetric_affinity(jnp.array([[0.0, -1.0], [3.0, 0.0]])))
+        [[0. 4.]
+         [4. 0.]]
+    """
     size = jnp.abs(coefficients)
     return size + size.T
 
@@ -69,6 +75,13 @@ def subspace_affinity(
 
     Returns:
         In [0, 1], symmetric; the diagonal is 1, or 0 at samples like no other.
+
+    Examples:
+        >>> swap = jnp.array([[0.0, 1.0], [1.0, 0.0]])
+        >>> c = jnp.kron(jnp.eye(2), swap)  # 0 and 1 express each other, so do 2 and 3
+        >>> options = dict(keep=1.0, dimension=1, power=1.0, unit_diagonal=True)
+        >>> print(subspace_affinity(c, 2, **options).round(2)[0])
+        [1. 1. 0. 0.]
     """
     if mask is None:
         mask = jnp.ones(len(coefficients), bool)

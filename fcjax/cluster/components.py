@@ -6,8 +6,7 @@ from jaxtyping import Array, Bool, Int
 
 
 def connected_components(edges: Bool[Array, "V V"]) -> Int[Array, "V"]:
-    """Returns for every node the smallest node that it is connected with, itself if it
-    has no edge: equal numbers are one component.
+    """Numbers the connected components of a graph.
 
     Every node takes the smallest number among its neighbours', then that of the node of
     this number, until nothing changes: at most as many passes as the longest of the
@@ -15,6 +14,15 @@ def connected_components(edges: Bool[Array, "V V"]) -> Int[Array, "V"]:
 
     Args:
         edges: symmetric; what stands on the diagonal is of no matter.
+
+    Returns:
+        int32 [V], for every node the smallest node that it is connected with, itself if
+        it has no edge: equal numbers are one component.
+
+    Examples:
+        >>> edges = jnp.zeros((4, 4), bool).at[1, 3].set(True)
+        >>> print(connected_components(edges | edges.T))
+        [0 1 2 1]
     """
     nodes = jnp.arange(len(edges), dtype=jnp.int32)
 

@@ -23,7 +23,16 @@ from fcjax.types import PRNGKey, Scalar
 
 
 class FuzzyResult(NamedTuple):
-    """Centroids, and how much of every example belongs to each."""
+    """Centroids, and how much of every example belongs to each.
+
+    Examples:
+        >>> x, centroids = jnp.array([[0.0], [1.0], [2.0]]), jnp.array([[0.0], [2.0]])
+        >>> found = fuzzy_lloyd(x, centroids, fuzzifier=2.0, num_iters=0)
+        >>> print(found.memberships.round(2))
+        [[1.  0. ]
+         [0.5 0.5]
+         [0.  1. ]]
+    """
 
     centroids: Float[Array, "K D"]
     memberships: Float[Array, "N K"]
@@ -68,6 +77,13 @@ def fuzzy_cmeans(
 
     Raises:
         ValueError: if num_clusters is below 1 or above N.
+
+    Examples:
+        >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0]])
+        >>> found = fuzzy_cmeans(jax.random.key(0), x, 2)
+        >>> low, high = sorted(found.centroids[:, 0].tolist())  # clusters have no order
+        >>> print(f"{low:.2f} {high:.2f}")
+        0.50 10.50
     """
     check_num_clusters(num_clusters, len(x))
     weights = row_weights(x, mask, weights)
@@ -98,6 +114,12 @@ def fuzzy_lloyd(
 
     Returns:
         The improved centroids, and what they make of the rows.
+
+    Examples:
+        >>> x, centroids = jnp.array([[0.0], [1.0], [2.0]]), jnp.array([[0.0], [2.0]])
+        >>> found = fuzzy_lloyd(x, centroids, fuzzifier=2.0, num_iters=1)
+        >>> print(f"{found.centroids[0, 0]:.2f}")  # (0 + 0.5^2) / (1 + 0.5^2)
+        0.20
     """
     weights = row_weights(x, mask, weights)
     return _improve(x, weights, fuzzifier, (num_iters, tolerance), centroids)

@@ -23,7 +23,14 @@ from fcjax.types import PRNGKey
 
 
 class KMeansResult(NamedTuple):
-    """Centroids, and what they make of the examples."""
+    """Centroids, and what they make of the examples.
+
+    Examples:
+        >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0]])
+        >>> found = lloyd(x, centroids=jnp.array([[0.0], [11.0]]))
+        >>> print(found.assignments, found.inertia)  # 4 * 0.5^2
+        [0 0 1 1] 1.0
+    """
 
     centroids: Float[Array, "K D"]
     assignments: Int[Array, "N"]
@@ -72,6 +79,12 @@ def kmeans(
     Raises:
         ValueError: if num_clusters is below 1 or above N, or num_used, where it is an
             int, below 1 or above num_clusters.
+
+    Examples:
+        >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0]])
+        >>> found = kmeans(jax.random.key(0), x, 2)
+        >>> print(jnp.sort(found.centroids[:, 0]))  # clusters have no order
+        [ 0.5 10.5]
     """
     check_num_clusters(num_clusters, len(x))
     if isinstance(num_used, int) and not 1 <= num_used <= num_clusters:
@@ -104,6 +117,13 @@ def lloyd(
 
     Returns:
         The improved centroids [K, D], with assignments [N] and inertia by them.
+
+    Examples:
+        >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0]])
+        >>> found = lloyd(x, centroids=jnp.array([[0.0], [11.0]]))
+        >>> print(found.centroids)
+        [[ 0.5]
+         [10.5]]
     """
     weights = row_weights(x, mask, weights)
     return _improve(x, weights, num_iters, centroids)
@@ -116,6 +136,10 @@ def assign_nearest(
 
     Returns:
         int32 [N], in [0, K); rounding decides between centroids equally near.
+
+    Examples:
+        >>> print(assign_nearest(jnp.array([[1.0], [9.0]]), jnp.array([[0.0], [10.0]])))
+        [0 1]
     """
     centroids = centroids.astype(jnp.float32)
     used = used_clusters(centroids)[:, None]

@@ -33,6 +33,12 @@ def neighbor_graph(
 
     Raises:
         ValueError: if num_neighbors is below 1.
+
+    Examples:
+        >>> print(neighbor_graph(jnp.array([[0.0], [1.0], [5.0]]), 1).astype(int))
+        [[0 1 0]
+         [1 0 1]
+         [0 1 0]]
     """
     if num_neighbors < 1:
         raise ValueError(f"num_neighbors must be at least 1, got {num_neighbors}")

@@ -38,6 +38,13 @@ def running_means(
     Returns:
         The centroids [K, D] and counts [K], float32; a cluster without a row keeps both
         exactly as they are.
+
+    Examples:
+        >>> centroids, counts = jnp.array([[0.0], [1.0]]), jnp.array([1.0, 1.0])
+        >>> x, assignments = jnp.array([[3.0], [6.0]]), jnp.array([0, 0])
+        >>> centroids, counts = running_means(centroids, counts, x, assignments)
+        >>> print(centroids[:, 0], counts)  # (0 + 3 + 6) / 3; no row of the second
+        [3. 1.] [3. 1.]
     """
     centroids = centroids.astype(jnp.float32)
     members = assignments[None] == jnp.arange(len(centroids))[:, None]

@@ -22,7 +22,21 @@ many of its squares is a number in float32."""
 
 
 def used_clusters(centroids: Float[Array, "K D"]) -> Bool[Array, "K"]:
-    """Returns which centroids are used, see `kmeans`."""
+    """Which centroids stand for a cluster, where `kmeans` was given a `num_used`.
+
+    Args:
+        centroids: as `kmeans` returned them.
+
+    Returns:
+        bool [K], False at those that lie beyond all rows.
+
+    Examples:
+        >>> from fcjax.cluster import kmeans
+        >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0]])
+        >>> found = kmeans(jax.random.key(0), x, 3, num_used=2)
+        >>> print(used_clusters(found.centroids))
+        [ True  True False]
+    """
     return centroids[:, 0] < UNUSED / 2
 
 

@@ -35,6 +35,12 @@ def silhouette(
 
     Returns:
         float32 in [-1, 1]; 0 where fewer than two clusters have a row.
+
+    Examples:
+        >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0]])
+        >>> coefficient = silhouette(x, jnp.array([0, 0, 1, 1]), num_clusters=2)
+        >>> print(f"{coefficient:.3f}")  # the mean of 9.5 / 10.5 and 8.5 / 9.5
+        0.900
     """
     weights = row_weights(x, mask, None)
     return _coefficient(_distances(x, weights), assignments, num_clusters, weights)
@@ -62,6 +68,11 @@ def count_clusters(
 
     Raises:
         ValueError: if most is below 2 or above N.
+
+    Examples:
+        >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0], [20.0], [21.0]])
+        >>> print(count_clusters(jax.random.key(0), x, most=4))
+        3
     """
     if not 2 <= most <= len(x):
         raise ValueError(f"most must be between 2 and the {len(x)} rows, got {most}")

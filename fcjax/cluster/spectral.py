@@ -42,6 +42,12 @@ def spectral_embedding(
 
     Raises:
         ValueError: if num_clusters is below 1 or above N.
+
+    Examples:
+        >>> affinity = jnp.kron(jnp.eye(2), jnp.ones((2, 2)))  # of two pairs
+        >>> rows = spectral_embedding(affinity, 2)
+        >>> print(jnp.abs(rows @ rows.T).round(2)[0])  # whatever the basis
+        [1. 1. 0. 0.]
     """
     check_num_clusters(num_clusters, len(affinity))
     if mask is None:
@@ -75,6 +81,12 @@ def spectral_clustering(
 
     Raises:
         ValueError: if num_clusters is below 1 or above N.
+
+    Examples:
+        >>> affinity = jnp.kron(jnp.eye(2), jnp.ones((2, 2)))  # of two pairs
+        >>> clusters = spectral_clustering(jax.random.key(0), affinity, 2)
+        >>> print(clusters == clusters[0])
+        [ True  True False False]
     """
     embedding = spectral_embedding(affinity, num_clusters, mask=mask)
     result = kmeans(key, embedding, num_clusters, mask=mask, num_init=num_init)

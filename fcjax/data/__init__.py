@@ -1,18 +1,13 @@
-"""Data sets by name, and how clients come to hold them."""
+"""Data sets by name, how clients come to hold them, and views of their examples."""
 
+from fcjax.data.augment import Augment, ccfc_grey, to_float
 from fcjax.data.by_class import class_blocks, drawn_classes
 from fcjax.data.by_range import class_ranges
-from fcjax.data.dataset import Dataset, Scaling, validate
+from fcjax.data.colour import simsiam_colour
+from fcjax.data.dataset import Dataset, Scaling
 from fcjax.data.federation import Pool, federate, federate_left_out
 from fcjax.data.files import read
-from fcjax.data.host import (
-    HostPool,
-    check_state,
-    peak_memory,
-    place,
-    readable,
-    runs_that_fit,
-)
+from fcjax.data.host import HostPool
 from fcjax.data.partition import (
     Partition,
     deal,
@@ -22,16 +17,20 @@ from fcjax.data.partition import (
     thinned,
 )
 from fcjax.data.sources import load, load_extra, stratified_subset
+from fcjax.data.vectors import as_rows, client_rows, vector_view
 
 __all__ = [
+    "Augment",
     "Dataset",
     "HostPool",
     "Partition",
     "Pool",
     "Scaling",
-    "check_state",
+    "as_rows",
+    "ccfc_grey",
     "class_blocks",
     "class_ranges",
+    "client_rows",
     "deal",
     "dirichlet",
     "drawn_classes",
@@ -41,12 +40,10 @@ __all__ = [
     "heterogeneous",
     "load",
     "load_extra",
-    "peak_memory",
-    "place",
     "read",
-    "readable",
-    "runs_that_fit",
+    "simsiam_colour",
     "stratified_subset",
     "thinned",
-    "validate",
+    "to_float",
+    "vector_view",
 ]

@@ -16,7 +16,8 @@ from fcjax.types import PRNGKey, Scalar
 
 Image = Float[Array, "H W C"]
 Augment = Callable[[PRNGKey, Image], Image]
-"""(key, image [H, W, C]) -> a random view of the same shape."""
+"""(key, image [H, W, C] in [0, 1]) -> a random view of the same shape and range; of
+feature vectors (key, vector [F]) -> a vector [F]."""
 
 Number = Scalar | int
 """A hyper-parameter that may be swept, or the whole number that a user writes."""
@@ -28,7 +29,19 @@ NUM_CANDIDATES = 10
 def to_float(
     images: UInt8[Array, "*S"] | Float[Array, "*S"],
 ) -> Float32[Array, "*S"]:
-    """Images as float32: uint8 is divided by 255, floating values stay as they are."""
+    """Images as networks take them.
+
+    Args:
+      images: of any shape.
+
+    Returns:
+      float32 of that shape: uint8 divided by 255, so in [0, 1], floating values as they
+      are.
+
+    Examples:
+      >>> print(to_float(jnp.array([0, 255], jnp.uint8)))
+      [0. 1.]
+    """
     if jnp.issubdtype(images.dtype, jnp.floating):
         return images.astype(jnp.float32)
     return images.astype(jnp.float32) / 255.0
@@ -178,6 +191,30 @@ def ccfc_grey(
 
     That code works on 8-bit PIL images and so rounds to 1/255 after each operation,
     with box filters in place of the Gaussian; here nothing is rounded.
+
+    Args:
+      key: of the draws.
+      image: [H, W, C] in [0, 1].
+      crop_scale: the share of the image that is cropped, from and to.
+      max_degrees: of the rotation, to either side.
+      blur_sigma: of the Gaussian, from and to, in pixels.
+      blur_probability: in [0, 1].
+      order: 0 rotates to the nearest pixel, 1 bilinearly; see `rotate`.
+
+    Returns:
+      A view [H, W, C] in [0, 1].
+
+    Raises:
+      ValueError: the order is neither 0 nor 1.
+
+    References:
+      Liu et al., CCFC, 2024; code Jarvisyan/CCFC-pytorch.
+
+    Examples:
+      >>> images = jnp.zeros((4, 28, 28, 1))
+      >>> keys = jax.random.split(jax.random.key(0), 4)
+      >>> jax.eval_shape(jax.vmap(ccfc_grey), keys, images).shape
+      (4, 28, 28, 1)
     """
     crop_key, rotation_key, blur_key = jax.random.split(key, 3)
     image = random_resized_crop(crop_key, image, scale=crop_scale)

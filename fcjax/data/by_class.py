@@ -41,6 +41,12 @@ def class_blocks(
 
     References:
       FedMCC (Federated Momentum Contrastive Clustering), section IV-A.
+
+    Examples:
+      >>> labels = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+      >>> partition = class_blocks(labels, 2, 0.5, seed=0)
+      >>> [sorted(set(labels[rows].tolist())) for rows in partition.clients]
+      [[0, 1], [2, 3]]
     """
     check_num_clients(num_clients, len(labels))
     relative = class_share * num_clients
@@ -97,6 +103,12 @@ def drawn_classes(
 
     References:
       FDSC (federated deep subspace clustering), section 4.2.
+
+    Examples:
+      >>> labels = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+      >>> partition = drawn_classes(labels, 2, 3, seed=0)
+      >>> [len(set(labels[rows].tolist())) for rows in partition.clients]
+      [3, 3]
     """
     check_num_clients(num_clients, len(labels))
     classes, counts = np.unique(labels, return_counts=True)

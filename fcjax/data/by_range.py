@@ -56,6 +56,13 @@ def class_ranges(
 
     References:
       FedCRef, section 5.2; the pool of shared rows is that of its code.
+
+    Examples:
+      >>> labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+      >>> options = dict(class_range=(2, 2), samples_per_class=2, seed=0)
+      >>> partition = class_ranges(labels, 2, 0.0, **options)
+      >>> partition.local_clusters, [len(rows) for rows in partition.clients]
+      ((2, 2), [4, 4])
     """
     check_num_clients(num_clients, len(labels))
     if not 0 <= overlap < 1:

@@ -154,6 +154,35 @@ def simsiam_colour(
     own size. Blur has probability 0.5 by default, but none for images of 32 pixels
     and less, as in PatrickHua/SimSiam (augmentations/simsiam_aug.py). Neither
     rounding to 8 bits nor ImageNet's mean and deviation are applied.
+
+    Args:
+      key: of the draws.
+      image: [H, W, 3] in [0, 1].
+      crop_scale: the share of the image that is cropped, from and to.
+      flip_probability: in [0, 1], as all probabilities.
+      brightness: of `random_color_jitter`, as the four that follow.
+      contrast: see there.
+      saturation: see there.
+      hue: see there.
+      jitter_probability: see there.
+      grey_probability: of losing the colours.
+      blur_sigma: of the Gaussian, from and to, in pixels.
+      blur_probability: None for the default above.
+
+    Returns:
+      A view [H, W, 3] in [0, 1].
+
+    Raises:
+      ValueError: the image has not 3 channels.
+
+    References:
+      Chen and He, Exploring simple Siamese representation learning, 2021.
+
+    Examples:
+      >>> images = jnp.zeros((4, 32, 32, 3))
+      >>> keys = jax.random.split(jax.random.key(0), 4)
+      >>> jax.eval_shape(jax.vmap(simsiam_colour), keys, images).shape
+      (4, 32, 32, 3)
     """
     crop_key, flip_key, jitter_key, grey_key, blur_key = jax.random.split(key, 5)
     image = random_resized_crop(crop_key, image, scale=crop_scale)

@@ -6,7 +6,14 @@ import numpy as np
 
 
 class Scaling(NamedTuple):
-    """How columns of feature vectors came to lie in [0, 1]: (x - low) / span."""
+    """How columns of feature vectors came to lie in [0, 1]: (x - low) / span.
+
+    Examples:
+      >>> scaling = Scaling(low=np.array([10.0]), span=np.array([5.0]))
+      >>> print((np.array([[10.0], [15.0]]) - scaling.low) / scaling.span)
+      [[0.]
+       [1.]]
+    """
 
     low: np.ndarray
     span: np.ndarray
@@ -14,7 +21,14 @@ class Scaling(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """Examples in dataset order; the labels stay outside every algorithm."""
+    """Examples in dataset order; the labels stay outside every algorithm.
+
+    Examples:
+      >>> images = np.zeros((4, 8, 8, 1), np.uint8)
+      >>> dataset = Dataset("mine", images, labels=np.array([0, 0, 1, 1]))
+      >>> dataset.examples.shape, dataset.notes
+      ((4, 8, 8, 1), ())
+    """
 
     name: str
     examples: np.ndarray

@@ -11,6 +11,7 @@ from fcjax.data.partition import Partition
 from fcjax.types import Federation
 
 Pool = Shaped[Array, "P *F"] | Shaped[np.ndarray, "P *F"] | HostPool
+"""All examples [P, *F]: in the host's memory, on the device, or a `HostPool`."""
 
 
 def federate(
@@ -36,8 +37,16 @@ def federate(
       cyclically; present [G, R, M]; local_clusters [G, M].
 
     Raises:
-      ValueError: the partitions differ in their number of clients, or `present` does
-        not fit them.
+      ValueError: the partitions differ in their number of clients, `present` does not
+        fit them, `num_slots` are too few, or a row is not in the pool.
+
+    Examples:
+      >>> clients = (np.array([0, 1, 2]), np.array([3, 4]))
+      >>> partition = Partition(clients, left_out=np.array([], int))
+      >>> pool, present = np.zeros((5, 6), np.float32), np.ones((1, 1, 2), bool)
+      >>> federation = federate(pool, [partition], present, num_clusters=2)
+      >>> print(federation.indices[0, 1], federation.mask[0, 1])  # row 3 again, and why
+      [3 4 3] [ True  True False]
     """
     if len({len(partition.clients) for partition in partitions}) != 1:
         raise ValueError(
@@ -64,10 +73,26 @@ def federate_left_out(
 ) -> Federation | None:
     """Returns the rows that no client holds as one client, so they can be scored.
 
+    Args:
+      pool: as in `federate`.
+      partitions: one a run, with any numbers of clients.
+      num_clusters: what `local_clusters` of that one client says.
+      num_slots: D, at least as many as any run leaves out.
+
     Returns:
       indices and mask [G, 1, D], where D is `num_slots` or the largest number of rows
       that a run leaves out; a shorter run repeats its own rows, a run without any has
       row 0, always under a False mask. None where D is 0.
+
+    Raises:
+      ValueError: `num_slots` are too few, or a row is not in the pool.
+
+    Examples:
+      >>> partition = Partition((np.array([0, 1]),), left_out=np.array([2, 3, 4]))
+      >>> pool = np.zeros((5, 6), np.float32)
+      >>> federation = federate_left_out(pool, [partition], num_clusters=2)
+      >>> print(federation.indices)
+      [[[2 3 4]]]
     """
     left_out = [(partition.left_out,) for partition in partitions]
     if num_slots is None:

@@ -71,6 +71,16 @@ def read(
 
     Raises:
       ValueError: one line that says what is wrong and what is accepted.
+
+    Examples:
+      >>> from tempfile import TemporaryDirectory
+      >>> with TemporaryDirectory() as folder:
+      ...     path = Path(folder) / "mine.npz"
+      ...     np.savez(path, x=np.array([[10.0, 0.0], [15.0, 4.0]]), y=np.array([7, 8]))
+      ...     dataset = read(path)
+      >>> print(dataset.examples, dataset.scaling.span)
+      [[0. 0.]
+       [1. 1.]] [5. 4.]
     """
     check(resize)
     name = os.fspath(path)

@@ -22,6 +22,19 @@ class HostPool:
     `pool[rows]` is a device array of those rows, also inside compiled programs and
     under vmap and shard_map, where the host is called for every batch. A pytree
     without leaves: nothing of it is copied when it is passed to one.
+
+    Args:
+        examples: [P, *F], which are not copied.
+
+    Attributes:
+        shape: of the examples.
+        dtype: of the examples.
+
+    Examples:
+        >>> pool = HostPool(np.array([[1, 2], [3, 4], [5, 6]], np.uint8))
+        >>> print(pool[jnp.array([2, 0])])
+        [[5 6]
+         [1 2]]
     """
 
     def __init__(self, examples: Shaped[np.ndarray, "P *F"]):

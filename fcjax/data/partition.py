@@ -10,7 +10,14 @@ from jaxtyping import Bool, Int
 
 
 class Partition(NamedTuple):
-    """Rows of the pool; only `class_ranges` gives one of them to several clients."""
+    """Rows of the pool; only `class_ranges` gives one of them to several clients.
+
+    Examples:
+      >>> clients = (np.array([0, 2]), np.array([1]))
+      >>> partition = Partition(clients, left_out=np.array([3]))
+      >>> [len(rows) for rows in partition.clients]
+      [2, 1]
+    """
 
     clients: tuple[np.ndarray, ...]
     """The rows [n_i] of each client, no row twice."""
@@ -52,7 +59,13 @@ def heterogeneous(
       ValueError: p lies outside [0, 1], or a client is left with nothing.
 
     References:
-      Yan et al., CCFC: Bridging Federated Clustering and Contrastive Learning, 2024.
+      Liu et al., CCFC: Bridging Federated Clustering and Contrastive Learning, 2024.
+
+    Examples:
+      >>> labels = np.array([0, 0, 1, 1])
+      >>> partition = heterogeneous(labels, 2, 1.0, seed=0)
+      >>> [rows.tolist() for rows in partition.clients]
+      [[0, 1], [2, 3]]
     """
     if not 0 <= p <= 1:
         raise ValueError(f"--p must lie in [0, 1], got {p}")
@@ -111,6 +124,12 @@ def dirichlet(
 
     References:
       Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019.
+
+    Examples:
+      >>> labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+      >>> partition = dirichlet(labels, 3, 0.1, seed=0)
+      >>> sum(len(rows) for rows in partition.clients)  # every row is held once
+      8
     """
     if not 0 < alpha < np.inf:
         raise ValueError(f"--alpha must be positive and finite, got {alpha}")
@@ -136,6 +155,21 @@ def deal(partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int) -> Par
     """Hands further rows out at random, as evenly as can be, the first clients first.
 
     For examples without labels, which no rule of heterogeneity can place.
+
+    Args:
+      partition: as any rule deals it.
+      rows: of the pool, none of which the partition has.
+      seed: of the order.
+
+    Returns:
+      The partition with those rows behind each client's own.
+
+    Examples:
+      >>> clients = (np.array([0]), np.array([1]))
+      >>> partition = Partition(clients, left_out=np.array([], int))
+      >>> partition = deal(partition, np.array([2, 3, 4]), seed=0)
+      >>> [len(rows) for rows in partition.clients]
+      [3, 2]
     """
     if len(rows) == 0:
         return partition
@@ -169,6 +203,13 @@ def thinned(
 
     References:
       FDSC (federated deep subspace clustering), section 4.6, Table 4.
+
+    Examples:
+      >>> partition = Partition((np.arange(6),), left_out=np.array([], int))
+      >>> labels = np.array([0, 0, 0, 0, 1, 1])
+      >>> thin = thinned(partition, labels, 3, seed=0)
+      >>> np.bincount(labels[thin.clients[0]]).tolist(), len(thin.left_out)
+      ([2, 1], 3)
     """
     if size < 1:
         raise ValueError(f"--client-size must be at least 1, got {size}")
@@ -214,6 +255,11 @@ def failures(
 
     Raises:
       ValueError: rate lies outside [0, 1], or every client fails.
+
+    Examples:
+      >>> present = failures(10, 0.3, seed=0, num_rounds=2)
+      >>> print(present.shape, present.sum(axis=1))
+      (2, 10) [7 7]
     """
     if not 0 <= rate <= 1:
         raise ValueError(f"--failure-rate must lie in [0, 1], got {rate}")

@@ -24,6 +24,15 @@ def as_rows(
       examples: images or vectors, uint8 or floating.
       unit_length: scale each row to L2 norm 1, as the code of SDA-FC does; the k-means
         figures of the CCFC and SDA-FDC papers follow from that and not from raw pixels.
+
+    Returns:
+      float32 [N, D], D the product of F: uint8 divided by 255, floating values as they
+      are, before any scaling of the rows.
+
+    Examples:
+      >>> print(as_rows(jnp.array([[[3.0, 0.0]], [[0.0, 5.0]]]), unit_length=True))
+      [[1. 0.]
+       [0. 1.]]
     """
     rows = to_float(examples).reshape(examples.shape[0], -1)
     return losses.normalize(rows) if unit_length else rows
@@ -32,7 +41,28 @@ def as_rows(
 def client_rows(
     federation: Federation, *, unit_length: bool
 ) -> Float32[Array, "M N D"]:
-    """The examples of every client by `as_rows`."""
+    """The examples of every client by `as_rows`.
+
+    Args:
+      federation: of one run.
+      unit_length: as in `as_rows`.
+
+    Returns:
+      float32 [M, N, D]; a short client's repeated rows, where `federation.mask` is
+      False, are among them.
+
+    Examples:
+      >>> federation = Federation(
+      ...     pool=jnp.array([[0, 255], [255, 0]], jnp.uint8),
+      ...     indices=jnp.array([[0, 1], [1, 1]]),
+      ...     mask=jnp.array([[True, True], [True, False]]),
+      ...     present=jnp.array([[True, True]]),
+      ...     local_clusters=jnp.array([2, 2]),
+      ... )
+      >>> print(client_rows(federation, unit_length=False)[0])
+      [[0. 1.]
+       [1. 0.]]
+    """
     examples = federation.pool[federation.indices]
     return jax.vmap(lambda own: as_rows(own, unit_length=unit_length))(examples)
 
@@ -58,6 +88,22 @@ def vector_view(
     """A view by noise and then dropout, so that what is dropped is exactly 0.
 
     This library's own choice, for tables; it is taken from no paper.
+
+    Args:
+      key: of the draws.
+      x: a vector [F] in [0, 1].
+      scale: standard deviation of the noise, at least 0.
+      probability: of dropping a feature, in [0, 1].
+
+    Returns:
+      A vector [F] in [0, 1].
+
+    Examples:
+      >>> x = jnp.array([0.25, 0.5, 0.75])
+      >>> print(vector_view(jax.random.key(0), x, scale=0.0, probability=0.0))
+      [0.25 0.5  0.75]
+      >>> print(vector_view(jax.random.key(0), x, probability=1.0))
+      [0. 0. 0.]
     """
     jitter_key, dropout_key = jax.random.split(key)
     x = jitter(jitter_key, x, scale=scale)

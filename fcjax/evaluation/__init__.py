@@ -7,7 +7,13 @@ classifiers are modules of their own, `fcjax.evaluation.tables`,
 draw or train; scores need no Optax.
 """
 
-from fcjax.evaluation.collapse import MAX_WEIGHT, collapse, status
+from fcjax.evaluation.by_client import (
+    client_mean,
+    client_pooled,
+    imbalance_ratio,
+    per_client,
+)
+from fcjax.evaluation.collapse import collapse, status
 from fcjax.evaluation.copying import (
     Nearest,
     copying,
@@ -17,22 +23,9 @@ from fcjax.evaluation.copying import (
 )
 from fcjax.evaluation.internal import client_calinski_harabasz, internal_scores
 from fcjax.evaluation.probe import knn_accuracy
-from fcjax.evaluation.scores import (
-    accuracy,
-    ami,
-    ari,
-    client_mean,
-    client_pooled,
-    imbalance_ratio,
-    kappa,
-    match,
-    nmi,
-    per_client,
-    scores,
-)
+from fcjax.evaluation.scores import accuracy, ami, ari, kappa, match, nmi, scores
 
 __all__ = [
-    "MAX_WEIGHT",
     "Nearest",
     "accuracy",
     "ami",

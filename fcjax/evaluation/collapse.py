@@ -41,6 +41,10 @@ def collapse(
 
     References:
       Chen and He, Exploring simple Siamese representation learning, 2021, Section 4.1.
+
+    Examples:
+      >>> collapse(np.array([0, 0, 0, 1]), num_clusters=3)
+      {'occupied_clusters': 2, 'largest_share': 0.75}
     """
     assignments = np.asarray(assignments)
     if assignments.size == 0:
@@ -74,6 +78,14 @@ def status(
       report: what `collapse` returned.
       num_clusters: how many clusters the run was asked for.
       loss: the last loss of the run.
+
+    Returns:
+      One of the three names.
+
+    Examples:
+      >>> report = {"occupied_clusters": 2, "largest_share": 0.95}
+      >>> status(report, num_clusters=3), status(report, num_clusters=3, loss=math.nan)
+      ('collapsed', 'diverged')
     """
     spread = report.get("embedding_spread", 1.0)
     if not (math.isfinite(loss) and math.isfinite(spread)):

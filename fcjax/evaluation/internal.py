@@ -41,6 +41,14 @@ def internal_scores(
     References:
       Rousseeuw, Silhouettes, 1987; Davies and Bouldin, A cluster separation measure,
       1979; Calinski and Harabasz, A dendrite method for cluster analysis, 1974.
+
+    Examples:
+      >>> embedding = np.array([[0.0], [1.0], [10.0], [11.0]])
+      >>> found = internal_scores(embedding, np.array([0, 0, 1, 1]))
+      >>> print(f"{found['davies_bouldin']:.2f}")  # (0.5 + 0.5) / 10
+      0.10
+      >>> print(f"{found['calinski_harabasz']:.2f}")  # (4 * 5^2 / 1) / (4 * 0.5^2 / 2)
+      200.00
     """
     assignments = np.asarray(assignments)
     if len(embedding) != len(assignments):
@@ -103,6 +111,15 @@ def client_calinski_harabasz(
     References:
       Liu et al., CCFC: bridging federated clustering and contrastive learning, 2024,
       Section 4.3.2.
+
+    Examples:
+      >>> embeddings = np.array([[[0.0], [10.0]], [[1.0], [11.0]]])  # of two clients
+      >>> labels, mask = np.array([[0, 1], [0, 1]]), np.ones((2, 2), bool)
+      >>> print(f"{client_calinski_harabasz(embeddings, labels, mask):.2f}")
+      200.00
+      >>> clients = np.array([[0, 0], [1, 1]])
+      >>> print(f"{client_calinski_harabasz(embeddings, clients, mask):.2f}")  # 1 / 50
+      0.02
     """
     embeddings, labels, mask = map(np.asarray, (embeddings, labels, mask))
     if not embeddings.shape[:2] == labels.shape == mask.shape:

@@ -44,6 +44,14 @@ def knn_accuracy(
     References:
       Liu et al., CCFC: bridging federated clustering and contrastive learning, 2024,
       Table 3.
+
+    Examples:
+      >>> train, classes = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([4, 7])
+      >>> test = np.array([[3.0, 1.0], [1.0, 9.0], [2.0, 1.0]])
+      >>> truth = np.array([4, 7, 7])
+      >>> accuracies = knn_accuracy(train, classes, test, truth, num_neighbors=(1,))
+      >>> print(f"{accuracies[1]:.3f}")  # two of three
+      0.667
     """
     train, test = np.asarray(train_z, np.float32), np.asarray(test_z, np.float32)
     train_labels, test_labels = np.asarray(train_labels), np.asarray(test_labels)

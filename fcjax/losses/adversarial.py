@@ -33,6 +33,11 @@ def discriminator_loss(
     Returns:
         A float32 scalar of at least 0, log 4 where all logits are 0; 0 with zero
         gradient where none counts.
+
+    Examples:
+        >>> loss = discriminator_loss(jnp.zeros(2), jnp.zeros(2))
+        >>> print(f"{loss:.4f}")  # log 4: it cannot tell them apart
+        1.3863
     """
     # 1 - sigmoid(x) is sigmoid(-x), which loses no digits.
     return -_log_sigmoid(real_logits, mask) - _log_sigmoid(-fake_logits, mask)
@@ -54,6 +59,10 @@ def generator_loss(
     Returns:
         A float32 scalar of at least 0, log 2 where all logits are 0; 0 with zero
         gradient where none counts.
+
+    Examples:
+        >>> print(f"{generator_loss(jnp.zeros(2)):.4f}")  # log 2
+        0.6931
     """
     return -_log_sigmoid(fake_logits, mask)
 

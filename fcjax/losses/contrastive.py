@@ -1,7 +1,7 @@
 """Contrastive losses on embeddings, as pure functions.
 
 References:
-    Yan, Liu and Zhang, `CCFC: Bridging Federated Clustering and Contrastive Learning
+    Liu, Yan and Zhang, `CCFC: Bridging Federated Clustering and Contrastive Learning
     <https://arxiv.org/abs/2401.06634>`_, 2024, section 3; code Jarvisyan/CCFC-pytorch.
     Chen and He, `Exploring Simple Siamese Representation Learning
     <https://arxiv.org/abs/2011.10566>`_, 2021, equations 1 and 2.
@@ -26,6 +26,11 @@ def normalize(x: Float[Array, "*B D"], *, eps: float = 1e-12) -> Float[Array, "*
     Returns:
         An array of the shape and type of `x`, with rows of norm 1 (below 1 only where
         the norm of a row is below eps).
+
+    Examples:
+        >>> print(normalize(jnp.array([[0.0, -5.0], [0.0, 0.0]])))
+        [[ 0. -1.]
+         [ 0.  0.]]
     """
     squared_norm = jnp.sum(x**2, axis=-1, keepdims=True)
     has_direction = squared_norm > eps**2
@@ -43,6 +48,11 @@ def negative_cosine(
 
     Returns:
         float32 [B], in [-1, 1]; 0 with zero gradient where either row is zero.
+
+    Examples:
+        >>> z = jnp.array([[2.0, 0.0], [-3.0, 0.0]])
+        >>> print(negative_cosine(jnp.array([[1.0, 0.0], [1.0, 0.0]]), z))
+        [-1.  1.]
     """
     p = normalize(predictions.astype(jnp.float32))
     z = normalize(jax.lax.stop_gradient(projections).astype(jnp.float32))
@@ -81,6 +91,12 @@ def cluster_contrastive(
     Returns:
         A float32 scalar in [-1, 1]; 0 with zero gradient where no cluster has two
         examples.
+
+    Examples:
+        >>> z = jnp.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, -3.0]])
+        >>> loss = cluster_contrastive(z, z, jnp.array([0, 0, 1, 1]), num_clusters=2)
+        >>> print(f"{loss:.2f}")  # -(1 + 0) / 2: the second cluster's are opposite
+        -0.50
     """
     members = jax.nn.one_hot(labels, num_clusters, dtype=jnp.float32)
     if mask is not None:
@@ -119,6 +135,12 @@ def model_contrastive(
 
     Returns:
         A float32 scalar in [-1, 1]; 0 with zero gradient where no row counts.
+
+    Examples:
+        >>> local = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+        >>> anchor = jnp.array([[2.0, 0.0], [2.0, 0.0]])
+        >>> print(f"{model_contrastive(local, anchor):.2f}")  # -(1 + 0) / 2
+        -0.50
     """
     if mask is None:
         return negative_cosine(predictions, anchor_predictions).mean()

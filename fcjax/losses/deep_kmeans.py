@@ -42,6 +42,13 @@ def deep_kmeans(
 
     Returns:
         A float32 scalar of at least 0; 0 with zero gradient where no example counts.
+
+    Examples:
+        >>> x, reconstruction = jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 1.0]])
+        >>> z, centroid = jnp.array([[3.0]]), jnp.array([[1.0]])
+        >>> loss = deep_kmeans(x, reconstruction, z, centroid, cluster_weight=0.5)
+        >>> print(f"{loss:.2f}")  # 1 + 0.5 / 2 * 4
+        2.00
     """
     if mask is None:
         mask = jnp.ones(len(x), bool)

@@ -34,6 +34,11 @@ def student_t(
     Returns:
         float32 [N, K], q; rows are probabilities, with finite gradients at any distance
         whose square float32 holds, 0 included.
+
+    Examples:
+        >>> q = student_t(jnp.array([[0.0]]), jnp.array([[0.0], [1.0]]))
+        >>> print((100 * q).round())  # in proportion to 1 / (1 + 0) and 1 / (1 + 1)
+        [[67. 33.]]
     """
     z, centroids = z.astype(jnp.float32), centroids.astype(jnp.float32)
     # Differences, not |z|^2 - 2zc + |c|^2, which loses the digits of short distances.
@@ -61,6 +66,12 @@ def target_distribution(
     Returns:
         float32 [N, K], p; rows are probabilities, those of masked rows of no use. A
         cluster that nobody belongs to gets nothing.
+
+    Examples:
+        >>> q = jnp.array([[0.75, 0.25], [0.25, 0.75]])
+        >>> print((100 * target_distribution(q)).round())
+        [[90. 10.]
+         [10. 90.]]
     """
     q = jax.lax.stop_gradient(q).astype(jnp.float32)
     counted = q
@@ -93,6 +104,11 @@ def assignment_kl(
         A float32 scalar of at least 0, but for rounding; 0 with zero gradient where no
         row counts. Zeros of q that p has not count as float32's smallest and pass no
         gradient.
+
+    Examples:
+        >>> loss = assignment_kl(jnp.array([[1.0, 0.0]]), jnp.array([[0.5, 0.5]]))
+        >>> print(f"{loss:.4f}")  # log 2
+        0.6931
     """
     p, q = p.astype(jnp.float32), q.astype(jnp.float32)
     if mask is not None:

@@ -42,6 +42,11 @@ def nt_xent(
     Returns:
         A float32 scalar of at least 0; 0 with zero gradient where fewer than two
         examples count.
+
+    Examples:
+        >>> z = jnp.eye(2)
+        >>> print(f"{nt_xent(z, z, temperature=1.0):.4f}")  # log(e + 2) - 1
+        0.5514
     """
     if mask is None:
         mask = jnp.ones(len(z_a), bool)
@@ -83,6 +88,11 @@ def cluster_nt_xent(
 
     Returns:
         A float32 scalar of at least 0; log(2K - 1) where all clusters are alike.
+
+    Examples:
+        >>> c = jnp.full((4, 2), 0.5)
+        >>> print(f"{cluster_nt_xent(c, c, temperature=1.0):.4f}")  # log 3
+        1.0986
     """
     if mask is not None:
         c_a, c_b = (jnp.where(mask[:, None], c, 0) for c in (c_a, c_b))
@@ -104,6 +114,10 @@ def cluster_entropy(
     Returns:
         A float32 scalar in nats, from 0 (one cluster has all) to log K (all are equal);
         0 with zero gradient where no example counts.
+
+    Examples:
+        >>> print(f"{cluster_entropy(jnp.eye(2)):.4f}")  # log 2: each has one example
+        0.6931
     """
     c = c.astype(jnp.float32)
     if mask is not None:

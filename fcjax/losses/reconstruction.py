@@ -17,6 +17,11 @@ def reconstruction_error(
 
     Returns:
         float32 [B], at least 0; no row depends on any other.
+
+    Examples:
+        >>> x = jnp.array([[0.0, 0.0], [1.0, 1.0]])
+        >>> print(reconstruction_error(x, jnp.array([[0.0, 1.0], [3.0, 1.0]])))
+        [1. 4.]
     """
     differences = x.astype(jnp.float32) - reconstructions.astype(jnp.float32)
     return jnp.sum(differences**2, axis=tuple(range(1, x.ndim)))

@@ -32,6 +32,11 @@ def off_diagonal(
     Returns:
         float32 [N, N], C with zeros on its diagonal and in the rows and columns of
         masked samples.
+
+    Examples:
+        >>> print(off_diagonal(jnp.array([[9.0, 3.0], [4.0, 9.0]])))
+        [[0. 3.]
+         [4. 0.]]
     """
     kept = ~jnp.eye(len(coefficients), dtype=bool)
     if mask is not None:
@@ -59,6 +64,13 @@ def self_expression(
 
     Returns:
         A float32 scalar of at least 0, a sum over samples and features and no mean.
+
+    Examples:
+        >>> z = jnp.array([[1.0, 0.0], [2.0, 0.0]])  # each is a multiple of the other
+        >>> print(self_expression(z, jnp.array([[0.0, 0.5], [2.0, 0.0]])))
+        0.0
+        >>> print(self_expression(z, jnp.zeros((2, 2))))  # 1 + 4
+        5.0
     """
     z = z.astype(jnp.float32)
     if mask is not None:
@@ -93,6 +105,11 @@ def coefficient_penalty(
 
     Raises:
         ValueError: if the norm is none of the three.
+
+    Examples:
+        >>> c = jnp.array([[9.0, 3.0], [-4.0, 9.0]])
+        >>> print(coefficient_penalty(c), coefficient_penalty(c, norm="l1"))
+        25.0 7.0
     """
     coefficients = off_diagonal(coefficients, mask)
     if norm == "frobenius":
@@ -143,6 +160,11 @@ def locality_alignment(
 
     Returns:
         A float32 scalar of at least 0, a sum over pairs and no mean.
+
+    Examples:
+        >>> adjacency = jnp.array([[0.0, 1.0], [1.0, 0.0]])
+        >>> print(locality_alignment(jnp.array([[0.0, 1.0], [0.5, 0.0]]), adjacency))
+        0.25
     """
     coefficients = off_diagonal(coefficients, mask)
     adjacency = off_diagonal(adjacency.astype(jnp.float32), mask)

@@ -18,11 +18,12 @@ from fcjax.models.norm import batch_norm
 from fcjax.models.realnvp import Flow, realnvp
 from fcjax.models.reconstructor import reconstructor
 from fcjax.models.resnet import ResNet, resnet18, resnet34, resnet50
-from fcjax.models.simsiam import conv_encoder, simsiam
+from fcjax.models.simsiam import Encoder, conv_encoder, simsiam
 
 __all__ = [
     "MLP",
     "AutoEncoder",
+    "Encoder",
     "Flow",
     "Gan",
     "ResNet",

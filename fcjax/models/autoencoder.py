@@ -20,7 +20,17 @@ from fcjax.types import Network
 
 class AutoEncoder(NamedTuple):
     """Two networks, each with variables of its own, without batch norm: `train` and
-    `mask` make no difference to them."""
+    `mask` make no difference to them.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> codec, x = autoencoder(6, widths=(4,), latent_size=2), jnp.zeros((3, 6))
+        >>> to_z, to_x = jax.random.split(jax.random.key(0))
+        >>> z, _ = codec.encoder.apply(codec.encoder.init(to_z, x), x, train=False)
+        >>> x_hat, _ = codec.decoder.apply(codec.decoder.init(to_x, z), z, train=False)
+        >>> z.shape, x_hat.shape
+        ((3, 2), (3, 6))
+    """
 
     encoder: Network
     """From rows [B, F], or images, to codes [B, D]."""
@@ -40,6 +50,17 @@ def autoencoder(
         num_features: F.
         widths: of the encoder's hidden layers; the decoder has them in reverse.
         latent_size: D, the size of a code.
+
+    Returns:
+        The encoder from rows [B, F] to codes [B, D] and the decoder back, both linear
+        at the end, so of any value.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> encoder, x = autoencoder(784).encoder, jnp.zeros((1, 784))
+        >>> weights = jax.eval_shape(encoder.init, jax.random.key(0), x)
+        >>> sum(w.size for w in jax.tree.leaves(weights))  # 785 * 500 + 501 * 500 + ...
+        1665010
     """
     return AutoEncoder(
         encoder=from_linen(Layers(tuple(widths), latent_size)),

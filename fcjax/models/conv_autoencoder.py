@@ -46,6 +46,14 @@ def conv_autoencoder(
     Raises:
         ValueError: if channels and kernels differ in number, a kernel is even, or a
             layer would halve a single pixel.
+
+    Examples:
+        >>> network = conv_autoencoder((28, 28, 1)).encoder
+        >>> x = jnp.zeros((2, 28, 28, 1))
+        >>> def outputs(key):
+        ...     return network.apply(network.init(key, x), x, train=False)[0]
+        >>> jax.eval_shape(outputs, jax.random.key(0)).shape  # 7 * 7 * 10
+        (2, 490)
     """
     height, width, _ = image_shape
     layers = len(channels)

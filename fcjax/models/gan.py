@@ -30,7 +30,14 @@ SMALLEST = 8
 
 
 class Gan(NamedTuple):
-    """Two networks, each with variables of its own."""
+    """Two networks, each with variables of its own.
+
+    Examples:
+        >>> gan, noise = mlp_gan(6, widths=(4,)), jnp.zeros((3, 2))
+        >>> variables = gan.generator.init(jax.random.key(0), noise)
+        >>> gan.generator.apply(variables, noise, train=False)[0].shape
+        (3, 6)
+    """
 
     generator: Network
     """From noise [B, L], the one-hot category first, to examples [B, *F] in [0, 1];
@@ -55,8 +62,19 @@ def dcgan(
             discriminator's first; each step further inside doubles them.
         hidden_size: width of the hidden dense layer in each.
 
+    Returns:
+        The generator of images [B, H, W, C] in [0, 1] and the discriminator of them.
+
     Raises:
         ValueError: if the images cannot be halved so often without a remainder.
+
+    Examples:
+        >>> network = dcgan((28, 28, 1), channels=4).discriminator
+        >>> x = jnp.zeros((2, 28, 28, 1))
+        >>> def outputs(key):
+        ...     return network.apply(network.init(key, x), x, train=False)[0]
+        >>> jax.eval_shape(outputs, jax.random.key(0)).shape
+        (2,)
     """
     doublings = _doublings(shape)
     return Gan(
@@ -140,6 +158,15 @@ def mlp_gan(num_features: int, *, widths: Sequence[int] = (256, 256)) -> Gan:
         num_features: F.
         widths: features of the hidden layers of each network, dense with batch norm
             and leaky ReLU 0.2.
+
+    Returns:
+        The generator of vectors [B, F] in [0, 1] and the discriminator of them.
+
+    Examples:
+        >>> network, x = mlp_gan(6, widths=(4,)).discriminator, jnp.zeros((3, 6))
+        >>> variables = network.init(jax.random.key(0), x)
+        >>> network.apply(variables, x, train=False)[0].shape
+        (3,)
     """
     return Gan(
         generator=from_linen(VectorGenerator(num_features, tuple(widths))),

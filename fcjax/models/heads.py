@@ -16,8 +16,21 @@ from fcjax.types import Network
 
 
 def encoder(layers: Encoder) -> Network:
-    """Builds the network from examples to features [B, F] of a ResNet, `MLP` or
-    `conv_encoder(channels)`."""
+    """Builds a network of an encoder's layers alone.
+
+    Args:
+        layers: a `ResNet`, an `MLP` or `conv_encoder(channels)`.
+
+    Returns:
+        A `Network` from what the encoder takes to its features [B, F].
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from fcjax.models import MLP
+        >>> network, x = encoder(MLP((8, 4))), jnp.zeros((3, 6))
+        >>> network.apply(network.init(jax.random.key(0), x), x, train=False)[0].shape
+        (3, 4)
+    """
     return from_linen(Encoding(layers))
 
 
@@ -30,6 +43,13 @@ def projector(size: int = 128, *, hidden_size: int | None = None) -> Network:
 
     Returns:
         A `Network` from features [B, F] to z [B, D]; losses scale them to unit length.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> network, features = projector(2), jnp.zeros((3, 6))
+        >>> variables = network.init(jax.random.key(0), features)
+        >>> network.apply(variables, features, train=False)[0].shape
+        (3, 2)
     """
     return from_linen(Head(size, hidden_size))
 
@@ -43,6 +63,14 @@ def cluster_projector(num_clusters: int, *, hidden_size: int | None = None) -> N
 
     Returns:
         A `Network` from features [B, F] to soft assignments [B, K].
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> network, features = cluster_projector(10), jnp.zeros((3, 6))
+        >>> variables = network.init(jax.random.key(0), features)
+        >>> c, _ = network.apply(variables, features, train=False)
+        >>> print(c.shape, f"{c.sum():.3f}")  # rows are probabilities
+        (3, 10) 3.000
     """
     return from_linen(Head(num_clusters, hidden_size, soft=True))
 
@@ -50,18 +78,61 @@ def cluster_projector(num_clusters: int, *, hidden_size: int | None = None) -> N
 def byol_head(size: int = 2048, *, hidden_size: int = 4096) -> Network:
     """Builds BYOL's projector, and its predictor: linear, batch norm, ReLU, linear.
 
-    Sizes are those of EasyFL; BYOL itself has 256 outputs.
+    Args:
+        size: D, of the outputs; EasyFL's, where BYOL itself has 256.
+        hidden_size: width between.
+
+    Returns:
+        A `Network` from features [B, F] to projections, or from these to predictions,
+        [B, D] of any value.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> network, features = byol_head(2, hidden_size=8), jnp.zeros((3, 6))
+        >>> variables = network.init(jax.random.key(0), features)
+        >>> network.apply(variables, features, train=False)[0].shape
+        (3, 2)
     """
     return from_linen(Head(size, hidden_size, hidden_norm=True))
 
 
 def simsiam_projector(size: int = 2048, *, hidden_size: int = 2048) -> Network:
-    """Builds the projector of SimSiam for CIFAR: two layers, batch norm after each."""
+    """Builds the projector of SimSiam for CIFAR: two layers, batch norm after each.
+
+    Args:
+        size: D, of the projections z.
+        hidden_size: width between.
+
+    Returns:
+        A `Network` from features [B, F] to z [B, D] of any value.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> network, features = simsiam_projector(2, hidden_size=8), jnp.zeros((3, 6))
+        >>> variables = network.init(jax.random.key(0), features)
+        >>> network.apply(variables, features, train=False)[0].shape
+        (3, 2)
+    """
     return from_linen(Head(size, hidden_size, hidden_norm=True, norm=True))
 
 
 def simsiam_predictor(size: int = 2048, *, hidden_size: int = 512) -> Network:
-    """Builds SimSiam's predictor: linear, batch norm, ReLU, linear."""
+    """Builds SimSiam's predictor: linear, batch norm, ReLU, linear.
+
+    Args:
+        size: D, of the predictions p, as of the projections.
+        hidden_size: width between.
+
+    Returns:
+        A `Network` from projections z [B, D] to p [B, D] of any value.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> network, z = simsiam_predictor(6, hidden_size=2), jnp.zeros((3, 6))
+        >>> variables = network.init(jax.random.key(0), z)
+        >>> network.apply(variables, z, train=False)[0].shape
+        (3, 6)
+    """
     return from_linen(Head(size, hidden_size, hidden_norm=True))
 
 

@@ -26,6 +26,16 @@ def microbatched(network: Network, size: int) -> Network:
         A `Network` with the same variables. In training, statistics are those of
         consecutive parts of `size` examples, and the running ones learn from one part
         after another; a part of which no example counts teaches them nothing.
+
+    Raises:
+        ValueError: if size is below 1.
+
+    Examples:
+        >>> from fcjax.models import projector
+        >>> network, x = microbatched(projector(2), 4), jnp.zeros((10, 6))
+        >>> variables = network.init(jax.random.key(0), x)
+        >>> network.apply(variables, x, train=True)[0].shape  # by parts of 4, 4 and 2
+        (10, 2)
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}")

@@ -29,6 +29,16 @@ def mlp_simsiam(
 
     Returns:
         A `Network` from vectors [B, F] in [0, 1] to (z [B, D], p [B, D]).
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> network, x = mlp_simsiam(widths=(8,), latent_size=4), jnp.zeros((3, 6))
+        >>> def outputs(key):
+        ...     return network.apply(network.init(key, x), x, train=False)[0]
+        >>> z, p = jax.eval_shape(outputs, jax.random.key(0))
+        >>> z.shape, p.shape
+        ((3, 4), (3, 4))
     """
     return simsiam(
         MLP(tuple(widths)),
@@ -39,7 +49,22 @@ def mlp_simsiam(
 
 
 class MLP(nn.Module):
-    """Encodes vectors [B, F]: dense layer, batch norm and leaky ReLU 0.2 a width."""
+    """Encodes vectors [B, F]: dense layer, batch norm and leaky ReLU 0.2 a width.
+
+    A Linen module, from float vectors to features [B, widths[-1]] of any value;
+    `encoder` makes a `Network` of it.
+
+    Attributes:
+        widths: features of the layers.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from fcjax.models import encoder
+        >>> network, x = encoder(MLP((8, 4))), jnp.zeros((3, 6))
+        >>> network.apply(network.init(jax.random.key(0), x), x, train=False)[0].shape
+        (3, 4)
+    """
 
     widths: tuple[int, ...]
 

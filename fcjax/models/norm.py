@@ -27,6 +27,18 @@ def batch_norm(
 
     Returns:
         The normalised batch, examples that do not count included.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> class Norm(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x, *, train, mask):
+        ...         return batch_norm(x, train=train, mask=mask)
+        >>> x, mask = jnp.array([[1.0], [3.0], [9.0]]), jnp.array([True, True, False])
+        >>> y, _ = Norm().init_with_output(jax.random.key(0), x, train=True, mask=mask)
+        >>> print(y[:, 0].round())  # the first two have mean 2 and variance 1
+        [-1.  1.  7.]
     """
     norm = nn.BatchNorm(
         use_running_average=not train,

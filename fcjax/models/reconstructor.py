@@ -17,11 +17,25 @@ from fcjax.types import Network
 def reconstructor(
     num_features: int, *, widths: Sequence[int] = (100, 64, 32, 64, 100)
 ) -> Network:
-    """Builds a `Network` from rows [B, F] in [0, 1] to their reconstructions [B, F].
+    """Builds the auto-encoder of rows.
 
     Args:
         num_features: F.
         widths: of the hidden layers.
+
+    Returns:
+        A `Network` from rows [B, F] in [0, 1] to their reconstructions [B, F], in
+        (0, 1).
+
+    References:
+        FedCRef, Table 2.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> network, x = reconstructor(784), jnp.zeros((1, 784))
+        >>> weights = jax.eval_shape(network.init, jax.random.key(0), x)
+        >>> sum(w.size for w in jax.tree.leaves(weights))  # as the paper counts them
+        174840
     """
     return from_linen(Reconstructor(tuple(widths), num_features))
 

@@ -22,23 +22,72 @@ Stem = Literal["small", "imagenet"]
 
 
 def resnet18(stem: Stem = "small") -> "ResNet":
-    """Returns ResNet-18, with 512 features; see `ResNet`."""
+    """Builds ResNet-18, the column of that name in the paper's Table 1.
+
+    Args:
+        stem: see `ResNet`.
+
+    Returns:
+        A Linen module from images [B, H, W, C] in [0, 1] to features [B, 512] of at
+        least 0; `encoder` makes a `Network` of it.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from fcjax.models import encoder
+        >>> network, x = encoder(resnet18("imagenet")), jnp.zeros((1, 64, 64, 3))
+        >>> variables = jax.eval_shape(network.init, jax.random.key(0), x)
+        >>> sum(w.size for w in jax.tree.leaves(variables["params"]))  # without fc
+        11176512
+    """
     return ResNet((2, 2, 2, 2), stem=stem)
 
 
 def resnet34(stem: Stem = "small") -> "ResNet":
-    """Returns ResNet-34, with 512 features; see `ResNet`."""
+    """Builds ResNet-34, the column of that name in the paper's Table 1.
+
+    Args:
+        stem: see `ResNet`.
+
+    Returns:
+        A Linen module from images [B, H, W, C] in [0, 1] to features [B, 512] of at
+        least 0; `encoder` makes a `Network` of it.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from fcjax.models import encoder
+        >>> network, x = encoder(resnet34("imagenet")), jnp.zeros((1, 64, 64, 3))
+        >>> variables = jax.eval_shape(network.init, jax.random.key(0), x)
+        >>> sum(w.size for w in jax.tree.leaves(variables["params"]))  # without fc
+        21284672
+    """
     return ResNet((3, 4, 6, 3), stem=stem)
 
 
 def resnet50(stem: Stem = "small") -> "ResNet":
-    """Returns ResNet-50, with 2048 features; see `ResNet`."""
+    """Builds ResNet-50, the column of that name in the paper's Table 1.
+
+    Args:
+        stem: see `ResNet`.
+
+    Returns:
+        A Linen module from images [B, H, W, C] in [0, 1] to features [B, 2048] of at
+        least 0; `encoder` makes a `Network` of it.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from fcjax.models import encoder
+        >>> network, x = encoder(resnet50("imagenet")), jnp.zeros((1, 64, 64, 3))
+        >>> variables = jax.eval_shape(network.init, jax.random.key(0), x)
+        >>> sum(w.size for w in jax.tree.leaves(variables["params"]))  # without fc
+        23508032
+    """
     return ResNet((3, 4, 6, 3), block="bottleneck", stem=stem)
 
 
 class ResNet(nn.Module):
     """A residual network from images [B, H, W, C] in [0, 1] to features [B, F].
 
+    A Linen module; `encoder` makes a `Network` of it. Features are at least 0, and
     F = width * 2 ** (len(stages) - 1), four times that with bottlenecks.
 
     Attributes:
@@ -53,6 +102,15 @@ class ResNet(nn.Module):
             SimCLR put it on ResNet-18 and -50 for CIFAR (Chen & He 2021, appendix D;
             Chen et al. 2020, appendix B.9).
         width: features of the first stage.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from fcjax.models import encoder
+        >>> network, x = encoder(ResNet((1, 1), width=8)), jnp.zeros((2, 8, 8, 3))
+        >>> def outputs(key):
+        ...     return network.apply(network.init(key, x), x, train=False)[0]
+        >>> jax.eval_shape(outputs, jax.random.key(0)).shape  # 8 * 2
+        (2, 16)
     """
 
     stages: tuple[int, ...]

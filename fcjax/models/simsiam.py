@@ -18,8 +18,8 @@ from fcjax.models.norm import batch_norm
 from fcjax.types import Network
 
 Encoder = Callable[..., Float[Array, "B F"]]
-"""(x [B, ...], *, train, mask) -> features: a Linen module, or a function of layers
-that become the calling module's own."""
+"""(x [B, *S], *, train, mask) -> features [B, F]: a Linen module, or a function of
+layers that become the calling module's own."""
 
 
 def simsiam(
@@ -38,7 +38,22 @@ def simsiam(
         bottleneck: width of the predictor's hidden layer.
 
     Returns:
-        A `Network` from what the encoder takes to (z [B, D], p [B, D]).
+        A `Network` from what the encoder takes to (z [B, D], p [B, D]) of any value.
+
+    References:
+        Chen and He, `Exploring Simple Siamese Representation Learning
+        <https://arxiv.org/abs/2011.10566>`_, 2021, section 3; its sizes here are those
+        of CCFC's code.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> network = simsiam(conv_encoder((4, 8)), hidden_size=8, latent_size=4)
+        >>> x = jnp.zeros((2, 8, 8, 1))
+        >>> def outputs(key):
+        ...     return network.apply(network.init(key, x), x, train=False)[0]
+        >>> z, p = jax.eval_shape(outputs, jax.random.key(0))
+        >>> z.shape, p.shape
+        ((2, 4), (2, 4))
     """
     return from_linen(SimSiam(encoder, hidden_size, latent_size, bottleneck))
 
@@ -72,6 +87,15 @@ def conv_encoder(channels: Sequence[int] = (64, 128, 256)) -> Encoder:
     Returns:
         The encoder. It is no Linen module, whose layers would be called otherwise
         and so be drawn otherwise from the same seed.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from fcjax.models import encoder
+        >>> network, x = encoder(conv_encoder((4, 8))), jnp.zeros((2, 28, 28, 1))
+        >>> def outputs(key):
+        ...     return network.apply(network.init(key, x), x, train=False)[0]
+        >>> jax.eval_shape(outputs, jax.random.key(0)).shape  # 7 * 7 * 8
+        (2, 392)
     """
 
     def encode(x, *, train, mask):

@@ -13,7 +13,8 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
-from fcjax.data import Dataset, load, load_extra, stratified_subset, validate
+from fcjax.data import Dataset, load, load_extra, stratified_subset
+from fcjax.data.dataset import validate
 
 REAL = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "tfds"
 needs_real = pytest.mark.skipif(

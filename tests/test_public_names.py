@@ -1,0 +1,70 @@
+"""The front of each folder: what it names is there, in order, and shows itself."""
+
+import ast
+import doctest
+import pkgutil
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import get_origin
+
+import pytest
+
+import fcjax
+
+FOLDERS = [found.name for found in pkgutil.iter_modules(fcjax.__path__) if found.ispkg]
+FRONTS = ["fcjax", *(f"fcjax.{folder}" for folder in FOLDERS)]
+NAMES = [(front, name) for front in FRONTS for name in import_module(front).__all__]
+
+
+def tree(module: str) -> ast.Module:
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def is_defined(value: object) -> bool:
+    """Whether it is a function or a class, and no constant or alias of a type."""
+    return callable(value) and get_origin(value) is None
+
+
+def string_below(front: str, name: str) -> str:
+    """The string below an assignment, which Python itself does not keep."""
+    imports = [node for node in tree(front).body if isinstance(node, ast.ImportFrom)]
+    (home,) = [x.module for x in imports if name in [alias.name for alias in x.names]]
+    for node, after in pairwise(tree(str(home)).body):
+        match node, after:
+            case (
+                ast.Assign(targets=[ast.Name(id=found)])
+                | ast.AnnAssign(target=ast.Name(id=found)),
+                ast.Expr(ast.Constant(str(text))),
+            ) if found == name:
+                return text
+    return ""
+
+
+def test_the_folders_of_pieces_have_a_front():
+    assert {"losses", "cluster", "models", "data", "evaluation"} <= set(FOLDERS)
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_names_are_sorted_and_named_once(front):
+    def place(name):  # ruff's: constants, classes, functions
+        return 0 if name.isupper() else 1 if name[0].isupper() else 2, name
+
+    names = import_module(front).__all__
+    assert names == sorted(set(names), key=place)
+
+
+@pytest.mark.parametrize(("front", "name"), NAMES)
+def test_a_name_is_there_and_shows_itself(front, name):
+    value = getattr(import_module(front), name)
+    if not is_defined(value):
+        assert string_below(front, name).strip()
+        return
+    assert value.__doc__.strip()
+    found = doctest.DocTestFinder(recurse=False).find(value, name)
+    examples = [example for test in found for example in test.examples]
+    assert [x for x in examples if not x.options.get(doctest.SKIP)]
