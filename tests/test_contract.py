@@ -188,7 +188,7 @@ def test_a_run_depends_on_its_key(trained):
         jax.tree.leaves(other),
         strict=True,
     )
-    assert any(not np.array_equal(a, b) for a, b in leaves)
+    assert any(not np.array_equal(a, b) for a, b in leaves), "the key changes nothing"
 
 
 @pytest.mark.methods(SWEPT)
@@ -201,7 +201,8 @@ def test_a_scalar_can_be_swept(trained, looping):
             jax.tree.map(lambda x, run=run: x[run], swept),
             jax.tree.map(lambda x: x[0], alone),
         )
-    assert any(not np.allclose(x[0], x[1]) for x in jax.tree.leaves(swept))
+    differ = (not np.allclose(x[0], x[1]) for x in jax.tree.leaves(swept))
+    assert any(differ), "the scalar changes nothing"
 
 
 def test_backends_agree(trained, looping):
