@@ -349,4 +349,4 @@ def of_file(path: Path) -> Callable[[Scalar], FederatedClustering]:
             f"--method {path} needs a function contract(scalar) that returns a "
             "FederatedClustering, as experiments/spherical.py has it"
         )
-    return contract  # pyright: ignore[reportReturnType]
+    return contract

@@ -4,6 +4,7 @@ python -m pytest tests/test_contract.py --method FILE
 """
 
 import itertools
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -67,15 +68,20 @@ def grid(weights=(0.1, 0.7), seeds=(0,), **options) -> Grid:
 
 
 def assert_same(a, b):
-    assert_close(a, b, atol=0, rtol=0)
+    compare(np.testing.assert_array_equal, a, b)
 
 
-def assert_close(a, b, atol=1e-5, rtol=1e-7):
-    def check(path, x, y):
-        part = jax.tree_util.keystr(path)
-        np.testing.assert_allclose(x, y, atol=atol, rtol=rtol, err_msg=part)
+def assert_close(a, b, atol=1e-5):
+    compare(partial(np.testing.assert_allclose, atol=atol), a, b)
 
-    jax.tree_util.tree_map_with_path(check, a, b)
+
+def compare(check, a, b):
+    """Names the part of the state where a check fails."""
+
+    def part(path, x, y):
+        check(x, y, err_msg=jax.tree_util.keystr(path))
+
+    jax.tree_util.tree_map_with_path(part, a, b)
 
 
 class Rounded(NamedTuple):

@@ -17,7 +17,7 @@ from tests import test_contract as contract
 from tests.algorithms.federations import federate, rounds
 from tests.methods import of_file
 
-TEMPLATE = Path(spherical.__file__)
+TEMPLATE = Path(__file__).parents[1] / "experiments" / "spherical.py"
 
 
 def one_round(centroids, pool, clients, *, momentum=0.0, absent=()):
