@@ -1,13 +1,18 @@
 """The methods that the contract suite holds to their promises.
 
 Each is a function from a scalar that may be swept to the built method, over a tiny
-network on vectors. A new method is one more entry.
+network on vectors. A new method is one more entry; that of a file outside the library
+is given by --method.
 """
 
-from functools import partial
+import runpy
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
 
 import jax
 import optax
+import spherical
 from flax import linen as nn
 
 from fcjax.algorithms.averaging import Local
@@ -50,6 +55,7 @@ from fcjax.models import (
     simsiam_predictor,
     simsiam_projector,
 )
+from fcjax.types import FederatedClustering, Scalar
 
 NUM_CLUSTERS = 3
 
@@ -317,8 +323,30 @@ METHODS = {
     "uifca": build_uifca,
     "uifca-random": partial(build_uifca, start="random"),
     "fedcref": build_fedcref,
+    "spherical": spherical.contract,
 }
 SWEPT = tuple(name for name in METHODS if name not in ("k-fed", "uifca", "fedcref"))
 """All but those whose first round is k-FED's or k-means, of which nothing is swept."""
 DRAWN = tuple(name for name in METHODS if name != "lrsc")
 """Those that draw anything: LRSC has a closed form."""
+
+
+@cache
+def of_file(path: Path) -> Callable[[Scalar], FederatedClustering]:
+    """Returns the function `contract` of a file, see experiments/spherical.py.
+
+    Raises:
+        ValueError: one line that says why there is none.
+    """
+    try:
+        contract = runpy.run_path(str(path)).get("contract")
+        built = contract(0.5) if callable(contract) else None
+    except Exception as error:
+        what = str(error).partition("\n")[0]
+        raise ValueError(f"--method {path}: {type(error).__name__}: {what}") from error
+    if not isinstance(built, FederatedClustering):
+        raise ValueError(
+            f"--method {path} needs a function contract(scalar) that returns a "
+            "FederatedClustering, as experiments/spherical.py has it"
+        )
+    return contract

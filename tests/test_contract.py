@@ -1,6 +1,10 @@
-"""What every method promises, whatever it does. No method gets an `if`."""
+"""What every method promises, whatever it does. No method gets an `if`.
+
+python -m pytest tests/test_contract.py --method FILE
+"""
 
 import itertools
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -12,14 +16,28 @@ from fcjax import engine
 from fcjax.backends import Grid, over_runs
 from fcjax.checkpoints import Checkpoints, Position
 from fcjax.types import FederatedClustering, Federation, PyTree, Stage
-from tests.methods import DRAWN, METHODS, NUM_CLUSTERS, SWEPT
+from tests.methods import DRAWN, METHODS, NUM_CLUSTERS, SWEPT, of_file
 
 SIZES = (7, 11, 4, 8)  # the true examples of four clients; no batch of one
 
 
-@pytest.fixture(params=METHODS, scope="module")
+def pytest_generate_tests(metafunc):
+    """Takes all methods, or those of a mark, or in place of either that of --method."""
+    if "method" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("methods")
+    builds = {name: METHODS[name] for name in (marker.args[0] if marker else METHODS)}
+    file = metafunc.config.option.method
+    if file is not None:
+        builds = {file.stem: of_file(file)}
+    metafunc.parametrize(
+        "method", builds.values(), ids=builds, indirect=True, scope="module"
+    )
+
+
+@pytest.fixture(scope="module")
 def method(request):
-    return METHODS[request.param]
+    return request.param
 
 
 def federation(*, sizes=SIZES, padding=0, absent=(), spoil=()) -> Federation:
@@ -50,11 +68,20 @@ def grid(weights=(0.1, 0.7), seeds=(0,), **options) -> Grid:
 
 
 def assert_same(a, b):
-    jax.tree.map(np.testing.assert_array_equal, a, b)
+    compare(np.testing.assert_array_equal, a, b)
 
 
 def assert_close(a, b, atol=1e-5):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b)
+    compare(partial(np.testing.assert_allclose, atol=atol), a, b)
+
+
+def compare(check, a, b):
+    """Names the part of the state where a check fails."""
+
+    def part(path, x, y):
+        check(x, y, err_msg=jax.tree_util.keystr(path))
+
+    jax.tree_util.tree_map_with_path(part, a, b)
 
 
 class Rounded(NamedTuple):
@@ -125,7 +152,9 @@ def test_every_example_gets_a_cluster_and_an_embedding(trained):
 
 def test_rounds_report_metrics_of_every_run(method, trained):
     stages = method(0.1).stages
-    assert len(trained.rounds) == sum(stage.num_rounds for stage in stages)
+    last = {x.position.stage: x.position.round for x in trained.rounds}
+    assert list(last) == list(range(len(stages)))
+    assert all(last[i] <= stage.num_rounds for i, stage in enumerate(stages))
     for _, metrics, _ in trained.rounds:
         assert {"loss", "participants"} <= set(metrics)
         for value in metrics.values():
@@ -157,7 +186,7 @@ def test_a_second_grid_through_one_program_traces_nothing(method, trained, tmp_p
     assert_same(first, fresh.run(grid()))
 
 
-@pytest.mark.parametrize("method", DRAWN, indirect=True, scope="module")
+@pytest.mark.methods(DRAWN)
 def test_a_run_depends_on_its_key(trained):
     other = first_round(trained.program, grid(seeds=(1,)))
     leaves = zip(
@@ -165,10 +194,10 @@ def test_a_run_depends_on_its_key(trained):
         jax.tree.leaves(other),
         strict=True,
     )
-    assert any(not np.array_equal(a, b) for a, b in leaves)
+    assert any(not np.array_equal(a, b) for a, b in leaves), "the key changes nothing"
 
 
-@pytest.mark.parametrize("method", SWEPT, indirect=True, scope="module")
+@pytest.mark.methods(SWEPT)
 def test_a_scalar_can_be_swept(trained, looping):
     weights = (0.0, 2.0)
     swept = first_round(trained.program, grid(weights))
@@ -178,7 +207,8 @@ def test_a_scalar_can_be_swept(trained, looping):
             jax.tree.map(lambda x, run=run: x[run], swept),
             jax.tree.map(lambda x: x[0], alone),
         )
-    assert any(not np.allclose(x[0], x[1]) for x in jax.tree.leaves(swept))
+    differ = (not np.allclose(x[0], x[1]) for x in jax.tree.leaves(swept))
+    assert any(differ), "the scalar changes nothing"
 
 
 def test_backends_agree(trained, looping):

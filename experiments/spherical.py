@@ -1,0 +1,80 @@
+"""Federated spherical k-means, a template: copy it and change what "Yours" marks.
+
+python experiments/spherical.py --clients 10 --p 0.25 --momentum 0 0.5
+python -m pytest tests/test_contract.py --method experiments/spherical.py
+"""
+
+import dataclasses
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fcjax import clients, cluster, experiment, flags, losses, server
+from fcjax.data.vectors import as_rows, client_rows
+from fcjax.types import FederatedClustering, Scalar, Stage
+
+
+class State(NamedTuple):  # Yours: arrays alone; what each client keeps is [M, ...].
+    centroids: jax.Array  # [K, D], of length 1
+    moved: jax.Array  # [], the norm of their last step
+    num_rounds: jax.Array  # []
+
+
+def spherical_kmeans(  # Yours: whole numbers are static; never branch on a Scalar.
+    *, num_clusters: int, momentum: Scalar = 0.0, num_rounds: int = 100
+) -> FederatedClustering:
+    def init(key, federation):  # Yours: k-means++ of all rows, which no server has.
+        held = server.pooled(federation, server.participants(federation, jnp.int32(0)))
+        x = as_rows(federation.pool[jnp.arange(held.size)], unit_length=True)
+        seeds = cluster.kmeans(key, x, num_clusters, mask=held, num_init=1, num_iters=0)
+        return State(seeds.centroids, jnp.float32(jnp.inf), jnp.int32(0))
+
+    def round(key, state, federation):  # Only `server` may reach across clients.
+        def one_client(x, mask):  # Yours: what a client sends; padding is off its mask.
+            nearest = jnp.matmul(x, state.centroids.T, precision="highest").argmax(1)
+            return jax.ops.segment_sum(x * mask[:, None], nearest, num_clusters)
+
+        here, old = server.participants(federation, state.num_rounds), state.centroids
+        sums = clients.for_each(one_client, embed(state, federation), federation.mask)
+        own = (sums, federation.mask.sum(axis=1))
+        (sums, count), here = server.receive(own, here.astype(float), here)
+        new = losses.normalize(losses.normalize(sums) + momentum * old)  # Yours too.
+        new = jnp.where(sums.any(axis=1, keepdims=True), new, old)
+        metrics = {"loss": 1 - jnp.sum(sums * old) / count, "participants": here.sum()}
+        metrics |= server.traffic(here, up={"sums": (sums, count)}, down={"means": new})
+        return State(new, jnp.linalg.norm(new - old), state.num_rounds + 1), metrics
+
+    def embed(state, federation):  # Yours: [M, N, D], padding too.
+        return client_rows(federation, unit_length=True)
+
+    def assign(state, federation):  # Yours: [M, N], in 0 to num_clusters - 1.
+        x = embed(state, federation)
+        return jnp.matmul(x, state.centroids.T, precision="highest").argmax(axis=-1)
+
+    def done(state):  # Yours: whether it ends before `num_rounds`.
+        return state.moved < 1e-4
+
+    stage = Stage("cluster", lambda key, state, _: state, round, num_rounds, done)
+    return FederatedClustering(init, (stage,), embed, assign)
+
+
+def contract(scalar: Scalar) -> FederatedClustering:  # Yours: what --method tests.
+    return spherical_kmeans(num_clusters=3, momentum=scalar, num_rounds=3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Args(flags.Common):  # Yours: flags are named as in the builder.
+    momentum: tuple[float, ...] = (0.0,)
+    """Weight of the last centroid beside the new one. Several values span a grid."""
+
+
+def describe(args: Args, dataset, num_clients: int, num_clusters: int):
+    build = partial(spherical_kmeans, num_clusters=num_clusters)
+    settings = flags.choose({"momentum": 0.0}, args)
+    return experiment.Method("spherical", settings, lambda v: build(**v), "global", {})
+
+
+if __name__ == "__main__":
+    experiment.main(Args, describe)
