@@ -157,16 +157,16 @@ def sheets(found: Assigned, clusters: Sequence[Cluster]) -> str:
     its center and farthest from it."""
     measured = found.prediction is not None
     parts = [page_text.SHEETS if measured else page_text.SHEETS_OF_CLIENTS]
-    for number, cluster in enumerate(clusters[:MOST_CLUSTERS]):
+    for cluster in clusters[:MOST_CLUSTERS]:
         told = "; ".join(page_text.about(found, cluster.rows))
-        ends = [cluster.rows[:NEAREST]]
-        if measured:
-            ends.append(cluster.rows[NEAREST:][-FARTHEST:])
-        parts.append(
-            f'<section id="cluster-{number}">\n<h3>{cluster.name}</h3>\n'
-            f"<p>{html.escape(told)}</p>"
-        )
-        parts += [sheet(found, rows) for rows in ends if len(rows)]
+        rest = cluster.rows[NEAREST:]
+        parts.append(f"<section>\n<h3>{cluster.name}</h3>\n<p>{html.escape(told)}</p>")
+        if len(cluster.rows):
+            parts.append(sheet(found, cluster.rows[:NEAREST]))
+        if measured and len(rest):
+            between = len(rest) - len(rest[-FARTHEST:])
+            told = f"{between:,} others, then the farthest" if between else "Farthest"
+            parts.append(f"<p>{told}:</p>\n{sheet(found, rest[-FARTHEST:])}")
         parts.append("</section>")
     if len(clusters) > MOST_CLUSTERS:
         rest = len(clusters) - MOST_CLUSTERS

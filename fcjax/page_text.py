@@ -56,10 +56,11 @@ thead th { vertical-align: bottom; max-width: 9rem; font-size: .85rem; }
 .shown { background: var(--shade); }
 @media (max-width: 40rem) { th, td { padding: .3rem .35rem; font-size: .85rem; }
   thead th { max-width: 6rem; font-size: .7rem; } }
-.sheet { display: flex; flex-wrap: wrap; gap: .5rem; margin: 0; padding: 0;
-  list-style: none; }
-.sheet li { width: 4.5rem; max-height: 8rem; overflow: hidden; color: var(--soft);
-  font-size: .65rem; line-height: 1.2; }
+.sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(4.5rem, 1fr));
+  gap: .5rem; margin: 0; padding: 0; list-style: none; }
+.sheet li { max-height: 10rem; overflow: hidden; color: var(--soft);
+  font-size: .65rem; line-height: 1.3; }
+.sheet + p { margin: .8rem 0 .2rem; color: var(--soft); font-size: .9rem; }
 .sheet img { display: block; width: 100%; }
 .sheet .small { image-rendering: pixelated; }
 .curves { display: flex; flex-wrap: wrap; gap: 1rem; margin-top: 1rem; }
@@ -76,6 +77,7 @@ thead th { vertical-align: bottom; max-width: 9rem; font-size: .85rem; }
   paint-order: stroke; font-size: 16px; font-weight: bold; text-anchor: middle;
   dominant-baseline: central; pointer-events: none; }
 dt { font-weight: bold; }
+dd { margin-left: 1rem; }
 footer { margin-top: 3rem; color: var(--soft); font-size: .85rem; }
 """
 
@@ -196,7 +198,7 @@ def warnings(
         )
     groups = found.clusters if found.communities is None else found.communities
     if missing := int((groups < 0).sum()):
-        noted.append(f"{missing:,} examples are in none of the clusters below.")
+        noted.append(f"Examples in none of the clusters below: {missing:,}.")
     if found.moved:
         noted.append(
             f"Of {found.moved:,} examples the network says another cluster now than in "
