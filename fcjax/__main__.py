@@ -49,8 +49,9 @@ def listing(commands: dict[str, Path]) -> str:
     lines = ["usage: fcjax NAME FLAGS", "", "`fcjax NAME --help` shows a name's flags."]
     width = max(map(len, commands))
     for name, path in commands.items():
-        about = ast.get_docstring(ast.parse(path.read_text())) or ""
-        lines.append(f"  {name:{width}}  {' '.join(about.split(chr(10) * 2)[0].split())}")
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        about = " ".join(text.split("\n\n")[0].split())
+        lines.append(f"  {name:{width}}  {about}")
     return "\n".join(lines)
 
 

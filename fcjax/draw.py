@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from fcjax import communities, data, evaluation, experiment, frozen, scoring
+from fcjax import communities, data, evaluation, export, scoring
 from fcjax.evaluation import figures, tables
 from fcjax.finished import Finished
 from fcjax.flags import shown
@@ -35,22 +35,14 @@ def main(args: Args) -> None:
     """Draws everything; raises ValueError where the folder is not a finished run."""
     finished = Finished(args.run)
     point = finished.point(args.where)
-    dataset, extra = experiment.load(finished.flags(data_dir=args.data_dir))
-    holders, clusters = finished.assignments(point)
-    if len(clusters) != len(dataset.examples) + len(extra):
-        raise ValueError(
-            f"{args.run} is of {len(clusters)} examples, but the data set has "
-            f"{len(dataset.examples) + len(extra)} now"
-        )
-    embedding = None
-    if finished.model_path(point).exists():
-        model = frozen.read(finished.model_path(point))
-        embedding = frozen.predict(model, dataset.examples).embedding
+    of_run = export.assigned(finished, point, data_dir=args.data_dir)
+    dataset, clusters = of_run.dataset, of_run.clusters
+    embedding = None if of_run.prediction is None else of_run.prediction.embedding
     folder = args.out or args.run / "figures"
     if finished.rows[0]["scope"] != "global":
-        clusters = matched_by_client(dataset, holders, clusters)
+        clusters = matched_by_client(dataset, of_run.clients, clusters)
     found = finished.communities(point)
-    run_figures(folder, dataset, holders, clusters, embedding, found)
+    run_figures(folder, dataset, of_run.clients, clusters, embedding, found)
     grid_figures(
         folder,
         finished.rows,

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from fcjax import engine
+from fcjax import engine, page
 from fcjax.data import host
+from fcjax.data.conversion import counted
 from fcjax.evaluation import tables
 from fcjax.experiment import Experiment, short_name
 from fcjax.plan import Group
@@ -19,7 +20,9 @@ from fcjax.scoring import INTERNAL_SCORES
 
 def conclude(results: Results, *, labelled: bool) -> None:
     """Prints mean and 95 % interval over seeds, beside the paper's figures, writes the
-    table to files, and warns of the runs that failed."""
+    table to files, and warns of the runs that failed. Without labels, where the sheets
+    say more than any score, it also writes the page that shows them, unless there are
+    no figures either."""
     rows = results.asked(results.rows)
     summary = summarize(
         rows,
@@ -33,6 +36,14 @@ def conclude(results: Results, *, labelled: bool) -> None:
         if row["status"] != "ok":
             point = ", ".join(f"{name} {row[name]}" for name in results.settings)
             print(f"warning: the run with {point}, seed {row['seed']} {row['status']}")
+    if labelled:
+        return
+    print("silhouette and calinski_harabasz: higher is better; davies_bouldin: lower")
+    if (results.directory / "figures").exists():
+        try:
+            page.main(page.Args(results.directory))
+        except ValueError as error:  # the data has moved, or needs its --data-dir
+            print(f"no page ({error}): python -m fcjax.page {results.directory} --help")
 
 
 def summarize(
@@ -96,7 +107,8 @@ def print_header(experiment: Experiment) -> None:
     device = jax.local_devices()[0]
     print(
         f"{groups[0].method.name} on {short_name(args.dataset)}: "
-        f"{len(experiment.dataset.examples)} examples, {len(partitions)} runs\n"
+        f"{len(experiment.dataset.examples)} examples, "
+        f"{counted(len(partitions), 'run')}\n"
         f"examples no client holds: {extremes(dropped)}\n"
         f"{jax.local_device_count()} x {device.device_kind} through {args.backend}, "
         f"{args.precision} matrix precision, JAX {jax.__version__}"
@@ -108,7 +120,7 @@ def print_header(experiment: Experiment) -> None:
         padding = [1 - sum(map(len, p.clients)) / slots for p in group.partitions]
         print(
             *(f"{name} {group.points[0][name]}" for name in shown),
-            f"{len(group.points)} runs, {group.runs_per_call} a call",
+            f"{counted(len(group.points), 'run')}, {group.runs_per_call} a call",
             f"padding {np.mean(padding):.1%}",
             sep=", ",
             flush=True,
@@ -118,7 +130,8 @@ def print_header(experiment: Experiment) -> None:
 def print_pace(num_runs: int, seconds: float) -> None:
     """Prints how fast the runs of a session were, and what memory they took."""
     print(
-        f"{num_runs} runs in {seconds:.1f} s, {3600 * num_runs / seconds:.0f} an hour; "
+        f"{counted(num_runs, 'run')} in {seconds:.1f} s, "
+        f"{3600 * num_runs / seconds:.0f} an hour; "
         f"at most {host.readable(host.peak_memory())} in use"
     )
 

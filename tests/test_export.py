@@ -28,7 +28,7 @@ TINY = [
     "--latent-size=8",
     "--no-plot",
 ]
-FILES = {"network.safetensors", "config.json", "embeddings.npz"}
+FILES = {"network.safetensors", "config.json", "embeddings.npz", "assignments.csv"}
 
 
 def run(out, *flags):

@@ -1,0 +1,87 @@
+"""Figures as text of a page: what a browser would draw of them."""
+
+import base64
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fcjax.evaluation.figures import inline
+
+
+def decoded(uri):
+    kind, data = re.fullmatch(r"data:image/(\w+);base64,(.+)", uri).groups()
+    return kind, Image.open(io.BytesIO(base64.b64decode(data)))
+
+
+def test_a_small_image_is_embedded_to_the_last_bit():
+    grey = np.arange(12, dtype=np.uint8).reshape(3, 4, 1) * 20
+    kind, image = decoded(inline.image(grey))
+    assert (kind, image.mode) == ("png", "L")
+    np.testing.assert_array_equal(np.asarray(image), grey[..., 0])
+
+    colour = np.random.default_rng(0).random((64, 64, 3)).astype(np.float32)
+    kind, image = decoded(inline.image(colour))
+    assert (kind, image.mode) == ("png", "RGB")
+    np.testing.assert_array_equal(np.asarray(image), np.round(colour * 255))
+
+
+def test_a_large_image_becomes_a_thumbnail_of_the_same_form():
+    large = np.full((300, 600, 3), [200, 100, 0], np.uint8)
+    assert not inline.is_small(large)
+    kind, image = decoded(inline.image(large))
+    assert (kind, image.size) == ("jpeg", (128, 64))
+    np.testing.assert_allclose(np.asarray(image)[32, 64], [200, 100, 0], atol=4)
+
+
+def test_points_keep_their_place_colour_and_name():
+    """Twice as wide as high: the width, 600 of 640, sets the scale."""
+    points = np.array([[0.0, 0.0], [10.0, 5.0], [10.0, 5.0]])
+    drawn = inline.scatter(points, np.array([0, 1, 1]), ["<a>", "b", "c"], num_groups=2)
+    found = re.findall(
+        r'<circle cx="(\S+)" cy="(\S+)" r="4" fill="(\S+)"><title>(.+?)</title>', drawn
+    )
+    assert found == [
+        ("20.0", "390.0", "#1f77b4", "&lt;a&gt;"),
+        ("620.0", "90.0", "#ff7f0e", "b"),
+        ("620.0", "90.0", "#ff7f0e", "c"),
+    ]
+    assert '<text x="620.0" y="90.0">1</text>' in drawn
+
+
+def test_the_number_of_a_group_in_two_places_stands_in_one_of_them():
+    points = np.array([[0.0, 0.0], [0.0, 1.0], [100.0, 0.0], [100.0, 1.0], [100.0, 2]])
+    drawn = inline.scatter(points, np.zeros(5, int), list("abcde"), num_groups=1)
+    at = {(x, y) for x, y in re.findall(r'<circle cx="(\S+)" cy="(\S+)"', drawn)}
+    assert set(re.findall(r'<text x="(\S+)" y="(\S+)">0<', drawn)) <= at
+
+
+def test_points_that_are_all_the_same_lie_in_the_middle():
+    drawn = inline.scatter(np.ones((4, 2)), np.zeros(4, int), ["a"] * 4, num_groups=1)
+    assert drawn.count('<circle cx="320.0" cy="240.0"') == 4
+
+
+def test_a_curve_has_its_extremes_named_and_the_place_in_question_filled():
+    drawn = inline.curve("a < b", {4.0: 3.0, 2.0: 1.0, 8.0: np.nan}, marked=4.0)
+    assert "a &lt; b" in drawn
+    assert re.findall(r'class="x"[^>]*>([^<]+)<', drawn) == ["2", "4"]
+    assert re.findall(r'class="y"[^>]*>([^<]+)<', drawn) == ["1", "3"]
+    low, high = re.findall(r'<circle cx="(\S+)" cy="(\S+)" r="4"(.*?)/>', drawn)
+    assert float(low[0]) < float(high[0])
+    assert float(low[1]) > float(high[1])
+    assert (low[2], high[2]) == ("", ' class="marked"')
+
+
+@pytest.mark.parametrize("values", [{}, {2.0: np.nan}])
+def test_nothing_measured_draws_nothing(values):
+    assert inline.curve("x", values, marked=2.0) == ""
+
+
+def test_many_places_are_named_in_part():
+    drawn = inline.curve("x", {float(n): n / 2 for n in range(2, 32)}, marked=2.0)
+    assert drawn.count("<circle") == 30
+    assert re.findall(r'class="x"[^>]*>([^<]+)<', drawn) == [
+        "2", "6", "10", "14", "18", "22", "26", "30",
+    ]  # fmt: skip
