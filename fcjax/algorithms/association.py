@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients, server
 from fcjax.cluster import connected_components
-from fcjax.types import Scalar
+from fcjax.types import Communities, Scalar
 
 
 class Groups(NamedTuple):
@@ -148,6 +148,14 @@ def first_matches(accepted: Bool[Array, "M K M K"]) -> Bool[Array, "M K M K"]:
     is_upper = (client[:, None] < client[None])[:, None, :, None]
     found = accepted & is_first & is_upper
     return found | found.transpose(2, 3, 0, 1)
+
+
+def all_alone(clusters: Int[Array, "M N"], num_clusters: int) -> Communities:
+    """Returns what is known before any association: no cluster has a community."""
+    numbers = jnp.full((len(clusters), num_clusters), jnp.int32(-1))
+    num_all = len(clusters) * clients.num_devices()
+    edges = jnp.zeros((*numbers.shape, num_all, num_clusters), bool)
+    return Communities(numbers, edges, clusters)
 
 
 def communities(edges: Bool[Array, "M K M K"]) -> Groups:

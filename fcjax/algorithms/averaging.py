@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients, server
 from fcjax.algorithms.parts import Parts, Views, swap
+from fcjax.algorithms.rounds import all_rounds
 from fcjax.data.augment import Augment, to_float
 from fcjax.types import (
     Federation,
@@ -48,6 +49,11 @@ class Local(NamedTuple):
     keep_optimizer: bool = False  # whether its state outlives a round
     microbatch: int | None = None  # see `models.microbatched`; None takes a batch whole
     client_axis: clients.ClientAxis | None = None
+
+    @property
+    def at_once(self) -> int:
+        """How many examples a network takes at a time where it is not trained."""
+        return self.microbatch or self.batch_size
 
 
 class Pass(NamedTuple):
@@ -182,7 +188,7 @@ def averaging(
             trained, target = _unpack(client.variables)
             if personal:
                 memory = personal.remember(sent, trained, memory, number)
-            few = slice(local.microbatch or local.batch_size)
+            few = slice(local.at_once)
             h, _ = encoder.apply(
                 {**frozen, **trained}["encoder"],
                 to_float(federation.pool[rows[few]]),
@@ -251,7 +257,7 @@ def averaging(
         }
         return _pack(online, target)
 
-    return Stage(name, begin, round, num_rounds, lambda state: jnp.array(False))
+    return all_rounds(name, round, num_rounds, begin=begin)
 
 
 def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:

@@ -32,6 +32,7 @@ from fcjax.algorithms.parts import (
     both,
     initialize,
 )
+from fcjax.algorithms.rounds import go_on
 from fcjax.data.augment import to_float
 from fcjax.types import FederatedClustering, Federation, Network, Scalar
 
@@ -67,6 +68,17 @@ def cc(
 
     Returns:
         The method, of one stage, `cluster`, whose embedding is the encoder's features.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.data.vectors import vector_view
+        >>> local = Local(optax.adam(1e-3), vector_view, keep_optimizer=True)
+        >>> encoder = models.encoder(models.MLP((16,)))
+        >>> heads = models.projector(8), models.cluster_projector(3)
+        >>> method = cc(encoder, *heads, local)
+        >>> [stage.name for stage in method.stages]
+        ['cluster']
     """
     networks = both_levels(encoder, projector, cluster_projector, local)
 
@@ -139,10 +151,6 @@ def one_stage(
         parts |= initialize(head_key, head, h)
         return start(parts, local, federation, trains=trains, tracks=tracks)
 
-    def begin(key, state, federation):
-        del key, federation
-        return state
-
     passes = (Pass(contrast, is_clustered(num_clustered)),)
     if num_clustered is not None:
         extra = Pass(instance_contrast, lambda rows: rows >= num_clustered)
@@ -150,7 +158,7 @@ def one_stage(
     stage = averaging(
         "cluster",
         num_rounds,
-        begin,
+        go_on,
         passes,
         local,
         encoder=encoder,

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from fcjax import clients, losses, server
+from fcjax.algorithms.rounds import all_rounds
+from fcjax.algorithms.siamese import cluster_contrast, sample_contrast
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.types import (
@@ -24,7 +26,6 @@ from fcjax.types import (
     PRNGKey,
     PyTree,
     Scalar,
-    Stage,
 )
 
 
@@ -95,6 +96,15 @@ def ccfc(
         `loss` over the clients that answered, `participants`, `embedding_spread`
         (1 where the embedding fills its sphere, 0 where it collapsed), `weight_size`
         (root mean square of the clients' weights) and the traffic.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.data.vectors import vector_view
+        >>> network = models.mlp_simsiam(widths=(16,), hidden_size=16, latent_size=8)
+        >>> method = ccfc(network, optax.adam(1e-3), vector_view, num_clusters=3)
+        >>> [(stage.name, stage.num_rounds) for stage in method.stages]
+        [('pretrain', 100), ('cluster', 30)]
     """
     for_each = partial(clients.for_each, axis=client_axis)
     train = partial(
@@ -254,43 +264,22 @@ def ccfc(
             federation.indices,
         )
 
-    def begin_pretrain(key, state, federation):
-        del key, federation
-        return state
-
     def begin_cluster(key, state, federation):
         del key
         variables, _ = held(state, len(federation.indices))
         return state._replace(opt_state=jax.vmap(optimizer.init)(variables["params"]))
 
-    def stage(name, begin, local_loss, num_rounds, *, group):
-        round = partial(communication_round, held, local_loss, group)
-        return Stage(name, begin, round, num_rounds, lambda state: jnp.array(False))
-
-    cluster_stage_loss = sample_loss if sample_contrastive else cluster_loss
-    first = Stage("first", begin_pretrain, first_round, 1, lambda _: jnp.array(False))
-    return FederatedClustering(
-        init,
-        (
-            *([first] if own_init else []),
-            stage(
-                "pretrain",
-                begin_pretrain,
-                sample_loss,
-                pretrain_rounds - own_init,
-                group=False,
-            ),
-            stage(
-                "cluster",
-                begin_cluster,
-                cluster_stage_loss,
-                cluster_rounds,
-                group=not sample_contrastive,
-            ),
-        ),
-        embed,
-        assign,
+    pretrain_round = partial(communication_round, held, sample_loss, False)
+    cluster_round = partial(communication_round, held, cluster_loss, True)
+    if sample_contrastive:
+        cluster_round = pretrain_round
+    first = all_rounds("first", first_round, 1)
+    stages = (
+        *([first] if own_init else []),
+        all_rounds("pretrain", pretrain_round, pretrain_rounds - own_init),
+        all_rounds("cluster", cluster_round, cluster_rounds, begin=begin_cluster),
     )
+    return FederatedClustering(init, stages, embed, assign)
 
 
 def leave(state: CCFCState, num_clients: int) -> CCFCState:
@@ -299,48 +288,3 @@ def leave(state: CCFCState, num_clients: int) -> CCFCState:
     models = (state.variables, state.centroids)
     variables, centroids = clients.repeat(models, num_clients)
     return state._replace(variables=variables, centroids=centroids)
-
-
-def sample_contrast(
-    network: Network,
-    variables: PyTree,
-    anchor: PyTree,
-    views: tuple[Float[Array, "B *F"], Float[Array, "B *F"]],
-    mask: Bool[Array, "B"],
-    *,
-    model_weight: Scalar,
-) -> tuple[Float[Array, ""], PyTree]:
-    """Returns SimSiam's loss on two views of a batch, with the pull towards the anchor,
-    and the variables with new batch statistics; the loss of the first stage."""
-    (z1, p1), variables = network.apply(variables, views[0], train=True, mask=mask)
-    (z2, p2), variables = network.apply(variables, views[1], train=True, mask=mask)
-    (_, g1), _ = network.apply(anchor, views[0], train=False)
-    (_, g2), _ = network.apply(anchor, views[1], train=False)
-    contrast = (losses.negative_cosine(p1, z2) + losses.negative_cosine(p2, z1)) / 2
-    contrast = jnp.sum(contrast, where=mask) / jnp.maximum(mask.sum(), 1)
-    pull = losses.model_contrastive(p1, g1, mask=mask)
-    pull += losses.model_contrastive(p2, g2, mask=mask)
-    return contrast + model_weight * pull / 2, variables
-
-
-def cluster_contrast(
-    network: Network,
-    variables: PyTree,
-    anchor: PyTree,
-    x: Float[Array, "B *F"],
-    labels: Int[Array, "B"],
-    mask: Bool[Array, "B"],
-    *,
-    num_clusters: int,
-    model_weight: Scalar,
-    include_self: bool,
-) -> tuple[Float[Array, ""], PyTree]:
-    """Returns Eq. 4 on a batch under its pseudo-labels, and the variables with new
-    batch statistics; the loss of the second stage."""
-    (z, p), variables = network.apply(variables, x, train=True, mask=mask)
-    (_, anchors), _ = network.apply(anchor, x, train=False)
-    contrast = losses.cluster_contrastive(
-        p, z, labels, num_clusters=num_clusters, include_self=include_self, mask=mask
-    )
-    pull = losses.model_contrastive(p, anchors, mask=mask)
-    return contrast + model_weight * pull, variables

@@ -19,6 +19,7 @@ from fcjax.algorithms.pooling import (
     Pooling,
     PoolingState,
     cluster_stages,
+    go_on,
     pooled_method,
 )
 from fcjax.cluster import assign_nearest, fuzzy_cmeans, kmeans, used_clusters
@@ -28,7 +29,33 @@ from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
 
 def central(clustering: Clustering) -> FederatedClustering:
     """Builds a method in which every client uploads its examples, and a server clusters
-    those of all that are present: `central(by_kmeans(num_clusters=10))`."""
+    those of all that are present.
+
+    Args:
+        clustering: of the examples, `by_kmeans` or `by_fuzzy_cmeans`, `dcn.by_dcn` or
+            `dec.by_dec`.
+
+    Returns:
+        The method, whose stages are the phases of the clustering. Metrics are its
+        `loss`, `participants` and the traffic.
+
+    Example:
+        >>> pool = jnp.array([[0.0], [0.1], [5.0], [5.1]])
+        >>> federation = Federation(
+        ...     pool=pool,
+        ...     indices=jnp.array([[0, 2], [1, 3]]),  # an example of either side each
+        ...     mask=jnp.ones((2, 2), bool),
+        ...     present=jnp.ones((1, 2), bool),
+        ...     local_clusters=jnp.full(2, 2),
+        ... )
+        >>> method = central(by_kmeans(num_clusters=2, unit_length=False))
+        >>> key = jax.random.key(0)
+        >>> state = method.init(key, federation)
+        >>> state, metrics = jax.jit(method.stages[0].round)(key, state, federation)
+        >>> print(jnp.sort(state.clustering, axis=0).round(2))  # the centroids
+        [[0.05]
+         [5.05]]
+    """
 
     def init(key: PRNGKey, federation: Federation) -> PoolingState:
         arrived = jnp.zeros(len(federation.indices), bool)
@@ -77,6 +104,11 @@ def by_kmeans(
 
     Returns:
         The clustering, one phase of one round; its loss is the inertia an example.
+
+    Example:
+        >>> clustering = by_kmeans(num_clusters=3)
+        >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
+        [('cluster', 1)]
     """
 
     def cluster(key, x, mask):
@@ -114,6 +146,11 @@ def by_fuzzy_cmeans(
 
     Returns:
         The clustering, as `by_kmeans`; its loss is the fuzzy objective an example.
+
+    Example:
+        >>> clustering = by_fuzzy_cmeans(num_clusters=3, fuzzifier=1.1)
+        >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
+        [('cluster', 1)]
     """
 
     def cluster(key, x, mask):
@@ -140,10 +177,6 @@ def _of_rows(
         del key
         return jnp.zeros((num_clusters, math.prod(x.shape[1:])))
 
-    def begin(key, centroids, x, mask):
-        del key, x, mask
-        return centroids
-
     def round(key, centroids, x, mask):
         del centroids
         rows = as_rows(x.reshape(-1, *x.shape[mask.ndim :]), unit_length=unit_length)
@@ -163,5 +196,5 @@ def _of_rows(
     def results(centroids):
         return {"centroids": centroids}
 
-    phase = Phase("cluster", begin, round)
+    phase = Phase("cluster", go_on, round)
     return Clustering(init, (phase,), embed, assign, results)

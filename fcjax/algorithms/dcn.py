@@ -9,16 +9,16 @@ Towards K-means-friendly Spaces: Simultaneous Deep Learning and Clustering
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from fcjax import clients
-from fcjax.algorithms.parts import initialize, swap
-from fcjax.algorithms.pooling import BATCH, Clustering, Phase
-from fcjax.cluster import assign_nearest, kmeans, running_means
-from fcjax.data.vectors import as_rows
+from fcjax.algorithms import autoencoding
+from fcjax.algorithms.autoencoding import flat
+from fcjax.algorithms.parts import swap
+from fcjax.algorithms.pooling import Clustering, Phase, go_on
+from fcjax.cluster import assign_nearest, running_means
 from fcjax.losses import deep_kmeans
 from fcjax.models.autoencoder import AutoEncoder
 from fcjax.types import PRNGKey, PyTree, Scalar
@@ -69,27 +69,60 @@ def by_dcn(
         The clustering, phases `autoencoder`, `k-means` and `joint`. Their losses are
         that of Eq. 3 with weight 0, the inertia a code, and Eq. 3. An example's
         embedding is its code.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> autoencoder = models.autoencoder(5, widths=(8,), latent_size=3)
+        >>> clustering = by_dcn(autoencoder, optax.adam(1e-3), num_clusters=3)
+        >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
+        [('autoencoder', 50), ('k-means', 1), ('joint', 50)]
     """
 
     def init(key: PRNGKey, x):
-        networks = autoencoder._asdict()
-        variables = swap(initialize(key, networks, as_rows(x, unit_length=False)))
-        opt_state = optimizer.init(variables["params"])
-        return DCNState(variables, opt_state, (), (), ())
+        client = autoencoding.begin(key, autoencoder, optimizer, x)
+        return DCNState(*client, (), (), ())
 
     def encode(state: DCNState, x):
-        variables = swap(state.variables)["encoder"]
-        rows = as_rows(x, unit_length=False)
-        return autoencoder.encoder.apply(variables, rows, train=False)[0]
+        return autoencoding.encode(autoencoder, state.variables, x)
 
-    def encode_all(state: DCNState, x):
-        batch = partial(clients.in_batches, batch_size=BATCH)
-        return batch(lambda slots: encode(state, x[slots]), jnp.arange(len(x)))
+    def train_autoencoder(key, state: DCNState, x, mask):
+        client, value = autoencoding.train(
+            *(key, client_of(state), autoencoder, *flat(x, mask)),
+            optimizer=optimizer,
+            batch_size=batch_size,
+        )
+        return DCNState(*client, *state[2:]), value
 
-    def loss(x, state: DCNState, weight, key, variables, slots, counted):
+    def begin_kmeans(key, state: DCNState, x, mask):
         del key
-        # What does not count may be no number, and 0 * NaN would reach the gradients.
-        rows = jnp.where(counted[:, None], as_rows(x[slots], unit_length=False), 0)
+        x, _ = flat(x, mask)
+        return state._replace(
+            centroids=autoencoding.no_centroids(
+                autoencoder, state.variables, x, num_clusters
+            )
+        )
+
+    def cluster_codes(key, state: DCNState, x, mask):
+        centroids, value = autoencoding.cluster_codes(
+            *(key, autoencoder, state.variables, *flat(x, mask)),
+            num_clusters=num_clusters,
+            num_init=num_init,
+        )
+        return state._replace(centroids=centroids), value
+
+    def begin_joint(key, state: DCNState, x, mask):
+        del key
+        z = autoencoding.encode_all(autoencoder, state.variables, flat(x, mask)[0])
+        nearest = assign_nearest(z, state.centroids).reshape(mask.shape)
+        return state._replace(
+            counts=jnp.full(num_clusters, FIRST_COUNT, jnp.float32),
+            assignments=jnp.where(mask, nearest, -1),
+        )
+
+    def loss(x, state: DCNState, key, variables, slots, counted):
+        del key
+        rows = autoencoding.counted_rows(x, slots, counted)
         parts = swap(variables)
         z, parts["encoder"] = autoencoder.encoder.apply(
             parts["encoder"], rows, train=True, mask=counted
@@ -97,79 +130,29 @@ def by_dcn(
         decoded, parts["decoder"] = autoencoder.decoder.apply(
             parts["decoder"], z, train=True, mask=counted
         )
-        own = z  # before there are clusters
-        if weight is not None:
-            seen = state.assignments[slots]
-            # What came only now belongs to the cluster that is nearest now.
-            new = assign_nearest(z, state.centroids)
-            own = state.centroids[jnp.where(seen < 0, new, seen)]
+        seen = state.assignments[slots]
+        # What came only now belongs to the cluster that is nearest now.
+        new = assign_nearest(z, state.centroids)
+        own = state.centroids[jnp.where(seen < 0, new, seen)]
         value = deep_kmeans(
-            rows,
-            decoded,
-            z,
-            own,
-            cluster_weight=0.0 if weight is None else weight,
-            mask=counted,
+            *(rows, decoded, z, own), cluster_weight=cluster_weight, mask=counted
         )
         return value, swap(parts)
 
-    def stay(key, state, x, mask):
-        del key, x, mask
-        return state
-
-    def train_autoencoder(key, state: DCNState, x, mask):
-        x = flat(x, mask)
-        client, value = clients.train(
-            key,
-            clients.Client(state.variables, state.opt_state),
-            partial(loss, x, state, None),
-            mask.reshape(-1),
-            optimizer=optimizer,
-            batch_size=batch_size,
-            num_epochs=1,
-        )
-        trained = state._replace(variables=client.variables, opt_state=client.opt_state)
-        return trained, value
-
-    def begin_kmeans(key, state: DCNState, x, mask):
-        del key
-        code = jax.eval_shape(encode, state, flat(x, mask)[:1])
-        return state._replace(centroids=jnp.zeros((num_clusters, code.shape[-1])))
-
-    def cluster_codes(key, state: DCNState, x, mask):
-        found = kmeans(
-            key,
-            encode_all(state, flat(x, mask)),
-            num_clusters,
-            mask=mask.reshape(-1),
-            num_init=num_init,
-        )
-        return state._replace(centroids=found.centroids), found.inertia / mask.sum()
-
-    def begin_joint(key, state: DCNState, x, mask):
-        del key
-        z = encode_all(state, flat(x, mask))
-        nearest = assign_nearest(z, state.centroids).reshape(mask.shape)
-        return state._replace(
-            counts=jnp.full(num_clusters, FIRST_COUNT, jnp.float32),
-            assignments=jnp.where(mask, nearest, -1),
-        )
-
     def train_jointly(key, state: DCNState, x, mask):
-        shape, x = mask.shape, flat(x, mask)
+        shape = mask.shape
+        x, mask = flat(x, mask)
 
         def step(key, state: DCNState, slots, counted):
             client, value = clients.step(
                 key,
-                clients.Client(state.variables, state.opt_state),
-                partial(loss, x, state, cluster_weight),
+                client_of(state),
+                partial(loss, x, state),
                 slots,
                 counted,
                 optimizer=optimizer,
             )
-            state = state._replace(
-                variables=client.variables, opt_state=client.opt_state
-            )
+            state = DCNState(*client, *state[2:])
             z = encode(state, x[slots])
             nearest = assign_nearest(z, state.centroids)
             centroids, counts = running_means(
@@ -177,13 +160,13 @@ def by_dcn(
             )
             counting = jnp.where(counted, slots, len(x))  # no slot: dropped
             assignments = state.assignments.at[counting].set(nearest, mode="drop")
-            return DCNState(*state[:2], centroids, counts, assignments), value
+            return DCNState(*client, centroids, counts, assignments), value
 
         state, value = clients.epochs(
             key,
             state._replace(assignments=state.assignments.reshape(-1)),
             step,
-            mask.reshape(-1),
+            mask,
             batch_size=batch_size,
             num_epochs=1,
         )
@@ -199,7 +182,7 @@ def by_dcn(
         return {"encoder": encoder, "centroids": state.centroids}
 
     phases = (
-        Phase("autoencoder", stay, train_autoencoder, pretrain_rounds),
+        Phase("autoencoder", go_on, train_autoencoder, pretrain_rounds),
         Phase("k-means", begin_kmeans, cluster_codes),
         Phase("joint", begin_joint, train_jointly, joint_rounds),
     )
@@ -208,6 +191,6 @@ def by_dcn(
     )
 
 
-def flat(x, mask: Bool[Array, "*N"]):
-    """Returns the examples on one axis."""
-    return x.reshape(-1, *x.shape[mask.ndim :])
+def client_of(state: DCNState) -> clients.Client:
+    """Returns what the optimiser changes."""
+    return clients.Client(state.variables, state.opt_state)

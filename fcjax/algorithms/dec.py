@@ -9,18 +9,17 @@ Unsupervised Deep Embedding for Clustering Analysis
 
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
 from fcjax import clients, losses
-from fcjax.algorithms.dcn import flat
-from fcjax.algorithms.parts import initialize, swap
-from fcjax.algorithms.pooling import BATCH, Clustering, Phase
+from fcjax.algorithms import autoencoding
+from fcjax.algorithms.autoencoding import flat
+from fcjax.algorithms.parts import swap
+from fcjax.algorithms.pooling import Clustering, Phase, go_on
 from fcjax.clients import Client
-from fcjax.cluster import assign_nearest, kmeans
-from fcjax.data.vectors import as_rows
+from fcjax.cluster import assign_nearest
 from fcjax.models.autoencoder import AutoEncoder
 from fcjax.types import PRNGKey
 
@@ -68,93 +67,73 @@ def by_dec(
         squared error and the inertia an example, and KL(P || Q), Eq. 2. An example's
         embedding is its code. A state is a `Client` whose parts are `encoder` and
         first `decoder`, then `centroids`.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> autoencoder = models.autoencoder(5, widths=(8,), latent_size=3)
+        >>> clustering = by_dec(autoencoder, optax.adam(1e-3), num_clusters=3)
+        >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
+        [('autoencoder', 300), ('k-means', 1), ('dec', 70)]
     """
 
     def init(key: PRNGKey, x) -> Client:
-        networks = autoencoder._asdict()
-        variables = swap(initialize(key, networks, as_rows(x, unit_length=False)))
-        return Client(variables, optimizer.init(variables["params"]))
+        return autoencoding.begin(key, autoencoder, optimizer, x)
 
     def embed(state: Client, x):
-        variables = swap(state.variables)["encoder"]
-        rows = as_rows(x, unit_length=False)
-        return autoencoder.encoder.apply(variables, rows, train=False)[0]
-
-    def embed_all(state: Client, x):
-        def batch(slots):
-            return embed(state, x[slots])
-
-        return clients.in_batches(batch, jnp.arange(len(x)), batch_size=BATCH)
-
-    def encode(x, variables, slots, counted):
-        parts = swap(variables)
-        # What does not count may be no number, and 0 * NaN would reach the gradients.
-        rows = jnp.where(counted[:, None], as_rows(x[slots], unit_length=False), 0)
-        z, parts["encoder"] = autoencoder.encoder.apply(
-            parts["encoder"], rows, train=True, mask=counted
-        )
-        return rows, z, parts
-
-    def reconstruction(x, key, variables, slots, counted):
-        del key
-        rows, z, parts = encode(x, variables, slots, counted)
-        decoded, parts["decoder"] = autoencoder.decoder.apply(
-            parts["decoder"], z, train=True, mask=counted
-        )
-        errors = losses.reconstruction_error(rows, decoded)
-        return jnp.mean(errors, where=counted), swap(parts)
-
-    def divergence(x, p, key, variables, slots, counted):
-        del key
-        _, z, parts = encode(x, variables, slots, counted)
-        q = losses.student_t(z, parts["centroids"]["params"], mask=counted)
-        return losses.assignment_kl(p[slots], q, mask=counted), swap(parts)
-
-    train = partial(clients.train, batch_size=batch_size)
-
-    def begin(key, state, x, mask):
-        del key, x, mask
-        return state
+        return autoencoding.encode(autoencoder, state.variables, x)
 
     def train_autoencoder(key, state: Client, x, mask):
-        loss = partial(reconstruction, flat(x, mask))
-        mask = mask.reshape(-1)
-        return train(key, state, loss, mask, optimizer=optimizer, num_epochs=1)
+        return autoencoding.train(
+            *(key, state, autoencoder, *flat(x, mask)),
+            optimizer=optimizer,
+            batch_size=batch_size,
+        )
 
     def begin_kmeans(key, state: Client, x, mask):
         del key
-        code = jax.eval_shape(embed, state, flat(x, mask)[:1])
-        parts = {
-            "encoder": swap(state.variables)["encoder"],
-            "centroids": {"params": jnp.zeros((num_clusters, code.shape[-1]))},
-        }
-        return Client(swap(parts), ())
+        x, _ = flat(x, mask)
+        centroids = autoencoding.no_centroids(
+            autoencoder, state.variables, x, num_clusters
+        )
+        encoder = swap(state.variables)["encoder"]
+        return Client(
+            swap({"encoder": encoder, "centroids": {"params": centroids}}), ()
+        )
 
     def cluster_codes(key, state: Client, x, mask):
-        found = kmeans(
-            key,
-            embed_all(state, flat(x, mask)),
-            num_clusters,
+        centroids, loss = autoencoding.cluster_codes(
+            *(key, autoencoder, state.variables, *flat(x, mask)),
+            num_clusters=num_clusters,
             num_used=num_used,
-            mask=mask.reshape(-1),
             num_init=num_init,
         )
-        params = {**state.variables["params"], "centroids": found.centroids}
-        state = state._replace(variables={**state.variables, "params": params})
-        return state, found.inertia / mask.sum()
+        params = {**state.variables["params"], "centroids": centroids}
+        return state._replace(variables={**state.variables, "params": params}), loss
 
     def begin_dec(key, state: Client, x, mask):
         del key, x, mask
         return state._replace(opt_state=joint_optimizer.init(state.variables["params"]))
 
+    def divergence(x, p, key, variables, slots, counted):
+        del key
+        parts = swap(variables)
+        rows = autoencoding.counted_rows(x, slots, counted)
+        z, parts["encoder"] = autoencoder.encoder.apply(
+            parts["encoder"], rows, train=True, mask=counted
+        )
+        q = losses.student_t(z, parts["centroids"]["params"], mask=counted)
+        return losses.assignment_kl(p[slots], q, mask=counted), swap(parts)
+
     def sharpen(key, state: Client, x, mask):
-        x, mask = flat(x, mask), mask.reshape(-1)
-        centroids = state.variables["params"]["centroids"]
-        q = losses.student_t(embed_all(state, x), centroids, mask=mask)
+        x, mask = flat(x, mask)
+        z = autoencoding.encode_all(autoencoder, state.variables, x)
+        q = losses.student_t(z, state.variables["params"]["centroids"], mask=mask)
         loss = partial(divergence, x, losses.target_distribution(q, mask=mask))
-        return train(
+        return clients.train(
             *(key, state, loss, mask),
             optimizer=joint_optimizer,
+            batch_size=batch_size,
             num_epochs=joint_epochs,
         )
 
@@ -169,7 +148,7 @@ def by_dec(
         return {"encoder": encoder, "centroids": centroids}
 
     phases = (
-        Phase("autoencoder", begin, train_autoencoder, pretrain_rounds),
+        Phase("autoencoder", go_on, train_autoencoder, pretrain_rounds),
         Phase("k-means", begin_kmeans, cluster_codes),
         Phase("dec", begin_dec, sharpen, joint_rounds),
     )

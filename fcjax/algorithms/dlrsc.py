@@ -34,6 +34,20 @@ def dlrsc(
 
     Returns:
         As `dscn`.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.algorithms.subspace import dense
+        >>> from fcjax.cluster import symmetric_affinity
+        >>> autoencoder = models.autoencoder(5, widths=(8,), latent_size=3)
+        >>> method = dlrsc(
+        ...     *(SubspaceNetwork(autoencoder, dense(), 1.0, 15.0), optax.adam(1e-3)),
+        ...     affinity=lambda coefficients, mask: symmetric_affinity(coefficients),
+        ...     num_clusters=3, num_rounds=50,
+        ... )
+        >>> [stage.name for stage in method.stages]
+        ['train']
     """
     network = network._replace(expression=low_rank(rank_factor * num_clusters))
     return dscn(network, optimizer, num_clusters=num_clusters, **options)

@@ -17,8 +17,9 @@ from jaxtyping import Array, Int
 from fcjax import clients, server
 from fcjax.algorithms import subspace
 from fcjax.algorithms.parts import Parts
+from fcjax.algorithms.rounds import all_rounds
 from fcjax.algorithms.subspace import Affinity, SubspaceNetwork
-from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Stage
+from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree
 
 
 class DSCNState(NamedTuple):
@@ -58,6 +59,20 @@ def dscn(
         the `loss`, `participants` and `code_norm`, the mean norm of a code, which
         the objective lets shrink. An example's embedding is its code, in the space of
         its client; its cluster is one of its client's K.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.cluster import symmetric_affinity
+        >>> autoencoder = models.autoencoder(5, widths=(8,), latent_size=3)
+        >>> network = SubspaceNetwork(autoencoder, subspace.dense(), 1.0, 15.0)
+        >>> method = dscn(
+        ...     *(network, optax.adam(1e-3)),
+        ...     affinity=lambda coefficients, mask: symmetric_affinity(coefficients),
+        ...     num_clusters=3, num_rounds=50, pretrain_rounds=10,
+        ... )
+        >>> [stage.name for stage in method.stages]
+        ['pretrain', 'train']
     """
 
     def init(key: PRNGKey, federation: Federation) -> DSCNState:
@@ -125,8 +140,7 @@ def dscn(
         )
 
     def stage(name, loss, num_rounds):
-        never = lambda state: jnp.array(False)  # noqa: E731
-        return Stage(name, begin, partial(round, loss), num_rounds, never)
+        return all_rounds(name, partial(round, loss), num_rounds, begin=begin)
 
     stages = (
         stage("pretrain", subspace.autoencoder_loss, pretrain_rounds),

@@ -6,25 +6,16 @@ A Federated Fuzzy c-Means Clustering Algorithm
     Authors' code: https://github.com/Unipisa/FederatedClustering
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 
 from fcjax import clients, server
-from fcjax.algorithms.plain import plain
+from fcjax.algorithms.plain import MovingCentroids, begin, move, plain
 from fcjax.cluster.distances import clear, squared_distances
 from fcjax.cluster.fuzzy import memberships
 from fcjax.cluster.seeding import plus_plus
 from fcjax.data.vectors import as_rows, client_rows
 from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
-
-
-class ExactState(NamedTuple):
-    centroids: Float[Array, "K D"]
-    moved: Float[Array, ""]  # Frobenius norm of their last step
-    num_rounds: Int[Array, ""]
 
 
 def exact_cmeans(
@@ -34,7 +25,6 @@ def exact_cmeans(
     num_rounds: int = 100,
     tolerance: Scalar = 1e-4,
     unit_length: bool = True,
-    client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds exact federated c-means: a round is one iteration of the central method.
 
@@ -47,22 +37,26 @@ def exact_cmeans(
         num_rounds: bound of the rounds; the stage ends once the centroids stand still.
         tolerance: of their step.
         unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
-        client_axis: how clients run, see `clients.for_each`.
 
     Returns:
         The method, one stage. Its metrics are the `loss` (the objective an example of
         the centroids that the round began with), `participants`, `moved` and the
         traffic.
+
+    Example:
+        >>> method = exact_cmeans(num_clusters=3, fuzzifier=1.1)
+        >>> [(stage.name, stage.num_rounds) for stage in method.stages]
+        [('cluster', 100)]
     """
 
-    def init(key: PRNGKey, federation: Federation) -> ExactState:
+    def init(key: PRNGKey, federation: Federation) -> MovingCentroids:
         pool = federation.pool
         present = server.participants(federation, jnp.int32(0))
         held = server.pooled(federation, present).astype(float)
         x = as_rows(pool[jnp.arange(pool.shape[0])], unit_length=unit_length)
         x = clear(x, held)
         centroids = x[plus_plus(key, x, held, num_clusters)]
-        return ExactState(centroids, jnp.float32(jnp.inf), jnp.int32(0))
+        return begin(centroids)
 
     def client_round(centroids, x, mask):
         x = clear(x, mask.astype(float))
@@ -76,14 +70,13 @@ def exact_cmeans(
         sums = jnp.matmul(parts, x, precision=jax.lax.Precision.HIGHEST)
         return sums, parts.sum(axis=1), jnp.sum(parts * distances) / mask.sum()
 
-    def round(key: PRNGKey, state: ExactState, federation: Federation):
+    def round(key: PRNGKey, state: MovingCentroids, federation: Federation):
         del key
         present = server.participants(federation, state.num_rounds)
         sums, masses, losses = clients.for_each(
             lambda x, mask: client_round(state.centroids, x, mask),
             client_rows(federation, unit_length=unit_length),
             federation.mask,
-            axis=client_axis,
         )
         # Means over the clients that answered: what they are divided by cancels.
         (sums, masses), (losses, answered) = server.receive(
@@ -92,20 +85,20 @@ def exact_cmeans(
         occupied = masses[:, None] > 0
         means = sums / jnp.where(occupied, masses[:, None], 1)
         centroids = jnp.where(occupied, means, state.centroids)
-        moved = jnp.linalg.norm(centroids - state.centroids)
+        state = move(state, centroids)
         message = {"sums": sums, "masses": masses}
         metrics = {
             "loss": jnp.mean(losses, where=answered),
             "participants": answered.sum(),
-            "moved": moved,
+            "moved": state.moved,
             **server.traffic(answered, up=message, down={"centroids": centroids}),
         }
-        return ExactState(centroids, moved, state.num_rounds + 1), metrics
+        return state, metrics
 
     return plain(
         init,
         round,
         unit_length=unit_length,
         num_rounds=num_rounds,
-        done=lambda state: state.moved < tolerance,
+        tolerance=tolerance,
     )

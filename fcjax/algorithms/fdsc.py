@@ -16,10 +16,11 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from fcjax import clients, losses, server
 from fcjax.algorithms import subspace
 from fcjax.algorithms.parts import Parts
+from fcjax.algorithms.rounds import all_rounds
 from fcjax.algorithms.subspace import Affinity, SubspaceNetwork
 from fcjax.cluster import neighbor_graph
 from fcjax.data.vectors import client_rows
-from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Scalar, Stage
+from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Scalar
 
 ALL = ("encoder", "decoder", "coefficients")
 PRIVATE = ("decoder", "coefficients")
@@ -83,6 +84,20 @@ def fdsc(
         they are asked for. Metrics are the `loss`, `participants`, `code_norm` (the
         mean norm of a code, which the objective lets shrink) and the traffic. An
         example's embedding is its code; its cluster is one of its client's K.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.cluster import symmetric_affinity
+        >>> autoencoder = models.autoencoder(5, widths=(8,), latent_size=3)
+        >>> network = SubspaceNetwork(autoencoder, subspace.dense(), 1.0, 15.0)
+        >>> method = fdsc(
+        ...     *(network, optax.adam(1e-3)),
+        ...     affinity=lambda coefficients, mask: symmetric_affinity(coefficients),
+        ...     num_clusters=3, num_rounds=50, num_participants=2,
+        ... )
+        >>> [stage.name for stage in method.stages]
+        ['train']
     """
 
     def init(key: PRNGKey, federation: Federation) -> FDSCState:
@@ -215,8 +230,7 @@ def fdsc(
         )
 
     def stage(name, round, trains, num_rounds):
-        done = lambda state: jnp.array(False)  # noqa: E731
-        return Stage(name, partial(begin, trains), round, num_rounds, done)
+        return all_rounds(name, round, num_rounds, begin=partial(begin, trains))
 
     outer = ("encoder", "decoder")
     pretrain = partial(federated_round, outer, autoencoder_loss)

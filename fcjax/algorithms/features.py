@@ -64,7 +64,7 @@ def assembled(
             encoder,
             state.online["encoder"],
             federation,
-            batch_size=local.microbatch or local.batch_size,
+            batch_size=local.at_once,
             client_axis=local.client_axis,
         )
 

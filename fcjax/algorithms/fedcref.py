@@ -17,9 +17,16 @@ import optax
 from jaxtyping import Array, Bool, Int
 
 from fcjax import clients, server
-from fcjax.algorithms import association, cluster_models, halting, refinement
+from fcjax.algorithms import (
+    association,
+    cluster_models,
+    community_models,
+    halting,
+    refinement,
+)
 from fcjax.algorithms.cluster_models import Models, by_slot, sizes_of
-from fcjax.algorithms.local_start import Start, StartPhase
+from fcjax.algorithms.local_start import Start, start_stage
+from fcjax.algorithms.rounds import ever_present
 from fcjax.data.vectors import client_rows
 from fcjax.types import (
     Communities,
@@ -123,9 +130,28 @@ def fedcref(
         `iteration`, `participants` and the traffic. A new model goes to every other
         client: what crosses grows with the square of their number. There is no
         representation that clients share, an example's embedding is itself.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.algorithms.central import by_kmeans
+        >>> from fcjax.algorithms.local_start import on_clients
+        >>> kmeans = lambda num_used: by_kmeans(num_clusters=3, num_used=num_used)
+        >>> start = on_clients(kmeans, num_clusters=3)
+        >>> network, adam = models.reconstructor(5), optax.adam(1e-3)
+        >>> method = fedcref(network, adam, start, num_clusters=3)
+        >>> [stage.name for stage in method.stages]
+        ['cluster', 'refine']
     """
     models = Models(network, optimizer, batch_size, num_clusters, client_axis)
-    for_each = partial(clients.for_each, axis=client_axis)
+    accepted = partial(
+        association.mutual,
+        num_clusters=num_clusters,
+        percentile=percentile,
+        threshold=threshold,
+        first_match=first_match,
+        client_axis=client_axis,
+    )
 
     def init(key: PRNGKey, federation: Federation) -> FedCRefState:
         count_key, start_key = jax.random.split(key)
@@ -134,52 +160,15 @@ def fedcref(
             own = num_local(count_key, federation)
         begun = start.init(start_key, federation)
         nothing = [()] * (len(FedCRefState._fields) - 3)
-        return FedCRefState(begun, own, *nothing, num_rounds=jnp.int32(0))
-
-    def start_stage(phase: StartPhase) -> Stage:
-        def begin(key, state: FedCRefState, federation: Federation):
-            begun = phase.begin(key, state.start, federation, state.num_local)
-            return state._replace(start=begun)
-
-        def round(key, state: FedCRefState, federation: Federation):
-            present = server.participants(federation, state.num_rounds)
-            new, values = phase.round(key, state.start, federation, state.num_local)
-            new = clients.keep_absent(present, new, state.start)
-            answered, values, own, ever = server.gather(
-                (present, values, state.num_local, ever_present(federation))
-            )
-            metrics = {
-                "loss": jnp.mean(values, where=answered),
-                "participants": answered.sum(),
-                "communities": jnp.int32(0),
-                "isolated": jnp.sum(own, where=answered),
-                "edges": jnp.int32(0),
-                "active": ever.sum(),
-                "iteration": jnp.int32(0),
-            }
-            state = state._replace(start=new, num_rounds=state.num_rounds + 1)
-            return state, metrics
-
-        def done(state):
-            del state
-            return jnp.array(False)
-
-        return Stage(phase.name, begin, round, phase.num_rounds, done)
+        state = FedCRefState(begun, own, *nothing, num_rounds=jnp.int32(0))
+        return stages[0].begin(key, state, federation)
 
     def begin_refinement(key, state: FedCRefState, federation: Federation):
         del key
         num_own = len(federation.indices)
-        num_all = num_own * clients.num_devices()
         # Who missed the start has one cluster.
         clusters = jnp.maximum(start.assign(state.start, federation), 0)
         sizes = sizes_of(clusters, federation.mask, num_clusters)
-        draw = partial(cluster_models.draw, models, federation=federation)
-        no_models = jax.tree.map(
-            lambda x: jnp.zeros((num_own, num_clusters, *x.shape), x.dtype),
-            jax.eval_shape(draw, jax.random.key(0)),
-        )
-        numbers = jnp.full((num_own, num_clusters), jnp.int32(-1))
-        edges = jnp.zeros((*numbers.shape, num_all, num_clusters), bool)
         present = server.participants(federation, state.num_rounds)
         exist, ever = server.gather(
             ((sizes > 0) & present[:, None], ever_present(federation))
@@ -187,11 +176,11 @@ def fedcref(
         return state._replace(
             start=(),
             clusters=clusters,
-            models=no_models,
+            models=cluster_models.zeros(models, federation),
             is_stale=jnp.ones(num_own, bool),
             is_active=jnp.ones(num_own, bool),
             num_refinements=jnp.zeros(num_own, jnp.int32),
-            communities=Communities(numbers, edges, clusters),
+            communities=association.all_alone(clusters, num_clusters),
             trend=halting.begin(exist.sum(), ever.sum()),
         )
 
@@ -214,7 +203,10 @@ def fedcref(
             models, by_slot(everyones), all_exist.reshape(-1), federation
         )
 
-        edges = associated(federation, state.clusters, errors)
+        if associate is None:
+            edges = accepted(errors, state.clusters, federation.mask)
+        else:
+            edges = associate(federation, state.clusters)
         edges &= association.may_be_joined(exist)
         graph = server.gather(edges)
         groups = association.communities(graph)
@@ -222,7 +214,7 @@ def fedcref(
         isolated = jnp.sum(all_exist & (groups.numbers < 0))
         own_groups = server.own_rows(groups, len(present))
 
-        federated = cluster_models.of_communities(
+        federated = community_models.train(
             *(models, community_key, state.clusters, own_groups, federation),
             first_epochs=first_epochs,
             num_epochs=federated_epochs,
@@ -235,24 +227,11 @@ def fedcref(
             models, federated, known, federation
         )
 
-        def refine(errors, federated_errors, own, exist, mask, num_local):
-            return refinement.refine(
-                jnp.concatenate([errors[:, own], federated_errors], axis=1),
-                jnp.concatenate([exist, known]),
-                mask,
-                num_local,
-                num_clusters=num_clusters,
-                renumber_leftovers=renumber_leftovers,
-            )
-
-        refined, selected = for_each(
-            refine,
-            errors,
-            federated_errors,
-            association.own_models(len(present), num_clusters),
-            exist,
-            federation.mask,
-            state.num_local,
+        refined, found = refinement.of_clients(
+            *(errors, federated_errors, exist, known, own_groups.numbers),
+            *(federation.mask, state.num_local),
+            renumber_leftovers=renumber_leftovers,
+            client_axis=client_axis,
         )
         refines = present & state.is_active
         clusters = clients.keep_absent(refines, refined, state.clusters)
@@ -260,11 +239,7 @@ def fedcref(
         kept = jax.vmap(same)(state.clusters, clusters, federation.mask)
         # What a client set out with is no iteration's.
         compares = refines & (state.num_refinements > 0)
-        numbers = clients.keep_absent(
-            refines,
-            refinement.community_of(selected, own_groups.numbers),
-            own_groups.numbers,
-        )
+        numbers = clients.keep_absent(refines, found, own_groups.numbers)
         new = state._replace(
             clusters=clusters,
             models=local,
@@ -293,7 +268,7 @@ def fedcref(
             "edges": graph.sum() // 2,
             "active": trend.active,
             "iteration": counts.max(),
-            **cluster_models.traffic(
+            **community_models.traffic(
                 *(answered, ever, trains, groups.numbers, local),
                 num_rounds=federated_rounds,
             ),
@@ -301,20 +276,6 @@ def fedcref(
         if measure is not None:
             metrics |= measure(federation, state.clusters, edges)
         return new._replace(trend=trend), metrics
-
-    def associated(federation, clusters, errors) -> Edges:
-        if associate is not None:
-            return associate(federation, clusters)
-        return association.mutual(
-            errors,
-            clusters,
-            federation.mask,
-            num_clusters=num_clusters,
-            percentile=percentile,
-            threshold=threshold,
-            first_match=first_match,
-            client_axis=client_axis,
-        )
 
     def done(state: FedCRefState) -> Bool[Array, ""]:
         return halting.is_over(state.trend, max_refinements=max_refinements)
@@ -328,21 +289,11 @@ def fedcref(
             return start.assign(state.start, federation)
         return state.clusters
 
-    def communities(state: FedCRefState) -> Communities:
-        return state.communities
-
     stages = (
         *map(start_stage, start.phases),
         Stage("refine", begin_refinement, iterate, num_rounds, done),
     )
 
-    def init_first(key: PRNGKey, federation: Federation):
-        return stages[0].begin(key, init(key, federation), federation)
-
-    return FederatedClustering(init_first, stages, embed, assign, communities)
-
-
-def ever_present(federation: Federation) -> Bool[Array, "M"]:
-    """Returns who answers in any round: nobody waits for the others, nor counts them.
-    Clients that fill up devices are among these."""
-    return federation.present.any(axis=0)
+    return FederatedClustering(
+        init, stages, embed, assign, lambda state: state.communities
+    )

@@ -53,6 +53,19 @@ def fedema(
 
     Returns:
         The method, as `two_stages`.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.algorithms.two_stage import feature_kmeans
+        >>> from fcjax.data.vectors import vector_view
+        >>> heads = [models.byol_head(8, hidden_size=16) for _ in range(2)]
+        >>> local = Local(optax.sgd(0.03), vector_view)
+        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> encoder = models.encoder(models.MLP((16,)))
+        >>> method = fedema(encoder, *heads, clustering, local)
+        >>> [stage.name for stage in method.stages]
+        ['representation', 'k-means']
     """
 
     def begin(sent):

@@ -62,6 +62,17 @@ def fedmcc(
 
     Returns:
         The method, as `two_stages`.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.data.vectors import vector_view
+        >>> local = Local(optax.adam(1e-3), vector_view)
+        >>> encoder, z = models.encoder(models.MLP((16,))), models.projector(8)
+        >>> clustering = cluster_contrast(models.cluster_projector(3), local)
+        >>> method = fedmcc(encoder, z, clustering, local)
+        >>> [stage.name for stage in method.stages]
+        ['representation', 'cluster']
     """
     networks = Networks({"encoder": encoder, "projector": projector}, local.microbatch)
     return two_stages(
@@ -98,13 +109,22 @@ def cluster_contrast(
         average_target: average it too (Table VII).
         num_clustered: cluster the first so many rows of the pool alone; the others, as
             STL-10's unlabelled images, have served the first stage. None is all.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.data.vectors import vector_view
+        >>> local = Local(optax.adam(1e-3), vector_view)
+        >>> clustering = cluster_contrast(models.cluster_projector(3), local)
+        >>> encoder = models.encoder(models.MLP((16,)))
+        >>> clustering.stage(encoder, 100).name  # after 100 rounds of the first stage
+        'cluster'
     """
 
     def stage(encoder: Network, rounds_before: int) -> Stage:
         networks = Networks({"cluster_projector": cluster_projector}, local.microbatch)
         trains = ("cluster_projector",)
-        few = local.microbatch or local.batch_size
-        in_parts = microbatched(encoder, few)
+        in_parts = microbatched(encoder, local.at_once)
 
         def begin(key, state: AveragingState, federation: Federation):
             frozen = state.online["encoder"]
@@ -170,6 +190,17 @@ def mcc(
 
     Returns:
         The method, of one stage, `cluster`, whose embedding is the encoder's features.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.data.vectors import vector_view
+        >>> local = Local(optax.adam(1e-3), vector_view, keep_optimizer=True)
+        >>> encoder = models.encoder(models.MLP((16,)))
+        >>> heads = models.projector(8), models.cluster_projector(3)
+        >>> method = mcc(encoder, *heads, local)
+        >>> [stage.name for stage in method.stages]
+        ['cluster']
     """
     networks = both_levels(encoder, projector, cluster_projector, local)
 

@@ -34,6 +34,18 @@ def fedsimclr(
 
     Returns:
         The method, as `two_stages`.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.algorithms.two_stage import feature_kmeans
+        >>> from fcjax.data.vectors import vector_view
+        >>> encoder, z = models.encoder(models.MLP((16,))), models.projector(8)
+        >>> local = Local(optax.adam(1e-3), vector_view)
+        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> method = fedsimclr(encoder, z, clustering, local)
+        >>> [stage.name for stage in method.stages]
+        ['representation', 'k-means']
     """
     networks = Networks({"encoder": encoder, "projector": projector}, local.microbatch)
 

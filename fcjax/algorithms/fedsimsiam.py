@@ -33,6 +33,19 @@ def fedsimsiam(
 
     Returns:
         The method, as `two_stages`; its loss lies in [-1, 1].
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.algorithms.two_stage import feature_kmeans
+        >>> from fcjax.data.vectors import vector_view
+        >>> heads = models.simsiam_projector(8), models.simsiam_predictor(8)
+        >>> local = Local(optax.sgd(0.03), vector_view)
+        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> encoder = models.encoder(models.MLP((16,)))
+        >>> method = fedsimsiam(encoder, *heads, clustering, local)
+        >>> [stage.name for stage in method.stages]
+        ['representation', 'k-means']
     """
     networks = Networks(
         {"encoder": encoder, "projector": projector, "predictor": predictor},

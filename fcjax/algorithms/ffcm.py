@@ -6,23 +6,17 @@ Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm (FFCM)
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from fcjax import clients, server
-from fcjax.algorithms.plain import plain
+from fcjax.algorithms.plain import MovingCentroids, begin, move, plain
 from fcjax.cluster import fuzzy_lloyd, kmeans, lloyd
 from fcjax.data.vectors import client_rows
 from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
-
-
-class FFCMState(NamedTuple):
-    centroids: Float[Array, "K D"]
-    moved: Float[Array, ""]  # Frobenius norm of their last step
-    num_rounds: Int[Array, ""]
 
 
 def ffcm(
@@ -34,7 +28,6 @@ def ffcm(
     aggregation: Literal["kmeans", "mean"] = "kmeans",
     tolerance: Scalar = 1e-4,
     unit_length: bool = True,
-    client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds FFCM: clients improve the server's centroids by fuzzy c-means of their
     own, the server averages or clusters what they found.
@@ -52,20 +45,24 @@ def ffcm(
             MNIST at p = 1 it has NMI 0.19, `kmeans` 0.52 and the CCFC paper 0.54.
         tolerance: of the clients' memberships and of the server's step.
         unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
-        client_axis: how clients run, see `clients.for_each`.
 
     Returns:
         The method, one stage. Centroids start uniform in [0, 1], as in the code. Its
         metrics are the `loss` (the clients' fuzzy objective an example, their mean),
         `participants`, `moved` and the traffic.
+
+    Example:
+        >>> method = ffcm(num_clusters=3, aggregation="mean")
+        >>> [(stage.name, stage.num_rounds) for stage in method.stages]
+        [('cluster', 20)]
     """
 
-    def init(key: PRNGKey, federation: Federation) -> FFCMState:
+    def init(key: PRNGKey, federation: Federation) -> MovingCentroids:
         num_features = math.prod(federation.pool.shape[1:])
         centroids = jax.random.uniform(key, (num_clusters, num_features))
-        return FFCMState(centroids, jnp.float32(jnp.inf), jnp.int32(0))
+        return begin(centroids)
 
-    def round(key: PRNGKey, state: FFCMState, federation: Federation):
+    def round(key: PRNGKey, state: MovingCentroids, federation: Federation):
         present = server.participants(federation, state.num_rounds)
 
         def client_round(x, mask):
@@ -84,7 +81,6 @@ def ffcm(
             client_round,
             client_rows(federation, unit_length=unit_length),
             federation.mask,
-            axis=client_axis,
         )
         received, supports, losses, answered = server.gather(
             (local, supports, losses, present)
@@ -94,24 +90,24 @@ def ffcm(
         else:
             first = state.num_rounds == 0
             centroids = cluster_all(key, received, answered, state.centroids, first)
-        moved = jnp.linalg.norm(centroids - state.centroids)
+        state = move(state, centroids)
         upload = {"centroids": received[0]}
         if aggregation == "mean":
             upload["supports"] = supports[0]
         metrics = {
             "loss": jnp.mean(losses, where=answered),
             "participants": answered.sum(),
-            "moved": moved,
+            "moved": state.moved,
             **server.traffic(answered, up=upload, down={"centroids": centroids}),
         }
-        return FFCMState(centroids, moved, state.num_rounds + 1), metrics
+        return state, metrics
 
     return plain(
         init,
         round,
         unit_length=unit_length,
         num_rounds=num_rounds,
-        done=lambda state: state.moved < tolerance,
+        tolerance=tolerance,
     )
 
 

@@ -20,9 +20,7 @@ class Trend(NamedTuple):
     communities: Int[Array, ""]  # |G|
     isolated: Int[Array, ""]  # |I|
     active: Int[Array, ""]  # |A|
-    num_steady: Int[
-        Array, ""
-    ]  # iterations in a row in which |G| and |I| hardly changed
+    num_steady: Int[Array, ""]  # iterations on end in which |G|, |I| hardly changed
     refinements: Float[Array, ""]  # the mean over clients
 
 

@@ -20,6 +20,9 @@ from fcjax.cluster.seeding import farthest_first, plus_plus
 from fcjax.data.vectors import client_rows
 from fcjax.types import FederatedClustering, Federation, PRNGKey
 
+OVERSAMPLING, POWER_ITERS = 10, 5
+"""Of the randomised singular vectors: further directions, and how often they turn."""
+
 
 class KFedState(NamedTuple):
     """The server's centroids, and what each client made of them."""
@@ -37,7 +40,6 @@ def kfed(
     num_iters: int = 300,
     unit_length: bool = True,
     inherit: bool = True,
-    client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds k-FED: clients cluster once, the server clusters their centroids.
 
@@ -52,7 +54,6 @@ def kfed(
             paper; False assigns it to the nearest centroid of the server, which is how
             the figures of the CCFC paper come out, and is always done with examples
             that no client held in that round.
-        client_axis: how clients run, see `clients.for_each`.
 
     Returns:
         The method, one stage of one round. Its metrics are the `loss` (inertia an
@@ -61,6 +62,22 @@ def kfed(
 
     Raises:
         ValueError: local_clusters is not in 1 .. num_clusters.
+
+    Example:
+        >>> federation = Federation(
+        ...     pool=jnp.array([[0.0], [0.1], [5.0], [5.1]]),
+        ...     indices=jnp.array([[0, 2], [1, 3]]),  # an example of either side each
+        ...     mask=jnp.ones((2, 2), bool),
+        ...     present=jnp.ones((1, 2), bool),
+        ...     local_clusters=jnp.full(2, 2),
+        ... )
+        >>> method = kfed(num_clusters=2, local_clusters=2, unit_length=False)
+        >>> key = jax.random.key(0)
+        >>> state = method.init(key, federation)
+        >>> state, metrics = jax.jit(method.stages[0].round)(key, state, federation)
+        >>> clusters = method.assign(state, federation)
+        >>> (clusters[:, :1] == clusters).tolist()  # clients agree, sides differ
+        [[True, False], [True, False]]
     """
     if not 1 <= local_clusters <= num_clusters:
         raise ValueError(
@@ -95,7 +112,6 @@ def kfed(
             clients.keys(key, len(present)),
             client_rows(federation, unit_length=unit_length),
             federation.mask,
-            axis=client_axis,
         )
         received, answered, losses = server.gather((local, present, losses))
         centroids = aggregate(
@@ -114,11 +130,11 @@ def kfed(
     method = plain(init, round, unit_length=unit_length)
 
     def assign(state: KFedState, federation: Federation):
-        nearest = method.assign(state, federation)
+        x = client_rows(federation, unit_length=unit_length)
+        nearest = jax.vmap(assign_nearest, in_axes=(0, None))(x, state.centroids)
         # Other clients than those of the round, such as one that holds new examples.
         if len(federation.indices) != len(state.answered):
             return nearest
-        x = client_rows(federation, unit_length=unit_length)
         own = jax.vmap(assign_nearest)(x, state.local_centroids)
         inherited = jnp.take_along_axis(state.local_clusters, own, axis=1)
         return jnp.where(state.answered[:, None], inherited, nearest)
@@ -178,12 +194,7 @@ def aggregate(
 
 
 def top_singular_vectors(
-    key: PRNGKey,
-    x: Float[Array, "N D"],
-    rank: int,
-    *,
-    num_iters: int = 5,
-    oversampling: int = 10,
+    key: PRNGKey, x: Float[Array, "N D"], rank: int
 ) -> Float[Array, "D L"]:
     """Returns the leading right singular vectors of the rows, which are not centred, by
     randomised subspace iteration.
@@ -192,13 +203,13 @@ def top_singular_vectors(
         Halko, Martinsson and Tropp, `Finding structure with randomness
         <https://arxiv.org/abs/0909.4061>`_, 2011, Algorithm 4.4.
     """
-    width = min(rank + oversampling, x.shape[1])
+    width = min(rank + OVERSAMPLING, x.shape[1])
 
     def iterate(_, basis):
         return jnp.linalg.qr(x.T @ (x @ basis))[0]
 
     basis = jax.random.normal(key, (x.shape[1], width))
-    basis = jax.lax.fori_loop(0, num_iters, iterate, jnp.linalg.qr(basis)[0])
+    basis = jax.lax.fori_loop(0, POWER_ITERS, iterate, jnp.linalg.qr(basis)[0])
     image = x @ basis
     _, vectors = jnp.linalg.eigh(image.T @ image)  # the smallest first
     return basis @ vectors[:, ::-1][:, :rank]

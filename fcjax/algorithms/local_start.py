@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fcjax import clients
+from fcjax import clients, server
 from fcjax.algorithms.pooling import Clustering
-from fcjax.types import Federation, PRNGKey
+from fcjax.algorithms.rounds import all_rounds, ever_present
+from fcjax.types import Federation, PRNGKey, Stage
 
 
 class StartPhase(NamedTuple):
@@ -40,6 +41,36 @@ class Start(NamedTuple):
     """(state, federation) -> clusters in [0, K_i); -1 where there are none yet."""
 
 
+def start_stage(phase: StartPhase) -> Stage:
+    """Returns a phase as a stage of FedCRef, of whose state it changes `start` and
+    `num_rounds`. Its metrics are those of an iteration in which nothing has been
+    associated yet."""
+
+    def begin(key, state: Any, federation: Federation):
+        begun = phase.begin(key, state.start, federation, state.num_local)
+        return state._replace(start=begun)
+
+    def round(key, state: Any, federation: Federation):
+        present = server.participants(federation, state.num_rounds)
+        new, values = phase.round(key, state.start, federation, state.num_local)
+        new = clients.keep_absent(present, new, state.start)
+        answered, values, own, ever = server.gather(
+            (present, values, state.num_local, ever_present(federation))
+        )
+        metrics = {
+            "loss": jnp.mean(values, where=answered),
+            "participants": answered.sum(),
+            "communities": jnp.int32(0),
+            "isolated": jnp.sum(own, where=answered),
+            "edges": jnp.int32(0),
+            "active": ever.sum(),
+            "iteration": jnp.int32(0),
+        }
+        return state._replace(start=new, num_rounds=state.num_rounds + 1), metrics
+
+    return all_rounds(phase.name, round, phase.num_rounds, begin=begin)
+
+
 def on_clients(
     clustering: Callable[[int | Int[Array, ""]], Clustering],
     *,
@@ -53,6 +84,13 @@ def on_clients(
             are of one shape for all K_i.
         num_clusters: K, the largest K_i.
         client_axis: how clients run, see `clients.for_each`.
+
+    Example:
+        >>> from fcjax.algorithms.central import by_kmeans
+        >>> kmeans = lambda num_used: by_kmeans(num_clusters=3, num_used=num_used)
+        >>> start = on_clients(kmeans, num_clusters=3)
+        >>> [phase.name for phase in start.phases]
+        ['cluster']
     """
     each = partial(clients.for_each, axis=client_axis)
     template = clustering(num_clusters)

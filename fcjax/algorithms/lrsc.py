@@ -47,6 +47,15 @@ def lrsc(
         The method, one stage of one round. Metrics are the `loss` (the objective, the
         mean over clients) and `participants`. An example's embedding is its row, its
         cluster one of its client's K.
+
+    Example:
+        >>> from fcjax.cluster import symmetric_affinity
+        >>> method = lrsc(
+        ...     num_clusters=3,
+        ...     affinity=lambda coefficients, mask: symmetric_affinity(coefficients),
+        ... )
+        >>> [(stage.name, stage.num_rounds) for stage in method.stages]
+        [('cluster', 1)]
     """
 
     def init(key: PRNGKey, federation: Federation) -> LRSCState:

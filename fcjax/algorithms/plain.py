@@ -1,14 +1,35 @@
 """What the methods share that cluster the examples as they are, without a network."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
+from fcjax.algorithms.rounds import go_on, never
 from fcjax.cluster import assign_nearest
 from fcjax.data.vectors import client_rows
-from fcjax.types import FederatedClustering, Federation, Stage
+from fcjax.types import FederatedClustering, Federation, Scalar, Stage
+
+
+class MovingCentroids(NamedTuple):
+    """The state of a method whose centroids go from round to round."""
+
+    centroids: Float[Array, "K D"]
+    moved: Float[Array, ""]  # Frobenius norm of their last step
+    num_rounds: Int[Array, ""]
+
+
+def begin(centroids: Float[Array, "K D"]) -> MovingCentroids:
+    """Returns the state before the first round."""
+    return MovingCentroids(centroids, jnp.float32(jnp.inf), jnp.int32(0))
+
+
+def move(state: MovingCentroids, centroids: Float[Array, "K D"]) -> MovingCentroids:
+    """Returns the state after a round that has found these centroids."""
+    moved = jnp.linalg.norm(centroids - state.centroids)
+    return MovingCentroids(centroids, moved, state.num_rounds + 1)
 
 
 def plain(
@@ -17,16 +38,18 @@ def plain(
     *,
     unit_length: bool,
     num_rounds: int = 1,
-    done: Callable = lambda state: jnp.array(False),
+    tolerance: Scalar | None = None,
 ) -> FederatedClustering:
     """Returns a method of one stage, `cluster`.
 
     Args:
-        init: as in `FederatedClustering`; the state has `centroids` [K, D].
+        init: as in `FederatedClustering`; the state has `centroids` [K, D], and
+            `moved` where there is a tolerance.
         round: as in `Stage`.
         unit_length: of the rows that are clustered, see `vectors.as_rows`.
         num_rounds: bound of the rounds.
-        done: (state) -> whether the stage has ended before.
+        tolerance: the stage ends once the centroids have moved by less; None runs all
+            rounds.
 
     Returns:
         The method. An example's embedding is its row, its cluster the nearest centroid.
@@ -40,9 +63,8 @@ def plain(
         x = client_rows(federation, unit_length=unit_length)
         return jax.vmap(assign_nearest, in_axes=(0, None))(x, state.centroids)
 
-    def begin(key, state, federation):
-        del key, federation
-        return state
+    def done(state):
+        return never(state) if tolerance is None else state.moved < tolerance
 
-    stage = Stage("cluster", begin, round, num_rounds, done)
+    stage = Stage("cluster", go_on, round, num_rounds, done)
     return FederatedClustering(init, (stage,), embed, assign)

@@ -1,4 +1,4 @@
-"""How a client divides its examples anew among models: Algorithm 2 of FedCRef.
+"""How clients divide their examples anew among models: Algorithm 2 of FedCRef.
 
 See `fcjax.algorithms.fedcref` for the paper.
 """
@@ -7,6 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 from optax.assignment import hungarian_algorithm
+
+from fcjax import clients
+from fcjax.algorithms import association
 
 
 def refine(
@@ -50,6 +53,52 @@ def refine(
     of_selected = jnp.where(selected[None] >= 0, known[:, selected], jnp.inf)
     nearest = jnp.argmin(of_selected, axis=1).astype(jnp.int32)
     return jnp.where(clusters < 0, nearest, clusters), selected
+
+
+def of_clients(
+    errors: Float[Array, "M N V"],
+    of_communities: Float[Array, "M N S"],
+    exist: Bool[Array, "M K"],
+    known: Bool[Array, "S"],
+    numbers: Int[Array, "M K"],
+    mask: Bool[Array, "M N"],
+    num_local: Int[Array, "M"],
+    *,
+    renumber_leftovers: bool = False,
+    client_axis: clients.ClientAxis | None = None,
+) -> tuple[Int[Array, "M N"], Int[Array, "M K"]]:
+    """Phase 4: every client clusters its examples by the models of its own clusters and
+    those of all communities.
+
+    Args:
+        errors: of every example under the models of all clients' clusters.
+        of_communities: under those of communities.
+        exist: which clusters the clients have.
+        known: which communities there are.
+        numbers: the communities of the clients' clusters, -1 where they are alone.
+        mask, num_local, renumber_leftovers: as in `refine`.
+        client_axis: how clients run, see `clients.for_each`.
+
+    Returns:
+        The clusters, and the community of each by the model that it was selected by.
+    """
+    num_clusters = exist.shape[1]
+
+    def one(errors, of_communities, own, exist, mask, num_local):
+        return refine(
+            jnp.concatenate([errors[:, own], of_communities], axis=1),
+            jnp.concatenate([exist, known]),
+            mask,
+            num_local,
+            num_clusters=num_clusters,
+            renumber_leftovers=renumber_leftovers,
+        )
+
+    own = association.own_models(len(exist), num_clusters)
+    clusters, selected = clients.for_each(
+        *(one, errors, of_communities, own, exist, mask, num_local), axis=client_axis
+    )
+    return clusters, community_of(selected, numbers)
 
 
 def agreement(

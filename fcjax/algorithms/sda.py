@@ -31,8 +31,9 @@ from fcjax.algorithms.pooling import (
     cluster_stages,
     pooled_method,
 )
+from fcjax.algorithms.rounds import all_rounds, ever_present
 from fcjax.data.augment import to_float
-from fcjax.types import FederatedClustering, Federation, PRNGKey, Stage
+from fcjax.types import FederatedClustering, Federation, PRNGKey
 
 
 class GanState(NamedTuple):
@@ -55,7 +56,6 @@ def sda(
     clustering: Clustering,
     *,
     num_synthetic: int | None = None,
-    client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds SDA-FC or SDA-FDC: generators go up once, then all is the server's.
 
@@ -74,12 +74,21 @@ def sda(
             SDA-FC-FCM.
         num_synthetic: examples of each client; None makes as many as it holds, as in
             the papers, where the authors' code makes 7,000 of MNIST.
-        client_axis: how clients run, see `clients.for_each`.
 
     Returns:
         The method, stages `gan` and the phases of the clustering. Metrics of the first
         are its `loss`, the discriminator's (2 ln 2 where it cannot tell), the
         `generator_loss`, `participants`, `weight_size` and the traffic.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.algorithms.central import by_kmeans
+        >>> adam = optax.adam(1e-3, b1=0.5)
+        >>> adversarial = Adversarial(models.mlp_gan(5), adam, adam, num_rounds=2)
+        >>> method = sda(adversarial, by_kmeans(num_clusters=3))
+        >>> [(stage.name, stage.num_rounds) for stage in method.stages]
+        [('gan', 2), ('cluster', 1)]
     """
 
     def start(key: PRNGKey, federation: Federation) -> GanState:
@@ -97,8 +106,7 @@ def sda(
     def round(key, state: GanState, federation: Federation):
         num_clients = len(federation.indices)
         present = server.participants(federation, state.num_rounds)
-        # Of clients that were repeated to fill the devices none answers.
-        received = (state.received | present) & federation.present.any(axis=0)
+        received = (state.received | present) & ever_present(federation)
 
         def client_round(key, gan, rows, mask):
             gan, losses = train_gan(
@@ -119,7 +127,6 @@ def sda(
             state.gans,
             federation.indices,
             federation.mask,
-            axis=client_axis,
         )
         gans = clients.keep_absent(received, gans, state.gans)
         (losses, size), answered, trained, new = server.gather(
@@ -155,7 +162,6 @@ def sda(
             make,
             clients.fold_in(synthesis_key, len(sizes)),
             generators,
-            axis=client_axis,
         )
         return PoolingState(
             Synthetic(made, sizes),
@@ -165,8 +171,7 @@ def sda(
         )
 
     def examples(source: Synthetic, federation: Federation, arrived):
-        # As in the clients' rounds.
-        arrived = server.gather(arrived & federation.present.any(axis=0))
+        arrived = server.gather(arrived & ever_present(federation))
         slots = jnp.arange(source.examples.shape[1])[None]
         return source.examples, arrived[:, None] & (slots < source.sizes[:, None])
 
@@ -189,7 +194,7 @@ def sda(
         return first.begin(begin_key, server_state, federation)
 
     stages = (
-        Stage("gan", begin, round, num_epochs, lambda state: jnp.array(False)),
+        all_rounds("gan", round, num_epochs, begin=begin),
         first._replace(begin=begin_clustering),
         *others,
     )

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fcjax import clients, server
+from fcjax import server
 from fcjax.algorithms.averaging import (
     AveragingState,
     Contrast,
@@ -21,6 +21,7 @@ from fcjax.algorithms.averaging import (
 from fcjax.algorithms.cc import is_clustered
 from fcjax.algorithms.features import assembled, encode
 from fcjax.algorithms.parts import Networks, Parts, initialize
+from fcjax.algorithms.rounds import all_rounds, go_on
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import to_float
 from fcjax.types import FederatedClustering, Federation, Network, Scalar, Stage
@@ -75,10 +76,6 @@ def two_stages(
             personal=personal,
         )
 
-    def begin(key, state, federation):
-        del key, federation
-        return state
-
     def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
         if "projector" in parts:  # the first stage goes on
             return jnp.full(len(h), -1, jnp.int32)
@@ -88,7 +85,7 @@ def two_stages(
     representation = averaging(
         "representation",
         num_rounds,
-        begin,
+        go_on,
         (Pass(contrast),),
         local,
         encoder=encoder,
@@ -107,7 +104,6 @@ def feature_kmeans(
     num_init: int = 10,
     num_clustered: int | None = None,
     batch_size: int = 128,
-    client_axis: clients.ClientAxis | None = None,
 ) -> Clustering:
     """Returns `+ K-means` of FedMCC's tables: k-means of all clients' features.
 
@@ -119,9 +115,15 @@ def feature_kmeans(
         num_init: seedings, of which the best by inertia counts.
         num_clustered: cluster the first so many rows of the pool alone; None is all.
         batch_size: examples that a client encodes at a time.
-        client_axis: how clients run, see `clients.for_each`.
+
+    Example:
+        >>> from fcjax import models
+        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> stage = clustering.stage(models.encoder(models.MLP((16,))), 100)
+        >>> stage.name, stage.num_rounds  # after 100 rounds of the first stage
+        ('k-means', 1)
     """
-    features = partial(encode, batch_size=batch_size, client_axis=client_axis)
+    features = partial(encode, batch_size=batch_size)
 
     def stage(encoder: Network, rounds_before: int) -> Stage:
         del rounds_before
@@ -160,7 +162,7 @@ def feature_kmeans(
                 online=parts, num_rounds=state.num_rounds + 1
             ), metrics
 
-        return Stage("k-means", begin, round, 1, lambda state: jnp.array(False))
+        return all_rounds("k-means", round, 1, begin=begin)
 
     def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
         return assign_nearest(h, parts["centroids"])

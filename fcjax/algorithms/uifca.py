@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from fcjax import clients, losses, server
 from fcjax.algorithms.kfed import KFedState, kfed
+from fcjax.algorithms.rounds import all_rounds
 from fcjax.data.augment import to_float
 from fcjax.models.realnvp import Flow
 from fcjax.types import (
@@ -26,7 +27,6 @@ from fcjax.types import (
     PRNGKey,
     PyTree,
     Scalar,
-    Stage,
 )
 
 BATCH = 512
@@ -54,11 +54,9 @@ def uifca(
     batch_size: int = 128,
     weight_decay: Scalar = 1e-4,
     levels: int | None = 256,
-    squeeze: float = 0.05,
     start: Literal["k-fed", "random"] = "k-fed",
     local_clusters: int | None = None,
     unit_length: bool = True,
-    client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds UIFCA.
 
@@ -80,14 +78,11 @@ def uifca(
         weight_decay: of the kernels' squares in the loss (lambda).
         levels: how many values a pixel has, see `losses.dequantize`; None for examples
             that are not quantised, on which the flows are trained as they are.
-        squeeze: its eps.
         start: where the examples are in the first cluster round. `k-fed` is [choice] a
             round of k-FED before the first; `random` draws each alone, by which all
             flows see the same and may never part.
         local_clusters: k' of k-FED, K by default.
         unit_length: k-FED clusters rows of L2 norm 1; False takes them as they are.
-        client_axis: how clients run, see `clients.for_each`; by default they train one
-            after another on a CPU.
 
     Returns:
         The method, stages `start` (where it is k-FED's) and `train`. Metrics of
@@ -101,21 +96,27 @@ def uifca(
 
     Raises:
         ValueError: local_clusters is not in 1..K.
+
+    Example:
+        >>> import optax
+        >>> from fcjax import models
+        >>> flow = models.realnvp((6,), hidden=(8,))
+        >>> method = uifca(flow, optax.adam(1e-4), num_clusters=3, levels=None)
+        >>> [(stage.name, stage.num_rounds) for stage in method.stages]
+        [('start', 1), ('train', 800)]
     """
     rounds_before = int(start == "k-fed")
     first = kfed(
         num_clusters=num_clusters,
         local_clusters=num_clusters if local_clusters is None else local_clusters,
         unit_length=unit_length,
-        client_axis=client_axis,
     )
     optimizer = optax.chain(
         optax.add_decayed_weights(2 * weight_decay, mask=kernels), optimizer
     )
     # A client has examples of few flows, and is done with the others at once if it does
     # not wait for the other clients.
-    one_by_one = client_axis is None and jax.default_backend() == "cpu"
-    training_axis = "map" if one_by_one else client_axis
+    one_by_one = "map" if jax.default_backend() == "cpu" else None
 
     def init(key: PRNGKey, federation: Federation) -> UIFCAState:
         flow_key, start_key = jax.random.split(key)
@@ -140,12 +141,16 @@ def uifca(
 
         assigning = present & (state.assigned_in < number)
         before = first_assignments(draw_key, state, federation)
-        likeliest = log_likelihoods(state.flows, federation).argmax(axis=-1)
-        assignments = clients.keep_absent(
-            assigning,
-            jnp.where(number > 0, likeliest, before),
-            state.assignments,
-        )
+
+        def likeliest(_, clusters):
+            del clusters
+            return log_likelihoods(state.flows, federation).argmax(axis=-1)
+
+        # In most rounds nobody needs them: a loop of no pass is none in a grid, too,
+        # where both branches of a condition would run.
+        num_passes = (number > 0) & assigning.any()
+        found = lax.fori_loop(0, num_passes.astype(int), likeliest, before)
+        assignments = clients.keep_absent(assigning, found, state.assignments)
 
         def train_flow(k, variables):
             chosen = federation.mask & (assignments == k)
@@ -155,7 +160,7 @@ def uifca(
                 clients.repeat(variables, num_clients),
                 federation.indices,
                 chosen,
-                axis=training_axis,
+                axis=one_by_one,
             )
             counts = present * chosen.sum(axis=1).astype(float)
             mean, (counts, values) = server.receive(trained, counts, (counts, values))
@@ -229,9 +234,7 @@ def uifca(
 
     def log_likelihood(variables, examples, key=None) -> Float[Array, "B"]:
         """Of the examples themselves; without a key a function of nothing else."""
-        y, log_det = losses.dequantize(
-            key, to_float(examples), levels=levels, eps=squeeze
-        )
+        y, log_det = losses.dequantize(key, to_float(examples), levels=levels)
         z, of_flow = flow.forward(variables, y)
         return losses.flow_log_likelihood(z, log_det + of_flow)
 
@@ -243,7 +246,6 @@ def uifca(
         return clients.for_each(
             partial(clients.in_batches, batch, batch_size=BATCH),
             federation.indices,
-            axis=client_axis,
         )
 
     def embed(state: UIFCAState, federation: Federation):
@@ -257,17 +259,10 @@ def uifca(
         trained = state.num_rounds > rounds_before
         return jnp.where(trained, likeliest, first.assign(state.start, federation))
 
-    def stage(name, round, num_rounds):
-        def begin(key, state, federation):
-            del key, federation
-            return state
-
-        return Stage(name, begin, round, num_rounds, lambda state: jnp.array(False))
-
     total_rounds = cluster_rounds * communication_rounds
     stages = (
-        stage("start", start_round, rounds_before),
-        stage("train", train_round, total_rounds),
+        all_rounds("start", start_round, rounds_before),
+        all_rounds("train", train_round, total_rounds),
     )
     stages = tuple(stage for stage in stages if stage.num_rounds)
     return FederatedClustering(init, stages, embed, assign)

@@ -11,6 +11,7 @@ from flax import linen as nn
 
 from fcjax import clients, engine, evaluation
 from fcjax.algorithms import ccfc as module
+from fcjax.algorithms.siamese import cluster_contrast, sample_contrast
 from fcjax.backends import Grid
 from fcjax.data import Partition, federate
 from fcjax.models import from_linen
@@ -76,7 +77,7 @@ def test_the_loss_of_two_views_by_hand(problem):
     anchor = network.init(jax.random.key(1), pool[:1])
     views = (jnp.asarray(pool[:5]), jnp.asarray(pool[5:10]))
     mask = np.array([True, True, False, True, True])
-    loss, new = module.sample_contrast(
+    loss, new = sample_contrast(
         network, variables, anchor, views, jnp.asarray(mask), model_weight=0.5
     )
     (z1, p1), (z2, p2) = (
@@ -99,7 +100,7 @@ def test_the_loss_of_clusters_by_hand(problem, include_self):
     variables = network.init(jax.random.key(0), pool[:1])
     anchor = network.init(jax.random.key(1), pool[:1])
     x, labels = jnp.asarray(pool[:6]), np.array([0, 0, 0, 1, 1, 2])
-    loss, _ = module.cluster_contrast(
+    loss, _ = cluster_contrast(
         network,
         variables,
         anchor,
@@ -135,7 +136,7 @@ def test_a_round_averages_what_the_clients_trained_by_their_sizes(problem):
 
     def objective(params, x):
         variables = {**state.variables, "params": params}
-        loss, _ = module.sample_contrast(
+        loss, _ = sample_contrast(
             linear_network(4, 3),
             variables,
             state.variables,

@@ -1,0 +1,5 @@
+"""Federated clustering methods, one paper a file.
+
+A builder is imported from the file of its paper, such as
+`from fcjax.algorithms.ccfc import ccfc`, and returns a `fcjax.FederatedClustering`.
+"""
