@@ -50,10 +50,17 @@ def train(
         What it has become, and the mean loss of its steps: the squared error of an
         example, summed over features.
     """
+    network = chained(autoencoder._asdict())
+
+    def loss(key, variables, slots, counted):
+        del key
+        rows = counted_rows(x, slots, counted)
+        return reconstruction(network, variables, rows, counted)
+
     return clients.train(
         key,
         client,
-        partial(reconstruction, chained(autoencoder._asdict()), x),
+        loss,
         mask,
         optimizer=optimizer,
         batch_size=batch_size,
@@ -63,10 +70,8 @@ def train(
 
 def reconstruction(
     network: Network,
-    x: Shaped[Array, "N *F"],
-    key: PRNGKey,
     variables: PyTree,
-    slots: Int[Array, "B"],
+    rows: Float[Array, "B D"],
     counted: Bool[Array, "B"],
     *,
     per_feature: bool = False,
@@ -76,16 +81,12 @@ def reconstruction(
 
     Args:
         network: from rows to their reconstructions.
-        x: examples, of which only those of the batch are read.
-        key: not used; losses have one.
         variables: of the network.
-        slots: of the batch in `x`.
+        rows: of the batch.
         counted: which of them count.
         per_feature: whether an example's error is the mean over its features, or the
             sum.
     """
-    del key
-    rows = counted_rows(x, slots, counted)
     decoded, variables = network.apply(variables, rows, train=True, mask=counted)
     errors = losses.reconstruction_error(rows, decoded)
     if per_feature:

@@ -40,7 +40,7 @@ def central(clustering: Clustering) -> FederatedClustering:
         `loss`, `participants` and the traffic.
 
     Example:
-        >>> pool = jnp.array([[0.0], [0.1], [5.0], [5.1]])
+        >>> pool = jnp.array([[0.0], [1.0], [8.0], [9.0]])
         >>> federation = Federation(
         ...     pool=pool,
         ...     indices=jnp.array([[0, 2], [1, 3]]),  # an example of either side each
@@ -52,9 +52,9 @@ def central(clustering: Clustering) -> FederatedClustering:
         >>> key = jax.random.key(0)
         >>> state = method.init(key, federation)
         >>> state, metrics = jax.jit(method.stages[0].round)(key, state, federation)
-        >>> print(jnp.sort(state.clustering, axis=0).round(2))  # the centroids
-        [[0.05]
-         [5.05]]
+        >>> print(jnp.sort(state.clustering, axis=0))  # the centroids
+        [[0.5]
+         [8.5]]
     """
 
     def init(key: PRNGKey, federation: Federation) -> PoolingState:

@@ -164,10 +164,9 @@ def train(
     """
 
     def loss(key, variables, slots, counted):
-        return reconstruction(
-            *(models.network, federation.pool, key, variables, rows[slots], counted),
-            per_feature=True,
-        )
+        del key
+        x = as_rows(federation.pool[rows[slots]], unit_length=False)
+        return reconstruction(models.network, variables, x, counted, per_feature=True)
 
     return clients.train(
         key,
