@@ -176,7 +176,7 @@ def sheets(found: Assigned, clusters: Sequence[Cluster]) -> str:
 
 def sheet(found: Assigned, rows: Int[np.ndarray, "n"]) -> str:
     """Returns some examples side by side, a list."""
-    members = [member(found, row) for row in rows]
+    members = [member(found, row) for row in rows.tolist()]
     return '<ul class="sheet">\n' + "\n".join(members) + "\n</ul>"
 
 
