@@ -7,9 +7,9 @@ anywhere.
 
 import ast
 import difflib
-import runpy
 import sys
 from pathlib import Path
+from types import ModuleType
 
 HERE = Path(__file__).parent
 INSTALLED = HERE / "experiments"
@@ -29,10 +29,13 @@ def main() -> None:
         near = difflib.get_close_matches(name, commands, n=1)
         hint = f"did you mean {near[0]}?" if near else "`fcjax --help` lists them"
         sys.exit(f"fcjax has no command {name}: {hint}")
-    # As Python does for a script: its neighbours are imported by their bare names.
+    # As Python runs a script, whose neighbours are imported by their bare names; but
+    # for `runpy` the name in its usage would be the path.
     sys.path.insert(0, str(scripts))
     sys.argv = [f"fcjax {name}", *flags]
-    runpy.run_path(str(path), run_name="__main__")
+    script = sys.modules["__main__"] = ModuleType("__main__")
+    script.__file__ = str(path)
+    exec(compile(path.read_text(), path, "exec"), script.__dict__)
 
 
 def programs(folder: Path) -> dict[str, Path]:

@@ -35,7 +35,7 @@ def test_a_script_runs_from_anywhere(tmp_path, name):
 def test_results_lie_where_it_was_called(tmp_path):
     flags = ("--methods", "km", "--preset", "smoke", "--no-plot", "--out", "here")
     fcjax("baselines", *flags, cwd=tmp_path, check=True)
-    assert (tmp_path / "here" / "results.csv").exists()
+    assert (tmp_path / "here" / "km" / "results.csv").exists()
 
 
 def test_an_unknown_name_gets_the_nearest(tmp_path):

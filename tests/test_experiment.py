@@ -210,7 +210,7 @@ def test_explicit_flags_win_over_presets_and_data_sets():
 def test_a_run_leaves_what_it_promises(tmp_path):
     out = tmp_path / "out"
     flags = ("--p", "0", "0.5", "--seed", "0", "1", "--failure-rate=0.34")
-    printed = run(out, *TINY, *flags)
+    printed = run(out, *TINY, *flags, "--runs-per-call=4")
     assert "±" in printed
     assert (out / "figures" / "learning_curves.png").stat().st_size > 10_000
     assert (out / "figures" / "embedding.png").stat().st_size > 10_000

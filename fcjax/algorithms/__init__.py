@@ -3,3 +3,5 @@
 A builder is imported from the file of its paper, such as
 `from fcjax.algorithms.ccfc import ccfc`, and returns a `fcjax.FederatedClustering`.
 """
+
+__all__: list[str] = []

@@ -69,7 +69,7 @@ def cc(
     Returns:
         The method, of one stage, `cluster`, whose embedding is the encoder's features.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.data.vectors import vector_view

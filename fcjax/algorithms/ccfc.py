@@ -97,7 +97,7 @@ def ccfc(
         (1 where the embedding fills its sphere, 0 where it collapsed), `weight_size`
         (root mean square of the clients' weights) and the traffic.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.data.vectors import vector_view

@@ -39,7 +39,7 @@ def central(clustering: Clustering) -> FederatedClustering:
         The method, whose stages are the phases of the clustering. Metrics are its
         `loss`, `participants` and the traffic.
 
-    Example:
+    Examples:
         >>> pool = jnp.array([[0.0], [1.0], [8.0], [9.0]])
         >>> federation = Federation(
         ...     pool=pool,
@@ -105,7 +105,7 @@ def by_kmeans(
     Returns:
         The clustering, one phase of one round; its loss is the inertia an example.
 
-    Example:
+    Examples:
         >>> clustering = by_kmeans(num_clusters=3)
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('cluster', 1)]
@@ -147,7 +147,7 @@ def by_fuzzy_cmeans(
     Returns:
         The clustering, as `by_kmeans`; its loss is the fuzzy objective an example.
 
-    Example:
+    Examples:
         >>> clustering = by_fuzzy_cmeans(num_clusters=3, fuzzifier=1.1)
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('cluster', 1)]

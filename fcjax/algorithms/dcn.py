@@ -70,7 +70,7 @@ def by_dcn(
         that of Eq. 3 with weight 0, the inertia a code, and Eq. 3. An example's
         embedding is its code.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> autoencoder = models.autoencoder(5, widths=(8,), latent_size=3)

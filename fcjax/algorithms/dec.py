@@ -68,7 +68,7 @@ def by_dec(
         embedding is its code. A state is a `Client` whose parts are `encoder` and
         first `decoder`, then `centroids`.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> autoencoder = models.autoencoder(5, widths=(8,), latent_size=3)

@@ -35,7 +35,7 @@ def dlrsc(
     Returns:
         As `dscn`.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.algorithms.subspace import dense

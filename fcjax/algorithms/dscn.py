@@ -60,7 +60,7 @@ def dscn(
         the objective lets shrink. An example's embedding is its code, in the space of
         its client; its cluster is one of its client's K.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.cluster import symmetric_affinity

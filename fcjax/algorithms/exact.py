@@ -43,7 +43,7 @@ def exact_cmeans(
         the centroids that the round began with), `participants`, `moved` and the
         traffic.
 
-    Example:
+    Examples:
         >>> method = exact_cmeans(num_clusters=3, fuzzifier=1.1)
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('cluster', 100)]

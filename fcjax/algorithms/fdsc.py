@@ -85,7 +85,7 @@ def fdsc(
         mean norm of a code, which the objective lets shrink) and the traffic. An
         example's embedding is its code; its cluster is one of its client's K.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.cluster import symmetric_affinity

@@ -131,7 +131,7 @@ def fedcref(
         client: what crosses grows with the square of their number. There is no
         representation that clients share, an example's embedding is itself.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.algorithms.central import by_kmeans

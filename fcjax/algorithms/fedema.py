@@ -54,7 +54,7 @@ def fedema(
     Returns:
         The method, as `two_stages`.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.algorithms.two_stage import feature_kmeans

@@ -63,7 +63,7 @@ def fedmcc(
     Returns:
         The method, as `two_stages`.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.data.vectors import vector_view
@@ -110,7 +110,7 @@ def cluster_contrast(
         num_clustered: cluster the first so many rows of the pool alone; the others, as
             STL-10's unlabelled images, have served the first stage. None is all.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.data.vectors import vector_view
@@ -191,7 +191,7 @@ def mcc(
     Returns:
         The method, of one stage, `cluster`, whose embedding is the encoder's features.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.data.vectors import vector_view

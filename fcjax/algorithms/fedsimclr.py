@@ -35,7 +35,7 @@ def fedsimclr(
     Returns:
         The method, as `two_stages`.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.algorithms.two_stage import feature_kmeans

@@ -34,7 +34,7 @@ def fedsimsiam(
     Returns:
         The method, as `two_stages`; its loss lies in [-1, 1].
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.algorithms.two_stage import feature_kmeans

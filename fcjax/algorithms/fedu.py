@@ -59,7 +59,7 @@ def fedu(
     Returns:
         The method, as `two_stages`.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.algorithms.two_stage import feature_kmeans

@@ -51,7 +51,7 @@ def ffcm(
         metrics are the `loss` (the clients' fuzzy objective an example, their mean),
         `participants`, `moved` and the traffic.
 
-    Example:
+    Examples:
         >>> method = ffcm(num_clusters=3, aggregation="mean")
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('cluster', 20)]

@@ -63,7 +63,7 @@ def kfed(
     Raises:
         ValueError: local_clusters is not in 1 .. num_clusters.
 
-    Example:
+    Examples:
         >>> federation = Federation(
         ...     pool=jnp.array([[0.0], [0.1], [5.0], [5.1]]),
         ...     indices=jnp.array([[0, 2], [1, 3]]),  # an example of either side each

@@ -85,7 +85,7 @@ def on_clients(
         num_clusters: K, the largest K_i.
         client_axis: how clients run, see `clients.for_each`.
 
-    Example:
+    Examples:
         >>> from fcjax.algorithms.central import by_kmeans
         >>> kmeans = lambda num_used: by_kmeans(num_clusters=3, num_used=num_used)
         >>> start = on_clients(kmeans, num_clusters=3)

@@ -48,7 +48,7 @@ def lrsc(
         mean over clients) and `participants`. An example's embedding is its row, its
         cluster one of its client's K.
 
-    Example:
+    Examples:
         >>> from fcjax.cluster import symmetric_affinity
         >>> method = lrsc(
         ...     num_clusters=3,

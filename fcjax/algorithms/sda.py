@@ -80,7 +80,7 @@ def sda(
         are its `loss`, the discriminator's (2 ln 2 where it cannot tell), the
         `generator_loss`, `participants`, `weight_size` and the traffic.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.algorithms.central import by_kmeans

@@ -116,7 +116,7 @@ def feature_kmeans(
         num_clustered: cluster the first so many rows of the pool alone; None is all.
         batch_size: examples that a client encodes at a time.
 
-    Example:
+    Examples:
         >>> from fcjax import models
         >>> clustering = feature_kmeans(num_clusters=3)
         >>> stage = clustering.stage(models.encoder(models.MLP((16,))), 100)

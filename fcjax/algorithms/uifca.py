@@ -97,7 +97,7 @@ def uifca(
     Raises:
         ValueError: local_clusters is not in 1..K.
 
-    Example:
+    Examples:
         >>> import optax
         >>> from fcjax import models
         >>> flow = models.realnvp((6,), hidden=(8,))

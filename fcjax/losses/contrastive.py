@@ -72,7 +72,7 @@ def cluster_contrastive(
 
     Averages, over the clusters with at least two examples in the batch, minus the mean
     of cos(p_i, z_j) over ordered pairs (i, j) of the cluster; no gradient flows through
-    z. The mean over pairs is an inner product of two sums, <sum_i p_i, sum_j z_j>, so
+    z. The mean over pairs is an inner product of two sums, `<sum_i p_i, sum_j z_j>`, so
     no B x B matrix is formed.
 
     This is CCFC's equations 1 and 2. Where paper and code differ, the code is followed:
