@@ -44,7 +44,9 @@ class Args(Common):
         shown("100, ORL 200; dscn as many as a client of fdsc; dlrsc 700"),
     ] = ()
     """T: rounds of the whole network."""
-    participants: Annotated[tuple[int, ...], shown("0.4 of --clients, MNIST 0.25")] = ()
+    num_participants: Annotated[
+        tuple[int, ...], shown("0.4 of --clients, MNIST 0.25")
+    ] = ()
     """r m: how many clients take part in a round, drawn at random."""
     local_steps: Annotated[tuple[int, ...], shown("7")] = ()
     """tau: steps of a client in a round, on all of its examples at once."""
@@ -181,7 +183,7 @@ def defaults_of(
     found["pretrain_rounds"] = found["num_rounds"] // 2
     participation = of_data["participation"]
     if name in FEDERATED:
-        found["participants"] = max(1, round(participation * num_clients))
+        found["num_participants"] = max(1, round(participation * num_clients))
     elif name == "dlrsc":
         found |= {"num_rounds": 700, "pretrain_rounds": 0}  # the authors' 5,000 steps
     else:
@@ -197,10 +199,11 @@ def describe(
     """Describes the first of the methods that are asked for."""
     name = args.methods[0]
     settings = choose(defaults_of(args, name, num_clients, num_clusters), args)
-    for value in settings.get("participants", ()):
+    for value in settings.get("num_participants", ()):
         if value > num_clients:
             raise ValueError(
-                f"--participants must be at most --clients {num_clients}, got {value}"
+                f"--num-participants must be at most --clients {num_clients}, "
+                f"got {value}"
             )
     for flag in ("num_rounds", "local_steps"):
         if 0 in settings.get(flag, ()):

@@ -49,7 +49,7 @@ def method_of(
             optimizer,
             **options,
             **locality_of(values),
-            num_participants=values["participants"],
+            num_participants=values["num_participants"],
             local_steps=values["local_steps"],
             fit_steps=values["fit_steps"],
         )

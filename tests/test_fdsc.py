@@ -102,13 +102,13 @@ def test_orl_is_known_by_its_file(tmp_path):
     assert found["expression_weight"] == (0.2,)
     assert found["pixel_scale"] == (255.0,)
     assert found["num_rounds"] == (200,)
-    assert found["participants"] == (2,)  # 0.4 of 5
+    assert found["num_participants"] == (2,)  # 0.4 of 5
 
 
 def test_dscn_takes_as_many_steps_as_a_client_of_fdsc():
     of_fdsc = settings("fdsc1", "mnist", clients=(20,))
     of_dscn = settings("dscn", "mnist", clients=(20,))
-    (rounds,), (participants,) = of_fdsc["num_rounds"], of_fdsc["participants"]
+    (rounds,), (participants,) = of_fdsc["num_rounds"], of_fdsc["num_participants"]
     assert (rounds, participants) == (100, 5)
     assert of_dscn["num_rounds"] == (25,)
     assert of_fdsc["local_steps"] == of_dscn["local_steps"] == (7,)
@@ -144,8 +144,11 @@ def test_clients_look_for_as_many_clusters_as_they_hold_classes():
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ({"participants": (6,)}, "--participants must be at most --clients 5, got 6"),
-        ({"participants": (0,)}, "--participants must be at least 1, got 0"),
+        (
+            {"num_participants": (6,)},
+            "--num-participants must be at most --clients 5, got 6",
+        ),
+        ({"num_participants": (0,)}, "--num-participants must be at least 1, got 0"),
         ({"num_rounds": (0,)}, "--num-rounds must be at least 1, got 0"),
         ({"local_steps": (0,)}, "--local-steps must be at least 1, got 0"),
         ({"post_processing": True, "keep": (0.0,)}, "--keep must be above 0, got 0"),

@@ -48,7 +48,7 @@ def test_every_row_is_a_method_of_the_script(table, preset, tmp_path, monkeypatc
                 "penalty_weight": (1.0,),
                 "expression_weight": (15.0,),
                 "locality_weight": (1e6,),
-                "participants": (
+                "num_participants": (
                     job.flags.clients[0] // 4 + (job.flags.clients[0] == 10) * 0,
                 ),
             }
@@ -80,7 +80,7 @@ def test_table_2_has_the_partitions_of_section_4_5(tmp_path, monkeypatch):
     }
     assert found["mnist", "FDSC2"].flags.split == "train"
     settings = {name: described(job).settings for (name, _), job in found.items()}
-    told = ("num_rounds", "participants", "penalty_weight", "expression_weight")
+    told = ("num_rounds", "num_participants", "penalty_weight", "expression_weight")
     assert {name: tuple(x[k][0] for k in told) for name, x in settings.items()} == {
         "mnist": (100, 5, 1.0, 15.0),
         "orl": (200, 2, 2.0, 0.2),
@@ -127,7 +127,7 @@ def test_a_client_takes_as_many_steps_in_smoke_runs_of_all_methods(
         described(found["digits for mnist", name]).settings
         for name in ("FDSC2", "DSCN")
     )
-    share = federated["participants"][0] / 5
+    share = federated["num_participants"][0] / 5
     assert federated["num_rounds"][0] * share == alone["num_rounds"][0] == 12
     assert federated["local_steps"] == alone["local_steps"]
 

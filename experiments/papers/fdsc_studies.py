@@ -20,7 +20,7 @@ Q: Mapping[str, tuple[int, ...]] = {
 }
 """q by data set."""
 BY_PATH = ("orl", "coil20", "coil100")
-SHORT_FIGURE = {**SHORT_ALONE, "participants": (5,)}
+SHORT_FIGURE = {**SHORT_ALONE, "num_participants": (5,)}
 """For FDSC and DSCN alike, as all five clients are in every round."""
 PROCESSED = "with post-processing"
 
