@@ -14,7 +14,7 @@ import optax
 from encoders import Backbone, backbone_of, encoder_of, is_tiny
 from papers import ccfc as papers
 
-from fcjax import experiment, models
+from fcjax import experiment, models, script
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data.augment import ccfc_grey
 from fcjax.data.colour import simsiam_colour
@@ -172,4 +172,4 @@ def describe(
 
 
 if __name__ == "__main__":
-    experiment.main(Args, describe)
+    script.main(Args, describe)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from papers.sda_fdc import scores_of
 from trained import load
 
-from fcjax import data, evaluation, experiment, frozen
+from fcjax import data, evaluation, frozen, script
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, maps
 from fcjax.finished import Finished
@@ -66,7 +66,7 @@ def coded(
 ) -> tuple[Float[np.ndarray, "P D"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
     """Trains a run, or takes the finished one, and returns of every example its code,
     the client that holds it (-1: nobody) and its cluster."""
-    (results,) = experiment.run(lambda: [(args, sda_fdc.describe)])
+    (results,) = script.run(lambda: [(args, sda_fdc.describe)])
     (row,) = results.asked(results.rows)
     point = {name: float(row[name]) for name in results.names}
     found = frozen.predict(frozen.read(results.model_path(point)), dataset.examples)

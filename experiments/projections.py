@@ -14,7 +14,7 @@ from flax import traverse_util
 from jaxtyping import Float, Int
 from papers.fedmcc import MAPPED
 
-from fcjax import evaluation, experiment, frozen, models
+from fcjax import evaluation, experiment, frozen, models, script
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, maps
 
@@ -93,7 +93,7 @@ def trained(args: fedmcc.Args) -> Iterator[Mapped]:
         if swept and len(value) > 1:
             flag = "--" + name.replace("_", "-")
             raise ValueError(f"{flag} takes one value for a figure, got {value}")
-    (results,) = experiment.run(lambda: [(args, fedmcc.describe)])
+    (results,) = script.run(lambda: [(args, fedmcc.describe)])
     dataset, _ = experiment.load(args)
     if dataset.labels is None:
         raise ValueError("figures need labels: not --no-labels")

@@ -30,7 +30,7 @@ from papers import (
 )
 from papers.study import Measured, Paper, Row, Study
 
-from fcjax import data, experiment
+from fcjax import data, experiment, script
 from fcjax.backends import Backend
 from fcjax.evaluation import tables
 from fcjax.evaluation.tables import Estimate
@@ -122,7 +122,7 @@ def tabulate(study: Study, found: list[Job], args: Args, folder: Path) -> None:
     """Trains what is not there yet, and writes and draws what is measured of it."""
     # Rows may be the same runs: networks of several sizes are one in a smoke run.
     tasks = list(dict.fromkeys((j.flags, j.describe) for j in found if j.describe))
-    results = dict(zip(tasks, experiment.run(lambda: tasks), strict=True))
+    results = dict(zip(tasks, script.run(lambda: tasks), strict=True))
     rows = [
         {**line, "dataset": job.dataset, "method": job.row.label}
         for job in found

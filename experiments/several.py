@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import tyro
 
-from fcjax import dealing, experiment, hosts, report
+from fcjax import dealing, experiment, hosts, report, script
 
 Args = TypeVar("Args")
 
@@ -15,7 +15,7 @@ def main(flags: type[Args], split: Callable[[Args], list[experiment.Task]]) -> N
     """Runs a script: reads its flags, runs the experiment of each method, and prints a
     table of all."""
     args: Any = tyro.cli(flags)
-    results = experiment.run(lambda: split(hosts.join(args)))
+    results = script.run(lambda: split(hosts.join(args)))
     if len(results) > 1:
         report.conclude_all(results, folder=args.out)
 

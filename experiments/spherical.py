@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fcjax import clients, cluster, experiment, flags, losses, server
+from fcjax import clients, cluster, experiment, flags, losses, script, server
 from fcjax.data.vectors import as_rows, client_rows
 from fcjax.types import FederatedClustering, Scalar, Stage
 
@@ -77,4 +77,4 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int):
 
 
 if __name__ == "__main__":
-    experiment.main(Args, describe)
+    script.main(Args, describe)

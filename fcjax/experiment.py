@@ -1,22 +1,19 @@
 """From a script's flags to a checked experiment: data, method, and the grid they span.
 
-A script names its method's flags, its defaults and how to build the method; the rest
-is here.
+A script names its method's flags, its defaults and how to build the method;
+`fcjax.script` runs what comes of them here.
 """
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import tyro
 
 from fcjax import data, dealing, hosts, plan, sinks
-from fcjax.cores import take_cores
 from fcjax.data import host
 from fcjax.flags import Common
 from fcjax.plan import Describe, Group, Method
@@ -36,7 +33,6 @@ class Experiment(NamedTuple):
     """What became of the data on its way, a line each."""
 
 
-Args = TypeVar("Args", bound=Common)
 Task = tuple[Common, Describe]
 """Flags, and how to describe their method."""
 Loaded = tuple[data.Dataset, np.ndarray]
@@ -50,53 +46,6 @@ OF_THE_DATA = (
     "extra_split",
 )
 """The flags that say which data it is."""
-
-
-def main(
-    flags: type[Args], describe: Callable[[Args, data.Dataset, int, int], Method]
-) -> None:
-    """Runs a script of one method: reads its flags, checks them, runs the grid, prints
-    the table.
-
-    Args:
-        flags: the script's dataclass of flags.
-        describe: (flags, data set, number of clients, number of clusters) -> the
-            method.
-    """
-    args = tyro.cli(flags)
-    run(lambda: [(hosts.join(args), describe)])
-
-
-def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:
-    """Checks all experiments, then runs one after another.
-
-    Ends the process with one line where a flag is wrong, before anything is compiled
-    or written, and where a run is too large for the device.
-
-    Args:
-        tasks: makes them; it may raise ValueError with one line that names a flag.
-
-    Returns:
-        What each of them left on disk.
-    """
-    name = Path(sys.argv[0]).name
-    take_cores()
-    try:
-        experiments = prepare_all(tasks())
-    except ValueError as error:
-        sys.exit(f"{name}: error: {error}")
-    # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
-    from fcjax.session import execute
-
-    try:
-        for experiment in experiments:
-            execute(experiment)
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        message = str(error).partition("\n")[0]
-        sys.exit(f"{name}: error: one run alone is too large for the device: {message}")
-    return [experiment.results for experiment in experiments]
 
 
 def load(args: Common) -> Loaded:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from fcjax import experiment, report
+from fcjax import report, script
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def run(data_file, out, **changes):
     args = baselines.Args(
         dataset=str(data_file), clients=(4,), plot=False, out=out, **changes
     )
-    results = experiment.run(lambda: baselines.split(args))
+    results = script.run(lambda: baselines.split(args))
     report.conclude_all(results, folder=out)
 
 

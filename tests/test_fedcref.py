@@ -10,7 +10,7 @@ import reproduce
 from clusterwise import Data, method_of
 from papers import fedcref_studies
 
-from fcjax import data, experiment, plan
+from fcjax import data, plan, script
 from fcjax.finished import Finished
 from tests.own_clusters import corners
 
@@ -223,7 +223,7 @@ def ended(folder, **flags):
             **flags,
         }
     )
-    experiment.run(lambda: fedcref.split(args))
+    script.run(lambda: fedcref.split(args))
     return labels
 
 

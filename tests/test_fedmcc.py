@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from fcjax import data, experiment, plan
+from fcjax import data, plan, script
 
 NAMES = typing.get_args(fedmcc.Name)
 GREY, COLOUR, VECTORS = (28, 28, 1), (32, 32, 3), (16,)
@@ -141,7 +141,7 @@ def run(folder, out, **flags):
         out=out,
         **flags,
     )
-    (results,) = experiment.run(lambda: fedmcc.split(args))
+    (results,) = script.run(lambda: fedmcc.split(args))
     return results
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from papers import measures
 
-from fcjax import experiment
+from fcjax import script
 from tests.data.test_sources import png, prepare
 
 
@@ -23,7 +23,7 @@ def finished(out, **flags):
         plot=False,
         **flags,
     )
-    return args, experiment.run(lambda: [(args, baselines.describe)])[0]
+    return args, script.run(lambda: [(args, baselines.describe)])[0]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_a_sixth_is_held_out_where_the_data_has_no_splits(vectors):
     assert [line["accuracy"] for line in few] == pytest.approx(4 * [0.8])
     # Runs that were not asked for are not read.
     args = replace(args, seed=(1,))
-    (results,) = experiment.run(lambda: [(args, baselines.describe)])
+    (results,) = script.run(lambda: [(args, baselines.describe)])
     (line,) = measures.linear_accuracy(args, results)
     assert line["seed"] == 1
 

@@ -9,7 +9,7 @@ import pytest
 from papers import measures
 from sklearn.metrics import normalized_mutual_info_score
 
-from fcjax import experiment, frozen
+from fcjax import experiment, frozen, script
 from fcjax.finished import Finished
 
 
@@ -42,7 +42,7 @@ def flags(folder, **more):
 def trained(folder):
     """Runs of no round and of two, each with a twin whose steps end in no number."""
     args = flags(folder, learning_rate=(0.001, 1e30))
-    return args, experiment.run(lambda: [(args, fedmcc.describe)])[0]
+    return args, script.run(lambda: [(args, fedmcc.describe)])[0]
 
 
 def softmax(x):

@@ -11,7 +11,7 @@ import pytest
 import sda_fdc
 import synthesis
 
-from fcjax import data, experiment, plan
+from fcjax import data, plan, script
 
 NAMES = typing.get_args(synthesis.Name)
 DIGITS, GREY, COLOUR, VECTORS = (8, 8, 1), (28, 28, 1), (32, 32, 3), (16,)
@@ -211,7 +211,7 @@ def test_a_run_by_its_command(tmp_path):
         plot=False,
         out=tmp_path / "out",
     )
-    (results,) = experiment.run(lambda: sda_fdc.split(args))
+    (results,) = script.run(lambda: sda_fdc.split(args))
     (row,) = results.rows
     assert row["method"] == "sda-fc-km"
     assert row["clusters"] == 3

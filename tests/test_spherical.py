@@ -12,7 +12,7 @@ import pytest
 import spherical
 from sklearn.datasets import load_digits
 
-from fcjax import engine, experiment
+from fcjax import engine, script
 from tests import test_contract as contract
 from tests.algorithms.federations import federate, rounds
 from tests.methods import of_file
@@ -87,7 +87,7 @@ def test_the_script_sweeps_and_scores(tmp_path):
         plot=False,
         out=tmp_path / "out",
     )
-    experiment.run(lambda: [(args, spherical.describe)])
+    script.run(lambda: [(args, spherical.describe)])
     with (tmp_path / "out" / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     # It is the central method, however the examples are dealt.

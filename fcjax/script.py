@@ -1,0 +1,65 @@
+"""What every script does: flags in, results on disk, one line where a flag is wrong."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import jax
+import tyro
+
+from fcjax import data, hosts
+from fcjax.cores import take_cores
+from fcjax.experiment import Task, prepare_all
+from fcjax.flags import Common
+from fcjax.plan import Method
+from fcjax.results import Results
+
+Args = TypeVar("Args", bound=Common)
+
+
+def main(
+    flags: type[Args], describe: Callable[[Args, data.Dataset, int, int], Method]
+) -> None:
+    """Runs a script of one method: reads its flags, checks them, runs the grid, prints
+    the table.
+
+    Args:
+        flags: the script's dataclass of flags.
+        describe: (flags, data set, number of clients, number of clusters) -> the
+            method.
+    """
+    args = tyro.cli(flags)
+    run(lambda: [(hosts.join(args), describe)])
+
+
+def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:
+    """Checks all experiments, then runs one after another.
+
+    Ends the process with one line where a flag is wrong, before anything is compiled
+    or written, and where a run is too large for the device.
+
+    Args:
+        tasks: makes them; it may raise ValueError with one line that names a flag.
+
+    Returns:
+        What each of them left on disk.
+    """
+    name = Path(sys.argv[0]).name
+    take_cores()
+    try:
+        experiments = prepare_all(tasks())
+    except ValueError as error:
+        sys.exit(f"{name}: error: {error}")
+    # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
+    from fcjax.session import execute
+
+    try:
+        for experiment in experiments:
+            execute(experiment)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        message = str(error).partition("\n")[0]
+        sys.exit(f"{name}: error: one run alone is too large for the device: {message}")
+    return [experiment.results for experiment in experiments]

@@ -1,0 +1,71 @@
+"""Who imports whom, read from the files: one way, without a circle."""
+
+import ast
+import graphlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
+        ".__init__"
+    ): path
+    for path in (ROOT / "fcjax").rglob("*.py")
+}
+LAYERS = (
+    {"types"},
+    {"losses", "cluster", "models", "data", "evaluation", "clients", "server"},
+    {"algorithms"},
+    {"cores", "backends", "checkpoints", "engine"},
+)
+"""The lowest first. All else serves the command line and comes above them."""
+
+
+def imported(name: str) -> set[str]:
+    """The modules that a file names in its imports, those inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(FILES[name].read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} has a relative import"
+            each = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {x if x in FILES else str(node.module) for x in each}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+GRAPH = {name: imported(name) for name in FILES}
+
+
+def height(name: str) -> int:
+    room = [*name.split("."), ""][1]
+    heights = [i for i, rooms in enumerate(LAYERS) if room in rooms]
+    return heights[0] if heights else len(LAYERS)
+
+
+def test_there_is_no_circle():
+    # A package's front imports its files, and they may import others of its front.
+    graph = {name: needs & FILES.keys() - {name} for name, needs in GRAPH.items()}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "fcjax"])
+def test_a_file_imports_nothing_above_it(name):
+    above = {x for x in GRAPH[name] & FILES.keys() if height(x) > height(name)}
+    assert not above - {"fcjax"}
+
+
+def test_networks_alone_import_flax():
+    users = {
+        name
+        for name, needs in GRAPH.items()
+        if any(x.split(".")[0] == "flax" for x in needs)
+    }
+    assert users
+    assert all(name.startswith("fcjax.models") for name in users)
+
+
+def test_no_file_is_too_long_for_one_idea():
+    lengths = {name: len(path.read_text().splitlines()) for name, path in FILES.items()}
+    assert {name: n for name, n in lengths.items() if n > 330} == {}
