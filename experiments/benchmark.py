@@ -1,9 +1,9 @@
 """What a round costs: local training beside PyTorch, the server, whole rounds, a grid.
 
-python experiments/benchmark.py ccfc
-python experiments/benchmark.py all --parts local --against torch
-python experiments/benchmark.py ccfc --backbone resnet18 --clients 2 --examples 200
-python experiments/benchmark.py fedcref --against torch --repeats 9
+    python experiments/benchmark.py ccfc
+    python experiments/benchmark.py all --parts local --against torch
+    python experiments/benchmark.py ccfc --backbone resnet18 --clients 2 --examples 200
+    python experiments/benchmark.py fedcref --against torch --repeats 9
 
 local: what all clients train between two visits to the server, on random examples at
 the papers' sizes, without augmentation; on a CPU the clients are spread over its cores,

@@ -1,8 +1,8 @@
 """Seconds of k-means, fuzzy c-means and k-FED beside scikit-learn and scikit-fuzzy.
 
-python experiments/benchmark_clustering.py
-python experiments/benchmark_clustering.py --dataset mnist --data-dir DIR
-python experiments/benchmark_clustering.py --methods fcm --side theirs
+    python experiments/benchmark_clustering.py
+    python experiments/benchmark_clustering.py --dataset mnist --data-dir DIR
+    python experiments/benchmark_clustering.py --methods fcm --side theirs
 
 Both sides start from the same centroids and take the same number of iterations, so that
 both do the same work; k-FED draws its own seeds on either side. Runs of the two sides

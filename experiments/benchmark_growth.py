@@ -1,8 +1,8 @@
 """How the cost of a round of CCFC grows, beside what it ideally would.
 
-python experiments/benchmark_growth.py clients-each rows-each
-python experiments/benchmark_growth.py runs --values 1 4 16 --rounds 9
-python experiments/benchmark_growth.py all --out runs/growth
+    python experiments/benchmark_growth.py clients-each rows-each
+    python experiments/benchmark_growth.py runs --values 1 4 16 --rounds 9
+    python experiments/benchmark_growth.py all --out runs/growth
 
 Every point is a command of ccfc.py on random examples: rounds of pre-training, without
 their compilation and without scores in between. A study goes over its points as often
