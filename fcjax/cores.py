@@ -31,7 +31,8 @@ def take_cores() -> None:
     # A LAPACK call of jaxlib 0.10.0 to 0.11.1 waits, on a thread of the pool that all
     # devices share, for tasks that it hands to the same pool: as many calls at once as
     # there are threads wait for ever. A device makes one at a time.
-    os.environ.setdefault("NPROC", str(max(num_cores(), num_devices + 1)))
+    if num_devices > 1:
+        os.environ.setdefault("NPROC", str(max(num_cores(), num_devices + 1)))
 
 
 def num_cores() -> int:

@@ -89,6 +89,7 @@ def prepare(folder, **flags):
         "seed": (0, 1),
         "out": folder / "out",
         "plot": False,
+        "runs_per_call": 2,
         **flags,
     }
     return experiment.prepare(Args(**flags), describe), labels

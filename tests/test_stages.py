@@ -121,7 +121,7 @@ def write_data(path, *, seed):
 
 
 def prepare(out, data, *, describe=describe, **flags):
-    flags = {"clients": (3,), "seed": (0, 1), **flags}
+    flags = {"clients": (3,), "seed": (0, 1), "runs_per_call": 4, **flags}
     args = Args(dataset=data, out=out, plot=False, checkpoint_interval=0.0, **flags)
     return experiment.prepare(args, describe)
 
