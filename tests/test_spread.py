@@ -36,6 +36,13 @@ class Stopped(Exception):
     pass
 
 
+@pytest.fixture(autouse=True)
+def programs_of_one_test():
+    """Those of eight devices and all methods together are more than a process holds."""
+    yield
+    jax.clear_caches()
+
+
 @cache
 def program(name, backend):
     return engine.Program(SPREAD[name], backend=backend)
