@@ -16,6 +16,7 @@ FILES = {
 LAYERS = (
     {"types"},
     {"losses", "cluster", "models", "data", "evaluation", "clients", "server"},
+    {"training"},
     {"algorithms"},
     {"cores", "backends", "checkpoints", "engine"},
 )

@@ -9,7 +9,7 @@ import sda_fdc
 from speed import sda_fdc as speed
 from speed.case import Sizes, check_parity, flops
 
-from fcjax import clients
+from fcjax import training
 
 NUM_EXAMPLES = 12
 SIZES = Sizes(clients=2, examples=NUM_EXAMPLES, batch_size=NUM_EXAMPLES)
@@ -26,7 +26,7 @@ def drawn_by_jax(case, noise_size):
     zeros = jnp.zeros((NUM_EXAMPLES, noise_size))
     options = {"batch_size": NUM_EXAMPLES, "num_epochs": 1}
     return [
-        clients.epochs(key, zeros, draw, own, **options)[0]
+        training.epochs(key, zeros, draw, own, **options)[0]
         for key, own in zip(keys, mask, strict=True)
     ]
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fcjax import clients, models
+from fcjax import clients, models, training
 from fcjax.algorithms.siamese import sample_contrast
 from speed.case import Case, Sizes
 
@@ -48,7 +48,7 @@ def cases(sizes: Sizes = SIZES, backbone: str = "conv") -> list[Case]:
                 network, variables, anchor, batch, counted, model_weight=MODEL_WEIGHT
             )
 
-        return clients.train(
+        return training.train(
             key,
             client,
             loss,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fcjax import clients, models
+from fcjax import clients, models, training
 from fcjax.algorithms.averaging import Contrast
 from fcjax.algorithms.fedmcc import cluster_level, instance_contrast
 from fcjax.algorithms.parts import Networks, Parts, both, initialize, swap, target_of
@@ -103,7 +103,7 @@ def _case(
             online = {name: online[name] for name in trained}
             return value, {**swap(online), "target": target}
 
-        client, value = clients.train(
+        client, value = training.train(
             key,
             clients.Client(variables, optimizer.init(variables["params"])),
             loss,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from fcjax import clients, losses
+from fcjax import losses, training
 from fcjax.algorithms.parts import chained, swap
 from fcjax.algorithms.pooling import BATCH
 from fcjax.clients import Client
@@ -57,7 +57,7 @@ def train(
         rows = counted_rows(x, slots, counted)
         return reconstruction(network, variables, rows, counted)
 
-    return clients.train(
+    return training.train(
         key,
         client,
         loss,
@@ -119,7 +119,7 @@ def encode_all(
     def batch(slots):
         return encode(autoencoder, variables, x[slots])
 
-    return clients.in_batches(batch, jnp.arange(len(x)), batch_size=BATCH)
+    return training.in_batches(batch, jnp.arange(len(x)), batch_size=BATCH)
 
 
 def no_centroids(

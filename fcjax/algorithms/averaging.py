@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from fcjax import clients, server
+from fcjax import clients, server, training
 from fcjax.algorithms.parts import Parts, Views, swap
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.data.augment import Augment, to_float
@@ -175,7 +175,7 @@ def averaging(
                 opt_state = optimizer.init(swap(sent)["params"])
             client, value = clients.Client(_pack(sent, target), opt_state), None
             for index, (contrast, chosen) in enumerate(passes):
-                client, value = clients.train(
+                client, value = training.train(
                     jax.random.fold_in(key, index),
                     client,
                     partial(batch_loss, contrast, rows),
@@ -194,8 +194,8 @@ def averaging(
                 to_float(federation.pool[rows[few]]),
                 train=False,
             )
-            size = clients.root_mean_square(client.variables["params"])
-            measured = (value, clients.spread(h, mask[few]), size)
+            size = training.root_mean_square(client.variables["params"])
+            measured = (value, training.spread(h, mask[few]), size)
             opt_state = client.opt_state if local.keep_optimizer else ()
             return trained, (target, memory, opt_state), measured
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from fcjax import clients, losses, server
+from fcjax import clients, losses, server, training
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.algorithms.siamese import cluster_contrast, sample_contrast
 from fcjax.cluster import assign_nearest, kmeans
@@ -108,7 +108,7 @@ def ccfc(
     """
     for_each = partial(clients.for_each, axis=client_axis)
     train = partial(
-        clients.train,
+        training.train,
         optimizer=optimizer,
         batch_size=batch_size,
         num_epochs=local_epochs,
@@ -171,8 +171,8 @@ def ccfc(
             )
             z = encode(client.variables, federation.pool, rows)
             mined = kmeans(mine_key, z, num_clusters, mask=mask).centroids
-            weight_size = clients.root_mean_square(client.variables["params"])
-            return client, mined, (value, clients.spread(z, mask), weight_size)
+            weight_size = training.root_mean_square(client.variables["params"])
+            return client, mined, (value, training.spread(z, mask), weight_size)
 
         clients_key, server_key = jax.random.split(key)
         trained, mined, measured = for_each(
@@ -221,7 +221,7 @@ def ccfc(
         def batch(rows):
             return losses.normalize(apply_eval(variables, to_float(pool[rows]))[0])
 
-        return clients.in_batches(batch, rows, batch_size=batch_size)
+        return training.in_batches(batch, rows, batch_size=batch_size)
 
     def nearest(z, centroids):
         if euclidean:

@@ -13,7 +13,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from fcjax import clients, losses
+from fcjax import clients, losses, training
 from fcjax.algorithms.autoencoding import reconstruction
 from fcjax.data.vectors import as_rows
 from fcjax.types import Federation, Network, PRNGKey, PyTree
@@ -134,7 +134,7 @@ def errors_under(
         return lax.fori_loop(0, exist.sum(), add, errors).T
 
     rows = federation.indices
-    errors = clients.in_batches(under_all, rows.reshape(-1), batch_size=BATCH)
+    errors = training.in_batches(under_all, rows.reshape(-1), batch_size=BATCH)
     return errors.reshape(*rows.shape, len(exist))
 
 
@@ -168,7 +168,7 @@ def train(
         x = as_rows(federation.pool[rows[slots]], unit_length=False)
         return reconstruction(models.network, variables, x, counted, per_feature=True)
 
-    return clients.train(
+    return training.train(
         key,
         client,
         loss,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from fcjax import clients
+from fcjax import clients, training
 from fcjax.algorithms import autoencoding
 from fcjax.algorithms.autoencoding import flat
 from fcjax.algorithms.parts import swap
@@ -144,7 +144,7 @@ def by_dcn(
         x, mask = flat(x, mask)
 
         def step(key, state: DCNState, slots, counted):
-            client, value = clients.step(
+            client, value = training.step(
                 key,
                 client_of(state),
                 partial(loss, x, state),
@@ -162,7 +162,7 @@ def by_dcn(
             assignments = state.assignments.at[counting].set(nearest, mode="drop")
             return DCNState(*client, centroids, counts, assignments), value
 
-        state, value = clients.epochs(
+        state, value = training.epochs(
             key,
             state._replace(assignments=state.assignments.reshape(-1)),
             step,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from fcjax import clients, losses
+from fcjax import losses, training
 from fcjax.algorithms import autoencoding
 from fcjax.algorithms.autoencoding import flat
 from fcjax.algorithms.parts import swap
@@ -130,7 +130,7 @@ def by_dec(
         z = autoencoding.encode_all(autoencoder, state.variables, x)
         q = losses.student_t(z, state.variables["params"]["centroids"], mask=mask)
         loss = partial(divergence, x, losses.target_distribution(q, mask=mask))
-        return clients.train(
+        return training.train(
             *(key, state, loss, mask),
             optimizer=joint_optimizer,
             batch_size=batch_size,

@@ -6,7 +6,7 @@ from functools import partial
 import jax
 from jaxtyping import Array, Float, Int
 
-from fcjax import clients
+from fcjax import clients, training
 from fcjax.algorithms.averaging import AveragingState, Local
 from fcjax.algorithms.parts import Parts
 from fcjax.data.augment import to_float
@@ -35,7 +35,7 @@ def encode(
         return encoder.apply(variables, x, train=False)[0]
 
     return clients.for_each(
-        partial(clients.in_batches, batch, batch_size=batch_size),
+        partial(training.in_batches, batch, batch_size=batch_size),
         federation.indices,
         axis=client_axis,
     )

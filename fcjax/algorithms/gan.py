@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from fcjax import clients
+from fcjax import training
 from fcjax.data.augment import to_float
 from fcjax.losses import discriminator_loss, generator_loss
 from fcjax.models.gan import Gan
@@ -104,8 +104,8 @@ def train_gan(
     of_generator = optax.chain(adversarial.generator_optimizer, decay)
     of_discriminator = optax.chain(adversarial.discriminator_optimizer, decay)
 
-    def step(key, training: Training, slots, counted):
-        variables = training.variables
+    def step(key, at: Training, slots, counted):
+        variables = at.variables
         real = to_float(examples[rows[slots]])
         drawn = noise(
             key,
@@ -135,7 +135,7 @@ def train_gan(
         params = variables.discriminator["params"]
         (told, judge), gradients = jax.value_and_grad(tell_apart, has_aux=True)(params)
         updates, discriminator_opt = of_discriminator.update(
-            gradients, training.discriminator_opt, params
+            gradients, at.discriminator_opt, params
         )
         judge = {**judge, "params": optax.apply_updates(params, updates)}
 
@@ -147,28 +147,28 @@ def train_gan(
         (gradients,) = pull_back(gradients)
         params = variables.generator["params"]
         updates, generator_opt = of_generator.update(
-            gradients, training.generator_opt, params
+            gradients, at.generator_opt, params
         )
         made = {**made, "params": optax.apply_updates(params, updates)}
         variables = GanVariables(made, judge)
-        training = Training(variables, generator_opt, discriminator_opt)
-        return training, Losses(told, fooled)
+        at = Training(variables, generator_opt, discriminator_opt)
+        return at, Losses(told, fooled)
 
-    training = Training(
+    at = Training(
         variables,
         of_generator.init(variables.generator["params"]),
         of_discriminator.init(variables.discriminator["params"]),
     )
-    training, losses = clients.epochs(
+    at, losses = training.epochs(
         key,
-        training,
+        at,
         step,
         mask,
         batch_size=adversarial.batch_size,
         num_epochs=1,
         zero=Losses(0.0, 0.0),  # pyright: ignore[reportArgumentType]
     )
-    return training.variables, losses
+    return at.variables, losses
 
 
 def synthesise(
@@ -204,7 +204,7 @@ def synthesise(
         x, _ = adversarial.gan.generator.apply(generator, drawn, train=False)
         return jnp.round(255 * x).astype(dtype) if dtype == jnp.uint8 else x
 
-    return clients.in_batches(batch, jnp.arange(count), batch_size=BATCH)
+    return training.in_batches(batch, jnp.arange(count), batch_size=BATCH)
 
 
 def noise(

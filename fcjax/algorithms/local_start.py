@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fcjax import clients, server
+from fcjax import clients, server, training
 from fcjax.algorithms.pooling import Clustering
 from fcjax.algorithms.rounds import all_rounds, ever_present
 from fcjax.types import Federation, PRNGKey, Stage
@@ -113,7 +113,7 @@ def on_clients(
             def embed(rows):
                 return template.embed(state, federation.pool[rows])
 
-            z = clients.in_batches(embed, rows, batch_size=512)
+            z = training.in_batches(embed, rows, batch_size=512)
             return template.assign(state, z)
 
         return each(one, state, federation.indices)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from fcjax import clients, server
+from fcjax import clients, server, training
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Stage
 
@@ -130,7 +130,7 @@ def pooled_method(
         def batch(rows):
             return clustering.embed(state.clustering, federation.pool[rows])
 
-        in_batches = partial(clients.in_batches, batch, batch_size=BATCH)
+        in_batches = partial(training.in_batches, batch, batch_size=BATCH)
         return clients.for_each(in_batches, federation.indices)
 
     def assign(state: PoolingState, federation: Federation):

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
-from fcjax import clients, server
+from fcjax import clients, server, training
 from fcjax.algorithms.gan import (
     Adversarial,
     GanVariables,
@@ -119,7 +119,7 @@ def sda(
                 number=state.num_rounds,
             )
             weights = [network["params"] for network in gan]
-            return gan, (losses, clients.root_mean_square(weights))
+            return gan, (losses, training.root_mean_square(weights))
 
         gans, measured = clients.for_each(
             client_round,

@@ -15,7 +15,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from fcjax import clients, losses
+from fcjax import clients, losses, training
 from fcjax.algorithms.parts import Parts, swap
 from fcjax.cluster import spectral_clustering
 from fcjax.data.augment import to_float
@@ -212,7 +212,7 @@ def cluster(
         order_key, seed_key = jax.random.split(jax.random.key(0))
         # Where eigenvalues coincide, their vectors follow the order of the examples,
         # which is often that of the classes: it must not tell.
-        order = clients.shuffle(order_key, mask)
+        order = training.shuffle(order_key, mask)
         shuffled = affinity(coefficients[order][:, order], mask[order])
         found = spectral_clustering(seed_key, shuffled, num_clusters, mask=mask[order])
         return jnp.zeros_like(found).at[order].set(found)

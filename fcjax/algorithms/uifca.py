@@ -16,7 +16,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from fcjax import clients, losses, server
+from fcjax import clients, losses, server, training
 from fcjax.algorithms.kfed import KFedState, kfed
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.data.augment import to_float
@@ -207,7 +207,7 @@ def uifca(
         """Some steps of a client on a flow, none without examples."""
         order_key, step_key = jax.random.split(key)
         count = chosen.sum()
-        order = clients.shuffle(order_key, chosen)
+        order = training.shuffle(order_key, chosen)
         places = jnp.arange(min(batch_size, len(rows)))
 
         def loss(key, variables, slots, counted):
@@ -216,7 +216,7 @@ def uifca(
 
         def step(i, state):
             client, total = state
-            client, value = clients.step(
+            client, value = training.step(
                 jax.random.fold_in(step_key, i),
                 client,
                 loss,
@@ -244,7 +244,7 @@ def uifca(
             return lax.map(lambda each: log_likelihood(each, x), flows).T
 
         return clients.for_each(
-            partial(clients.in_batches, batch, batch_size=BATCH),
+            partial(training.in_batches, batch, batch_size=BATCH),
             federation.indices,
         )
 

@@ -13,7 +13,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, Int, Integer, Key
 
-from fcjax import clients
+from fcjax import clients, training
 from fcjax.evaluation.probe import check_embeddings
 from fcjax.types import PRNGKey, Scalar
 
@@ -205,7 +205,7 @@ def _fit(
             )
             return jnp.sum(losses * mask) / mask.sum(), variables
 
-        trained, _ = clients.train(
+        trained, _ = training.train(
             key,
             start,
             loss,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax import clients
+from fcjax import training
 from fcjax.types import Network
 
 
@@ -53,7 +53,7 @@ def steps(
     counted = jnp.asarray(counted)
     for epoch in range(num_epochs):
         order_key, step_key = jax.random.split(jax.random.fold_in(key, epoch))
-        order = np.asarray(clients.shuffle(order_key, counted))[: int(counted.sum())]
+        order = np.asarray(training.shuffle(order_key, counted))[: int(counted.sum())]
         for i, start in enumerate(range(0, len(order), batch_size)):
             yield order[start : start + batch_size], jax.random.fold_in(step_key, i)
 

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax import clients
+from fcjax import training
 from fcjax.algorithms.dcn import DCNState, by_dcn
 from fcjax.cluster import kmeans
 from fcjax.models.autoencoder import AutoEncoder
@@ -94,7 +94,7 @@ def descend(w, momentum, rows, own, weight):
 def batches(key, mask):
     """The true slots of an epoch in their order."""
     order_key, _ = jax.random.split(jax.random.fold_in(key, 0))
-    order = np.asarray(clients.shuffle(order_key, jnp.asarray(mask)))[: mask.sum()]
+    order = np.asarray(training.shuffle(order_key, jnp.asarray(mask)))[: mask.sum()]
     return [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
 
 

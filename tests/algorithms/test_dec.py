@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
-from fcjax import clients, losses
+from fcjax import losses, training
 from fcjax.algorithms.dec import by_dec
 from fcjax.clients import Client
 from fcjax.cluster import used_clusters
@@ -73,7 +73,7 @@ def student_t(z, centroids):
 def batches(key, epoch):
     """The true slots of an epoch in their order."""
     order_key, _ = jax.random.split(jax.random.fold_in(key, epoch))
-    order = np.asarray(clients.shuffle(order_key, jnp.asarray(MASK.ravel())))[:10]
+    order = np.asarray(training.shuffle(order_key, jnp.asarray(MASK.ravel())))[:10]
     return [order[i : i + BATCH] for i in range(0, 10, BATCH)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax import clients
+from fcjax import training
 from fcjax.algorithms.gan import (
     Adversarial,
     GanVariables,
@@ -104,7 +104,7 @@ def epoch(key, w, v, running, real, held, number):
     v, and the mean that the generator runs along. `held` are the true slots."""
     of_w, of_v = (Descent(rate * DECAY**number) for rate in RATES)
     order_key, step_key = jax.random.split(jax.random.fold_in(key, 0))
-    order = np.asarray(clients.shuffle(order_key, jnp.asarray(held)))[: held.sum()]
+    order = np.asarray(training.shuffle(order_key, jnp.asarray(held)))[: held.sum()]
     losses = []
     for i, start in enumerate(range(0, len(order), BATCH)):
         x = real[order[start : start + BATCH]].astype(np.float64)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from fcjax import clients
+from fcjax import training
 from fcjax.evaluation import linear
 from fcjax.evaluation.linear import (
     labels_per_class,
@@ -55,7 +55,7 @@ def test_weights_against_adam_in_numpy(key):
     batches = []
     for epoch in range(3):
         order_key, _ = jax.random.split(jax.random.fold_in(key, epoch))
-        order = rows[np.asarray(clients.shuffle(order_key, jnp.ones(10, bool)))]
+        order = rows[np.asarray(training.shuffle(order_key, jnp.ones(10, bool)))]
         assert sorted(order) == sorted(rows)
         batches += [order[:4], order[4:8], order[8:]]
     expected = numpy_adam(z, codes, 3, batches, 0.05)
