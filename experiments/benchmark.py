@@ -30,7 +30,7 @@ from speed import ccfc, fdsc, fedcref, fedmcc, rounds, sda_fdc, server
 from speed.case import Case, Side, Sizes, flops
 
 from fcjax.cores import num_cores, take_cores
-from fcjax.flags import shown
+from fcjax.grid.flags import shown
 
 Method = Literal["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
 Part = Literal["local", "server", "rounds"]

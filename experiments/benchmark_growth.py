@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from speed import commands
 
 from fcjax.evaluation.figures import style
-from fcjax.flags import shown
+from fcjax.grid.flags import shown
 
 Name = Literal[
     "clients", "clients-each", "rows-each", "runs", "images", "batch", "latent"

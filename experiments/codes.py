@@ -11,10 +11,11 @@ from jaxtyping import Float, Int
 from papers.sda_fdc import scores_of
 from trained import load
 
-from fcjax import data, evaluation, frozen, script
+from fcjax import data, evaluation, script
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, maps
-from fcjax.finished import Finished
+from fcjax.runs import frozen
+from fcjax.runs.finished import Finished
 
 PANELS = {
     "sda-fdc-disjoint": ("SDA-FDC (disjoint)", "-disjoint"),

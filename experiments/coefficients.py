@@ -16,9 +16,10 @@ from sklearn.cluster import KMeans
 from subspaces import Name
 from trained import load, train
 
-from fcjax import data, engine, evaluation, experiment, plan
+from fcjax import data, engine, evaluation
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, blocks, latent, maps
+from fcjax.grid import experiment, plan
 
 MAPPED_METHODS: tuple[Name, ...] = ("fdsc2", "dscn")
 """The rows of Figure 3."""

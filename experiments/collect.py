@@ -12,8 +12,9 @@ from typing import Annotated
 
 import tyro
 
-from fcjax import draw, report, shards
-from fcjax.flags import shown
+from fcjax import report
+from fcjax.grid.flags import shown
+from fcjax.runs import draw, shards
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,12 +18,13 @@ from jaxtyping import Bool, Float, Int
 from papers.ccfc import LEVELS
 from trained import load, train
 
-from fcjax import data, dealing, engine, evaluation, plan
+from fcjax import data, engine, evaluation
 from fcjax.algorithms.ccfc import leave
 from fcjax.backends import over_runs
 from fcjax.cluster import kmeans
 from fcjax.evaluation.figures import Panel, maps
 from fcjax.evaluation.figures.panels import MARKERS
+from fcjax.grid import dealing, plan
 
 EVENLY = {rule: () for rule in dealing.RULES} | {"p": (0.0,)}
 

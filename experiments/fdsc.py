@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 import several
 from subspaces import FEDERATED, Name, method_of
 
-from fcjax import experiment
 from fcjax.algorithms.subspace import Norm
-from fcjax.flags import Common, choose, shown
+from fcjax.grid import experiment
+from fcjax.grid.flags import Common, choose, shown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,8 @@ import numpy as np
 import several
 from clusterwise import Data, Local, Name, method_of
 
-from fcjax import dealing, experiment
-from fcjax.flags import Common, choose, shown
+from fcjax.grid import dealing, experiment
+from fcjax.grid.flags import Common, choose, shown
 
 
 @dataclasses.dataclass(frozen=True)

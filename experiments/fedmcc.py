@@ -14,8 +14,8 @@ import several
 from contrastive import BY_SGD, CENTRAL, FIRST, ONE_STAGE, Name, method_of, view_of
 from encoders import Backbone, backbone_of, is_tiny
 
-from fcjax import dealing, experiment, plan
-from fcjax.flags import Common, choose, shown
+from fcjax.grid import dealing, experiment, plan
+from fcjax.grid.flags import Common, choose, shown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,11 @@ from flax import traverse_util
 from jaxtyping import Float, Int
 from papers.fedmcc import MAPPED
 
-from fcjax import evaluation, experiment, frozen, models, script
+from fcjax import evaluation, models, script
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, maps
+from fcjax.grid import experiment
+from fcjax.runs import frozen
 
 PROJECTOR = "online/cluster_projector/"
 """What the names of its weights begin with in a model."""

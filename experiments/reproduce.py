@@ -30,11 +30,12 @@ from papers import (
 )
 from papers.study import Measured, Paper, Row, Study
 
-from fcjax import data, experiment, script
+from fcjax import data, script
 from fcjax.backends import Backend
 from fcjax.evaluation import tables
 from fcjax.evaluation.tables import Estimate
-from fcjax.flags import Common, shown
+from fcjax.grid import experiment
+from fcjax.grid.flags import Common, shown
 from fcjax.results import Results
 
 STUDIES = {
@@ -176,7 +177,7 @@ def flags_of(
         "seed": args.seed or preset.seeds,
         "backend": args.backend,
         "runs_per_call": args.runs_per_call,
-        "plot": False,  # fcjax.draw does, of any finished run
+        "plot": False,  # `fcjax draw` does, of any finished run
         **preset.grid,
         **preset.flags.get(row.script, {}),
         **preset.by_dataset.get(paper, {}),

@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import tyro
 
-from fcjax import dealing, experiment, hosts, report, script
+from fcjax import report, script
+from fcjax.grid import dealing, experiment, hosts
 
 Args = TypeVar("Args")
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fcjax import clients, cluster, experiment, flags, losses, script, server
+from fcjax import clients, cluster, losses, script, server
 from fcjax.data.vectors import as_rows, client_rows
+from fcjax.grid import experiment, flags
 from fcjax.types import FederatedClustering, Scalar, Stage
 
 

@@ -10,8 +10,9 @@ import sda_fdc
 from jaxtyping import Float, Int, Shaped
 from trained import load, train
 
-from fcjax import data, engine, evaluation, plan
+from fcjax import data, engine, evaluation
 from fcjax.evaluation.figures import image_rows
+from fcjax.grid import plan
 
 REAL = 8
 """Examples of a client that are drawn."""

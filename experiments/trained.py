@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from fcjax import data, engine, experiment, plan
+from fcjax import data, engine
 from fcjax.checkpoints import Checkpoints
-from fcjax.flags import Common
+from fcjax.grid import experiment, plan
+from fcjax.grid.flags import Common
 from fcjax.progress import Progress
 from fcjax.session import enable_compilation_cache
 

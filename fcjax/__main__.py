@@ -2,7 +2,7 @@
 anywhere.
 
 `fcjax ccfc --p 0.25` is `python experiments/ccfc.py --p 0.25`, and `fcjax draw RUN` is
-`python -m fcjax.draw RUN`.
+`python -m fcjax.runs.draw RUN`.
 """
 
 import ast
@@ -19,7 +19,7 @@ INSTALLED = HERE / "experiments"
 def main() -> None:
     """Runs the command that the first argument names, or lists all."""
     scripts = INSTALLED if INSTALLED.is_dir() else HERE.parent / "experiments"
-    commands = programs(scripts) | programs(HERE)
+    commands = programs(scripts) | programs(HERE / "runs")
     name, flags = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
     if name in ("-h", "--help"):
         print(listing(commands))
@@ -43,7 +43,7 @@ def programs(folder: Path) -> dict[str, Path]:
     return {
         path.stem.replace("_", "-"): path
         for path in sorted(folder.glob("*.py"))
-        if path.stem != "__main__" and 'if __name__ == "__main__"' in path.read_text()
+        if 'if __name__ == "__main__"' in path.read_text()
     }
 
 

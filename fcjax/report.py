@@ -7,15 +7,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from fcjax import engine, page
+from fcjax import engine
 from fcjax.data import host
 from fcjax.data.conversion import counted
 from fcjax.evaluation import tables
-from fcjax.experiment import Experiment, short_name
-from fcjax.plan import Group
+from fcjax.grid.experiment import Experiment, short_name
+from fcjax.grid.plan import Group
+from fcjax.grid.scoring import INTERNAL_SCORES
 from fcjax.progress import Progress
 from fcjax.results import Results
-from fcjax.scoring import INTERNAL_SCORES
+from fcjax.runs import page
 
 
 def conclude(results: Results, *, labelled: bool) -> None:
@@ -43,7 +44,7 @@ def conclude(results: Results, *, labelled: bool) -> None:
         try:
             page.main(page.Args(results.directory))
         except ValueError as error:  # the data has moved, or needs its --data-dir
-            print(f"no page ({error}): python -m fcjax.page {results.directory} --help")
+            print(f"no page ({error}): fcjax page {results.directory} --help")
 
 
 def summarize(

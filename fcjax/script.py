@@ -8,11 +8,12 @@ from typing import TypeVar
 import jax
 import tyro
 
-from fcjax import data, hosts
+from fcjax import data
 from fcjax.cores import take_cores
-from fcjax.experiment import Task, prepare_all
-from fcjax.flags import Common
-from fcjax.plan import Method
+from fcjax.grid import hosts
+from fcjax.grid.experiment import Task, prepare_all
+from fcjax.grid.flags import Common
+from fcjax.grid.plan import Method
 from fcjax.results import Results
 
 Args = TypeVar("Args", bound=Common)

@@ -11,25 +11,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from fcjax import (
-    communities,
-    draw,
-    engine,
-    frozen,
-    plan,
-    report,
-    scoring,
-    server,
-    sinks,
-    stages,
-)
+from fcjax import engine, report, server
 from fcjax.checkpoints import Checkpoints
 from fcjax.data import Dataset
-from fcjax.experiment import Experiment
-from fcjax.found import clusters_of, embedding_of, holder
-from fcjax.plan import Call, Group
+from fcjax.grid import communities, plan, scoring, sinks, stages
+from fcjax.grid.experiment import Experiment
+from fcjax.grid.found import clusters_of, embedding_of, holder
+from fcjax.grid.plan import Call, Group
+from fcjax.grid.scoring import round_off
 from fcjax.progress import Progress
-from fcjax.scoring import round_off
+from fcjax.runs import draw, frozen
 
 
 def execute(experiment: Experiment) -> None:

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import clients, server
-from fcjax.flags import Common, choose
-from fcjax.plan import Method
+from fcjax.grid.flags import Common, choose
+from fcjax.grid.plan import Method
 from fcjax.types import Communities, FederatedClustering, Stage
 
 REPORTED = ("communities", "isolated", "iteration")

@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 import ccfc
 import tyro
 
-from fcjax import experiment, session
+from fcjax import session
+from fcjax.grid import experiment
 
 TINY = [
     "--clients=3",

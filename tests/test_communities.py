@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcjax import communities, draw, experiment, session, shards
-from fcjax.communities import Kept
-from fcjax.finished import Finished
+from fcjax import session
+from fcjax.grid import communities, experiment
+from fcjax.grid.communities import Kept
+from fcjax.runs import draw, shards
+from fcjax.runs.finished import Finished
 from tests.own_clusters import Args, corners, describe
 
 COLLECT = Path(__file__).parents[1] / "experiments" / "collect.py"

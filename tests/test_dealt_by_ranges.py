@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import tyro
 
-from fcjax import dealing, experiment, plan
 from fcjax.data import Dataset
-from fcjax.flags import Common
-from fcjax.plan import Method
+from fcjax.grid import dealing, experiment, plan
+from fcjax.grid.flags import Common
+from fcjax.grid.plan import Method
 
 LABELS = np.repeat(np.arange(6), 20)
 

@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import pytest
 import tyro
 
+from fcjax.__main__ import programs
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [
@@ -31,7 +33,9 @@ TEXTS = [
     ),
 ]
 FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
-COMMAND = re.compile(r"^(?:\w+=\S+ )*python (experiments/\w+\.py|-m fcjax\.\w+)")
+COMMAND = re.compile(
+    r"^(?:\w+=\S+ )*(python experiments/\w+\.py|fcjax [a-z][a-z-]+ \S)"
+)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 MAX_PICTURE = 150_000
 
@@ -109,7 +113,7 @@ GIVEN = {
 @pytest.mark.parametrize("code", blocks(ROOT / "README.md", "python"))
 def test_python_of_the_readme_runs(code):
     is_whole = needed(code) <= set(GIVEN)
-    reads_files = "export/" in code  # what `python -m fcjax.export` has written
+    reads_files = "export/" in code  # what `fcjax export` has written
     if is_whole and not reads_files:
         exec(compile(code, "README.md", "exec"), dict(GIVEN))
         return
@@ -131,17 +135,21 @@ def test_a_command_parses(page, line):
     METHOD) stands for itself where any word will do."""
     del page
     words = shlex.split(line, comments=True)
-    words = words[words.index("python") + 1 :]
-    if words[0] == "-m":
-        name, words = words[1], words[2:]
+    while words[0] not in ("python", "fcjax"):
+        words = words[1:]
+    tools = programs(ROOT / "fcjax" / "runs")
+    if words[0] == "fcjax" and words[1] in tools:
+        name = f"fcjax.runs.{tools[words[1]].stem}"
+    elif words[0] == "fcjax":
+        name = programs(ROOT / "experiments")[words[1]].stem
     else:
-        assert (ROOT / words[0]).exists()
-        name, words = Path(words[0]).stem, words[1:]
+        assert (ROOT / words[1]).exists()
+        name = Path(words[1]).stem
     module = importlib.import_module(name)
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            tyro.cli(module.Args, args=words)
+            tyro.cli(module.Args, args=words[2:])
         except SystemExit as error:
             if error.code != 0:  # that of --help
                 pytest.fail(said.getvalue())

@@ -8,7 +8,8 @@ import tyro
 from matplotlib.image import imread
 from sklearn.metrics import calinski_harabasz_score
 
-from fcjax import data, experiment
+from fcjax import data
+from fcjax.grid import experiment
 from tests.algorithms.test_ccfc import linear_network
 from tests.test_experiment import VECTORS
 

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import tyro
 
-from fcjax import evaluation, experiment, session
+from fcjax import evaluation, session
 from fcjax.data import heterogeneous, load
-from fcjax.plan import Method
+from fcjax.grid import experiment
+from fcjax.grid.plan import Method
 from fcjax.types import FederatedClustering, Stage
 
 ROOT = Path(__file__).parents[1]

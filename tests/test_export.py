@@ -14,7 +14,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
-from fcjax import experiment, export, frozen, session
+from fcjax import session
+from fcjax.grid import experiment
+from fcjax.runs import export, frozen
 from tests.data.test_sources import png, prepare
 
 TINY = [

@@ -9,7 +9,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from fcjax import report, server
 from fcjax.data import failures
-from fcjax.plan import Method
+from fcjax.grid.plan import Method
 from fcjax.types import FederatedClustering, Stage
 from tests.test_experiment import execute, prepare, rows, vectors
 

@@ -12,7 +12,8 @@ import pytest
 import several
 import subspaces
 
-from fcjax import data, experiment, plan
+from fcjax import data
+from fcjax.grid import experiment, plan
 
 NAMES = typing.get_args(subspaces.Name)
 DIGITS, GREY, COLOUR, VECTORS = (8, 8, 1), (28, 28, 1), (32, 32, 3), (16,)

@@ -8,8 +8,8 @@ import pytest
 import reproduce
 from papers import fdsc_studies
 
-from fcjax import plan
 from fcjax.data import Dataset
+from fcjax.grid import plan
 
 NAMES = [*fdsc_studies.STUDIES]
 FILES = {"orl": "ORL_32x32.mat", "coil20": "COIL20.mat", "coil100": "COIL100.mat"}

@@ -10,8 +10,9 @@ import reproduce
 from clusterwise import Data, method_of
 from papers import fedcref_studies
 
-from fcjax import data, plan, script
-from fcjax.finished import Finished
+from fcjax import data, script
+from fcjax.grid import plan
+from fcjax.runs.finished import Finished
 from tests.own_clusters import corners
 
 NUM_CLASSES = 4

@@ -8,7 +8,7 @@ from papers import fedcref_studies, measures
 
 from fcjax.checkpoints import Position
 from fcjax.evaluation import figures, tables
-from fcjax.flags import Common
+from fcjax.grid.flags import Common
 from fcjax.results import Results
 
 NAMES = [*fedcref_studies.STUDIES]

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from fcjax import data, plan, script
+from fcjax import data, script
+from fcjax.grid import plan
 
 NAMES = typing.get_args(fedmcc.Name)
 GREY, COLOUR, VECTORS = (28, 28, 1), (32, 32, 3), (16,)

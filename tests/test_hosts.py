@@ -9,8 +9,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from fcjax import hosts
-from fcjax.flags import Common
+from fcjax.grid import hosts
+from fcjax.grid.flags import Common
 from tests.test_experiment import SCRIPT, VECTORS, execute, rows, vectors, without_times
 
 COLLECT = Path(__file__).parents[1] / "experiments" / "collect.py"

@@ -11,18 +11,11 @@ import tyro
 from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 
-from fcjax import (
-    draw,
-    evaluation,
-    experiment,
-    finished,
-    frozen,
-    predict,
-    probe,
-    session,
-)
+from fcjax import evaluation, session
 from fcjax.data import load, stratified_subset
 from fcjax.evaluation import linear
+from fcjax.grid import experiment
+from fcjax.runs import draw, finished, frozen, predict, probe
 from tests.data.test_sources import png, prepare
 
 TINY = [

@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from fcjax import data, page, report
-from fcjax.finished import Finished
+from fcjax import data, report
+from fcjax.runs import page
+from fcjax.runs.finished import Finished
 from tests.pages import prepared, read, run, table
 
 ODD = "<b>&\"x'.png"
@@ -121,7 +122,7 @@ def test_the_words_say_what_was_run(grid, folder):
     assert str(folder) in text
     assert "dealt at random to 3 clients, 20 each; training took 3 rounds" in text
     assert "There are no labels" in text
-    assert f"python -m fcjax.page '{grid}' --where clusters=" in text
+    assert f"fcjax page '{grid}' --where clusters=" in text
 
 
 def test_which_run_is_shown(grid, tmp_path):
@@ -166,7 +167,7 @@ def test_a_run_whose_data_is_gone_ends_without_a_page(folder, tmp_path, capsys):
     report.conclude(prepared(out, *flags).results, labelled=False)
     printed = capsys.readouterr().out
     assert "no page (" in printed
-    assert f"python -m fcjax.page {out}" in printed
+    assert f"fcjax page {out}" in printed
 
 
 def test_no_figures_and_no_page(folder, tmp_path):

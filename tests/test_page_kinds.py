@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fcjax import data, export, page, page_text
-from fcjax.finished import Finished
+from fcjax import data
+from fcjax.runs import export, page, page_text
+from fcjax.runs.finished import Finished
 from tests.pages import read, run, table
 
 

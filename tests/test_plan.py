@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from fcjax import plan
 from fcjax.data import Dataset, Partition
-from fcjax.flags import Common
-from fcjax.plan import Group, Method, Shared
+from fcjax.grid import plan
+from fcjax.grid.flags import Common
+from fcjax.grid.plan import Group, Method, Shared
 from fcjax.types import FederatedClustering, Stage
 
 LABELS = np.array([0] * 6 + [1] * 2 + [2] * 3)

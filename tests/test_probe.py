@@ -1,8 +1,8 @@
-"""What `python -m fcjax.probe` says of a run's clusters beside those of k-means."""
+"""What `fcjax probe` says of a run's clusters beside those of k-means."""
 
 import numpy as np
 
-from fcjax import probe
+from fcjax.runs import probe
 
 
 def test_k_means_of_the_embedding_beside_the_runs_own_clusters():

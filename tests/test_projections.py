@@ -9,8 +9,10 @@ import pytest
 from papers import measures
 from sklearn.metrics import normalized_mutual_info_score
 
-from fcjax import experiment, frozen, script
-from fcjax.finished import Finished
+from fcjax import script
+from fcjax.grid import experiment
+from fcjax.runs import frozen
+from fcjax.runs.finished import Finished
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import cohen_kappa_score, confusion_matrix
 from sklearn.neighbors import KNeighborsClassifier
 
-from fcjax import frozen
 from fcjax.data import load, stratified_subset
-from fcjax.finished import Finished
+from fcjax.runs import frozen
+from fcjax.runs.finished import Finished
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "reproduce.py"
 TINY = {

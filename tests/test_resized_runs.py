@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fcjax import draw, experiment, predict, probe, session
+from fcjax import session
 from fcjax.data import load
-from fcjax.finished import Finished
+from fcjax.grid import experiment
+from fcjax.runs import draw, predict, probe
+from fcjax.runs.finished import Finished
 from tests.data.test_sources import png, prepare
 
 

@@ -8,11 +8,11 @@ from sklearn.metrics import (
     normalized_mutual_info_score,
 )
 
-from fcjax import scoring
 from fcjax.data import Dataset, Partition
 from fcjax.evaluation.collapse import MAX_WEIGHT
-from fcjax.found import Found
-from fcjax.plan import Group, Method, calls
+from fcjax.grid import scoring
+from fcjax.grid.found import Found
+from fcjax.grid.plan import Group, Method, calls
 
 HEALTHY = {
     "stage": "train",

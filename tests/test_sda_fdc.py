@@ -11,7 +11,8 @@ import pytest
 import sda_fdc
 import synthesis
 
-from fcjax import data, plan, script
+from fcjax import data, script
+from fcjax.grid import plan
 
 NAMES = typing.get_args(synthesis.Name)
 DIGITS, GREY, COLOUR, VECTORS = (8, 8, 1), (28, 28, 1), (32, 32, 3), (16,)

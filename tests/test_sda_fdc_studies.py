@@ -18,7 +18,7 @@ from sklearn.metrics import (
 )
 
 from fcjax.data import Dataset
-from fcjax.finished import Finished
+from fcjax.runs.finished import Finished
 
 NAMES = [*reproduce.sda_fdc_studies.STUDIES]
 PENDIGITS = "pendigits=some/pendigits.csv"

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import tyro
 
-from fcjax import data, draw, engine, experiment, session
+from fcjax import data, engine, session
+from fcjax.grid import experiment
+from fcjax.runs import draw
 
 TINY = [
     "--limit=120",

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fcjax import scoring
-from fcjax.communities import Kept
 from fcjax.data import Dataset, Partition
-from fcjax.found import Found, holder, of_examples
-from fcjax.plan import Group, Method, calls
+from fcjax.grid import scoring
+from fcjax.grid.communities import Kept
+from fcjax.grid.found import Found, holder, of_examples
+from fcjax.grid.plan import Group, Method, calls
 
 LABELS = np.array([0, 0, 1, 1, 1])
 CLIENTS = (np.array([0, 2, 3]), np.array([2, 1, 3, 4, 5]))

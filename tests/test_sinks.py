@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fcjax import sinks
+from fcjax.grid import sinks
 
 RUNS = {
     "p=0.25,seed=0": {"p": 0.25, "seed": 0},

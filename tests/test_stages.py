@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax import experiment, plan, server, session, stages
+from fcjax import server, session
 from fcjax.checkpoints import Position
-from fcjax.flags import Common
+from fcjax.grid import experiment, plan, stages
+from fcjax.grid.flags import Common
 from fcjax.types import FederatedClustering, Stage
 from tests.test_experiment import rows, without_times
 

@@ -16,7 +16,8 @@ from papers import sda_fdc_copies
 from scipy.stats import mannwhitneyu
 from sklearn.neighbors import NearestNeighbors
 
-from fcjax import data, experiment, models
+from fcjax import data, models
+from fcjax.grid import experiment
 from fcjax.models.gan import Gan
 from fcjax.types import Network
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer
 
-from fcjax import evaluation, experiment
-from fcjax.finished import Finished
-from fcjax.flags import Common
+from fcjax import evaluation
+from fcjax.grid import experiment
+from fcjax.grid.flags import Common
 from fcjax.results import Results
+from fcjax.runs.finished import Finished
 
 from .study import Measured, Paper
 

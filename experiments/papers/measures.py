@@ -13,12 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from fcjax import data, evaluation, experiment, frozen
+from fcjax import data, evaluation
 from fcjax.evaluation import linear, tables
-from fcjax.finished import Finished
-from fcjax.flags import Common
-from fcjax.probe import test_rows
+from fcjax.grid import experiment
+from fcjax.grid.flags import Common
 from fcjax.results import Results
+from fcjax.runs import frozen
+from fcjax.runs.finished import Finished
+from fcjax.runs.probe import test_rows
 
 from .study import Measured, Paper
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fcjax.flags import Common
+from fcjax.grid.flags import Common
 from fcjax.results import Results
 
 Measured = dict[str, Any]

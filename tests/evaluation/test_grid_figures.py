@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from fcjax import draw
 from fcjax.evaluation import figures
+from fcjax.runs import draw
 
 
 def grid(**axes):

@@ -1,4 +1,4 @@
-"""A finished run in formats that other programs read: `python -m fcjax.export RUN`.
+"""A finished run in formats that other programs read: `fcjax export RUN`.
 
 network.safetensors   the weights by path; metadata: fcjax (version), config (JSON)
 config.json           the same configuration, with the run's swept values
@@ -26,11 +26,13 @@ import tyro
 from jaxtyping import Float, Int
 
 import fcjax
-from fcjax import communities, data, experiment, frozen
-from fcjax.finished import Finished
-from fcjax.flags import shown
-from fcjax.predict import example_names
+from fcjax import data
+from fcjax.grid import communities, experiment
+from fcjax.grid.flags import shown
 from fcjax.results import Point
+from fcjax.runs import frozen
+from fcjax.runs.finished import Finished
+from fcjax.runs.predict import example_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,4 +232,4 @@ if __name__ == "__main__":
     try:
         main(tyro.cli(Args))
     except ValueError as error:
-        sys.exit(f"fcjax.export: error: {error}")
+        sys.exit(f"fcjax export: error: {error}")

@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax import dealing, plan
 from fcjax.checkpoints import Position, first_line
 from fcjax.data import Pool
 from fcjax.engine import Round, Start
-from fcjax.experiment import Experiment, configuration
-from fcjax.plan import Call, Group
+from fcjax.grid import dealing, plan
+from fcjax.grid.experiment import Experiment, configuration
+from fcjax.grid.plan import Call, Group
 from fcjax.results import Point
 from fcjax.types import PyTree
 

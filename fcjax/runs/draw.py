@@ -1,4 +1,4 @@
-"""Figures of a run and of its grid; of a finished one by `python -m fcjax.draw RUN`."""
+"""Figures of a run and of its grid; of a finished one by `fcjax draw RUN`."""
 
 import dataclasses
 import sys
@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from fcjax import communities, data, evaluation, export, scoring
+from fcjax import data, evaluation
 from fcjax.evaluation import figures, tables
-from fcjax.finished import Finished
-from fcjax.flags import shown
+from fcjax.grid import communities, scoring
+from fcjax.grid.flags import shown
+from fcjax.runs import export
+from fcjax.runs.finished import Finished
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,4 +210,4 @@ if __name__ == "__main__":
     try:
         main(tyro.cli(Args))
     except ValueError as error:
-        sys.exit(f"fcjax.draw: error: {error}")
+        sys.exit(f"fcjax draw: error: {error}")

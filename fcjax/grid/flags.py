@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fcjax.backends import Backend
-from fcjax.sinks import Sink
+from fcjax.grid.sinks import Sink
 
 Preset = Literal["smoke", "default", "paper"]
 

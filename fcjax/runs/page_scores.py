@@ -1,4 +1,4 @@
-"""The scores of a grid as a page of `fcjax.page` shows them: a table and curves."""
+"""The scores of a grid as `page.py` shows them: a table and curves."""
 
 import html
 from collections import Counter
@@ -9,7 +9,7 @@ import numpy as np
 
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import inline
-from fcjax.finished import Finished
+from fcjax.runs.finished import Finished
 
 
 class Score(NamedTuple):

@@ -1,4 +1,4 @@
-"""How good the embedding of a finished run is: `python -m fcjax.probe RUN`.
+"""How good the embedding of a finished run is: `fcjax probe RUN`.
 
 The k-nearest-neighbour probe of the CCFC paper's Table 3, linear classifiers of the
 frozen embedding from all labels and from a few, as in FedMCC's section IV-C, and each
@@ -16,12 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from fcjax import data, evaluation, experiment, frozen
+from fcjax import data, evaluation
 from fcjax.cluster import kmeans
 from fcjax.evaluation import linear, tables
-from fcjax.finished import Finished
-from fcjax.flags import Common, shown
+from fcjax.grid import experiment
+from fcjax.grid.flags import Common, shown
 from fcjax.results import Point
+from fcjax.runs import frozen
+from fcjax.runs.finished import Finished
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,4 +174,4 @@ if __name__ == "__main__":
     try:
         main(tyro.cli(Args))
     except ValueError as error:
-        sys.exit(f"fcjax.probe: error: {error}")
+        sys.exit(f"fcjax probe: error: {error}")

@@ -1,8 +1,8 @@
-"""A page that shows the clusters of a run: `python -m fcjax.page RUN`.
+"""A page that shows the clusters of a run: `fcjax page RUN`.
 
 page.html         opens in any browser, without a network and without JavaScript
 assignments.csv   of the run that it shows: example, client, cluster, distance
-embeddings.npz    of the same run, as `fcjax.export` writes it
+embeddings.npz    of the same run, as `fcjax export` writes it
 """
 
 import dataclasses
@@ -17,14 +17,14 @@ import tyro
 from jaxtyping import Int
 
 import fcjax
-from fcjax import export, page_text
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import inline, latent
-from fcjax.experiment import short_name
-from fcjax.export import Assigned
-from fcjax.finished import Finished
-from fcjax.flags import shown
-from fcjax.page_scores import scores
+from fcjax.grid.experiment import short_name
+from fcjax.grid.flags import shown
+from fcjax.runs import export, page_text
+from fcjax.runs.export import Assigned
+from fcjax.runs.finished import Finished
+from fcjax.runs.page_scores import scores
 
 NEAREST, FARTHEST = 20, 6
 """Examples of a cluster that are shown."""
@@ -212,4 +212,4 @@ if __name__ == "__main__":
     try:
         main(tyro.cli(Args))
     except ValueError as error:
-        sys.exit(f"fcjax.page: error: {error}")
+        sys.exit(f"fcjax page: error: {error}")

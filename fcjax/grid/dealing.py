@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fcjax import data
-from fcjax.flags import Common
+from fcjax.grid.flags import Common
 from fcjax.results import Point
 
 RULES = {

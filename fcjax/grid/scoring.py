@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from fcjax import communities, evaluation
-from fcjax.communities import Kept
+from fcjax import evaluation
 from fcjax.data import Dataset
 from fcjax.evaluation.collapse import MAX_WEIGHT
-from fcjax.experiment import short_name
-from fcjax.flags import Common
-from fcjax.found import Found
-from fcjax.plan import Call, Group, Method
+from fcjax.grid import communities
+from fcjax.grid.communities import Kept
+from fcjax.grid.experiment import short_name
+from fcjax.grid.flags import Common
+from fcjax.grid.found import Found
+from fcjax.grid.plan import Call, Group, Method
 from fcjax.results import Point
 
 ROUND_SCORES = ("acc", "nmi", "kappa")

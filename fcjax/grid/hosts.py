@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import jax
 
-from fcjax.flags import Common
+from fcjax.grid.flags import Common
 
 Args = TypeVar("Args", bound=Common)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fcjax import communities
-from fcjax.flags import Common
+from fcjax.grid import communities
+from fcjax.grid.flags import Common
 from fcjax.results import Point, read_rows, run_name, settings_of
 
 

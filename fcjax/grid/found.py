@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int, Shaped
 from fcjax.backends import Grid
 from fcjax.data import Partition
 from fcjax.engine import Program
-from fcjax.plan import Call
+from fcjax.grid.plan import Call
 
 
 class Found(NamedTuple):

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fcjax import data, dealing, hosts, plan, sinks
+from fcjax import data
 from fcjax.data import host
-from fcjax.flags import Common
-from fcjax.plan import Describe, Group, Method
+from fcjax.grid import dealing, hosts, plan, sinks
+from fcjax.grid.flags import Common
+from fcjax.grid.plan import Describe, Group, Method
 from fcjax.results import Point, Results
 
 

@@ -1,4 +1,4 @@
-"""Clusters of new examples from a finished run: `python -m fcjax.predict RUN`."""
+"""Clusters of new examples from a finished run: `fcjax predict RUN`."""
 
 import csv
 import dataclasses
@@ -8,10 +8,11 @@ from typing import Annotated
 
 import tyro
 
-from fcjax import data, frozen
+from fcjax import data
 from fcjax.data.folders import image_files
-from fcjax.finished import Finished
-from fcjax.flags import shown
+from fcjax.grid.flags import shown
+from fcjax.runs import frozen
+from fcjax.runs.finished import Finished
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,4 +89,4 @@ if __name__ == "__main__":
     try:
         main(tyro.cli(Args))
     except ValueError as error:
-        sys.exit(f"fcjax.predict: error: {error}")
+        sys.exit(f"fcjax predict: error: {error}")

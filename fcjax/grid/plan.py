@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax import data, dealing, server
+from fcjax import data, server
 from fcjax.backends import Grid
-from fcjax.counts import check_size, numbers_of_clusters
-from fcjax.flags import Common, check_values
+from fcjax.grid import dealing
+from fcjax.grid.counts import check_size, numbers_of_clusters
+from fcjax.grid.flags import Common, check_values
 from fcjax.results import Point
 from fcjax.types import FederatedClustering, Federation
 

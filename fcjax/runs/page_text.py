@@ -1,4 +1,4 @@
-"""What a page of `fcjax.page` says: its words, its frame and its links."""
+"""What a page of a run says: its words, its frame and its links."""
 
 import html
 import os
@@ -11,9 +11,9 @@ from urllib.parse import quote
 import numpy as np
 from jaxtyping import Int
 
-from fcjax.export import Assigned
-from fcjax.finished import Finished
-from fcjax.page_scores import varied
+from fcjax.runs.export import Assigned
+from fcjax.runs.finished import Finished
+from fcjax.runs.page_scores import varied
 
 DOCUMENT = """<!DOCTYPE html>
 <html lang="en">
@@ -113,7 +113,7 @@ far apart two groups are, and how large, says little.</p>"""
 NO_MAP = """<p>There is none: clients on their own have no common embedding, or too few
 examples have one.</p>"""
 
-FIGURES = """<p>Figures, those of a single run of the first one unless fcjax.draw was
+FIGURES = """<p>Figures, those of a single run of the first one unless fcjax draw was
 asked for another:</p>
 """
 
@@ -148,7 +148,7 @@ def told(finished: Finished, row: Mapping[str, Any], found: Assigned) -> str:
         f"{text}\n<p>Of {len(finished.rows)} runs this page shows one; without "
         "<code>--where</code> that with the highest silhouette. Other values in this "
         "command show another:</p>\n"
-        f"<pre>python -m fcjax.page {html.escape(folder)} --where {own}</pre>"
+        f"<pre>fcjax page {html.escape(folder)} --where {own}</pre>"
     )
 
 
@@ -242,7 +242,7 @@ def links(finished: Finished, row: Mapping[str, Any], out: Path) -> str:
         "cluster, distance to the center; for a spreadsheet",
         out / "embeddings.npz": "the embedding of every example of this run, for NumPy",
         folder / "assignments.npz": "clients and clusters of all runs, for NumPy",
-        finished.model_path(point): "the network of this run, for fcjax.predict, which "
+        finished.model_path(point): "the network of this run, for fcjax predict, which "
         "finds the clusters of further examples",
         folder / "results.csv": "scores of all runs",
         folder / "history.csv": "scores and losses of every round",
