@@ -15,7 +15,8 @@ import jax
 import numpy as np
 import pytest
 
-from tests.test_experiment import (
+from tests.experiments.test_failures import describe as roll_call
+from tests.grid.test_experiment import (
     SCRIPT,
     VECTORS,
     execute,
@@ -25,7 +26,6 @@ from tests.test_experiment import (
     vectors,
     without_times,
 )
-from tests.test_failures import describe as roll_call
 
 NUM_ROUNDS = 8 + 2
 GRID = [*VECTORS, "--pretrain-rounds=8", "--no-plot", "--runs-per-call=3"]

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from fcjax import data
 from fcjax.runs import export, page, page_text
 from fcjax.runs.finished import Finished
-from tests.pages import read, run, table
+from tests.runs.pages import read, run, table
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from sklearn.metrics import calinski_harabasz_score
 from fcjax import data
 from fcjax.grid import experiment
 from tests.algorithms.test_ccfc import linear_network
-from tests.test_experiment import VECTORS
+from tests.grid.test_experiment import VECTORS
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 from speed import ccfc, server
 from speed.case import Sizes, check_parity, flops
 
-SCRIPT = Path(__file__).parents[1] / "experiments" / "benchmark.py"
+SCRIPT = Path(__file__).parents[2] / "experiments" / "benchmark.py"
 VIEWS = 2 * 3 + 2
 """Forward passes' worth of a step: forward and backward of two views, three each, and
 two forward of the anchor."""

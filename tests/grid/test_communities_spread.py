@@ -136,7 +136,7 @@ def test_all_of_this_with_eight_devices():
     options = ["-q", "-o", "addopts=", "-p", "no:cacheprovider"]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, __file__],
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,

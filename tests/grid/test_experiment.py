@@ -20,7 +20,7 @@ from fcjax.grid import experiment
 from fcjax.grid.plan import Method
 from fcjax.types import FederatedClustering, Stage
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "experiments" / "ccfc.py"
 TINY = [
     "--limit=120",

@@ -12,7 +12,7 @@ from fcjax.checkpoints import Position
 from fcjax.grid import experiment, plan, stages
 from fcjax.grid.flags import Common
 from fcjax.types import FederatedClustering, Stage
-from tests.test_experiment import rows, without_times
+from tests.grid.test_experiment import rows, without_times
 
 LEARN_ROUNDS = 3
 

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from fcjax import data, report
 from fcjax.runs import page
 from fcjax.runs.finished import Finished
-from tests.pages import prepared, read, run, table
+from tests.runs.pages import prepared, read, run, table
 
 ODD = "<b>&\"x'.png"
 

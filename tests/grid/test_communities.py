@@ -16,7 +16,7 @@ from fcjax.runs import draw, shards
 from fcjax.runs.finished import Finished
 from tests.own_clusters import Args, corners, describe
 
-COLLECT = Path(__file__).parents[1] / "experiments" / "collect.py"
+COLLECT = Path(__file__).parents[2] / "experiments" / "collect.py"
 
 
 # --- by hand

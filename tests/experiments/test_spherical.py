@@ -17,7 +17,7 @@ from tests import test_contract as contract
 from tests.algorithms.federations import federate, rounds
 from tests.methods import of_file
 
-TEMPLATE = Path(__file__).parents[1] / "experiments" / "spherical.py"
+TEMPLATE = Path(__file__).parents[2] / "experiments" / "spherical.py"
 
 
 def one_round(centroids, pool, clients, *, momentum=0.0, absent=()):
@@ -153,7 +153,7 @@ def run_contract(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "tests/test_contract.py", *options]
     return subprocess.run(
         [*command, "-p", "no:cacheprovider", "--method", str(file)],
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
     )

@@ -11,9 +11,16 @@ import pytest
 
 from fcjax.grid import hosts
 from fcjax.grid.flags import Common
-from tests.test_experiment import SCRIPT, VECTORS, execute, rows, vectors, without_times
+from tests.grid.test_experiment import (
+    SCRIPT,
+    VECTORS,
+    execute,
+    rows,
+    vectors,
+    without_times,
+)
 
-COLLECT = Path(__file__).parents[1] / "experiments" / "collect.py"
+COLLECT = Path(__file__).parents[2] / "experiments" / "collect.py"
 
 
 @pytest.mark.parametrize(

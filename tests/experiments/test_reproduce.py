@@ -19,7 +19,7 @@ from fcjax.data import load, stratified_subset
 from fcjax.runs import frozen
 from fcjax.runs.finished import Finished
 
-SCRIPT = Path(__file__).parents[1] / "experiments" / "reproduce.py"
+SCRIPT = Path(__file__).parents[2] / "experiments" / "reproduce.py"
 TINY = {
     "clients": (3,),
     "pretrain_rounds": (2,),

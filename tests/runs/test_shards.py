@@ -12,7 +12,7 @@ from fcjax.results import Results
 from fcjax.runs import shards
 from fcjax.runs.finished import Finished
 
-COLLECT = Path(__file__).parents[1] / "experiments" / "collect.py"
+COLLECT = Path(__file__).parents[2] / "experiments" / "collect.py"
 CONFIG = {"method": "ccfc", "latent_size": 8, "limit": None, "swept": ["p", "seed"]}
 A, B, C = ({"p": 0.5, "seed": 0}, {"p": 0.5, "seed": 1}, {"p": 0.0, "seed": 0})
 

@@ -7,7 +7,7 @@ import benchmark_growth as growth
 import pytest
 from benchmark_growth import STUDIES, Args, Point
 
-SCRIPT = Path(__file__).parents[1] / "experiments" / "benchmark_growth.py"
+SCRIPT = Path(__file__).parents[2] / "experiments" / "benchmark_growth.py"
 
 
 def test_rows_by_hand():
