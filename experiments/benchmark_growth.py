@@ -19,10 +19,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import tyro
+from ccfc import network_of
 from matplotlib.figure import Figure
 from speed import commands
+from speed.case import products
 
 from fcjax.evaluation.figures import style
 from fcjax.grid.flags import shown
@@ -50,6 +54,19 @@ class Study(NamedTuple):
     """(size) -> what a round should take, but for a factor."""
     runs: Callable[[int], int] = lambda value: 1
     """(size) -> how many runs go side by side."""
+
+
+def operations(latent_size: int) -> int:
+    """Returns those of a gradient of CCFC's network, of an image of SMALL."""
+    network = network_of({"backbone": "conv", "latent_size": latent_size}, SMALL)
+    image = jnp.zeros((1, *SMALL))
+    variables = network.init(jax.random.key(0), image)
+
+    def loss(params):
+        (z, p), _ = network.apply({**variables, "params": params}, image, train=True)
+        return jnp.vdot(z, p)
+
+    return products(jax.make_jaxpr(jax.grad(loss))(variables["params"]).jaxpr)
 
 
 def _texts(*flags: str | int | Path) -> list[str]:
@@ -117,6 +134,7 @@ STUDIES: dict[str, Study] = {
         4,
         lambda size: (1800, *SMALL),
         lambda size: _texts("--latent-size", size),
+        cost=operations,
     ),
 }
 
