@@ -64,7 +64,7 @@ def operations(latent_size: int) -> int:
 
     def loss(params):
         (z, p), _ = network.apply({**variables, "params": params}, image, train=True)
-        return jnp.vdot(z, p)
+        return (z * p).sum()
 
     return products(jax.make_jaxpr(jax.grad(loss))(variables["params"]).jaxpr)
 

@@ -34,7 +34,7 @@ def test_of_shared_examples_the_ideal_is_flat():
 
 
 def test_operations_of_an_embedding_by_hand():
-    """Dense layers 256 to D, D to D, D to 16 and 16 to D, each forward and twice back."""
+    """Dense layers 256 to D, D to D, D to 16, 16 to D, each forward and twice back."""
     weights = (256 * 64 + 64 * 64 + 2 * 16 * 64) - (256 * 32 + 32 * 32 + 2 * 16 * 32)
     assert growth.operations(64) - growth.operations(32) == 2 * 3 * weights
 
