@@ -31,7 +31,7 @@ from sklearn.decomposition import TruncatedSVD
 from fcjax import data
 from fcjax.algorithms.kfed import kfed
 from fcjax.cluster import fuzzy_lloyd, lloyd
-from fcjax.data import host
+from fcjax.data import placement
 from fcjax.data.vectors import as_rows
 from fcjax.types import Federation
 
@@ -208,7 +208,7 @@ def main(args: Args) -> None:
             apart = reached["ours"] / reached["theirs"] - 1
             told.append(f"objectives differ by {apart:+.1e}")
         print(f"{method}: {', '.join(told)}", flush=True)
-    print(f"peak memory {host.readable(host.peak_memory())}")
+    print(f"peak memory {placement.readable(placement.peak_memory())}")
 
 
 METHODS = {"km": km, "fcm": fcm, "k-fed": k_fed}

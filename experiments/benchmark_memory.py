@@ -27,7 +27,7 @@ import tyro
 from fcjax import models
 from fcjax.algorithms.fedmcc import instance_contrast
 from fcjax.algorithms.parts import Networks, initialize, swap
-from fcjax.data import host
+from fcjax.data import placement
 from fcjax.types import Network
 
 TEMPERATURE, SIZE = 0.5, 128
@@ -150,7 +150,7 @@ def main(args: Args) -> None:
             ]
             told.append(f"ratio {medians['in parts'] / medians['whole']:.2f}")
             print(f"{batch:6} {', '.join(told)}", flush=True)
-    print(f"peak memory {host.readable(host.peak_memory())}")
+    print(f"peak memory {placement.readable(placement.peak_memory())}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import several
-from subspaces import FEDERATED, Name, method_of
+from fdsc_methods import FEDERATED, Name, method_of
 
 from fcjax.algorithms.subspace import Norm
 from fcjax.grid import experiment

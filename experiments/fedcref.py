@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import jax
 import numpy as np
 import several
-from clusterwise import Data, Local, Name, method_of
+from fedcref_methods import Data, Local, Name, method_of
 
 from fcjax.grid import dealing, experiment
 from fcjax.grid.flags import Common, choose, shown

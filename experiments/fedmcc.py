@@ -11,8 +11,8 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import several
-from contrastive import BY_SGD, CENTRAL, FIRST, ONE_STAGE, Name, method_of, view_of
 from encoders import Backbone, backbone_of, is_tiny
+from fedmcc_methods import BY_SGD, CENTRAL, FIRST, ONE_STAGE, Name, method_of, view_of
 
 from fcjax.grid import dealing, experiment, plan
 from fcjax.grid.flags import Common, choose, shown

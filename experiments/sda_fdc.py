@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import several
 from encoders import is_tiny
 from papers import sda_fdc as papers
-from synthesis import CENTRAL, Name, method_of
+from sda_fdc_methods import CENTRAL, Name, method_of
 
 from fcjax.grid import experiment, plan
 from fcjax.grid.flags import Common, choose, shown

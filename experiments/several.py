@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import tyro
 
 from fcjax import report, script
-from fcjax.grid import dealing, experiment, hosts
+from fcjax.grid import dealing, experiment, processes
 
 Args = TypeVar("Args")
 
@@ -16,7 +16,7 @@ def main(flags: type[Args], split: Callable[[Args], list[experiment.Task]]) -> N
     """Runs a script: reads its flags, runs the experiment of each method, and prints a
     table of all."""
     args: Any = tyro.cli(flags)
-    results = script.run(lambda: split(hosts.join(args)))
+    results = script.run(lambda: split(processes.join(args)))
     if len(results) > 1:
         report.conclude_all(results, folder=args.out)
 

@@ -1,4 +1,4 @@
-"""The client axis: who runs how, and who answers."""
+"""The client axis: who runs how, and what of absent clients is kept."""
 
 from collections.abc import Callable
 from functools import partial

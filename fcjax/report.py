@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from fcjax import engine
-from fcjax.data import host
+from fcjax.data import placement
 from fcjax.data.conversion import counted
 from fcjax.evaluation import tables
 from fcjax.grid.experiment import Experiment, short_name
@@ -133,7 +133,7 @@ def print_pace(num_runs: int, seconds: float) -> None:
     print(
         f"{counted(num_runs, 'run')} in {seconds:.1f} s, "
         f"{3600 * num_runs / seconds:.0f} an hour; "
-        f"at most {host.readable(host.peak_memory())} in use"
+        f"at most {placement.readable(placement.peak_memory())} in use"
     )
 
 

@@ -10,7 +10,7 @@ import tyro
 
 from fcjax import data
 from fcjax.cores import take_cores
-from fcjax.grid import hosts
+from fcjax.grid import processes
 from fcjax.grid.experiment import Task, prepare_all
 from fcjax.grid.flags import Common
 from fcjax.grid.plan import Method
@@ -31,7 +31,7 @@ def main(
             method.
     """
     args = tyro.cli(flags)
-    run(lambda: [(hosts.join(args), describe)])
+    run(lambda: [(processes.join(args), describe)])
 
 
 def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:

@@ -14,7 +14,7 @@ import numpy as np
 from fcjax import engine, report, server
 from fcjax.checkpoints import Checkpoints
 from fcjax.data import Dataset
-from fcjax.grid import communities, plan, scoring, sinks, stages
+from fcjax.grid import communities, plan, scoring, shared_stages, sinks
 from fcjax.grid.experiment import Experiment
 from fcjax.grid.found import clusters_of, embedding_of, holder
 from fcjax.grid.plan import Call, Group
@@ -43,7 +43,7 @@ def execute(experiment: Experiment) -> None:
 def train(experiment: Experiment) -> None:
     """Trains and scores the pending runs of the grid, group by group."""
     args, results = experiment.args, experiment.results
-    compile_seconds, kept = listen_to_compiler(), stages.Kept(experiment)
+    compile_seconds, kept = listen_to_compiler(), shared_stages.Kept(experiment)
     total = sum(
         len(group.points) * sum(plan.num_rounds(group)) for group in experiment.groups
     )
@@ -73,13 +73,13 @@ def train(experiment: Experiment) -> None:
 def train_group(
     experiment: Experiment,
     group: Group,
-    kept: stages.Kept,
+    kept: shared_stages.Kept,
     progress: Progress,
     compile_seconds: Sequence[float],
 ) -> None:
     """Runs a group, call by call."""
     program, model = engine.Program(group.build, backend=experiment.args.backend), None
-    for call in stages.calls(group, experiment.pool):
+    for call in shared_stages.calls(group, experiment.pool):
         compiled = sum(compile_seconds)
         state = run_call(experiment, call, program, kept, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
@@ -91,7 +91,7 @@ def run_call(
     experiment: Experiment,
     call: Call,
     program: engine.Program,
-    kept: stages.Kept,
+    kept: shared_stages.Kept,
     progress: Progress,
 ) -> Any:
     """Returns the state [G, ...] in which the runs of a call end."""
@@ -116,7 +116,7 @@ def recorder(
     experiment: Experiment,
     call: Call,
     program: engine.Program,
-    kept: stages.Kept,
+    kept: shared_stages.Kept,
     show: Callable[[engine.Round, int, list], None],
     logs: Sequence[sinks.Log],
 ) -> Callable[[engine.Round], None]:

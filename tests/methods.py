@@ -26,6 +26,7 @@ from fcjax.algorithms.dscn import dscn
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.fdsc import fdsc
 from fcjax.algorithms.fedcref import fedcref
+from fcjax.algorithms.fedcref_start import on_clients
 from fcjax.algorithms.fedema import fedema
 from fcjax.algorithms.fedmcc import cluster_contrast, fedmcc, mcc
 from fcjax.algorithms.fedsimclr import fedsimclr
@@ -34,7 +35,6 @@ from fcjax.algorithms.fedu import fedu
 from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.gan import Adversarial
 from fcjax.algorithms.kfed import kfed
-from fcjax.algorithms.local_start import on_clients
 from fcjax.algorithms.lrsc import lrsc
 from fcjax.algorithms.sda import sda
 from fcjax.algorithms.subspace import SubspaceNetwork, dense

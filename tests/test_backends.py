@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from fcjax.backends import Grid, over_runs
-from fcjax.data.host import HostPool, place
+from fcjax.data.placement import HostPool, place
 from fcjax.types import Federation
 
 BACKENDS = ("shard_map", "pmap", "loop")

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from subspaces import client_axis_of, locality_of, network_of, optimizer_of
+from fdsc_methods import client_axis_of, locality_of, network_of, optimizer_of
 
 from fcjax import clients
 from fcjax.algorithms import subspace

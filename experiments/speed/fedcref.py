@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from clusterwise import client_axis
+from fedcref_methods import client_axis
 
 from fcjax import clients, models
-from fcjax.algorithms import cluster_models
+from fcjax.algorithms import fedcref_models
 from fcjax.types import Federation
 from speed.case import Case, Sizes
 
@@ -41,7 +41,7 @@ def cases(
         present=jnp.ones((1, sizes.clients), bool),
         local_clusters=jnp.full(sizes.clients, num_clusters),
     )
-    options = cluster_models.Models(
+    options = fedcref_models.Models(
         models.reconstructor(math.prod(shape)),
         optax.adam(LEARNING_RATE),
         sizes.batch_size,
@@ -50,7 +50,7 @@ def cases(
     )
     num_models = sizes.clients * num_clusters
     keys = jax.random.split(jax.random.key(0), num_models)
-    variables = jax.vmap(lambda key: cluster_models.draw(options, key, federation))(
+    variables = jax.vmap(lambda key: fedcref_models.draw(options, key, federation))(
         keys
     )
     opt_state = jax.vmap(options.optimizer.init)(variables["params"])
@@ -60,7 +60,7 @@ def cases(
 
     def train(state, keys, rows, members, federation):
         def one(key, client, rows, members):
-            return cluster_models.train(
+            return fedcref_models.train(
                 options, key, client, rows, members, federation, num_epochs=num_epochs
             )
 
@@ -69,7 +69,7 @@ def cases(
         )
 
     def errors(variables, exist, federation):
-        found = cluster_models.errors_under(options, variables, exist, federation)
+        found = fedcref_models.errors_under(options, variables, exist, federation)
         return variables, found
 
     def training_loop(num_threads: int):
@@ -91,7 +91,7 @@ def cases(
         return Errors(
             images,
             variables,
-            batch_size=cluster_models.BATCH,
+            batch_size=fedcref_models.BATCH,
             num_threads=num_threads,
         ).round
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from synthesis import adversarial_of, clustering_of
+from sda_fdc_methods import adversarial_of, clustering_of
 
 from fcjax import clients
 from fcjax.algorithms.gan import initialize_gan, train_gan

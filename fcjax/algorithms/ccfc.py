@@ -15,8 +15,8 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from fcjax import clients, losses, server, training
+from fcjax.algorithms.ccfc_losses import cluster_contrast, sample_contrast
 from fcjax.algorithms.rounds import all_rounds
-from fcjax.algorithms.siamese import cluster_contrast, sample_contrast
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.types import (

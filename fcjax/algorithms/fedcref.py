@@ -18,14 +18,14 @@ from jaxtyping import Array, Bool, Int
 
 from fcjax import clients, server
 from fcjax.algorithms import (
-    association,
-    cluster_models,
-    community_models,
-    halting,
-    refinement,
+    fedcref_association,
+    fedcref_communities,
+    fedcref_halting,
+    fedcref_models,
+    fedcref_refinement,
 )
-from fcjax.algorithms.cluster_models import Models, by_slot, sizes_of
-from fcjax.algorithms.local_start import Start, start_stage
+from fcjax.algorithms.fedcref_models import Models, by_slot, sizes_of
+from fcjax.algorithms.fedcref_start import Start, start_stage
 from fcjax.algorithms.rounds import ever_present
 from fcjax.data.vectors import client_rows
 from fcjax.types import (
@@ -135,7 +135,7 @@ def fedcref(
         >>> import optax
         >>> from fcjax import models
         >>> from fcjax.algorithms.central import by_kmeans
-        >>> from fcjax.algorithms.local_start import on_clients
+        >>> from fcjax.algorithms.fedcref_start import on_clients
         >>> kmeans = lambda num_used: by_kmeans(num_clusters=3, num_used=num_used)
         >>> start = on_clients(kmeans, num_clusters=3)
         >>> network, adam = models.reconstructor(5), optax.adam(1e-3)
@@ -145,7 +145,7 @@ def fedcref(
     """
     models = Models(network, optimizer, batch_size, num_clusters, client_axis)
     accepted = partial(
-        association.mutual,
+        fedcref_association.mutual,
         num_clusters=num_clusters,
         percentile=percentile,
         threshold=threshold,
@@ -176,12 +176,12 @@ def fedcref(
         return state._replace(
             start=(),
             clusters=clusters,
-            models=cluster_models.zeros(models, federation),
+            models=fedcref_models.zeros(models, federation),
             is_stale=jnp.ones(num_own, bool),
             is_active=jnp.ones(num_own, bool),
             num_refinements=jnp.zeros(num_own, jnp.int32),
-            communities=association.all_alone(clusters, num_clusters),
-            trend=halting.begin(exist.sum(), ever.sum()),
+            communities=fedcref_association.all_alone(clusters, num_clusters),
+            trend=fedcref_halting.begin(exist.sum(), ever.sum()),
         )
 
     def iterate(key, state: FedCRefState, federation: Federation):
@@ -193,13 +193,13 @@ def fedcref(
 
         # Also of clients that have settled just now: on the clusters that they keep.
         trains = exist & state.is_stale[:, None]
-        local, values = cluster_models.of_clusters(
+        local, values = fedcref_models.of_clusters(
             *(models, local_key, state.clusters, trains, federation),
             num_epochs=local_epochs,
         )
-        local = cluster_models.keep(trains, local, state.models)
+        local = fedcref_models.keep(trains, local, state.models)
         everyones, all_exist = server.gather((local, exist))
-        errors = cluster_models.errors_under(
+        errors = fedcref_models.errors_under(
             models, by_slot(everyones), all_exist.reshape(-1), federation
         )
 
@@ -207,14 +207,14 @@ def fedcref(
             edges = accepted(errors, state.clusters, federation.mask)
         else:
             edges = associate(federation, state.clusters)
-        edges &= association.may_be_joined(exist)
+        edges &= fedcref_association.may_be_joined(exist)
         graph = server.gather(edges)
-        groups = association.communities(graph)
+        groups = fedcref_association.communities(graph)
         num_communities = groups.numbers.max() + 1
         isolated = jnp.sum(all_exist & (groups.numbers < 0))
         own_groups = server.own_rows(groups, len(present))
 
-        federated = community_models.train(
+        federated = fedcref_communities.train(
             *(models, community_key, state.clusters, own_groups, federation),
             first_epochs=first_epochs,
             num_epochs=federated_epochs,
@@ -223,11 +223,11 @@ def fedcref(
             last_local_model=last_local_model,
         )
         known = jnp.arange(groups.numbers.size // 2) < num_communities
-        federated_errors = cluster_models.errors_under(
+        federated_errors = fedcref_models.errors_under(
             models, federated, known, federation
         )
 
-        refined, found = refinement.of_clients(
+        refined, found = fedcref_refinement.of_clients(
             *(errors, federated_errors, exist, known, own_groups.numbers),
             *(federation.mask, state.num_local),
             renumber_leftovers=renumber_leftovers,
@@ -235,7 +235,7 @@ def fedcref(
         )
         refines = present & state.is_active
         clusters = clients.keep_absent(refines, refined, state.clusters)
-        same = partial(refinement.agreement, num_clusters=num_clusters)
+        same = partial(fedcref_refinement.agreement, num_clusters=num_clusters)
         kept = jax.vmap(same)(state.clusters, clusters, federation.mask)
         # What a client set out with is no iteration's.
         compares = refines & (state.num_refinements > 0)
@@ -255,7 +255,7 @@ def fedcref(
                 ever_present(federation),
             )
         )
-        trend = halting.follow(
+        trend = fedcref_halting.follow(
             *(state.trend, num_communities, isolated, active, counts, ever),
             tolerance=tolerance,
         )
@@ -268,7 +268,7 @@ def fedcref(
             "edges": graph.sum() // 2,
             "active": trend.active,
             "iteration": counts.max(),
-            **community_models.traffic(
+            **fedcref_communities.traffic(
                 *(answered, ever, trains, groups.numbers, local),
                 num_rounds=federated_rounds,
             ),
@@ -278,7 +278,7 @@ def fedcref(
         return new._replace(trend=trend), metrics
 
     def done(state: FedCRefState) -> Bool[Array, ""]:
-        return halting.is_over(state.trend, max_refinements=max_refinements)
+        return fedcref_halting.is_over(state.trend, max_refinements=max_refinements)
 
     def embed(state: FedCRefState, federation: Federation):
         del state

@@ -1,13 +1,10 @@
 """Data sets by name, how clients come to hold them, and views of their examples."""
 
 from fcjax.data.augment import Augment, ccfc_grey, to_float
-from fcjax.data.by_class import class_blocks, drawn_classes
-from fcjax.data.by_range import class_ranges
 from fcjax.data.colour import simsiam_colour
 from fcjax.data.dataset import Dataset, Scaling
 from fcjax.data.federation import Pool, federate, federate_left_out
 from fcjax.data.files import read
-from fcjax.data.host import HostPool
 from fcjax.data.partition import (
     Partition,
     deal,
@@ -16,6 +13,9 @@ from fcjax.data.partition import (
     heterogeneous,
     thinned,
 )
+from fcjax.data.partition_by_class import class_blocks, drawn_classes
+from fcjax.data.partition_by_range import class_ranges
+from fcjax.data.placement import HostPool
 from fcjax.data.sources import load, load_extra, stratified_subset
 from fcjax.data.vectors import as_rows, client_rows, vector_view
 

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Shaped
 
-from fcjax.data.host import HostPool
 from fcjax.data.partition import Partition
+from fcjax.data.placement import HostPool
 from fcjax.types import Federation
 
 Pool = Shaped[Array, "P *F"] | Shaped[np.ndarray, "P *F"] | HostPool

@@ -22,7 +22,7 @@ from fcjax.evaluation.copying import (
     nearest_distances,
 )
 from fcjax.evaluation.internal import client_calinski_harabasz, internal_scores
-from fcjax.evaluation.probe import knn_accuracy
+from fcjax.evaluation.knn import knn_accuracy
 from fcjax.evaluation.scores import accuracy, ami, ari, kappa, match, nmi, scores
 
 __all__ = [

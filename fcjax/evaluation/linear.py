@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Integer, Key
 
 from fcjax import clients, training
-from fcjax.evaluation.probe import check_embeddings
+from fcjax.evaluation.knn import check_embeddings
 from fcjax.types import PRNGKey, Scalar
 
 

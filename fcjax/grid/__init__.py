@@ -1,7 +1,8 @@
-"""From a script's flags to the grid that they span, and what is found and scored in it.
+"""From a script's flags to the grid they span, and what is found and scored in it.
 
-`flags` and `dealing` say what is wanted, `experiment` checks it, `plan` tells which runs
-share a program and a call; `found`, `communities` and `scoring` read what was trained.
+`flags` and `dealing` say what is wanted, `experiment` checks it, `plan` tells which
+runs share a program and a call; `found`, `communities` and `scoring` read what was
+trained.
 """
 
 __all__: list[str] = []

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from fcjax import data
-from fcjax.data import host
-from fcjax.grid import dealing, hosts, plan, sinks
+from fcjax.data import placement
+from fcjax.grid import dealing, plan, processes, sinks
 from fcjax.grid.flags import Common
 from fcjax.grid.plan import Describe, Group, Method
 from fcjax.results import Point, Results
@@ -113,7 +113,7 @@ def prepare(
     config = configuration(args, groups[0].method, points[0])
     folder = args.out or default_folder(config)
     if args.shard is not None:
-        index, count = hosts.share("--shard", args.shard)
+        index, count = processes.share("--shard", args.shard)
         if index >= len(points):
             raise ValueError(f"--shard {args.shard}: the grid has {len(points)} runs")
         points, folder = points[index::count], folder / f"shard-{index}-of-{count}"
@@ -129,15 +129,17 @@ def prepare(
     devices = jax.local_devices()[: 1 if args.backend == "loop" else None]
     for group, size in zip(groups, sizes, strict=True):
         if any(map(results.is_pending, group.points)):
-            host.check_state(size - group.method.working_bytes, devices=devices)
-    pool, placed = host.place(examples, max(sizes), where=args.pool, devices=devices)
+            placement.check_state(size - group.method.working_bytes, devices=devices)
+    pool, placed = placement.place(
+        examples, max(sizes), where=args.pool, devices=devices
+    )
     left = []
     for group, size in zip(groups, sizes, strict=True):
         asked = plan.keep(group, results.is_asked)
         if any(map(results.is_pending, asked.points)):
             most = args.runs_per_call
             if most is None:
-                most = jax.local_device_count() * host.runs_that_fit(pool, size)
+                most = jax.local_device_count() * placement.runs_that_fit(pool, size)
             runs_per_call = plan.width(len(asked.points), most)
             asked = plan.keep(asked, results.is_pending)
             left.append(asked._replace(runs_per_call=runs_per_call))

@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from fcjax import clients, engine, evaluation
 from fcjax.algorithms import ccfc as module
-from fcjax.algorithms.siamese import cluster_contrast, sample_contrast
+from fcjax.algorithms.ccfc_losses import cluster_contrast, sample_contrast
 from fcjax.backends import Grid
 from fcjax.data import Partition, federate
 from fcjax.models import from_linen

@@ -8,12 +8,12 @@ from flax import linen as nn
 
 from fcjax import engine, evaluation
 from fcjax.algorithms.fedcref import fedcref
-from fcjax.algorithms.local_start import given
+from fcjax.algorithms.fedcref_start import given
 from fcjax.backends import Grid
 from fcjax.models import from_linen
 from tests.algorithms.federations import federate
-from tests.algorithms.test_association import by_equation
-from tests.algorithms.test_refinement import by_algorithm
+from tests.algorithms.test_fedcref_association import by_equation
+from tests.algorithms.test_fedcref_refinement import by_algorithm
 
 K = 3
 RATE = 0.5

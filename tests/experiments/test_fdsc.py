@@ -6,16 +6,16 @@ import typing
 from pathlib import Path
 
 import fdsc
+import fdsc_methods
 import jax
 import numpy as np
 import pytest
 import several
-import subspaces
 
 from fcjax import data
 from fcjax.grid import experiment, plan
 
-NAMES = typing.get_args(subspaces.Name)
+NAMES = typing.get_args(fdsc_methods.Name)
 DIGITS, GREY, COLOUR, VECTORS = (8, 8, 1), (28, 28, 1), (32, 32, 3), (16,)
 NUM_CLASSES = 4
 
@@ -127,7 +127,7 @@ def test_readings_of_lambda_3_are_carried_over_to_the_pixels():
     def weight(reading, scale):
         values = settings("fdsc2", "mnist", locality=reading, pixel_scale=(scale,))
         fixed = {k: v[0] if isinstance(v, tuple) else v for k, v in values.items()}
-        found = subspaces.locality_of(fixed)
+        found = fdsc_methods.locality_of(fixed)
         return found["locality_weight"], found["mean_locality"]
 
     # 1e6 / 255^2: the whole objective divided by 255^2 is that of pixels of 0 to 1.

@@ -7,7 +7,7 @@ import fedcref
 import numpy as np
 import pytest
 import reproduce
-from clusterwise import Data, method_of
+from fedcref_methods import Data, method_of
 from papers import fedcref_studies
 
 from fcjax import data, script

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 import sda_fdc
-import synthesis
+import sda_fdc_methods
 
 from fcjax import data, script
 from fcjax.grid import plan
 
-NAMES = typing.get_args(synthesis.Name)
+NAMES = typing.get_args(sda_fdc_methods.Name)
 DIGITS, GREY, COLOUR, VECTORS = (8, 8, 1), (28, 28, 1), (32, 32, 3), (16,)
 
 
@@ -73,7 +73,7 @@ def test_every_method_takes_every_kind_of_example(name, shape):
     deep = "cluster" not in STAGES[name]
     width = 10 if deep else np.prod(shape)
     assert z.shape == (num_clients, num_slots, width)
-    if name not in synthesis.CENTRAL:
+    if name not in sda_fdc_methods.CENTRAL:
         # As many as the largest client holds, of the type of real ones.
         made = states[-1].source.examples
         assert made.shape == (num_clients, num_slots, *shape)

@@ -4,11 +4,11 @@ on little data."""
 import csv
 from dataclasses import replace
 
-import codes
 import numpy as np
 import pytest
 import reproduce
 import sda_fdc
+import sda_fdc_figures
 from papers import label_shares
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import (
@@ -174,7 +174,7 @@ def test_shares_of_labels_that_no_example_has():
 
 
 def test_figure_3_is_of_finished_runs_beside_the_paper(out, tmp_path, capsys):
-    rows = codes.figure3(flags(out), tmp_path)
+    rows = sda_fdc_figures.figure3(flags(out), tmp_path)
     assert "reusing 1 finished run" in capsys.readouterr().out
     assert [row["panel"] for row in rows] == ["SDA-FDC (disjoint)", "SDA-FDC"]
     assert [row["nmi"].paper for row in rows] == [0.7572, 0.8353]
@@ -194,7 +194,7 @@ def test_clients_of_figure_3_are_who_holds_an_example(out):
     args = flags(out)
     rows = np.load(out / "vectors.npz")["x"].astype(np.float32)
     dataset = Dataset("vectors", rows, None)
-    embedding, clients, clusters = codes.coded(args, dataset)
+    embedding, clients, clusters = sda_fdc_figures.coded(args, dataset)
     assert embedding.shape == (60, 10)
     assert clusters.shape == (60,)
     # At p = 1 a client has all of one class.
@@ -206,7 +206,7 @@ def test_figure_3_finds_the_runs_of_the_tables(tmp_path, monkeypatch):
     of_table = jobs("sda-fdc-table2", monkeypatch, tmp_path)
     (job,) = jobs("sda-fdc-figure3", monkeypatch, tmp_path).values()
     assert job.flags.out == of_table["SDA-FDC"].flags.out
-    _, ending = codes.PANELS["sda-fdc-disjoint"]
+    _, ending = sda_fdc_figures.PANELS["sda-fdc-disjoint"]
     disjoint = job.flags.out.name + ending
     assert disjoint == of_table["SDA-FDC (disjoint)"].flags.out.name
 
@@ -214,5 +214,5 @@ def test_figure_3_finds_the_runs_of_the_tables(tmp_path, monkeypatch):
 def test_a_figure_is_of_one_run(out, tmp_path):
     args = flags(out, seed=(0, 1))
     with pytest.raises(ValueError, match=r"--seed takes one value for a figure, got"):
-        codes.figure3(args, tmp_path)
+        sda_fdc_figures.figure3(args, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from fdsc_methods import locality_of, network_of
 from speed import case as speed
 from speed.fdsc import MNIST, cases
-from subspaces import locality_of, network_of
 
 from fcjax.algorithms.fdsc import fdsc
 from fcjax.types import Federation

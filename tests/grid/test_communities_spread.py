@@ -18,7 +18,7 @@ import pytest
 from fcjax import data, engine, models
 from fcjax.algorithms.central import by_kmeans
 from fcjax.algorithms.fedcref import fedcref
-from fcjax.algorithms.local_start import on_clients
+from fcjax.algorithms.fedcref_start import on_clients
 from fcjax.backends import Grid
 from tests.own_clusters import build
 

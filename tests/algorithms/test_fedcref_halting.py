@@ -1,14 +1,14 @@
 import jax.numpy as jnp
 import pytest
 
-from fcjax.algorithms import halting
+from fcjax.algorithms import fedcref_halting
 
 
 def after(*graphs, active=4, refined=1, tolerance=0.1):
     """The trend after graphs of so many communities and isolated clusters, from 40."""
-    trend = halting.begin(jnp.int32(40), jnp.int32(4))
+    trend = fedcref_halting.begin(jnp.int32(40), jnp.int32(4))
     for number, (communities, isolated) in enumerate(graphs, start=1):
-        trend = halting.follow(
+        trend = fedcref_halting.follow(
             *(trend, jnp.int32(communities), jnp.int32(isolated)),
             # The fifth never answers, so that it is active for ever.
             (jnp.arange(5) < active).at[4].set(True),
@@ -20,7 +20,7 @@ def after(*graphs, active=4, refined=1, tolerance=0.1):
 
 
 def is_over(trend, most=float("inf")):
-    return bool(halting.is_over(trend, max_refinements=most))
+    return bool(fedcref_halting.is_over(trend, max_refinements=most))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from optax.assignment import hungarian_algorithm
 
 from fcjax import clients
-from fcjax.algorithms import association
+from fcjax.algorithms import fedcref_association
 
 
 def refine(
@@ -94,7 +94,7 @@ def of_clients(
             renumber_leftovers=renumber_leftovers,
         )
 
-    own = association.own_models(len(exist), num_clusters)
+    own = fedcref_association.own_models(len(exist), num_clusters)
     clusters, selected = clients.for_each(
         *(one, errors, of_communities, own, exist, mask, num_local), axis=client_axis
     )

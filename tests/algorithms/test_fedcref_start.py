@@ -5,7 +5,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from fcjax.algorithms.central import by_kmeans
-from fcjax.algorithms.local_start import given, on_clients
+from fcjax.algorithms.fedcref_start import given, on_clients
 from tests.algorithms.federations import federate
 
 SETS = ((0, 1), (1, 2, 3), (0, 3), (4,))

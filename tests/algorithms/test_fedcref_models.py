@@ -4,8 +4,8 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax.algorithms import cluster_models
-from fcjax.algorithms.cluster_models import Models
+from fcjax.algorithms import fedcref_models
+from fcjax.algorithms.fedcref_models import Models
 from tests.algorithms.test_fedcref import NETWORK, RATE, K, data, error
 
 MODELS = Models(NETWORK, optax.sgd(RATE, momentum=0.9), 100, K)
@@ -33,7 +33,7 @@ def test_errors_are_those_of_a_loop_over_models_and_examples(given, key):
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *models)
     # What does not exist may hold anything.
     stacked = jax.tree.map(lambda x: x.at[jnp.array([1, 4])].set(jnp.nan), stacked)
-    found = cluster_models.errors_under(MODELS, stacked, exist, federation)
+    found = fedcref_models.errors_under(MODELS, stacked, exist, federation)
     assert found.shape == (*federation.indices.shape, 5)
     for i, rows in enumerate(federation.indices):
         for v, model in enumerate(models):
@@ -49,7 +49,7 @@ def test_a_clusters_model_knows_its_own_examples_alone(given, key):
     def train(pool):
         changed = federation._replace(pool=pool)
         small = MODELS._replace(batch_size=5)  # a batch has others to fill it up
-        return cluster_models.of_clusters(
+        return fedcref_models.of_clusters(
             small, key, clusters, chosen, changed, num_epochs=3
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from fcjax.grid import hosts
+from fcjax.grid import processes
 from fcjax.grid.flags import Common
 from tests.grid.test_experiment import (
     SCRIPT,
@@ -28,7 +28,7 @@ COLLECT = Path(__file__).parents[2] / "experiments" / "collect.py"
     [("0/1", (0, 1)), ("0/2", (0, 2)), ("1/2", (1, 2)), ("09/10", (9, 10))],
 )
 def test_a_share_is_a_number_of_how_many(text, expected):
-    assert hosts.share("--shard", text) == expected
+    assert processes.share("--shard", text) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_a_share_is_a_number_of_how_many(text, expected):
 )
 def test_what_is_no_share_is_refused(text):
     with pytest.raises(ValueError, match="--process is i/n with i from 0 to n - 1"):
-        hosts.share("--process", text)
+        processes.share("--process", text)
 
 
 def test_a_single_process_runs_all():
     for args in (Common(), Common(shard="1/2")):
-        assert hosts.join(args) is args
+        assert processes.join(args) is args
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_single_process_runs_all():
 )
 def test_flags_of_processes_that_do_not_fit_are_refused(flags, message):
     with pytest.raises(ValueError, match=message) as error:
-        hosts.join(Common(**flags))
+        processes.join(Common(**flags))
     assert "\n" not in str(error.value)
 
 

@@ -1,10 +1,10 @@
 """What FedCRef's experiments know by the labels: a dirty start, true associations."""
 
+import fedcref_simulated
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import simulated
 from scipy.optimize import linear_sum_assignment
 
 from tests.algorithms.federations import federate
@@ -27,7 +27,7 @@ def dealt(*, longer=0):
 def started(dirtiness, **options):
     """Of each client the clusters that it starts with and its classes as numbers."""
     labels, federation = dealt(**options)
-    start = simulated.dirty(labels, dirtiness, num_classes=6)
+    start = fedcref_simulated.dirty(labels, dirtiness, num_classes=6)
     clusters = np.asarray(jax.jit(start)(jax.random.key(3), federation))
     found = []
     for own, rows, mask in zip(
@@ -79,7 +79,7 @@ def test_clusters_are_matched_as_scipy_matches_them(num_clusters, num_classes):
     rows = np.split(np.arange(len(labels)), np.cumsum(sizes)[:-1])
     federation = federate(np.zeros((len(labels), 1)), rows)
     clusters = rng.integers(num_clusters, size=federation.indices.shape)
-    found = simulated.classes_of(
+    found = fedcref_simulated.classes_of(
         jnp.asarray(labels),
         federation,
         jnp.asarray(clusters),
@@ -114,7 +114,7 @@ def edges(*pairs):
 
 
 def test_true_associations_join_what_matches_one_class():
-    found = simulated.perfect(LABELS, **SIZES)(by_hand(), CLUSTERS)
+    found = fedcref_simulated.perfect(LABELS, **SIZES)(by_hand(), CLUSTERS)
     # Cluster 1 of the second client is class 1; that of the third is empty.
     expected = edges(
         ((0, 0), (2, 0)),
@@ -127,7 +127,8 @@ def test_true_associations_join_what_matches_one_class():
 def test_an_example_of_another_class_does_not_change_the_match():
     dirty = CLUSTERS.at[0].set(jnp.array([0, 0, 0, 1]))
     found, clean = (
-        simulated.perfect(LABELS, **SIZES)(by_hand(), x) for x in (dirty, CLUSTERS)
+        fedcref_simulated.perfect(LABELS, **SIZES)(by_hand(), x)
+        for x in (dirty, CLUSTERS)
     )
     np.testing.assert_array_equal(found, clean)
 
@@ -143,7 +144,7 @@ def test_an_example_of_another_class_does_not_change_the_match():
     ],
 )
 def test_wrong_associations_are_a_share_of_the_edges(pairs, share):
-    measure = simulated.wrong_associations(LABELS, **SIZES)
+    measure = fedcref_simulated.wrong_associations(LABELS, **SIZES)
     found = measure(by_hand(), CLUSTERS, edges(*pairs))
     assert set(found) == {"wrong_associations"}
     assert float(found["wrong_associations"]) == pytest.approx(share)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import fdsc
 import numpy as np
 import several
+from fdsc_methods import Name
 from jaxtyping import Bool, Float, Int
 from papers.fdsc import CALLED, MAPPED, scores_of
 from sklearn.cluster import KMeans
-from subspaces import Name
 from trained import load, train
 
 from fcjax import data, engine, evaluation

@@ -11,9 +11,9 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from fcjax import clients, server
-from fcjax.algorithms import cluster_models
-from fcjax.algorithms.association import Groups
-from fcjax.algorithms.cluster_models import Models
+from fcjax.algorithms import fedcref_models
+from fcjax.algorithms.fedcref_association import Groups
+from fcjax.algorithms.fedcref_models import Models
 from fcjax.types import Federation, PRNGKey, PyTree
 
 
@@ -54,14 +54,14 @@ def train(
     trains = groups.numbers >= 0
     if max_members is not None:
         trains &= groups.ranks < max_members
-    rows, members = cluster_models.members_of(clusters, trains, federation)
+    rows, members = fedcref_models.members_of(clusters, trains, federation)
     numbers = jnp.maximum(groups.numbers.reshape(-1), 0)
     sizes = members.sum(axis=1).astype(jnp.float32)
     is_first = (trains & (groups.ranks == 0)).reshape(-1).astype(jnp.float32)
     count = most_communities(len(clusters), models.num_clusters)
 
     init_key, train_key = jax.random.split(key)
-    received = jax.vmap(lambda key: cluster_models.draw(models, key, federation))(
+    received = jax.vmap(lambda key: fedcref_models.draw(models, key, federation))(
         clients.fold_in(init_key, count)
     )
     opt_state = models.optimizer.init(jax.tree.map(lambda x: x[0], received)["params"])
@@ -73,11 +73,11 @@ def train(
         def one(key, number, opt_state, rows, members):
             variables = jax.tree.map(lambda x: x[number], received)
             client = clients.Client(variables, opt_state)
-            return cluster_models.train(
+            return fedcref_models.train(
                 models, key, client, rows, members, federation, num_epochs=num_epochs
             )[0]
 
-        keys = cluster_models.keys_of(key, len(clusters), models.num_clusters)
+        keys = fedcref_models.keys_of(key, len(clusters), models.num_clusters)
         trained = clients.for_each(
             one, keys, numbers, opt_states, rows, members, axis=models.client_axis
         )

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-import coefficients
 import fdsc
+import fdsc_figures
 import numpy as np
 import pytest
 
@@ -32,12 +32,12 @@ def args(tmp_path_factory):
 def held(coefficients_of_clients, labels, mask):
     stacked = np.array(coefficients_of_clients, np.float32)
     codes = np.zeros((*stacked.shape[:2], 2), np.float32)
-    return coefficients.Held(codes, stacked, np.array(labels), np.array(mask))
+    return fdsc_figures.Held(codes, stacked, np.array(labels), np.array(mask))
 
 
 def test_means_by_pair_of_classes():
     """One client with two examples of class 3, one of 5 and a slot that is padding."""
-    found = coefficients.by_classes(
+    found = fdsc_figures.by_classes(
         held(
             [[[9, -2, 3, 50], [4, 9, -5, 50], [-6, 8, 9, 50], [50, 50, 50, 50]]],
             [[3, 3, 5, 3]],
@@ -53,7 +53,7 @@ def test_means_by_pair_of_classes():
 def test_pairs_of_all_clients_count_alike():
     """Two pairs of class 5 on the first client, six of the second; none between."""
     first, second = np.full((3, 3), 2.0), np.full((3, 3), -6.0)
-    found = coefficients.by_classes(
+    found = fdsc_figures.by_classes(
         held([first, second], [[5, 5, 8], [5, 5, 5]], [[True] * 3, [True] * 3]),
         CLASSES,
     )
@@ -67,14 +67,14 @@ def test_scores_of_a_map_that_has_the_classes_apart():
     labels = np.repeat([4, 7, 9], 10)
     noise = np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32)
     points = noise + np.array([[0, 0], [50, 0], [0, 50]], np.float32)[labels // 3 - 1]
-    found = coefficients.scores_of_map(points, labels, seed=0)
+    found = fdsc_figures.scores_of_map(points, labels, seed=0)
     assert [found[name] for name in ("acc", "nmi", "ami", "ari")] == [1, 1, 1, 1]
-    found = coefficients.scores_of_map(points, np.arange(30) % 2, seed=0)
+    found = fdsc_figures.scores_of_map(points, np.arange(30) % 2, seed=0)
     assert found["ari"] < 0.1
 
 
 def test_figure_4_is_of_dscn_and_both_fdsc(args, tmp_path):
-    rows = coefficients.figure4(args, tmp_path)
+    rows = fdsc_figures.figure4(args, tmp_path)
     assert [row["method"] for row in rows] == ["DSCN", "FDSC1", "FDSC2"]
     for row in rows:
         assert 0 < row["rest"] < row["diagonal"] <= 1
@@ -83,14 +83,14 @@ def test_figure_4_is_of_dscn_and_both_fdsc(args, tmp_path):
 
 
 def test_figure_3_is_of_clients_above_each_other(args, tmp_path, monkeypatch):
-    drawn, draw = [], coefficients.maps
+    drawn, draw = [], fdsc_figures.maps
 
     def keep(panels, *where, **options):
         drawn.extend(panels)
         return draw(panels, *where, **options)
 
-    monkeypatch.setattr(coefficients, "maps", keep)
-    rows = coefficients.figure3(args, tmp_path)
+    monkeypatch.setattr(fdsc_figures, "maps", keep)
+    rows = fdsc_figures.figure3(args, tmp_path)
     titles = [panel.title.partition("\n")[0] for panel in drawn]
     assert titles == [
         "FDSC2, client 0",
@@ -105,7 +105,7 @@ def test_figure_3_is_of_clients_above_each_other(args, tmp_path, monkeypatch):
     # The scores are of the points that are drawn.
     for row, panels in zip(rows, (drawn[:2], drawn[2:]), strict=True):
         each = [
-            coefficients.scores_of_map(x.embedding, x.labels, seed=0) for x in panels
+            fdsc_figures.scores_of_map(x.embedding, x.labels, seed=0) for x in panels
         ]
         for name in ("acc", "nmi", "ami", "ari"):
             mean = sum(x[name] for x in each) / 2
@@ -132,7 +132,7 @@ def test_maps_in_rows_as_they_are(tmp_path):
 
 def test_a_figure_is_of_one_run(args, tmp_path):
     several = replace(args, seed=(0, 1))
-    for figure in (coefficients.figure3, coefficients.figure4):
+    for figure in (fdsc_figures.figure3, fdsc_figures.figure4):
         with pytest.raises(ValueError, match=r"--seed takes one value for a figure"):
             figure(several, tmp_path)
     assert list(tmp_path.iterdir()) == []

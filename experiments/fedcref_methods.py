@@ -5,16 +5,16 @@ from functools import partial
 from math import prod
 from typing import Any, Literal, NamedTuple
 
+import fedcref_simulated
 import jax
 import numpy as np
 import optax
-import simulated
 
 from fcjax import clients, models
 from fcjax.algorithms.central import by_kmeans, central
 from fcjax.algorithms.dec import by_dec
 from fcjax.algorithms.fedcref import fedcref
-from fcjax.algorithms.local_start import Start, given, on_clients
+from fcjax.algorithms.fedcref_start import Start, given, on_clients
 from fcjax.algorithms.pooling import Clustering
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import count_clusters
@@ -88,7 +88,7 @@ def start_of(values: Mapping[str, Any], data: Data, *, num_clusters: int) -> Sta
         assert data.labels is not None  # the script refuses data without
         return given(
             "dirty",
-            simulated.dirty(
+            fedcref_simulated.dirty(
                 jax.numpy.asarray(data.labels),
                 values["dirtiness"],
                 num_classes=int(data.labels.max()) + 1,
@@ -126,9 +126,11 @@ def known_of(
         "num_classes": int(data.labels.max()) + 1,
     }
     labels = jax.numpy.asarray(data.labels)
-    known: dict[str, Any] = {"measure": simulated.wrong_associations(labels, **sizes)}
+    known: dict[str, Any] = {
+        "measure": fedcref_simulated.wrong_associations(labels, **sizes)
+    }
     if values["associations"] == "perfect":
-        known["associate"] = simulated.perfect(labels, **sizes)
+        known["associate"] = fedcref_simulated.perfect(labels, **sizes)
     return known
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import fedmcc
+import fedmcc_figures
 import numpy as np
-import projections
 import pytest
 from papers import measures
 from sklearn.metrics import normalized_mutual_info_score
@@ -58,7 +58,7 @@ def test_soft_assignments_are_two_layers_and_a_softmax(trained):
     point = finished.point(["num_rounds=2", "learning_rate=0.001"])
     model = frozen.read(finished.model_path(point))
     found = frozen.predict(model, experiment.load(args)[0].examples)
-    soft = projections.soft_assignments(model, found.embedding)
+    soft = fedmcc_figures.soft_assignments(model, found.embedding)
 
     def layer(number, x):
         name = f"online/cluster_projector/params/Dense_{number}/Dense_0"
@@ -71,7 +71,7 @@ def test_soft_assignments_are_two_layers_and_a_softmax(trained):
 
 
 def test_figure_4_has_a_panel_a_number_of_rounds(trained, folder, tmp_path, capsys):
-    rows = projections.figure4(flags(folder), tmp_path)
+    rows = fedmcc_figures.figure4(flags(folder), tmp_path)
     assert "reusing 4 finished runs" in capsys.readouterr().out
     assert [row["rounds"] for row in rows] == [0, 2]
     finished = Finished(folder / "fedmcc")
@@ -84,7 +84,7 @@ def test_figure_4_has_a_panel_a_number_of_rounds(trained, folder, tmp_path, caps
 
 
 def test_figure_5_is_of_features_beside_the_papers_nmi(trained, folder, tmp_path):
-    rows = projections.figure5(flags(folder), tmp_path)
+    rows = fedmcc_figures.figure5(flags(folder), tmp_path)
     assert [row["epochs"] for row in rows] == [0, 2]
     assert [row["nmi"].paper for row in rows] == pytest.approx([0.211, 0.706])
     assert all(0 <= row["nmi"].mean <= 1 for row in rows)
@@ -94,7 +94,7 @@ def test_figure_5_is_of_features_beside_the_papers_nmi(trained, folder, tmp_path
 def test_a_figure_is_of_one_run_a_number_of_rounds(folder, tmp_path):
     args = replace(flags(folder), seed=(0, 1))
     with pytest.raises(ValueError, match=r"--seed takes one value for a figure, got"):
-        projections.figure4(args, tmp_path)
+        fedmcc_figures.figure4(args, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

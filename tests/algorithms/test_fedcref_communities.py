@@ -3,10 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax.algorithms import community_models
-from fcjax.algorithms.association import Groups
-from tests.algorithms.test_cluster_models import MODELS, assert_same, part
+from fcjax.algorithms import fedcref_communities
+from fcjax.algorithms.fedcref_association import Groups
 from tests.algorithms.test_fedcref import NETWORK, data, gradient_steps, zeros
+from tests.algorithms.test_fedcref_models import MODELS, assert_same, part
 
 # One community of three clusters and another of two.
 NUMBERS = jnp.array([[0, 1, -1], [-1, 0, -1], [1, -1, 0], [-1] * 3, [-1] * 3])
@@ -22,7 +22,7 @@ def given():
 
 
 def train_communities(key, federation, clusters, **options):
-    return community_models.train(
+    return fedcref_communities.train(
         *(MODELS, key, clusters, GROUPS, federation),
         first_epochs=EPOCHS[0],
         num_epochs=EPOCHS[1],

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import reproduce
 import sda_fdc
-import synthesis
-import synthetic
+import sda_fdc_examples
+import sda_fdc_methods
 import trained
 import tyro
 from matplotlib.image import imread
@@ -55,7 +55,7 @@ def vectors(tmp_path_factory):
 def small(monkeypatch):
     """Networks of images that compile in no time."""
     dcgan = partial(models.dcgan, channels=2, hidden_size=8)
-    monkeypatch.setattr(synthesis.models, "dcgan", dcgan)
+    monkeypatch.setattr(sda_fdc_methods.models, "dcgan", dcgan)
 
 
 def flags(*more):
@@ -65,7 +65,7 @@ def flags(*more):
 def held_by(path):
     """What is dealt, what is held out, and whose rows are whose."""
     dataset = data.load(path.removeprefix("--dataset="))
-    dealt, held_out = synthetic.halves(dataset, seed=0)
+    dealt, held_out = sda_fdc_examples.halves(dataset, seed=0)
     return dealt, held_out, data.heterogeneous(dealt.labels, 2, 1.0, seed=0).clients
 
 
@@ -76,14 +76,14 @@ def distances(a, b):
 
 
 def test_rows_are_measured_on_what_clients_hold_and_make(images, tmp_path, monkeypatch):
-    of_clients, read = synthetic.of_clients, []
+    of_clients, read = sda_fdc_examples.of_clients, []
 
     def listen(*args):
         read.extend(of_clients(*args))
         return read
 
-    monkeypatch.setattr(synthetic, "of_clients", listen)
-    rows = synthetic.figure_synthetic(flags(images), tmp_path)
+    monkeypatch.setattr(sda_fdc_examples, "of_clients", listen)
+    rows = sda_fdc_examples.figure_synthetic(flags(images), tmp_path)
     dealt, held_out, clients = held_by(images)
     assert [row["client"] for row in rows] == ["all", 0, 1]
     assert [row["train"] for row in rows[1:]] == list(map(len, clients))
@@ -118,8 +118,8 @@ def test_a_generator_that_remembers_is_found(vectors, tmp_path, monkeypatch):
     gan = models.mlp_gan(5)
     generator = Network(lambda *_: {"params": jnp.zeros(1)}, remember)
     remembering = Gan(generator, gan.discriminator)
-    monkeypatch.setattr(synthesis.models, "mlp_gan", lambda _: remembering)
-    both, first, second = synthetic.figure_synthetic(flags(vectors), tmp_path)
+    monkeypatch.setattr(sda_fdc_methods.models, "mlp_gan", lambda _: remembering)
+    both, first, second = sda_fdc_examples.figure_synthetic(flags(vectors), tmp_path)
     for row in (both, first):
         assert row["copy_probability"] == 1
         assert row["synthetic_distance"] == 0
@@ -133,7 +133,7 @@ def test_a_generator_that_remembers_is_found(vectors, tmp_path, monkeypatch):
 
 def test_who_never_answers_has_no_row(vectors, tmp_path):
     args = flags(vectors, "--clients=3", "--failure-rate=0.4", "--p=0")
-    rows = synthetic.figure_synthetic(args, tmp_path)
+    rows = sda_fdc_examples.figure_synthetic(args, tmp_path)
     dataset, _, _ = held_by(vectors)
     (present,) = data.failures(3, 0.4, seed=0)
     answering = np.flatnonzero(present).tolist()
@@ -146,21 +146,23 @@ def test_who_never_answers_has_no_row(vectors, tmp_path):
 def test_halves_of_every_class():
     examples = np.arange(75)[:, None] + np.zeros((1, 2), np.float32)
     dataset = data.Dataset("numbers", examples, np.repeat([0, 1, 2], SIZES))
-    dealt, held_out = synthetic.halves(dataset, seed=0)
+    dealt, held_out = sda_fdc_examples.halves(dataset, seed=0)
     assert np.bincount(dealt.labels).tolist() == [11, 12, 15]
     assert np.bincount(held_out.labels).tolist() == [10, 12, 15]
     rows = [half.examples[:, 0] for half in (dealt, held_out)]
     assert sorted(np.concatenate(rows)) == list(range(75))
     for half, own in zip((dealt, held_out), rows, strict=True):
         np.testing.assert_array_equal(half.labels, dataset.labels[own.astype(int)])
-    other, _ = synthetic.halves(dataset, seed=1)
+    other, _ = sda_fdc_examples.halves(dataset, seed=1)
     assert (other.examples != dealt.examples).any()
 
 
 def test_as_many_of_each_class_or_all_there_are():
     examples = np.arange(20, dtype=np.float32)[:, None]
     dataset = data.Dataset("numbers", examples, np.repeat([0, 1, 2], (4, 6, 10)))
-    drawn = synthetic.like_labels(dataset, np.array([2, 2, 2, 0, 0, 0, 0, 0]), seed=0)
+    drawn = sda_fdc_examples.like_labels(
+        dataset, np.array([2, 2, 2, 0, 0, 0, 0, 0]), seed=0
+    )
     drawn = drawn[:, 0].astype(int).tolist()
     assert sorted(drawn[:4]) == [0, 1, 2, 3]
     assert len(set(drawn[4:])) == 3
@@ -178,7 +180,7 @@ def test_as_many_of_each_class_or_all_there_are():
 )
 def test_flags_that_no_figure_can_show(vectors, tmp_path, more, message):
     with pytest.raises(ValueError, match=message):
-        synthetic.figure_synthetic(flags(vectors, *more), tmp_path)
+        sda_fdc_examples.figure_synthetic(flags(vectors, *more), tmp_path)
     assert not list(tmp_path.iterdir())
 
 

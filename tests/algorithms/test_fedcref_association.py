@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.sparse.csgraph import connected_components
 
-from fcjax.algorithms import association
-from fcjax.algorithms.association import accepts, first_matches
+from fcjax.algorithms import fedcref_association
+from fcjax.algorithms.fedcref_association import accepts, first_matches
 
 
 def by_equation(errors, own, clusters, mask, num_clusters, percentile, threshold):
@@ -105,8 +105,8 @@ def test_both_clusters_must_accept():
     both = errors.at[1, :, 0].set(jnp.array(heavy))
     clusters, mask = jnp.zeros((2, 6), int), jnp.ones((2, 6), bool)
     options = {"num_clusters": 1, "percentile": 75.0, "threshold": 0.2}
-    assert not association.mutual(one_sided, clusters, mask, **options).any()
-    found = association.mutual(both, clusters, mask, **options)[:, 0, :, 0]
+    assert not fedcref_association.mutual(one_sided, clusters, mask, **options).any()
+    found = fedcref_association.mutual(both, clusters, mask, **options)[:, 0, :, 0]
     np.testing.assert_array_equal(found, [[False, True], [True, False]])
 
 
@@ -139,7 +139,7 @@ def test_communities_are_components_of_two_clusters_or_more():
         edges = rng.random((6, 4, 6, 4)) < density
         edges |= edges.transpose(2, 3, 0, 1)
         edges[np.arange(6), :, np.arange(6)] = False
-        groups = jax.jit(association.communities)(jnp.asarray(edges))
+        groups = jax.jit(fedcref_association.communities)(jnp.asarray(edges))
         numbers = np.asarray(groups.numbers).ravel()
         _, expected = connected_components(edges.reshape(24, 24), directed=False)
         sizes = np.bincount(expected)[expected]

@@ -1,7 +1,7 @@
 """The paper's embedding figures on little data, and what local models are."""
 
 import ccfc
-import embeddings
+import ccfc_figures
 import numpy as np
 import pytest
 import tyro
@@ -37,7 +37,7 @@ def path(tmp_path_factory):
 
 def embed(folder, path, *more, learning_rate=0.01):
     args = flags(path, *more, learning_rate=learning_rate)
-    return embeddings.embed(args, experiment.load(args)[0], folder)
+    return ccfc_figures.embed(args, experiment.load(args)[0], folder)
 
 
 def test_global_and_local_models_embed_what_each_client_holds(path, tmp_path):
@@ -87,7 +87,7 @@ def test_resumed_without_training(path, tmp_path, capsys):
 
 
 def test_figure3_scores_every_client_in_four_spaces(path, tmp_path):
-    rows = embeddings.figure3(flags(path), tmp_path)
+    rows = ccfc_figures.figure3(flags(path), tmp_path)
     assert [row["panel"][:3] for row in rows] == ["(a)", "(b)", "(c)", "(d)"]
     assert len({row["client"] for row in rows}) == 1
     # K-means finds the classes in features as they are.
@@ -96,7 +96,7 @@ def test_figure3_scores_every_client_in_four_spaces(path, tmp_path):
 
 
 def test_figure4_votes_in_three_spaces(path, tmp_path):
-    rows = embeddings.figure4(flags(path), tmp_path)
+    rows = ccfc_figures.figure4(flags(path), tmp_path)
     assert [row["panel"] for row in rows] == ["raw pixels", "SCFC", "CCFC"]
     # 60 of 62 are dealt, 50 of them vote: a third of them at a time.
     assert {row["k"] for row in rows} == {16}
@@ -106,14 +106,14 @@ def test_figure4_votes_in_three_spaces(path, tmp_path):
 
 
 def test_figure5_scores_two_classes_at_every_level(path, tmp_path):
-    rows = embeddings.figure5(flags(path), tmp_path)
+    rows = ccfc_figures.figure5(flags(path), tmp_path)
     assert [row["p"] for row in rows] == [0, 0.25, 0.5, 0.75, 1]
     (classes,) = {row["classes"] for row in rows}
     # The same once more from what was trained, scored by scikit-learn.
     args = flags(path, "--p", "0", "0.25", "0.5", "0.75", "1", "--runs-per-call=5")
-    both = embeddings.two_classes(experiment.load(args)[0], 100, seed=0)
+    both = ccfc_figures.two_classes(experiment.load(args)[0], 100, seed=0)
     assert " and ".join(map(str, np.unique(both.labels))) == classes
-    for row, run in zip(rows, embeddings.embed(args, both, tmp_path), strict=True):
+    for row, run in zip(rows, ccfc_figures.embed(args, both, tmp_path), strict=True):
         z = run.by_local[run.mask].astype(np.float64)
         expected = calinski_harabasz_score(z, run.labels[run.mask])
         assert row["calinski_harabasz"] == pytest.approx(expected, rel=1e-3)
@@ -122,7 +122,7 @@ def test_figure5_scores_two_classes_at_every_level(path, tmp_path):
 
 def test_two_classes():
     dataset = data.load("digits")
-    drawn = embeddings.two_classes(dataset, 100, seed=1)
+    drawn = ccfc_figures.two_classes(dataset, 100, seed=1)
     classes, counts = np.unique(drawn.labels, return_counts=True)
     assert len(classes) == 2
     assert counts.tolist() == [100, 100]
@@ -141,5 +141,5 @@ def test_two_classes():
 )
 def test_flags_that_no_figure_can_show(path, tmp_path, figure, more, message):
     with pytest.raises(ValueError, match=message):
-        getattr(embeddings, figure)(flags(path, *more), tmp_path)
+        getattr(ccfc_figures, figure)(flags(path, *more), tmp_path)
     assert not list(tmp_path.iterdir())

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
-from fcjax.evaluation import knn_accuracy, probe
+from fcjax.evaluation import knn, knn_accuracy
 
 
 def embedded(n, seed, features=6, classes=4):
@@ -28,7 +28,7 @@ def test_by_hand():
 @pytest.mark.parametrize("chunk", [1, 1000, 2**24])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_against_scikit_learn(monkeypatch, chunk, normalize):
-    monkeypatch.setattr(probe, "_CHUNK", chunk)
+    monkeypatch.setattr(knn, "_CHUNK", chunk)
     train, train_labels = embedded(300, 0)
     test, test_labels = embedded(101, 1)
     ks = (1, 2, 3, 10, 100, 300)

@@ -9,7 +9,7 @@ import pytest
 
 from fcjax import server, session
 from fcjax.checkpoints import Position
-from fcjax.grid import experiment, plan, stages
+from fcjax.grid import experiment, plan, shared_stages
 from fcjax.grid.flags import Common
 from fcjax.types import FederatedClustering, Stage
 from tests.grid.test_experiment import rows, without_times
@@ -247,9 +247,9 @@ def finds(out, data, *, describe=describe, **flags):
     """Whether the runs of the flags' only call find what they share."""
     prepared = prepare(out, data, describe=describe, **flags)
     (group,) = prepared.groups
-    (call,) = stages.calls(group, prepared.pool)
+    (call,) = shared_stages.calls(group, prepared.pool)
     prepared.results.begin()
-    start = stages.Kept(prepared).start(call)
+    start = shared_stages.Kept(prepared).start(call)
     if start is None:
         return False
     one = jax.tree.map(lambda x: x[0], call.grid._replace(federations=None))
@@ -404,8 +404,8 @@ def test_a_checkpoint_of_its_own_wins(near, far_alone, data, tmp_path, capsys):
 
 
 def spoil(path, change):
-    leaves, history = stages.read(path)
-    stages.write(path, [change(leaf) for leaf in leaves], history)
+    leaves, history = shared_stages.read(path)
+    shared_stages.write(path, [change(leaf) for leaf in leaves], history)
 
 
 def test_written_over_by_no_resume_and_never_read(after_near, near, data, far_alone):
@@ -420,8 +420,8 @@ def test_written_over_by_no_resume_and_never_read(after_near, near, data, far_al
     run(after_near / "far", data, method="far", resume=False)
     assert_same(after_near / "far", far_alone)
     for path in kept(after_near):
-        (new,), _ = stages.read(path)
-        (old,), _ = stages.read(near / "stages" / path.name)
+        (new,), _ = shared_stages.read(path)
+        (old,), _ = shared_stages.read(near / "stages" / path.name)
         np.testing.assert_array_equal(new, old)
 
 
@@ -433,14 +433,14 @@ def test_a_damaged_file_is_trained_anew(after_near, far_alone, data, capsys):
     assert "skipping unreadable stages in" in printed
     assert "go on from" not in printed
     assert_same(after_near / "far", far_alone)
-    stages.read(path)
+    shared_stages.read(path)
 
 
 def test_a_history_of_no_numbers_is_kept(tmp_path):
     history = [{"stage_index": 0, "loss": float("nan"), "nmi": ""}]
     leaves = [np.arange(3.0), np.array(4), np.zeros((0, 2), np.int8)]
-    stages.write(tmp_path / "new" / "x.npz", leaves, history)
-    found, rows_found = stages.read(tmp_path / "new" / "x.npz")
+    shared_stages.write(tmp_path / "new" / "x.npz", leaves, history)
+    found, rows_found = shared_stages.read(tmp_path / "new" / "x.npz")
     for leaf, other in zip(leaves, found, strict=True):
         assert leaf.dtype == other.dtype
         np.testing.assert_array_equal(leaf, other)

@@ -10,8 +10,8 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from fcjax.data import host
-from fcjax.data.host import HostPool, check_state, place, readable, runs_that_fit
+from fcjax.data import placement
+from fcjax.data.placement import HostPool, check_state, place, readable, runs_that_fit
 
 EXAMPLES = np.arange(2 * 3 * 20, dtype=np.uint8).reshape(20, 3, 2)
 DEVICES = jax.local_devices()[:1]
@@ -93,14 +93,14 @@ def test_the_program_is_compiled_once_a_pool():
     ],
 )
 def test_the_estimate_decides(monkeypatch, limit, state_bytes, streams):
-    monkeypatch.setattr(host, "device_memory", lambda: limit)
+    monkeypatch.setattr(placement, "device_memory", lambda: limit)
     pool, _ = place(EXAMPLES, state_bytes, where="auto", devices=DEVICES)
     assert isinstance(pool, HostPool) == streams
     np.testing.assert_array_equal(pool[:], EXAMPLES)
 
 
 def test_a_flag_wins_over_the_estimate(monkeypatch):
-    monkeypatch.setattr(host, "device_memory", lambda: 149)
+    monkeypatch.setattr(placement, "device_memory", lambda: 149)
     pool, line = place(EXAMPLES, 2048, where="device", devices=DEVICES)
     assert not isinstance(pool, HostPool)
     assert line == (
@@ -145,7 +145,7 @@ def test_readable(num_bytes, text):
     ],
 )
 def test_runs_that_fit_by_hand(monkeypatch, limit, state_bytes, streams, runs):
-    monkeypatch.setattr(host, "device_memory", lambda: limit)
+    monkeypatch.setattr(placement, "device_memory", lambda: limit)
     where = "host" if streams else "device"
     pool, _ = place(EXAMPLES, state_bytes, where=where, devices=DEVICES)
     assert runs_that_fit(pool, state_bytes) == runs
@@ -154,7 +154,7 @@ def test_runs_that_fit_by_hand(monkeypatch, limit, state_bytes, streams, runs):
 @pytest.mark.parametrize(("num_devices", "limit"), [(1, 1500), (3, 500), (3, 700)])
 def test_a_state_is_refused_that_exceeds_all_devices(monkeypatch, num_devices, limit):
     """Three times 500 bytes fit exactly; clients may be spread over the devices."""
-    monkeypatch.setattr(host, "device_memory", lambda: limit)
+    monkeypatch.setattr(placement, "device_memory", lambda: limit)
     devices = DEVICES * num_devices
     check_state(500, devices=devices)
     check_state(limit * num_devices // 3, devices=devices)
@@ -164,7 +164,7 @@ def test_a_state_is_refused_that_exceeds_all_devices(monkeypatch, num_devices, l
 
 def test_what_is_said_of_a_state_that_is_too_large(monkeypatch):
     flags = "give a smaller --client-size or --limit, or another number of --clients"
-    monkeypatch.setattr(host, "device_memory", lambda: 2**31)
+    monkeypatch.setattr(placement, "device_memory", lambda: 2**31)
     with pytest.raises(ValueError) as error:  # noqa: PT011
         check_state(2**30, devices=DEVICES)
     assert str(error.value) == (
@@ -177,11 +177,11 @@ def test_what_is_said_of_a_state_that_is_too_large(monkeypatch):
 
 def test_the_host_has_some_of_its_memory_free():
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0 < host.host_memory() <= pages
+    assert 0 < placement.host_memory() <= pages
 
 
 def test_where_the_device_is_the_host_its_free_memory_counts(monkeypatch):
-    monkeypatch.setattr(host, "device_memory", lambda: None)
+    monkeypatch.setattr(placement, "device_memory", lambda: None)
     check_state(2**10, devices=DEVICES)
     with pytest.raises(ValueError, match="of memory are free on the host: give"):
         check_state(2**60, devices=DEVICES)
