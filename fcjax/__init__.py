@@ -7,7 +7,7 @@ The losses, clustering and metrics import nothing but JAX and the scientific sta
     from fcjax.evaluation import nmi
 """
 
-from fcjax.types import FederatedClustering, Federation, Network, Stage
+from fcjax.types import FederatedClustering, Federation, Grid, Network, Stage
 
-__all__ = ["FederatedClustering", "Federation", "Network", "Stage"]
+__all__ = ["FederatedClustering", "Federation", "Grid", "Network", "Stage"]
 __version__ = "0.1.0"

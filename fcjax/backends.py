@@ -3,7 +3,7 @@ devices are left over the clients of a run, are spread over the devices."""
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +16,9 @@ from jax.sharding import PartitionSpec as P
 from fcjax.clients import AXIS
 from fcjax.cores import compiler_options
 from fcjax.server import num_bytes
-from fcjax.types import Federation, PyTree
+from fcjax.types import Federation, Grid, PyTree
 
 Backend = Literal["shard_map", "pmap", "loop"]
-
-
-class Grid(NamedTuple):
-    """The inputs of G runs."""
-
-    hyper: PyTree  # [G, ...], what is swept
-    keys: jax.Array  # [G], typed keys
-    federations: Federation  # one pool for all; the other fields [G, ...]
 
 
 CLIENT_AXES = Federation._make([None, 1, 1, 2, 1])

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fcjax.backends import Backend, Grid, over_runs
+from fcjax.backends import Backend, over_runs
 from fcjax.checkpoints import Checkpoints, Position
-from fcjax.types import Communities, FederatedClustering, PyTree, Stage
+from fcjax.types import Communities, FederatedClustering, Grid, PyTree, Stage
 
 Build = Callable[[Any], FederatedClustering]
 """From one run's hyper-parameters to its method."""

@@ -46,6 +46,35 @@ class Federation(NamedTuple):
     """How many clusters each client looks for, where a method needs it."""
 
 
+class Grid(NamedTuple):
+    """The inputs of G runs.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> rows = jnp.zeros((3, 2, 1), int)  # three runs, two clients of an example
+        >>> grid = Grid(
+        ...     hyper={"model_weight": jnp.array([0.0, 0.01, 0.1])},
+        ...     keys=jax.vmap(jax.random.key)(jnp.arange(3)),
+        ...     federations=Federation(
+        ...         pool=jnp.zeros((1, 4)),
+        ...         indices=rows,
+        ...         mask=rows == 0,
+        ...         present=jnp.ones((3, 1, 2), bool),
+        ...         local_clusters=jnp.ones((3, 2), int),
+        ...     ),
+        ... )
+        >>> grid.keys.shape
+        (3,)
+    """
+
+    hyper: PyTree
+    """[G, ...], what is swept."""
+    keys: Key[Array, "G"]
+    federations: Federation
+    """One pool for all; the other fields [G, ...]."""
+
+
 class Network(NamedTuple):
     """A neural network as a pair of pure functions.
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fcjax.backends import Grid, over_runs
+from fcjax.backends import over_runs
 from fcjax.data.placement import HostPool, place
-from fcjax.types import Federation
+from fcjax.types import Federation, Grid
 
 BACKENDS = ("shard_map", "pmap", "loop")
 # One device pads nothing: one size tells.

@@ -14,9 +14,8 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from fcjax import engine
-from fcjax.backends import Grid
 from fcjax.checkpoints import Checkpoints, Position
-from fcjax.types import FederatedClustering, Federation, Stage
+from fcjax.types import FederatedClustering, Federation, Grid, Stage
 
 
 def state_of(value):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from fcjax import engine
-from fcjax.backends import Grid, over_runs
+from fcjax.backends import over_runs
 from fcjax.checkpoints import Checkpoints, Position
-from fcjax.types import FederatedClustering, Federation, PyTree, Stage
+from fcjax.types import FederatedClustering, Federation, Grid, PyTree, Stage
 from tests.methods import DRAWN, METHODS, NUM_CLUSTERS, SWEPT, of_file
 
 SIZES = (7, 11, 4, 8)  # the true examples of four clients; no batch of one

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax import backends, engine, models
+from fcjax import Grid, engine, models
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.types import Federation
 
@@ -41,7 +41,7 @@ def method(_=None):
 def grid_of(federation, seed):
     keys = jax.random.split(jax.random.key(seed), 1)
     runs = jax.tree.map(lambda x: x[None], federation._replace(pool=()))
-    return backends.Grid({}, keys, runs._replace(pool=federation.pool))
+    return Grid({}, keys, runs._replace(pool=federation.pool))
 
 
 def test_a_round_does_little_but_its_arithmetic(key, federation):

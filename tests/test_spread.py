@@ -18,10 +18,10 @@ import pytest
 
 from fcjax import clients, engine, models, server
 from fcjax.algorithms.ccfc import ccfc
-from fcjax.backends import Grid, over_runs
+from fcjax.backends import over_runs
 from fcjax.checkpoints import Checkpoints
 from fcjax.data import HostPool
-from fcjax.types import Federation
+from fcjax.types import Federation, Grid
 from tests.methods import METHODS
 from tests.test_contract import assert_same, grid
 

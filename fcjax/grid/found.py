@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
-from fcjax.backends import Grid
 from fcjax.data import Partition
 from fcjax.engine import Program
 from fcjax.grid.plan import Call
+from fcjax.types import Grid
 
 
 class Found(NamedTuple):

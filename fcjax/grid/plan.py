@@ -14,12 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import data, server
-from fcjax.backends import Grid
 from fcjax.grid import dealing
 from fcjax.grid.cluster_counts import check_size, numbers_of_clusters
 from fcjax.grid.flags import Common, check_values
 from fcjax.results import Point
-from fcjax.types import FederatedClustering, Federation
+from fcjax.types import FederatedClustering, Federation, Grid
 
 
 class Shared(NamedTuple):

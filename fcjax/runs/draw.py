@@ -13,7 +13,7 @@ from fcjax import data, evaluation
 from fcjax.evaluation import figures, tables
 from fcjax.grid import communities, scoring
 from fcjax.grid.flags import shown
-from fcjax.runs import export
+from fcjax.runs import assigned
 from fcjax.runs.finished import Finished
 
 
@@ -37,7 +37,7 @@ def main(args: Args) -> None:
     """Draws everything; raises ValueError where the folder is not a finished run."""
     finished = Finished(args.run)
     point = finished.point(args.where)
-    of_run = export.assigned(finished, point, data_dir=args.data_dir)
+    of_run = assigned.of_run(finished, point, data_dir=args.data_dir)
     dataset, clusters = of_run.dataset, of_run.clusters
     embedding = None if of_run.prediction is None else of_run.prediction.embedding
     folder = args.out or args.run / "figures"

@@ -21,8 +21,8 @@ from fcjax.evaluation import tables
 from fcjax.evaluation.figures import inline, latent
 from fcjax.grid.experiment import short_name
 from fcjax.grid.flags import shown
-from fcjax.runs import export, page_text
-from fcjax.runs.export import Assigned
+from fcjax.runs import assigned, page_text
+from fcjax.runs.assigned import Assigned
 from fcjax.runs.finished import Finished
 from fcjax.runs.page_scores import scores
 
@@ -62,12 +62,12 @@ def main(args: Args) -> None:
     finished = Finished(args.run)
     row = chosen(finished, args.where)
     point = {name: float(row[name]) for name in finished.names}
-    found = export.assigned(finished, point, data_dir=args.data_dir)
+    found = assigned.of_run(finished, point, data_dir=args.data_dir)
     out = args.out or args.run
     out.mkdir(parents=True, exist_ok=True)
-    export.write_table(out / "assignments.csv", found)
+    assigned.write_table(out / "assignments.csv", found)
     if found.prediction is not None:
-        np.savez(out / "embeddings.npz", **export.arrays(found))  # pyright: ignore[reportArgumentType]
+        np.savez(out / "embeddings.npz", **assigned.arrays(found))  # pyright: ignore[reportArgumentType]
     (out / "page.html").write_text(render(finished, row, found, out), encoding="utf-8")
     print(f"page of the run with {finished.told(point)}: {out / 'page.html'}")
 

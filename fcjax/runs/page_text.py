@@ -11,7 +11,7 @@ from urllib.parse import quote
 import numpy as np
 from jaxtyping import Int
 
-from fcjax.runs.export import Assigned
+from fcjax.runs.assigned import Assigned
 from fcjax.runs.finished import Finished
 from fcjax.runs.page_scores import varied
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import tyro
 
 from fcjax import data
-from fcjax.data.folders import image_files
 from fcjax.grid.flags import shown
 from fcjax.runs import frozen
+from fcjax.runs.assigned import example_names
 from fcjax.runs.finished import Finished
 
 
@@ -73,16 +73,6 @@ def main(args: Args) -> None:
             values = [distances[cluster], *distances]
             writer.writerow([name, cluster, *(f"{value:.6g}" for value in values)])
     print(f"{len(names)} examples by the run with {finished.told(point)}: {out}")
-
-
-def example_names(dataset: str, count: int) -> list[str]:
-    """Returns the files of a folder of images, or the places of the examples."""
-    folder = Path(dataset)
-    if folder.is_dir():
-        files, _ = image_files(folder)
-        if len(files) == count:
-            return [str(file.relative_to(folder)) for file in files]
-    return [str(i) for i in range(count)]
 
 
 if __name__ == "__main__":

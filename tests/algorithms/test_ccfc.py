@@ -12,10 +12,9 @@ from flax import linen as nn
 from fcjax import clients, engine, evaluation
 from fcjax.algorithms import ccfc as module
 from fcjax.algorithms.ccfc_losses import cluster_contrast, sample_contrast
-from fcjax.backends import Grid
 from fcjax.data import Partition, federate
 from fcjax.models import from_linen
-from fcjax.types import Network
+from fcjax.types import Grid, Network
 from tests.methods import jitter
 
 

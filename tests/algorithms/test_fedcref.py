@@ -9,8 +9,8 @@ from flax import linen as nn
 from fcjax import engine, evaluation
 from fcjax.algorithms.fedcref import fedcref
 from fcjax.algorithms.fedcref_start import given
-from fcjax.backends import Grid
 from fcjax.models import from_linen
+from fcjax.types import Grid
 from tests.algorithms.federations import federate
 from tests.algorithms.test_fedcref_association import by_equation
 from tests.algorithms.test_fedcref_refinement import by_algorithm

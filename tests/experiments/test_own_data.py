@@ -15,7 +15,7 @@ from fcjax import evaluation, session
 from fcjax.data import load, stratified_subset
 from fcjax.evaluation import linear
 from fcjax.grid import experiment
-from fcjax.runs import draw, finished, frozen, predict, probe
+from fcjax.runs import assigned, draw, finished, frozen, predict, probe
 from tests.data.test_sources import png, prepare
 
 TINY = [
@@ -208,8 +208,8 @@ def test_other_shapes_are_refused(table, formats):
 
 def test_predictions_of_a_folder_name_its_files(formats, tmp_path):
     path, _ = formats["png"]
-    assert predict.example_names(str(path), 60)[:2] == ["0/0.png", "0/1.png"]
-    assert predict.example_names("digits", 2) == ["0", "1"]
+    assert assigned.example_names(str(path), 60)[:2] == ["0/0.png", "0/1.png"]
+    assert assigned.example_names("digits", 2) == ["0", "1"]
 
 
 def test_a_damaged_model_is_named(tmp_path):

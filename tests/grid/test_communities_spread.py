@@ -19,7 +19,7 @@ from fcjax import data, engine, models
 from fcjax.algorithms.central import by_kmeans
 from fcjax.algorithms.fedcref import fedcref
 from fcjax.algorithms.fedcref_start import on_clients
-from fcjax.backends import Grid
+from fcjax.types import Grid
 from tests.own_clusters import build
 
 eight_devices = pytest.mark.skipif(

@@ -5,7 +5,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fcjax import data
-from fcjax.runs import export, page, page_text
+from fcjax.runs import page, page_text
+from fcjax.runs.assigned import Assigned
 from fcjax.runs.finished import Finished
 from tests.runs.pages import read, run, table
 
@@ -72,7 +73,7 @@ def test_clients_on_their_own_have_their_own_clusters(vectors, tmp_path):
 def assigned(clusters, *, clients=None, communities=None):
     """A data set of which the names are its rows."""
     count = len(clusters)
-    return export.Assigned(
+    return Assigned(
         data.Dataset("rows", np.zeros((count, 2), np.float32), None),
         [str(i) for i in range(count)],
         np.zeros(count, int) if clients is None else np.array(clients),

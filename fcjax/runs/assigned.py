@@ -1,0 +1,130 @@
+"""What a run found, example by example, in the order of its data set."""
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from fcjax import data
+from fcjax.data.folders import image_files
+from fcjax.grid import communities, experiment
+from fcjax.results import Point
+from fcjax.runs import frozen
+from fcjax.runs.finished import Finished
+
+
+class Assigned(NamedTuple):
+    """The examples of a data set, without an extra split, as a run assigned them."""
+
+    dataset: data.Dataset
+    names: list[str]
+    """[P], the files of a folder of images, or else rows of the data set."""
+    clients: Int[np.ndarray, "P"]
+    """-1 where nobody holds an example."""
+    clusters: Int[np.ndarray, "P"]
+    """-1 where the method gives none."""
+    communities: Int[np.ndarray, "P"] | None
+    """Which of the clients' clusters are the same, -1 where none is; None where the
+    method does not find out."""
+    model: frozen.Frozen | None
+    """None where clients are on their own."""
+    prediction: frozen.Prediction | None
+    """Of the model, which may assign otherwise where the data has changed."""
+
+    @property
+    def moved(self) -> int:
+        """How many examples the model assigns otherwise than the run did."""
+        if self.prediction is None:
+            return 0
+        return int((self.prediction.clusters != self.clusters).sum())
+
+    @property
+    def distances(self) -> Float[np.ndarray, "P"]:
+        """Euclidean, from an embedding to the center of its cluster; NaN without."""
+        found = np.full(len(self.clusters), np.nan)
+        if self.prediction is not None:
+            (rows,) = np.nonzero(self.clusters >= 0)
+            found[rows] = self.prediction.distances[rows, self.clusters[rows]]
+        return found
+
+
+def of_run(finished: Finished, point: Point, *, data_dir: Path | None) -> Assigned:
+    """Returns the examples of a run, embedded by its global model if it kept one.
+
+    Args:
+        finished: the results folder.
+        point: which run.
+        data_dir: where TFDS data sets are prepared.
+
+    Raises:
+        ValueError: the data set has another size now, or cannot be read.
+    """
+    flags = finished.flags(data_dir=data_dir)
+    dataset, extra = experiment.load(dataclasses.replace(flags, limit=None))
+    names = np.array(example_names(flags.dataset, len(dataset.examples)))
+    if flags.limit is not None:
+        every = dataset._replace(examples=np.arange(len(names)))
+        rows = data.stratified_subset(every, flags.limit).examples
+        labels = None if dataset.labels is None else dataset.labels[rows]
+        dataset = dataset._replace(examples=dataset.examples[rows], labels=labels)
+        names = names[rows]
+    clients, clusters = finished.assignments(point)
+    count = len(dataset.examples)
+    if len(clusters) != count + len(extra):
+        raise ValueError(
+            f"{finished.directory} is of {len(clusters)} examples, but the data set "
+            f"has {count + len(extra)} now"
+        )
+    model = prediction = None
+    if finished.model_path(point).exists():
+        model = frozen.read(finished.model_path(point))
+        prediction = frozen.predict(model, dataset.examples)
+    held = clients[:count], clusters[:count]
+    kept = finished.communities(point)
+    same = None if kept is None else communities.of_examples(kept.community, *held)
+    return Assigned(dataset, names.tolist(), *held, same, model, prediction)
+
+
+def arrays(found: Assigned) -> dict[str, np.ndarray]:
+    """Returns what embeddings.npz holds; raises ValueError where there is no model."""
+    if found.model is None or found.prediction is None:
+        raise ValueError("clients on their own have no common embedding")
+    labels = found.dataset.labels
+    return {
+        "embedding": found.prediction.embedding,
+        "cluster": found.clusters,
+        "client": found.clients,
+        "centers": found.model.centers,
+        **({} if labels is None else {"label": labels}),
+    }
+
+
+def write_table(path: Path, found: Assigned) -> None:
+    """Writes assignments.csv: example, client, cluster, distance (empty where there is
+    none), and community and label if there are any."""
+    labels, same = found.dataset.labels, found.communities
+    columns = {
+        "example": found.names,
+        "client": found.clients,
+        "cluster": found.clusters,
+        "distance": ["" if np.isnan(d) else f"{d:.6g}" for d in found.distances],
+        **({} if same is None else {"community": same}),
+        **({} if labels is None else {"label": labels}),
+    }
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def example_names(dataset: str, count: int) -> list[str]:
+    """Returns the files of a folder of images, or the places of the examples."""
+    folder = Path(dataset)
+    if folder.is_dir():
+        files, _ = image_files(folder)
+        if len(files) == count:
+            return [str(file.relative_to(folder)) for file in files]
+    return [str(i) for i in range(count)]
