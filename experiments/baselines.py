@@ -103,13 +103,13 @@ def describe(
                 f"got {value}"
             )
 
-    reported = baseline.reported
+    data_name, reported = experiment.short_name(args.dataset), baseline.reported
     return experiment.Method(
         name=name,
         settings=settings,
         build=lambda values: baseline.build(num_clusters=num_clusters, **values),
         scope="global",
-        paper=papers.scores_of(args.dataset, reported) if reported else {},
+        paper=papers.scores_of(data_name, reported) if reported else {},
         working_bytes=4 * dataset.examples.size,  # the examples as float32
     )
 

@@ -136,7 +136,8 @@ def describe(
 ) -> experiment.Method:
     """Chooses defaults, network and views for the data set."""
     shape = dataset.examples.shape[1:]
-    settings = REFERENCE | PAPER.get(args.dataset, {})
+    name = experiment.short_name(args.dataset)
+    settings = REFERENCE | PAPER.get(name, {})
     settings |= {"backbone": backbone_of(shape)}
     if args.preset != "paper":
         per_client = len(dataset.examples) // num_clients
@@ -168,7 +169,7 @@ def describe(
         settings=settings,
         build=build,
         scope="client-pooled" if args.standalone else "global",
-        paper={} if is_ablation else papers.scores_of(args.dataset, "CCFC"),
+        paper={} if is_ablation else papers.scores_of(name, "CCFC"),
     )
 
 

@@ -53,7 +53,7 @@ def method_of(
             local_steps=values["local_steps"],
             fit_steps=values["fit_steps"],
         )
-    options["steps_per_round"] = values["local_steps"]
+    options["local_steps"] = values["local_steps"]
     if name == "dscn":
         return dscn(network, optimizer, **options)
     return dlrsc(network, optimizer, **options, rank_factor=values["rank_factor"])

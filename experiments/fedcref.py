@@ -83,7 +83,7 @@ class Args(Common):
     learning_rate: Annotated[
         tuple[float, ...], shown("0.001; uifca 0.003, --preset paper 0.0001")
     ] = ()
-    """Of Adam."""
+    """Of Adam; DEC's own is 0.001."""
     pretrain_rounds: Annotated[tuple[int, ...], shown("50, --preset paper 300")] = ()
     """DEC: epochs of the auto-encoder alone."""
     joint_rounds: Annotated[tuple[int, ...], shown("20, --preset paper 70")] = ()

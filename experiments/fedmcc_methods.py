@@ -123,7 +123,7 @@ def method_of(
         second = feature_kmeans(
             num_clusters=num_clusters,
             num_clustered=num_clustered,
-            batch_size=values["batch_size"],
+            batch_size=local.at_once,
         )
     else:
         adam = optax.adam(values["cluster_learning_rate"])
@@ -132,7 +132,7 @@ def method_of(
             clusters,
             local._replace(optimizer=adam, schedule=constant),
             num_rounds=values["cluster_rounds"],
-            temperature=values["cluster_temperature"],
+            cluster_temperature=values["cluster_temperature"],
             momentum=values["momentum"],
             average_target=values.get("average_target", False),
             num_clustered=num_clustered,
@@ -140,10 +140,7 @@ def method_of(
     if name == "fedmcc":
         return fedmcc(encoder, projector, second, local, **settings)
     if name == "fedsimclr":
-        temperature = settings.pop("instance_temperature")
-        return fedsimclr(
-            encoder, projector, second, local, temperature=temperature, **settings
-        )
+        return fedsimclr(encoder, projector, second, local, **settings)
     if name == "fedsimsiam":
         sizes = {"size": 128, "hidden_size": 256} if is_small else {}
         projector = models.simsiam_projector(**sizes)

@@ -233,7 +233,11 @@ def _started(build: Build, num_stages: int | None):
 
 
 def _at(grid: Grid, stage: int, number: int) -> Grid:
-    """The grid with the keys of one round: folds of what it is, not of what was run."""
+    """The grid with the keys of one round: folds of what it is, not of what was run.
+
+    The first state has the key of a stage behind the last: methods of more stages begin
+    with other draws.
+    """
 
     def fold(key):
         return jax.random.fold_in(jax.random.fold_in(key, stage), number)

@@ -48,7 +48,6 @@ class Local(NamedTuple):
     schedule: optax.Schedule = optax.constant_schedule(1.0)
     keep_optimizer: bool = False  # whether its state outlives a round
     microbatch: int | None = None  # see `models.microbatched`; None takes a batch whole
-    client_axis: clients.ClientAxis | None = None
 
     @property
     def at_once(self) -> int:
@@ -150,7 +149,8 @@ def averaging(
 
     Returns:
         The stage. Its metrics are the mean `loss` of the last pass over the clients
-        that answered, `participants`, `embedding_spread` and `weight_size` of the
+        that answered, `participants`, `embedding_spread` of as many of
+        each client's examples as a network takes at a time, `weight_size` of the
         clients' networks, and the traffic by part.
     """
 
@@ -188,7 +188,9 @@ def averaging(
             trained, target = _unpack(client.variables)
             if personal:
                 memory = personal.remember(sent, trained, memory, number)
-            few = slice(local.at_once)
+            # Evenly over the rows, which come class by class.
+            count = min(local.at_once, len(rows))
+            few = jnp.arange(count) * len(rows) // count
             h, _ = encoder.apply(
                 {**frozen, **trained}["encoder"],
                 to_float(federation.pool[rows[few]]),
@@ -214,7 +216,6 @@ def averaging(
             *stayed,
             federation.indices,
             federation.mask,
-            axis=local.client_axis,
         )
         target, memory, opt_state = clients.keep_absent(present, stays, stayed)
         sizes = present * used.sum(axis=1).astype(float)

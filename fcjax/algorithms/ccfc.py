@@ -58,7 +58,6 @@ def ccfc(
     own_init: bool = False,
     include_self: bool = True,
     euclidean: bool = False,
-    client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds CCFC: SimSiam pre-training, then rounds of cluster contrast.
 
@@ -88,7 +87,6 @@ def ccfc(
             Eq. 1.
         euclidean: assign to the nearest centroid, Eq. 3; False takes that of the
             largest cosine, as the code does.
-        client_axis: how clients run, see `clients.for_each`.
 
     Returns:
         The method, with stages `pretrain` and `cluster` (and before them `first`, a
@@ -96,6 +94,9 @@ def ccfc(
         `loss` over the clients that answered, `participants`, `embedding_spread`
         (1 where the embedding fills its sphere, 0 where it collapsed), `weight_size`
         (root mean square of the clients' weights) and the traffic.
+
+    Raises:
+        ValueError: own_init without a round of pre-training.
 
     Examples:
         >>> import optax
@@ -106,7 +107,8 @@ def ccfc(
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('pretrain', 100), ('cluster', 30)]
     """
-    for_each = partial(clients.for_each, axis=client_axis)
+    if own_init and pretrain_rounds < 1:
+        raise ValueError("own_init is a round of pre-training, and there is none")
     train = partial(
         training.train,
         optimizer=optimizer,
@@ -175,7 +177,7 @@ def ccfc(
             return client, mined, (value, training.spread(z, mask), weight_size)
 
         clients_key, server_key = jax.random.split(key)
-        trained, mined, measured = for_each(
+        trained, mined, measured = clients.for_each(
             client_round,
             clients.keys(clients_key, num_clients),
             *models(state, num_clients),
@@ -249,14 +251,14 @@ def ccfc(
 
     def embed(state: CCFCState, federation: Federation):
         variables, _ = held(state, len(federation.indices))
-        return for_each(
+        return clients.for_each(
             lambda v, rows: encode(v, federation.pool, rows),
             variables,
             federation.indices,
         )
 
     def assign(state: CCFCState, federation: Federation):
-        return for_each(
+        return clients.for_each(
             lambda v, centroids, rows: nearest(
                 encode(v, federation.pool, rows), centroids
             ),

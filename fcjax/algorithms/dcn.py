@@ -92,7 +92,7 @@ def by_dcn(
             optimizer=optimizer,
             batch_size=batch_size,
         )
-        return DCNState(*client, *state[2:]), value
+        return state._replace(**client._asdict()), value
 
     def begin_kmeans(key, state: DCNState, x, mask):
         del key
@@ -152,7 +152,7 @@ def by_dcn(
                 counted,
                 optimizer=optimizer,
             )
-            state = DCNState(*client, *state[2:])
+            state = state._replace(**client._asdict())
             z = encode(state, x[slots])
             nearest = assign_nearest(z, state.centroids)
             centroids, counts = running_means(

@@ -37,7 +37,7 @@ def dscn(
     num_clusters: int,
     affinity: Affinity,
     num_rounds: int,
-    steps_per_round: int = 1,
+    local_steps: int = 1,
     pretrain_rounds: int = 0,
     client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
@@ -49,7 +49,7 @@ def dscn(
         num_clusters: K, of every client.
         affinity: from coefficients to what is clustered.
         num_rounds: of the whole network.
-        steps_per_round: steps on all examples of a client; rounds are but what is
+        local_steps: steps on all examples of a client; rounds are but what is
             reported.
         pretrain_rounds: of the auto-encoder without coefficients, before.
         client_axis: how clients run, see `clients.for_each`.
@@ -102,7 +102,7 @@ def dscn(
                 opt_state,
                 lambda parts: loss(network, parts, x, mask),
                 optimizer=optimizer,
-                num_steps=steps_per_round,
+                num_steps=local_steps,
             )
             z = subspace.encode(network, parts["encoder"], x)
             norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)

@@ -68,19 +68,19 @@ def exact_cmeans(
             parts = memberships(distances, fuzzifier) ** fuzzifier
         parts = jnp.where(mask[None], parts, 0)
         sums = jnp.matmul(parts, x, precision=jax.lax.Precision.HIGHEST)
-        return sums, parts.sum(axis=1), jnp.sum(parts * distances) / mask.sum()
+        return sums, parts.sum(axis=1), (jnp.sum(parts * distances), mask.sum())
 
     def round(key: PRNGKey, state: MovingCentroids, federation: Federation):
         del key
         present = server.participants(federation, state.num_rounds)
-        sums, masses, losses = clients.for_each(
+        sums, masses, objectives = clients.for_each(
             lambda x, mask: client_round(state.centroids, x, mask),
             client_rows(federation, unit_length=unit_length),
             federation.mask,
         )
         # Means over the clients that answered: what they are divided by cancels.
-        (sums, masses), (losses, answered) = server.receive(
-            (sums, masses), present.astype(float), (losses, present)
+        (sums, masses, (objective, count)), answered = server.receive(
+            (sums, masses, objectives), present.astype(float), present
         )
         occupied = masses[:, None] > 0
         means = sums / jnp.where(occupied, masses[:, None], 1)
@@ -88,7 +88,7 @@ def exact_cmeans(
         state = move(state, centroids)
         message = {"sums": sums, "masses": masses}
         metrics = {
-            "loss": jnp.mean(losses, where=answered),
+            "loss": objective / count,
             "participants": answered.sum(),
             "moved": state.moved,
             **server.traffic(answered, up=message, down={"centroids": centroids}),

@@ -63,6 +63,7 @@ def fdsc(
         affinity: from coefficients to what is clustered.
         num_rounds: T.
         num_participants: r m, how many clients a round draws among those that answer.
+            Their p_i in the mean of encoders sum to 1; Eq. 6 sums over all clients.
         local_steps: tau, steps in a round on all examples of a client at once.
         locality_weight: lambda_3, of the squared Frobenius norm of alpha A - beta C.
             The paper prints the matrix itself, which is no number.

@@ -26,7 +26,6 @@ def encode(
     federation: Federation,
     *,
     batch_size: int,
-    client_axis: clients.ClientAxis | None = None,
 ) -> Float[Array, "M N D"]:
     """Returns the features of all clients' examples by one encoder."""
 
@@ -37,7 +36,6 @@ def encode(
     return clients.for_each(
         partial(training.in_batches, batch, batch_size=batch_size),
         federation.indices,
-        axis=client_axis,
     )
 
 
@@ -65,7 +63,6 @@ def assembled(
             state.online["encoder"],
             federation,
             batch_size=local.at_once,
-            client_axis=local.client_axis,
         )
 
     def assign_all(state: AveragingState, federation: Federation):

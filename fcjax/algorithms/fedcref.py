@@ -222,7 +222,8 @@ def fedcref(
             max_members=max_members,
             last_local_model=last_local_model,
         )
-        known = jnp.arange(groups.numbers.size // 2) < num_communities
+        most = fedcref_communities.most_communities(len(present), models.num_clusters)
+        known = jnp.arange(most) < num_communities
         federated_errors = fedcref_models.errors_under(
             models, federated, known, federation
         )

@@ -74,6 +74,10 @@ def follow(
 
 def is_over(trend: Trend, *, max_refinements: Scalar) -> Bool[Array, ""]:
     """Returns whether nobody is active, nothing has changed for some iterations, or
-    clients have refined as often as they may, as a mean."""
+    clients have refined as often as they may, as a mean.
+
+    The text of phase 5 ends at either; line 6 of Algorithm 1 goes on while either
+    holds, (varying) or |A| > 0, which active clients that change nothing never end.
+    """
     is_steady = trend.num_steady >= STEADY_ITERATIONS
     return (trend.active == 0) | is_steady | (trend.refinements >= max_refinements)

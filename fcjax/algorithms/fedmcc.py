@@ -92,7 +92,7 @@ def cluster_contrast(
     local: Local,
     *,
     num_rounds: int = 10,
-    temperature: Scalar = 1.0,
+    cluster_temperature: Scalar = 1.0,
     momentum: Scalar = 0.99,
     average_target: bool = False,
     num_clustered: int | None = None,
@@ -104,7 +104,7 @@ def cluster_contrast(
         cluster_projector: g_C, from features to soft assignments.
         local: how a client trains in a round of this stage.
         num_rounds: R of Algorithm 2.
-        temperature: tau_C.
+        cluster_temperature: tau_C.
         momentum: m of the projector's target network.
         average_target: average it too (Table VII).
         num_clustered: cluster the first so many rows of the pool alone; the others, as
@@ -144,7 +144,9 @@ def cluster_contrast(
             c, online = both(networks, online, trains, (h_a, h_b), mask)
             tracked = target_of(online, target)
             c_target, _ = both(networks, tracked, trains, (h_a, h_b), mask)
-            return cluster_level(c, c_target, mask, temperature=temperature), online
+            return cluster_level(
+                c, c_target, mask, temperature=cluster_temperature
+            ), online
 
         return averaging(
             "cluster",

@@ -19,7 +19,7 @@ def fedsimclr(
     local: Local,
     *,
     num_rounds: int = 100,
-    temperature: Scalar = 0.5,
+    instance_temperature: Scalar = 0.5,
 ) -> FederatedClustering:
     """Builds FedSimCLR: two views of an example against those of the others.
 
@@ -30,7 +30,7 @@ def fedsimclr(
         clustering: the second stage.
         local: how a client trains in a round.
         num_rounds: of the first stage.
-        temperature: tau of `losses.nt_xent`.
+        instance_temperature: tau of `losses.nt_xent`.
 
     Returns:
         The method, as `two_stages`.
@@ -52,6 +52,6 @@ def fedsimclr(
     def contrast(online, target, views, mask):
         del target
         z, online = both(networks, online, ("encoder", "projector"), views, mask)
-        return losses.nt_xent(*z, temperature=temperature, mask=mask), online
+        return losses.nt_xent(*z, temperature=instance_temperature, mask=mask), online
 
     return two_stages(networks, contrast, clustering, local, num_rounds=num_rounds)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from fcjax import clients, server
@@ -139,6 +140,12 @@ def cluster_all(
     num_clients, num_clusters, _ = received.shape
     points = received.reshape(num_clients * num_clusters, -1)
     mask = jnp.repeat(answered, num_clusters)
-    seeded = kmeans(key, points, num_clusters, mask=mask).centroids
+
+    def seed(_, before):
+        del before
+        return kmeans(key, points, num_clusters, mask=mask).centroids
+
+    # A loop, that later rounds go past it.
+    seeded = lax.fori_loop(0, first.astype(int), seed, before)
     warm = lloyd(points, before, mask=mask, num_iters=500).centroids
     return jnp.where(first, seeded, warm)

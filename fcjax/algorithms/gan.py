@@ -223,6 +223,9 @@ def categories(
     count: Int[Array, ""], size: int, num_categories: int
 ) -> Int[Array, "B"]:
     """Returns the categories of a batch of which the first `count` examples count:
-    consecutive blocks of one size but the last, which takes what rounding leaves."""
+    consecutive blocks of one size but the last, which takes what rounding leaves.
+
+    SDA-FDC's Eq. 2 draws them uniformly; blocks are those of its code.
+    """
     block = jnp.maximum(1, jnp.round(count / num_categories).astype(jnp.int32))
     return jnp.minimum(jnp.arange(size) // block, num_categories - 1)

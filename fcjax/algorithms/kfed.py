@@ -6,6 +6,7 @@ Heterogeneity for the Win: One-Shot Federated Clustering
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -19,6 +20,8 @@ from fcjax.cluster.distances import clear, squared_distances
 from fcjax.cluster.seeding import farthest_first, plus_plus
 from fcjax.data.vectors import client_rows
 from fcjax.types import FederatedClustering, Federation, PRNGKey
+
+matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 OVERSAMPLING, POWER_ITERS = 10, 5
 """Of the randomised singular vectors: further directions, and how often they turn."""
@@ -118,12 +121,11 @@ def kfed(
             received, answered, num_clusters=num_clusters, num_iters=num_iters
         )
         inherited = jax.vmap(assign_nearest, in_axes=(0, None))(local, centroids)
+        down = {"clusters": inherited[0]} if inherit else {"centroids": centroids}
         metrics = {
             "loss": jnp.mean(losses, where=answered),
             "participants": answered.sum(),
-            **server.traffic(
-                answered, up={"centroids": local[0]}, down={"clusters": inherited[0]}
-            ),
+            **server.traffic(answered, up={"centroids": local[0]}, down=down),
         }
         return KFedState(centroids, local, inherited, present), metrics
 
@@ -160,7 +162,7 @@ def local_start(
     span_key, seed_key = jax.random.split(key)
     x = clear(x, mask.astype(float))
     if num_clusters < x.shape[1]:
-        projected = x @ top_singular_vectors(span_key, x, num_clusters)
+        projected = matmul(x, top_singular_vectors(span_key, x, num_clusters))
     else:
         projected = x
     seeds = plus_plus(seed_key, projected, mask.astype(float), num_clusters)
@@ -171,7 +173,7 @@ def local_start(
     near = mask & (9 * distances.min(axis=0) <= rival)
     members = nearest & near[None]
     counts = members.sum(axis=1)[:, None]
-    sums = jnp.matmul(members.astype(float), x, precision=jax.lax.Precision.HIGHEST)
+    sums = matmul(members.astype(float), x)
     return jnp.where(counts > 0, sums / jnp.maximum(counts, 1), x[seeds])
 
 
@@ -206,10 +208,10 @@ def top_singular_vectors(
     width = min(rank + OVERSAMPLING, x.shape[1])
 
     def iterate(_, basis):
-        return jnp.linalg.qr(x.T @ (x @ basis))[0]
+        return jnp.linalg.qr(matmul(x.T, matmul(x, basis)))[0]
 
     basis = jax.random.normal(key, (x.shape[1], width))
     basis = jax.lax.fori_loop(0, POWER_ITERS, iterate, jnp.linalg.qr(basis)[0])
-    image = x @ basis
-    _, vectors = jnp.linalg.eigh(image.T @ image)  # the smallest first
-    return basis @ vectors[:, ::-1][:, :rank]
+    image = matmul(x, basis)
+    _, vectors = jnp.linalg.eigh(matmul(image.T, image))  # the smallest first
+    return matmul(basis, vectors[:, ::-1][:, :rank])

@@ -43,8 +43,8 @@ def plain(
     """Returns a method of one stage, `cluster`.
 
     Args:
-        init: as in `FederatedClustering`; the state has `centroids` [K, D], and
-            `moved` where there is a tolerance.
+        init: as in `FederatedClustering`; the state has `centroids` [K, D], unless the
+            caller replaces `assign`, and `moved` where there is a tolerance.
         round: as in `Stage`.
         unit_length: of the rows that are clustered, see `vectors.as_rows`.
         num_rounds: bound of the rounds.

@@ -55,7 +55,6 @@ def uifca(
     weight_decay: Scalar = 1e-4,
     levels: int | None = 256,
     start: Literal["k-fed", "random"] = "k-fed",
-    local_clusters: int | None = None,
     unit_length: bool = True,
 ) -> FederatedClustering:
     """Builds UIFCA.
@@ -81,7 +80,6 @@ def uifca(
         start: where the examples are in the first cluster round. `k-fed` is [choice] a
             round of k-FED before the first; `random` draws each alone, by which all
             flows see the same and may never part.
-        local_clusters: k' of k-FED, K by default.
         unit_length: k-FED clusters rows of L2 norm 1; False takes them as they are.
 
     Returns:
@@ -94,9 +92,6 @@ def uifca(
         lie about their mean, at unit length; its cluster is the largest of them, and
         k-FED's before any training.
 
-    Raises:
-        ValueError: local_clusters is not in 1..K.
-
     Examples:
         >>> import optax
         >>> from fcjax import models
@@ -108,7 +103,7 @@ def uifca(
     rounds_before = int(start == "k-fed")
     first = kfed(
         num_clusters=num_clusters,
-        local_clusters=num_clusters if local_clusters is None else local_clusters,
+        local_clusters=num_clusters,
         unit_length=unit_length,
     )
     optimizer = optax.chain(

@@ -91,6 +91,15 @@ def test_the_schedule_scales_the_step_of_a_round_from_the_stage_on(federation):
     assert float(found[0][1]["loss"]) == pytest.approx(np.mean(values))
 
 
+def test_the_spread_is_of_examples_from_all_over_a_client():
+    """Two at a time of four that come class by class: the first and the third."""
+    rows = np.array([[1.0], [2.0], [-1.0], [-2.0]])
+    local = local_of(optax.sgd(0.0), batch_size=2)
+    federation = federate(rows, (np.arange(4),))
+    ((_, metrics),) = run(stage_of(local), start(federation, local), federation, 1)
+    assert float(metrics["embedding_spread"]) == pytest.approx(1)
+
+
 @pytest.mark.parametrize(("keep", "second"), [(False, 1.0), (True, 0.0)])
 def test_an_optimizer_starts_anew_in_every_round_unless_it_is_kept(
     federation, keep, second

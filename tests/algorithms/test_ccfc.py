@@ -267,6 +267,11 @@ def test_clients_that_leave_train_as_in_the_next_round(problem, sample_contrasti
     assert local.num_rounds == new.num_rounds == 2
 
 
+def test_own_init_needs_a_round_of_pre_training():
+    with pytest.raises(ValueError, match="own_init is a round of pre-training"):
+        build(own_init=True, pretrain_rounds=0)
+
+
 def test_unrelated_networks_are_averaged_after_a_first_round(problem):
     """With steps of size zero the round leaves the mean of what it started from."""
     _, _, federation = problem

@@ -43,7 +43,7 @@ def build(method=dscn, **options):
         optax.sgd(RATE, momentum=MOMENTUM),
         num_clusters=2,
         affinity=plain_affinity,
-        steps_per_round=STEPS,
+        local_steps=STEPS,
         **options,
     )
 
@@ -247,7 +247,7 @@ def test_independent_subspaces_are_recovered():
             num_clusters=NUM_CLUSTERS,
             affinity=affinity,
             num_rounds=60,
-            steps_per_round=10,
+            local_steps=10,
             pretrain_rounds=20,
         )
 

@@ -41,6 +41,16 @@ def test_k_means_is_the_central_one_from_the_same_start(key, pool):
     np.testing.assert_allclose(state.centroids, ours.centroids, atol=1e-4)
 
 
+def test_the_loss_is_the_central_objective_an_example(key, pool):
+    """Clients of 30 to 150 examples: the mean of their own means is another number."""
+    method = exact_cmeans(num_clusters=10, unit_length=False)
+    federation = federate(pool, CLIENTS)
+    centroids = np.asarray(method.init(key, federation).centroids)
+    squares = ((pool[:, None] - centroids) ** 2).sum(axis=-1).min(axis=1)
+    _, metrics = rounds(method, key, federation, 1)
+    np.testing.assert_allclose(metrics["loss"], squares.mean(), rtol=1e-5)
+
+
 def test_fuzzy_c_means_is_the_central_one_from_the_same_start(key, pool):
     method = exact_cmeans(
         num_clusters=10, fuzzifier=1.2, num_rounds=3000, tolerance=1e-6

@@ -44,7 +44,7 @@ def trained():
         HEAD,
         LOCAL,
         num_rounds=1,
-        temperature=TAU_C,
+        cluster_temperature=TAU_C,
         momentum=MOMENTUM,
         num_clustered=NUM_CLUSTERED,
     )

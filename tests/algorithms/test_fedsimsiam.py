@@ -37,7 +37,7 @@ def simclr_loss(w, views):
     ("method", "loss"),
     [
         (fedsimsiam(*HEADS, KMEANS, LOCAL), simsiam_loss),
-        (fedsimclr(*HEADS[:2], KMEANS, LOCAL, temperature=0.3), simclr_loss),
+        (fedsimclr(*HEADS[:2], KMEANS, LOCAL, instance_temperature=0.3), simclr_loss),
     ],
     ids=["simsiam", "simclr"],
 )

@@ -98,6 +98,11 @@ def test_a_client_keeps_its_clusters_whole_and_strangers_go_to_the_nearest(key):
     # Down come the numbers of the server's clusters, up go the centroids.
     np.testing.assert_array_equal(metrics["up_centroids"], [19, 2 * 20 * 4])
     np.testing.assert_array_equal(metrics["down_clusters"], [19, 2 * 4])
+    nearest = kfed(num_clusters=5, local_clusters=2, inherit=False)
+    _, metrics = rounds(nearest, key, federation, 1)
+    # Clients then assign by the centroids themselves.
+    np.testing.assert_array_equal(metrics["down_centroids"], [19, 5 * 20 * 4])
+    assert "down_clusters" not in metrics
 
     rows = pool[np.asarray(federation.indices)]
     centroids = np.asarray(state.centroids)
