@@ -54,7 +54,7 @@ def plain_axes(axes: Axes) -> None:
     """Leaves the axes two spines and pale horizontal lines."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set(color="0.6", linewidth=0.8)
-    axes.tick_params(labelsize=9, color="0.6", labelcolor=INK)
+    axes.tick_params(which="both", labelsize=9, color="0.6", labelcolor=INK)
     axes.grid(axis="y", color="0.92", linewidth=0.8)
     axes.set_axisbelow(True)
 
