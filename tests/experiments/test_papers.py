@@ -1,5 +1,9 @@
 """The tables of papers as data: as printed, and as the papers speak of them."""
 
+from types import SimpleNamespace
+
+import ccfc
+import numpy as np
 import pytest
 import reproduce
 from papers import ccfc as paper
@@ -98,3 +102,15 @@ def test_a_script_shows_the_figures_of_the_tables():
     assert paper.scores_of("digits", "CCFC") == {}
     of_fcm = paper.scores_of("mnist", "FCM")
     assert of_fcm == {p: {"nmi": 0.5187, "kappa": 0.5024} for p in paper.LEVELS}
+
+
+def test_a_file_that_is_called_as_a_data_set_has_its_settings(tmp_path):
+    """A latent size of 64 and lambda 1, where all other images have 256 and 0.001."""
+    path = tmp_path / "fashion_mnist.npz"
+    path.touch()
+    dataset = SimpleNamespace(examples=np.zeros((20, 28, 28, 1), np.uint8))
+    args = ccfc.Args(dataset=str(path), preset="paper")
+    method = ccfc.describe(args, dataset, num_clients=10, num_clusters=10)
+    assert method.settings["latent_size"] == (64,)
+    assert method.settings["model_weight"] == (1.0,)
+    assert method.paper == paper.scores_of("fashion_mnist", "CCFC") != {}
