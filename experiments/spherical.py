@@ -11,10 +11,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fcjax import clients, cluster, losses, script, server
+from fcjax import clients, cluster, losses, script, server, types
 from fcjax.data.vectors import as_rows, client_rows
 from fcjax.grid import experiment, flags
-from fcjax.types import FederatedClustering, Scalar, Stage
 
 
 class State(NamedTuple):  # Yours: arrays alone; what each client keeps is [M, ...].
@@ -24,8 +23,8 @@ class State(NamedTuple):  # Yours: arrays alone; what each client keeps is [M, .
 
 
 def spherical_kmeans(  # Yours: whole numbers are static; never branch on a Scalar.
-    *, num_clusters: int, momentum: Scalar = 0.0, num_rounds: int = 100
-) -> FederatedClustering:
+    *, num_clusters: int, momentum: types.Scalar = 0.0, num_rounds: int = 100
+) -> types.FederatedClustering:
     def init(key, federation):  # Yours: k-means++ of all rows, which no server has.
         held = server.pooled(federation, server.participants(federation, jnp.int32(0)))
         x = as_rows(federation.pool[jnp.arange(held.size)], unit_length=True)
@@ -57,11 +56,13 @@ def spherical_kmeans(  # Yours: whole numbers are static; never branch on a Scal
     def done(state):  # Yours: whether it ends before `num_rounds`.
         return state.moved < 1e-4
 
-    stage = Stage("cluster", lambda key, state, _: state, round, num_rounds, done)
-    return FederatedClustering(init, (stage,), embed, assign)
+    stage = types.Stage("cluster", lambda key, state, _: state, round, num_rounds, done)
+    return types.FederatedClustering(init, (stage,), embed, assign)
 
 
-def contract(scalar: Scalar) -> FederatedClustering:  # Yours: what --method tests.
+def contract(
+    scalar: types.Scalar,
+) -> types.FederatedClustering:  # Yours: what --method tests.
     return spherical_kmeans(num_clusters=3, momentum=scalar, num_rounds=3)
 
 

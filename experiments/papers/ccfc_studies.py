@@ -116,7 +116,7 @@ def of_maps(title: str, figure: str, *, rounds: tuple[int, int]) -> Study:
         datasets=("mnist",),
         rows=(Row("CCFC", "ccfc"),),
         presets=presets(IID, IID, **one),
-        maps=f"embeddings.{figure}",
+        maps=f"ccfc_figures.{figure}",
     )
 
 

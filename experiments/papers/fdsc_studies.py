@@ -151,7 +151,7 @@ def of_maps(
         datasets=tuple(by_dataset),
         rows=(row("fdsc2"),),
         presets=presets({}, by_dataset, short=SHORT_FIGURE, seeds=(0,)),
-        maps=f"coefficients.{figure}",
+        maps=f"fdsc_figures.{figure}",
         by_path=tuple(name for name in by_dataset if name in BY_PATH),
         notes=(*READ_AS, *notes),
     )

@@ -186,7 +186,7 @@ STUDIES = {
             FEDMCC._replace(presets=rounds(smoke=(0, 2, 10), paper=(0, 10, 50, 100))),
         ),
         presets=of_shares(IID, smoke_seeds=(0,), seeds=(0,)),
-        maps="projections.figure4",
+        maps="fedmcc_figures.figure4",
     ),
     "fedmcc-figure5": Study(
         "features of MCC at the beginning and at the end, by cluster",
@@ -197,7 +197,7 @@ STUDIES = {
             ),
         ),
         presets=presets(ALONE, ALONE, smoke_seeds=(0,), seeds=(0,)),
-        maps="projections.figure5",
+        maps="fedmcc_figures.figure5",
     ),
     "fedmcc-figure6": Study(
         "ACC against rounds of the first or only stage",

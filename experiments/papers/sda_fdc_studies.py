@@ -85,7 +85,7 @@ STUDIES = {
         datasets=("mnist",),
         rows=(SDA_FDC,),
         presets=presets(COMPLETE, COMPLETE, smoke_seeds=(0,), seeds=(0,)),
-        maps="codes.figure3",
+        maps="sda_fdc_figures.figure3",
         notes=(*OF_GANS, OF_DCN, ALIKE),
     ),
     "sda-fdc-figure4": Study(

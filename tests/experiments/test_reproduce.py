@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import importlib
 import io
 import re
 import subprocess
@@ -220,6 +221,14 @@ def test_a_figure_of_embeddings_has_the_numbers_that_it_shows(vectors, out):
     for line in lines:
         assert 0 <= float(line["knn_accuracy"]) <= 1
     assert (folder / "figure4.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, study in reproduce.STUDIES.items() if study.maps]
+)
+def test_a_figure_names_a_function_that_there_is(name):
+    module, function = reproduce.STUDIES[name].maps.split(".")
+    assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_what_stands_in_for_the_papers_data_is_called_so():

@@ -189,7 +189,7 @@ def test_the_study_has_flags_that_a_figure_takes(preset):
     study = sda_fdc_copies.STUDIES["sda-fdc-copies"]
     args = reproduce.Args("sda-fdc-copies", preset=preset, datasets=("digits",))
     (job,) = reproduce.jobs(study, args)
-    assert study.maps == "synthetic.figure_synthetic"
+    assert study.maps == "sda_fdc_examples.figure_synthetic"
     dataset = trained.load(job.flags)
     method = (
         experiment.prepare(
