@@ -60,9 +60,7 @@ def spherical_kmeans(  # Yours: whole numbers are static; never branch on a Scal
     return types.FederatedClustering(init, (stage,), embed, assign)
 
 
-def contract(
-    scalar: types.Scalar,
-) -> types.FederatedClustering:  # Yours: what --method tests.
+def contract(scalar: types.Scalar):  # Yours: what --method tests.
     return spherical_kmeans(num_clusters=3, momentum=scalar, num_rounds=3)
 
 
