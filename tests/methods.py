@@ -116,7 +116,7 @@ SIMSIAM = (
 def soft_clusters(temperature=1.0, **options):
     head = cluster_projector(NUM_CLUSTERS, hidden_size=7)
     return cluster_contrast(
-        head, LOCAL, num_rounds=2, temperature=temperature, **options
+        head, LOCAL, num_rounds=2, cluster_temperature=temperature, **options
     )
 
 
@@ -157,7 +157,7 @@ def build_fedsimclr(weight):
     return fedsimclr(
         *(ENCODER, projector(6, hidden_size=7), soft_clusters(), LOCAL),
         num_rounds=3,
-        temperature=0.5 + weight,
+        instance_temperature=0.5 + weight,
     )
 
 
