@@ -149,9 +149,9 @@ def averaging(
 
     Returns:
         The stage. Its metrics are the mean `loss` of the last pass over the clients
-        that answered, `participants`, `embedding_spread` of as many of
-        each client's examples as a network takes at a time, `weight_size` of the
-        clients' networks, and the traffic by part.
+        that answered, `participants`, `embedding_spread` of as many of each client's
+        examples as a network takes at a time, `weight_size` of the clients' networks,
+        and the traffic by part.
     """
 
     def round(key: PRNGKey, state: AveragingState, federation: Federation):
@@ -188,9 +188,9 @@ def averaging(
             trained, target = _unpack(client.variables)
             if personal:
                 memory = personal.remember(sent, trained, memory, number)
-            # Evenly over the rows, which come class by class.
+            # Evenly over a client's own rows, which come class by class.
             count = min(local.at_once, len(rows))
-            few = jnp.arange(count) * len(rows) // count
+            few = jnp.arange(count) * mask.sum() // count
             h, _ = encoder.apply(
                 {**frozen, **trained}["encoder"],
                 to_float(federation.pool[rows[few]]),

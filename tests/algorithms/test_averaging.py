@@ -92,10 +92,11 @@ def test_the_schedule_scales_the_step_of_a_round_from_the_stage_on(federation):
 
 
 def test_the_spread_is_of_examples_from_all_over_a_client():
-    """Two at a time of four that come class by class: the first and the third."""
-    rows = np.array([[1.0], [2.0], [-1.0], [-2.0]])
+    """Two at a time of those that come class by class, the first and the middle one,
+    also of a client that is padded to twice its size."""
+    rows = np.array([[1.0], [2.0], [-1.0], [-2.0], [1.0], [2.0], [-1.0], [-2.0]])
     local = local_of(optax.sgd(0.0), batch_size=2)
-    federation = federate(rows, (np.arange(4),))
+    federation = federate(rows, (np.arange(4), np.array([0, 1, 4, 5, 2, 3, 6, 7])))
     ((_, metrics),) = run(stage_of(local), start(federation, local), federation, 1)
     assert float(metrics["embedding_spread"]) == pytest.approx(1)
 
