@@ -113,8 +113,8 @@ far apart two groups are, and how large, says little.</p>"""
 NO_MAP = """<p>There is none: clients on their own have no common embedding, or too few
 examples have one.</p>"""
 
-FIGURES = """<p>Figures, those of a single run of the first one unless fcjax draw was
-asked for another:</p>
+FIGURES = """<p>Figures, those of a single run of the first one unless
+<code>fcjax draw</code> was asked for another:</p>
 """
 
 
