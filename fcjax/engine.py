@@ -6,6 +6,7 @@ and a killed grid goes on; the runs of the grid are that step's leading axis.
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import jax
 import jax.numpy as jnp
@@ -110,17 +111,18 @@ class Program:
         if state is None and start is not None:
             position, state = start(structures[1:]) or (position, None)
         if state is None:
-            state = self._init(_at(grid, len(stages), 0))
+            state = self._init(_at(grid, "init"))
 
         for index in range(position.stage, len(stages)):
             stage, begin, is_done, advance = stages[index]
             if position.stage != index or position.round == 0:
                 position = Position(index, 0)
-                state = begin(_at(grid, *position), state)
+                state = begin(_at(grid, stage.name), state)
             done = bool(jax.device_get(is_done(grid, state)).all())
             while not done and position.round < stage.num_rounds:
                 position = Position(index, position.round + 1)
-                state, metrics, finished = advance(_at(grid, *position), state)
+                at = _at(grid, stage.name, position.round)
+                state, metrics, finished = advance(at, state)
                 metrics, finished = jax.device_get((metrics, finished))
                 done = bool(finished.all())
                 is_last = done or position.round == stage.num_rounds
@@ -232,14 +234,12 @@ def _started(build: Build, num_stages: int | None):
     return like
 
 
-def _at(grid: Grid, stage: int, number: int) -> Grid:
-    """The grid with the keys of one round: folds of what it is, not of what was run.
-
-    The first state has the key of a stage behind the last: methods of more stages begin
-    with other draws.
-    """
+def _at(grid: Grid, name: str, number: int = 0) -> Grid:
+    """The grid with the keys of one round of what has this name: folds of what it is,
+    neither of what was run before nor of what else the method has. Methods that share a
+    first state or a stage draw alike in it, so that an ablation is paired."""
 
     def fold(key):
-        return jax.random.fold_in(jax.random.fold_in(key, stage), number)
+        return jax.random.fold_in(jax.random.fold_in(key, crc32(name.encode())), number)
 
     return grid._replace(keys=jax.vmap(fold)(grid.keys))

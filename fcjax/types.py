@@ -115,6 +115,7 @@ class Stage(NamedTuple):
     """
 
     name: str
+    """One of its own within the method: the keys of its rounds come from it."""
     begin: Callable[[PRNGKey, Any, Federation], Any]
     """(key, state, federation) -> the state of this stage."""
     round: Callable[[PRNGKey, Any, Federation], tuple[Any, dict[str, Array]]]

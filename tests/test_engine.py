@@ -1,0 +1,56 @@
+"""Where the keys of a run come from."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fcjax import engine
+from fcjax.algorithms.rounds import all_rounds
+from fcjax.types import FederatedClustering, Federation, Grid
+
+FEDERATION = Federation(
+    pool=jnp.zeros((1, 1)),
+    indices=jnp.zeros((1, 1, 1), int),
+    mask=jnp.ones((1, 1, 1), bool),
+    present=jnp.ones((1, 1, 1), bool),
+    local_clusters=jnp.ones((1, 1), int),
+)
+
+
+def draws(*stages):
+    """What a method that draws a number at every step has drawn: first of all, and in
+    the two rounds of each stage."""
+
+    def drawing(name):
+        def round(key, state, federation):
+            return state, {"drawn": jax.random.uniform(key)}
+
+        return all_rounds(name, round, 2)
+
+    method = FederatedClustering(
+        init=lambda key, federation: jax.random.uniform(key),
+        stages=tuple(map(drawing, stages)),
+        embed=lambda state, federation: jnp.zeros((1, 1, 1)),
+        assign=lambda state, federation: jnp.zeros((1, 1), int),
+    )
+    keys = jax.vmap(jax.random.key)(jnp.array([7]))
+    found: dict[str, list[float]] = {name: [] for name in stages}
+    first = engine.run(
+        lambda hyper: method,
+        Grid(jnp.zeros(1), keys, FEDERATION),
+        on_round=lambda round: found[round.stage.name].append(
+            float(round.metrics["drawn"][0])
+        ),
+    )
+    return float(first[0]), found
+
+
+def test_methods_that_share_a_stage_share_its_draws_and_the_first_state():
+    """An ablation that leaves out a stage, or has one more, is paired."""
+    first, long = draws("before", "pretrain", "cluster")
+    other_first, short = draws("pretrain", "cluster")
+    assert first == other_first
+    assert long["pretrain"] == short["pretrain"]
+    assert long["cluster"] == short["cluster"]
+    drawn = [first, *np.concatenate(list(long.values()))]
+    assert len(set(drawn)) == 7  # no two draws have one key
