@@ -63,8 +63,15 @@ class Args(Common):
     """SCFC: contrast examples, not clusters, in the second stage too."""
     standalone: bool = False
     """Clients train alone: nothing is uploaded or downloaded."""
-    own_init: bool = False
-    """Average unrelated networks after a first round, as the authors' code does."""
+    #: Average unrelated networks after a first round, as the authors' code does: True
+    #: or False.
+    own_init: Annotated[bool | None, shown("no; --preset paper yes")] = None
+    num_init: Annotated[tuple[int, ...], shown("10")] = ()
+    """Seedings of the clients' and the server's k-means; the best counts."""
+    include_self: bool = True
+    """An example is a pair with itself, as in the authors' code and not in Eq. 1."""
+    euclidean: bool = False
+    """Pseudo-labels by distance, as in Eq. 3, not by cosine as in the authors' code."""
 
 
 SMOKE = {"pretrain_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
@@ -79,6 +86,9 @@ REFERENCE = {
     "sample_contrastive": False,
     "standalone": False,
     "own_init": False,
+    "num_init": 10,
+    "include_self": True,
+    "euclidean": False,
 }
 DIGITS = {  # found on digits itself: BENCHMARKS.md says what was tried
     "cluster_rounds": 10,
@@ -139,7 +149,9 @@ def describe(
     name = experiment.short_name(args.dataset)
     settings = REFERENCE | PAPER.get(name, {})
     settings |= {"backbone": backbone_of(shape)}
-    if args.preset != "paper":
+    if args.preset == "paper":
+        settings |= {"own_init": 0 not in args.pretrain_rounds}
+    else:
         per_client = len(dataset.examples) // num_clients
         settings |= DIGITS if is_tiny(shape) else steps_for(per_client)
     if args.preset == "smoke":
@@ -158,9 +170,12 @@ def describe(
             local_epochs=values["local_epochs"],
             batch_size=values["batch_size"],
             model_weight=values["model_weight"],
+            num_init=values["num_init"],
             sample_contrastive=values["sample_contrastive"],
             standalone=values["standalone"],
             own_init=values["own_init"],
+            include_self=values["include_self"],
+            euclidean=values["euclidean"],
         )
 
     is_ablation = args.sample_contrastive or args.standalone

@@ -53,6 +53,7 @@ def ccfc(
     local_epochs: int = 1,
     batch_size: int = 128,
     model_weight: Scalar = 1e-3,
+    num_init: int = 10,
     sample_contrastive: bool = False,
     standalone: bool = False,
     own_init: bool = False,
@@ -63,7 +64,9 @@ def ccfc(
 
     The paper describes the second stage alone. Its code trains SimSiam first, on two
     augmented views, and then contrasts clusters without augmentation; that is what
-    the defaults do, but for `own_init`.
+    the defaults do, but for `own_init`. The second stage begins as in the code: every
+    client mines centroids with the averaged network, and the server clusters them.
+    Algorithm 1 as printed is `pretrain_rounds=0, include_self=False, euclidean=True`.
 
     Args:
         network: maps [B, *F] to projections and predictions, [B, D] each.
@@ -76,11 +79,14 @@ def ccfc(
         local_epochs: epochs each client trains in a round.
         batch_size: examples a local step.
         model_weight: weight (lambda) of the model-contrastive term, Eq. 4.
+        num_init: seedings of every k-means, of which the best counts; in the code
+            scikit-learn's default of its day.
         sample_contrastive: keep the loss of the first stage in the second: SCFC of
             the paper's ablation (Table 4).
         standalone: clients neither upload nor download: the local models of Table 4.
         own_init: let the clients start from unrelated networks and average them after
-            a first round of their own, as the code does; False starts all from one.
+            a first round of their own, as the code does, which draws them to the
+            server's own first network meanwhile; False starts all from that one.
             The mean of unrelated weights is small, which under batch norm is a larger
             step size for all that follows.
         include_self: count an example as its own pair, as the code does; False is
@@ -151,14 +157,23 @@ def ccfc(
             include_self=include_self,
         )
 
+    def mine(key, variables, federation, rows, mask):
+        """The centroids of a client's own embedding, and that embedding."""
+        z = encode(variables, federation.pool, rows)
+        found = kmeans(key, z, num_clusters, mask=mask, num_init=num_init)
+        return found.centroids, z
+
     def communication_round(
-        models: Callable, local_loss: Callable, group: bool, key, state, federation
+        local_loss: Callable, group: bool, own: bool, key, state, federation
     ):
         num_clients = len(federation.indices)
         present = server.participants(federation, state.num_rounds)
 
         def client_round(key, anchor, centroids, opt_state, rows, mask):
-            train_key, mine_key = jax.random.split(key)
+            train_key, mine_key, init_key = jax.random.split(key, 3)
+            start = anchor
+            if own:
+                start = network.init(init_key, to_float(federation.pool[:1]))
             if group:
                 labels = nearest(encode(anchor, federation.pool, rows), centroids)
             else:
@@ -169,10 +184,9 @@ def ccfc(
                 return local_loss(key, variables, anchor, x, labels[slots], counted)
 
             client, value = train(
-                train_key, clients.Client(anchor, opt_state), loss, mask
+                train_key, clients.Client(start, opt_state), loss, mask
             )
-            z = encode(client.variables, federation.pool, rows)
-            mined = kmeans(mine_key, z, num_clusters, mask=mask).centroids
+            mined, z = mine(mine_key, client.variables, federation, rows, mask)
             weight_size = training.root_mean_square(client.variables["params"])
             return client, mined, (value, training.spread(z, mask), weight_size)
 
@@ -180,7 +194,7 @@ def ccfc(
         trained, mined, measured = clients.for_each(
             client_round,
             clients.keys(clients_key, num_clients),
-            *models(state, num_clients),
+            *held(state, num_clients),
             state.opt_state,
             federation.indices,
             federation.mask,
@@ -199,6 +213,11 @@ def ccfc(
         else:
             centroids = aggregate(server_key, points, answered)
             messages = {"network": variables, "centroids": centroids}
+        crossed = server.traffic(answered, up=messages, down=messages)
+        if group and not standalone:
+            # Before the first round of this stage they were uploaded already.
+            times = 1 + (state.num_rounds == pretrain_rounds)
+            crossed["up_centroids"] = crossed["up_centroids"].at[0].multiply(times)
         names = ("loss", "embedding_spread", "weight_size")
         metrics = {
             **{
@@ -206,7 +225,7 @@ def ccfc(
                 for name, each in zip(names, measured, strict=True)
             },
             "participants": answered.sum(),
-            **server.traffic(answered, up=messages, down=messages),
+            **crossed,
         }
         return CCFCState(variables, centroids, opt_state, state.num_rounds + 1), metrics
 
@@ -214,7 +233,8 @@ def ccfc(
         """K-means of the clients' centroids, each counting once, as in the code."""
         points = mined.reshape(-1, mined.shape[-1])
         mask = jnp.repeat(present, num_clusters)
-        return kmeans(key, points, num_clusters, mask=mask).centroids
+        found = kmeans(key, points, num_clusters, mask=mask, num_init=num_init)
+        return found.centroids
 
     def apply_eval(variables, x):
         return network.apply(variables, x, train=False)[0]
@@ -238,17 +258,6 @@ def ccfc(
         models = (state.variables, state.centroids)
         return models if standalone else clients.repeat(models, num_clients)
 
-    def first_round(key, state, federation):
-        def unrelated(state, num_clients):
-            example = to_float(federation.pool[:1])
-            keys = clients.keys(jax.random.fold_in(key, 1), num_clients)
-            networks = jax.vmap(lambda k: network.init(k, example))(keys)
-            return networks, clients.repeat(state.centroids, num_clients)
-
-        return communication_round(
-            unrelated, sample_loss, False, key, state, federation
-        )
-
     def embed(state: CCFCState, federation: Federation):
         variables, _ = held(state, len(federation.indices))
         return clients.for_each(
@@ -266,20 +275,43 @@ def ccfc(
             federation.indices,
         )
 
-    def begin_cluster(key, state, federation):
+    def renew(key, state, federation):
         del key
         variables, _ = held(state, len(federation.indices))
         return state._replace(opt_state=jax.vmap(optimizer.init)(variables["params"]))
 
-    pretrain_round = partial(communication_round, held, sample_loss, False)
-    cluster_round = partial(communication_round, held, cluster_loss, True)
-    if sample_contrastive:
-        cluster_round = pretrain_round
+    def begin_cluster(key, state, federation):
+        """The clients of the first round mine with the network that they now hold."""
+        num_clients = len(federation.indices)
+        present = server.participants(federation, state.num_rounds)
+        clients_key, server_key = jax.random.split(key)
+        variables, centroids = held(state, num_clients)
+        mined, _ = clients.for_each(
+            lambda key, variables, rows, mask: mine(
+                key, variables, federation, rows, mask
+            ),
+            clients.keys(clients_key, num_clients),
+            variables,
+            federation.indices,
+            federation.mask,
+        )
+        if standalone:
+            centroids = clients.keep_absent(present, mined, centroids)
+        else:
+            centroids = aggregate(server_key, *server.gather((mined, present)))
+        return renew(key, state._replace(centroids=centroids), federation)
+
+    pretrain_round = partial(communication_round, sample_loss, False, False)
+    first_round = partial(communication_round, sample_loss, False, True)
+    cluster_round = partial(communication_round, cluster_loss, True, False)
     first = all_rounds("first", first_round, 1)
+    second = all_rounds("cluster", cluster_round, cluster_rounds, begin=begin_cluster)
+    if sample_contrastive:  # which has no use for pseudo-labels
+        second = all_rounds("cluster", pretrain_round, cluster_rounds, begin=renew)
     stages = (
         *([first] if own_init else []),
         all_rounds("pretrain", pretrain_round, pretrain_rounds - own_init),
-        all_rounds("cluster", cluster_round, cluster_rounds, begin=begin_cluster),
+        second,
     )
     return FederatedClustering(init, stages, embed, assign)
 

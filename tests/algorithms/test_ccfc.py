@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from sklearn.cluster import KMeans
 
 from fcjax import clients, engine, evaluation
 from fcjax.algorithms import ccfc as module
@@ -272,6 +273,18 @@ def test_own_init_needs_a_round_of_pre_training():
         build(own_init=True, pretrain_rounds=0)
 
 
+def first_networks(key):
+    """What two clients of a first round with this key begin with: each its own draw,
+    from another key than the server's k-means has."""
+    clients_key, server_key = jax.random.split(key)
+    keys = [jax.random.split(k, 3)[2] for k in clients.fold_in(clients_key, 2)]
+    taken = clients.fold_in(server_key, 10)
+    assert not set(map(str, map(jax.random.key_data, keys))) & set(
+        map(str, map(jax.random.key_data, taken))
+    )
+    return [linear_network(4, 3).init(key, None) for key in keys]
+
+
 def test_unrelated_networks_are_averaged_after_a_first_round(problem):
     """With steps of size zero the round leaves the mean of what it started from."""
     _, _, federation = problem
@@ -280,11 +293,101 @@ def test_unrelated_networks_are_averaged_after_a_first_round(problem):
     state = method.init(jax.random.key(3), federation)
     key = jax.random.key(4)
     new, _ = jax.jit(method.stages[0].round)(key, state, federation)
-    keys = clients.fold_in(jax.random.fold_in(key, 1), 2)
-    one, two = (linear_network(4, 3).init(k, None)["params"] for k in keys)
+    one, two = (network["params"] for network in first_networks(key))
     for name in ("a", "b"):
         expected = 0.4 * one[name] + 0.6 * two[name]  # 8 and 12 of 20 examples
         np.testing.assert_allclose(new.variables["params"][name], expected, rtol=1e-5)
+
+
+def test_unrelated_networks_are_drawn_to_the_servers_first_one(problem):
+    """The loss that the first round reports, the pull being most of it."""
+    pool, rows, federation = problem
+    method = build(own_init=True, model_weight=3.0, pretrain_rounds=1)
+    state = method.init(jax.random.key(3), federation)
+    key = jax.random.key(4)
+    _, metrics = jax.jit(method.stages[0].round)(key, state, federation)
+    losses = []
+    for network, held in zip(first_networks(key), rows, strict=True):
+        (z, p), _ = linear(network, pool[held], train=True)
+        (_, anchor), _ = linear(state.variables, pool[held], train=False)
+        losses.append(-np.mean(cosine(p, z) + 3 * cosine(p, anchor)))
+    np.testing.assert_allclose(metrics["loss"], np.mean(losses), rtol=1e-5)
+
+
+# --- the beginning of the second stage
+
+
+def best_centroids(x):
+    """Three centroids by scikit-learn, in the order of their first feature."""
+    found = KMeans(3, n_init=20, random_state=0).fit(x).cluster_centers_
+    return found[np.argsort(found[:, 0])]
+
+
+@pytest.fixture
+def blobs(problem):
+    """The same clients, of examples around three points."""
+    _, rows, federation = problem
+    rng = np.random.default_rng(2)
+    pool = rng.normal(size=(3, 4))[np.arange(20) % 3] + 0.05 * rng.normal(size=(20, 4))
+    pool = pool.astype(np.float32)
+    return pool, rows, federation._replace(pool=jnp.asarray(pool))
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+def test_the_second_stage_begins_with_what_the_averaged_network_finds(
+    blobs, standalone
+):
+    """Algorithm 1 as printed: no round before it, and nobody's label is arbitrary."""
+    pool, rows, federation = blobs
+    method = build(pretrain_rounds=0, standalone=standalone)
+    state = method.init(jax.random.key(3), federation)
+    key = jax.random.key(5)
+    for stage in method.stages:
+        state = jax.jit(stage.begin)(key, state, federation)
+    one = (
+        jax.tree.map(lambda x: x[0], state.variables)
+        if standalone
+        else (state.variables)
+    )
+    z = pool @ np.asarray(one["params"]["a"])
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    mined = [best_centroids(z[held]) for held in rows]
+    expected = mined if standalone else [best_centroids(np.concatenate(mined))]
+    for found, wanted in zip(
+        np.asarray(state.centroids).reshape(-1, 3, 3), expected, strict=True
+    ):
+        found = found[np.argsort(found[:, 0])]
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    assigned = np.asarray(jax.jit(method.assign)(state, federation))
+    assert len(np.unique(assigned[federation.mask])) == 3
+
+
+def test_the_second_stage_asks_who_answers_its_first_round(blobs):
+    """The second client fails: the centroids are those of the first one's own."""
+    pool, rows, federation = blobs
+    federation = federation._replace(present=jnp.array([[True, False]]))
+    method = build(pretrain_rounds=0)
+    state = method.init(jax.random.key(3), federation)
+    state = jax.jit(method.stages[1].begin)(jax.random.key(5), state, federation)
+    z = pool[rows[0]] @ np.asarray(state.variables["params"]["a"])
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    found = np.asarray(state.centroids)
+    found = found[np.argsort(found[:, 0])]
+    np.testing.assert_allclose(found, best_centroids(z), rtol=1e-4, atol=1e-5)
+
+
+def test_centroids_cross_once_more_before_the_second_stage(problem):
+    _, _, federation = problem
+    method = build(pretrain_rounds=0)
+    state = method.init(jax.random.key(3), federation)
+    state = method.stages[1].begin(jax.random.key(5), state, federation)
+    sent = []
+    for number in range(2):
+        state, metrics = jax.jit(method.stages[1].round)(
+            jax.random.key(number), state, federation
+        )
+        sent.append(np.asarray(metrics["up_centroids"]))
+    np.testing.assert_array_equal(sent, [[4, 4 * 9], [2, 4 * 9]])  # two clients
 
 
 class SmallSimSiam(nn.Module):
