@@ -41,7 +41,7 @@ class Args:
 
     run: tyro.conf.Positional[Path]
     """The results folder, --out of the run."""
-    where: Annotated[tuple[str, ...], shown("the run of the highest silhouette")] = ()
+    where: Annotated[tuple[str, ...], shown("the highest silhouette of its own")] = ()
     """Which run of a grid: p=0.25 clusters=10 seed=3."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
     """Where TFDS data sets are prepared."""

@@ -146,8 +146,10 @@ def told(finished: Finished, row: Mapping[str, Any], found: Assigned) -> str:
     folder = shlex.quote(str(finished.directory))
     return (
         f"{text}\n<p>Of {len(finished.rows)} runs this page shows one; without "
-        "<code>--where</code> that with the highest silhouette. Other values in this "
-        "command show another:</p>\n"
+        "<code>--where</code> that with the highest silhouette. Each run's silhouette "
+        "is of its own embedding, so it does not compare runs: a run that packs its "
+        "examples tightly into wrong clusters scores high. Look at others before you "
+        "choose; other values in this command show them:</p>\n"
         f"<pre>fcjax page {html.escape(folder)} --where {own}</pre>"
     )
 

@@ -123,6 +123,7 @@ def test_the_words_say_what_was_run(grid, folder):
     assert "dealt at random to 3 clients, 20 each; training took 3 rounds" in text
     assert "There are no labels" in text
     assert f"fcjax page '{grid}' --where clusters=" in text
+    assert "silhouette is of its own embedding, so it does not compare runs" in text
 
 
 def test_which_run_is_shown(grid, tmp_path):
