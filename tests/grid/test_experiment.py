@@ -203,7 +203,15 @@ def test_explicit_flags_win_over_presets_and_data_sets():
     assert settings()["local_epochs"] == 4
     assert settings("--preset=smoke")["local_epochs"] == 1
     assert settings("--preset=smoke", "--local-epochs=3")["local_epochs"] == 3
-    assert settings("--preset=paper")["cluster_rounds"] == 30
+    paper = settings("--preset=paper")
+    assert (paper["cluster_rounds"], paper["num_init"], paper["own_init"]) == (
+        30,
+        10,
+        True,
+    )
+    assert not settings("--preset=paper", "--own-init=False")["own_init"]
+    assert not settings("--preset=paper", "--pretrain-rounds=0")["own_init"]
+    assert not settings()["own_init"]
     assert settings()["backbone"] == "conv"
     assert settings("--model-weight", "0", "0.1")["model_weight"] == (0.0, 0.1)
 
