@@ -285,8 +285,8 @@ def central_differences(loss, x):
     return gradient
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5], ids=["equation 9", "the ratio of CC"])
-def test_the_contrast_weighs_half_of_ccs_where_the_target_is_the_online_network(share):
+@pytest.mark.parametrize("weight", [1.0, 0.5], ids=["equation 9", "the ratio of CC"])
+def test_the_contrast_weighs_half_of_ccs_where_the_target_is_the_online_network(weight):
     """As `cluster_level` derives it: half of the gradient of CC's contrast, less all or
     half of that of its entropies. Of logits whose clusters are far from even."""
     y = np.random.default_rng(6).normal(size=(2, 6, 3)) * [2.0, 1.0, 0.5] + [1, 0, 0]
@@ -311,15 +311,15 @@ def test_the_contrast_weighs_half_of_ccs_where_the_target_is_the_online_network(
             jax.lax.stop_gradient(c),
             jnp.ones(6, bool),
             temperature=TAU_C,
-            entropy_weight=share,
+            entropy_weight=weight,
         )
 
     gradient = found(jnp.asarray(y, jnp.float32))
-    expected = of_contrast / 2 - share * of_entropies
+    expected = of_contrast / 2 - weight * of_entropies
     np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-6)
     of_cc = of_contrast - of_entropies
     is_half = np.allclose(gradient, of_cc / 2, rtol=1e-3, atol=1e-5)
-    assert is_half == (share == 0.5)
+    assert is_half == (weight == 0.5)
 
 
 def test_the_second_stage_weighs_the_entropies():
