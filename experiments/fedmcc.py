@@ -46,6 +46,8 @@ class Args(Common):
     """E: epochs that a client trains in a round."""
     batch_size: Annotated[tuple[int, ...], shown("128")] = ()
     """n: examples in a local step."""
+    drop_last: Annotated[bool | None, shown("no; the paper preset yes")] = None
+    """Leave a last batch out that is not full, as CC's and EasyFL's code does."""
     microbatch: Annotated[int | None, shown("a batch at once")] = None
     """Examples that a network takes at a time, which bounds the memory of a batch."""
     #: The encoder. A resnet begins with a 3x3 convolution, -imagenet with a 7x7 and a
@@ -73,6 +75,9 @@ class Args(Common):
     """tau_I of examples."""
     cluster_temperature: Annotated[tuple[float, ...], shown("1")] = ()
     """tau_C of clusters."""
+    #: Of the entropies against the contrast of clusters, where there are target
+    #: networks: 1 as in equation 9, 0.5 has the ratio of CC.
+    entropy_weight: Annotated[tuple[float, ...], shown("1")] = ()
     momentum: Annotated[tuple[float, ...], shown("0.99; conv and mlp 0.9")] = ()
     """m of the target networks."""
     average_target: bool = False
@@ -90,12 +95,14 @@ LOCAL = {  # Section IV-A
     "local_epochs": 5,
     "batch_size": 128,
     "learning_rate": 3e-4,
+    "drop_last": True,  # not in the text: CC's and EasyFL's
     "microbatch": None,
 }
 SECOND = {
     "cluster_rounds": 10,
     "cluster_learning_rate": 3e-4,
     "cluster_temperature": 1.0,
+    "entropy_weight": 1.0,
     "momentum": 0.99,
 }
 ALONE = {"num_rounds": 500, "local_epochs": 1}  # Figure 5 of MCC
@@ -122,6 +129,8 @@ def defaults_of(args: Args, name: Name, shape: tuple[int, ...]) -> dict[str, Any
     found = {}
     if name in CENTRAL:
         found |= ALONE
+    if args.preset != "paper":
+        found |= {"drop_last": False}  # of few examples every one counts
     if args.preset != "paper" and settings["backbone"] in ("conv", "mlp"):
         found |= SMALL
     if (args.optimizer or settings["optimizer"]) == "sgd":

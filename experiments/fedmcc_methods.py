@@ -47,7 +47,7 @@ FIRST = {  # by method, what else its first or only stage takes
     "fedsimclr": {"instance_temperature": 0.5},
     "cc": {"instance_temperature": 0.5, "cluster_temperature": 1.0},
 }
-FIRST["mcc"] = FIRST["cc"] | FIRST["fedmcc"]
+FIRST["mcc"] = FIRST["cc"] | FIRST["fedmcc"] | {"entropy_weight": 1.0}
 FIRST |= {"fed-cc": FIRST["cc"], "fedmcc-one-stage": FIRST["mcc"]}
 
 
@@ -133,6 +133,7 @@ def method_of(
             local._replace(optimizer=adam, schedule=constant),
             num_rounds=values["cluster_rounds"],
             cluster_temperature=values["cluster_temperature"],
+            entropy_weight=values["entropy_weight"],
             momentum=values["momentum"],
             average_target=values.get("average_target", False),
             num_clustered=num_clustered,
@@ -172,4 +173,5 @@ def local_of(values: Mapping[str, Any], view: Augment) -> Local:
         batch_size=values["batch_size"],
         schedule=schedule,
         microbatch=values["microbatch"],
+        drop_last=values["drop_last"],
     )

@@ -30,13 +30,15 @@ def train(
     optimizer: optax.GradientTransformation,
     batch_size: int,
     num_epochs: int,
+    drop_last: bool = False,
     after_step: Callable[[PyTree], PyTree] = lambda variables: variables,
 ) -> tuple[Client, Float[Array, ""]]:
     """Trains one client for some epochs over its own examples.
 
     Every epoch visits the true examples once, in a new order, the last batch holding
-    what is left, as PyTorch's loaders do. A client with fewer examples than the
-    padded length takes fewer steps: afterwards it stands still.
+    what is left, as PyTorch's loaders do where they are not told to drop it. A client
+    with fewer examples than the padded length takes fewer steps: afterwards it stands
+    still.
 
     Args:
         key: decides the order and is folded into the key of every step.
@@ -46,6 +48,9 @@ def train(
         optimizer: of the parameters alone.
         batch_size: examples a step; a longer one than N is cut to N.
         num_epochs: how often each example is visited.
+        drop_last: leave out a last batch that is not full, other examples in every
+            epoch. A client that has no full batch keeps the one it has, where
+            PyTorch's loader would give it none.
         after_step: what changes in the variables when the optimiser has taken a step,
             as a target network that follows them.
 
@@ -64,7 +69,15 @@ def train(
             after_step=after_step,
         )
 
-    return epochs(key, client, one, mask, batch_size=batch_size, num_epochs=num_epochs)
+    return epochs(
+        key,
+        client,
+        one,
+        mask,
+        batch_size=batch_size,
+        num_epochs=num_epochs,
+        drop_last=drop_last,
+    )
 
 
 def step(
@@ -114,6 +127,7 @@ def epochs(
     *,
     batch_size: int,
     num_epochs: int,
+    drop_last: bool = False,
     zero: PyTree = 0.0,
 ) -> tuple[Carry, PyTree]:
     """Takes the steps of some epochs over the true examples, in batches as `train`.
@@ -125,6 +139,7 @@ def epochs(
         mask: True at the examples to go over.
         batch_size: examples a step; a longer one than N is cut to N.
         num_epochs: how often each is visited.
+        drop_last: as in `train`.
         zero: as many zeros as a step measures.
 
     Returns:
@@ -134,6 +149,8 @@ def epochs(
     size = mask.sum()
     batch_size = min(batch_size, padded)
     num_steps = -(-size // batch_size)
+    if drop_last:
+        num_steps = jnp.where(size < batch_size, num_steps, size // batch_size)
     slack = -padded % batch_size
     # Made of the mask, as all that the loops carry: what vmap finds to be the same for
     # all clients before a loop and not after it costs a further trace of its body, and

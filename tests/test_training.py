@@ -232,6 +232,113 @@ def test_every_epoch_visits_every_example_once_in_a_new_order(key):
     assert not np.array_equal(visits[:3], visits[3:])
 
 
+@pytest.mark.parametrize(
+    ("drop_last", "lengths"), [(False, [128] * 6 + [32]), (True, [128] * 6)]
+)
+def test_a_short_last_batch_is_kept_or_dropped(key, drop_last, lengths):
+    """800 = 6 x 128 + 32; what is dropped is of another 32 in the second epoch."""
+    num_steps = len(lengths)
+    loss, client = recorder(num_slots=800, num_steps=2 * num_steps)
+    trained, _ = training.train(
+        key,
+        client,
+        loss,
+        jnp.ones(800, bool),
+        optimizer=optax.sgd(0.1),
+        batch_size=128,
+        num_epochs=2,
+        drop_last=drop_last,
+    )
+    log = trained.variables["log"]
+    assert log["step"] == 2 * num_steps
+    visits = np.asarray(log["visits"])
+    np.testing.assert_array_equal(visits.sum(axis=1), 2 * lengths)
+    first, second = visits[:num_steps].sum(axis=0), visits[num_steps:].sum(axis=0)
+    assert first.max() == second.max() == 1
+    assert np.array_equal(first, second) == (not drop_last)
+
+
+def test_dropping_the_last_batch_changes_none_before_it(key):
+    """Batches of 4, 4 (and 3), in the order of the key."""
+    logs = []
+    for drop_last in (False, True):
+        loss, client = recorder(num_slots=11, num_steps=3)
+        trained, _ = training.train(
+            key,
+            client,
+            loss,
+            first(11),
+            optimizer=optax.sgd(0.1),
+            batch_size=4,
+            num_epochs=1,
+            drop_last=drop_last,
+        )
+        logs.append(np.asarray(trained.variables["log"]["visits"]))
+    whole, dropped = logs
+    assert whole[2].sum() == 3
+    np.testing.assert_array_equal(dropped[:2], whole[:2])
+    assert not dropped[2].any()
+
+
+@pytest.mark.parametrize("axis", AXES[:3])
+def test_every_client_drops_its_own_last_batch(key, axis):
+    """Of 11, 8, 7, 4, 3 and 0 examples in batches of 4. One without a full batch keeps
+    the one it has; one without examples takes no step."""
+    sizes, batches = (11, 8, 7, 4, 3, 0), (2, 2, 1, 1, 1, 0)
+    seen = (8, 8, 4, 4, 3, 0)
+    loss, client = recorder(num_slots=11, num_steps=4)
+    masks = jnp.stack([first(size) for size in sizes])
+
+    @jax.jit
+    def train_all(keys, masks):
+        return clients.for_each(
+            lambda key, mask: training.train(
+                key,
+                client,
+                loss,
+                mask,
+                optimizer=optax.sgd(0.1),
+                batch_size=4,
+                num_epochs=2,
+                drop_last=True,
+            ),
+            keys,
+            masks,
+            axis=axis,
+        )
+
+    trained, _ = train_all(clients.fold_in(key, len(sizes)), masks)
+    log = trained.variables["log"]
+    np.testing.assert_array_equal(log["step"], [2 * n for n in batches])
+    for visits, n, count in zip(np.asarray(log["visits"]), batches, seen, strict=True):
+        for epoch in (visits[:n], visits[n : 2 * n]):
+            assert epoch.sum() == count
+            assert epoch.sum(axis=0).max(initial=0) <= 1
+
+
+def test_the_mean_loss_is_over_the_steps_that_were_taken(key):
+    """Losses 1 and 2 of two full batches; a third of one example would have been 3."""
+
+    def loss(key, variables, slots, mask):
+        step = variables["log"] + 1
+        return variables["params"] * 0 + step, {**variables, "log": step}
+
+    client = clients.Client(
+        {"params": jnp.zeros(()), "log": jnp.zeros(())}, optax.sgd(1.0).init(0.0)
+    )
+    _, mean = training.train(
+        key,
+        client,
+        loss,
+        first(5, 9),
+        optimizer=optax.sgd(1.0),
+        batch_size=2,
+        num_epochs=1,
+        drop_last=True,
+    )
+    assert mean == 1.5
+
+
 def test_a_batch_longer_than_the_client_is_the_whole_client(key, problem, train):
     cut, loss = train(key, problem.client(), first(11), batch_size=100)
     whole, whole_loss = train(key, problem.client(), first(11), batch_size=11)

@@ -48,6 +48,7 @@ class Local(NamedTuple):
     schedule: optax.Schedule = optax.constant_schedule(1.0)
     keep_optimizer: bool = False  # whether its state outlives a round
     microbatch: int | None = None  # see `models.microbatched`; None takes a batch whole
+    drop_last: bool = False  # a last batch that is not full, see `training.train`
 
     @property
     def at_once(self) -> int:
@@ -183,6 +184,7 @@ def averaging(
                     optimizer=optimizer,
                     batch_size=local.batch_size,
                     num_epochs=local.num_epochs,
+                    drop_last=local.drop_last,
                     after_step=follow,
                 )
             trained, target = _unpack(client.variables)

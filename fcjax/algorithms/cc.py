@@ -4,6 +4,7 @@ CC: Contrastive Clustering
     Yunfan Li, Peng Hu, Zitao Liu, Dezhong Peng, Joey Tianyi Zhou, Xi Peng. AAAI 2021.
     https://arxiv.org/abs/2009.09687
     Authors' code: https://github.com/Yunfan-Li/Contrastive-Clustering
+    It leaves out a last batch that is not full: `Local.drop_last`.
 
 A federation of one client is the method itself, one of several is the baseline Fed + CC
 of the FedMCC paper (https://arxiv.org/abs/2206.05093).

@@ -93,6 +93,7 @@ def cluster_contrast(
     *,
     num_rounds: int = 10,
     cluster_temperature: Scalar = 1.0,
+    entropy_weight: Scalar = 1.0,
     momentum: Scalar = 0.99,
     average_target: bool = False,
     num_clustered: int | None = None,
@@ -105,6 +106,8 @@ def cluster_contrast(
         local: how a client trains in a round of this stage.
         num_rounds: R of Algorithm 2.
         cluster_temperature: tau_C.
+        entropy_weight: of the entropies in L_C, see `cluster_level`; 1 is the paper's
+            equation 9, 0.5 has the ratio of CC.
         momentum: m of the projector's target network.
         average_target: average it too (Table VII).
         num_clustered: cluster the first so many rows of the pool alone; the others, as
@@ -145,7 +148,11 @@ def cluster_contrast(
             tracked = target_of(online, target)
             c_target, _ = both(networks, tracked, trains, (h_a, h_b), mask)
             return cluster_level(
-                c, c_target, mask, temperature=cluster_temperature
+                c,
+                c_target,
+                mask,
+                temperature=cluster_temperature,
+                entropy_weight=entropy_weight,
             ), online
 
         return averaging(
@@ -173,6 +180,7 @@ def mcc(
     num_rounds: int = 100,
     instance_temperature: Scalar = 0.5,
     cluster_temperature: Scalar = 1.0,
+    entropy_weight: Scalar = 1.0,
     momentum: Scalar = 0.99,
     average_target: bool = False,
     num_clustered: int | None = None,
@@ -185,6 +193,8 @@ def mcc(
 
     Args:
         encoder, projector, cluster_projector: f, g_I and g_C.
+        entropy_weight: as in `cluster_contrast`; at 0.5, and with targets that equal
+            the online networks, the gradient is half of that of `cc`.
         momentum: m of the target networks.
         average_target: average them too (Table VII).
         local, num_rounds, instance_temperature, cluster_temperature, num_clustered: as
@@ -211,7 +221,13 @@ def mcc(
         tracked = target_of(online, target)
         z_target, c_target, _ = heads(networks, tracked, views, mask)
         loss = instance_level(z, z_target, mask, temperature=instance_temperature)
-        loss += cluster_level(c, c_target, mask, temperature=cluster_temperature)
+        loss += cluster_level(
+            c,
+            c_target,
+            mask,
+            temperature=cluster_temperature,
+            entropy_weight=entropy_weight,
+        )
         return loss, online
 
     return one_stage(
@@ -251,11 +267,32 @@ def instance_level(
 
 
 def cluster_level(
-    c: Pair, c_target: Pair, mask: Bool[Array, "B"], *, temperature: Scalar
+    c: Pair,
+    c_target: Pair,
+    mask: Bool[Array, "B"],
+    *,
+    temperature: Scalar,
+    entropy_weight: Scalar = 1.0,
 ) -> Float[Array, ""]:
-    """Returns L_C of a batch, Eq. 9 with the entropies subtracted, those of the target
-    being constants."""
+    """Returns L_C of a batch, Eq. 9 with the entropies subtracted.
+
+    No gradient reaches a target, whose entropies are constants, and of the two terms
+    under the half one alone reaches each online view. Where the target equals the
+    online network, the gradient is therefore half of CC's contrast, less *all* of CC's
+    entropy of either view: against the entropy, the contrast weighs half of what it
+    does in CC.
+
+    Args:
+        c: soft assignments of both views by the online network.
+        c_target: those by the target.
+        mask: the examples that count.
+        temperature: tau_C.
+        entropy_weight: of the four entropies. 1 is Eq. 9; 0.5 has the ratio of CC, and
+            then half of its gradient.
+    """
     (c_a, c_b), (t_a, t_b) = c, c_target
     loss = losses.cluster_nt_xent(c_a, t_b, temperature=temperature, mask=mask)
     loss += losses.cluster_nt_xent(t_a, c_b, temperature=temperature, mask=mask)
-    return loss / 2 - total_entropy(c, mask) - total_entropy(c_target, mask)
+    loss /= 2
+    loss -= entropy_weight * total_entropy(c, mask)
+    return loss - entropy_weight * total_entropy(c_target, mask)

@@ -5,7 +5,7 @@ FedU: Collaborative Unsupervised Visual Representation Learning from Decentraliz
     https://arxiv.org/abs/2108.06492
     Authors' code: EasyFL, applications/fedssl, which is followed, but that a client's
     target network is a copy from the beginning: there it is the online network itself
-    in the first round.
+    in the first round. It leaves out a last batch that is not full: `Local.drop_last`.
 
 BYOL: Grill et al., Bootstrap Your Own Latent, 2020. https://arxiv.org/abs/2006.07733
 """

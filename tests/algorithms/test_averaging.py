@@ -101,6 +101,18 @@ def test_the_spread_is_of_examples_from_all_over_a_client():
     assert float(metrics["embedding_spread"]) == pytest.approx(1)
 
 
+@pytest.mark.parametrize(("drop_last", "steps"), [(False, [3, 1]), (True, [2, 1])])
+def test_a_local_drops_its_last_batch(drop_last, steps):
+    """Adam counts: 5 examples in batches of 2, and one example, which is no batch."""
+    local = local_of(
+        optax.adam(0.1), batch_size=2, keep_optimizer=True, drop_last=drop_last
+    )
+    federation = federate(POOL, (np.arange(5), np.arange(6, 7)))
+    ((state, _),) = run(stage_of(local), start(federation, local), federation, 1)
+    ((adam, *_), _) = state.opt_state
+    np.testing.assert_array_equal(adam.count, steps)
+
+
 @pytest.mark.parametrize(("keep", "second"), [(False, 1.0), (True, 0.0)])
 def test_an_optimizer_starts_anew_in_every_round_unless_it_is_kept(
     federation, keep, second

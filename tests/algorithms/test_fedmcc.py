@@ -275,6 +275,85 @@ def test_the_losses_of_a_batch_are_equations_8_and_9():
     assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
+def central_differences(loss, x):
+    """The gradient of a NumPy function of float64."""
+    gradient = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[index] = 1e-5
+        gradient[index] = (loss(x + step) - loss(x - step)) / 2e-5
+    return gradient
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5], ids=["equation 9", "the ratio of CC"])
+def test_the_contrast_weighs_half_of_ccs_where_the_target_is_the_online_network(weight):
+    """As `cluster_level` derives it: half of the gradient of CC's contrast, less all or
+    half of that of its entropies. Of logits whose clusters are far from even."""
+    y = np.random.default_rng(6).normal(size=(2, 6, 3)) * [2.0, 1.0, 0.5] + [1, 0, 0]
+
+    def contrast(y):
+        a, b = map(numpy_softmax, y)
+        return plain.nt_xent(a.T, b.T, TAU_C)
+
+    def entropies(y):
+        return sum(plain.entropy(numpy_softmax(view)) for view in y)
+
+    of_contrast = central_differences(contrast, y)
+    of_entropies = central_differences(entropies, y)
+    assert min(np.abs(x).max() for x in (of_contrast, of_entropies)) > 1e-2
+
+    @jax.jit
+    @jax.grad
+    def found(y):
+        c = tuple(jax.nn.softmax(view) for view in y)
+        return module.cluster_level(
+            c,
+            jax.lax.stop_gradient(c),
+            jnp.ones(6, bool),
+            temperature=TAU_C,
+            entropy_weight=weight,
+        )
+
+    gradient = found(jnp.asarray(y, jnp.float32))
+    expected = of_contrast / 2 - weight * of_entropies
+    np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-6)
+    of_cc = of_contrast - of_entropies
+    is_half = np.allclose(gradient, of_cc / 2, rtol=1e-3, atol=1e-5)
+    assert is_half == (weight == 0.5)
+
+
+def test_the_second_stage_weighs_the_entropies():
+    """One step of size 1 on a batch that holds all examples, at a weight of 0.3."""
+    pool = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    federation = federate(pool, (np.arange(8),))
+    local = Local(optax.sgd(1.0), noisy, num_epochs=1, batch_size=8)
+    clustering = module.cluster_contrast(
+        HEAD, local, num_rounds=1, cluster_temperature=TAU_C, entropy_weight=0.3
+    )
+    method = module.fedmcc(matrix(5), matrix(3), clustering, local, num_rounds=1)
+    state, second = method.init(jax.random.key(1), federation), method.stages[1]
+    begun = second.begin(jax.random.key(2), state, federation)
+    ended, _ = jax.jit(second.round)(KEYS[0], begun, federation)
+
+    ((slots, step_key),) = plain.steps(KEYS[0], np.ones(8, bool))
+    kernel = begun.online["encoder"]["params"]["kernel"]
+    features = [view @ kernel for view in plain.views(step_key, pool[slots])]
+    start = {"cluster_projector": kernels(begun.online)["cluster_projector"]}
+
+    def loss(w):
+        c, t = (
+            [jax.nn.softmax(h @ v["cluster_projector"]) for h in features]
+            for v in (w, start)
+        )
+        pairs = ((c[0], t[1]), (t[0], c[1]))
+        contrast = sum(plain.nt_xent(u.T, v.T, TAU_C, jnp) for u, v in pairs)
+        return contrast / 2 - 0.3 * sum(plain.entropy(x, jnp) for x in c)
+
+    gradient = jax.grad(loss)(start)
+    expected = start["cluster_projector"] - gradient["cluster_projector"]
+    assert_close(kernels(ended.online)["cluster_projector"], expected, rtol=1e-4)
+
+
 def test_no_gradient_reaches_a_target():
     networks = {"encoder": matrix(5, centre=True), "projector": matrix(3)}
     rng = np.random.default_rng(4)
@@ -301,7 +380,10 @@ def test_no_gradient_reaches_a_target():
     assert not any(map(np.any, jax.tree.leaves(of_target)))
 
 
-def test_mcc_descends_the_sum_of_both_losses(trained):
+@pytest.mark.parametrize(
+    ("options", "weight"), [({}, 1), ({"entropy_weight": 0.5}, 0.5)]
+)
+def test_mcc_descends_the_sum_of_both_losses(trained, options, weight):
     """Equation 6 by one step of size 1 on a batch that holds all examples."""
     pool = trained.pool
     federation = federate(pool, (np.arange(16),))
@@ -311,6 +393,7 @@ def test_mcc_descends_the_sum_of_both_losses(trained):
         instance_temperature=TAU_I,
         cluster_temperature=TAU_C,
         momentum=MOMENTUM,
+        **options,
     )
     state = method.init(jax.random.key(0), federation)
     rng = np.random.default_rng(0)
@@ -330,7 +413,7 @@ def test_mcc_descends_the_sum_of_both_losses(trained):
             [jax.nn.softmax(x @ v["encoder"] @ v["cluster_projector"]) for x in views]
             for v in (w, t)
         )
-        total = -sum(plain.entropy(x, jnp) for x in (*c, *t_c))
+        total = -weight * sum(plain.entropy(x, jnp) for x in (*c, *t_c))
         for (a, b), (t_a, t_b), tau in (
             (z, t_z, TAU_I),
             ([x.T for x in c], [x.T for x in t_c], TAU_C),

@@ -3,6 +3,7 @@
 import typing
 
 import fedmcc
+import fedmcc_methods as methods
 import jax
 import numpy as np
 import pytest
@@ -63,6 +64,7 @@ def test_the_papers_settings():
         "local_epochs": 5,
         "batch_size": 128,
         "learning_rate": 3e-4,
+        "drop_last": True,
         "microbatch": None,
         "instance_temperature": 0.5,
         "momentum": 0.99,
@@ -73,6 +75,7 @@ def test_the_papers_settings():
         "cluster_rounds": 10,
         "cluster_learning_rate": 3e-4,
         "cluster_temperature": 1.0,
+        "entropy_weight": 1.0,
     }
     fedu = fedmcc.defaults_of(args, "fedu", COLOUR)
     assert (fedu["optimizer"], fedu["learning_rate"]) == ("sgd", 0.032)
@@ -86,6 +89,38 @@ def test_the_papers_settings():
 def test_an_explicit_flag_wins_over_the_preset():
     _, method = build("fedmcc", GREY, preset="smoke", num_rounds=(7,))
     assert [stage.num_rounds for stage in method.stages] == [7, 1]
+
+
+@pytest.mark.parametrize("name", ["fedmcc", "fedu", "cc"])
+@pytest.mark.parametrize(
+    ("preset", "given", "expected"),
+    [
+        ("smoke", None, False),
+        ("default", None, False),
+        ("paper", None, True),
+        ("paper", False, False),
+        ("default", True, True),
+    ],
+)
+def test_the_last_batch_is_dropped_as_the_preset_or_the_flag_says(
+    name, preset, given, expected
+):
+    group, _ = build(name, GREY, preset=preset, drop_last=given)
+    assert group.method.settings["drop_last"] is expected
+    local = methods.local_of(
+        {**group.method.settings, "learning_rate": 0.1, "num_rounds": 1},
+        lambda key, x: x,
+    )
+    assert local.drop_last is expected
+
+
+@pytest.mark.parametrize("name", ["fedmcc", "fedu", "mcc", "fedmcc-one-stage"])
+def test_weights_of_the_entropy_are_one_program_and_share_the_first_stage(name):
+    group, _ = build(name, GREY, preset="smoke", entropy_weight=(1.0, 0.5))
+    assert group.traced["entropy_weight"] == (1.0, 0.5)
+    assert [point["entropy_weight"] for point in group.points] == [1.0, 0.5]
+    if group.method.shared is not None:
+        assert "entropy_weight" not in group.method.shared.settings
 
 
 @pytest.mark.parametrize(
@@ -104,6 +139,10 @@ def test_an_explicit_flag_wins_over_the_preset():
             {"cluster_rounds": (0,)},
             "--cluster-rounds must be at least 1, got 0; --cluster-by k-means takes "
             "one",
+        ),
+        (
+            {"entropy_weight": (-1.0,)},
+            "--entropy-weight must be finite and at least 0, got -1.0",
         ),
         ({"microbatch": 0}, "--microbatch must be at least 1, got 0"),
         ({"backbone": "mlp"}, "--backbone mlp does not take images"),
@@ -164,6 +203,7 @@ REPRESENTATION = {
     "num_rounds",
     "local_epochs",
     "batch_size",
+    "drop_last",
     "microbatch",
     "backbone",
     "optimizer",
