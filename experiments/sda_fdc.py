@@ -55,7 +55,7 @@ class Args(Common):
     joint_rounds: Annotated[tuple[int, ...], shown("50; digits 20, vectors 10")] = ()
     """Epochs of the auto-encoder and the clusters by turns."""
     refresh_every: Annotated[tuple[int, ...], shown("10")] = ()
-    """Of these epochs, after how many k-means of all codes goes on from the clusters."""
+    """Epochs of these after which k-means of all codes goes on from the clusters."""
     batch_size: Annotated[tuple[int, ...], shown("128")] = ()
     """Examples in a step of the auto-encoder."""
     learning_rate: Annotated[tuple[float, ...], shown("0.001")] = ()

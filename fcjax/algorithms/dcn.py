@@ -64,8 +64,8 @@ def by_dcn(
         optimizer: of both phases.
         num_clusters: K.
         pretrain_rounds: epochs of the auto-encoder alone, a round each.
-        joint_rounds: epochs with the clusters; 0 is SDA-FDC's ablation (disjoint), whose
-            clusters are those of the first k-means.
+        joint_rounds: epochs with the clusters; 0 is SDA-FDC's ablation (disjoint): it
+            ends with the first k-means.
         batch_size: examples a step.
         cluster_weight: lambda, of half the squared distance to the centroid beside the
             squared error of an example, both summed over features.

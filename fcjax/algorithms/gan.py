@@ -228,12 +228,12 @@ def categories(
     """Returns the categories of a batch of which the first `count` examples count: all
     of them, or, where there are more categories than examples, different ones.
 
-    SDA-FDC's Eq. 2 draws them uniformly. The authors' code cuts a batch into consecutive
-    blocks of a K-th of it, rounded, and the last category takes what is left; so it is
-    here, wherever something is left. Where the blocks before the last already fill the
-    batch (of ten categories one of up to 9, 15 to 18, 26, 27, 35 or 36 examples), later
-    categories would be trained in no batch of that size, and be asked for in the end:
-    there they are spread evenly, from a random one on.
+    SDA-FDC's Eq. 2 draws them uniformly. The authors' code cuts a batch into blocks of
+    a K-th of it, rounded, and the last category takes what is left; so it is here,
+    wherever something is left. Where the blocks before already fill the batch (of ten
+    categories one of up to 9, 15 to 18, 26, 27, 35 or 36 examples), the last ones would
+    be trained in no batch of that size, and yet be asked for in the end: there all are
+    spread evenly, from a random one on.
 
     Examples:
         >>> def counts(batch):

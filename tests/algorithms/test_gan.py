@@ -54,12 +54,7 @@ def blocks(key, count, num_categories):
     size = max(1, round(count / num_categories))
     if (num_categories - 1) * size >= count:
         first = int(jax.random.randint(key, (), 0, num_categories))
-        return np.array(
-            [
-                (first + i * num_categories // count) % num_categories
-                for i in range(count)
-            ]
-        )
+        return (first + np.arange(count) * num_categories // count) % num_categories
     chosen = np.zeros(count, int)
     for i in range(num_categories):
         end = count if i == num_categories - 1 else (i + 1) * size
