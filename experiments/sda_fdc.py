@@ -54,6 +54,8 @@ class Args(Common):
     """Epochs of the auto-encoder alone."""
     joint_rounds: Annotated[tuple[int, ...], shown("50; digits 20, vectors 10")] = ()
     """Epochs of the auto-encoder and the clusters by turns."""
+    refresh_every: Annotated[tuple[int, ...], shown("10")] = ()
+    """Epochs of these after which k-means of all codes goes on from the clusters."""
     batch_size: Annotated[tuple[int, ...], shown("128")] = ()
     """Examples in a step of the auto-encoder."""
     learning_rate: Annotated[tuple[float, ...], shown("0.001")] = ()
@@ -87,7 +89,12 @@ DISJOINT = {
     "learning_rate": 1e-3,
     "num_init": 20,
 }
-JOINT = {**DISJOINT, "joint_rounds": 50, "cluster_weight": 20.0}
+JOINT = {
+    **DISJOINT,
+    "joint_rounds": 50,
+    "refresh_every": 10,
+    "cluster_weight": 20.0,
+}
 OF_ROWS = {"num_init": 10, "unit_length": True}
 SERVER: dict[Name, dict[str, Any]] = {
     "sda-fdc": JOINT,
@@ -99,7 +106,7 @@ SERVER: dict[Name, dict[str, Any]] = {
 }
 # With these weights both terms of Eq. 3 begin about alike: an auto-encoder errs less on
 # small images, and much less on vectors.
-VECTORS = {  # GANs as in CCEGAN, later code of the authors
+VECTORS = {  # the GANs' rates and size of the noise are those of CCEGAN, later code
     "generator_learning_rate": 3e-4,
     "discriminator_learning_rate": 6e-4,
     "noise_size": 5,
@@ -144,7 +151,7 @@ def describe(
     for value in settings.get("fuzzifier", ()):
         if value <= 1:
             raise ValueError(f"--fuzzifier must be above 1, got {value}")
-    for flag in ("gan_rounds", "pretrain_rounds"):
+    for flag in ("gan_rounds", "pretrain_rounds", "refresh_every"):
         if 0 in settings.get(flag, ()):
             raise ValueError(f"--{flag.replace('_', '-')} must be at least 1, got 0")
     if args.num_synthetic is not None and args.num_synthetic < 1:

@@ -44,9 +44,9 @@ def adversarial_of(
     values: Mapping[str, Any], shape: tuple[int, ...], *, num_clusters: int
 ) -> Adversarial:
     """Returns how clients train their GANs."""
-    if len(shape) == 1:  # as in CCEGAN, later code of the authors
+    if len(shape) == 1:  # networks, rates and betas of CCEGAN, their later code
         gan, beta = models.mlp_gan(shape[0]), 0.9
-    else:  # as in their code of SDA-FC
+    else:  # as in the authors' code of SDA-FC
         height, width, colours = shape
         sizes = {"channels": 32, "hidden_size": 256} if is_tiny(shape) else {}
         gan, beta = models.dcgan((height, width, colours), **sizes), 0.999
@@ -76,6 +76,7 @@ def clustering_of(
             batch_size=values["batch_size"],
             cluster_weight=values.get("cluster_weight", 0.0),
             num_init=values["num_init"],
+            refresh_every=values.get("refresh_every", 10),
         )
     options = {
         "num_clusters": num_clusters,

@@ -26,6 +26,7 @@ SETTINGS = {
     "noise_size": 62,
     "pretrain_rounds": 50,
     "joint_rounds": 50,
+    "refresh_every": 10,
     "learning_rate": 1e-3,
     "cluster_weight": 20.0,
     "num_init": 20,
@@ -129,7 +130,7 @@ def dcn_cases(examples: np.ndarray, settings: dict[str, Any]) -> list[Case]:
     clustering = clustering_of(
         "sda-fdc", settings, tuple(shape), num_clusters=NUM_CLUSTERS
     )
-    autoencoder, _, joint = clustering.phases
+    autoencoder, _, joint, _ = clustering.phases
     x, mask = jnp.asarray(examples), jnp.ones(examples.shape[:2], bool)
     state = clustering.init(jax.random.key(0), x[0, :1])
     # Any centroids do: k-means of 10,000 codes would only take its time.

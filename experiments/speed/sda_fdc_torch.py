@@ -128,7 +128,7 @@ class DcnLoop:
         )
         if cluster_weight is not None:
             self.centroids, self.counts, self.assignments = (
-                torch.from_numpy(np.array(part)) for part in state[2:]
+                torch.from_numpy(np.array(part)) for part in state[2:5]
             )
             self.assignments = self.assignments.reshape(-1).long()
 

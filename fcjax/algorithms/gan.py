@@ -107,9 +107,12 @@ def train_gan(
     def step(key, at: Training, slots, counted):
         variables = at.variables
         real = to_float(examples[rows[slots]])
+        category_key, noise_key = jax.random.split(key)
         drawn = noise(
-            key,
-            categories(counted.sum(), len(slots), adversarial.num_categories),
+            noise_key,
+            categories(
+                category_key, counted.sum(), len(slots), adversarial.num_categories
+            ),
             num_categories=adversarial.num_categories,
             noise_size=adversarial.noise_size,
         )
@@ -220,12 +223,30 @@ def noise(
 
 
 def categories(
-    count: Int[Array, ""], size: int, num_categories: int
+    key: PRNGKey, count: Int[Array, ""], size: int, num_categories: int
 ) -> Int[Array, "B"]:
-    """Returns the categories of a batch of which the first `count` examples count:
-    consecutive blocks of one size but the last, which takes what rounding leaves.
+    """Returns the categories of a batch of which the first `count` examples count: all
+    of them, or, where there are more categories than examples, different ones.
 
-    SDA-FDC's Eq. 2 draws them uniformly; blocks are those of its code.
+    SDA-FDC's Eq. 2 draws them uniformly. The authors' code cuts a batch into blocks of
+    a K-th of it, rounded, and the last category takes what is left; so it is here,
+    wherever something is left. Where the blocks before already fill the batch (of ten
+    categories one of up to 9, 15 to 18, 26, 27, 35 or 36 examples), the last ones would
+    be trained in no batch of that size, and yet be asked for in the end: there all are
+    spread evenly, from a random one on.
+
+    Examples:
+        >>> def counts(batch):
+        ...     chosen = categories(jax.random.key(0), jnp.int32(batch), batch, 10)
+        ...     return jnp.bincount(chosen, length=10)
+        >>> print(counts(24))  # nine blocks of 2, the last has the rest
+        [2 2 2 2 2 2 2 2 2 6]
+        >>> print(jnp.sort(counts(15)))  # blocks of 2 would leave two without any
+        [1 1 1 1 1 2 2 2 2 2]
     """
+    slots = jnp.arange(size)
     block = jnp.maximum(1, jnp.round(count / num_categories).astype(jnp.int32))
-    return jnp.minimum(jnp.arange(size) // block, num_categories - 1)
+    in_blocks = jnp.minimum(slots // block, num_categories - 1)
+    first = jax.random.randint(key, (), 0, num_categories)
+    spread = (first + slots * num_categories // jnp.maximum(count, 1)) % num_categories
+    return jnp.where((num_categories - 1) * block < count, in_blocks, spread)

@@ -91,17 +91,11 @@ def sda(
         [('gan', 2), ('cluster', 1)]
     """
 
-    def start(key: PRNGKey, federation: Federation) -> GanState:
+    def init(key: PRNGKey, federation: Federation) -> GanState:
         num_clients = len(federation.indices)
         gan = initialize_gan(key, adversarial, to_float(federation.pool[:1]))
         received = jnp.zeros(num_clients, bool)
         return GanState(clients.repeat(gan, num_clients), received, jnp.int32(0))
-
-    def begin(key, state: GanState, federation: Federation) -> GanState:
-        # The key of `init` counts the stages: methods that share this one, and differ
-        # in how many follow, draw the same GAN by its own.
-        del state
-        return start(key, federation)
 
     def round(key, state: GanState, federation: Federation):
         num_clients = len(federation.indices)
@@ -194,11 +188,11 @@ def sda(
         return first.begin(begin_key, server_state, federation)
 
     stages = (
-        all_rounds("gan", round, num_epochs, begin=begin),
+        all_rounds("gan", round, num_epochs),
         first._replace(begin=begin_clustering),
         *others,
     )
-    method = pooled_method(start, stages, clustering)
+    method = pooled_method(init, stages, clustering)
 
     def assign(state: Any, federation: Federation):
         if isinstance(state, GanState):

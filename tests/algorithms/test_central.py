@@ -81,7 +81,7 @@ def test_fcm_is_fuzzy_c_means_of_the_unit_rows(key, pool):
 
 @pytest.fixture(scope="module")
 def dcn(pool):
-    """From who is present in its four rounds to the state and the metrics."""
+    """From who is present in its five rounds to the state and the metrics."""
     clustering = by_dcn(
         AutoEncoder(matrix(2), matrix(6)),
         optax.sgd(1e-3),
@@ -112,15 +112,15 @@ def dcn(pool):
     return of
 
 
-ALWAYS = [[1, 1, 1, 1]] * 4
-LATE = [[1, 1, 0, 0]] * 3 + [[1, 0, 1, 0]]
+ALWAYS = [[1, 1, 1, 1]] * 5
+LATE = [[1, 1, 0, 0]] * 3 + [[1, 0, 1, 0]] * 2
 
 
 def test_a_late_client_is_taken_in_by_dcn(dcn):
     state, metrics = dcn(LATE)
-    never, _ = dcn([[1, 1, 0, 0]] * 3 + [[1, 0, 0, 0]])
+    never, _ = dcn([[1, 1, 0, 0]] * 3 + [[1, 0, 0, 0]] * 2)
     sent = [row["up_examples"] for row in metrics]
-    np.testing.assert_array_equal(sent, [[80, 24], [0, 24], [0, 24], [20, 24]])
+    np.testing.assert_array_equal(sent, [[80, 24], [0, 24], [0, 24], [20, 24], [0, 24]])
     assert state.clustering.counts.sum() == 400 + 80 + 100
     assert never.clustering.counts.sum() == 400 + 80 + 80
     apart = np.abs(state.clustering.centroids - never.clustering.centroids)
@@ -128,7 +128,7 @@ def test_a_late_client_is_taken_in_by_dcn(dcn):
     down = [
         [row[f"down_{name}"][0] for row in metrics] for name in ("encoder", "centroids")
     ]
-    np.testing.assert_array_equal(down, [[0, 0, 0, 2]] * 2)
+    np.testing.assert_array_equal(down, [[0, 0, 0, 0, 2]] * 2)
     np.testing.assert_array_equal(metrics[-1]["down_encoder"], [2, 6 * 2 * 4])
     np.testing.assert_array_equal(metrics[-1]["down_centroids"], [2, 4 * 2 * 4])
 

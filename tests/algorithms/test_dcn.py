@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from sklearn.cluster import KMeans
 
 from fcjax import training
 from fcjax.algorithms.dcn import DCNState, by_dcn
@@ -27,6 +28,10 @@ def clustering(weight=WEIGHT, **options):
         num_init=3,
         **options,
     )
+
+
+BEGUN, ENDED = 5, 6
+"""Of the joint phase in the states of `trained`."""
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +139,7 @@ def test_then_k_means_of_the_codes_that_count(trained, x):
 def test_then_networks_and_clusters_by_turns(trained, x, joint):
     """The networks with what is stored; then codes, assignments and centroids anew, one
     example after another."""
-    begun, key = trained[0][-2], trained[2]
+    begun, key = trained[0][BEGUN], trained[2]
     w, momentum = kernels(begun.variables["params"]), trace(begun)
     rows = x.reshape(14, 5).astype(np.float64)
     centroids, counts = np.asarray(begun.centroids, np.float64), np.full(K, 100.0)
@@ -166,7 +171,7 @@ def test_then_networks_and_clusters_by_turns(trained, x, joint):
 
 
 def test_without_a_weight_the_networks_learn_as_alone(trained, x, joint):
-    begun, key = trained[0][-2], trained[2]
+    begun, key = trained[0][BEGUN], trained[2]
     args = (jnp.asarray(x), jnp.asarray(MASK))
     with_clusters, loss = joint(0.0, key, begun, *args)
     alone, loss_alone = jax.jit(clustering().phases[0].round)(key, begun, *args)
@@ -178,7 +183,7 @@ def test_without_a_weight_the_networks_learn_as_alone(trained, x, joint):
 
 def test_what_does_not_count_changes_nothing(trained, x, joint):
     """Whether it is a number or not."""
-    begun, ended = trained[0][-2:]
+    begun, ended = trained[0][BEGUN : ENDED + 1]
     np.testing.assert_array_equal(np.asarray(ended.assignments)[~MASK], -1)
     finite = jnp.asarray(np.where(np.isnan(x), 7.0, x))
     again, _ = joint(WEIGHT, trained[2], begun, finite, jnp.asarray(MASK))
@@ -194,7 +199,7 @@ def test_what_does_not_count_changes_nothing(trained, x, joint):
 
 
 def test_examples_may_be_stacked_or_flat(trained, x, joint):
-    begun, ended = trained[0][-2:]
+    begun, ended = trained[0][BEGUN : ENDED + 1]
     flat = begun._replace(assignments=begun.assignments.reshape(-1))
     args = (jnp.asarray(x.reshape(14, 5, 1)), jnp.asarray(MASK.ravel()))
     state, _ = joint(WEIGHT, trained[2], flat, *args)
@@ -209,7 +214,7 @@ def test_an_example_that_comes_late_is_drawn_to_the_centroid_nearest_then(
     begin = clustering().phases[2].begin
     late = MASK.copy()
     late[1, 2:] = False
-    key, state = trained[2], trained[0][-1]
+    key, state = trained[2], trained[0][ENDED]
     x = jnp.asarray(np.where(np.isnan(x), 0.0, x))
     early = begin(key, state, x, jnp.asarray(late))._replace(
         # As if much had been learnt since: every example has another cluster.
@@ -237,6 +242,70 @@ def test_an_example_that_comes_late_is_drawn_to_the_centroid_nearest_then(
     )
     found, _ = whole.phases[2].round(key, early, x, jnp.asarray(MASK))
     assert_close(kernels(found.variables["params"]), w)
+
+
+# --- k-means of all codes
+
+
+def descended(z, centroids):
+    """Lloyd's steps from these centroids to where they stand still."""
+    while True:
+        own = nearest(z, centroids)
+        means = [z[own == k].mean(axis=0) for k in range(K) if (own == k).any()]
+        moved = centroids.copy()
+        moved[np.unique(own)] = means
+        if np.allclose(moved, centroids, atol=1e-12):
+            return centroids, own
+        centroids = moved
+
+
+def test_every_so_many_epochs_k_means_goes_on_from_the_centroids(trained, x):
+    """Every second of four: of all codes that count, with the networks as they are."""
+    args, keys = (jnp.asarray(x), jnp.asarray(MASK)), jax.random.split(trained[2], 4)
+    # As if they had run far along: k-means has something to do.
+    begun = trained[0][BEGUN]
+    begun = begun._replace(centroids=begun.centroids[::-1] + 0.5)
+    refreshed = jax.jit(clustering(refresh_every=2).phases[2].round)
+    running = jax.jit(clustering(refresh_every=5).phases[2].round)
+    state = begun
+    for number, key in enumerate(keys, start=1):
+        before, (state, loss) = state, refreshed(key, state, *args)
+        along, loss_along = running(key, before, *args)
+        assert int(state.num_rounds) == number
+        assert float(loss) == float(loss_along)
+        if number % 2:
+            jax.tree.map(np.testing.assert_array_equal, state, along)
+            continue
+        for a, b in ((state.variables, along.variables), (state.counts, along.counts)):
+            jax.tree.map(np.testing.assert_array_equal, a, b)
+        encoder, _ = kernels(state.variables["params"])
+        z = x[MASK].reshape(-1, 5) @ encoder
+        centroids, own = descended(z, np.asarray(along.centroids, np.float64))
+        np.testing.assert_allclose(state.centroids, centroids, atol=1e-4)
+        np.testing.assert_array_equal(np.asarray(state.assignments)[MASK], own)
+        np.testing.assert_array_equal(np.asarray(state.assignments)[~MASK], -1)
+        assert np.abs(centroids - np.asarray(along.centroids)).max() > 1e-2
+
+
+def test_in_the_end_k_means_is_begun_anew(trained, x):
+    """From new seeds: centroids that have all run far away are no hindrance."""
+    *_, joint, last = clustering(joint_rounds=1).phases
+    assert (joint.name, last.name, last.num_rounds) == ("joint", "final k-means", 1)
+    args = (jnp.asarray(x), jnp.asarray(MASK))
+    ended = trained[0][ENDED]
+    far = ended._replace(centroids=ended.centroids + 100)
+    begun = last.begin(trained[2], far, *args)
+    state, loss = jax.jit(last.round)(trained[2], begun, *args)
+    encoder, _ = kernels(ended.variables["params"])
+    z = x[MASK].reshape(-1, 5) @ encoder
+    own = nearest(z, np.asarray(state.centroids))
+    means = [z[own == k].mean(axis=0) for k in range(K)]
+    np.testing.assert_allclose(state.centroids, means, atol=1e-5)
+    inertia = ((z - np.asarray(state.centroids)[own]) ** 2).sum()
+    assert float(loss) == pytest.approx(inertia / len(z), rel=1e-4)
+    best = KMeans(K, n_init=50, random_state=0).fit(z).inertia_
+    assert inertia <= 1.5 * best
+    jax.tree.map(np.testing.assert_array_equal, ended.variables, state.variables)
 
 
 # --- what is returned
@@ -272,6 +341,7 @@ def test_the_phases_and_their_rounds():
         "autoencoder": 7,
         "k-means": 1,
         "joint": 2,
+        "final k-means": 1,
     }
     # SDA-FDC (disjoint): the clusters are those of the codes of the auto-encoder.
     assert rounds(pretrain_rounds=7, joint_rounds=0) == {"autoencoder": 7, "k-means": 1}

@@ -49,9 +49,12 @@ def adversarial(**options):
     )
 
 
-def blocks(count, num_categories):
-    """As the authors fill the columns of their one-hot labels."""
+def blocks(key, count, num_categories):
+    """As the authors fill the columns of their one-hot labels, if all get anything."""
     size = max(1, round(count / num_categories))
+    if (num_categories - 1) * size >= count:
+        first = int(jax.random.randint(key, (), 0, num_categories))
+        return (first + np.arange(count) * num_categories // count) % num_categories
     chosen = np.zeros(count, int)
     for i in range(num_categories):
         end = count if i == num_categories - 1 else (i + 1) * size
@@ -59,22 +62,71 @@ def blocks(count, num_categories):
     return chosen
 
 
+draw_categories = jax.jit(categories, static_argnums=(2, 3))
+
+
 @pytest.mark.parametrize(
     ("count", "expected"),
     [
         (64, [6] * 9 + [10]),
         (24, [2] * 9 + [6]),
-        (15, [2] * 7 + [1, 0, 0]),  # rounded up, the last ones get nothing
-        (4, [1] * 4 + [0] * 6),
-        (1, [1] + [0] * 9),
+        (25, [2] * 9 + [7]),  # 2.5 is rounded to the even 2, as Python does
+        (10, [1] * 10),
+        (11, [1] * 9 + [2]),
+        (12, [1] * 9 + [3]),
+        (13, [1] * 9 + [4]),
+        (14, [1] * 9 + [5]),
+        (19, [2] * 9 + [1]),
+        (20, [2] * 10),
     ],
 )
-def test_categories_come_in_the_blocks_of_the_authors_code(count, expected):
-    chosen = jax.jit(categories, static_argnums=(1, 2))(jnp.int32(count), 64, 10)
+def test_categories_come_in_the_blocks_of_the_authors_code(key, count, expected):
+    chosen = draw_categories(key, jnp.int32(count), 64, 10)
     assert chosen.shape == (64,)
     chosen = np.asarray(chosen)[:count]
     np.testing.assert_array_equal(np.bincount(chosen, minlength=10), expected)
     assert (np.diff(chosen) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        # Blocks of 2, 3 or 4 would leave nothing to the last, or the last two.
+        (15, [1] * 5 + [2] * 5),
+        (16, [1] * 4 + [2] * 6),
+        (17, [1] * 3 + [2] * 7),
+        (18, [1] * 2 + [2] * 8),
+        (26, [2] * 4 + [3] * 6),
+        (27, [2] * 3 + [3] * 7),
+        (35, [3] * 5 + [4] * 5),
+        (36, [3] * 4 + [4] * 6),
+        # Fewer examples than categories: different ones.
+        (9, [0] + [1] * 9),
+        (4, [0] * 6 + [1] * 4),
+        (1, [0] * 9 + [1]),
+    ],
+)
+def test_no_category_is_left_out_by_rounding(count, expected):
+    """How many examples they have is by hand; which has one more is drawn."""
+    often = np.zeros(10)
+    for seed in range(60):
+        chosen = draw_categories(jax.random.key(seed), jnp.int32(count), 64, 10)
+        found = np.bincount(np.asarray(chosen)[:count], minlength=10)
+        np.testing.assert_array_equal(np.sort(found), expected)
+        often += found
+    assert (often > 0).all()
+    # None is favoured: at most a fair coin in each draw, whose 60 spread by 4.
+    assert np.abs(often - 6 * count).max() < 16
+
+
+@pytest.mark.parametrize("num_categories", [1, 2, 3, 7, 10, 26])
+def test_a_batch_trains_every_category_that_it_has_room_for(key, num_categories):
+    for count in range(1, 101):
+        chosen = draw_categories(key, jnp.int32(count), 100, num_categories)
+        found = np.unique(np.asarray(chosen)[:count])
+        assert len(found) == min(count, num_categories), count
+        assert found.min() >= 0
+        assert found.max() < num_categories
 
 
 # --- training
@@ -109,8 +161,9 @@ def epoch(key, w, v, running, real, held, number):
     for i, start in enumerate(range(0, len(order), BATCH)):
         x = real[order[start : start + BATCH]].astype(np.float64)
         n = len(x)
-        normal = jax.random.normal(jax.random.fold_in(step_key, i), (BATCH, NOISE_SIZE))
-        one_hot = np.eye(NUM_CATEGORIES)[blocks(n, NUM_CATEGORIES)]
+        keys = jax.random.split(jax.random.fold_in(step_key, i))
+        normal = jax.random.normal(keys[1], (BATCH, NOISE_SIZE))
+        one_hot = np.eye(NUM_CATEGORIES)[blocks(keys[0], n, NUM_CATEGORIES)]
         drawn = np.concatenate([one_hot, np.asarray(normal)[:n]], axis=1)
         made = drawn @ w
         running = 0.9 * running + 0.1 * made.mean(axis=0)

@@ -33,11 +33,11 @@ def build(name, shape, **flags):
 
 
 STAGES = {
-    "sda-fdc": ["gan", "autoencoder", "k-means", "joint"],
+    "sda-fdc": ["gan", "autoencoder", "k-means", "joint", "final k-means"],
     "sda-fdc-disjoint": ["gan", "autoencoder", "k-means"],
     "sda-fc-km": ["gan", "cluster"],
     "sda-fc-fcm": ["gan", "cluster"],
-    "dcn": ["autoencoder", "k-means", "joint"],
+    "dcn": ["autoencoder", "k-means", "joint", "final k-means"],
     "dcn-disjoint": ["autoencoder", "k-means"],
 }
 
