@@ -56,6 +56,9 @@ class Args(Common):
     """tau: the share of its examples by which a client that keeps them is done."""
     tolerance: Annotated[tuple[float, ...], shown("0.1")] = ()
     """The largest change of communities and isolated clusters that is none."""
+    #: End when all clients have settled, as the paper's text says; the authors' code
+    #: goes on until communities and isolated clusters are steady.
+    stop_when_settled: bool = True
     num_rounds: Annotated[tuple[int, ...], shown("30")] = ()
     """The most iterations."""
     max_refinements: Annotated[float | None, shown("none")] = None
@@ -114,6 +117,7 @@ ITERATION = {
     "threshold": 0.2,
     "stability": 0.8,
     "tolerance": 0.1,
+    "stop_when_settled": True,
     "num_rounds": 30,
     "max_refinements": None,
     "max_members": None,
