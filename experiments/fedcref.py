@@ -198,9 +198,7 @@ def describe(
 ) -> experiment.Method:
     """Describes the first of the methods that are asked for."""
     name = args.methods[0]
-    size = len(dataset.examples) // (num_clients * num_clusters)
-    if dealing.rule_of(args) == "overlap":
-        size = min(size, args.samples_per_class)
+    size = dealing.cluster_size(args, dataset, num_clients, num_clusters)
     settings = choose(defaults_of(args, name, cluster_size=size), args)
     check(args, name, settings, has_labels=dataset.labels is not None)
     shape = dataset.examples.shape[1:]
