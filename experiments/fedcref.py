@@ -56,6 +56,9 @@ class Args(Common):
     """tau: the share of its examples by which a client that keeps them is done."""
     tolerance: Annotated[tuple[float, ...], shown("0.1")] = ()
     """The largest change of communities and isolated clusters that is none."""
+    #: End when all clients have settled, as the paper's text says; the authors' code
+    #: goes on until communities and isolated clusters are steady.
+    stop_when_settled: bool = True
     num_rounds: Annotated[tuple[int, ...], shown("30")] = ()
     """The most iterations."""
     max_refinements: Annotated[float | None, shown("none")] = None
@@ -114,6 +117,7 @@ ITERATION = {
     "threshold": 0.2,
     "stability": 0.8,
     "tolerance": 0.1,
+    "stop_when_settled": True,
     "num_rounds": 30,
     "max_refinements": None,
     "max_members": None,
@@ -194,9 +198,7 @@ def describe(
 ) -> experiment.Method:
     """Describes the first of the methods that are asked for."""
     name = args.methods[0]
-    size = len(dataset.examples) // (num_clients * num_clusters)
-    if dealing.rule_of(args) == "overlap":
-        size = min(size, args.samples_per_class)
+    size = dealing.cluster_size(args, dataset, num_clients, num_clusters)
     settings = choose(defaults_of(args, name, cluster_size=size), args)
     check(args, name, settings, has_labels=dataset.labels is not None)
     shape = dataset.examples.shape[1:]

@@ -56,7 +56,7 @@ def method_of(
     names = (
         *("num_rounds", "local_epochs", "federated_rounds", "first_epochs"),
         *("federated_epochs", "batch_size", "percentile", "threshold", "stability"),
-        *("tolerance", "max_members"),
+        *("tolerance", "stop_when_settled", "max_members"),
     )
     estimate = partial(by_silhouette, num_clusters=num_clusters)
     most = values["max_refinements"]

@@ -67,7 +67,8 @@ READ_AS = (
     "communities and isolated clusters may change by 10 % and a client is stable at "
     "0.8, as the paper says; the authors' code has 15 % for isolated clusters, 0.85, "
     "and stops when clients have reclustered 10 times on average",
-    "a client's first refinement is not compared with its start",
+    "it is over when no client is active, as the paper's text says; the authors' code "
+    "does not look at that, --no-stop-when-settled",
     "ACC of FedCRef is a mean over clients, each with a match of its own",
     "the data is the training split, as in the authors' code",
 )

@@ -78,6 +78,7 @@ def fedcref(
     threshold: Scalar = 0.2,
     stability: Scalar = 0.8,
     tolerance: Scalar = 0.1,
+    stop_when_settled: bool = True,
     max_refinements: Scalar = float("inf"),
     max_members: int | None = None,
     first_match: bool = False,
@@ -104,11 +105,14 @@ def fedcref(
         batch_size: examples a step; 32 is that of the authors' code.
         percentile: alpha, in [0, 100].
         threshold: theta, in [0, 1].
-        stability: tau, the share of its examples that keep their cluster from one
-            refinement to the next from which on a client stops; the code has 0.85. (The
-            first is not compared with the start, in the code neither.)
+        stability: tau, the share of its examples that a refinement leaves in their
+            cluster from which on a client stops, the first one too (line 29 of
+            Algorithm 1; so in the authors' code, which has 0.85).
         tolerance: how much the numbers of communities and of isolated clusters may
             change, relatively, and count as steady; of the latter the code has 0.15.
+        stop_when_settled: halt when no client is active, as the text of phase 5 does;
+            without it only steady numbers and `max_refinements` do, as in the code. The
+            iterations that this adds change nobody's clusters.
         max_refinements: halt when a client has refined so often, as a mean; the code
             has 10, the paper no such bound.
         max_members: clusters of a community that are trained on; the code has 30.
@@ -238,14 +242,12 @@ def fedcref(
         clusters = clients.keep_absent(refines, refined, state.clusters)
         same = partial(fedcref_refinement.agreement, num_clusters=num_clusters)
         kept = jax.vmap(same)(state.clusters, clusters, federation.mask)
-        # What a client set out with is no iteration's.
-        compares = refines & (state.num_refinements > 0)
         numbers = clients.keep_absent(refines, found, own_groups.numbers)
         new = state._replace(
             clusters=clusters,
             models=local,
             is_stale=jnp.where(present, refines, state.is_stale),
-            is_active=state.is_active & ~(compares & (kept >= stability)),
+            is_active=state.is_active & ~(refines & (kept >= stability)),
             num_refinements=state.num_refinements + refines,
             communities=Communities(numbers, edges, state.clusters),
             num_rounds=state.num_rounds + 1,
@@ -279,7 +281,11 @@ def fedcref(
         return new._replace(trend=trend), metrics
 
     def done(state: FedCRefState) -> Bool[Array, ""]:
-        return fedcref_halting.is_over(state.trend, max_refinements=max_refinements)
+        return fedcref_halting.is_over(
+            state.trend,
+            stop_when_settled=stop_when_settled,
+            max_refinements=max_refinements,
+        )
 
     def embed(state: FedCRefState, federation: Federation):
         del state

@@ -72,12 +72,21 @@ def follow(
     )
 
 
-def is_over(trend: Trend, *, max_refinements: Scalar) -> Bool[Array, ""]:
+def is_over(
+    trend: Trend, *, stop_when_settled: bool, max_refinements: Scalar
+) -> Bool[Array, ""]:
     """Returns whether nobody is active, nothing has changed for some iterations, or
     clients have refined as often as they may, as a mean.
 
     The text of phase 5 ends at either; line 6 of Algorithm 1 goes on while either
     holds, (varying) or |A| > 0, which active clients that change nothing never end.
+    The authors' code does not look at |A|.
+
+    Args:
+        trend: after the last iteration.
+        stop_when_settled: whether it is over when nobody is active.
+        max_refinements: how often clients may refine.
     """
     is_steady = trend.num_steady >= STEADY_ITERATIONS
-    return (trend.active == 0) | is_steady | (trend.refinements >= max_refinements)
+    over = is_steady | (trend.refinements >= max_refinements)
+    return over | (trend.active == 0) if stop_when_settled else over

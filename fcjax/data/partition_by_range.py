@@ -65,8 +65,7 @@ def class_ranges(
       ((2, 2), [4, 4])
     """
     check_num_clients(num_clients, len(labels))
-    if not 0 <= overlap < 1:
-        raise ValueError(f"--overlap must lie in [0, 1), got {overlap}")
+    _check_overlap(overlap)
     classes = np.unique(labels)
     low, high = class_range
     if not 1 <= low <= high <= len(classes):
@@ -103,6 +102,26 @@ def class_ranges(
     return Partition(clients, left_out, tuple(map(len, chosen)))
 
 
+def rows_held(size: int, num_holders: int, overlap: float) -> int:
+    """Returns how many rows of a class each of its holders has in the end: its own, and
+    what the others give to the common pool, see `class_ranges`.
+
+    Args:
+      size: q, of its own.
+      num_holders: n, at least 1.
+      overlap: O, in [0, 1).
+
+    Raises:
+      ValueError: O is not in [0, 1).
+
+    Examples:
+      >>> rows_held(100, 7, 0.0), rows_held(100, 7, 0.5)  # 100 + 6 * 12
+      (100, 172)
+    """
+    _check_overlap(overlap)
+    return size + (num_holders - 1) * _num_shared(size, num_holders, overlap)
+
+
 def _sets_of_classes(
     num_classes: int, num_clients: int, low: int, high: int, rng: np.random.Generator
 ) -> list[frozenset[int]]:
@@ -115,6 +134,11 @@ def _sets_of_classes(
                 break
         chosen.append(drawn)
     return chosen
+
+
+def _check_overlap(overlap: float) -> None:
+    if not 0 <= overlap < 1:
+        raise ValueError(f"--overlap must lie in [0, 1), got {overlap}")
 
 
 def _num_shared(size: int, num_holders: int, overlap: float) -> int:

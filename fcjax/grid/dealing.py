@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fcjax import data
+from fcjax.data.partition_by_range import rows_held
 from fcjax.grid.flags import Common
 from fcjax.results import Point
 
@@ -66,6 +67,33 @@ def levels_by_classes(
 def class_range(args: Common, labels: np.ndarray) -> tuple[int, int]:
     """Returns the least and the most classes of a client that is dealt by --overlap."""
     return args.class_range or (2, max(2, len(np.unique(labels)) // 2))
+
+
+def cluster_size(
+    args: Common, dataset: data.Dataset, num_clients: int, num_clusters: int
+) -> int:
+    """Returns how many examples there are of each cluster of a client, in the middle.
+
+    It is what the rule deals at its first level, whatever the seed draws: of --overlap
+    for the middle of the class range, so many holders of each class, and classes that
+    are all of one size.
+
+    Args:
+        args: the flags; --client-size holds, the largest of several.
+        dataset: what is dealt.
+        num_clients: M.
+        num_clusters: K, what clients look for where it is not what they hold.
+    """
+    size, labels = len(dataset.examples), dataset.labels
+    rows, own = size / num_clients, float(num_clusters)
+    if rule_of(args) == "overlap" and labels is not None:
+        num_classes = len(np.unique(labels))
+        classes = max(sum(class_range(args, labels)) / 2, 1)
+        holders = max(round(num_clients * classes / num_classes), 1)
+        each = min(args.samples_per_class, size // num_classes // holders)
+        rows = classes * rows_held(each, holders, args.overlap[0])
+        own = own if args.clusters else classes
+    return round(min(rows, max(args.client_size, default=rows)) / own)
 
 
 def seed_of(point: Point, args: Common) -> int:

@@ -5,6 +5,7 @@ shapes form a group, which is compiled once; a group runs as calls of as many ru
 fit in memory side by side.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -58,7 +59,8 @@ class Method(NamedTuple):
 
 
 Describe = Callable[[Any, data.Dataset, int, int], Method]
-"""(flags, data set, number of clients, number of clusters) -> the method."""
+"""(flags, data set, number of clients, number of clusters) -> the method. The flags
+hold one level of the rule of dealing."""
 
 
 class Group(NamedTuple):
@@ -158,15 +160,22 @@ def described(
 
     Clients that cluster on their own look for as many clusters as they hold classes,
     where the rule tells and --clusters does not: then the number is the most of them,
-    and levels may have one each.
+    and levels may have one each. Levels stay together where their settings are the
+    same: those may depend on what clients hold.
     """
     held = {} if args.clusters else dealing.levels_by_classes(args, dataset)
+    rule, all_levels = dealing.rule_of(args), dealing.levels(args, dataset)
+
+    def at(level: float | int, num_clients: int, num_clusters: int) -> Method:
+        own = dataclasses.replace(args, **{rule: (level,)})
+        return describe(own, dataset, num_clients, num_clusters)
+
     for num_clients, num_clusters in itertools.product(
         args.clients, numbers_of_clusters(args, dataset)
     ):
         check_size(num_clients, min((num_clusters, *held)), args, dataset)
-        method = describe(args, dataset, num_clients, num_clusters)
-        levels = {num_clusters: dealing.levels(args, dataset)}
+        method = at(all_levels[0], num_clients, num_clusters)
+        levels = {num_clusters: all_levels}
         if held and method.scope != "global":
             if not 2 <= min(held) <= max(held) <= num_clusters:
                 drawn = dealing.rule_of(args) == "classes_per_client"
@@ -179,8 +188,13 @@ def described(
             levels = held
         for number, its_levels in levels.items():
             check_size(num_clients, number, args, dataset)
-            method = describe(args, dataset, num_clients, number)
-            yield method, num_clients, number, its_levels
+            methods = [at(level, num_clients, number) for level in its_levels]
+            together = itertools.groupby(
+                zip(methods, its_levels, strict=True), lambda pair: pair[0].settings
+            )
+            for _, pairs in together:
+                same, its_own = zip(*pairs, strict=True)
+                yield same[0], num_clients, number, its_own
 
 
 def of_size(method: Method, size: int) -> Method:

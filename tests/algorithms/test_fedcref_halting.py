@@ -19,8 +19,11 @@ def after(*graphs, active=4, refined=1, tolerance=0.1):
     return trend
 
 
-def is_over(trend, most=float("inf")):
-    return bool(fedcref_halting.is_over(trend, max_refinements=most))
+def is_over(trend, most=float("inf"), *, stop_when_settled=True):
+    over = fedcref_halting.is_over(
+        trend, stop_when_settled=stop_when_settled, max_refinements=most
+    )
+    return bool(over)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,13 @@ def test_a_larger_tolerance_ends_it_sooner():
 def test_it_ends_when_nobody_is_active_or_all_have_refined_enough():
     assert is_over(after((3, 30), active=0))
     assert not is_over(after((3, 30), active=1))
+    assert not is_over(after((3, 30), active=0), stop_when_settled=False)
     trend = after((3, 30), (9, 5), refined=2)  # four each
     assert is_over(trend, most=4.0)
     assert not is_over(trend, most=5.0)
+
+
+def test_settled_or_not_the_other_rules_end_it():
+    steady = after(*[(3, 30)] * 4, active=0)
+    assert is_over(steady, stop_when_settled=False)
+    assert is_over(after((3, 30), refined=2), most=2.0, stop_when_settled=False)

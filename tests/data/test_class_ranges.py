@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fcjax.data import Partition, class_ranges, federate, thinned
+from fcjax.data.partition_by_range import rows_held
 
 TEN = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60)) * 2 - 3
 """Sixty rows of each of ten classes."""
@@ -58,6 +59,7 @@ def test_properties(num_clients, overlap, seed):
         each, common = shared(TEN, got, c)
         given = int(np.floor(overlap * q / (n + overlap - n * overlap) + 1e-9))
         assert (own == q + (n - 1) * given).all()
+        assert (own == rows_held(q, n, overlap)).all()
         if n > 1:
             assert len(common) == n * given
             # What is not common is one client's alone.

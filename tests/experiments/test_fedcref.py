@@ -134,9 +134,29 @@ def test_small_clusters_have_more_epochs_and_a_larger_threshold():
     # 500 / 20 is 25, whose roots are 5 and 1.90; 500 / 60: 2.89 and 1.53.
     assert settings(clients=(2,), samples_per_class=20) == (100, 0.38)
     assert settings(clients=(1,), samples_per_class=60) == (58, 0.31)
-    assert settings(clients=(1,)) == (41, 0.27)  # 240 examples are 120 of each class
+    assert settings(clients=(1,)) == (58, 0.31)  # of 240 examples, 60 of each class
     assert settings(clients=(2,), local_epochs=(7,), threshold=(0.5,)) == (7, 0.5)
     assert settings(clients=(1,), preset="paper") == (20, 0.2)
+
+
+def test_what_others_share_counts_for_epochs_and_threshold():
+    """Four clients of two of four classes: two hold each, and share floor(10 / 1.5)."""
+    flags = {"clients": (4,), "samples_per_class": 20, "overlap": (0.0, 0.5)}
+    found = groups(start="dirty", preset="default", **flags)
+    for group, held, epochs, theta in zip(
+        found, (20, 26), (100, 88), (0.38, 0.36), strict=True
+    ):
+        settings = group.method.settings
+        assert (settings["local_epochs"], settings["threshold"]) == (epochs, (theta,))
+        # 500 / 26 is 19.2, whose roots are 4.39 and 1.81.
+        sizes = [
+            len(rows) / count
+            for part in group.partitions
+            for rows, count in zip(part.clients, part.local_clusters, strict=True)
+        ]
+        assert np.mean(sizes) == pytest.approx(held, rel=0.25)
+    given = groups(start="dirty", local_epochs=(7,), threshold=(0.2,), **flags)
+    assert len(given) == 1  # nothing differs, so that one program runs both
 
 
 def test_the_levels_of_a_pixel_are_those_between_its_extremes():

@@ -126,6 +126,53 @@ def test_a_subset_of_what_is_shared():
     assert group.num_left_out == 120 - len(held)
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        # 20 clients of 3.5 of 10 classes: 7 hold each, which has 600 examples.
+        ({"samples_per_class": 40}, 40),
+        ({"samples_per_class": 500}, 85),
+        ({"samples_per_class": 40, "overlap": (0.5,)}, 40 + 6 * 5),  # 20 / 4
+        ({"samples_per_class": 500, "overlap": (0.3,)}, 85 + 6 * 4),  # 25.5 / 5.2
+        ({"samples_per_class": 40, "client_size": (35,)}, 10),  # of 140
+        ({"samples_per_class": 40, "clusters": (7,)}, 20),  # 140 in seven
+        ({"overlap": ()}, 30),  # 300 in ten
+        ({"overlap": (), "client_size": (50, 100)}, 10),
+    ],
+)
+def test_how_many_examples_a_cluster_has_is_what_the_rule_deals(flags, expected):
+    flags = {"clients": (20,), "class_range": (2, 5), "overlap": (0.0,), **flags}
+    if not flags["overlap"]:
+        flags["class_range"] = None
+    made = Dataset("by hand", np.zeros((6000, 2)), np.repeat(np.arange(10), 600))
+    args = Common(**flags, seed=tuple(range(10)))
+    number = args.clusters[0] if args.clusters else 10
+    assert dealing.cluster_size(args, made, 20, number) == expected
+    deal = dealing.dealer(args, made, 0)
+    rule, (size,) = dealing.rule_of(args), args.client_size[-1:] or (None,)
+    rows = own = 0
+    for seed in args.seed:
+        level = dealing.levels(args, made)[0]
+        point = {rule: level, "clients": 20, "seed": seed, "client_size": size}
+        part = deal(point)
+        rows += sum(map(len, part.clients))
+        own += sum(part.local_clusters or [number] * 20)
+    assert rows / own == pytest.approx(expected, rel=0.15)
+
+
+def test_levels_are_a_group_of_their_own_where_their_settings_differ():
+    def by_level(args, dataset, num_clients, num_clusters):
+        (overlap,) = args.overlap
+        settings = {"epochs": 3 if overlap < 0.5 else 2}
+        return Method("by hand", settings, never, "client-mean", {})
+
+    args = Common(clients=(4,), overlap=(0.0, 0.3, 0.5), samples_per_class=5)
+    found = plan.groups(args, dataset(), 0, by_level)
+    levels = [[point["overlap"] for point in group.points] for group in found]
+    assert levels == [[0.0, 0.3], [0.5]]
+    assert [group.method.settings["epochs"] for group in found] == [3, 2]
+
+
 def test_flags_are_read_as_they_are_written():
     given = [
         "--overlap",
