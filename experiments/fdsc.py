@@ -65,7 +65,7 @@ class Args(Common):
     learning_rate: Annotated[tuple[float, ...], shown("adam 0.001, sgd 0.000001")] = ()
     """Of the clients' optimiser; errors are sums over their examples."""
     #: What pixels, 0 to 1, are multiplied by. The weights below belong to it.
-    pixel_scale: Annotated[tuple[float, ...], shown("1, ORL 255")] = ()
+    pixel_scale: Annotated[tuple[float, ...], shown("1, ORL and COIL-100 255")] = ()
     norm: Norm = "frobenius"
     """Of the coefficients: the squared Frobenius norm, L1 or nuclear."""
     penalty_weight: Annotated[tuple[float, ...], shown("1, ORL 2")] = ()
@@ -110,10 +110,12 @@ class Args(Common):
     """Ones on the diagonal of what is decomposed."""
 
 
-# Weights and post-processing are those of the code of DSC-Net for the same data. It has
-# none for others: these have the weights of COIL-100, as the paper gives MNIST, and the
-# post-processing of faces (Extended Yale B), by the number of clusters. LRSC's tau is
-# the best of a grid, see BENCHMARKS.md.
+# Weights and post-processing are those of the code of DSC-Net for the same data, and so
+# is the scale of the pixels: it feeds its files as they are, in which those of ORL and
+# COIL-100 are 0 to 255 and those of COIL20 0 to 1. It has none for others: these have
+# the weights of COIL-100, as the paper gives MNIST, with pixels of 0 to 1, of which the
+# paper says nothing, and the post-processing of faces (Extended Yale B), by the number
+# of clusters. LRSC's tau is the best of a grid, see BENCHMARKS.md.
 OTHERS = {
     "num_rounds": 100,
     "participation": 0.4,
@@ -125,7 +127,7 @@ OTHERS = {
     "power": 3.5,
     "unit_diagonal": False,
 }
-COIL100 = {**OTHERS, "keep": 0.04, "dimension": 12, "power": 8.0, "unit_diagonal": True}
+COIL = {**OTHERS, "keep": 0.04, "dimension": 12, "power": 8.0, "unit_diagonal": True}
 ORL = {
     "num_rounds": 200,
     "participation": 0.4,
@@ -140,8 +142,8 @@ ORL = {
 }
 BY_NAME = {
     "orl": ORL,
-    "coil20": {**COIL100, "expression_weight": 75.0},
-    "coil100": COIL100,
+    "coil20": {**COIL, "expression_weight": 75.0},
+    "coil100": {**COIL, "pixel_scale": 255.0},
     "mnist": {**OTHERS, "participation": 0.25},
 }
 """By what the name of a data set begins with."""

@@ -320,8 +320,3 @@ def test_batched_clients_are_discretised(key, mapped):
     for i, rows in enumerate(vectors):
         alone = discretize(key, jnp.array(rows, jnp.float32))
         np.testing.assert_array_equal(results[i, : sizes[i]], alone)
-
-
-def test_a_wrong_way_to_assign_labels(key):
-    with pytest.raises(ValueError, match=r"is kmeans or discretize, got 'cluster_qr'$"):
-        spectral_clustering(key, jnp.ones((5, 5)), 2, assign_labels="cluster_qr")  # pyright: ignore

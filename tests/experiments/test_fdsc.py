@@ -91,7 +91,8 @@ def test_weights_are_those_of_the_lineage():
     } == {
         "mnist": (1, 15, 1, 0.4, 10),
         "coil20": (1, 75, 1, 0.04, 12),
-        "coil-100": (1, 15, 1, 0.04, 12),
+        # Fed as its file is, of 0 to 255.
+        "coil-100": (1, 15, 255, 0.04, 12),
     }
 
 
