@@ -17,6 +17,7 @@ import several
 from fdsc_methods import FEDERATED, Name, method_of
 
 from fcjax.algorithms.subspace import Norm
+from fcjax.cluster import Assign
 from fcjax.grid import experiment
 from fcjax.grid.flags import Common, choose, shown
 
@@ -41,9 +42,9 @@ class Args(Common):
     """Score every so many rounds; the last round of a stage always is."""
     num_rounds: Annotated[
         tuple[int, ...],
-        shown("100, ORL 200; dscn as many as a client of fdsc; dlrsc 700"),
+        shown("100, ORL 200; dscn as many as a client of fdsc is in; dlrsc 700"),
     ] = ()
-    """T: rounds of the whole network."""
+    """T: rounds of the whole network; dscn, dlrsc: in which every client is."""
     num_participants: Annotated[
         tuple[int, ...], shown("0.4 of --clients, MNIST 0.25")
     ] = ()
@@ -53,9 +54,10 @@ class Args(Common):
     #: Rounds of the auto-encoder without coefficients, before. FDSC has none; what it
     #: builds on does.
     pretrain_rounds: Annotated[
-        tuple[int, ...], shown("half of --num-rounds; dlrsc and --preset paper 0")
+        tuple[int, ...],
+        shown("half of --num-rounds, dscn's too; dlrsc and --preset paper 0"),
     ] = ()
-    #: fdsc2, fdsc1: steps of every client before and after the rounds, in which the
+    #: All but lrsc: steps of every client before and after the rounds, in which the
     #: encoder stays as it is.
     fit_steps: Annotated[tuple[int, ...], shown("100; --preset paper 0")] = ()
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -63,7 +65,7 @@ class Args(Common):
     learning_rate: Annotated[tuple[float, ...], shown("adam 0.001, sgd 0.000001")] = ()
     """Of the clients' optimiser; errors are sums over their examples."""
     #: What pixels, 0 to 1, are multiplied by. The weights below belong to it.
-    pixel_scale: Annotated[tuple[float, ...], shown("1, ORL 255")] = ()
+    pixel_scale: Annotated[tuple[float, ...], shown("1, ORL and COIL-100 255")] = ()
     norm: Norm = "frobenius"
     """Of the coefficients: the squared Frobenius norm, L1 or nuclear."""
     penalty_weight: Annotated[tuple[float, ...], shown("1, ORL 2")] = ()
@@ -90,6 +92,9 @@ class Args(Common):
     """lrsc: tau, of half the squared error beside the nuclear norm."""
     unit_length: bool = True
     """lrsc: scale every example to L2 norm 1."""
+    #: How the eigenvectors of the affinity become clusters: by k-means, as Ng, Jordan
+    #: and Weiss do, whom FDSC cites, or by discretisation, as the code of DSC-Net does.
+    assign_labels: Assign = "kmeans"
     #: Process the coefficients as the code of DSC-Net does, of any method, before they
     #: are clustered; the paper says nothing of it. Without it |C| + |C|^T is clustered.
     post_processing: bool = False
@@ -105,10 +110,12 @@ class Args(Common):
     """Ones on the diagonal of what is decomposed."""
 
 
-# Weights and post-processing are those of the code of DSC-Net for the same data. It has
-# none for others: these have the weights of COIL-100, as the paper gives MNIST, and the
-# post-processing of faces (Extended Yale B), by the number of clusters. LRSC's tau is
-# the best of a grid, see BENCHMARKS.md.
+# Weights and post-processing are those of the code of DSC-Net for the same data, and so
+# is the scale of the pixels: it feeds its files as they are, in which those of ORL and
+# COIL-100 are 0 to 255 and those of COIL20 0 to 1. It has none for others: these have
+# the weights of COIL-100, as the paper gives MNIST, with pixels of 0 to 1, of which the
+# paper says nothing, and the post-processing of faces (Extended Yale B), by the number
+# of clusters. LRSC's tau is the best of a grid, see BENCHMARKS.md.
 OTHERS = {
     "num_rounds": 100,
     "participation": 0.4,
@@ -120,7 +127,7 @@ OTHERS = {
     "power": 3.5,
     "unit_diagonal": False,
 }
-COIL100 = {**OTHERS, "keep": 0.04, "dimension": 12, "power": 8.0, "unit_diagonal": True}
+COIL = {**OTHERS, "keep": 0.04, "dimension": 12, "power": 8.0, "unit_diagonal": True}
 ORL = {
     "num_rounds": 200,
     "participation": 0.4,
@@ -135,15 +142,15 @@ ORL = {
 }
 BY_NAME = {
     "orl": ORL,
-    "coil20": {**COIL100, "expression_weight": 75.0},
-    "coil100": COIL100,
+    "coil20": {**COIL, "expression_weight": 75.0},
+    "coil100": {**COIL, "pixel_scale": 255.0},
     "mnist": {**OTHERS, "participation": 0.25},
 }
 """By what the name of a data set begins with."""
 POST_PROCESSING = ("keep", "dimension", "power", "unit_diagonal")
 WEIGHTS = ("num_rounds", "pixel_scale", "penalty_weight", "expression_weight")
-NETWORK = {"local_steps": 7, "optimizer": "adam"}
-OF_FDSC = {**NETWORK, "norm": "frobenius", "fit_steps": 100}
+NETWORK = {"local_steps": 7, "fit_steps": 100, "optimizer": "adam"}
+DENSE = {**NETWORK, "norm": "frobenius"}
 LOCALITY = {
     "locality_weight": 1e6,
     "locality": "sum",
@@ -152,9 +159,9 @@ LOCALITY = {
     "num_neighbors": 5,
 }
 OWN: dict[Name, dict[str, Any]] = {
-    "fdsc2": {**OF_FDSC, **LOCALITY},
-    "fdsc1": OF_FDSC,
-    "dscn": {**NETWORK, "norm": "frobenius"},
+    "fdsc2": {**DENSE, **LOCALITY},
+    "fdsc1": DENSE,
+    "dscn": DENSE,
     "dlrsc": {**NETWORK, "rank_factor": 10},
     "lrsc": {"unit_length": True},
 }
@@ -173,7 +180,7 @@ def defaults_of(
     known = [v for start, v in BY_NAME.items() if dataset.startswith(start)]
     of_data = {"keep": max(0.4 - 0.1 * ((num_clusters - 1) // 10), 0.1)}
     of_data |= known[0] if known else OTHERS
-    found = {"post_processing": False, **OWN[name]}
+    found = {"post_processing": False, "assign_labels": "kmeans", **OWN[name]}
     if args.post_processing:
         found |= {flag: of_data[flag] for flag in POST_PROCESSING}
     if name == "lrsc":
@@ -182,13 +189,19 @@ def defaults_of(
     found["learning_rate"] = RATES[args.optimizer]
     found["pretrain_rounds"] = found["num_rounds"] // 2
     participation = of_data["participation"]
+    participants = max(1, round(participation * num_clients))
     if name in FEDERATED:
-        found["num_participants"] = max(1, round(participation * num_clients))
+        found["num_participants"] = participants
     elif name == "dlrsc":
         found |= {"num_rounds": 700, "pretrain_rounds": 0}  # the authors' 5,000 steps
     else:
+        # The one budget: as many rounds as a client of FDSC takes part in, of as many
+        # steps, and the same steps before and after. Rounds are rounded up.
+        taken = min(max(args.num_participants, default=participants), num_clients)
+        if num_clients == 1:  # DSC-Net as it was, with about its 700 steps
+            taken = participation
         for rounds in ("num_rounds", "pretrain_rounds"):
-            found[rounds] = round(participation * found[rounds])
+            found[rounds] = math.ceil(found[rounds] * taken / num_clients)
     of_preset = {"smoke": SMOKE, "paper": PAPER}.get(args.preset, {})
     return found | {k: v for k, v in of_preset.items() if k in found}
 

@@ -21,6 +21,8 @@ from fcjax.types import FederatedClustering
 Name = Literal["fdsc2", "fdsc1", "dscn", "dlrsc", "lrsc"]
 FEDERATED = ("fdsc2", "fdsc1")
 DEEP = (*FEDERATED, "dscn", "dlrsc")
+BUDGET = ("pretrain_rounds", "num_rounds", "local_steps", "fit_steps")
+"""What the steps of a client follow from."""
 LARGEST_PIXEL = 255
 MOMENTUM = 0.9
 
@@ -36,12 +38,13 @@ def method_of(
     options: dict[str, Any] = {
         "num_clusters": num_clusters,
         "affinity": affinity_of(values, num_clusters=num_clusters),
+        "assign_labels": values["assign_labels"],
         "client_axis": client_axis_of(shape),
     }
     if name == "lrsc":
         by_rows = {flag: values[flag] for flag in ("fidelity", "unit_length")}
         return lrsc(**options, **by_rows)
-    options |= {flag: values[flag] for flag in ("num_rounds", "pretrain_rounds")}
+    options |= {flag: values[flag] for flag in BUDGET}
     network, optimizer = network_of(values, shape), optimizer_of(values)
     if name in FEDERATED:
         return fdsc(
@@ -50,10 +53,7 @@ def method_of(
             **options,
             **locality_of(values),
             num_participants=values["num_participants"],
-            local_steps=values["local_steps"],
-            fit_steps=values["fit_steps"],
         )
-    options["local_steps"] = values["local_steps"]
     if name == "dscn":
         return dscn(network, optimizer, **options)
     return dlrsc(network, optimizer, **options, rank_factor=values["rank_factor"])

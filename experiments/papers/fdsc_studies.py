@@ -36,6 +36,8 @@ READ_AS = (
     "before the rounds and after them every client fits decoder and coefficients to "
     "the encoder, 100 steps: the paper does not say how they begin, nor what clients "
     "do that missed the last round, and without this all codes can go to zero",
+    "clients of DSCN take as many steps as one of FDSC does on average, those before "
+    "the rounds and after them included; DLRSC has its authors' 4,900 and those",
     "each client is told how many classes it holds",
 )
 OF_PROCESSING = (

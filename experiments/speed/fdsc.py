@@ -13,7 +13,8 @@ from fdsc_methods import client_axis_of, locality_of, network_of, optimizer_of
 
 from fcjax import clients
 from fcjax.algorithms import subspace
-from fcjax.algorithms.fdsc import ALL, objective, pick
+from fcjax.algorithms.fdsc import objective
+from fcjax.algorithms.subspace import ALL, pick
 from fcjax.cluster import neighbor_graph
 from speed.case import Case, Sizes
 

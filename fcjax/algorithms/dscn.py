@@ -18,7 +18,15 @@ from fcjax import clients, server
 from fcjax.algorithms import subspace
 from fcjax.algorithms.parts import Parts
 from fcjax.algorithms.rounds import all_rounds
-from fcjax.algorithms.subspace import Affinity, SubspaceNetwork
+from fcjax.algorithms.subspace import (
+    ALL,
+    OUTER,
+    PRIVATE,
+    Affinity,
+    SubspaceNetwork,
+    pick,
+)
+from fcjax.cluster import Assign
 from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree
 
 
@@ -39,26 +47,32 @@ def dscn(
     num_rounds: int,
     local_steps: int = 1,
     pretrain_rounds: int = 0,
+    fit_steps: int = 0,
+    assign_labels: Assign = "kmeans",
     client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds DSCN, with the coefficients of DLRSC where `network` has them.
 
     Args:
         network: what every client trains.
-        optimizer: of each stage, beginning anew in the second.
+        optimizer: of each stage, beginning anew in the next.
         num_clusters: K, of every client.
         affinity: from coefficients to what is clustered.
         num_rounds: of the whole network.
         local_steps: steps on all examples of a client; rounds are but what is
             reported.
         pretrain_rounds: of the auto-encoder without coefficients, before.
+        fit_steps: of a round before and a round after, in which the encoder stands and
+            decoder and coefficients are trained to fit it, as in `fdsc`; neither
+            DSC-Net nor DLRSC has them. 0 leaves both out.
+        assign_labels: see `cluster.spectral_clustering`.
         client_axis: how clients run, see `clients.for_each`.
 
     Returns:
-        The method, stages `pretrain` (where it has rounds) and `train`. Metrics are
-        the `loss`, `participants` and `code_norm`, the mean norm of a code, which
-        the objective lets shrink. An example's embedding is its code, in the space of
-        its client; its cluster is one of its client's K.
+        The method, stages `pretrain`, `start`, `train` and `fit`, all but `train` where
+        they are asked for. Metrics are the `loss`, `participants` and `code_norm`, the
+        mean norm of a code, which the objective lets shrink. An example's embedding is
+        its code, in the space of its client; its cluster is one of its client's K.
 
     Examples:
         >>> import optax
@@ -82,28 +96,30 @@ def dscn(
             return subspace.init(network, key, federation.pool[:1], num_slots)
 
         parts = jax.vmap(one)(clients.keys(key, num_clients))
-        return begin(key, DSCNState(parts, (), jnp.int32(0)), federation)
+        return stages[0].begin(key, DSCNState(parts, (), jnp.int32(0)), federation)
 
-    def begin(key: PRNGKey, state: DSCNState, federation: Federation) -> DSCNState:
+    def begin(trains, key: PRNGKey, state: DSCNState, federation: Federation):
         del key, federation
-        opt_state = jax.vmap(partial(subspace.begin_optimizer, optimizer))(
-            state.private
-        )
+        trained = pick(state.private, trains)
+        opt_state = jax.vmap(partial(subspace.begin_optimizer, optimizer))(trained)
         return state._replace(opt_state=opt_state)
 
-    def round(loss, key: PRNGKey, state: DSCNState, federation: Federation):
+    def round(
+        trains, loss, num_steps, key: PRNGKey, state: DSCNState, federation: Federation
+    ):
         del key
         present = server.participants(federation, state.num_rounds)
 
         def one(parts, opt_state, rows, mask):
             x = federation.pool[rows]
-            parts, opt_state, value = subspace.train(
-                parts,
+            trained, opt_state, value = subspace.train(
+                pick(parts, trains),
                 opt_state,
-                lambda parts: loss(network, parts, x, mask),
+                lambda trained: loss(network, {**parts, **trained}, x, mask),
                 optimizer=optimizer,
-                num_steps=local_steps,
+                num_steps=num_steps,
             )
+            parts = {**parts, **trained}
             z = subspace.encode(network, parts["encoder"], x)
             norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)
             return (parts, opt_state), (value, norm)
@@ -136,16 +152,23 @@ def dscn(
             federation.mask,
             affinity=affinity,
             num_clusters=num_clusters,
+            assign_labels=assign_labels,
             client_axis=client_axis,
         )
 
-    def stage(name, loss, num_rounds):
-        return all_rounds(name, partial(round, loss), num_rounds, begin=begin)
+    def stage(name, trains, loss, num_rounds, num_steps):
+        one = partial(round, trains, loss, num_steps)
+        return all_rounds(name, one, num_rounds, begin=partial(begin, trains))
 
+    once, whole = int(fit_steps > 0), subspace.subspace_loss
     stages = (
-        stage("pretrain", subspace.autoencoder_loss, pretrain_rounds),
-        stage("train", subspace.subspace_loss, num_rounds),
+        stage(
+            *("pretrain", OUTER, subspace.autoencoder_loss),
+            *(pretrain_rounds, local_steps),
+        ),
+        stage("start", PRIVATE, whole, once, fit_steps),
+        stage("train", ALL, whole, num_rounds, local_steps),
+        stage("fit", PRIVATE, whole, once, fit_steps),
     )
-    return FederatedClustering(
-        init, stages if pretrain_rounds else stages[1:], embed, assign
-    )
+    stages = tuple(stage for stage in stages if stage.num_rounds)
+    return FederatedClustering(init, stages, embed, assign)

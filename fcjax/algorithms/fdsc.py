@@ -17,13 +17,17 @@ from fcjax import clients, losses, server
 from fcjax.algorithms import subspace
 from fcjax.algorithms.parts import Parts
 from fcjax.algorithms.rounds import all_rounds
-from fcjax.algorithms.subspace import Affinity, SubspaceNetwork
-from fcjax.cluster import neighbor_graph
+from fcjax.algorithms.subspace import (
+    ALL,
+    OUTER,
+    PRIVATE,
+    Affinity,
+    SubspaceNetwork,
+    pick,
+)
+from fcjax.cluster import Assign, neighbor_graph
 from fcjax.data.vectors import client_rows
 from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Scalar
-
-ALL = ("encoder", "decoder", "coefficients")
-PRIVATE = ("decoder", "coefficients")
 
 
 class FDSCState(NamedTuple):
@@ -52,6 +56,7 @@ def fdsc(
     num_neighbors: int = 5,
     pretrain_rounds: int = 0,
     fit_steps: int = 0,
+    assign_labels: Assign = "kmeans",
     client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds FDSC (Algorithm 1): FDSC1 with a `locality_weight` of 0, else FDSC2.
@@ -78,6 +83,8 @@ def fdsc(
             it; 0 leaves both out. The paper does not say how R_i and D_i begin, nor
             what becomes of clients that were not in the last round. A client that
             comes with no coefficients draws the codes of all to zero, by lambda_2.
+            `dscn` has the same stages: a client by itself takes the same steps.
+        assign_labels: see `cluster.spectral_clustering`.
         client_axis: how clients run, see `clients.for_each`.
 
     Returns:
@@ -227,18 +234,18 @@ def fdsc(
             federation.mask,
             affinity=affinity,
             num_clusters=num_clusters,
+            assign_labels=assign_labels,
             client_axis=client_axis,
         )
 
     def stage(name, round, trains, num_rounds):
         return all_rounds(name, round, num_rounds, begin=partial(begin, trains))
 
-    outer = ("encoder", "decoder")
-    pretrain = partial(federated_round, outer, autoencoder_loss)
+    pretrain = partial(federated_round, OUTER, autoencoder_loss)
     joint = partial(federated_round, ALL, loss)
     once = int(fit_steps > 0)
     stages = (
-        stage("pretrain", pretrain, outer, pretrain_rounds),
+        stage("pretrain", pretrain, OUTER, pretrain_rounds),
         stage("start", fit, PRIVATE, once),
         stage("train", joint, ALL, num_rounds),
         stage("fit", fit, PRIVATE, once),
@@ -270,7 +277,3 @@ def objective(
     pairs = mask.sum() ** 2 if mean_locality else 1
     value = subspace.subspace_loss(network, parts, x, mask)
     return value + locality_weight / pairs * locality
-
-
-def pick(parts: Parts, names: tuple[str, ...]) -> Parts:
-    return {name: parts[name] for name in names}

@@ -14,6 +14,7 @@ from fcjax import clients, losses, server
 from fcjax.algorithms import subspace
 from fcjax.algorithms.plain import plain
 from fcjax.algorithms.subspace import Affinity
+from fcjax.cluster import Assign
 from fcjax.cluster.distances import clear
 from fcjax.data.vectors import client_rows
 from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
@@ -30,6 +31,7 @@ def lrsc(
     affinity: Affinity,
     fidelity: Scalar = 1.0,
     unit_length: bool = True,
+    assign_labels: Assign = "kmeans",
     client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds LRSC: every client by itself, and nothing is shared.
@@ -41,6 +43,7 @@ def lrsc(
         fidelity: tau, of half the squared error beside the nuclear norm; singular
             values up to 1 / sqrt(tau) count as noise.
         unit_length: of the rows that are expressed, see `vectors.as_rows`.
+        assign_labels: see `cluster.spectral_clustering`.
         client_axis: how clients run, see `clients.for_each`.
 
     Returns:
@@ -88,6 +91,7 @@ def lrsc(
             federation.mask,
             affinity=affinity,
             num_clusters=num_clusters,
+            assign_labels=assign_labels,
             client_axis=client_axis,
         )
 

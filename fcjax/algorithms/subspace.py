@@ -17,13 +17,22 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients, losses, training
 from fcjax.algorithms.parts import Parts, swap
-from fcjax.cluster import spectral_clustering
+from fcjax.cluster import Assign, spectral_clustering
 from fcjax.data.augment import to_float
 from fcjax.models.autoencoder import AutoEncoder
 from fcjax.types import PRNGKey, PyTree, Scalar
 
-FIRST_COEFFICIENT = 1e-4
-"""What every coefficient begins with, as in the authors' code."""
+FIRST_COEFFICIENT = 1e-8
+"""What every coefficient begins with, in the PyTorch port of DSC-Net, whose weights
+FDSC has. The authors' own begins with 0 for ORL, 1e-8 for COIL20 and 1e-4 for COIL100.
+"""
+FIRST_FACTOR = 1e-4
+"""The standard deviation of what DLRSC's factor begins with, in its authors' code."""
+ALL = ("encoder", "decoder", "coefficients")
+OUTER = ("encoder", "decoder")
+"""What pre-training trains."""
+PRIVATE = ("decoder", "coefficients")
+"""What no client of FDSC ever sends."""
 
 Affinity = Callable[[Float[Array, "N N"], Bool[Array, "N"]], Float[Array, "N N"]]
 """(coefficients, mask) -> the affinity that is clustered; see `cluster.affinity`."""
@@ -60,7 +69,7 @@ def low_rank(rank: int) -> Expression:
 
     def init(key: PRNGKey, count: int):
         def row(key):
-            return FIRST_COEFFICIENT * jax.random.normal(key, (min(rank, count),))
+            return FIRST_FACTOR * jax.random.normal(key, (min(rank, count),))
 
         return jax.vmap(row)(clients.fold_in(key, count))
 
@@ -191,6 +200,10 @@ def train(
     return swap({"params": carry[0]}), carry[1], values.mean()
 
 
+def pick(parts: Parts, names: tuple[str, ...]) -> Parts:
+    return {name: parts[name] for name in names}
+
+
 def begin_optimizer(optimizer: optax.GradientTransformation, trained: Parts) -> PyTree:
     """Returns the optimiser's state before the first step of `train`."""
     return optimizer.init(swap(trained)["params"])
@@ -202,6 +215,7 @@ def cluster(
     *,
     affinity: Affinity,
     num_clusters: int,
+    assign_labels: Assign = "kmeans",
     client_axis: clients.ClientAxis | None = None,
 ) -> Int[Array, "M N"]:
     """Clusters the examples of every client by its own coefficients: ids of different
@@ -214,7 +228,11 @@ def cluster(
         # which is often that of the classes: it must not tell.
         order = training.shuffle(order_key, mask)
         shuffled = affinity(coefficients[order][:, order], mask[order])
-        found = spectral_clustering(seed_key, shuffled, num_clusters, mask=mask[order])
+        found = spectral_clustering(
+            *(seed_key, shuffled, num_clusters),
+            mask=mask[order],
+            assign_labels=assign_labels,
+        )
         return jnp.zeros_like(found).at[order].set(found)
 
     return clients.for_each(one, coefficients, mask, axis=client_axis)

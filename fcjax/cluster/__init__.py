@@ -8,14 +8,21 @@ from fcjax.cluster.neighbors import neighbor_graph
 from fcjax.cluster.running import running_means
 from fcjax.cluster.seeding import used_clusters
 from fcjax.cluster.silhouette import count_clusters, silhouette
-from fcjax.cluster.spectral import spectral_clustering, spectral_embedding
+from fcjax.cluster.spectral import (
+    Assign,
+    discretize,
+    spectral_clustering,
+    spectral_embedding,
+)
 
 __all__ = [
+    "Assign",
     "FuzzyResult",
     "KMeansResult",
     "assign_nearest",
     "connected_components",
     "count_clusters",
+    "discretize",
     "fuzzy_cmeans",
     "fuzzy_lloyd",
     "kmeans",

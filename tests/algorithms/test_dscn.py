@@ -8,6 +8,7 @@ import pytest
 
 from fcjax.algorithms.dlrsc import dlrsc
 from fcjax.algorithms.dscn import dscn
+from fcjax.algorithms.fdsc import fdsc
 from fcjax.algorithms.subspace import SubspaceNetwork, dense
 from fcjax.models.autoencoder import AutoEncoder
 from tests.algorithms.federations import federate
@@ -117,7 +118,7 @@ def test_every_client_descends_by_itself(trained):
         options = {"rate": RATE, "momentum": MOMENTUM, "num_steps": STEPS}
         parts = square(states["pretrain"][0])
         c = parts.pop("coefficients")
-        np.testing.assert_array_equal(c, np.float32(1e-4))
+        np.testing.assert_array_equal(c, np.float32(1e-8))
         parts, _, first = descend(parts, still(parts), reconstruction, **options)
         assert_close(square(states["pretrain"][1]), {**parts, "coefficients": c})
 
@@ -129,6 +130,95 @@ def test_every_client_descends_by_itself(trained):
         measured += np.array([first, second, third]) / ABSENT
     found = [float(row["loss"]) for row in metrics]
     np.testing.assert_allclose(found, measured, rtol=1e-5)
+
+
+def counted(method):
+    """A method of Adam, which counts its steps: by part, those of each client over all
+    stages."""
+    key, federation = jax.random.key(0), federate(POOL, ROWS)
+    state, steps = method.init(key, federation), dict.fromkeys(PARTS, 0)
+    for stage in method.stages:
+        state = jax.jit(stage.begin)(key, state, federation)
+        for i in range(stage.num_rounds):
+            state, _ = jax.jit(stage.round)(jax.random.key(i), state, federation)
+        (adam, *_) = state.opt_state
+        for name in adam.mu:
+            steps[name] = steps[name] + np.asarray(adam.count)
+    return steps
+
+
+def test_a_client_by_itself_takes_the_steps_of_one_of_fdsc():
+    """Of which all are in every round: 5 rounds of 3 steps before, 4 with coefficients,
+    and twice 11 steps of what is not sent."""
+    network = SubspaceNetwork(
+        AutoEncoder(matrix(3), matrix(4)), dense(), PENALTY, EXPRESSION
+    )
+    options = {
+        "num_clusters": 2,
+        "affinity": plain_affinity,
+        "pretrain_rounds": 5,
+        "num_rounds": 4,
+        "local_steps": 3,
+        "fit_steps": 11,
+    }
+    expected = {
+        "encoder": 5 * 3 + 4 * 3,
+        "decoder": 5 * 3 + 11 + 4 * 3 + 11,
+        "coefficients": 11 + 4 * 3 + 11,
+    }
+    federated = fdsc(network, optax.adam(1e-3), **options, num_participants=4)
+    for method in (
+        federated,
+        dscn(network, optax.adam(1e-3), **options),
+        dlrsc(network, optax.adam(1e-3), **options),
+    ):
+        for name, steps in counted(method).items():
+            np.testing.assert_array_equal(steps, [expected[name]] * 4)
+
+
+def test_fdsc_of_one_client_is_dscn():
+    """Nothing but the server is between them."""
+    alone = federate(POOL, [np.arange(9)])
+    network = SubspaceNetwork(
+        AutoEncoder(matrix(3), matrix(4)), dense(), PENALTY, EXPRESSION
+    )
+    options = {
+        "num_clusters": 2,
+        "affinity": plain_affinity,
+        "pretrain_rounds": 2,
+        "num_rounds": 3,
+        "local_steps": STEPS,
+        "fit_steps": 4,
+    }
+    optimizer = optax.sgd(RATE, momentum=MOMENTUM)
+    federated = fdsc(network, optimizer, **options, num_participants=1)
+    own = dscn(network, optimizer, **options)
+    begun = federated.init(jax.random.key(0), alone)
+    encoder = jax.tree.map(lambda x: x[None], begun.encoder)
+    private = {"encoder": encoder, **begun.private}
+    together, of_fdsc = follow(federated, alone, begun)
+    apart, of_dscn = follow(
+        own, alone, own.init(jax.random.key(0), alone)._replace(private=private)
+    )
+    assert set(together) == set(apart) == {"pretrain", "start", "train", "fit"}
+    ended, expected = apart["fit"][-1].private, together["fit"][-1]
+    assert_close(
+        parts_of_tree(ended),
+        parts_of_tree({"encoder": expected.encoder, **expected.private}),
+    )
+    for row, other in zip(of_dscn, of_fdsc, strict=True):
+        assert float(row["loss"]) == pytest.approx(float(other["loss"]), rel=1e-5)
+
+
+def parts_of_tree(parts):
+    (encoder,), (decoder,), (coefficients,) = (
+        jax.tree.leaves(parts[name]) for name in PARTS
+    )
+    return {
+        "encoder": np.squeeze(encoder),
+        "decoder": np.squeeze(decoder),
+        "coefficients": np.squeeze(coefficients),
+    }
 
 
 def test_code_norms_are_means_over_clients(trained):

@@ -277,7 +277,7 @@ def test_what_others_hold_is_nothing_to_a_client(history):
 def test_pretraining_is_of_the_auto_encoder_alone(history):
     for round in history.of("pretrain"):
         coefficients = round.after.private["coefficients"]["params"]
-        np.testing.assert_array_equal(coefficients, np.float32(1e-4))
+        np.testing.assert_array_equal(coefficients, np.float32(1e-8))
     _, before, after, metrics = history.of("pretrain")[0]
     chosen = np.flatnonzero(changed(history.of("pretrain")[0]))
     encoders, losses = [], []

@@ -146,9 +146,33 @@ def test_a_factor_does_not_depend_on_the_padding(key):
     )
 
 
-def test_dense_coefficients_begin_as_in_the_authors_code(key):
+def test_dense_coefficients_begin_as_in_the_code_whose_weights_they_have(key):
+    """1e-8 in the PyTorch port of DSC-Net."""
     found = dense().init(key, 4)
-    np.testing.assert_array_equal(found, np.full((4, 4), np.float32(1e-4)))
+    np.testing.assert_array_equal(found, np.full((4, 4), np.float32(1e-8)))
+
+
+@pytest.mark.parametrize("first", [0.0, 1e-8])
+def test_coefficients_leave_zero(first, key, x):
+    """At C = 0 the gradient is that of lambda_2 |Z - C Z|^2, -2 lambda_2 Z Z^T, where
+    the decoder is dead, as one of ReLUs is whose biases are 0."""
+    network, own = build(dense()), np.outer(MASK, MASK) & ~np.eye(N, dtype=bool)
+    parts = parts_of(network, key, x)
+    dead = jax.tree.map(jnp.zeros_like, parts["decoder"])
+    coefficients = {"params": jnp.full((N, N), first)}
+    gradient = jax.grad(
+        lambda held: subspace.subspace_loss(
+            network,
+            {**parts, "decoder": dead, "coefficients": held},
+            jnp.asarray(x),
+            jnp.asarray(MASK),
+        )
+    )(coefficients)["params"]
+    w, b = layer(parts["encoder"])
+    z = SCALE * x @ w + b
+    expected = np.where(own, -2 * EXPRESSION * z @ z.T, 0)
+    assert np.abs(expected[own]).min() > 1e-3
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4)
 
 
 # --- clusters
@@ -172,22 +196,30 @@ COEFFICIENTS = jnp.stack([c for c, _ in CLIENTS])
 OWN = jnp.array([np.arange(18) < len(groups) for _, groups in CLIENTS])
 
 
-def cluster(coefficients, mask):
+def cluster(coefficients, mask, assign_labels="kmeans"):
     return np.asarray(
         jax.jit(
-            lambda c, m: subspace.cluster(c, m, affinity=plain_affinity, num_clusters=3)
+            lambda c, m: subspace.cluster(
+                *(c, m),
+                affinity=plain_affinity,
+                num_clusters=3,
+                assign_labels=assign_labels,
+            )
         )(coefficients, mask)
     )
 
 
-def test_clusters_are_those_of_sklearn_for_each_client():
-    found = cluster(COEFFICIENTS, OWN)
+@pytest.mark.parametrize("assign_labels", ["kmeans", "discretize"])
+def test_clusters_are_those_of_sklearn_for_each_client(assign_labels):
+    found = cluster(COEFFICIENTS, OWN, assign_labels)
     assert found.shape == OWN.shape
     assert found.min() >= 0
     assert found.max() < 3
     for client, (c, groups) in enumerate(CLIENTS):
         c = c[: len(groups), : len(groups)].astype(np.float64)
-        reference = SpectralClustering(3, affinity="precomputed", random_state=0)
+        reference = SpectralClustering(
+            3, affinity="precomputed", assign_labels=assign_labels, random_state=0
+        )
         expected = reference.fit_predict(np.abs(c) + np.abs(c).T)
         assert ari(expected, found[client, : len(groups)]) == 1
         assert ari(groups, found[client, : len(groups)]) == 1

@@ -3,12 +3,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.cluster import SpectralClustering
+from sklearn.cluster._spectral import discretize as sklearn_discretize
 from sklearn.datasets import make_moons
 from sklearn.manifold import spectral_embedding as sklearn_embedding
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.pairwise import rbf_kernel
 
-from fcjax.cluster import neighbor_graph, spectral_clustering, spectral_embedding
+from fcjax.cluster import (
+    discretize,
+    neighbor_graph,
+    spectral_clustering,
+    spectral_embedding,
+)
 
 
 def random_affinity(seed, n):
@@ -190,3 +196,127 @@ def test_number_of_clusters_out_of_range(key, num_clusters):
         spectral_embedding(jnp.ones((5, 5)), num_clusters)
     with pytest.raises(ValueError, match=rf"the 5 rows, got {num_clusters}$"):
         spectral_clustering(key, jnp.ones((5, 5)), num_clusters)
+
+
+# --- discretisation
+
+
+def eigenvectors(seed, n, num_clusters, noise):
+    """Of blocks with weak edges and noise: orthonormal columns, as scikit-learn scales
+    columns to one length and Yu and Shi do not."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.arange(n) % num_clusters)
+    a = (labels[:, None] == labels) + noise * rng.random((n, n))
+    return np.linalg.eigh((a + a.T) / 2)[1][:, -num_clusters:], labels
+
+
+class First(np.random.RandomState):
+    """Draws a certain row."""
+
+    def __init__(self, row):
+        super().__init__(0)
+        self.row = row
+
+    def randint(self, *_):
+        return self.row
+
+
+def closeness(vectors, labels):
+    """What Yu and Shi maximise: the sum of singular values of indicator^T rows."""
+    rows = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    indicator = np.eye(vectors.shape[1])[labels]
+    return np.linalg.svd(indicator.T @ rows, compute_uv=False).sum()
+
+
+def endings(vectors):
+    """Where scikit-learn ends, by the row at which it begins."""
+    return [
+        sklearn_discretize(vectors, random_state=First(row))
+        for row in range(len(vectors))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("num_clusters", "noise"), [(2, 0.5), (3, 1.0), (5, 2.0), (8, 4.0)]
+)
+def test_discretisation_is_that_of_sklearn(key, num_clusters, noise):
+    """Begun once it is what scikit-learn finds from one of the rows; begun often, what
+    is nearest of all that scikit-learn finds."""
+    vectors, labels = eigenvectors(num_clusters, 40, num_clusters, noise)
+    expected = endings(vectors)
+    if noise > 1:
+        assert len({tuple(found) for found in expected}) > 1
+    rows = jnp.array(vectors, jnp.float32)
+    once = discretize(key, rows, num_init=1)
+    assert once.dtype == jnp.int32
+    assert max(adjusted_rand_score(found, once) for found in expected) == 1
+    best = discretize(key, rows, num_init=200)
+    nearest = max(closeness(vectors, found) for found in expected)
+    assert closeness(vectors, np.array(best)) == pytest.approx(nearest, rel=2e-5)
+    if noise <= 0.5:
+        assert adjusted_rand_score(labels, best) == 1
+
+
+def test_discretisation_by_hand(key):
+    """Rows of a rotated indicator, of any length."""
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    labels = np.array([2, 0, 1, 1, 2, 0, 2])
+    rows = np.linspace(0.5, 2, 7)[:, None] * turn[labels]
+    found = discretize(key, jnp.array(rows, jnp.float32))
+    assert adjusted_rand_score(labels, found) == 1
+
+
+def test_masked_rows_are_nothing_to_discretisation(key):
+    vectors, _ = eigenvectors(1, 30, 4, 2.0)
+    expected = discretize(key, jnp.array(vectors, jnp.float32))
+    counted = np.sort(np.random.default_rng(0).permutation(50)[:30])
+    padded = np.full((50, 4), np.nan, np.float32)
+    padded[counted] = vectors
+    mask = np.isin(np.arange(50), counted)
+    found = np.array(discretize(key, jnp.array(padded), mask=jnp.array(mask)))
+    np.testing.assert_array_equal(found[counted], expected)
+    np.testing.assert_array_equal(found[~mask], 0)
+
+
+def test_discretisation_of_few_rows_or_none_is_finite(key):
+    rows = jnp.eye(4)[jnp.array([0, 1, 0, 0, 0])].at[2:].set(0)
+    found = np.array(discretize(key, rows))
+    assert found[0] != found[1]
+    assert set(found.tolist()) <= {0, 1, 2, 3}
+    np.testing.assert_array_equal(discretize(key, jnp.zeros((5, 3))), 0)
+    np.testing.assert_array_equal(discretize(key, jnp.ones((5, 1))), 0)
+
+
+@pytest.mark.parametrize("num_clusters", [2, 8])
+def test_blocks_equal_those_that_sklearn_discretises(key, num_clusters):
+    affinity, labels = block_affinity(num_clusters, 80, num_clusters)
+    found = spectral_clustering(
+        key, jnp.array(affinity), num_clusters, assign_labels="discretize"
+    )
+    reference = SpectralClustering(
+        num_clusters,
+        affinity="precomputed",
+        assign_labels="discretize",
+        random_state=0,
+    )
+    assert adjusted_rand_score(found, reference.fit_predict(affinity)) == 1
+    assert adjusted_rand_score(labels, found) == 1
+
+
+@pytest.mark.parametrize("mapped", [jax.vmap, mapped_in_turn])
+def test_batched_clients_are_discretised(key, mapped):
+    sizes = np.array([40, 25, 40])
+    vectors = [eigenvectors(seed, size, 3, 1.0)[0] for seed, size in enumerate(sizes)]
+    padded = np.full((3, 40, 3), np.nan, np.float32)
+    for i, rows in enumerate(vectors):
+        padded[i, : sizes[i]] = rows
+    mask = jnp.arange(40)[None] < jnp.array(sizes)[:, None]
+
+    def cluster(client):
+        rows, mask = client
+        return discretize(key, rows, mask=mask)
+
+    results = jax.jit(mapped(cluster))((jnp.array(padded), mask))
+    for i, rows in enumerate(vectors):
+        alone = discretize(key, jnp.array(rows, jnp.float32))
+        np.testing.assert_array_equal(results[i, : sizes[i]], alone)

@@ -41,8 +41,8 @@ def settings(name, dataset_name, **flags):
 STAGES = {
     "fdsc2": ["pretrain", "start", "train", "fit"],
     "fdsc1": ["pretrain", "start", "train", "fit"],
-    "dscn": ["pretrain", "train"],
-    "dlrsc": ["pretrain", "train"],
+    "dscn": ["pretrain", "start", "train", "fit"],
+    "dlrsc": ["pretrain", "start", "train", "fit"],
     "lrsc": ["cluster"],
 }
 
@@ -91,7 +91,8 @@ def test_weights_are_those_of_the_lineage():
     } == {
         "mnist": (1, 15, 1, 0.4, 10),
         "coil20": (1, 75, 1, 0.04, 12),
-        "coil-100": (1, 15, 1, 0.04, 12),
+        # Fed as its file is, of 0 to 255.
+        "coil-100": (1, 15, 255, 0.04, 12),
     }
 
 
@@ -106,13 +107,49 @@ def test_orl_is_known_by_its_file(tmp_path):
     assert found["num_participants"] == (2,)  # 0.4 of 5
 
 
-def test_dscn_takes_as_many_steps_as_a_client_of_fdsc():
-    of_fdsc = settings("fdsc1", "mnist", clients=(20,))
-    of_dscn = settings("dscn", "mnist", clients=(20,))
-    (rounds,), (participants,) = of_fdsc["num_rounds"], of_fdsc["num_participants"]
-    assert (rounds, participants) == (100, 5)
-    assert of_dscn["num_rounds"] == (25,)
-    assert of_fdsc["local_steps"] == of_dscn["local_steps"] == (7,)
+def steps_of_a_client(settings, share):
+    """On average: of what is sent, and of what is not."""
+    given = {name: settings[name][0] for name in fdsc_methods.BUDGET}
+    joint = share * given["num_rounds"] * given["local_steps"]
+    before = share * given["pretrain_rounds"] * given["local_steps"]
+    return before + joint, joint + 2 * given["fit_steps"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "share", "expected"),
+    [
+        # 40 of 100 rounds of 7 steps before, 80 of 200, and twice 100.
+        ("orl", {}, 2 / 5, (280 + 560, 560 + 200)),
+        ("coil20", {}, 2 / 5, (140 + 280, 280 + 200)),
+        ("mnist", {"clients": (40,)}, 10 / 40, (87.5 + 175, 175 + 200)),
+        ("orl", {"num_participants": (5,)}, 1, (700 + 1400, 1400 + 200)),
+        ("orl", {"clients": (3,)}, 1 / 3, (700 / 3 + 1400 / 3, 1400 / 3 + 200)),
+    ],
+)
+def test_dscn_takes_as_many_steps_as_a_client_of_fdsc(name, flags, share, expected):
+    """Or up to a round more of each stage, where the share of rounds is no integer."""
+    of_fdsc = steps_of_a_client(settings("fdsc1", name, **flags), share)
+    of_dscn = steps_of_a_client(settings("dscn", name, **flags), 1)
+    assert of_fdsc == pytest.approx(expected)
+    for more, steps in zip(of_dscn, of_fdsc, strict=True):
+        assert 0 <= round(more - steps, 6) < 2 * 7
+
+
+def test_only_dlrsc_takes_more_than_the_budget():
+    """Its authors' 5,000 steps."""
+    found = settings("dlrsc", "orl")
+    assert steps_of_a_client(found, 1) == (4900, 4900 + 200)
+
+
+def test_one_client_alone_is_dsc_net():
+    found = settings("dscn", "orl", clients=(1,))
+    assert (found["pretrain_rounds"], found["num_rounds"]) == ((40,), (80,))
+
+
+def test_clusters_are_found_as_is_asked_for():
+    assert settings("dscn", "orl")["assign_labels"] == "kmeans"
+    (group,) = groups("lrsc", VECTORS, assign_labels="discretize")
+    assert group.method.settings["assign_labels"] == "discretize"
 
 
 def test_the_papers_own_settings_have_no_stage_but_one():

@@ -1,8 +1,10 @@
 """The tables of the FDSC paper as data: as printed, and as its text speaks of them."""
 
+import numpy as np
 import pytest
 import reproduce
 from papers import fdsc as paper
+from sklearn.metrics import normalized_mutual_info_score as nmi
 
 SECOND, THIRD, FOURTH = (
     reproduce.STUDIES[f"fdsc-table{number}"].paper for number in (2, 3, 4)
@@ -74,6 +76,69 @@ def test_fdsc_is_best_but_for_two_cells():
     }
     # FDSC1 too is below DSCN there.
     assert SECOND["coil20", 10, "FDSC1"]["nmi"] < SECOND["coil20", 10, "DSCN"]["nmi"]
+
+
+def test_ten_rows_have_ami_above_nmi():
+    """Which cannot be where both have one mean of entropies: AMI is NMI less chance,
+    of which there is at least none."""
+    rows = {
+        (number, level, method)
+        for number, table in enumerate((SECOND, THIRD, FOURTH), 2)
+        for (_, level, method), scores in table.items()
+        if scores["ami"] > scores["nmi"]
+    }
+    assert rows == {
+        (2, 5, "LRSC"),
+        (2, 5, "DLRSC"),
+        (3, 30, "FDSC2"),
+        (3, 40, "FDSC1"),
+        (3, 40, "FDSC2"),
+        (3, 50, "FDSC2"),
+        (4, 100, "FDSC1"),
+        (4, 100, "FDSC2"),
+        (4, 750, "FDSC2"),
+        (4, 1000, "FDSC1"),
+    }
+
+
+def chance(size, num_clusters):
+    """What clusters of equal sizes score in NMI where they say nothing of the classes,
+    and so the e in AMI = (NMI - e) / (1 - e)."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(size) % num_clusters
+    draws = [nmi(labels, rng.permutation(labels)) for _ in range(100)]
+    return np.mean(draws)
+
+
+def printed_chance(name, q):
+    of_method = (
+        scores
+        for (dataset, level, _), scores in SECOND.items()
+        if (dataset, level) == (name, q)
+    )
+    found = [(x["nmi"] - x["ami"]) / (1 - x["ami"]) for x in of_method]
+    return min(found), max(found)
+
+
+def test_chance_on_mnist_is_that_of_500_images_a_client():
+    low, high = printed_chance("mnist", 10)
+    assert low < chance(500, 10) < high
+    assert chance(3000, 10) < low  # all that a client holds
+    assert chance(200, 10) > high
+
+
+def test_no_80_images_of_40_people_score_as_printed():
+    """By chance they score more NMI than is printed, yet the printed AMI is far above
+    that of chance, which is 0."""
+    printed = [x for (name, q, _), x in SECOND.items() if (name, q) == ("orl", 40)]
+    level = chance(80, 40)
+    assert level == pytest.approx(0.815, abs=0.002)
+    assert max(x["nmi"] for x in printed) == pytest.approx(0.776)
+    assert level > 0.776
+    assert min(x["ami"] for x in printed) == pytest.approx(0.386)
+    low, high = printed_chance("orl", 40)
+    assert chance(200, 40) < high < chance(160, 40)
+    assert low > chance(400, 40)
 
 
 def test_more_classes_a_client_are_better_but_on_mnist():
