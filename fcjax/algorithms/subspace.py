@@ -229,7 +229,9 @@ def cluster(
         order = training.shuffle(order_key, mask)
         shuffled = affinity(coefficients[order][:, order], mask[order])
         found = spectral_clustering(
-            *(seed_key, shuffled, num_clusters),
+            seed_key,
+            shuffled,
+            num_clusters,
             mask=mask[order],
             assign_labels=assign_labels,
         )
