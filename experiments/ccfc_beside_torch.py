@@ -10,7 +10,6 @@ all else on their own: what is compared is the distribution of their scores.
 
 import csv
 import dataclasses
-import random
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,9 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
-from PIL import Image, ImageFilter
 from scipy import stats
-from sklearn.cluster import KMeans
 
 from fcjax import data, engine, evaluation, models
 from fcjax.algorithms.ccfc import ccfc
@@ -30,6 +27,7 @@ from fcjax.data.sources import load
 from fcjax.types import Grid
 
 NUM_CLIENTS = NUM_CLUSTERS = 10
+CHANNELS = (16, 32, 64)
 BATCH_SIZE, LEARNING_RATE, MODEL_WEIGHT = 32, 1e-3, 1e-3
 STAGES = ("pretrain", "cluster")
 
@@ -61,7 +59,7 @@ class Problem:
         mnist = data.stratified_subset(
             load("mnist", data_dir=args.data_dir), args.limit
         )
-        self.images, self.labels = mnist.examples, mnist.labels
+        self.images, self.labels = mnist.examples, np.asarray(mnist.labels)
 
     def deal(self, seed: int) -> data.Partition:
         return data.heterogeneous(self.labels, NUM_CLIENTS, 0.0, seed=seed)
@@ -79,7 +77,7 @@ def by_fcjax(problem: Problem, args: Args):
     def build(hyper):
         del hyper
         return ccfc(
-            models.simsiam(models.conv_encoder((16, 32, 64))),
+            models.simsiam(models.conv_encoder(CHANNELS)),
             optax.adam(LEARNING_RATE),
             ccfc_grey,
             num_clusters=NUM_CLUSTERS,
@@ -121,143 +119,18 @@ def by_fcjax(problem: Problem, args: Args):
 
 def by_torch(problem: Problem, args: Args):
     """Yields seed, stage, NMI and ACC of the loop."""
-    import torch  # pyright: ignore[reportMissingImports]
-    from speed.ccfc_torch import distance, simsiam
-
-    torch.set_num_threads(1)
-    wide = models.simsiam(models.conv_encoder((16, 32, 64)))
-    shapes = wide.init(jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
-    pixels = torch.from_numpy(problem.images[:, None, :, :, 0] / np.float32(255))
-
-    def network():
-        """PyTorch's own initialisation."""
-        module = simsiam(shapes, "conv")
-        for part in module.modules():
-            if hasattr(part, "reset_parameters"):
-                part.reset_parameters()
-        return module
-
-    def view(row):
-        array = np.array(_view(problem.images[row, :, :, 0]), np.float32)
-        return torch.from_numpy(array / 255)[None]
-
-    def encode(module, rows):
-        module.eval()
-        with torch.no_grad():
-            z = torch.cat([module(pixels[part])[0] for part in rows.split(512)])
-        return torch.nn.functional.normalize(z)
-
-    def means_of(points):
-        seed = random.getrandbits(32)
-        found = KMeans(NUM_CLUSTERS, n_init=10, random_state=seed).fit(points)
-        return found.cluster_centers_
-
-    def contrast_examples(module, anchor, rows, labels):
-        del labels
-        one, two = (torch.stack([view(int(r)) for r in rows]) for _ in range(2))
-        with torch.no_grad():
-            g1, g2 = anchor(one)[1], anchor(two)[1]
-        (z1, p1), (z2, p2) = module(one), module(two)
-        contrast = (distance(p1, z2) + distance(p2, z1)) / 2
-        return contrast + MODEL_WEIGHT * (distance(p1, g1) + distance(p2, g2)) / 2
-
-    def contrast_clusters(module, anchor, rows, labels):
-        with torch.no_grad():
-            pull = anchor(pixels[rows])[1]
-        z, p = module(pixels[rows])
-        unit_p = torch.nn.functional.normalize(p)
-        unit_z = torch.nn.functional.normalize(z.detach())
-        terms = [
-            -(unit_p[labels == c] @ unit_z[labels == c].T).mean()
-            for c in range(NUM_CLUSTERS)
-            if (labels == c).sum() > 1
-        ]
-        return torch.stack(terms).mean() + MODEL_WEIGHT * distance(p, pull)
-
-    def epoch(module, anchor, optimizer, loss, rows, labels):
-        module.train()
-        anchor.eval()
-        for batch in torch.randperm(len(rows)).split(BATCH_SIZE):
-            optimizer.zero_grad()
-            loss(module, anchor, rows[batch], labels[rows[batch]]).backward()
-            optimizer.step()
+    from ccfc_recipe_torch import Recipe  # PyTorch is an extra
 
     for seed in args.seed:
-        random.seed(seed)
-        torch.manual_seed(seed)
-        held = [torch.from_numpy(rows) for rows in problem.deal(seed).clients]
-        shares = [len(rows) / sum(map(len, held)) for rows in held]
-        server, clients = network(), [network() for _ in held]
-        labels = torch.zeros(len(problem.labels), dtype=torch.long)
-        everything = torch.arange(len(problem.labels))
-
-        def average(server=server, clients=clients, shares=shares):
-            states = [client.state_dict() for client in clients]
-            server.load_state_dict(
-                {
-                    name: sum(
-                        w * s[name].float() for w, s in zip(shares, states, strict=True)
-                    ).to(value.dtype)
-                    for name, value in server.state_dict().items()
-                }
-            )
-
-        def label(clients=clients, held=held, server=server, everything=everything):
-            """Local centroids, the server's of them, the nearest by cosine."""
-            mined = [
-                means_of(encode(c, rows).numpy())
-                for c, rows in zip(clients, held, strict=True)
-            ]
-            centroids = torch.from_numpy(means_of(np.concatenate(mined))).float()
-            unit = torch.nn.functional.normalize(centroids)
-            return (encode(server, everything) @ unit.T).argmax(dim=1)
-
-        def download(clients=clients, server=server):
-            for client in clients:
-                client.load_state_dict(server.state_dict())
-
-        for stage, num_rounds in zip(
-            STAGES, (args.pretrain_rounds, args.cluster_rounds), strict=True
-        ):
-            clusters = stage == "cluster"
-            loss = contrast_clusters if clusters else contrast_examples
-            optimizers = [
-                torch.optim.Adam(c.parameters(), lr=LEARNING_RATE) for c in clients
-            ]
-            if clusters:
-                download()
-                labels = label()
-            for number in range(num_rounds):
-                if clusters or number > 0:  # the first networks are unrelated
-                    download()
-                for client, optimizer, rows in zip(
-                    clients, optimizers, held, strict=True
-                ):
-                    epoch(client, server, optimizer, loss, rows, labels)
-                average()
-                if clusters or number == num_rounds - 1:
-                    labels = label()
-            yield seed, stage, *problem.score(labels.numpy())
-
-
-def _view(image: np.ndarray) -> Image.Image:
-    """A view of the authors' recipe, by PIL: crop, rotation, blur."""
-    height, width = image.shape
-    for _ in range(10):
-        area = height * width * random.uniform(0.5, 1.0)
-        aspect = np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3)))
-        w, h = round((area * aspect) ** 0.5), round((area / aspect) ** 0.5)
-        if w <= width and h <= height:
-            top, left = random.randint(0, height - h), random.randint(0, width - w)
-            break
-    else:
-        top, left, w, h = 0, 0, width, height
-    view = Image.fromarray(image).crop((left, top, left + w, top + h))
-    view = view.resize((width, height), Image.Resampling.BILINEAR)
-    view = view.rotate(random.uniform(-10, 10), Image.Resampling.NEAREST)
-    if random.random() < 0.5:
-        view = view.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
-    return view
+        recipe = Recipe(
+            problem.images,
+            problem.deal(seed).clients,
+            channels=CHANNELS,
+            num_clusters=NUM_CLUSTERS,
+            seed=seed,
+        )
+        yield seed, "pretrain", *problem.score(recipe.pretrain(args.pretrain_rounds))
+        yield seed, "cluster", *problem.score(recipe.cluster(args.cluster_rounds))
 
 
 def compare(rows: list[dict[str, str]]) -> None:
@@ -276,7 +149,7 @@ def compare(rows: list[dict[str, str]]) -> None:
                 for side in ("fcjax", "torch")
             )
             test = stats.permutation_test(
-                (ours, theirs), lambda a, b: a.mean() - b.mean(), n_resamples=np.inf
+                (ours, theirs), lambda a, b: a.mean() - b.mean(), n_resamples=10_000
             )
             print(f"{stage} {score}, p = {test.pvalue:.3f}")
             for side, values in (("fcjax", ours), ("torch", theirs)):
