@@ -126,9 +126,8 @@ class Recipe:
         return (z @ normalize(centroids).T).argmax(dim=1)
 
     def means(self, points: np.ndarray) -> np.ndarray:
-        found = KMeans(
-            self.num_clusters, n_init=10, random_state=random.getrandbits(32)
-        )  # pyright: ignore[reportArgumentType]
+        seed = random.getrandbits(32)
+        found = KMeans(self.num_clusters, n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]
         return found.fit(points).cluster_centers_
 
     def encode(self, module, rows):
@@ -147,7 +146,7 @@ def begun(shapes: Any):
     module = simsiam(shapes, "conv")
     for part in module.modules():
         if hasattr(part, "reset_parameters"):
-            part.reset_parameters()
+            part.reset_parameters()  # pyright: ignore[reportCallIssue]
     return module
 
 
