@@ -59,7 +59,9 @@ class Args(Common):
     ] = ()
     #: All but lrsc: steps of every client before and after the rounds, in which the
     #: encoder stays as it is.
-    fit_steps: Annotated[tuple[int, ...], shown("100; --preset paper 0")] = ()
+    fit_steps: Annotated[
+        tuple[int, ...], shown("100; one client's dscn and --preset paper 0")
+    ] = ()
     optimizer: Literal["adam", "sgd"] = "adam"
     """Of the clients; sgd, the paper's, has momentum 0.9."""
     learning_rate: Annotated[tuple[float, ...], shown("adam 0.001, sgd 0.000001")] = ()
@@ -198,8 +200,8 @@ def defaults_of(
         # The one budget: as many rounds as a client of FDSC takes part in, of as many
         # steps, and the same steps before and after. Rounds are rounded up.
         taken = min(max(args.num_participants, default=participants), num_clients)
-        if num_clients == 1:  # DSC-Net as it was, with about its 700 steps
-            taken = participation
+        if num_clients == 1:  # no client of FDSC, but DSC-Net, which has no fits
+            taken, found["fit_steps"] = participation, 0
         for rounds in ("num_rounds", "pretrain_rounds"):
             found[rounds] = math.ceil(found[rounds] * taken / num_clients)
     of_preset = {"smoke": SMOKE, "paper": PAPER}.get(args.preset, {})

@@ -142,8 +142,10 @@ def test_only_dlrsc_takes_more_than_the_budget():
 
 
 def test_one_client_alone_is_dsc_net():
+    """Of 560 steps where its code has 700, and nothing before or after."""
     found = settings("dscn", "orl", clients=(1,))
     assert (found["pretrain_rounds"], found["num_rounds"]) == ((40,), (80,))
+    assert found["fit_steps"] == (0,)
 
 
 def test_clusters_are_found_as_is_asked_for():
