@@ -106,7 +106,9 @@ SERVER: dict[Name, dict[str, Any]] = {
 }
 # With these weights both terms of Eq. 3 begin about alike: an auto-encoder errs less on
 # small images, and much less on vectors.
-VECTORS = {  # the GANs' rates and size of the noise are those of CCEGAN, later code
+VECTORS = {
+    # Of CCEGAN, later code of the authors. Not as there: its noise is uniform, its Adam
+    # is kept from epoch to epoch and decays weights, and it takes ten times the steps.
     "generator_learning_rate": 3e-4,
     "discriminator_learning_rate": 6e-4,
     "noise_size": 5,

@@ -135,6 +135,10 @@ def products(jaxpr: core.Jaxpr, *, trips: int = 1) -> int:
             features = equation.params["dimension_numbers"].rhs_spec[0]
             depth = kernel.size // kernel.shape[features]
             total += 2 * depth * size
+        if equation.primitive.name == "cond":  # what is not done in every round
+            branches = equation.params["branches"]
+            total += min(products(branch.jaxpr, trips=trips) for branch in branches)
+            continue
         times = {"scan": equation.params.get("length"), "while": trips}
         times = times.get(equation.primitive.name, 1)
         for inner in core.jaxprs_in_params(equation.params):

@@ -107,11 +107,13 @@ def train_gan(
     def step(key, at: Training, slots, counted):
         variables = at.variables
         real = to_float(examples[rows[slots]])
-        category_key, noise_key = jax.random.split(key)
         drawn = noise(
-            noise_key,
+            key,
             categories(
-                category_key, counted.sum(), len(slots), adversarial.num_categories
+                jax.random.fold_in(key, 0),
+                counted.sum(),
+                len(slots),
+                adversarial.num_categories,
             ),
             num_categories=adversarial.num_categories,
             noise_size=adversarial.noise_size,

@@ -161,9 +161,10 @@ def epoch(key, w, v, running, real, held, number):
     for i, start in enumerate(range(0, len(order), BATCH)):
         x = real[order[start : start + BATCH]].astype(np.float64)
         n = len(x)
-        keys = jax.random.split(jax.random.fold_in(step_key, i))
-        normal = jax.random.normal(keys[1], (BATCH, NOISE_SIZE))
-        one_hot = np.eye(NUM_CATEGORIES)[blocks(keys[0], n, NUM_CATEGORIES)]
+        of_step = jax.random.fold_in(step_key, i)
+        normal = jax.random.normal(of_step, (BATCH, NOISE_SIZE))
+        first_key = jax.random.fold_in(of_step, 0)
+        one_hot = np.eye(NUM_CATEGORIES)[blocks(first_key, n, NUM_CATEGORIES)]
         drawn = np.concatenate([one_hot, np.asarray(normal)[:n]], axis=1)
         made = drawn @ w
         running = 0.9 * running + 0.1 * made.mean(axis=0)

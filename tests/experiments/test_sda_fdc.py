@@ -99,9 +99,11 @@ def test_the_settings_of_the_authors_code():
     }
     assert settings("sda-fc-fcm", GREY, preset="paper")["fuzzifier"] == 1.1
     assert settings("sda-fdc", GREY, preset="paper")["cluster_weight"] == 20
+    assert settings("sda-fdc", GREY, preset="paper")["refresh_every"] == 10
     disjoint = settings("sda-fdc-disjoint", GREY, preset="paper")
     assert "cluster_weight" not in disjoint
     assert "joint_rounds" not in disjoint
+    assert "refresh_every" not in disjoint
     assert settings("sda-fc-km", VECTORS)["noise_size"] == 5
     assert "gan_rounds" not in settings("dcn", GREY)
 
@@ -140,6 +142,11 @@ def test_an_explicit_flag_wins_over_the_preset():
             "dcn",
             {"pretrain_rounds": (0,)},
             "--pretrain-rounds must be at least 1, got 0",
+        ),
+        (
+            "dcn",
+            {"refresh_every": (0,)},
+            "--refresh-every must be at least 1, got 0",
         ),
         (
             "sda-fc-km",

@@ -20,8 +20,7 @@ def drawn_by_jax(case, noise_size):
 
     def draw(key, noise, slots, counted):
         del slots, counted
-        _, noise_key = jax.random.split(key)
-        return jax.random.normal(noise_key, noise.shape), 0.0
+        return jax.random.normal(key, noise.shape), 0.0
 
     _, keys, _, _, mask = case.arguments
     zeros = jnp.zeros((NUM_EXAMPLES, noise_size))
