@@ -65,22 +65,22 @@ def embed_call(
     dataset: data.Dataset, call: plan.Call, program: engine.Program, state: Any
 ) -> list[Embedded]:
     """Returns what the runs of a call embed that ended in `state`."""
-    method, num_rounds = call.group.method, plan.num_rounds(call.group)
+    method = call.group.method
 
     def next_local(hyper, key, federation, state):
         alone = method.build({**method.settings, **hyper, "standalone": True})
         if not method.settings["standalone"]:
             state = leave(state, call.group.num_clients)
-        # The key that the engine would give the round.
-        for number in (len(num_rounds) - 1, num_rounds[-1] + 1):
-            key = jax.random.fold_in(key, number)
         state, _ = alone.stages[-1].round(key, state, federation)
         return alone.embed(state, federation)
 
+    next_round = engine.at_round(
+        call.grid, "cluster", plan.num_rounds(call.group)[-1] + 1
+    )
     rows = np.asarray(call.grid.federations.indices)
     stacked = (
         np.asarray(program.embed(call.grid, state)),
-        np.asarray(over_runs(next_local, "shard_map")(call.grid, state)),
+        np.asarray(over_runs(next_local, "shard_map")(next_round, state)),
         rows,
         np.asarray(dataset.labels)[rows],
         np.asarray(call.grid.federations.mask),

@@ -111,17 +111,17 @@ class Program:
         if state is None and start is not None:
             position, state = start(structures[1:]) or (position, None)
         if state is None:
-            state = self._init(_at(grid, "init"))
+            state = self._init(at_round(grid, "init"))
 
         for index in range(position.stage, len(stages)):
             stage, begin, is_done, advance = stages[index]
             if position.stage != index or position.round == 0:
                 position = Position(index, 0)
-                state = begin(_at(grid, stage.name), state)
+                state = begin(at_round(grid, stage.name), state)
             done = bool(jax.device_get(is_done(grid, state)).all())
             while not done and position.round < stage.num_rounds:
                 position = Position(index, position.round + 1)
-                at = _at(grid, stage.name, position.round)
+                at = at_round(grid, stage.name, position.round)
                 state, metrics, finished = advance(at, state)
                 metrics, finished = jax.device_get((metrics, finished))
                 done = bool(finished.all())
@@ -234,10 +234,18 @@ def _started(build: Build, num_stages: int | None):
     return like
 
 
-def _at(grid: Grid, name: str, number: int = 0) -> Grid:
-    """The grid with the keys of one round of what has this name: folds of what it is,
-    neither of what was run before nor of what else the method has. Methods that share a
-    first state or a stage draw alike in it, so that an ablation is paired."""
+def at_round(grid: Grid, name: str, number: int = 0) -> Grid:
+    """Returns the grid with the keys of one round.
+
+    They are folds of what it is, neither of what was run before nor of what else the
+    method has: methods that share a first state or a stage draw alike in it, so that an
+    ablation is paired.
+
+    Args:
+        grid: the runs, with their own keys.
+        name: of the stage; `init` for the first state.
+        number: of the round, from 1; 0 for the beginning of the stage.
+    """
 
     def fold(key):
         return jax.random.fold_in(jax.random.fold_in(key, crc32(name.encode())), number)

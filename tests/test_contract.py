@@ -71,8 +71,8 @@ def assert_same(a, b):
     compare(np.testing.assert_array_equal, a, b)
 
 
-def assert_close(a, b, atol=1e-5):
-    compare(partial(np.testing.assert_allclose, atol=atol), a, b)
+def assert_close(a, b, rtol=1e-7, atol=1e-5):
+    compare(partial(np.testing.assert_allclose, rtol=rtol, atol=atol), a, b)
 
 
 def compare(check, a, b):
@@ -213,7 +213,8 @@ def test_a_scalar_can_be_swept(trained, looping):
 
 def test_backends_agree(trained, looping):
     looped = first_round(looping, grid())
-    assert_close(first_round(trained.program, grid()), looped, atol=1e-5)
+    spread = first_round(trained.program, grid())
+    assert_close(spread, looped, rtol=1e-5, atol=1e-5)
 
 
 def test_what_an_absent_client_holds_changes_nothing(trained):
