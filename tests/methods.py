@@ -61,12 +61,14 @@ NUM_CLUSTERS = 3
 
 
 class TinySimSiam(nn.Module):
+    epsilon: float = 1e-5
+
     @nn.compact
     def __call__(self, x, *, train, mask):
         mask = None if mask is None else mask[:, None]
-        # Batches are of two examples and more: where they are alike in a feature, the
-        # usual epsilon would make much of what is but rounding.
-        norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, epsilon=1e-2)
+        norm = nn.BatchNorm(
+            use_running_average=not train, momentum=0.9, epsilon=self.epsilon
+        )
         z = nn.Dense(6)(jax.nn.relu(norm(nn.Dense(8)(x), mask=mask)))
         return z, nn.Dense(6)(z)
 
@@ -75,9 +77,9 @@ def jitter(key, x):
     return x + 0.1 * jax.random.normal(key, x.shape)
 
 
-def build_ccfc(weight, **options):
+def build_ccfc(weight, *, epsilon=1e-5, **options):
     return ccfc(
-        from_linen(TinySimSiam()),
+        from_linen(TinySimSiam(epsilon)),
         # Not Adam: it divides a gradient that is mere rounding by its own size, so that
         # two orders of summation would part by whole steps.
         optax.sgd(0.05, momentum=0.9),

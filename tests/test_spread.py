@@ -28,7 +28,9 @@ from tests.test_contract import assert_same, grid
 eight_devices = pytest.mark.skipif(
     jax.device_count() != 8, reason="run with eight devices by the last test"
 )
-SPREAD = {**METHODS, "scfc": partial(METHODS["scfc"], own_init=True)}
+# Of a batch of two, alike in a feature, the usual epsilon makes much of mere rounding.
+OWN_INIT = partial(METHODS["scfc"], own_init=True, epsilon=1e-2)
+SPREAD = {**METHODS, "scfc": OWN_INIT}
 SIZES = (7, 11, 4, 8, 6)  # of two runs: two clients a device, and one alone
 
 
