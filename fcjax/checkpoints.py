@@ -3,7 +3,7 @@
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,10 @@ from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
 from fcjax.types import PyTree
+
+
+ShapesOf = Callable[[int], PyTree]
+"""The shapes of the state in a stage: traced, so asked for where a state is read."""
 
 
 class Position(NamedTuple):
@@ -38,12 +42,12 @@ class Checkpoints:
         self._pending: ocp.AsyncResponse | None = None
 
     def restore(
-        self, structures: Sequence[PyTree]
+        self, shapes: ShapesOf
     ) -> tuple[Position, PyTree] | tuple[Position, None]:
         """Loads the newest checkpoint that can be read.
 
         Args:
-            structures: the shapes of the state in each stage.
+            shapes: of the state in each stage.
 
         Returns:
             Where the grid stands and its state; the beginning and None if there is
@@ -53,7 +57,7 @@ class Checkpoints:
         for path in reversed(self._complete()):
             position = Position(*(int(part) for part in path.name.split("-")))
             try:
-                state = ocp.load(str(path), _on_one_device(structures[position.stage]))
+                state = ocp.load(str(path), _on_one_device(shapes(position.stage)))
             except (ValueError, OSError, KeyError) as error:
                 print(f"skipping the damaged checkpoint {path}: {first_line(error)}")
                 continue

@@ -59,7 +59,8 @@ def compiler_options(num_devices: int, *, num_bytes: int) -> dict[str, bool | in
     options: dict[str, bool | int] = {}
     if 1 < num_cores() <= num_devices:
         options["xla_cpu_multi_thread_eigen"] = False
-    if num_bytes < SMALL:
+    asked = os.environ.get("XLA_FLAGS", "")
+    if num_bytes < SMALL and "xla_backend_optimization_level" not in asked:
         options["xla_backend_optimization_level"] = 1
     return {name: x for name, x in options.items() if _is_known(name, x)}
 

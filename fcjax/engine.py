@@ -4,7 +4,8 @@ Rounds are driven from Python around one compiled step a stage, so that each one
 and a killed grid goes on; the runs of the grid are that step's leading axis.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -14,13 +15,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fcjax.backends import Backend, over_runs
-from fcjax.checkpoints import Checkpoints, Position
+from fcjax.checkpoints import Checkpoints, Position, ShapesOf
 from fcjax.types import Communities, FederatedClustering, Grid, PyTree, Stage
 
 Build = Callable[[Any], FederatedClustering]
 """From one run's hyper-parameters to its method."""
-Start = Callable[[Sequence[PyTree]], tuple[Position, PyTree] | None]
-"""(shapes of the state in each stage) -> where to go on from, if from anywhere, and the
+Start = Callable[[ShapesOf], tuple[Position, PyTree] | None]
+"""(shapes of the state in a stage) -> where to go on from, if from anywhere, and the
 state there: round 0 of a stage, with the state in which the one before it ended."""
 
 
@@ -101,15 +102,18 @@ class Program:
         self, grid, on_round, checkpoints: Checkpoints | None, start: Start | None
     ) -> PyTree:
         stages = self._compiled_stages(grid)
-        position, state, structures = Position(0, 0), None, []
-        if checkpoints is not None or start is not None:
-            structures = [jax.eval_shape(self._init, grid)]
-            for stage in stages:
-                structures.append(jax.eval_shape(stage.begin, grid, structures[-1]))
+        position, state = Position(0, 0), None
+
+        @cache
+        def shapes(stage: int) -> PyTree:
+            if stage < 0:
+                return jax.eval_shape(self._init, grid)
+            return jax.eval_shape(stages[stage].begin, grid, shapes(stage - 1))
+
         if checkpoints is not None:
-            position, state = checkpoints.restore(structures[1:])
+            position, state = checkpoints.restore(shapes)
         if state is None and start is not None:
-            position, state = start(structures[1:]) or (position, None)
+            position, state = start(shapes) or (position, None)
         if state is None:
             state = self._init(at_round(grid, "init"))
 

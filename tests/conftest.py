@@ -1,6 +1,10 @@
-"""Strict JAX settings for every test, and one compilation of equal programs."""
+"""Four devices and strict settings for every test, and programs compiled cheaply and
+once for all processes."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
@@ -8,10 +12,19 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     _cores = sorted(os.sched_getaffinity(0))
     _number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     os.sched_setaffinity(0, {_cores[_number % len(_cores)]})
-# Tests compile much and compute little: cheap code is the faster one for them.
+# Of two runs the clients are then spread over two devices each. Tests compile much and
+# compute little: code that is made soon is the faster one for them.
 os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
+    "--xla_force_host_platform_device_count=4"
+    " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1 " + os.environ.get("XLA_FLAGS", "")
 )
+os.environ["NPROC"] = os.environ.get("NPROC", "5")  # see fcjax.cores.take_cores
+# In the environment, for all workers and for processes that tests start.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fcjax-tests-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], True)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
 
 import jax
 import pytest
@@ -47,19 +60,15 @@ def pytest_sessionstart(session):
         raise pytest.UsageError(str(error)) from None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what says nothing about the method of --method."""
+    """Leaves out what says nothing about the method of --method; tests that no mark
+    puts into a group go to one worker by files."""
     if config.option.method is not None:
         items[:] = [x for x in items if "method" in getattr(x, "fixturenames", ())]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compilation_cache(tmp_path_factory):
-    """Tests build the same small programs again and again: compile them once."""
-    jax.config.update(
-        "jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled"))
-    )
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture

@@ -301,7 +301,7 @@ def build_fedcref(weight, **options):
 METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
-    "scfc": partial(build_ccfc, sample_contrastive=True),
+    "scfc": partial(build_ccfc, sample_contrastive=True, own_init=True),
     "standalone": partial(build_ccfc, standalone=True),
     "fcm": fuzzy(lambda **options: central(by_fuzzy_cmeans(**options))),
     "k-fed": build_kfed,
@@ -333,6 +333,9 @@ SWEPT = tuple(name for name in METHODS if name not in ("k-fed", "uifca", "fedcre
 """All but those whose first round is k-FED's or k-means, of which nothing is swept."""
 DRAWN = tuple(name for name in METHODS if name != "lrsc")
 """Those that draw anything: LRSC has a closed form."""
+DIFFERENT = ("ccfc", "fdsc", "fedcref")
+"""For what is the engine's: averaged networks with a second stage, participants that
+are drawn, runs that end by themselves."""
 
 
 @cache

@@ -16,9 +16,9 @@ from fcjax import engine
 from fcjax.backends import over_runs
 from fcjax.checkpoints import Checkpoints, Position
 from fcjax.types import FederatedClustering, Federation, Grid, PyTree, Stage
-from tests.methods import DRAWN, METHODS, NUM_CLUSTERS, SWEPT, of_file
+from tests.methods import DIFFERENT, DRAWN, METHODS, NUM_CLUSTERS, SWEPT, of_file
 
-SIZES = (7, 11, 4, 8)  # the true examples of four clients; no batch of one
+SIZES = (7, 11, 4, 8, 7)  # the true examples of five clients; no batch of one or two
 
 
 def pytest_generate_tests(metafunc):
@@ -30,33 +30,37 @@ def pytest_generate_tests(metafunc):
     file = metafunc.config.option.method
     if file is not None:
         builds = {file.stem: of_file(file)}
-    metafunc.parametrize(
-        "method", builds.values(), ids=builds, indirect=True, scope="module"
-    )
+    of_a_group = [
+        pytest.param(build, id=name, marks=pytest.mark.xdist_group(name))
+        for name, build in builds.items()
+    ]
+    metafunc.parametrize("method", of_a_group, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
 def method(request):
-    return request.param
+    yield request.param
+    # Those of all methods together are more than a process holds.
+    jax.clear_caches()
 
 
-def federation(*, sizes=SIZES, padding=0, absent=(), spoil=()) -> Federation:
+def federation(*, padding=0, absent=(), spoil=()) -> Federation:
     """Three blobs on ragged clients; the rows of `spoil` are not a number."""
     rng = np.random.default_rng(0)
     centres = 4 * rng.normal(size=(NUM_CLUSTERS, 5))
-    total = sum(sizes)
+    total = sum(SIZES)
     pool = centres[rng.integers(NUM_CLUSTERS, size=total)] + rng.normal(size=(total, 5))
-    bounds = np.cumsum((0, *sizes))
+    bounds = np.cumsum((0, *SIZES))
     rows = [np.arange(a, b) for a, b in itertools.pairwise(bounds)]
     for client in spoil:
         pool[rows[client]] = np.nan
-    width = max(sizes) + padding
+    width = max(SIZES) + padding
     return Federation(
         pool=jnp.asarray(pool, jnp.float32),
         indices=jnp.array([np.resize(r, width) for r in rows], jnp.int32),
         mask=jnp.array([np.arange(width) < len(r) for r in rows]),
-        present=jnp.array([[client not in absent for client in range(len(sizes))]]),
-        local_clusters=jnp.full(len(sizes), NUM_CLUSTERS, jnp.int32),
+        present=jnp.array([[client not in absent for client in range(len(SIZES))]]),
+        local_clusters=jnp.full(len(SIZES), NUM_CLUSTERS, jnp.int32),
     )
 
 
@@ -117,12 +121,6 @@ def trained(method, tmp_path_factory):
     return Trained(program, calls, jax.device_get(state), tuple(rounds))
 
 
-@pytest.fixture(scope="module")
-def looping(method):
-    """What trains one run after another, each as if it were alone."""
-    return engine.Program(method, backend="loop")
-
-
 class Stopped(Exception):
     pass
 
@@ -181,9 +179,14 @@ def test_a_second_grid_through_one_program_traces_nothing(method, trained, tmp_p
 
     leaves = zip(jax.tree.leaves(state), jax.tree.leaves(first), strict=True)
     assert any(not np.array_equal(a, b) for a, b in leaves)
-    fresh = engine.Program(method)
-    assert_same(state, fresh.run(other))
-    assert_same(first, fresh.run(grid()))
+
+
+@pytest.mark.methods(DIFFERENT)
+def test_what_a_program_has_run_before_changes_nothing(method, trained):
+    """The other way round: first another grid."""
+    fresh, other = engine.Program(method), grid((0.5, 0.9), seeds=(1, 2))
+    assert_same(trained.program.run(other), fresh.run(other))
+    assert_same(trained.state, fresh.run(grid()))
 
 
 @pytest.mark.methods(DRAWN)
@@ -198,23 +201,22 @@ def test_a_run_depends_on_its_key(trained):
 
 
 @pytest.mark.methods(SWEPT)
-def test_a_scalar_can_be_swept(trained, looping):
-    weights = (0.0, 2.0)
-    swept = first_round(trained.program, grid(weights))
-    for run, weight in enumerate(weights):
-        alone = first_round(looping, grid((weight,)))
-        assert_close(
-            jax.tree.map(lambda x, run=run: x[run], swept),
-            jax.tree.map(lambda x: x[0], alone),
-        )
+def test_a_scalar_can_be_swept(trained):
+    swept = first_round(trained.program, grid((0.0, 2.0)))
     differ = (not np.allclose(x[0], x[1]) for x in jax.tree.leaves(swept))
     assert any(differ), "the scalar changes nothing"
 
 
-def test_backends_agree(trained, looping):
-    looped = first_round(looping, grid())
-    spread = first_round(trained.program, grid())
-    assert_close(spread, looped, rtol=1e-5, atol=1e-5)
+def test_spread_over_devices_a_run_is_what_it_is_alone(method, trained):
+    """Alone, one after another, on one device, and with more padding."""
+    spread = first_round(trained.program, grid((0.0, 2.0)))
+    leaves = jax.tree.leaves(trained.program.run(grid((0.0, 2.0))))
+    assert {len(x.sharding.device_set) for x in leaves} == {min(4, jax.device_count())}
+    looping = engine.Program(method, backend="loop")
+    alone = first_round(looping, grid((0.0, 2.0), padding=3))
+    # Of what a state keeps for each slot of a client, those beyond mean nothing.
+    own = jax.tree.map(lambda x, y: y[tuple(map(slice, x.shape))], spread, alone)
+    assert_close(spread, own, rtol=1e-5)
 
 
 def test_what_an_absent_client_holds_changes_nothing(trained):
@@ -234,14 +236,6 @@ def test_what_an_absent_client_holds_changes_nothing(trained):
         strict=True,
     )
     assert all(np.isfinite(a).all() and np.isfinite(b).all() for a, b in leaves)
-
-
-def test_padding_changes_nothing(trained):
-    alone = first_round(trained.program, grid())
-    padded = first_round(trained.program, grid(padding=3))
-    # Of what a state keeps for each slot of a client, those beyond mean nothing.
-    own = jax.tree.map(lambda x, y: y[tuple(map(slice, x.shape))], alone, padded)
-    assert_close(alone, own)
 
 
 def test_a_resumed_run_ends_with_the_same_bits(trained, tmp_path):
@@ -266,9 +260,9 @@ def test_a_resumed_run_ends_with_the_same_bits(trained, tmp_path):
     assert_same(trained.state, resumed)
 
 
-def test_rows_outside_the_federation_get_a_cluster_of_a_global_model():
-    program, runs = engine.Program(METHODS["ccfc"]), grid()
-    state = program.run(runs)
+@pytest.mark.methods(("ccfc",))
+def test_rows_outside_the_federation_get_a_cluster_of_a_global_model(trained):
+    program, runs, state = trained.program, grid(), trained.state
     everyone = federation()
     mask = np.asarray(everyone.mask)
     expected = np.asarray(program.assign(runs, state))[:, mask]

@@ -1,14 +1,6 @@
-"""Fewer runs than devices: the clients of a run over the rest of them.
+"""Fewer runs than devices: the clients of a run over the rest of them."""
 
-What is here needs eight devices; the last test runs the file again with as many.
-"""
-
-import os
 import re
-import subprocess
-import sys
-from functools import cache, partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,52 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax import clients, engine, models, server
+from fcjax import clients, models, server
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.backends import over_runs
-from fcjax.checkpoints import Checkpoints
 from fcjax.data import HostPool
 from fcjax.types import Federation, Grid
-from tests.methods import METHODS
-from tests.test_contract import assert_same, grid
-
-eight_devices = pytest.mark.skipif(
-    jax.device_count() != 8, reason="run with eight devices by the last test"
-)
-# Of a batch of two, alike in a feature, the usual epsilon makes much of mere rounding.
-OWN_INIT = partial(METHODS["scfc"], own_init=True, epsilon=1e-2)
-SPREAD = {**METHODS, "scfc": OWN_INIT}
-SIZES = (7, 11, 4, 8, 6)  # of two runs: two clients a device, and one alone
-
-
-class Stopped(Exception):
-    pass
-
-
-@pytest.fixture(autouse=True)
-def programs_of_one_test():
-    """Those of eight devices and all methods together are more than a process holds."""
-    yield
-    jax.clear_caches()
-
-
-@cache
-def program(name, backend):
-    return engine.Program(SPREAD[name], backend=backend)
-
-
-def after_a_round(program, grid):
-    """The state, metrics and assignments after one round of the first stage."""
-    rounds = []
-
-    def on_round(round):
-        clusters = program.assign(grid, round.state)
-        rounds.append(jax.device_get((round.state, round.metrics, clusters)))
-        raise Stopped
-
-    with pytest.raises(Stopped):
-        program.run(grid, on_round=on_round)
-    return rounds[0]
 
 
 def assert_agree(one, other):
@@ -70,14 +21,6 @@ def assert_agree(one, other):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5, err_msg=name)
 
     jax.tree_util.tree_map_with_path(close, one, other)
-
-
-@eight_devices
-@pytest.mark.parametrize("name", SPREAD)
-def test_a_method_spread_over_devices_agrees_with_the_loop(name):
-    runs = grid(sizes=SIZES, absent=(1,), spoil=(1,))
-    looped = after_a_round(program(name, "loop"), runs)
-    assert_agree(after_a_round(program(name, "shard_map"), runs), looped)
 
 
 def numbered_clients(num_runs, num_clients, *, on_host=False):
@@ -131,16 +74,15 @@ def remember(num_clusters):
     return start, advance
 
 
-@eight_devices
 @pytest.mark.parametrize("on_host", [False, True])
 @pytest.mark.parametrize(
     ("num_runs", "num_clients", "shape"),
     [
-        (2, 4, (2, 4)),
-        (2, 5, (2, 3)),  # one is padding
-        (1, 11, (1, 6)),  # two a device: a seventh device would make nobody faster
-        (3, 11, (3, 2)),  # two devices are left over
-        (8, 11, (8, 1)),
+        (2, 4, (2, 2)),
+        (2, 5, (2, 2)),  # one is padding
+        (1, 6, (1, 3)),  # two a device: a fourth device would make nobody faster
+        (3, 11, (3, 1)),  # a device is left over
+        (4, 11, (4, 1)),
     ],
 )
 def test_which_arrays_have_a_client_axis_is_found(
@@ -178,23 +120,21 @@ def test_which_arrays_have_a_client_axis_is_found(
     np.testing.assert_array_equal(state["num_rounds"], 2)
 
 
-@eight_devices
 def test_every_device_holds_its_own_clients():
     start, advance = remember(3)
-    runs = numbered_clients(2, 8)
+    runs = numbered_clients(2, 4)
     init = over_runs(lambda *run: start(*run)[0], "shard_map", like=lambda *_: ())
     step = over_runs(
         advance, "shard_map", donate=True, like=lambda _, *run: start(*run)
     )
     for state in (init(runs), step(runs, init(runs))[0]):
-        for name, shape in [("own", (1, 2, 2)), ("everyone", (1, 8))]:
+        for name, shape in [("own", (1, 2, 2)), ("everyone", (1, 4))]:
             shards = state[name].addressable_shards
             found = {shard.device: shard.data.shape for shard in shards}
             assert found == dict.fromkeys(jax.devices(), shape)
 
 
-@eight_devices
-@pytest.mark.parametrize("num_others", [1, 2, 7])
+@pytest.mark.parametrize("num_others", [1, 3])
 def test_other_clients_than_those_of_the_state_are_not_spread(num_others):
     """As those left out of training, which the global model alone embeds."""
     start, _ = remember(3)
@@ -212,32 +152,15 @@ def test_other_clients_than_those_of_the_state_are_not_spread(num_others):
     np.testing.assert_array_equal(found[..., 0, 0], [expected] * 2)
 
 
-@eight_devices
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path):
-    runs, standalone = grid(sizes=SIZES), program("standalone", "shard_map")
-    whole = standalone.run(runs)
-
-    def stop(round):
-        if round.position == (1, 2):
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        standalone.run(
-            runs, on_round=stop, checkpoints=Checkpoints(tmp_path, interval=0.0)
-        )
-    assert_same(standalone.run(runs, checkpoints=Checkpoints(tmp_path)), whole)
-
-
-@eight_devices
 def test_an_array_that_counts_clients_otherwise_is_refused():
     def start(hyper, key, federation):
-        return (jnp.zeros((2 * len(federation.indices), 3)),)
+        return (jnp.zeros((3 * len(federation.indices), 3)),)
 
     step = over_runs(
         lambda *run: run[-1], "shard_map", like=lambda _, *run: start(*run)
     )
     with pytest.raises(ValueError, match="a leading axis that counts clients"):
-        step(numbered_clients(2, 4), jnp.zeros((2, 8, 3)))
+        step(numbered_clients(2, 4), jnp.zeros((2, 12, 3)))
 
 
 # --- the convolutional network
@@ -297,14 +220,12 @@ def compiled(started):
     return jax.jit(step).lower(*started).compile()
 
 
-@eight_devices
 def test_convolutions_spread_over_devices_agree_with_the_loop(
     started, compiled, looped
 ):
     assert_agree(compiled(*started), looped)
 
 
-@eight_devices
 def test_convolutions_in_pmap_agree_with_the_loop(started, looped):
     assert_agree(over_runs(advance_conv, "pmap")(*started), looped)
 
@@ -314,32 +235,12 @@ def collectives(compiled):
     return re.findall(rf"= .*? ({names})(?:-start)?\(", compiled.as_text())
 
 
-@eight_devices
 def test_a_round_of_two_runs_takes_one_sum_over_devices(compiled):
     assert collectives(compiled) == ["all-reduce"]
 
 
-@eight_devices
-def test_a_round_of_eight_runs_does_not_communicate():
-    runs = images(8)
+def test_a_round_of_a_run_a_device_does_not_communicate():
+    runs = images(4)
     step = over_runs(advance_conv, "shard_map", like=lambda _, *run: start_conv(*run))
     (state,) = jax.eval_shape(over_runs(start_conv, "loop"), runs)
     assert collectives(jax.jit(step).lower(runs, state).compile()) == []
-
-
-def test_all_of_this_with_eight_devices():
-    flag = "--xla_force_host_platform_device_count=8"
-    if flag in os.environ.get("XLA_FLAGS", ""):
-        assert jax.device_count() == 8
-        return
-    # Without the checks of types, which the contract's tests make of the same methods.
-    options = ["-q", "-o", "addopts=", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, __file__]
-    run = subprocess.run(
-        command,
-        cwd=Path(__file__).parents[1],
-        env={**os.environ, "XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr

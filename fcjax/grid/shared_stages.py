@@ -52,8 +52,10 @@ class Kept:
             return None
         return partial(self._start, call, call.group.method.shared.num_stages)
 
-    def _start(self, call, num_stages, structures) -> tuple[Position, PyTree] | None:
-        structure = structures[num_stages - 1]
+    def _start(self, call, num_stages, shapes) -> tuple[Position, PyTree] | None:
+        if not self.folder.exists():
+            return None
+        structure = shapes(num_stages - 1)
         paths = self._paths(call, structure)
         if not all(path.exists() for path in paths):
             return None

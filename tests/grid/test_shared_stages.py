@@ -261,7 +261,7 @@ def finds(out, data, *, describe=describe, **flags):
     for stage in method.stages:
         state = jax.eval_shape(stage.begin, one.keys, state, federation)
         shapes.append(stacked(state, len(call.points)))
-    return start(shapes) is not None
+    return start(shapes.__getitem__) is not None
 
 
 def stacked(state, count):
