@@ -45,6 +45,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "methods(names): those that promise it")
+    config.addinivalue_line("markers", "nightly: run by .ci/nightly alone")
 
 
 def pytest_sessionstart(session):
