@@ -5,7 +5,10 @@ import atexit
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
+
+from packaging.version import Version
 
 if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     # Each worker on a core of its own: XLA's threads of several would fight for all.
@@ -14,10 +17,17 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {_cores[_number % len(_cores)]})
 # Of two runs the clients are then spread over two devices each. Tests compile much and
 # compute little: code that is made soon is the faster one for them.
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=4"
-    " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-    " --xla_cpu_parallel_codegen_split_count=1 " + os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        "--xla_force_host_platform_device_count=4",
+        "--xla_backend_optimization_level=0",
+        "--xla_cpu_parallel_codegen_split_count=1",
+        # Later ones refuse to start with it.
+        "--xla_cpu_use_fusion_emitters=false"
+        if Version(version("jaxlib")) < Version("0.11.1")
+        else "",
+        os.environ.get("XLA_FLAGS", ""),
+    ]
 )
 os.environ["NPROC"] = os.environ.get("NPROC", "5")  # see fcjax.cores.take_cores
 # In the environment, for all workers and for processes that tests start.

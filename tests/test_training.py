@@ -15,7 +15,7 @@ from fcjax.models import from_linen
 from fcjax.types import Network
 
 BATCH_SIZE = 4
-AXES = ("vmap", "map", "unroll", None)
+AXES = ("vmap", "map", "unroll")
 
 
 class MLP(nn.Module):
@@ -71,15 +71,8 @@ def problem():
 
 @pytest.fixture(scope="module")
 def train(problem):
-    """Compiled once for all tests: (key, client, mask, data) -> (client, loss)."""
-
-    def train(key, client, mask, data=(problem.x, problem.y), *, batch_size=BATCH_SIZE):
-        x, y = data
-        return problem._replace(x=x, y=y).train(
-            key, client, mask, batch_size=batch_size
-        )
-
-    return jax.jit(train, static_argnames="batch_size")
+    """(key, client, mask) -> (client, loss), compiled once for all tests."""
+    return jax.jit(problem.train, static_argnames="batch_size")
 
 
 @pytest.fixture(scope="module")
@@ -142,49 +135,36 @@ def first(size, padded=11):
     return jnp.arange(padded) < size
 
 
-def recorder(num_slots, num_steps):
-    """A loss without parameters to speak of, and a client that notes its visits."""
+def descend(key, loss, client, size, *, padded=11, rate=1.0, **options):
+    """SGD on the first slots of a client, in one epoch of batches of 2 unless said."""
+    options = {"batch_size": 2, "num_epochs": 1, **options}
+    optimizer, mask = optax.sgd(rate), first(size, padded)
+    return training.train(key, client, loss, mask, optimizer=optimizer, **options)
 
-    def loss(key, variables, slots, mask):
-        step, visits = variables["log"]["step"], variables["log"]["visits"]
-        log = {"step": step + 1, "visits": visits.at[step, slots].add(mask)}
-        return variables["params"] * 0.0, {"params": variables["params"], "log": log}
 
-    visits = jnp.zeros((num_steps, num_slots), int)
-    variables = {"params": jnp.ones(()), "log": {"step": 0, "visits": visits}}
+def client_of(rate=1.0, **variables):
     variables = jax.tree.map(jnp.asarray, variables)
-    return loss, clients.Client(variables, optax.sgd(0.1).init(jnp.ones(())))
+    return clients.Client(variables, optax.sgd(rate).init(variables["params"]))
 
 
 # --- train
 
 
-@pytest.mark.parametrize("size", [11, 8])
-def test_train_is_the_plain_loop(key, problem, train, plain_step, size):
-    """Batches of 4, 4, 3 and of 4, 4, with nothing padded."""
-    client, loss = train(key, problem.client(), first(size, size))
-    expected, mean = plain_train(plain_step, key, problem.client(), size, num_epochs=2)
-    assert_trees_close(client, expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(loss, mean, rtol=1e-5)
-    assert largest_difference(client.variables, problem.variables) > 1e-2
-
-
-@pytest.mark.parametrize("axis", AXES[:3])
-def test_short_clients_train_as_they_would_alone(key, problem, plain_step, axis):
-    sizes, num_epochs = (11, 7, 3), 2
+@pytest.mark.parametrize("axis", AXES)
+def test_clients_of_all_sizes_train_as_the_plain_loop(key, problem, plain_step, axis):
+    """Batches of 4, 4, 3; of 4, 4; of 4, 3; and of 3. What padding holds is far off."""
+    sizes, num_epochs = (11, 8, 7, 3), 2
     masks = jnp.stack([first(size) for size in sizes])
     keys = clients.fold_in(key, len(sizes))
 
-    @jax.jit
-    def train_all(keys, masks):
-        return clients.for_each(
-            lambda key, mask: problem.train(key, problem.client(), mask),
-            keys,
-            masks,
-            axis=axis,
-        )
+    def train(key, mask):
+        x = jnp.where(mask[:, None], problem.x, 1e3)
+        own = problem._replace(x=x, y=jnp.where(mask, problem.y, -1e3))
+        return own.train(key, own.client(), mask)
 
-    trained, losses = train_all(keys, masks)
+    trained, losses = jax.jit(
+        lambda *of_all: clients.for_each(train, *of_all, axis=axis)
+    )(keys, masks)
     for i, size in enumerate(sizes):
         expected, mean = plain_train(
             plain_step, keys[i], problem.client(), size, num_epochs
@@ -194,149 +174,69 @@ def test_short_clients_train_as_they_would_alone(key, problem, plain_step, axis)
         np.testing.assert_allclose(losses[i], mean, rtol=1e-5)
         # Adam counts its steps: ceil(size / 4) in each epoch.
         assert mine.opt_state[0].count == num_epochs * -(-size // BATCH_SIZE)
+        assert largest_difference(mine.variables, problem.variables) > 1e-2
 
 
-@pytest.mark.parametrize("size", [7, 3])
-def test_padding_changes_no_result(key, problem, train, size):
-    padded, loss = train(key, problem.client(), first(size))
-    alone, alone_loss = train(key, problem.client(), first(size, size))
-    assert_trees_close(padded, alone, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(loss, alone_loss, rtol=1e-5)
+@pytest.mark.parametrize("axis", AXES)
+def test_an_epoch_visits_every_example_once_and_may_drop_a_short_last_batch(key, axis):
+    """Of 11, 8, 7, 4, 3 and 0 examples in batches of 4. One without a full batch keeps
+    the one it has; one without examples takes no step."""
+    sizes, num_epochs, most = (11, 8, 7, 4, 3, 0), 2, 3
 
+    def note(key, variables, slots, mask):
+        step, visits = variables["step"], variables["visits"]
+        visits = visits.at[step, slots].add(mask)
+        return 0 * variables["params"], {"step": step + 1, "visits": visits}
 
-def test_what_padded_slots_hold_changes_nothing(key, problem, train):
-    spoilt = (problem.x.at[7:].set(1e3), problem.y.at[7:].set(-1e3))
-    clean, loss = train(key, problem.client(), first(7))
-    other, other_loss = train(key, problem.client(), first(7), spoilt)
-    assert_trees_close(other, clean, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(other_loss, loss, rtol=1e-6)
+    visits = jnp.zeros((num_epochs * most, 11), int)
+    client = client_of(params=1.0, step=0, visits=visits)
 
+    def train(key, mask, drop_last):
+        return training.train(
+            *(key, client, note, mask),
+            optimizer=optax.sgd(1.0),
+            batch_size=4,
+            num_epochs=num_epochs,
+            drop_last=drop_last,
+        )[0].variables
 
-def test_every_epoch_visits_every_example_once_in_a_new_order(key):
-    loss, client = recorder(num_slots=9, num_steps=6)
-    trained, _ = training.train(
-        key,
-        client,
-        loss,
-        first(7, 9),
-        optimizer=optax.sgd(0.1),
-        batch_size=3,
-        num_epochs=2,
-    )
-    log = trained.variables["log"]
-    visits = np.asarray(log["visits"])
-    assert log["step"] == 6
-    np.testing.assert_array_equal(visits.sum(axis=1), [3, 3, 1, 3, 3, 1])
-    for epoch in (visits[:3], visits[3:]):
-        np.testing.assert_array_equal(epoch.sum(axis=0), [1] * 7 + [0] * 2)
-    assert not np.array_equal(visits[:3], visits[3:])
+    @partial(jax.jit, static_argnames="drop_last")
+    def of_all(keys, masks, drop_last):
+        one = partial(train, drop_last=drop_last)
+        return clients.for_each(one, keys, masks, axis=axis)
+
+    keys = clients.fold_in(key, len(sizes))
+    masks = jnp.stack([first(size) for size in sizes])
+    whole, cut = (jax.device_get(of_all(keys, masks, drop)) for drop in (False, True))
+    np.testing.assert_array_equal(whole["step"], [6, 4, 4, 2, 2, 0])
+    np.testing.assert_array_equal(cut["step"], [4, 4, 2, 2, 2, 0])
+    for i, size in enumerate(sizes):
+        num_all, num_kept = whole["step"][i] // 2, cut["step"][i] // 2
+        own = whole["visits"][i, : 2 * num_all].reshape(2, num_all, 11)
+        kept = cut["visits"][i, : 2 * num_kept].reshape(2, num_kept, 11)
+        np.testing.assert_array_equal(own.sum(axis=1), [np.arange(11) < size] * 2)
+        # No batch before the last is another for it.
+        np.testing.assert_array_equal(kept, own[:, :num_kept])
+    one, other = whole["visits"][0].reshape(num_epochs, most, 11)
+    assert not np.array_equal(one, other), "both epochs have one order"
 
 
 @pytest.mark.parametrize(
-    ("drop_last", "lengths"), [(False, [128] * 6 + [32]), (True, [128] * 6)]
+    ("size", "num_epochs", "drop_last", "expected"),
+    [(4, 2, False, (1 + 2 + 3 + 4) / 4), (5, 1, False, 2.0), (5, 1, True, 1.5)],
 )
-def test_a_short_last_batch_is_kept_or_dropped(key, drop_last, lengths):
-    """800 = 6 x 128 + 32; what is dropped is of another 32 in the second epoch."""
-    num_steps = len(lengths)
-    loss, client = recorder(num_slots=800, num_steps=2 * num_steps)
-    trained, _ = training.train(
-        key,
-        client,
-        loss,
-        jnp.ones(800, bool),
-        optimizer=optax.sgd(0.1),
-        batch_size=128,
-        num_epochs=2,
-        drop_last=drop_last,
-    )
-    log = trained.variables["log"]
-    assert log["step"] == 2 * num_steps
-    visits = np.asarray(log["visits"])
-    np.testing.assert_array_equal(visits.sum(axis=1), 2 * lengths)
-    first, second = visits[:num_steps].sum(axis=0), visits[num_steps:].sum(axis=0)
-    assert first.max() == second.max() == 1
-    assert np.array_equal(first, second) == (not drop_last)
-
-
-def test_dropping_the_last_batch_changes_none_before_it(key):
-    """Batches of 4, 4 (and 3), in the order of the key."""
-    logs = []
-    for drop_last in (False, True):
-        loss, client = recorder(num_slots=11, num_steps=3)
-        trained, _ = training.train(
-            key,
-            client,
-            loss,
-            first(11),
-            optimizer=optax.sgd(0.1),
-            batch_size=4,
-            num_epochs=1,
-            drop_last=drop_last,
-        )
-        logs.append(np.asarray(trained.variables["log"]["visits"]))
-    whole, dropped = logs
-    assert whole[2].sum() == 3
-    np.testing.assert_array_equal(dropped[:2], whole[:2])
-    assert not dropped[2].any()
-
-
-@pytest.mark.parametrize("axis", AXES[:3])
-def test_every_client_drops_its_own_last_batch(key, axis):
-    """Of 11, 8, 7, 4, 3 and 0 examples in batches of 4. One without a full batch keeps
-    the one it has; one without examples takes no step."""
-    sizes, batches = (11, 8, 7, 4, 3, 0), (2, 2, 1, 1, 1, 0)
-    seen = (8, 8, 4, 4, 3, 0)
-    loss, client = recorder(num_slots=11, num_steps=4)
-    masks = jnp.stack([first(size) for size in sizes])
-
-    @jax.jit
-    def train_all(keys, masks):
-        return clients.for_each(
-            lambda key, mask: training.train(
-                key,
-                client,
-                loss,
-                mask,
-                optimizer=optax.sgd(0.1),
-                batch_size=4,
-                num_epochs=2,
-                drop_last=True,
-            ),
-            keys,
-            masks,
-            axis=axis,
-        )
-
-    trained, _ = train_all(clients.fold_in(key, len(sizes)), masks)
-    log = trained.variables["log"]
-    np.testing.assert_array_equal(log["step"], [2 * n for n in batches])
-    for visits, n, count in zip(np.asarray(log["visits"]), batches, seen, strict=True):
-        for epoch in (visits[:n], visits[n : 2 * n]):
-            assert epoch.sum() == count
-            assert epoch.sum(axis=0).max(initial=0) <= 1
-
-
-def test_the_mean_loss_is_over_the_steps_that_were_taken(key):
-    """Losses 1 and 2 of two full batches; a third of one example would have been 3."""
+def test_the_loss_is_the_mean_of_the_steps_taken(
+    key, size, num_epochs, drop_last, expected
+):
+    """The loss of a step is its number."""
 
     def loss(key, variables, slots, mask):
         step = variables["log"] + 1
         return variables["params"] * 0 + step, {**variables, "log": step}
 
-    client = clients.Client(
-        {"params": jnp.zeros(()), "log": jnp.zeros(())}, optax.sgd(1.0).init(0.0)
-    )
-    _, mean = training.train(
-        key,
-        client,
-        loss,
-        first(5, 9),
-        optimizer=optax.sgd(1.0),
-        batch_size=2,
-        num_epochs=1,
-        drop_last=True,
-    )
-    assert mean == 1.5
+    client = client_of(params=0.0, log=0.0)
+    options = {"num_epochs": num_epochs, "drop_last": drop_last}
+    assert descend(key, loss, client, size, **options)[1] == expected
 
 
 def test_a_batch_longer_than_the_client_is_the_whole_client(key, problem, train):
@@ -363,63 +263,22 @@ def test_the_optimiser_goes_on_where_it_stood(key, problem, train, plain_step):
     assert largest_difference(twice.variables, restarted.variables) > 1e-3
 
 
-def test_train_averages_the_loss_of_its_steps(key):
-    """Losses 1, 2, 3, 4 in the four steps of two epochs of a padded client."""
-
-    def loss(key, variables, slots, mask):
-        step = variables["log"] + 1
-        return variables["params"] * 0 + step, {**variables, "log": step}
-
-    client = clients.Client(
-        {"params": jnp.zeros(()), "log": jnp.zeros(())}, optax.sgd(1.0).init(0.0)
-    )
-    _, mean = training.train(
-        key,
-        client,
-        loss,
-        first(4, 9),
-        optimizer=optax.sgd(1.0),
-        batch_size=2,
-        num_epochs=2,
-    )
-    assert mean == (1 + 2 + 3 + 4) / 4
-
-
 def test_a_nan_loss_is_reported(key):
     def loss(key, variables, slots, mask):
         return variables["params"] * jnp.nan, variables
 
-    client = clients.Client({"params": jnp.ones(())}, optax.sgd(1.0).init(0.0))
-    trained, mean = training.train(
-        key,
-        client,
-        loss,
-        first(3, 4),
-        optimizer=optax.sgd(1.0),
-        batch_size=2,
-        num_epochs=1,
-    )
+    trained, mean = descend(key, loss, client_of(params=1.0), 3)
     assert np.isnan(mean)
     assert np.isnan(trained.variables["params"])
 
 
-def test_zero_gradients_of_idle_steps_leave_no_nan(key):
-    """A batch of nobody divides 0 by 0; its step must not reach the client."""
+def test_a_batch_of_nobody_reaches_no_client(key):
+    """It divides 0 by 0."""
 
     def loss(key, variables, slots, mask):
-        w = variables["params"]
-        return jnp.sum(w * mask) / mask.sum(), variables
+        return jnp.sum(variables["params"] * mask) / mask.sum(), variables
 
-    client = clients.Client({"params": jnp.ones(())}, optax.sgd(0.5).init(0.0))
-    trained, mean = training.train(
-        key,
-        client,
-        loss,
-        first(2, 9),
-        optimizer=optax.sgd(0.5),
-        batch_size=2,
-        num_epochs=1,
-    )
+    trained, mean = descend(key, loss, client_of(params=1.0), 2, rate=0.5)
     assert trained.variables["params"] == 0.5
     assert mean == 1
 
@@ -476,59 +335,44 @@ def follow(variables):
     return {**variables, "target": target}
 
 
-def pull(rate):
-    """A loss with gradient w - target, and the client that descends it from 8 and 0."""
-
-    def loss(key, variables, slots, mask):
-        w, target = variables["params"], variables["target"]
-        return (w - target) ** 2 / 2, variables
-
-    variables = {"params": jnp.float32(8), "target": jnp.float32(0)}
-    return loss, clients.Client(variables, optax.sgd(rate).init(variables["params"]))
+def pull(key, variables, slots, mask):
+    """Has the gradient w - target."""
+    return (variables["params"] - variables["target"]) ** 2 / 2, variables
 
 
-def test_a_target_follows_every_step_by_hand(key):
-    """Rate 1/2: w = 8 - 4 = 4, target = 1; then w = 4 - 1.5 = 2.5, target = 1.375."""
-    loss, client = pull(0.5)
-    train = partial(
-        training.train, optimizer=optax.sgd(0.5), batch_size=2, after_step=follow
-    )
-    trained, mean = train(key, client, loss, first(2), num_epochs=1)
-    assert trained.variables == {"params": 4.0, "target": 1.0}
-    assert mean == 32
-    for size, num_epochs in [(4, 1), (3, 1), (2, 2)]:
-        trained, mean = train(key, client, loss, first(size), num_epochs=num_epochs)
-        assert trained.variables == {"params": 2.5, "target": 1.375}
-        assert mean == (32 + 4.5) / 2
+PULLED = {"params": 8.0, "target": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("size", "num_epochs", "expected", "loss"),
+    [
+        (2, 1, (4, 1), 32),  # w = 8 - 8 / 2, target = 4 / 4
+        (4, 1, (2.5, 1.375), (32 + 4.5) / 2),  # w = 4 - 3 / 2, target = 0.75 + 0.625
+        (3, 1, (2.5, 1.375), (32 + 4.5) / 2),
+        (2, 2, (2.5, 1.375), (32 + 4.5) / 2),
+    ],
+)
+def test_a_target_follows_every_step_by_hand(key, size, num_epochs, expected, loss):
+    options = {"rate": 0.5, "num_epochs": num_epochs, "after_step": follow}
+    trained, mean = descend(key, pull, client_of(**PULLED), size, **options)
+    assert tuple(trained.variables.values()) == expected
+    assert mean == loss
 
 
 def test_without_it_the_target_stays(key):
     """w = 8, 4, 2: half the way to 0 in each step."""
-    loss, client = pull(0.5)
-    trained, _ = training.train(
-        key,
-        client,
-        loss,
-        first(4),
-        optimizer=optax.sgd(0.5),
-        batch_size=2,
-        num_epochs=1,
-    )
+    trained, _ = descend(key, pull, client_of(**PULLED), 4, rate=0.5)
     assert trained.variables == {"params": 2.0, "target": 0.0}
 
 
-@pytest.mark.parametrize("axis", AXES[:3])
+@pytest.mark.parametrize("axis", AXES)
 def test_the_target_of_a_short_client_stands_still_with_it(key, axis):
     """Of one, two and three steps side by side; the third: w = 2.5 - 0.5625 = 1.9375,
     target = 1.03125 + 0.484375."""
-    loss, client = pull(0.5)
 
     def train(mask):
         return training.train(
-            key,
-            client,
-            loss,
-            mask,
+            *(key, client_of(**PULLED), pull, mask),
             optimizer=optax.sgd(0.5),
             batch_size=2,
             num_epochs=1,
@@ -581,10 +425,8 @@ def test_spread_by_hand():
     np.testing.assert_allclose(training.spread(z, first(4, 4)), 1, rtol=1e-6)
     # Of e1 and -e1 alone: deviations 1 and 0, of which the mean is 1/2.
     np.testing.assert_allclose(training.spread(z, first(2, 4)), 0.5**0.5, rtol=1e-6)
-    spoilt = z.at[2:].set(jnp.nan)
-    np.testing.assert_allclose(
-        training.spread(spoilt, first(2, 4)), 0.5**0.5, rtol=1e-6
-    )
+    z = z.at[2:].set(jnp.nan)
+    np.testing.assert_allclose(training.spread(z, first(2, 4)), 0.5**0.5, rtol=1e-6)
 
 
 def test_spread_of_random_directions_is_one_and_of_one_direction_zero(key):
