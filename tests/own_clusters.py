@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import clients, server
+from fcjax.algorithms import fedcref_association
+from fcjax.algorithms.rounds import all_rounds
+from fcjax.cluster import assign_nearest, kmeans
 from fcjax.grid.flags import Common, choose
 from fcjax.grid.plan import Method
-from fcjax.types import Communities, FederatedClustering, Stage
-
-REPORTED = ("communities", "isolated", "iteration")
+from fcjax.types import Communities, FederatedClustering
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,117 +24,62 @@ class Args(Common):
 
 class State(NamedTuple):
     centers: jax.Array  # [M, K, D]
-    used: jax.Array  # [M, K]
     graph: Communities
     num_rounds: jax.Array
 
 
-def examples(federation):
-    return federation.pool[federation.indices].astype(jnp.float32)
-
-
-def distances(x, state):
-    d = jnp.linalg.norm(x[:, :, None] - state.centers[:, None], axis=-1)
-    return jnp.where(state.used[:, None], d, jnp.inf)
-
-
-def farthest_first(x, num_clusters):
-    chosen = [x[0]]
-    for _ in range(num_clusters - 1):
-        d = jnp.min(
-            jnp.stack([jnp.linalg.norm(x - c[None], axis=-1) for c in chosen]), 0
-        )
-        chosen.append(x[jnp.argmax(d)])
-    return jnp.stack(chosen)
-
-
 def build(settings, *, num_clusters):
-    def init(key, federation):
-        del key
-        num_clients, num_slots = federation.indices.shape
-        centers = jax.vmap(lambda x: farthest_first(x, num_clusters))(
-            examples(federation)
-        )
-        everyone = len(server.gather(jnp.zeros(num_clients)))
-        return State(
-            centers,
-            jnp.arange(num_clusters)[None] < federation.local_clusters[:, None],
-            Communities(
-                jnp.full((num_clients, num_clusters), -1),
-                jnp.zeros((num_clients, num_clusters, everyone, num_clusters), bool),
-                jnp.zeros((num_clients, num_slots), int),
-            ),
-            jnp.int32(0),
-        )
+    def embed(state, federation):
+        return federation.pool[federation.indices].astype(jnp.float32)
 
     def assign(state, federation):
-        return distances(examples(federation), state).argmin(axis=-1)
+        return jax.vmap(assign_nearest)(embed(state, federation), state.centers)
 
-    def lloyd(state, federation):
-        x, clusters = examples(federation), assign(state, federation)
-        here = jax.nn.one_hot(clusters, num_clusters) * federation.mask[..., None]
-        sums = jnp.einsum("mnk,mnd->mkd", here, x)
-        centers = sums / jnp.maximum(here.sum(axis=1), 1)[..., None]
-        present = server.participants(federation, state.num_rounds)
-        state = state._replace(centers=centers, num_rounds=state.num_rounds + 1)
-        used, present = server.gather((state.used, present))
+    def init(key, federation):
+        def own(key, x, mask, count):
+            found = kmeans(key, x, num_clusters, num_used=count, mask=mask)
+            return found.centroids
+
+        keys = clients.keys(key, len(federation.indices))
+        x = embed(None, federation)
+        centers = jax.vmap(own)(keys, x, federation.mask, federation.local_clusters)
+        state = State(centers, (), jnp.int32(0))
+        clusters = assign(state, federation)
+        return state._replace(
+            graph=fedcref_association.all_alone(clusters, num_clusters)
+        )
+
+    def round(near, key, state, federation):
+        del key
+        here = server.participants(federation, state.num_rounds)[:, None]
+        here &= jnp.arange(num_clusters)[None] < federation.local_clusters[:, None]
+        centers, exist = server.gather((state.centers, here))
+        apart = state.centers[:, :, None, None] - centers[None, None]
+        edges = jnp.linalg.norm(apart, axis=-1) < near
+        edges &= fedcref_association.may_be_joined(here)
+        numbers = fedcref_association.communities(server.gather(edges)).numbers
+        graph = Communities(
+            server.own_rows(numbers, len(here)), edges, assign(state, federation)
+        )
         metrics = {
             "loss": jnp.float32(0.25),
-            "participants": present.sum(),
-            "communities": jnp.int32(0),
-            "isolated": (used & present[:, None]).sum(),
+            "participants": exist.any(axis=1).sum(),
+            "communities": numbers.max() + 1,
+            "isolated": (exist & (numbers < 0)).sum(),
         }
-        return state, metrics
+        return State(state.centers, graph, state.num_rounds + 1), metrics
 
-    def begin_round(key, state, federation):
-        del key
-        return lloyd(state, federation)
+    def refine(key, state, federation):
+        state, metrics = round(settings["near"], key, state, federation)
+        return state, {**metrics, "iteration": state.num_rounds - 3}
 
-    def refine_round(key, state, federation):
-        del key
-        before = assign(state, federation)
-        state, metrics = lloyd(state, federation)
-        here = server.participants(federation, state.num_rounds)[:, None] & state.used
-        centers, here = server.gather((state.centers, here))
-        count = len(centers) * num_clusters
-        owner = jnp.arange(count) // num_clusters
-        centers, here = centers.reshape(count, -1), here.reshape(count)
-        d = jnp.linalg.norm(centers[:, None] - centers[None], axis=-1)
-        edges = (d < settings["near"]) & here[:, None] & here[None]
-        edges &= owner[:, None] != owner[None]
-        names = jnp.arange(count)
-        for _ in range(count):
-            lowest = jnp.where(edges, names[None], count).min(axis=1)
-            names = jnp.minimum(names, lowest)
-        names = jnp.where(edges.any(axis=1), names, -1)
-        shape = (-1, num_clusters)
-        everyone = Communities(
-            names.reshape(shape),
-            edges.reshape(*shape, count // num_clusters, num_clusters),
-            before,
-        )
-        own = len(state.centers)
-        first = clients.first_number(own)
-        graph = Communities(
-            *(jax.lax.dynamic_slice_in_dim(x, first, own) for x in everyone[:2]),
-            before,
-        )
-        metrics["communities"] = (names == jnp.arange(count)).sum()
-        metrics["isolated"] = (here & (names < 0)).sum()
-        metrics["iteration"] = state.num_rounds - 3
-        return state._replace(graph=graph), metrics
-
-    def stage(name, step, num_rounds):
-        def keep(key, state, federation):
-            del key, federation
-            return state
-
-        return Stage(name, keep, step, num_rounds, lambda state: jnp.bool_(False))
+    def begin(key, state, federation):
+        return round(0.0, key, state, federation)
 
     return FederatedClustering(
         init,
-        (stage("begin", begin_round, 3), stage("refine", refine_round, 2)),
-        lambda state, federation: examples(federation) + 0 * state.centers[:, :1],
+        (all_rounds("begin", begin, 3), all_rounds("refine", refine, 2)),
+        embed,
         assign,
         lambda state: state.graph,
     )
@@ -148,7 +94,7 @@ def describe(args, dataset, num_clients, num_clusters):
         "client-mean",
         {},
         start="begin",
-        reported=REPORTED,
+        reported=("communities", "isolated", "iteration"),
     )
 
 

@@ -1,21 +1,32 @@
-"""The installed command, in processes of its own."""
+"""The installed command."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from fcjax import __main__ as command
 
 
-def fcjax(*args, cwd, **options):
-    command = [sys.executable, "-m", "fcjax", *args]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, **options)
+@pytest.fixture
+def fcjax(monkeypatch, capsys):
+    """In this process: what it prints, and how it ends."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["fcjax", *words])
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        monkeypatch.setitem(sys.modules, "__main__", command)
+        try:
+            code = command.main()
+        except SystemExit as ended:
+            code = ended.code
+        return capsys.readouterr().out, code
+
+    return call
 
 
-def test_every_script_and_tool_is_listed_with_what_it_does(tmp_path):
-    listing = fcjax(cwd=tmp_path, check=True).stdout
+def test_every_script_and_tool_is_listed_with_what_it_does(fcjax):
+    listing, _ = fcjax()
     for name in ("ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref", "baselines"):
         assert f"  {name} " in listing
     for name in ("reproduce", "collect", "predict", "draw", "probe", "export"):
@@ -26,19 +37,24 @@ def test_every_script_and_tool_is_listed_with_what_it_does(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["sda-fdc", "sda_fdc"])
-def test_a_script_runs_from_anywhere(tmp_path, name):
-    done = fcjax(name, "--help", cwd=tmp_path, check=True)
-    assert f"usage: fcjax {name}" in done.stdout
-    assert "--joint-rounds" in done.stdout
+def test_help_says_what_stands_for_a_flag(fcjax, name):
+    printed, code = fcjax(name, "--help")
+    assert code == 0
+    shown = " ".join(printed.replace("│", " ").split())
+    assert f"usage: fcjax {name}" in shown
+    for flag in ("sda-fdc-disjoint", "--generator-learning-rate", "--joint-rounds"):
+        assert flag in shown
+    assert "(default: as many as it holds)" in shown
+
+
+def test_an_unknown_name_gets_the_nearest(fcjax):
+    assert fcjax("cfcc")[1] == "fcjax has no command cfcc: did you mean ccfc?"
 
 
 def test_results_lie_where_it_was_called(tmp_path):
+    """In a process of its own, which another folder is the place of."""
     flags = ("--methods", "km", "--preset", "smoke", "--no-plot", "--out", "here")
-    fcjax("baselines", *flags, cwd=tmp_path, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "fcjax", "baselines", *flags], cwd=tmp_path, check=True
+    )
     assert (tmp_path / "here" / "km" / "results.csv").exists()
-
-
-def test_an_unknown_name_gets_the_nearest(tmp_path):
-    done = fcjax("cfcc", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr == "fcjax has no command cfcc: did you mean ccfc?\n"

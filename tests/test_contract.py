@@ -260,10 +260,9 @@ def test_a_resumed_run_ends_with_the_same_bits(trained, tmp_path):
     assert_same(trained.state, resumed)
 
 
-@pytest.mark.methods(("ccfc",))
-def test_rows_outside_the_federation_get_a_cluster_of_a_global_model(trained):
-    program, runs, state = trained.program, grid(), trained.state
-    everyone = federation()
+def test_rows_outside_the_federation_get_a_cluster_of_a_global_model():
+    program, runs = engine.Program(METHODS["exact-fcm"]), grid()
+    state, everyone = program.run(runs), federation()
     mask = np.asarray(everyone.mask)
     expected = np.asarray(program.assign(runs, state))[:, mask]
     rows = everyone.indices[everyone.mask][None]

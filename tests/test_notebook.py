@@ -7,18 +7,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.nightly
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "digits.ipynb"
-
-
-def printed(notebook) -> str:
-    """All that its cells printed."""
-    return "".join(
-        output.text
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
-        if output.output_type == "stream"
-    )
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +25,8 @@ def test_it_is_kept_without_outputs(notebook):
 def test_it_runs_and_finds_the_digits(notebook):
     options = {"metadata": {"path": str(NOTEBOOK.parent)}}
     NotebookClient(notebook, timeout=900, resources=options).execute()
-    text = printed(notebook)
+    outputs = [x for cell in notebook.cells for x in cell.get("outputs", [])]
+    text = "".join(x.text for x in outputs if x.output_type == "stream")
 
     def numbers(pattern: str) -> list[float]:
         return [float(x) for x in re.findall(pattern, text)]
@@ -53,10 +44,4 @@ def test_it_runs_and_finds_the_digits(notebook):
     assert len(numbers(r"4 runs, (\d+) rounds")) == 1
     (again,) = numbers(r"nmi ([\d.]+) of \d+ clients")
     assert again > 0.6
-    images = [
-        output
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if "image/png" in output.get("data", {})
-    ]
-    assert len(images) == 4
+    assert sum("image/png" in x.get("data", {}) for x in outputs) == 4

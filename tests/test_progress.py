@@ -24,8 +24,15 @@ def clock():
     return Clock()
 
 
-def not_a_terminal():
+@pytest.fixture
+def console():
+    """Of a file, which is no terminal."""
     return Console(file=io.StringIO(), force_terminal=False, width=40)
+
+
+def terminal(width=100):
+    file = io.StringIO()
+    return Console(force_terminal=True, file=file, width=width, color_system=None)
 
 
 def lines(console):
@@ -43,58 +50,29 @@ def test_a_line():
     assert line("a", {"loss": math.nan, "b": -math.inf}, None) == "a: loss nan, b -inf"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [
-        (0.2, "0 s"),
-        (40.4, "40 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min"),
-        (170.0, "3 min"),
-        (3569.0, "59 min"),
-        (3571.0, "1 h 0 min"),
-        (7800.0, "2 h 10 min"),
-        (180000.0, "50 h 0 min"),
-    ],
-)
-def test_a_duration(seconds, told):
-    assert duration(seconds) == told
+def test_a_duration():
+    told = {0.2: "0 s", 40.4: "40 s", 59.4: "59 s", 59.6: "1 min", 170.0: "3 min"}
+    told |= {3569.0: "59 min", 3571.0: "1 h 0 min", 7800.0: "2 h 10 min"}
+    told |= {180000.0: "50 h 0 min"}
+    assert {seconds: duration(seconds) for seconds in told} == told
 
 
-# --- the time left
-
-
-def test_time_left_leaves_out_rounds_that_compile():
-    # Two calls, of four runs and of two: 8 + 8 + 4 s for 4 + 4 + 2 run-rounds.
-    timings = [
-        Timing(60.0, 4, True),
-        Timing(8.0, 4, False),
-        Timing(8.0, 4, False),
-        Timing(30.0, 2, True),
-        Timing(4.0, 2, False),
-    ]
-    assert seconds_left(timings, 5) == 10.0
-
-
-def test_no_time_left_before_a_round_tells_it():
-    assert seconds_left([], 5) is None
-    assert seconds_left([Timing(60.0, 4, True)], 5) is None
-
-
-def test_time_left_of_stages_of_one_round():
-    timings = [Timing(60.0, 4, True), Timing(8.0, 4, True), Timing(4.0, 2, True)]
-    assert seconds_left(timings, 6) == 12.0
-
-
-def test_no_time_left_at_the_end():
-    assert seconds_left([Timing(60.0, 4, True), Timing(8.0, 4, False)], 0) is None
+def test_time_left():
+    compiling, other = Timing(60.0, 4, True), Timing(8.0, 4, False)
+    second = [Timing(30.0, 2, True), Timing(4.0, 2, False)]
+    # Rounds that compile are left out: 8 + 8 + 4 s for 4 + 4 + 2 run-rounds.
+    assert seconds_left([compiling, other, other, *second], 5) == 10.0
+    # But of stages of one round.
+    assert seconds_left([compiling, Timing(8.0, 4, True), second[1]], 6) == 12.0
+    # Before a round tells it, and at the end.
+    for timings, left in (([], 5), ([compiling], 5), ([compiling, other], 0)):
+        assert seconds_left(timings, left) is None
 
 
 # --- elsewhere than on a terminal
 
 
-def test_a_line_every_five_seconds_and_at_the_end_of_a_stage(clock):
-    console = not_a_terminal()
+def test_a_line_every_five_seconds_and_at_the_end_of_a_stage(clock, console):
     with Progress(10, console=console, clock=clock) as progress:
         for number, now in enumerate([3.0, 4.9, 5.0, 9.9, 10.0, 11.0, 15.9], start=1):
             clock.now = now
@@ -108,8 +86,7 @@ def test_a_line_every_five_seconds_and_at_the_end_of_a_stage(clock):
     ]
 
 
-def test_a_line_is_never_wrapped(clock):
-    console = not_a_terminal()
+def test_a_line_is_never_wrapped(clock, console):
     with Progress(8, console=console, clock=clock) as progress:
         progress.show("train [1] round 1/2, " * 4, 4, SCORES, last=True)
     assert lines(console) == ["train [1] round 1/2, " * 4 + ": loss -0.812, nmi 0.431"]
@@ -128,8 +105,7 @@ def test_lines_arrive_at_once(clock):
         assert file.flushed == "round 1\n"
 
 
-def test_what_was_done_before_costs_no_time(clock):
-    console = not_a_terminal()
+def test_what_was_done_before_costs_no_time(clock, console):
     with Progress(100, console=console, clock=clock) as progress:
         progress.skip(90)
         for now in (10.0, 16.0):
@@ -139,41 +115,34 @@ def test_what_was_done_before_costs_no_time(clock):
     assert lines(console) == ["round", "round: 18 s left"]
 
 
-def test_prints_to_standard_output(capsys, clock):
-    with Progress(1, clock=clock) as progress:
-        progress.show("round 1", 1, {"loss": math.nan}, last=True)
-    assert capsys.readouterr().out == "round 1: loss nan\n"
-
-
 # --- on a terminal
 
 
 def test_the_bar(clock):
-    file = io.StringIO()
-    console = Console(force_terminal=True, file=file, width=100, color_system=None)
+    console = terminal()
     with Progress(8, console=console, clock=clock) as progress:
         progress.skip(2)
         for now in (30.0, 31.0):
             clock.now = now
             progress.show("train [1] round 2/4", 2, {"loss": math.nan})
-    last = file.getvalue().splitlines()[-2]  # before the cursor is shown again
+    last = lines(console)[-2]  # before the cursor is shown again
     assert "75%" in last
     assert "train [1] round 2/4: loss nan, 1 s left" in last
     assert last.count("━") == 15  # three quarters of 20
 
 
 def test_the_bar_wraps_on_a_narrow_terminal(clock):
-    file = io.StringIO()
-    console = Console(force_terminal=True, file=file, width=60, color_system=None)
+    console = terminal(width=60)
     with Progress(8, console=console, clock=clock) as progress:
         label = "pretrain round 12/100, runs 1 to 4 of 15"
         progress.show(label, 8, SCORES, last=True)
-    text = " ".join(file.getvalue().rsplit("%", 1)[1].split())
+    text = " ".join(console.file.getvalue().rsplit("%", 1)[1].split())
     for word in line(label, SCORES, None).split():
         assert word in text
 
 
 def test_other_lines_come_out_whole_above_the_bar(capsys, monkeypatch, clock):
+    """On standard output, which is a terminal."""
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "40")
@@ -192,15 +161,14 @@ def test_other_lines_come_out_whole_above_the_bar(capsys, monkeypatch, clock):
 
 
 def test_the_terminal_is_given_back_after_an_error(clock):
-    file = io.StringIO()
-    before = sys.stdout
+    console, before = terminal(), sys.stdout
 
     def interrupted():
-        with Progress(2, console=Console(force_terminal=True, file=file), clock=clock):
+        with Progress(2, console=console, clock=clock):
             assert sys.stdout is not before
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert sys.stdout is before
-    assert file.getvalue().endswith("\x1b[?25h")  # shows the cursor
+    assert console.file.getvalue().endswith("\x1b[?25h")  # shows the cursor

@@ -1,53 +1,30 @@
 """Sessions that meet something a test cannot make happen for real."""
 
-import ccfc
 import jax
 import numpy as np
 import pytest
-import tyro
 
-from fcjax import data, engine, session
-from fcjax.grid import experiment
+from fcjax import data, engine
 from fcjax.runs import draw
-
-TINY = [
-    "--limit=120",
-    "--clients=3",
-    "--pretrain-rounds=1",
-    "--cluster-rounds=1",
-    "--local-epochs=1",
-    "--batch-size=20",
-    "--latent-size=8",
-    "--no-plot",
-]
+from tests.grid.drifting import prepare, run, vectors
 
 
-def prepare(out, *flags):
-    args = tyro.cli(ccfc.Args, args=[f"--out={out}", *TINY, *flags])
-    return experiment.prepare(args, ccfc.describe)
-
-
-@pytest.fixture
-def small_device(monkeypatch):
-    """A device that takes two runs at a time; returns the sizes of the calls."""
-    run, sizes = engine.Program.run, []
+def test_calls_that_do_not_fit_are_halved(tmp_path, capsys, monkeypatch):
+    """On a device that takes two runs at a time."""
+    run_call, sizes = engine.Program.run, []
 
     def limited(program, grid, **options):
         sizes.append(len(grid.keys))
         if sizes[-1] > 2:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
-        return run(program, grid, **options)
+        return run_call(program, grid, **options)
 
     monkeypatch.setattr(engine.Program, "run", limited)
-    return sizes
-
-
-def test_calls_that_do_not_fit_are_halved(tmp_path, capsys, small_device):
-    seeds = ["--seed", *map(str, range(4))]
-    session.execute(prepare(tmp_path / "out", *seeds, "--runs-per-call=4"))
-    assert small_device == [4, 2, 2]
+    path, seeds = vectors(tmp_path), {"seed": (0, 1, 2, 3)}
+    out = run(tmp_path / "out", path, **seeds, runs_per_call=4)
+    assert sizes == [4, 2, 2]
     assert "out of memory with 4 runs a call: now 2" in capsys.readouterr().out
-    assert prepare(tmp_path / "out", *seeds).groups == ()
+    assert prepare(out, path, **seeds).groups == ()
 
 
 def test_an_error_that_smaller_calls_do_not_mend_is_raised(tmp_path, monkeypatch):
@@ -56,7 +33,7 @@ def test_an_error_that_smaller_calls_do_not_mend_is_raised(tmp_path, monkeypatch
 
     monkeypatch.setattr(engine.Program, "run", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
-        session.execute(prepare(tmp_path / "out", "--seed", "0", "1"))
+        run(tmp_path / "out", vectors(tmp_path), seed=(0, 1))
 
 
 def test_clusters_of_each_client_have_the_names_of_its_classes():

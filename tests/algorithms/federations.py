@@ -1,7 +1,8 @@
-"""Federations for the tests of methods that cluster examples as they are."""
+"""Small federations, and their rounds."""
 
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,11 +23,37 @@ def federate(
     )
 
 
-def rounds(method, key, federation, count: int):
+def rounds(method, key, federation, count: int = 1):
     """The state and the metrics after so many rounds of the only stage."""
     (stage,) = method.stages
     state = stage.begin(key, method.init(key, federation), federation)
-    metrics = {}
+    round, metrics = jax.jit(stage.round), {}
     for _ in range(count):
-        state, metrics = stage.round(key, state, federation)
+        state, metrics = round(key, state, federation)
     return state, metrics
+
+
+def all_rounds(method, key, federation):
+    """The state and the metrics after every round of all stages."""
+    found, state = [], method.init(key, federation)
+    for stage in method.stages:
+        state = jax.jit(stage.begin)(key, state, federation)
+        round = jax.jit(stage.round)
+        for number in range(stage.num_rounds):
+            state, metrics = round(jax.random.fold_in(key, number), state, federation)
+            found.append((state, metrics))
+    return found
+
+
+def traffic(metrics) -> dict[str, list[int]]:
+    """How many messages of how many bytes crossed, by name."""
+    return {k: list(v) for k, v in metrics.items() if k.startswith(("up_", "down_"))}
+
+
+def both_ways(count: int, **sizes: int) -> dict[str, list[int]]:
+    """The traffic of parts of so many numbers that come down and all go up again."""
+    return {
+        f"{way}_{name}": [count, 4 * size]
+        for way in ("up", "down")
+        for name, size in sizes.items()
+    }

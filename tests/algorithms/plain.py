@@ -46,10 +46,15 @@ def noisy(key, x):
 
 
 def steps(
-    key, counted, *, client=0, number=0, num_epochs=1, batch_size=100
+    key, counted, *, client=0, number=0, **options
 ) -> Iterator[tuple[np.ndarray, jax.Array]]:
     """The slots and the key of every step of a client's pass in a round."""
     key = jax.random.fold_in(jax.random.fold_in(key, client), number)
+    return epochs(key, counted, **options)
+
+
+def epochs(key, counted, *, num_epochs=1, batch_size=100):
+    """The slots and the key of every step of `training.epochs`."""
     counted = jnp.asarray(counted)
     for epoch in range(num_epochs):
         order_key, step_key = jax.random.split(jax.random.fold_in(key, epoch))
@@ -65,24 +70,40 @@ def views(key, x):
     return tuple(np.stack(view) for view in zip(*pairs, strict=True))
 
 
+def kernels(parts):
+    """The only weights of each part."""
+    return {name: part["params"]["kernel"] for name, part in parts.items()}
+
+
 def unit(x):
     return x / (x**2).sum(axis=-1, keepdims=True) ** 0.5
 
 
-def nt_xent(u, v, temperature, xp=np):
-    """L of two views: 2n anchors, each with its other view among 2n - 1 others."""
-    z = unit(xp.concatenate([u, v]))
-    similarity = xp.exp(z @ z.T / temperature)
-    itself = np.eye(len(z), dtype=u.dtype)
-    positive = (similarity * np.roll(itself, len(u), axis=1)).sum(axis=1)
-    among = (similarity * (1 - itself)).sum(axis=1)
-    return -xp.log(positive / among).mean()
-
-
-def entropy(c, xp=np):
-    shares = c.sum(axis=0) / c.sum()
-    return -(shares * xp.log(shares)).sum()
-
-
 def cosine(a, b):
     return (unit(a) * unit(b)).sum(axis=-1)
+
+
+def nt_xent(views, temperature):
+    """L of two views: 2n anchors, each with its other view among 2n - 1 others."""
+    z = unit(jnp.concatenate(views))
+    similarity = jnp.exp(z @ z.T / temperature)
+    itself = np.eye(len(z), dtype=z.dtype)
+    positive = (similarity * np.roll(itself, len(z) // 2, axis=1)).sum(axis=1)
+    among = (similarity * (1 - itself)).sum(axis=1)
+    return -jnp.log(positive / among).mean()
+
+
+def crosswise(views, target, temperature):
+    """Eq. 8 of FedMCC: half of L of each view with the other view of the target."""
+    (a, b), (t_a, t_b) = views, target
+    return (nt_xent((a, t_b), temperature) + nt_xent((t_a, b), temperature)) / 2
+
+
+def columns(views):
+    return [c.T for c in views]
+
+
+def entropies(views):
+    """The sum over views of the entropy of their mean soft assignment."""
+    means = [c.sum(axis=0) / c.sum() for c in views]
+    return -sum((p * jnp.log(p)).sum() for p in means)

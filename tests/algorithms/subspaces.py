@@ -1,9 +1,13 @@
 """Examples from independent linear subspaces, which self-expression recovers, and the
-objective of deep subspace networks written out plainly."""
+training of deep subspace networks written out plainly."""
+
+from functools import cache
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from fcjax.algorithms.subspace import SubspaceNetwork, dense
 from fcjax.cluster import subspace_affinity, symmetric_affinity
@@ -56,41 +60,9 @@ def processed_affinity(coefficients, mask):
 AFFINITIES = {"plain": plain_affinity, "processed": processed_affinity}
 
 
-def wide_network() -> SubspaceNetwork:
-    """A linear one that finds subspaces.
-
-    Without biases, as codes would leave their subspaces. Codes are longer than examples
-    so that coefficients, whose curvature they are, come to rest before the codes have
-    shrunk: that is how the objective evades self-expression in the end.
-    """
-    autoencoder = AutoEncoder(matrix(128), matrix(NUM_FEATURES))
-    return SubspaceNetwork(
-        autoencoder, dense(), penalty_weight=1.0, expression_weight=10.0
-    )
-
-
-def run(method, key, federation):
-    """The state after all stages."""
-    state = method.init(key, federation)
-    for number, stage in enumerate(method.stages):
-        stage_key = jax.random.fold_in(key, number)
-        state = stage.begin(stage_key, state, federation)
-
-        def one(state, i, round=stage.round, key=stage_key):
-            return round(jax.random.fold_in(key, i), state, federation)
-
-        state, _ = jax.lax.scan(one, state, jnp.arange(stage.num_rounds))
-    return state
-
-
 def worst_accuracies(build, weights) -> dict[tuple[str, float], float]:
-    """By affinity and weight, the least ACC of any client with any seed; clusters of
-    each client are matched by themselves.
-
-    Args:
-        build: (affinity, weight) -> the method.
-        weights: of what is traced as a scalar.
-    """
+    """By affinity and weight, the least ACC of any client with any seed, of what
+    `build` makes of the two; clusters of each client are matched by themselves."""
     federations, labels = zip(*map(independent_subspaces, SEEDS), strict=True)
     stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *federations)
     mask = np.asarray(federations[0].mask)
@@ -98,7 +70,10 @@ def worst_accuracies(build, weights) -> dict[tuple[str, float], float]:
     @jax.jit
     def clusters(keys, federations, weight):
         def one(key, federation):
-            state = run(build(plain_affinity, weight), key, federation)
+            method = build(plain_affinity, weight)
+            (stage,) = method.stages
+            state = stage.begin(key, method.init(key, federation), federation)
+            state, _ = stage.round(key, state, federation)
             return {
                 name: build(affinity, weight).assign(state, federation)
                 for name, affinity in AFFINITIES.items()
@@ -119,8 +94,71 @@ def worst_accuracies(build, weights) -> dict[tuple[str, float], float]:
     return worst
 
 
+# --- rounds written out
+
+RATE, MOMENTUM, PENALTY, EXPRESSION = 1e-3, 0.9, 0.7, 1.3
+OPTIMIZER = optax.sgd(RATE, momentum=MOMENTUM)
+TINY = SubspaceNetwork(AutoEncoder(matrix(3), matrix(4)), dense(), PENALTY, EXPRESSION)
+LOCAL_STEPS, FIT_STEPS = 3, 4
+TRAINED = {
+    "pretrain": ("encoder", "decoder"),
+    "start": ("decoder", "coefficients"),
+    "train": ("encoder", "decoder", "coefficients"),
+    "fit": ("decoder", "coefficients"),
+}
+
+
+class Round(NamedTuple):
+    stage: str
+    before: Any
+    after: Any
+    metrics: dict
+
+
+def follow(method, federation, *, first=0, state=None) -> list[Round]:
+    """All rounds from a stage on; the state before a stage's first one is that with
+    which it begins."""
+    key, rounds = jax.random.key(0), []
+    if state is None:
+        state = jax.jit(method.init)(key, federation)
+    for number, stage in enumerate(method.stages[first:], start=first):
+        stage_key = jax.random.fold_in(key, number)
+        state = jax.jit(stage.begin)(stage_key, state, federation)
+        round = jax.jit(stage.round)
+        for i in range(stage.num_rounds):
+            old = state
+            state, metrics = round(jax.random.fold_in(stage_key, i), old, federation)
+            rounds.append(Round(stage.name, *jax.device_get((old, state, metrics))))
+    return rounds
+
+
+def parts_of(state, client, size):
+    """What a client trains from: arrays without what its padding holds."""
+    own = jax.tree.map(lambda x: x[client], state.private)
+    shared = hasattr(state, "encoder")
+    encoder = state.encoder if shared else own["encoder"]
+    return {
+        "encoder": encoder["params"]["kernel"],
+        "decoder": own["decoder"]["params"]["kernel"],
+        "coefficients": own["coefficients"]["params"][:size, :size],
+    }
+
+
+def velocity_of(state, client, size):
+    (trace, *_) = [s.trace for s in state.opt_state if hasattr(s, "trace")]
+    found = {name: jax.tree.leaves(own)[0][client] for name, own in trace.items()}
+    if "coefficients" in found:
+        found["coefficients"] = found["coefficients"][:size, :size]
+    return found
+
+
+def reconstruction(parts, x, *others):
+    del others
+    return jnp.sum((x - x @ parts["encoder"] @ parts["decoder"]) ** 2)
+
+
 def equation_8(
-    parts, x, adjacency, *, penalty, expression, locality=0.0, alpha=1.0, beta=1.0
+    parts, x, adjacency=0.0, locality=0.0, *, alpha=1.0, beta=1.0, penalty=PENALTY
 ):
     """FDSC's objective without halves, of a client whose networks are one matrix each
     and whose examples all count; C expresses rows."""
@@ -129,19 +167,58 @@ def equation_8(
     return (
         jnp.sum((x - c @ z @ parts["decoder"]) ** 2)
         + penalty * jnp.sum(c**2)
-        + expression * jnp.sum((z - c @ z) ** 2)
+        + EXPRESSION * jnp.sum((z - c @ z) ** 2)
         + locality * jnp.sum((alpha * adjacency - beta * c) ** 2)
     )
 
 
-def descend(parts, velocity, loss, *, rate, momentum, num_steps):
-    """Steps of gradient descent with momentum: the parts, the velocity, and the mean
-    loss before the steps."""
-    step = jax.jit(jax.value_and_grad(loss))
+@cache
+def slope(loss):
+    """Of the first parts alone."""
+
+    def of(parts, others, *data):
+        return loss({**others, **parts}, *data)
+
+    return jax.jit(jax.value_and_grad(of))
+
+
+def by_itself(round, client, x, *data, objective=equation_8):
+    """A client's steps of gradient descent with momentum, from nothing but what it
+    holds: its parts, its velocity, and the mean loss before the steps."""
+    whole = parts_of(round.before, client, len(x))
+    parts = {name: whole[name] for name in TRAINED[round.stage]}
+    velocity = velocity_of(round.before, client, len(x))
+    step = slope(reconstruction if round.stage == "pretrain" else objective)
     values = []
-    for _ in range(num_steps):
-        value, gradient = step(parts)
+    for _ in range(FIT_STEPS if round.stage in ("start", "fit") else LOCAL_STEPS):
+        value, gradient = step(parts, whole, x, *data)
         values.append(float(value))
-        velocity = {k: gradient[k] + momentum * velocity[k] for k in parts}
-        parts = {k: parts[k] - rate * velocity[k] for k in parts}
-    return parts, velocity, np.mean(values)
+        velocity = {k: gradient[k] + MOMENTUM * velocity[k] for k in parts}
+        parts = {k: parts[k] - RATE * velocity[k] for k in parts}
+    return {**whole, **parts}, velocity, np.mean(values)
+
+
+def code_norm(x, parts):
+    return np.linalg.norm(x @ parts["encoder"], axis=1).mean()
+
+
+def assert_close(found, expected):
+    """To a hundred thousandth of the largest entry."""
+    for name, value in expected.items():
+        bound = 1e-5 * float(np.abs(value).max())
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=bound)
+
+
+def assert_clusters_are_of_the_coefficients(method, state, federation):
+    """Two groups on each client, which take turns; what is on the diagonal does not
+    count."""
+    mask = np.asarray(federation.mask)
+    turns = np.arange(mask.shape[1]) % 2
+    same = turns[:, None] == turns
+    c = jnp.asarray(same + 100 * np.eye(len(turns)), jnp.float32)
+    coefficients = {"params": jnp.broadcast_to(c, (len(mask), *c.shape))}
+    private = {**state.private, "coefficients": coefficients}
+    found = np.asarray(method.assign(state._replace(private=private), federation))
+    for own, clusters in zip(mask, found, strict=True):
+        are_one = clusters[own][:, None] == clusters[own]
+        np.testing.assert_array_equal(are_one, same[own][:, own])

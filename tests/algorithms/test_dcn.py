@@ -1,4 +1,7 @@
-"""DCN against its steps written out in NumPy, for linear networks."""
+"""DCN against its steps written out in NumPy, for linear networks; the first of them
+are also DEC's."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -7,24 +10,29 @@ import optax
 import pytest
 from sklearn.cluster import KMeans
 
-from fcjax import training
-from fcjax.algorithms.dcn import DCNState, by_dcn
-from fcjax.cluster import kmeans
+from fcjax.algorithms.dcn import by_dcn
 from fcjax.models.autoencoder import AutoEncoder
-from tests.algorithms.plain import matrix
+from tests.algorithms.plain import epochs, matrix
 
 RATE, MOMENTUM, WEIGHT, BATCH, K = 0.02, 0.9, 3.0, 4, 3
-MASK = np.array([[True] * 6 + [False], [True, False, True, True, True, False, False]])
+OPTIMIZER = optax.sgd(RATE, momentum=MOMENTUM)
 AUTOENCODER = AutoEncoder(matrix(2), matrix(5))
+KEY = jax.random.key(4)
+
+# Ten examples of images [5, 1], stacked on two clients; others are no number.
+MASK = np.array([[True] * 6 + [False], [True, False, True, True, True, False, False]])
+X = np.random.default_rng(0).normal(size=(2, 7, 5, 1)).astype(np.float32)
+X[~MASK] = np.nan
+OWN, ROWS = MASK.ravel(), X.reshape(14, 5).astype(np.float64)
 
 
-def clustering(weight=WEIGHT, **options):
+def clustering(**options):
     return by_dcn(
         AUTOENCODER,
-        optax.sgd(RATE, momentum=MOMENTUM),
+        OPTIMIZER,
         num_clusters=K,
         batch_size=BATCH,
-        cluster_weight=weight,
+        cluster_weight=WEIGHT,
         num_init=3,
         **options,
     )
@@ -34,47 +42,40 @@ BEGUN, ENDED = 5, 6
 """Of the joint phase in the states of `trained`."""
 
 
-@pytest.fixture(scope="module")
-def x():
-    """Ten examples of images [5, 1], stacked on two clients; others are no number."""
-    x = np.random.default_rng(0).normal(size=(2, 7, 5, 1)).astype(np.float32)
-    x[~MASK] = np.nan
-    return x
+class Trained(NamedTuple):
+    states: list  # before and after every phase, of one round each
+    losses: list
+    steps: list  # the compiled rounds
 
 
-@pytest.fixture(scope="module")
-def joint():
-    """A round of the joint phase, by its cluster weight."""
-    return jax.jit(lambda weight, *args: clustering(weight).phases[2].round(*args))
-
-
-@pytest.fixture(scope="module")
-def trained(x, joint):
-    """States before and after every phase, and their losses."""
-    found = clustering()
-    args, keys = (
-        (jnp.asarray(x), jnp.asarray(MASK)),
-        jax.random.split(jax.random.key(4)),
-    )
-    states = [found.init(jax.random.key(0), args[0][0, :1])]
-    losses = []
-    for i, phase in enumerate(found.phases):
-        states.append(jax.jit(phase.begin)(keys[0], states[-1], *args))
-        step = (lambda *args: joint(WEIGHT, *args)) if i == 2 else jax.jit(phase.round)
-        state, loss = step(keys[1], states[-1], *args)
+def fit(found, key, x, mask) -> Trained:
+    example = x.reshape(-1, *x.shape[mask.ndim :])[:1]
+    states, losses, steps = [found.init(jax.random.key(0), example)], [], []
+    for phase in found.phases:
+        states.append(phase.begin(key, states[-1], x, mask))
+        steps.append(jax.jit(phase.round))
+        state, loss = steps[-1](key, states[-1], x, mask)
         states.append(state)
         losses.append(loss)
-    return states, losses, keys[1]
+    return Trained(states, losses, steps)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return fit(clustering(), KEY, jnp.asarray(X), jnp.asarray(MASK))
 
 
 def kernels(tree):
     """Of the encoder and the decoder, or what an optimiser keeps of them."""
-    return [
-        np.asarray(tree[part]["kernel"], np.float64) for part in AUTOENCODER._fields
-    ]
+    names = AUTOENCODER._fields
+    return [np.asarray(tree[n]["kernel"], np.float64) for n in names if n in tree]
 
 
-def trace(state: DCNState):
+def weights(state):
+    return kernels(state.variables["params"])
+
+
+def trace(state):
     (momentum,) = (s.trace for s in state.opt_state if hasattr(s, "trace"))
     return kernels(momentum)
 
@@ -96,11 +97,10 @@ def descend(w, momentum, rows, own, weight):
     return [a - RATE * m for a, m in zip(w, momentum, strict=True)], momentum, loss
 
 
-def batches(key, mask):
-    """The true slots of an epoch in their order."""
-    order_key, _ = jax.random.split(jax.random.fold_in(key, 0))
-    order = np.asarray(training.shuffle(order_key, jnp.asarray(mask)))[: mask.sum()]
-    return [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
+def batches(num_epochs=1):
+    """The true slots of epochs in their order: batches of 4, 4 and 2 each."""
+    drawn = epochs(KEY, OWN, num_epochs=num_epochs, batch_size=BATCH)
+    return [slots for slots, _ in drawn]
 
 
 def assert_close(found, expected):
@@ -108,143 +108,101 @@ def assert_close(found, expected):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_first_the_autoencoder_alone(trained, x):
-    (_, begun, ended, *_), losses, key = trained
-    w, momentum, values = kernels(begun.variables["params"]), trace(begun), []
-    rows = x.reshape(14, 5).astype(np.float64)
-    for slots in batches(key, MASK.ravel()):
-        w, momentum, value = descend(w, momentum, rows[slots], 0.0, 0.0)
+def assert_same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+# --- what DEC does too
+
+
+def assert_trains_the_autoencoder_alone(trained):
+    start, begun, ended, *_ = trained.states
+    assert_same(start, begun)
+    w, momentum, values = weights(begun), trace(begun), []
+    for slots in batches():
+        w, momentum, value = descend(w, momentum, ROWS[slots], 0.0, 0.0)
         values.append(value)
-    assert [len(slots) for slots in batches(key, MASK.ravel())] == [4, 4, 2]
-    assert_close(kernels(ended.variables["params"]), w)
+    assert_close(weights(ended), w)
     assert_close(trace(ended), momentum)
-    assert float(losses[0]) == pytest.approx(np.mean(values), rel=1e-5)
+    assert float(trained.losses[0]) == pytest.approx(np.mean(values), rel=1e-5)
+
+
+def assert_is_kmeans_of_codes_that_count(before, ended, centroids, loss):
+    z, centroids = X[MASK].reshape(-1, 5) @ weights(before)[0], np.asarray(centroids)
+    own = nearest(z, centroids)
+    means = [z[own == k].mean(axis=0) for k in range(K)]
+    np.testing.assert_allclose(centroids, means, atol=1e-5)
+    inertia = ((z - centroids[own]) ** 2).sum()
+    assert float(loss) == pytest.approx(inertia / len(z), rel=1e-4)
+    best = KMeans(K, n_init=50, random_state=0).fit(z).inertia_
+    assert inertia <= 1.5 * best
+    np.testing.assert_array_equal(weights(before)[0], weights(ended)[0])
+
+
+def assert_returns_encoder_and_nearest_centroids(found, start, state):
+    sent = found.results(state)
+    assert set(sent) == {"encoder", "centroids"}
+    assert jax.tree.map(jnp.shape, sent["encoder"]) == {"params": {"kernel": (5, 2)}}
+    assert found.results(start)["centroids"] == ()
+    z = ROWS[:6] @ weights(state)[0]
+    codes = found.embed(state, jnp.asarray(X[0, :6]))
+    np.testing.assert_allclose(codes, z, atol=1e-5)
+    own = nearest(z, np.asarray(sent["centroids"]))
+    np.testing.assert_array_equal(found.assign(state, codes), own)
+    np.testing.assert_array_equal(found.assign(start, codes), -1)
+
+
+# --- DCN
+
+
+def test_first_the_autoencoder_alone(trained):
+    assert_trains_the_autoencoder_alone(trained)
+    ended = trained.states[2]
     assert ended.centroids == ended.counts == ended.assignments == ()
 
 
-def test_then_k_means_of_the_codes_that_count(trained, x):
-    before, ended, loss = trained[0][2], trained[0][4], trained[1][1]
-    encoder, _ = kernels(before.variables["params"])
-    z = x[MASK].reshape(-1, 5) @ encoder
-    own = nearest(z, np.asarray(ended.centroids))
-    means = [z[own == k].mean(axis=0) for k in range(K)]
-    np.testing.assert_allclose(ended.centroids, means, atol=1e-5)
-    inertia = ((z - np.asarray(ended.centroids)[own]) ** 2).sum()
-    assert float(loss) == pytest.approx(inertia / len(z), rel=1e-4)
-    best = kmeans(jax.random.key(9), jnp.asarray(z, "float32"), K, num_init=20)
-    assert inertia <= 1.5 * float(best.inertia)
-    jax.tree.map(np.testing.assert_array_equal, before.variables, ended.variables)
+def test_then_k_means_of_the_codes_that_count(trained):
+    before, ended = trained.states[3:5]
+    centroids, loss = ended.centroids, trained.losses[1]
+    assert_is_kmeans_of_codes_that_count(before, ended, centroids, loss)
 
 
-def test_then_networks_and_clusters_by_turns(trained, x, joint):
+def test_then_networks_and_clusters_by_turns(trained):
     """The networks with what is stored; then codes, assignments and centroids anew, one
     example after another."""
-    begun, key = trained[0][BEGUN], trained[2]
-    w, momentum = kernels(begun.variables["params"]), trace(begun)
-    rows = x.reshape(14, 5).astype(np.float64)
+    begun = trained.states[BEGUN]
+    w, momentum = weights(begun), trace(begun)
     centroids, counts = np.asarray(begun.centroids, np.float64), np.full(K, 100.0)
-    own, stored = MASK.ravel(), np.asarray(begun.assignments).ravel()
-    np.testing.assert_array_equal(stored[own], nearest(rows @ w[0], centroids)[own])
+    first = np.where(OWN, nearest(ROWS @ w[0], centroids), -1)
+    np.testing.assert_array_equal(begun.assignments, first.reshape(2, 7))
     np.testing.assert_array_equal(begun.counts, counts)
 
-    stored = (stored + own) % K  # as if long ago: not what they would be now
+    stored = np.where(OWN, (first + 1) % K, -1)  # as if long ago: not what it would be
+    stored[9:12] = -1  # three that come only now
     begun = begun._replace(assignments=jnp.asarray(stored.reshape(2, 7)))
-    ended, loss = joint(WEIGHT, key, begun, jnp.asarray(x), jnp.asarray(MASK))
-    values = []
-    for slots in batches(key, own):
-        w, momentum, value = descend(
-            w, momentum, rows[slots], centroids[stored[slots]], WEIGHT
-        )
+    ended, loss = trained.steps[2](KEY, begun, jnp.asarray(X), jnp.asarray(MASK))
+    values, drawn_to = [], []
+    for slots in batches():
+        new = nearest(ROWS[slots] @ w[0], centroids)
+        is_late = stored[slots] < 0
+        drawn_to.extend(new[is_late])
+        own = centroids[np.where(is_late, new, stored[slots])]
+        w, momentum, value = descend(w, momentum, ROWS[slots], own, WEIGHT)
         values.append(value)
-        z = rows[slots] @ w[0]
+        z = ROWS[slots] @ w[0]
         assert (stored[slots] != nearest(z, centroids)).any()
         stored[slots] = nearest(z, centroids)
         for code, k in zip(z, stored[slots], strict=True):
             counts[k] += 1
             centroids[k] += (code - centroids[k]) / counts[k]
-    assert_close(kernels(ended.variables["params"]), w)
+    assert len(drawn_to) == 3
+    assert min(drawn_to) < K - 1  # not always the centroid at -1
+    assert_close(weights(ended), w)
     assert_close(trace(ended), momentum)
     assert_close([ended.centroids, ended.counts], [centroids, counts])
     assert counts.sum() == 310
-    np.testing.assert_array_equal(np.asarray(ended.assignments)[MASK], stored[own])
+    np.testing.assert_array_equal(ended.assignments, stored.reshape(2, 7))
     assert float(loss) == pytest.approx(np.mean(values), rel=1e-4)
-
-
-def test_without_a_weight_the_networks_learn_as_alone(trained, x, joint):
-    begun, key = trained[0][BEGUN], trained[2]
-    args = (jnp.asarray(x), jnp.asarray(MASK))
-    with_clusters, loss = joint(0.0, key, begun, *args)
-    alone, loss_alone = jax.jit(clustering().phases[0].round)(key, begun, *args)
-    for a, b in zip(with_clusters[:2], alone[:2], strict=True):
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), a, b)
-    assert float(loss) == pytest.approx(float(loss_alone), rel=1e-6)
-    assert np.abs(with_clusters.centroids - begun.centroids).max() > 0
-
-
-def test_what_does_not_count_changes_nothing(trained, x, joint):
-    """Whether it is a number or not."""
-    begun, ended = trained[0][BEGUN : ENDED + 1]
-    np.testing.assert_array_equal(np.asarray(ended.assignments)[~MASK], -1)
-    finite = jnp.asarray(np.where(np.isnan(x), 7.0, x))
-    again, _ = joint(WEIGHT, trained[2], begun, finite, jnp.asarray(MASK))
-    jax.tree.map(np.testing.assert_array_equal, again, ended)
-    for leaf in jax.tree.leaves(ended):
-        assert np.isfinite(leaf).all()
-    begin = clustering().phases[2].begin
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        begin(trained[2], trained[0][4], finite, jnp.asarray(MASK)),
-        begin(trained[2], trained[0][4], jnp.asarray(x), jnp.asarray(MASK)),
-    )
-
-
-def test_examples_may_be_stacked_or_flat(trained, x, joint):
-    begun, ended = trained[0][BEGUN : ENDED + 1]
-    flat = begun._replace(assignments=begun.assignments.reshape(-1))
-    args = (jnp.asarray(x.reshape(14, 5, 1)), jnp.asarray(MASK.ravel()))
-    state, _ = joint(WEIGHT, trained[2], flat, *args)
-    state = state._replace(assignments=state.assignments.reshape(2, 7))
-    jax.tree.map(np.testing.assert_array_equal, state, ended)
-
-
-def test_an_example_that_comes_late_is_drawn_to_the_centroid_nearest_then(
-    trained, x, joint
-):
-    """Nothing is stored of it yet."""
-    begin = clustering().phases[2].begin
-    late = MASK.copy()
-    late[1, 2:] = False
-    key, state = trained[2], trained[0][ENDED]
-    x = jnp.asarray(np.where(np.isnan(x), 0.0, x))
-    early = begin(key, state, x, jnp.asarray(late))._replace(
-        # As if much had been learnt since: every example has another cluster.
-        centroids=-3 * state.centroids[::-1]
-    )
-    encoder, _ = kernels(early.variables["params"])
-    z = np.asarray(x).reshape(14, 5) @ encoder
-    assigned = nearest(z, np.asarray(early.centroids))
-    stored = np.where(late.ravel(), np.asarray(early.assignments).ravel(), assigned)
-    assert (stored != nearest(z, np.asarray(state.centroids)))[~late.ravel()].any()
-    # All examples are one batch.
-    w, *_ = descend(
-        kernels(early.variables["params"]),
-        trace(early),
-        np.asarray(x, np.float64).reshape(14, 5)[MASK.ravel()],
-        np.asarray(early.centroids)[stored][MASK.ravel()],
-        WEIGHT,
-    )
-    whole = by_dcn(
-        AUTOENCODER,
-        optax.sgd(RATE, momentum=MOMENTUM),
-        num_clusters=K,
-        batch_size=14,
-        cluster_weight=WEIGHT,
-    )
-    found, _ = whole.phases[2].round(key, early, x, jnp.asarray(MASK))
-    assert_close(kernels(found.variables["params"]), w)
-
-
-# --- k-means of all codes
 
 
 def descended(z, centroids):
@@ -259,27 +217,27 @@ def descended(z, centroids):
         centroids = moved
 
 
-def test_every_so_many_epochs_k_means_goes_on_from_the_centroids(trained, x):
-    """Every second of four: of all codes that count, with the networks as they are."""
-    args, keys = (jnp.asarray(x), jnp.asarray(MASK)), jax.random.split(trained[2], 4)
-    # As if they had run far along: k-means has something to do.
-    begun = trained[0][BEGUN]
-    begun = begun._replace(centroids=begun.centroids[::-1] + 0.5)
+def test_every_so_many_epochs_k_means_goes_on_from_the_centroids(trained):
+    """Every second of four: of all codes that count, with the networks as they are. The
+    same whether examples are stacked or flat."""
     refreshed = jax.jit(clustering(refresh_every=2).phases[2].round)
-    running = jax.jit(clustering(refresh_every=5).phases[2].round)
-    state = begun
-    for number, key in enumerate(keys, start=1):
-        before, (state, loss) = state, refreshed(key, state, *args)
-        along, loss_along = running(key, before, *args)
+    flat = jnp.asarray(X.reshape(14, 5, 1)), jnp.asarray(OWN)
+    state = trained.states[BEGUN]
+    # As if they had run far along: k-means has something to do.
+    state = state._replace(centroids=state.centroids[::-1] + 0.5)
+    for number, key in enumerate(jax.random.split(KEY, 4), start=1):
+        args = (jnp.asarray(X), jnp.asarray(MASK))
+        along, loss_along = trained.steps[2](key, state, *args)
+        state = state._replace(assignments=state.assignments.reshape(-1))
+        state, loss = refreshed(key, state, *flat)
+        state = state._replace(assignments=state.assignments.reshape(2, 7))
         assert int(state.num_rounds) == number
         assert float(loss) == float(loss_along)
         if number % 2:
-            jax.tree.map(np.testing.assert_array_equal, state, along)
+            assert_same(state, along)
             continue
-        for a, b in ((state.variables, along.variables), (state.counts, along.counts)):
-            jax.tree.map(np.testing.assert_array_equal, a, b)
-        encoder, _ = kernels(state.variables["params"])
-        z = x[MASK].reshape(-1, 5) @ encoder
+        assert_same((state.variables, state.counts), (along.variables, along.counts))
+        z = X[MASK].reshape(-1, 5) @ weights(state)[0]
         centroids, own = descended(z, np.asarray(along.centroids, np.float64))
         np.testing.assert_allclose(state.centroids, centroids, atol=1e-4)
         np.testing.assert_array_equal(np.asarray(state.assignments)[MASK], own)
@@ -287,71 +245,22 @@ def test_every_so_many_epochs_k_means_goes_on_from_the_centroids(trained, x):
         assert np.abs(centroids - np.asarray(along.centroids)).max() > 1e-2
 
 
-def test_in_the_end_k_means_is_begun_anew(trained, x):
+def test_in_the_end_k_means_is_begun_anew(trained):
     """From new seeds: centroids that have all run far away are no hindrance."""
-    *_, joint, last = clustering(joint_rounds=1).phases
-    assert (joint.name, last.name, last.num_rounds) == ("joint", "final k-means", 1)
-    args = (jnp.asarray(x), jnp.asarray(MASK))
-    ended = trained[0][ENDED]
+    ended, args = trained.states[ENDED], (jnp.asarray(X), jnp.asarray(MASK))
     far = ended._replace(centroids=ended.centroids + 100)
-    begun = last.begin(trained[2], far, *args)
-    state, loss = jax.jit(last.round)(trained[2], begun, *args)
-    encoder, _ = kernels(ended.variables["params"])
-    z = x[MASK].reshape(-1, 5) @ encoder
-    own = nearest(z, np.asarray(state.centroids))
-    means = [z[own == k].mean(axis=0) for k in range(K)]
-    np.testing.assert_allclose(state.centroids, means, atol=1e-5)
-    inertia = ((z - np.asarray(state.centroids)[own]) ** 2).sum()
-    assert float(loss) == pytest.approx(inertia / len(z), rel=1e-4)
-    best = KMeans(K, n_init=50, random_state=0).fit(z).inertia_
-    assert inertia <= 1.5 * best
-    jax.tree.map(np.testing.assert_array_equal, ended.variables, state.variables)
+    begun = clustering().phases[3].begin(KEY, far, *args)
+    state, loss = trained.steps[3](KEY, begun, *args)
+    assert_is_kmeans_of_codes_that_count(ended, state, state.centroids, loss)
 
 
-# --- what is returned
+def test_what_is_returned(trained):
+    start, last = trained.states[1], trained.states[-1]
+    assert_returns_encoder_and_nearest_centroids(clustering(), start, last)
 
 
-def test_an_example_goes_to_the_centroid_nearest_to_its_code(trained, x):
-    state, found = trained[0][-1], clustering()
-    rows = jnp.asarray(x[0, :6])
-    encoder, _ = kernels(state.variables["params"])
-    z = x[0, :6].reshape(6, 5) @ encoder
-    np.testing.assert_allclose(found.embed(state, rows), z, atol=1e-5)
-    np.testing.assert_array_equal(
-        found.assign(state, found.embed(state, rows)),
-        nearest(z, np.asarray(state.centroids)),
-    )
-    np.testing.assert_array_equal(found.assign(trained[0][1], jnp.zeros((2, 2))), -1)
-
-
-def test_down_come_the_encoder_and_the_centroids(trained):
-    state = trained[0][-1]
-    sent = clustering().results(state)
-    assert set(sent) == {"encoder", "centroids"}
-    np.testing.assert_array_equal(sent["centroids"], state.centroids)
-    assert jax.tree.map(jnp.shape, sent["encoder"]) == {"params": {"kernel": (5, 2)}}
-
-
-def test_the_phases_and_their_rounds():
-    def rounds(**options):
-        phases = clustering(**options).phases
-        return {phase.name: phase.num_rounds for phase in phases}
-
-    assert rounds(pretrain_rounds=7, joint_rounds=2) == {
-        "autoencoder": 7,
-        "k-means": 1,
-        "joint": 2,
-        "final k-means": 1,
-    }
-    # SDA-FDC (disjoint): the clusters are those of the codes of the auto-encoder.
-    assert rounds(pretrain_rounds=7, joint_rounds=0) == {"autoencoder": 7, "k-means": 1}
-
-
-def test_pixels_are_taken_from_0_to_1(joint):
-    x = np.random.default_rng(1).integers(0, 256, (6, 5), np.uint8)
-    found = clustering()
-    state = found.init(jax.random.key(0), jnp.asarray(x[:1]))
-    encoder, _ = kernels(state.variables["params"])
-    np.testing.assert_allclose(
-        found.embed(state, jnp.asarray(x)), (x / 255) @ encoder, atol=1e-5
-    )
+def test_without_joint_rounds_the_clusters_are_those_of_the_first_codes():
+    """SDA-FDC (disjoint)."""
+    phases = clustering(pretrain_rounds=7, joint_rounds=0).phases
+    found = [(phase.name, phase.num_rounds) for phase in phases]
+    assert found == [("autoencoder", 7), ("k-means", 1)]

@@ -1,379 +1,370 @@
 """FedCRef against Algorithm 1 as a plain loop over clients, clusters and pairs."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import linen as nn
+import pytest
+from scipy.sparse.csgraph import connected_components
 
 from fcjax import engine, evaluation
+from fcjax.algorithms import fedcref_communities
 from fcjax.algorithms.fedcref import fedcref
+from fcjax.algorithms.fedcref_association import Groups
+from fcjax.algorithms.fedcref_models import Models
 from fcjax.algorithms.fedcref_start import given
-from fcjax.models import from_linen
-from fcjax.types import Grid
-from tests.algorithms.federations import federate
-from tests.algorithms.test_fedcref_association import by_equation
+from fcjax.algorithms.parts import chained
+from fcjax.types import Federation, Grid
+from tests.algorithms.federations import federate, traffic
+from tests.algorithms.plain import matrix
+from tests.algorithms.test_fedcref_association import by_code, by_equation
 from tests.algorithms.test_fedcref_refinement import by_algorithm
 
 K = 3
-RATE = 0.5
-WIDTHS = (6, 4)
+RATE, EPOCHS = 0.05, (1, 2, 2)
+OPTIMIZER = optax.sgd(RATE, momentum=0.9)
+KEY = jax.random.key(0)
 
 
-class Tiny(nn.Module):
-    @nn.compact
-    def __call__(self, x, *, train, mask):
-        del train, mask
-        return nn.sigmoid(nn.Dense(WIDTHS[0])(nn.tanh(nn.Dense(WIDTHS[1])(x))))
+NETWORK = chained({"first": matrix(4), "last": matrix(6)})
+draw = jax.jit(NETWORK.init)
+
+SETS = [(0, 1), (1, 2), (0, 2, 3), (1, 3), (0, 3)]
+SIZES = [8 * len(own) for own in SETS]
 
 
-NETWORK = from_linen(Tiny())
+def data():
+    """Five clients of two or three of four prototypes, and by row of the pool a start
+    with errors."""
+    rng = np.random.default_rng(0)
+    prototypes = rng.random((4, 6))
+    labels, number, count = np.repeat(
+        [(c, n, len(s)) for s in SETS for n, c in enumerate(s)], 8, axis=0
+    ).T
+    pool = prototypes[labels] + 0.05 * rng.normal(size=(len(labels), 6))
+    rows = np.split(np.arange(len(labels)), np.cumsum(SIZES)[:-1])
+    federation = federate(pool.clip(0, 1), rows)
+    federation = federation._replace(
+        local_clusters=jnp.array([len(s) for s in SETS], jnp.int32),
+        present=jnp.ones((2, 5), bool),
+    )
+    moved = rng.random(len(labels)) < 0.2
+    return federation, labels, (number + moved) % count
 
 
-def build(start, **options):
+FEDERATION, LABELS, OF_ROW = data()
+START = OF_ROW[FEDERATION.indices]
+X = np.split(np.asarray(FEDERATION.pool), np.cumsum(SIZES)[:-1])
+
+
+def at_start(key, federation):
+    del key
+    return jnp.asarray(OF_ROW, jnp.int32)[federation.indices]
+
+
+def build(**options):
     settings = {
         "num_clusters": K,
         "num_rounds": 4,
         "local_epochs": 3,
-        "federated_rounds": 3,
-        "first_epochs": 1,
-        "federated_epochs": 2,
+        "federated_rounds": len(EPOCHS),
+        "first_epochs": EPOCHS[0],
+        "federated_epochs": EPOCHS[1],
         "batch_size": 100,  # one batch, so that no order matters
         "threshold": 0.6,
         **options,
     }
-    return fedcref(NETWORK, optax.sgd(RATE, momentum=0.9), start, **settings)
+    return fedcref(NETWORK, OPTIMIZER, given("given", at_start), **settings)
 
 
-def data(seed=0):
-    """Five clients of two or three of four prototypes, and a start with errors."""
-    rng = np.random.default_rng(seed)
-    prototypes = rng.random((4, WIDTHS[0]))
-    sets = [(0, 1), (1, 2), (0, 2, 3), (1, 3), (0, 3)]
-    labels = np.concatenate([np.repeat(s, 8) for s in sets])
-    pool = prototypes[labels] + 0.05 * rng.normal(size=(len(labels), WIDTHS[0]))
-    sizes = [8 * len(s) for s in sets]
-    rows = np.split(np.arange(len(labels)), np.cumsum(sizes)[:-1])
-    federation = federate(pool.clip(0, 1), rows)
-    local = jnp.array([len(s) for s in sets], jnp.int32)
-    federation = federation._replace(local_clusters=local)
-    start = np.zeros(federation.indices.shape, int)
-    for i, own in enumerate(np.asarray(federation.indices)):
-        number = np.searchsorted(sets[i], labels[own])
-        moved = rng.random(len(own)) < 0.2
-        start[i] = np.where(moved, (number + 1) % len(sets[i]), number)
-    return federation, labels, start
+@cache
+def iteration(**options):
+    """Compiled; the stability is one more argument."""
+
+    @jax.jit
+    def run(stability, key, state, federation):
+        _, stage = build(stability=stability, **options).stages
+        return stage.round(key, state, federation)
+
+    return run
 
 
-def start_of(clusters):
-    return given("given", lambda key, federation: jnp.asarray(clusters, jnp.int32))
+def iterate(count, *, stability=0.8, clusters=START, federation=FEDERATION, **options):
+    """The states and the metrics from the start on, of which there are no metrics."""
+    method = build(**options)
+    state = method.init(KEY, federation)._replace(
+        start=jnp.asarray(clusters, jnp.int32), num_rounds=jnp.int32(1)
+    )
+    found = [(method.stages[1].begin(KEY, state, federation), {})]
+    for number in range(count):
+        key, run = jax.random.fold_in(KEY, number), iteration(**options)
+        found.append(run(stability, key, found[-1][0], federation))
+    return found
+
+
+# --- Algorithm 1
 
 
 def gradient_steps(variables, velocity, x, count):
-    def loss(params):
-        decoded, _ = NETWORK.apply({"params": params}, x, train=False)
-        return jnp.mean((decoded - x) ** 2)
-
+    """Down the mean of (x' - x)^2, with momentum."""
     params = variables["params"]
     for _ in range(count):
-        gradient = jax.grad(loss)(params)
-        velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, gradient)
-        params = jax.tree.map(lambda p, v: p - RATE * v, params, velocity)
+        w, v = (params[name]["kernel"] for name in ("first", "last"))
+        off = 2 * (x @ w @ v - x) / x.size
+        gradient = {
+            "first": {"kernel": x.T @ off @ v.T},
+            "last": {"kernel": (x @ w).T @ off},
+        }
+        velocity = jax.tree.map(lambda m, g: 0.9 * m + g, velocity, gradient)
+        params = jax.tree.map(lambda p, m: p - RATE * m, params, velocity)
     return {"params": params}, velocity
 
 
+def draw_model(key):
+    drawn = draw(key, FEDERATION.pool[:1])
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), drawn)
+
+
 def zeros(variables):
-    return jax.tree.map(jnp.zeros_like, variables["params"])
+    return jax.tree.map(np.zeros_like, variables["params"])
 
 
 def error(variables, x):
-    decoded, _ = NETWORK.apply(variables, x, train=False)
-    return np.asarray(jnp.mean((decoded - x) ** 2, axis=1))
+    w, v = (variables["params"][name]["kernel"] for name in ("first", "last"))
+    return ((x @ w @ v - x) ** 2).mean(axis=1)
 
 
-def by_algorithm_1(key, federation, clusters, is_active):
+def by_fedavg(key, parts):
+    """The mean, and what each member had after its last training."""
+    model = draw_model(key)
+    velocity, own = [zeros(model)] * len(parts), []
+    shares = np.array([len(x) for x in parts]) / sum(map(len, parts))
+    for count in EPOCHS:
+        trained = [
+            gradient_steps(model, v, x, count)
+            for v, x in zip(velocity, parts, strict=True)
+        ]
+        own, velocity = zip(*trained, strict=True)
+        model = jax.tree.map(lambda *x: sum(map(np.multiply, shares, x)), *own)
+    return model, own
+
+
+def by_algorithm_1(key, clusters, is_active, is_stale, held, *, of_code):
     """One iteration, with the draws of new weights as the method makes them."""
     local_key, community_key = jax.random.split(key)
-    rows, mask = np.asarray(federation.indices), np.asarray(federation.mask)
-    local = np.asarray(federation.local_clusters)
-    x = [federation.pool[own[m]] for own, m in zip(rows, mask, strict=True)]
-    own = [c[m] for c, m in zip(clusters, mask, strict=True)]
-    example, num_clients = federation.pool[:1], len(rows)
-    slots = [(i, q) for i in range(num_clients) for q in range(K)]
-    exists = {(i, q): bool((own[i] == q).any()) for i, q in slots}
-
+    own = own_of(clusters)
     models = {}
-    for i, q in slots:
-        one = jax.random.fold_in(jax.random.fold_in(local_key, i), q)
-        drawn = NETWORK.init(jax.random.split(one)[0], example)
-        if exists[i, q]:
-            models[i, q], _ = gradient_steps(drawn, zeros(drawn), x[i][own[i] == q], 3)
+    for i, q in np.ndindex(5, K):
+        part = X[i][own[i] == q]
+        if len(part) and is_stale[i]:
+            one = jax.random.fold_in(jax.random.fold_in(local_key, i), q)
+            drawn = draw_model(jax.random.split(one)[0])
+            models[i, q], _ = gradient_steps(drawn, zeros(drawn), part, 3)
+        elif len(part):
+            models[i, q] = held[i, q]
 
-    accepted = {}
-    for i in range(num_clients):
-        errors = np.full((len(x[i]), len(slots)), np.nan)
-        for s, slot in enumerate(slots):
-            if exists[slot]:
-                errors[:, s] = error(models[slot], x[i])
-        of_own = errors[np.arange(len(x[i])), i * K + own[i]]
-        everyone = np.ones(len(x[i]), bool)
+    accepted = np.zeros((5, K, 5, K), bool)
+    for i, x in enumerate(X):
+        errors = np.full((len(x), 5, K), np.nan)
+        for (j, p), model in models.items():
+            errors[:, j, p] = error(model, x)
+        everyone = np.ones(len(x), bool)
+        of_own = errors[np.arange(len(x)), i, own[i]]
+        errors = errors.reshape(len(x), 5 * K)
         found = by_equation(errors, of_own, own[i], everyone, K, 75, 0.6)
-        for q in range(K):
-            for s, slot in enumerate(slots):
-                accepted[(i, q), slot] = found[q, s] and slot[0] != i
-    edges = [(a, b) for a in slots for b in slots if accepted[a, b] and accepted[b, a]]
+        accepted[i] = found.reshape(K, 5, K)
+        accepted[i, :, i] = False
+    edges = accepted & accepted.transpose(2, 3, 0, 1)
+    if of_code:
+        edges = by_code(edges)
 
-    community = {slot: {slot} for slot in slots}
-    for a, b in edges:
-        merged = community[a] | community[b]
-        for slot in merged:
-            community[slot] = merged
-    groups = []
-    for slot in slots:
-        if len(community[slot]) > 1 and sorted(community[slot]) not in groups:
-            groups.append(sorted(community[slot]))
+    _, component = connected_components(edges.reshape(5 * K, 5 * K), directed=False)
+    component = component.reshape(5, K)
+    groups = [np.argwhere(component == n) for n in np.unique(component)]
+    groups = sorted(x.tolist() for x in groups if len(x) > 1)
 
-    init_key = jax.random.split(community_key)[0]
-    federated = []
+    init_key, federated = jax.random.split(community_key)[0], []
     for number, members in enumerate(groups):
-        model = NETWORK.init(jax.random.fold_in(init_key, number), example)
-        velocity = {slot: zeros(model) for slot in members}
-        for count in (1, 2, 2):
-            trained, sizes = [], []
-            for i, q in members:
-                part = x[i][own[i] == q]
-                new, velocity[i, q] = gradient_steps(model, velocity[i, q], part, count)
-                trained.append(new)
-                sizes.append(len(part))
-            shares = np.array(sizes) / sum(sizes)
-            model = jax.tree.map(
-                lambda *leaves, shares=shares: sum(map(jnp.multiply, shares, leaves)),
-                *trained,
-            )
-        federated.append(model)
+        parts = [X[i][own[i] == q] for i, q in members[: 2 if of_code else None]]
+        mean, last = by_fedavg(jax.random.fold_in(init_key, number), parts)
+        federated.append(last[0] if of_code else mean)
 
-    refined = []
-    for i in range(num_clients):
-        if not is_active[i]:
-            refined.append(own[i])
-            continue
-        candidates = [models[i, q] for q in range(K) if exists[i, q]] + federated
-        errors = np.stack([error(model, x[i]) for model in candidates], axis=1)
-        there = np.ones(len(candidates), bool)
-        refined.append(by_algorithm(errors, there, local[i])[0])
-    same = [evaluation.scores(a, b)["acc"] for a, b in zip(own, refined, strict=True)]
-    return refined, edges, groups, np.array(same)
+    refined = list(own)
+    for i in np.flatnonzero(is_active):
+        candidates = [models[i, q] for q in range(K) if (i, q) in models] + federated
+        errors = np.stack([error(model, X[i]) for model in candidates], axis=1)
+        there, count = np.ones(len(candidates), bool), len(SETS[i])
+        refined[i] = by_algorithm(errors, there, count, renumber=of_code)[0]
+    return models, edges, groups, refined
 
 
-def test_iterations_are_those_of_algorithm_1():
-    federation, _, clusters = data()
-    method = build(start_of(clusters), stability=0.95)
-    key = jax.random.key(0)
-    first, stage = method.stages
-    state = first.begin(key, method.init(key, federation), federation)
-    state, metrics = first.round(key, state, federation)
-    assert metrics["isolated"] == 11
-    state = stage.begin(key, state, federation)
-    is_active, mask = np.ones(5, bool), np.asarray(federation.mask)
-    run = jax.jit(stage.round)
-    seen_edges = 0
-    for number in range(3):
-        key = jax.random.key(number)
-        before = np.asarray(state.clusters)
-        state, metrics = run(key, state, federation)
-        expected, edges, groups, same = by_algorithm_1(
-            key, federation, before, is_active
+def own_of(clusters):
+    return [np.asarray(own)[:n] for own, n in zip(clusters, SIZES, strict=True)]
+
+
+def assert_close(one, other):
+    for a, b in zip(*map(jax.tree.leaves, (one, other)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+CODE = {
+    "first_match": True,
+    "last_local_model": True,
+    "renumber_leftovers": True,
+    "max_members": 2,
+}
+
+
+@pytest.mark.parametrize("options", [{}, CODE], ids=["paper", "code"])
+def test_iterations_are_those_of_algorithm_1(options):
+    """A first refinement that changes little settles a client: line 29 compares it with
+    the start. Who settles trains once more, on the clusters that it keeps."""
+    found = iterate(3, stability=0.85, **options)
+    is_active, is_stale, models = np.ones(5, bool), np.ones(5, bool), {}
+    graphs, active = [], []
+    for number, (state, metrics) in enumerate(found[1:]):
+        before = found[number][0].clusters
+        key = jax.random.fold_in(KEY, number)
+        models, edges, groups, refined = by_algorithm_1(
+            key, before, is_active, is_stale, models, of_code=bool(options)
         )
-        found = np.zeros((5, K, 5, K), bool)
-        for (i, q), (j, p) in edges:
-            found[i, q, j, p] = True
-        np.testing.assert_array_equal(state.communities.edges, found)
-        for own, m, exact in zip(state.clusters, mask, expected, strict=True):
-            np.testing.assert_array_equal(np.asarray(own)[m], exact)
-        is_active &= same < 0.95
+        for slot, model in models.items():
+            assert_close(jax.tree.map(lambda x, at=slot: x[at], state.models), model)
+        np.testing.assert_array_equal(state.communities.edges, edges)
+        for a, b in zip(own_of(state.clusters), refined, strict=True):
+            np.testing.assert_array_equal(a, b)
+        same = map(evaluation.scores, own_of(before), refined)
+        is_stale = is_active
+        is_active = is_active & np.array([scores["acc"] < 0.85 for scores in same])
         np.testing.assert_array_equal(state.is_active, is_active)
         assert metrics["communities"] == len(groups)
-        assert metrics["edges"] == len(edges) / 2
+        assert metrics["isolated"] == len(models) - sum(map(len, groups))
+        assert metrics["edges"] == edges.sum() / 2
         assert metrics["active"] == is_active.sum()
-        seen_edges += len(edges)
-    assert seen_edges > 0
+        assert build().stages[1].done(state) == (not is_active.any())
+        graphs.append(edges)
+        active.append(is_active.sum())
+    assert np.any(graphs)
+    assert 0 < active[-1] < active[0] < 5
 
 
-def rounds(method, key, federation, count):
-    """The state after the start and so many iterations, and the last metrics."""
-    first, stage = method.stages
-    state = first.begin(key, method.init(key, federation), federation)
-    state, metrics = first.round(key, state, federation)
-    state = stage.begin(key, state, federation)
-    run = jax.jit(stage.round)
-    for number in range(count):
-        state, metrics = run(jax.random.fold_in(key, number), state, federation)
-    return state, metrics
+# One community of three clusters and another of two.
+NUMBERS = jnp.array([[0, 1, -1], [-1, 0, -1], [1, -1, 0], [-1] * 3, [-1] * 3])
+RANKS = jnp.array([[0, 0, 0], [0, 1, 0], [1, 0, 2], [0] * 3, [0] * 3])
+MEMBERS = [(0, 0), (1, 1), (2, 2)], [(0, 1), (2, 0)]
 
 
-def test_a_first_refinement_that_changes_little_settles_a_client(key):
-    """Line 29 compares it with the start: one client keeps all of its examples where
-    they are, the other moves 3 of 16."""
-    classes = np.repeat([0, 1, 0, 1], 8)
-    pool = np.where(classes[:, None] == 1, 0.9, 0.1) * np.ones((32, WIDTHS[0]))
-    federation = federate(pool, np.split(np.arange(32), 2), num_clusters=2)
-    start = classes.reshape(2, 16).copy()
-    start[1, 8:11] = 0  # an example of the second class, three times in the first
-    moved = {"local_epochs": 100, "threshold": 0.0}
-    for stability, still_active in ((0.85, [False, True]), (0.8, [False, False])):
-        method = build(start_of(start), stability=stability, **moved)
-        state, metrics = rounds(method, key, federation, 1)
-        np.testing.assert_array_equal(state.clusters[0], start[0])
-        assert (np.asarray(state.clusters[1]) != start[1]).sum() == 3
-        np.testing.assert_array_equal(state.is_active, still_active)
-        assert metrics["active"] == sum(still_active)
-        assert method.stages[1].done(state) == (not any(still_active))
-
-
-def test_a_client_that_settled_keeps_its_clusters_and_trains_once_more(key):
-    federation, _, clusters = data()
-    method = build(start_of(clusters), stability=0.0)  # all settle at once
-    one, two, three = (rounds(method, key, federation, n)[0] for n in (1, 2, 3))
-    assert not one.is_active.any()
-    np.testing.assert_array_equal(one.clusters, two.clusters)
-    np.testing.assert_array_equal(two.clusters, three.clusters)
-    changed = jax.tree.leaves(
-        jax.tree.map(lambda a, b: bool((a != b).any()), one.models, two.models)
+@pytest.mark.parametrize(
+    "options", [{}, {"max_members": 2}, {"last_local_model": True}]
+)
+def test_a_community_is_the_mean_of_its_members_or_what_the_code_has(options):
+    """The code trains the first members alone, and takes what the first had last."""
+    found = fedcref_communities.train(
+        Models(NETWORK, OPTIMIZER, 100, K),
+        *(KEY, jnp.asarray(START), Groups(NUMBERS, RANKS), FEDERATION),
+        first_epochs=EPOCHS[0],
+        num_epochs=EPOCHS[1],
+        num_rounds=len(EPOCHS),
+        **options,
     )
-    assert all(changed)
-    same = jax.tree.map(lambda a, b: bool((a == b).all()), two.models, three.models)
-    assert all(jax.tree.leaves(same))
-    assert one.trend.active == 0
-    assert method.stages[1].done(one)
+    own = own_of(START)
+    for number, members in enumerate(MEMBERS):
+        members = members[: options.get("max_members")]
+        key = jax.random.fold_in(jax.random.split(KEY)[0], number)
+        mean, last = by_fedavg(key, [X[i][own[i] == q] for i, q in members])
+        expected = last[0] if "last_local_model" in options else mean
+        assert_close(jax.tree.map(lambda x, at=number: x[at], found), expected)
 
 
-def test_iterations_after_all_have_settled_change_nobodys_clusters(key):
+def test_iterations_after_all_have_settled_change_nobody_s_clusters():
     """Models are of the final clusters from the second iteration on, so that nothing
     varies from the third, and the fifth is the third steady one at the latest."""
-    federation, _, clusters = data()
-
-    def ended(**options):
-        def of(hyper):
-            del hyper
-            settings = {"stability": 0.0, "num_rounds": 8, **options}
-            return build(start_of(clusters), **settings)
-
-        names = ("indices", "mask", "present", "local_clusters")
-        one = federation._replace(
-            **{name: getattr(federation, name)[None] for name in names}
-        )
-        seen = []
-        state = engine.run(of, Grid({}, key[None], one), on_round=seen.append)
-        return state, len(seen) - 1  # but for the start
-
-    settled, count = ended()
-    on, longer = ended(stop_when_settled=False)
-    assert count == 1
-    assert 3 <= longer <= 5
-    np.testing.assert_array_equal(on.clusters, settled.clusters)
+    _, *states = (state for state, _ in iterate(5, stability=0.0))  # all settle at once
+    for state in states:
+        np.testing.assert_array_equal(state.clusters, states[0].clusters)
+    for state in states[1:]:
+        assert_close(state.models, states[1].models)
+    assert build().stages[1].done(states[0])
+    goes_on = build(stop_when_settled=False).stages[1]
+    is_over = [bool(goes_on.done(state)) for state in states]
+    assert 2 <= is_over.index(True) <= 4
 
 
-def test_true_associations_make_communities_of_classes(key):
-    federation, labels, clusters = data()
+def test_true_associations_make_communities_of_classes():
+    of_cluster = jnp.array([(*own, -9)[:K] for own in SETS])
 
     def same_class(federation, clusters):
         del federation, clusters
-        sets = [[0, 1, -9], [1, 2, -9], [0, 2, 3], [1, 3, -9], [0, 3, -9]]
-        of_cluster = jnp.array(sets)
         return of_cluster[:, :, None, None] == of_cluster[None, None]
 
-    pure = np.zeros_like(clusters)
-    for i, own in enumerate(np.asarray(federation.indices)):
-        pure[i] = np.unique(labels[own], return_inverse=True)[1]
-    method = build(start_of(pure), associate=same_class)
-    _, metrics = rounds(method, key, federation, 1)
+    rows = np.asarray(FEDERATION.indices)
+    pure = [np.unique(LABELS[own], return_inverse=True)[1] for own in rows]
+    *_, (_, metrics) = iterate(1, clusters=np.stack(pure), associate=same_class)
     assert metrics["communities"] == 4
     assert metrics["isolated"] == 0
     # Three clients hold class 0, three 1, two 2, three 3.
     assert metrics["edges"] == 3 + 3 + 1 + 3
 
 
-def test_only_models_cross_and_their_bytes_are_counted(key):
-    federation, _, clusters = data()
-    method = build(start_of(clusters))
-    _, metrics = rounds(method, key, federation, 1)
-    size = 4 * (6 * 4 + 4 + 4 * 6 + 6)
-    crossing = {n: v for n, v in metrics.items() if n.startswith(("up_", "down_"))}
-    assert set(crossing) == {
-        "up_local_models",
-        "up_community_models",
-        "down_community_models",
-        "up_associations",
+def test_only_models_cross_and_their_bytes_are_counted():
+    *_, (_, metrics) = iterate(1)
+    size = 4 * (6 * 4 + 4 * 6)
+    members = 3 * (11 - int(metrics["isolated"]))
+    assert traffic(metrics) == {
+        # Eleven new models go to four other clients each.
+        "up_local_models": [11 * 4, size],
+        "up_community_models": [members, size],
+        "down_community_models": [members + 5 * int(metrics["communities"]), size],
+        "up_associations": [5, 5 * K**2],
     }
-    # Eleven new models go to four other clients each.
-    np.testing.assert_array_equal(crossing["up_local_models"], [11 * 4, size])
-    members = 11 - int(metrics["isolated"])
-    np.testing.assert_array_equal(crossing["up_community_models"], [3 * members, size])
-    down = 3 * members + 5 * int(metrics["communities"])
-    np.testing.assert_array_equal(crossing["down_community_models"], [down, size])
 
 
-def test_an_absent_client_keeps_all_and_nobody_sees_it(key):
-    federation, _, clusters = data()
-    absent = federation._replace(
-        present=jnp.array([[True] * 5, [True, True, False, True, True]])
-    )
-    method = build(start_of(clusters))
-    state, _ = rounds(method, key, absent, 0)
-    after, metrics = rounds(method, key, absent, 1)
-    np.testing.assert_array_equal(after.clusters[2], state.clusters[2])
+def test_an_absent_client_keeps_all_and_nobody_sees_it():
+    present = jnp.array([[True] * 5, [True, True, False, True, True]])
+    absent = FEDERATION._replace(present=present)
+    (before, _), (after, metrics) = iterate(1, federation=absent)
+    np.testing.assert_array_equal(after.clusters[2], before.clusters[2])
     assert not after.communities.edges[2].any()
     assert not after.communities.edges[:, :, 2].any()
     assert after.is_stale[2]
     assert after.num_refinements[2] == 0
     assert metrics["participants"] == 4
-    poisoned = absent._replace(pool=absent.pool.at[absent.indices[2]].set(jnp.nan))
-    other, _ = rounds(method, key, poisoned, 1)
-    for i in (0, 1, 3, 4):
-        np.testing.assert_array_equal(other.clusters[i], after.clusters[i])
 
 
-def test_the_codes_model_of_a_community_is_its_first_members_last(key):
-    federation, _, clusters = data()
-    mean, _ = rounds(build(start_of(clusters)), key, federation, 1)
-    last, _ = rounds(
-        build(start_of(clusters), last_local_model=True), key, federation, 1
-    )
-    np.testing.assert_array_equal(mean.communities.edges, last.communities.edges)
-
-
-def test_an_empty_cluster_stays_in_play(key):
-    federation, _, clusters = data()
-    clusters[1] = 0  # one of its two clusters has nothing
-    method = build(start_of(clusters))
-    state, metrics = rounds(method, key, federation, 1)
-    alone = int(metrics["isolated"])
-    members = np.asarray(state.communities.edges).any(axis=(2, 3)).sum()
-    assert alone + members == 10
-    # There is a second candidate if a community was found: it may fill it again.
-    state, _ = rounds(method, key, federation, 3)
-    assert np.isin(np.asarray(state.clusters[1]), [0, 1]).all()
-
-
-def test_a_grid_with_clients_on_no_device_of_their_own_runs_to_its_end(key):
-    federation, _, clusters = data()
-    grid = Grid(
-        {"threshold": jnp.array([0.0, 0.6])},
-        jax.random.split(key, 2),
-        federation._replace(
-            **{
-                name: jnp.stack([getattr(federation, name)] * 2)
-                for name in ("indices", "mask", "present", "local_clusters")
-            }
-        ),
-    )
+def test_spread_over_devices_iterations_are_those_of_the_loop():
+    """And a client of padding on each; one is absent throughout, and by the threshold
+    of the second run nothing is near enough."""
+    one = FEDERATION._replace(present=jnp.arange(5)[None] != 1)
+    runs = Federation(one.pool, *(jnp.stack([x] * 2) for x in one[1:]))
+    hyper = {"threshold": jnp.array([0.6, 0.0])}
+    grid = Grid(hyper, jax.random.split(KEY, 2), runs)
 
     def of(hyper):
-        return build(start_of(clusters), threshold=hyper["threshold"])
+        return build(**hyper, stability=2.0)
 
-    seen = []
-    state = engine.run(of, grid, on_round=seen.append)
-    counts = [np.asarray(r.metrics["communities"]) for r in seen[1:]]
-    assert all(count[0] == 0 for count in counts)
-    assert any(count[1] > 0 for count in counts)
-    assert state.clusters.shape == (2, *federation.indices.shape)
+    def refined(backend):
+        rounds, program = [], engine.Program(of, backend=backend)
+        state = program.run(grid, on_round=lambda x: rounds.append(x.metrics))
+        return program.communities(grid, state), state.clusters, rounds
+
+    (looped, clusters, expected), (spread, own, rounds) = map(
+        refined, ("loop", "shard_map")
+    )
+    mask = np.asarray(runs.mask)
+    np.testing.assert_array_equal(own[mask], clusters[mask])
+    np.testing.assert_array_equal(spread.of_cluster, looped.of_cluster)
+    np.testing.assert_array_equal(spread.edges, looped.edges)
+    assert spread.edges.shape == (2, 5, K, 5, K)
+    assert looped.edges[0].any()
+    assert not looped.edges[0, 1].any()
+    assert not looped.edges[1].any()
+    for one, other in zip(rounds, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name in other:
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-5, err_msg=name)
+        # Client 1 answers in no round, nor do those that fill up a device.
+        assert other["active"].tolist() == [4] * 2
+    # At first all clusters of those who are there are alone.
+    assert expected[0]["isolated"].tolist() == [11 - 2] * 2

@@ -7,8 +7,8 @@ from fcjax import evaluation
 from fcjax.algorithms.fedcref_refinement import agreement, refine
 
 
-def by_algorithm(errors, models, num_local):
-    """Algorithm 2, as it is printed."""
+def by_algorithm(errors, models, num_local, *, renumber=False):
+    """Algorithm 2, as it is printed, or with the code's vote of what is left over."""
     left, free = set(range(len(errors))), list(np.flatnonzero(models))
     clusters, selected = np.full(len(errors), -1), []
     for p in range(num_local):
@@ -23,14 +23,21 @@ def by_algorithm(errors, models, num_local):
         selected.append(winner)
         free.remove(winner)
         left -= taken
+    left = sorted(left)
+    if renumber and left:
+        again = np.isin(np.arange(len(models)), selected)
+        clusters[left] = by_algorithm(errors[left], again, num_local)[0]
+        return clusters, selected
     for k in left:
         clusters[k] = int(np.argmin(errors[k, selected]))
     return clusters, selected
 
 
-def test_refined_clusters_are_those_of_the_algorithm():
+@pytest.mark.parametrize("renumber", [False, True])
+def test_refined_clusters_are_those_of_the_algorithm(renumber):
     rng = np.random.default_rng(0)
-    run = jax.jit(jax.vmap(refine_4, in_axes=(0, 0, 0, 0)))
+    options = {"num_clusters": 4, "renumber_leftovers": renumber}
+    run = jax.jit(jax.vmap(lambda *args: refine(*args, **options)))
     errors = rng.random((40, 50, 9)).astype("f4")
     models = rng.random((40, 9)) < 0.7
     models[:, 0] = True
@@ -39,14 +46,12 @@ def test_refined_clusters_are_those_of_the_algorithm():
     clusters, selected = run(*map(jnp.asarray, (errors, models, mask, num_local)))
     for i in range(40):
         own = mask[i]
-        expected, chosen = by_algorithm(errors[i][own], models[i], num_local[i])
+        expected, chosen = by_algorithm(
+            errors[i][own], models[i], num_local[i], renumber=renumber
+        )
         np.testing.assert_array_equal(np.asarray(clusters)[i][own], expected)
         chosen = chosen + [-1] * (4 - len(chosen))
         np.testing.assert_array_equal(selected[i], chosen)
-
-
-def refine_4(errors, models, mask, num_local):
-    return refine(errors, models, mask, num_local, num_clusters=4)
 
 
 # Six examples, three models, K_i = 2. Model 0 is the best of three, model 1 of two,
@@ -63,45 +68,34 @@ BY_HAND = jnp.array(
 )
 
 
-def test_by_hand_a_leftover_goes_to_the_nearest_selected_model():
-    clusters, selected = refine(
-        *(BY_HAND, jnp.ones(3, bool), jnp.ones(6, bool), jnp.int32(2)), num_clusters=3
-    )
-    np.testing.assert_array_equal(clusters, [0, 0, 0, 1, 1, 1])
-    np.testing.assert_array_equal(selected, [0, 1, -1])
+# It is numbered anew: among the selected models 0 and 1 it elects model 1 first, whose
+# number is then 0, so that it joins the cluster of model 0.
+RENUMBERED = [0, 0, 0, 1, 1, 0]
+LOST = BY_HAND.at[:, 0].set(jnp.nan)  # the others are the best of three each
+BEST_OF_ALL = jnp.broadcast_to(jnp.array([[0.5, 0.1, 0.9]]), (6, 3))
 
 
-def test_by_hand_the_codes_leftovers_are_numbered_by_their_own_vote():
-    # Among the selected models 0 and 1 the only leftover elects model 1 first, whose
-    # number is then 0: it joins the cluster of model 0.
-    clusters, selected = refine(
-        *(BY_HAND, jnp.ones(3, bool), jnp.ones(6, bool), jnp.int32(2)),
-        num_clusters=3,
-        renumber_leftovers=True,
-    )
-    np.testing.assert_array_equal(clusters, [0, 0, 0, 1, 1, 0])
-    np.testing.assert_array_equal(selected, [0, 1, -1])
-
-
-def test_clusters_stay_empty_where_one_model_is_best_of_all():
-    errors = jnp.broadcast_to(jnp.array([0.5, 0.1, 0.9])[None], (8, 3))
-    clusters, selected = refine(
-        *(errors, jnp.ones(3, bool), jnp.ones(8, bool), jnp.int32(3)), num_clusters=3
-    )
-    np.testing.assert_array_equal(clusters, np.zeros(8))
-    np.testing.assert_array_equal(selected, [1, -1, -1])
-
-
-@pytest.mark.parametrize("renumber", [False, True])
-def test_a_model_without_numbers_is_never_selected(renumber):
-    errors = BY_HAND.at[:, 0].set(jnp.nan)
-    clusters, selected = refine(
-        *(errors, jnp.ones(3, bool), jnp.ones(6, bool), jnp.int32(3)),
+@pytest.mark.parametrize(
+    ("errors", "num_local", "renumber", "clusters", "selected"),
+    [
+        (BY_HAND, 2, False, [0, 0, 0, 1, 1, 1], [0, 1, -1]),
+        (BY_HAND, 2, True, RENUMBERED, [0, 1, -1]),
+        (BEST_OF_ALL, 3, False, [0] * 6, [1, -1, -1]),
+        (LOST, 3, False, [1, 1, 0, 0, 0, 1], [1, 2, -1]),
+        (LOST, 3, True, [1, 1, 0, 0, 0, 1], [1, 2, -1]),
+    ],
+    ids=["nearest", "renumbered", "one-is-best", "lost", "lost-renumbered"],
+)
+def test_by_hand_leftovers_go_to_selected_models(
+    errors, num_local, renumber, clusters, selected
+):
+    found = refine(
+        *(errors, jnp.ones(3, bool), jnp.ones(6, bool), jnp.int32(num_local)),
         num_clusters=3,
         renumber_leftovers=renumber,
     )
-    assert set(np.asarray(selected).tolist()) == {1, 2, -1}
-    assert (clusters >= 0).all()
+    np.testing.assert_array_equal(found[0], clusters)
+    np.testing.assert_array_equal(found[1], selected)
 
 
 def test_agreement_is_the_accuracy_of_the_best_match():
@@ -113,8 +107,3 @@ def test_agreement_is_the_accuracy_of_the_best_match():
         found = agreement(*map(jnp.asarray, (before, after, mask)), num_clusters=5)
         expected = evaluation.scores(before[mask], after[mask])["acc"]
         assert found == pytest.approx(expected, abs=1e-6)
-
-
-def test_agreement_of_the_papers_example_is_whole():
-    before, after = jnp.array([0, 0, 1, 1, 2]), jnp.array([2, 2, 1, 1, 0])
-    assert agreement(before, after, jnp.ones(5, bool), num_clusters=3) == 1

@@ -1,4 +1,5 @@
-"""FedU: BYOL's loss, the divergence of an encoder, and whose predictor goes on."""
+"""FedU and FedEMA: how far an encoder has gone, and what of its own a client then goes
+on with. Their loss, BYOL's, is in `test_descent`."""
 
 import jax
 import jax.numpy as jnp
@@ -8,194 +9,208 @@ import pytest
 
 from fcjax import models
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.fedu import byol_contrast, divergence, fedu
-from fcjax.algorithms.parts import Networks, initialize
+from fcjax.algorithms.fedema import fedema
+from fcjax.algorithms.fedu import divergence, fedu
 from fcjax.algorithms.two_stage import feature_kmeans
+from tests.algorithms import plain
 from tests.algorithms.federations import federate
-from tests.algorithms.plain import cosine, matrix, noisy
-
-NETWORKS = {
-    "encoder": matrix(4, centre=True),
-    "projector": matrix(3),
-    "predictor": matrix(3),
-}
-
-
-def test_byol_draws_predictions_to_targets_and_no_gradient_to_these():
-    rng = np.random.default_rng(0)
-    views = tuple(jnp.asarray(rng.normal(size=(6, 5)), jnp.float32) for _ in range(2))
-    mask = np.array([True, True, False, True, True, True])
-    online, other = (
-        initialize(jax.random.key(i), NETWORKS, views[0][:1]) for i in range(2)
-    )
-    params = {name: part["params"] for name, part in online.items()}
-    target = {name: other[name]["params"] for name in ("encoder", "projector")}
-    contrast = byol_contrast(Networks(NETWORKS))
-
-    @jax.jit
-    def found(params, target):
-        def loss(params, target):
-            parts = {name: {**online[name], "params": params[name]} for name in params}
-            return contrast(parts, target, views, jnp.asarray(mask))
-
-        return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, target)
-
-    def plain(w, t, xp=jnp):
-        x_a, x_b = (xp.asarray(x)[mask] for x in views)
-
-        def z(w, x):
-            h = x @ w["encoder"]
-            return (h - h.mean(axis=0, keepdims=True)) @ w["projector"]
-
-        p_a, p_b = (z(w, x) @ w["predictor"] for x in (x_a, x_b))
-        each = 2 - 2 * cosine(p_a, z(t, x_b)) + 2 - 2 * cosine(p_b, z(t, x_a))
-        return each.mean()
-
-    (value, new), (of_online, of_target) = found(params, target)
-    w, t = ({k: v["kernel"] for k, v in x.items()} for x in (params, target))
-    in_numpy = [jax.tree.map(np.asarray, x) for x in (w, t)]
-    assert float(value) == pytest.approx(plain(*in_numpy, np), rel=1e-5)
-    gradient = jax.jit(jax.grad(plain))(w, t)
-    for name, expected in gradient.items():
-        np.testing.assert_allclose(
-            of_online[name]["kernel"], expected, rtol=1e-3, atol=1e-5
-        )
-    assert not any(map(np.any, jax.tree.leaves(of_target)))
-    # Both views pass in the online encoder, none of the target's into its statistics.
-    assert float(new["encoder"]["batch_stats"]["calls"]) == 2
-
-
-BODIES = {"basic": ("Conv_0", "Conv_1"), "bottleneck": ("Conv_0", "Conv_1", "Conv_2")}
+from tests.algorithms.plain import matrix, noisy
 
 
 def at(*shape, value):
     return {"kernel": jnp.full(shape, value), "bias": jnp.full(shape[-1:], 9.0)}
 
 
-def moved(layers):
-    """Returns the divergence from zeros."""
+CONVOLUTIONS = {
+    "stem": at(1, 1, 2, 8, value=1.0),  # of norm 4
+    "block": {
+        "first": at(3, 3, 1, 1, value=2.0),  # of norm 6
+        "shortcut": at(1, 1, 1, 4, value=50.0),
+    },
+    "dense": at(4, 4, value=50.0),
+}
+NO_CONVOLUTION = {"one": at(2, 2, value=1.0), "two": at(1, 9, value=-2.0)}  # 2, 6
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"), [(CONVOLUTIONS, 5), ({"layers": NO_CONVOLUTION}, 4)]
+)
+def test_divergence_is_the_mean_norm_over_convolutions_that_are_no_shortcut(
+    layers, expected
+):
+    """Of all kernels where no convolution is."""
     ended = {"params": layers}
-    return float(divergence(jax.tree.map(jnp.zeros_like, ended), ended))
+    began = jax.tree.map(jnp.zeros_like, ended)
+    assert float(divergence(began, ended)) == pytest.approx(expected)
 
 
-def test_divergence_is_the_mean_norm_over_convolutions_that_are_no_shortcut():
-    layers = {
-        "stem": at(1, 1, 2, 8, value=1.0),  # of norm 4
-        "block": {
-            "first": at(3, 3, 1, 1, value=2.0),  # of norm 6
-            "shortcut": at(1, 1, 1, 4, value=50.0),
-        },
-        "dense": at(4, 4, value=50.0),
-    }
-    assert moved(layers) == pytest.approx(5)
-
-
-def test_divergence_is_over_all_kernels_where_no_convolution_is():
-    layers = {"one": at(2, 2, value=1.0), "two": at(1, 9, value=-2.0)}  # norms 2, 6
-    assert moved({"layers": layers}) == pytest.approx(4)
-
-
-@pytest.mark.parametrize(("block", "count"), [("basic", 5), ("bottleneck", 7)])
+@pytest.mark.parametrize(("block", "count"), [("basic", 2), ("bottleneck", 3)])
 def test_shortcuts_of_a_resnet_are_left_out(block, count):
     """A stem and two blocks: convolutions move by 3, shortcuts by far more."""
     layers = models.resnet.ResNet((1, 1), block=block, width=2)
     x = jnp.zeros((1, 8, 8, 3))
     shapes = jax.eval_shape(models.encoder(layers).init, jax.random.key(0), x)
-    seen = []
+    body, seen = [f"Conv_{i}" for i in range(count)], []
 
     def move(path, leaf):
         *_, outer, conv, name = (entry.key for entry in path)
         if name != "kernel":
-            return jnp.zeros(leaf.shape)
-        is_body = outer == "layers" or conv in BODIES[block]
+            return np.zeros(leaf.shape)
+        is_body = outer == "layers" or conv in body
         seen.append(is_body)
-        return jnp.zeros(leaf.shape).at[0, 0, 0, 0].set(3.0 if is_body else 100.0)
+        return np.full(leaf.shape, (3.0 if is_body else 100.0) / np.sqrt(leaf.size))
 
     ended = jax.tree_util.tree_map_with_path(move, shapes)
-    assert sum(seen) == count
-    assert len(seen) > count  # there are shortcuts
-    began = jax.tree.map(jnp.zeros_like, ended)
+    assert sum(seen) == 1 + 2 * count
+    assert len(seen) > sum(seen)  # there are shortcuts
+    began = jax.tree.map(np.zeros_like, ended)
     assert float(divergence(began, ended)) == pytest.approx(3)
 
 
-@pytest.fixture(scope="module")
-def rounds():
-    """(threshold) -> what two rounds leave, the second with steps of size zero. Client
-    2 joins then."""
-    pool = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
-    federation = federate(pool, (np.arange(4), np.arange(4, 12), np.arange(12, 16)))
-    present = jnp.array([[True, True, False], [True, True, True]])
-    federation = federation._replace(present=present)
-    local = Local(
-        optax.sgd(0.5),
-        noisy,
-        num_epochs=1,
-        batch_size=8,
-        schedule=lambda number: jnp.where(number == 0, 1.0, 0.0),
-    )
+def rounds_of(build, sizes, present):
+    """(steps of the rounds, a scalar of the method) -> the states before and after."""
+    pool = np.random.default_rng(0).normal(size=(sum(sizes), 4)).astype(np.float32)
+    federation = federate(pool, np.split(np.arange(len(pool)), np.cumsum(sizes)[:-1]))
+    federation = federation._replace(present=jnp.array(present) > 0)
 
-    def method(threshold):
-        clusters = feature_kmeans(num_clusters=2)
-        return fedu(*NETWORKS.values(), clusters, local, threshold=threshold)
+    def method(steps, options):
+        optimizer, schedule = optax.sgd(0.2), lambda number: steps[number]
+        local = Local(optimizer, noisy, num_epochs=1, batch_size=4, schedule=schedule)
+        heads = (matrix(4, centre=True), matrix(3), matrix(3))
+        return build(*heads, feature_kmeans(num_clusters=2), local, **options)
 
     @jax.jit
-    def round(threshold, key, state):
-        return method(threshold).stages[0].round(key, state, federation)
+    def round(steps, options, key, state):
+        return method(steps, options).stages[0].round(key, state, federation)[0]
 
-    def run(threshold):
-        states = [method(threshold).init(jax.random.key(1), federation)]
-        for number in range(2):
-            state, metrics = round(threshold, jax.random.key(number), states[-1])
-            states.append(state)
-        return states, metrics
+    start = method([1.0], {}).init(jax.random.key(1), federation)
+
+    def run(steps, **options):
+        options = {name: jnp.float32(value) for name, value in options.items()}
+        states = [start]
+        for number in range(len(steps)):
+            key = jax.random.key(number)
+            states.append(round(jnp.array(steps), options, key, states[-1]))
+        return states
 
     return run
 
 
-@pytest.mark.parametrize("threshold", [0.0, jnp.inf])
-def test_a_client_goes_on_with_its_own_predictor_from_the_threshold_on(
-    rounds, threshold
-):
-    (_, first, second), _ = rounds(jnp.float32(threshold))
-    server = np.asarray(first.online["predictor"]["params"]["kernel"])
-    own = np.asarray(first.memory.predictor["params"]["kernel"])
+def kernels(parts, client=...):
+    return {k: np.asarray(w)[client] for k, w in plain.kernels(parts).items()}
+
+
+# --- FedU
+
+
+@pytest.fixture(scope="module")
+def own_predictors():
+    """Of the threshold: after a round, the server's predictor, the clients' own and
+    their divergences; what they begin a second one with. Client 2 joins then."""
+    run = rounds_of(fedu, (4, 8, 4), [[1, 1, 0], [1, 1, 1]])
+
+    def of(threshold):
+        # Steps of size zero leave what a round began with.
+        _, first, second = run([1.0, 0.0], threshold=threshold)
+        for name in ("encoder", "projector"):  # are the server's, whatever it is
+            ours, new = (kernels(x.online)[name] for x in (first, second))
+            np.testing.assert_allclose(new, ours, atol=1e-6)
+        np.testing.assert_allclose(second.memory.divergence, 0, atol=1e-6)
+        own, began = (
+            kernels({"own": x.memory.predictor})["own"] for x in (first, second)
+        )
+        gone = np.asarray(first.memory.divergence)
+        return kernels(first.online)["predictor"], own, gone, began
+
+    return of
+
+
+def test_a_client_goes_on_with_its_own_predictor_from_the_threshold_on(own_predictors):
+    server, own, gone, began = own_predictors(jnp.inf)
     assert np.abs(own[:2] - server).max() > 1e-2
-    began = np.asarray(second.memory.predictor["params"]["kernel"])
-    expected = np.stack([server] * 3)
-    if threshold == 0:
-        expected[:2] = own[:2]  # client 2 has none yet
-    np.testing.assert_allclose(began, expected, atol=1e-6)
-    np.testing.assert_allclose(second.memory.divergence, 0, atol=1e-6)
-    # Encoder and projector are the server's whatever the threshold.
-    for name in ("encoder", "projector"):
-        ours, new = (x.online[name]["params"]["kernel"] for x in (first, second))
-        np.testing.assert_allclose(new, ours, atol=1e-6)
-
-
-def test_the_divergence_between_both_predictors_is_the_threshold(rounds):
-    """Clients part where one has gone farther than mu and the other has not."""
-    (_, first, _), _ = rounds(jnp.inf)
-    gone = np.asarray(first.memory.divergence)
     assert gone[2] < 0  # has not trained
+    np.testing.assert_allclose(began, [server] * 3, atol=1e-6)
     near, far = np.argsort(gone[:2])
-    (_, first, second), _ = rounds(jnp.float32((gone[near] + gone[far]) / 2))
-    began = np.asarray(second.memory.predictor["params"]["kernel"])
-    own = np.asarray(first.memory.predictor["params"]["kernel"])
-    server = np.asarray(first.online["predictor"]["params"]["kernel"])
-    np.testing.assert_allclose(began[near], server, atol=1e-6)
-    np.testing.assert_allclose(began[far], own[far], atol=1e-6)
-    # From exactly mu on it is kept.
-    (_, _, second), _ = rounds(jnp.float32(gone[near]))
-    began = np.asarray(second.memory.predictor["params"]["kernel"])
-    np.testing.assert_allclose(began[near], own[near], atol=1e-6)
+    assert gone[near] < gone[far] - 1e-2
+    between = (gone[near] + gone[far]) / 2
+    for threshold, keep in ((0, [0, 1]), (between, [far]), (gone[near], [0, 1])):
+        expected = np.stack([server] * 3)
+        expected[keep] = own[keep]
+        *_, began = own_predictors(threshold)
+        np.testing.assert_allclose(began, expected, atol=1e-6)
 
 
-def test_all_three_online_parts_cross_and_no_target(rounds):
-    _, metrics = rounds(jnp.inf)
-    sizes = {"encoder": 4 * 4 + 4 + 1, "projector": 4 * 3, "predictor": 3 * 3}
-    traffic = {k: list(v) for k, v in metrics.items() if k[:3] in ("up_", "dow")}
-    assert traffic == {
-        f"{way}_{name}": [3, 4 * size]
-        for way in ("up", "down")
-        for name, size in sizes.items()
-    }
+# --- FedEMA
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Three rounds; client 2 is absent in the second."""
+    return rounds_of(fedema, (6, 10, 8), [[1, 1, 1], [1, 1, 0], [1, 1, 1]])
+
+
+def mixed(before, client, share):
+    """A share of what a client ended with in a round, the rest of what the server sent
+    after it."""
+    own, ours = kernels(before.memory.online, client), kernels(before.online)
+    return {name: share * own[name] + (1 - share) * ours[name] for name in own}
+
+
+def assert_began(after, client, expected):
+    """Steps of size zero leave what a round began with."""
+    found = kernels(after.memory.online, client)
+    for name, w in expected.items():
+        np.testing.assert_allclose(found[name], w, rtol=1e-5, atol=1e-6)
+
+
+def gone(before, after, client):
+    """The divergence of an encoder of one kernel."""
+    began, ended = kernels(before.online), kernels(after.memory.online, client)
+    return np.linalg.norm(ended["encoder"] - began["encoder"])
+
+
+def test_a_second_round_begins_with_a_share_tau_of_a_clients_own(run):
+    start, first, second, third = run([1.0, 0.0, 0.0], autoscale=0.7)
+    for client in (0, 1):
+        distance = gone(start, first, client)
+        assert distance > 0.1
+        found = float(first.memory.divergence[client])
+        assert found == pytest.approx(distance, rel=1e-4)
+        assert_began(second, client, mixed(first, client, 0.7))
+        # It has not moved in the second round: all is the server's in the third.
+        assert_began(third, client, kernels(second.online))
+    # Client 2 was away: it keeps its memory, and then goes on from the server's.
+    assert_began(second, 2, kernels(first.memory.online, 2))
+    assert_began(third, 2, kernels(second.online))
+
+    # Statistics are the server's. Two passes a step: 2, 3 and 2 steps make 4, 6 and 4
+    # of clients of 6, 10 and 8.
+    calls = (6 * 4 + 10 * 6 + 8 * 4) / 24
+    own = second.memory.online["encoder"]["batch_stats"]["calls"]
+    assert float(first.online["encoder"]["batch_stats"]["calls"]) == pytest.approx(
+        calls
+    )
+    np.testing.assert_allclose(own, [calls + 4, calls + 6, 4], rtol=1e-6)
+
+
+def test_later_shares_are_by_how_far_a_client_has_gone_since(run):
+    """lambda stays tau over the first divergence; d is that of the round before."""
+    start, first, second, third = run([1.0, 0.5, 0.0], autoscale=0.7)
+    for client in (0, 1):
+        began = mixed(first, client, 0.7)["encoder"]
+        ended = kernels(second.memory.online, client)["encoder"]
+        share = 0.7 / gone(start, first, client) * np.linalg.norm(ended - began)
+        assert 0.02 < share < 0.65
+        assert_began(third, client, mixed(second, client, share))
+
+
+def test_a_constant_scale_is_the_same_for_all_and_the_share_at_most_one(run):
+    start, first, *_ = run([1.0, 0.0, 0.0], scale=0.0)
+    distances = [gone(start, first, client) for client in (0, 1)]
+    near, far = map(int, np.argsort(distances))
+    scale = 2 / (distances[near] + distances[far])
+    _, first, second, _ = run([1.0, 0.0, 0.0], scale=float(scale))
+    assert_began(second, far, kernels(first.memory.online, far))
+    share = scale * distances[near]
+    assert share < 0.95
+    assert_began(second, near, mixed(first, near, share))

@@ -1,14 +1,11 @@
 """A client's GAN against its steps written out in NumPy, and what a generator makes."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from fcjax import training
 from fcjax.algorithms.gan import (
     Adversarial,
     GanVariables,
@@ -19,7 +16,7 @@ from fcjax.algorithms.gan import (
 )
 from fcjax.models.gan import Gan
 from fcjax.types import Network
-from tests.algorithms.plain import matrix
+from tests.algorithms.plain import epochs, matrix
 
 NUM_CATEGORIES, NOISE_SIZE, NUM_FEATURES, BATCH = 3, 2, 4, 4
 RATES, MOMENTUM, DECAY = (0.3, 0.2), 0.9, 0.5
@@ -36,17 +33,14 @@ def linear_judge() -> Network:
     return Network(network.init, apply)
 
 
-def adversarial(**options):
-    rates = [optax.sgd(rate, momentum=MOMENTUM) for rate in RATES]
-    return Adversarial(
-        Gan(matrix(NUM_FEATURES, centre=True), linear_judge()),
-        *rates,
-        batch_size=BATCH,
-        decay=DECAY,
-        num_categories=NUM_CATEGORIES,
-        noise_size=NOISE_SIZE,
-        **options,
-    )
+ADVERSARIAL = Adversarial(
+    Gan(matrix(NUM_FEATURES, centre=True), linear_judge()),
+    *(optax.sgd(rate, momentum=MOMENTUM) for rate in RATES),
+    batch_size=BATCH,
+    decay=DECAY,
+    num_categories=NUM_CATEGORIES,
+    noise_size=NOISE_SIZE,
+)
 
 
 def blocks(key, count, num_categories):
@@ -62,71 +56,48 @@ def blocks(key, count, num_categories):
     return chosen
 
 
-draw_categories = jax.jit(categories, static_argnums=(2, 3))
+@pytest.mark.parametrize("num_categories", [1, 3, 10, 26])
+def test_a_batch_trains_every_category_that_it_has_room_for(num_categories):
+    counts, keys = np.arange(1, 101), jax.random.split(jax.random.key(0), 100)
+    draw = jax.jit(
+        jax.vmap(lambda key, count: categories(key, count, 100, num_categories))
+    )
+    for key, count, chosen in zip(keys, counts, draw(keys, counts), strict=True):
+        expected = blocks(key, count, num_categories)
+        np.testing.assert_array_equal(chosen[:count], expected)
+        assert len(np.unique(expected)) == min(count, num_categories)
 
 
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [
-        (64, [6] * 9 + [10]),
-        (24, [2] * 9 + [6]),
-        (25, [2] * 9 + [7]),  # 2.5 is rounded to the even 2, as Python does
-        (10, [1] * 10),
-        (11, [1] * 9 + [2]),
-        (12, [1] * 9 + [3]),
-        (13, [1] * 9 + [4]),
-        (14, [1] * 9 + [5]),
-        (19, [2] * 9 + [1]),
-        (20, [2] * 10),
-    ],
-)
-def test_categories_come_in_the_blocks_of_the_authors_code(key, count, expected):
-    chosen = draw_categories(key, jnp.int32(count), 64, 10)
-    assert chosen.shape == (64,)
-    chosen = np.asarray(chosen)[:count]
-    np.testing.assert_array_equal(np.bincount(chosen, minlength=10), expected)
-    assert (np.diff(chosen) >= 0).all()
+BY_HAND = {
+    64: [6] * 9 + [10],
+    24: [2] * 9 + [6],
+    25: [2] * 9 + [7],  # 2.5 is rounded to the even 2, as Python does
+    10: [1] * 10,
+    19: [1] + [2] * 9,
+    20: [2] * 10,
+    # Blocks of 2, 3 or 4 would leave nothing to the last, or the last two.
+    15: [1] * 5 + [2] * 5,
+    18: [1] * 2 + [2] * 8,
+    26: [2] * 4 + [3] * 6,
+    36: [3] * 4 + [4] * 6,
+    # Fewer examples than categories: different ones.
+    9: [0] + [1] * 9,
+    1: [0] * 9 + [1],
+}
 
 
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [
-        # Blocks of 2, 3 or 4 would leave nothing to the last, or the last two.
-        (15, [1] * 5 + [2] * 5),
-        (16, [1] * 4 + [2] * 6),
-        (17, [1] * 3 + [2] * 7),
-        (18, [1] * 2 + [2] * 8),
-        (26, [2] * 4 + [3] * 6),
-        (27, [2] * 3 + [3] * 7),
-        (35, [3] * 5 + [4] * 5),
-        (36, [3] * 4 + [4] * 6),
-        # Fewer examples than categories: different ones.
-        (9, [0] + [1] * 9),
-        (4, [0] * 6 + [1] * 4),
-        (1, [0] * 9 + [1]),
-    ],
-)
-def test_no_category_is_left_out_by_rounding(count, expected):
-    """How many examples they have is by hand; which has one more is drawn."""
-    often = np.zeros(10)
-    for seed in range(60):
-        chosen = draw_categories(jax.random.key(seed), jnp.int32(count), 64, 10)
-        found = np.bincount(np.asarray(chosen)[:count], minlength=10)
-        np.testing.assert_array_equal(np.sort(found), expected)
-        often += found
-    assert (often > 0).all()
-    # None is favoured: at most a fair coin in each draw, whose 60 spread by 4.
-    assert np.abs(often - 6 * count).max() < 16
-
-
-@pytest.mark.parametrize("num_categories", [1, 2, 3, 7, 10, 26])
-def test_a_batch_trains_every_category_that_it_has_room_for(key, num_categories):
-    for count in range(1, 101):
-        chosen = draw_categories(key, jnp.int32(count), 100, num_categories)
-        found = np.unique(np.asarray(chosen)[:count])
-        assert len(found) == min(count, num_categories), count
-        assert found.min() >= 0
-        assert found.max() < num_categories
+def test_by_hand_no_category_is_left_out_by_rounding():
+    """Ten of them; which has one more is drawn."""
+    draw = jax.jit(
+        jax.vmap(lambda key, count: categories(key, count, 64, 10), (0, None))
+    )
+    for count, expected in BY_HAND.items():
+        chosen = draw(jax.random.split(jax.random.key(count), 60), jnp.int32(count))
+        found = [np.bincount(own[:count], minlength=10) for own in np.asarray(chosen)]
+        np.testing.assert_array_equal(np.sort(found, axis=1), [expected] * 60)
+        if count in (1, 9, 15, 18, 26, 36):
+            # None is favoured: at most a fair coin in each draw, whose 60 spread by 4.
+            assert np.abs(np.sum(found, axis=0) - 6 * count).max() < 16
 
 
 # --- training
@@ -140,28 +111,13 @@ def softplus(x):
     return np.logaddexp(0, x)
 
 
-class Descent:
-    """Steps of SGD with momentum, from nothing."""
-
-    def __init__(self, rate):
-        self.rate, self.trace = rate, 0.0
-
-    def step(self, w, gradient):
-        self.trace = gradient + MOMENTUM * self.trace
-        return w - self.rate * self.trace
-
-
 def epoch(key, w, v, running, real, held, number):
     """The generator's matrix w, whose batches are centred, the discriminator's vector
     v, and the mean that the generator runs along. `held` are the true slots."""
-    of_w, of_v = (Descent(rate * DECAY**number) for rate in RATES)
-    order_key, step_key = jax.random.split(jax.random.fold_in(key, 0))
-    order = np.asarray(training.shuffle(order_key, jnp.asarray(held)))[: held.sum()]
+    (rate_w, rate_v), to_w, to_v = np.array(RATES) * DECAY**number, 0.0, 0.0
     losses = []
-    for i, start in enumerate(range(0, len(order), BATCH)):
-        x = real[order[start : start + BATCH]].astype(np.float64)
-        n = len(x)
-        of_step = jax.random.fold_in(step_key, i)
+    for slots, of_step in epochs(key, held, batch_size=BATCH):
+        x, n = real[slots].astype(np.float64), len(slots)
         normal = jax.random.normal(of_step, (BATCH, NOISE_SIZE))
         first_key = jax.random.fold_in(of_step, 0)
         one_hot = np.eye(NUM_CATEGORIES)[blocks(first_key, n, NUM_CATEGORIES)]
@@ -171,13 +127,15 @@ def epoch(key, w, v, running, real, held, number):
         made = made - made.mean(axis=0)
 
         told = softplus(-x @ v).mean() + softplus(made @ v).mean()
-        gradient = (sigmoid(made @ v) @ made - sigmoid(-x @ v) @ x) / n
-        v = of_v.step(v, gradient)
+        slope = (sigmoid(made @ v) @ made - sigmoid(-x @ v) @ x) / n
+        to_v = slope + MOMENTUM * to_v
+        v = v - rate_v * to_v
 
         # Against the new discriminator; all its -log D, not log(1 - D).
         fooled = softplus(-made @ v).mean()
         to_made = -np.outer(sigmoid(-made @ v), v) / n
-        w = of_w.step(w, (drawn - drawn.mean(axis=0)).T @ to_made)
+        to_w = (drawn - drawn.mean(axis=0)).T @ to_made + MOMENTUM * to_w
+        w = w - rate_w * to_w
         losses.append((told, fooled))
     return w, v, running, np.mean(losses, axis=0)
 
@@ -189,126 +147,62 @@ def as_plain(gan: GanVariables):
     return w, v[:, 0], running
 
 
-@pytest.fixture(scope="module")
-def pool():
-    return np.random.default_rng(0).integers(0, 256, (20, NUM_FEATURES), np.uint8)
-
-
-@pytest.fixture(scope="module")
-def train(pool):
-    @jax.jit
-    def train(key, gan, rows, mask, number):
-        pixels = jnp.asarray(pool)
-        return train_gan(key, gan, pixels, rows, mask, adversarial(), number=number)
-
-    return train
-
-
-@pytest.fixture(scope="module")
-def start():
-    return initialize_gan(
-        jax.random.key(3), adversarial(), jnp.zeros((1, NUM_FEATURES))
-    )
-
-
-HELD = np.arange(12) < 10  # batches of 4, 4 and 2
-ROWS = np.r_[np.arange(10) + 5, [0, 1]]  # 0 and 1 are nobody's
-
-
-def test_two_rounds_are_those_of_the_authors_loop(train, start, pool):
+def test_two_rounds_are_those_of_the_authors_loop():
     """First the discriminator, then the generator against it; both optimisers begin
-    anew in every round, a decay slower."""
-    gan, expected = start, as_plain(start)
+    anew in every round, a decay slower. What the padding holds counts nowhere."""
+    pool = np.random.default_rng(0).integers(0, 256, (20, NUM_FEATURES), np.uint8)
+    held = np.arange(12) < 10  # batches of 4, 4 and 2
+    rows = np.r_[np.arange(10) + 5, [0, 1]]  # 0 and 1 are nobody's
+    train = jax.jit(
+        lambda key, gan, number: train_gan(
+            key,
+            gan,
+            *map(jnp.asarray, (pool, rows, held)),
+            ADVERSARIAL,
+            number=number,
+        )
+    )
+    example = jnp.zeros((1, NUM_FEATURES))
+    gan = initialize_gan(jax.random.key(3), ADVERSARIAL, example)
+    expected = as_plain(gan)
     for number, key in ((3, jax.random.key(1)), (4, jax.random.key(2))):
-        gan, losses = train(key, gan, ROWS, HELD, number)
-        *expected, means = epoch(key, *expected, pool[ROWS] / 255, HELD, number)
+        gan, losses = train(key, gan, number)
+        *expected, means = epoch(key, *expected, pool[rows] / 255, held, number)
         for found, x in zip(as_plain(gan), expected, strict=True):
             np.testing.assert_allclose(found, x, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(losses, means, rtol=1e-5)
 
 
-def test_a_round_moves_by_its_decay(train, start):
-    """A single step: half as far in the next round."""
-    few = np.arange(12) < 4
-    key = jax.random.key(1)
-    first, second = (train(key, start, ROWS, few, number)[0] for number in (0, 1))
-
-    def moved(gan):
-        return as_plain(gan)[1] - as_plain(start)[1]
-
-    assert np.abs(moved(first)).max() > 1e-2
-    np.testing.assert_allclose(moved(second), 0.5 * moved(first), rtol=1e-4)
-
-
-def test_what_the_padding_holds_changes_nothing(train, start):
-    key = jax.random.key(1)
-    others = np.r_[ROWS[:10], [18, 19]]
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        train(key, start, ROWS, HELD, 0),
-        train(key, start, others, HELD, 0),
-    )
-
-
-def test_a_key_decides_the_draws(train, start):
-    one, other = (train(jax.random.key(i), start, ROWS, HELD, 0)[0] for i in (1, 2))
-    assert np.abs(as_plain(one)[0] - as_plain(other)[0]).max() > 1e-3
-
-
 # --- synthesis
 
 
-@pytest.fixture(scope="module")
-def generator():
-    """From inputs to colours between 0 and 1, by its running mean."""
+def test_examples_are_the_generators_in_evaluation(key):
+    """Each by itself: its category by turns, its noise by its own key; pixels are
+    rounded as real ones are."""
     rng = np.random.default_rng(1)
-    kernel = np.concatenate(
-        [rng.uniform(0.4, 0.6, (3, 4)), 0.02 * rng.normal(size=(2, 4))]
-    )
+    # From inputs to colours between 0 and 1, by the running mean.
+    kernel = np.r_[rng.uniform(0.4, 0.6, (3, 4)), 0.02 * rng.normal(size=(2, 4))]
     mean = rng.uniform(0.0, 0.2, 4)
-    return {
+    generator = {
         "params": {"kernel": jnp.asarray(kernel, jnp.float32)},
         "batch_stats": {"mean": jnp.asarray(mean, jnp.float32), "calls": 0.0},
     }
 
+    def make(count, dtype):
+        return synthesise(key, generator, count, ADVERSARIAL, dtype=np.dtype(dtype))
 
-@pytest.fixture(scope="module")
-def make():
-    return jax.jit(
-        partial(synthesise, adversarial=adversarial()),
-        static_argnames=("count", "dtype"),
-    )
-
-
-def made_plainly(key, generator, count):
-    """Each example by itself: its category by turns, its noise by its own key."""
-    rows = []
-    for slot in range(count):
+    expected = []
+    for slot in range(7):
         normal = jax.random.normal(jax.random.fold_in(key, slot), (NOISE_SIZE,))
         drawn = np.concatenate([np.eye(NUM_CATEGORIES)[slot % NUM_CATEGORIES], normal])
-        kernel = np.asarray(generator["params"]["kernel"], np.float64)
-        rows.append(drawn @ kernel - np.asarray(generator["batch_stats"]["mean"]))
-    return np.array(rows)
+        expected.append(drawn @ kernel - mean)
+    expected = np.array(expected)
+    np.testing.assert_allclose(make(7, "float32"), expected, atol=1e-6)
+    many = make(600, "float32")  # over several batches
+    np.testing.assert_allclose(many[:7], expected, atol=1e-6)
+    assert len(np.unique(np.asarray(many), axis=0)) == 600
 
-
-def test_examples_are_the_generators_in_evaluation(key, generator, make):
-    x = make(key, generator, count=7, dtype=np.dtype("float32"))
-    np.testing.assert_allclose(x, made_plainly(key, generator, 7), atol=1e-6)
-
-
-def test_pixels_are_rounded_as_real_ones_are(key, generator, make):
-    x = make(key, generator, count=7, dtype=np.dtype("uint8"))
-    assert x.dtype == np.uint8
-    expected = 255 * made_plainly(key, generator, 7)
-    assert 20 < expected.min() < expected.max() < 250
-    np.testing.assert_allclose(np.asarray(x, float), expected, atol=0.501)
-
-
-def test_the_first_examples_are_the_same_whatever_the_count(key, generator, make):
-    few, many = (
-        make(key, generator, count=count, dtype=np.dtype("float32"))
-        for count in (7, 600)
-    )
-    assert many.shape == (600, NUM_FEATURES)
-    np.testing.assert_allclose(few, many[:7], atol=1e-6)
-    assert len(np.unique(np.asarray(many), axis=0)) == 600  # over several batches
+    pixels = make(7, "uint8")
+    assert pixels.dtype == np.uint8
+    assert 20 < 255 * expected.min() < 255 * expected.max() < 250
+    np.testing.assert_allclose(np.asarray(pixels, float), 255 * expected, atol=0.501)

@@ -1,6 +1,8 @@
 """What deep subspace networks share: their loss against PyTorch, and clusters of each
 client's coefficients against scikit-learn."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,28 +20,13 @@ N, F, D = len(MASK), 5, 3
 PENALTY, EXPRESSION, SCALE = 0.3, 2.5, 4.0
 
 
+X = np.random.default_rng(0).uniform(size=(N, F)).astype(np.float32)
+
+
 def build(expression, scale=SCALE):
     """Linear, with biases."""
-    return SubspaceNetwork(
-        models.autoencoder(F, widths=(), latent_size=D),
-        expression,
-        penalty_weight=PENALTY,
-        expression_weight=EXPRESSION,
-        pixel_scale=scale,
-    )
-
-
-@pytest.fixture
-def x():
-    return np.random.default_rng(0).uniform(size=(N, F)).astype(np.float32)
-
-
-def parts_of(network, key, x):
-    """Drawn anew, with coefficients of some size."""
-    parts = subspace.init(network, key, jnp.asarray(x[:1]), N)
-    c = parts["coefficients"]["params"]
-    c = 0.5 * jax.random.normal(jax.random.fold_in(key, 1), c.shape)
-    return {**parts, "coefficients": {"params": c}}
+    autoencoder = models.autoencoder(F, widths=(), latent_size=D)
+    return SubspaceNetwork(autoencoder, expression, PENALTY, EXPRESSION, scale)
 
 
 def layer(variables):
@@ -47,7 +34,7 @@ def layer(variables):
     return [np.asarray(params[name]) for name in ("kernel", "bias")]
 
 
-def torch_loss(parts, x, kind):
+def torch_loss(parts, kind):
     """Of the examples that count alone: the loss, and its gradients by part."""
     torch = pytest.importorskip("torch")
 
@@ -57,12 +44,10 @@ def torch_loss(parts, x, kind):
     encoder, decoder = (tensors(layer(parts[name])) for name in ("encoder", "decoder"))
     (held,) = tensors([parts["coefficients"]["params"]])
     own = torch.tensor(MASK)
-    x = SCALE * torch.tensor(x)[own]
+    x = SCALE * torch.tensor(X)[own]
     c = held @ held.T if kind == "low_rank" else held
     c = c[own][:, own] * (1 - torch.eye(int(own.sum())))
-    penalty = (
-        (held[own] ** 2).sum() if kind == "low_rank" else torch.norm(c, "fro") ** 2
-    )
+    penalty = (held[own] if kind == "low_rank" else c).square().sum()
     z = x @ encoder[0] + encoder[1]
     decoded = c @ z @ decoder[0] + decoder[1]
     loss = ((x - decoded) ** 2).sum() + PENALTY * penalty
@@ -72,33 +57,25 @@ def torch_loss(parts, x, kind):
     return loss.item(), {k: [t.grad.numpy() for t in v] for k, v in kernels.items()}
 
 
-@pytest.mark.parametrize("kind", ["dense", "low_rank"])
-def test_the_loss_and_its_gradients_are_those_of_torch(kind, key, x):
-    network = build(dense() if kind == "dense" else low_rank(4))
-    parts = parts_of(network, key, x)
-    value, gradients = jax.jit(
-        jax.value_and_grad(
-            lambda parts: subspace.subspace_loss(
-                network, parts, jnp.asarray(x), jnp.asarray(MASK)
-            )
-        )
-    )(parts)
-    expected, by_part = torch_loss(parts, x, kind)
+@pytest.mark.parametrize("kind", ["dense", "zero", "low_rank"])
+def test_the_loss_and_its_gradients_are_those_of_torch(kind, key):
+    """With coefficients of some size, and at C = 0, which they leave."""
+    network = build(low_rank(4) if kind == "low_rank" else dense())
+    parts = subspace.init(network, key, jnp.asarray(X[:1]), N)
+    size = 0.0 if kind == "zero" else 0.5
+    c = size * jax.random.normal(key, parts["coefficients"]["params"].shape)
+    parts["coefficients"] = {"params": c}
+    loss = partial(subspace.subspace_loss, network)
+    slope = jax.jit(jax.value_and_grad(loss))
+    value, gradients = slope(parts, jnp.asarray(X), jnp.asarray(MASK))
+    expected, by_part = torch_loss(parts, kind)
     assert float(value) == pytest.approx(expected, rel=1e-5)
+    assert np.abs(by_part["coefficients"][0]).max() > 1e-3
     for name, leaves in by_part.items():
         found = sorted(jax.tree.leaves(gradients[name]), key=np.ndim)
         for leaf, grad in zip(found, sorted(leaves, key=np.ndim), strict=True):
             bound = 1e-5 * np.abs(grad).max()
             np.testing.assert_allclose(leaf, grad, rtol=1e-5, atol=bound)
-
-
-def test_pretraining_decodes_the_codes_themselves(key, x):
-    network = build(dense())
-    parts = parts_of(network, key, x)
-    found = subspace.autoencoder_loss(network, parts, jnp.asarray(x), jnp.asarray(MASK))
-    (w, b), (v, a) = (layer(parts[name]) for name in ("encoder", "decoder"))
-    errors = SCALE * x - ((SCALE * x @ w + b) @ v + a)
-    assert float(found) == pytest.approx(np.sum(errors[MASK] ** 2), rel=1e-5)
 
 
 def test_pixels_are_scaled_from_0_to_1(key):
@@ -115,64 +92,32 @@ def test_pixels_are_scaled_from_0_to_1(key):
 
 
 def test_low_rank_coefficients_by_hand():
-    """U U^T of rows (1, 2), (3, -1), (0, 2): 1 of the first two, 4 and -2."""
+    """U U^T of rows (1, 2), (3, -1), (0, 2): 1 of the first two, 4 and -2; then without
+    the second one, which may hold anything."""
     u = jnp.array([[1.0, 2.0], [3.0, -1.0], [0.0, 2.0]])
     network, everyone = build(low_rank(2)), jnp.ones(3, bool)
-    parts = {"coefficients": {"params": u}}
-    np.testing.assert_allclose(
-        subspace.coefficients_of(network, parts, everyone),
-        [[0, 1, 4], [1, 0, -2], [4, -2, 0]],
-    )
-    np.testing.assert_allclose(
-        subspace.coefficients_of(network, parts, jnp.array([True, False, True])),
-        [[0, 0, 4], [0, 0, 0], [4, 0, 0]],
-    )
-    penalty = network.expression.penalty
-    assert float(penalty(u, everyone)) == 1 + 4 + 9 + 1 + 0 + 4
-    spoilt = u.at[1].set(jnp.nan)
-    assert float(penalty(spoilt, jnp.array([True, False, True]))) == 1 + 4 + 0 + 4
+    for held, mask, expected, square in (
+        (u, everyone, [[0, 1, 4], [1, 0, -2], [4, -2, 0]], 1 + 4 + 9 + 1 + 0 + 4),
+        (u.at[1].set(jnp.nan), everyone.at[1].set(False), [[0, 0, 4], [0] * 3], 9),
+    ):
+        parts = {"coefficients": {"params": held}}
+        found = subspace.coefficients_of(network, parts, mask)
+        np.testing.assert_allclose(found[: len(expected)], expected)
+        assert float(network.expression.penalty(held, mask)) == square
 
 
-@pytest.mark.parametrize(("rank", "columns"), [(2, 2), (6, 6), (60, 6)])
-def test_a_factor_has_no_more_columns_than_rows(rank, columns, key):
-    factor = low_rank(rank).init(key, 6)
-    assert factor.shape == (6, columns)
-    assert 0 < np.abs(factor).max() < 1e-3
-
-
-def test_a_factor_does_not_depend_on_the_padding(key):
+def test_what_coefficients_begin_with(key):
+    """1e-8 as in the PyTorch port of DSC-Net, whose weights they have; a factor has no
+    more columns than rows, and does not depend on the padding."""
     np.testing.assert_array_equal(
-        low_rank(3).init(key, 9)[:5], low_rank(3).init(key, 5)
+        dense().init(key, 4), np.full((4, 4), np.float32(1e-8))
     )
-
-
-def test_dense_coefficients_begin_as_in_the_code_whose_weights_they_have(key):
-    """1e-8 in the PyTorch port of DSC-Net."""
-    found = dense().init(key, 4)
-    np.testing.assert_array_equal(found, np.full((4, 4), np.float32(1e-8)))
-
-
-@pytest.mark.parametrize("first", [0.0, 1e-8])
-def test_coefficients_leave_zero(first, key, x):
-    """At C = 0 the gradient is that of lambda_2 |Z - C Z|^2, -2 lambda_2 Z Z^T, where
-    the decoder is dead, as one of ReLUs is whose biases are 0."""
-    network, own = build(dense()), np.outer(MASK, MASK) & ~np.eye(N, dtype=bool)
-    parts = parts_of(network, key, x)
-    dead = jax.tree.map(jnp.zeros_like, parts["decoder"])
-    coefficients = {"params": jnp.full((N, N), first)}
-    gradient = jax.grad(
-        lambda held: subspace.subspace_loss(
-            network,
-            {**parts, "decoder": dead, "coefficients": held},
-            jnp.asarray(x),
-            jnp.asarray(MASK),
-        )
-    )(coefficients)["params"]
-    w, b = layer(parts["encoder"])
-    z = SCALE * x @ w + b
-    expected = np.where(own, -2 * EXPRESSION * z @ z.T, 0)
-    assert np.abs(expected[own]).min() > 1e-3
-    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4)
+    for rank, columns in ((2, 2), (60, 6)):
+        factor = low_rank(rank).init(key, 6)
+        assert factor.shape == (6, columns)
+        assert 0 < np.abs(factor).max() < 1e-3
+    longer, factor = (low_rank(3).init(key, count) for count in (9, 5))
+    np.testing.assert_array_equal(longer[:5], factor)
 
 
 # --- clusters
@@ -196,25 +141,17 @@ COEFFICIENTS = jnp.stack([c for c, _ in CLIENTS])
 OWN = jnp.array([np.arange(18) < len(groups) for _, groups in CLIENTS])
 
 
-def cluster(coefficients, mask, assign_labels="kmeans"):
-    return np.asarray(
-        jax.jit(
-            lambda c, m: subspace.cluster(
-                *(c, m),
-                affinity=plain_affinity,
-                num_clusters=3,
-                assign_labels=assign_labels,
-            )
-        )(coefficients, mask)
-    )
-
-
 @pytest.mark.parametrize("assign_labels", ["kmeans", "discretize"])
 def test_clusters_are_those_of_sklearn_for_each_client(assign_labels):
-    found = cluster(COEFFICIENTS, OWN, assign_labels)
-    assert found.shape == OWN.shape
-    assert found.min() >= 0
-    assert found.max() < 3
+    find = jax.jit(
+        partial(
+            subspace.cluster,
+            affinity=plain_affinity,
+            num_clusters=3,
+            assign_labels=assign_labels,
+        )
+    )
+    found = np.asarray(find(COEFFICIENTS, OWN))
     for client, (c, groups) in enumerate(CLIENTS):
         c = c[: len(groups), : len(groups)].astype(np.float64)
         reference = SpectralClustering(
@@ -223,14 +160,6 @@ def test_clusters_are_those_of_sklearn_for_each_client(assign_labels):
         expected = reference.fit_predict(np.abs(c) + np.abs(c).T)
         assert ari(expected, found[client, : len(groups)]) == 1
         assert ari(groups, found[client, : len(groups)]) == 1
-
-
-def test_clusters_of_a_client_are_its_own_affair():
-    """And the same whenever they are asked for."""
-    together = cluster(COEFFICIENTS, OWN)
-    reordered = cluster(COEFFICIENTS[::-1], OWN[::-1])[::-1]
-    for client, own in enumerate(np.asarray(OWN)):
-        np.testing.assert_array_equal(together[client][own], reordered[client][own])
 
 
 def test_coefficients_that_say_nothing_find_no_classes():

@@ -3,22 +3,18 @@
 import numpy as np
 import pytest
 
-from fcjax.data import (
-    Partition,
-    deal,
-    dirichlet,
-    failures,
-    federate,
-    federate_left_out,
-    heterogeneous,
-)
+from fcjax import data
+from fcjax.data import Partition, dirichlet, failures, heterogeneous
+
+TEN = np.arange(100) % 10
+"""Ten rows of each of ten classes."""
 
 
 def permuted(rows, seed):
-    return np.random.default_rng(seed).permutation(np.array(rows))
+    return np.random.default_rng(seed).permutation(np.array(rows, int))
 
 
-def unbalanced(num_examples, num_classes, seed):
+def unbalanced(num_examples, num_classes, seed=0):
     """Labels 3, 6, 9, ... with a geometric imbalance; every class occurs."""
     rng = np.random.default_rng(seed)
     shares = 0.6 ** np.arange(num_classes)
@@ -27,78 +23,62 @@ def unbalanced(num_examples, num_classes, seed):
     return 3 * rng.permutation(drawn) + 3
 
 
+def counts(labels, partition):
+    """[M, K]: how many rows of each class a client holds."""
+    classes = np.unique(labels)
+    return np.array([[(labels[r] == c).sum() for c in classes] for r in partition[0]])
+
+
+def check_rows(partition, expected):
+    for rows, own in zip(partition.clients, expected, strict=True):
+        np.testing.assert_array_equal(rows, own)
+
+
 def check_rows_once(partition, num_examples):
     held = np.concatenate([*partition.clients, partition.left_out])
     np.testing.assert_array_equal(np.sort(held), np.arange(num_examples))
     assert all(len(rows) for rows in partition.clients)
+    assert (np.diff(partition.left_out) > 0).all()
 
 
-def test_the_papers_rule_by_hand():
-    labels = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2])
-    rest = permuted([3, 6, 4, 7, 5, 8], seed=20)
-    got = heterogeneous(labels, 3, 1 / 3, seed=20)
-    np.testing.assert_array_equal(got.clients[0], [0, *rest[:2]])
-    np.testing.assert_array_equal(got.clients[1], [1, *rest[2:4]])
-    np.testing.assert_array_equal(got.clients[2], [2, *rest[4:]])
-    assert len(got.left_out) == 0
+THREE, FIVE_FOUR, LAST = [0, 1, 2], [5] * 5 + [9] * 4, [0] * 7 + [1]
+# ~k is row k of the pool, permuted.
+BY_HAND = [
+    # The paper's rule.
+    (THREE * 3, 3, 1 / 3, [3, 6, 4, 7, 5, 8], [[0, ~0, ~1], [1, ~2, ~3], [2, ~4, ~5]]),
+    ([9, -4, 9, 0, -4, 9], 3, 1.0, [], [[1, 4], [3], [0, 2, 5]]),
+    # More clients than classes share a class by consecutive heads.
+    (FIVE_FOUR, 4, 0.5, [2, 3, 4, 7, 8], [[0, ~0], [5, ~1], [1, ~2], [6, ~3]]),
+    (FIVE_FOUR, 6, 1.0, [], [[0, 1], [5, 6], [2, 3], [7], [4], [8]]),
+    # Fewer clients than classes split the head over their classes.
+    (
+        *(THREE * 4, 2, 0.5, [6, 9, 10, 5, 8, 11]),
+        [[0, 3, 2, ~0, ~1, ~2], [1, 4, 7, ~3, ~4, ~5]],
+    ),
+    (THREE * 4, 2, 1.0, [], [[0, 3, 6, 9, 2, 5, 8, 11], [1, 4, 7, 10]]),
+    # A home class that runs out is made up from the pool.
+    (LAST, 2, 0.75, [3, 4, 5, 6], [[0, 1, 2, ~0], [7, ~1, ~2, ~3]]),
+]
 
 
-def test_full_heterogeneity_gives_each_client_its_whole_class():
-    labels = np.array([9, -4, 9, 0, -4, 9])
-    got = heterogeneous(labels, 3, 1.0, seed=0)
-    for rows, expected in zip(got.clients, ([1, 4], [3], [0, 2, 5]), strict=True):
-        np.testing.assert_array_equal(rows, expected)
-    assert len(got.left_out) == 0
-
-
-def test_more_clients_than_classes_share_a_class_by_consecutive_heads():
-    labels = np.array([5, 5, 5, 5, 5, 9, 9, 9, 9])
-    rest = permuted([2, 3, 4, 7, 8], seed=1)
-    got = heterogeneous(labels, 4, 0.5, seed=1)
-    for client, head in enumerate([0, 5, 1, 6]):
-        np.testing.assert_array_equal(got.clients[client], [head, rest[client]])
-    np.testing.assert_array_equal(got.left_out, rest[4:])
-
-    got = heterogeneous(labels, 6, 1.0, seed=1)
-    shares = [[0, 1], [5, 6], [2, 3], [7], [4], [8]]
-    for rows, expected in zip(got.clients, shares, strict=True):
-        np.testing.assert_array_equal(rows, expected)
-
-
-def test_fewer_clients_than_classes_split_the_head_over_their_classes():
-    labels = np.array([0, 1, 2] * 4)
-    rest = permuted([6, 9, 10, 5, 8, 11], seed=2)
-    got = heterogeneous(labels, 2, 0.5, seed=2)
-    np.testing.assert_array_equal(got.clients[0], [0, 3, 2, *rest[:3]])
-    np.testing.assert_array_equal(got.clients[1], [1, 4, 7, *rest[3:]])
-
-    got = heterogeneous(labels, 2, 1.0, seed=2)
-    np.testing.assert_array_equal(got.clients[0], [0, 3, 6, 9, 2, 5, 8, 11])
-    np.testing.assert_array_equal(got.clients[1], [1, 4, 7, 10])
-
-
-def test_a_home_class_that_runs_out_is_made_up_from_the_pool():
-    labels = np.array([0, 0, 0, 0, 0, 0, 0, 1])
-    rest = permuted([3, 4, 5, 6], seed=3)
-    got = heterogeneous(labels, 2, 0.75, seed=3)
-    np.testing.assert_array_equal(got.clients[0], [0, 1, 2, rest[0]])
-    np.testing.assert_array_equal(got.clients[1], [7, *rest[1:]])
+@pytest.mark.parametrize(("labels", "num_clients", "p", "pool", "expected"), BY_HAND)
+def test_the_rule_of_p_by_hand(labels, num_clients, p, pool, expected):
+    got = heterogeneous(np.array(labels), num_clients, p, seed=20)
+    rest = permuted(pool, seed=20)
+    check_rows(got, [[rest[~r] if r < 0 else r for r in own] for own in expected])
+    check_rows_once(got, len(labels))
 
 
 @pytest.mark.parametrize(
     ("num_examples", "p", "head", "tail", "num_left_out"),
     [
         (70_000, 0.25, 1750, 5250, 0),
-        (70_000, 0.5, 3500, 3500, 0),
-        (70_000, 0.75, 5250, 1750, 0),
-        (60_000, 0.25, 1500, 4500, 0),
         (60_000, 0.5, 3000, 3000, 0),
-        (60_000, 0.75, 4500, 1500, 0),
-        (13_000, 0.25, 325, 975, 0),
-        (13_000, 0.5, 650, 650, 0),
         (13_000, 0.75, 975, 325, 0),
         (10_992, 0.25, 275, 824, 2),
         (10_992, 0.75, 824, 275, 2),
+        # Both halves round up, and the last client gets 1092 in place of 1100.
+        (10_992, 0.5, 550, 550, 0),
     ],
 )
 def test_published_sizes(num_examples, p, head, tail, num_left_out):
@@ -113,140 +93,70 @@ def test_published_sizes(num_examples, p, head, tail, num_left_out):
     assert len(got.left_out) == num_left_out
 
 
-def test_pendigits_halves_round_up_and_the_last_client_gets_fewer():
-    got = heterogeneous(np.arange(10_992) % 10, 10, 0.5, seed=20)
-    assert [len(rows) for rows in got.clients] == [1100] * 9 + [1092]
-    assert len(got.left_out) == 0
-    assert all((rows[:550] % 10 == i).all() for i, rows in enumerate(got.clients))
-
-
-@pytest.mark.parametrize("seed", [0, 20])
-@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 0.9])
 @pytest.mark.parametrize(
-    ("num_examples", "num_classes", "num_clients"),
-    [(100, 10, 10), (103, 10, 10), (97, 4, 9), (120, 7, 3), (50, 5, 1), (64, 1, 4)],
+    ("labels", "num_clients"),
+    [
+        (np.arange(103) % 10, 10),
+        (np.arange(97) % 4, 9),
+        (np.arange(120) % 7, 3),
+        (np.zeros(64, int), 4),
+        *((unbalanced(400, 8), num_clients) for num_clients in (1, 3, 8, 20)),
+    ],
 )
-def test_heterogeneous_properties(num_examples, num_classes, num_clients, p, seed):
-    labels = np.arange(num_examples) % num_classes
-    got = heterogeneous(labels, num_clients, p, seed=seed)
-    check_rows_once(got, num_examples)
-    if p == 1:
-        assert len(got.left_out) == 0
-        for client, rows in enumerate(got.clients):
-            homes = {client % num_classes, *range(client, num_classes, num_clients)}
-            assert set(labels[rows]) == homes
-    else:
-        sizes = np.array([len(rows) for rows in got.clients])
-        size = num_examples // num_clients
-        assert (abs(sizes - size) <= 1).all() or sizes.sum() == num_examples
-        assert (sizes[:-1] == sizes[0]).all() or sizes.sum() == num_examples
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 0.8, 0.99])
-@pytest.mark.parametrize("num_clients", [1, 3, 8, 20])
-def test_heterogeneous_with_unbalanced_classes(num_clients, p, seed):
-    labels = unbalanced(400, 8, seed)
-    got = heterogeneous(labels, num_clients, p, seed=seed)
-    check_rows_once(got, 400)
+def test_the_rule_of_p_deals_every_row_once_and_evenly(labels, num_clients, p):
+    got = heterogeneous(labels, num_clients, p, seed=20)
+    check_rows_once(got, len(labels))
     sizes = np.array([len(rows) for rows in got.clients])
-    size = 400 // num_clients
+    size = len(labels) // num_clients
     assert (abs(sizes[:-1] - size) <= 1).all()
     assert size - num_clients <= sizes[-1] <= size + 1
 
 
 @pytest.mark.parametrize("num_clients", [1, 7, 100])
-@pytest.mark.parametrize("alpha", [1e-300, 1e-3, 0.1, 1.0, 1e6])
-@pytest.mark.parametrize("seed", [0, 5])
-def test_dirichlet_holds_every_row_and_leaves_no_client_empty(num_clients, alpha, seed):
-    labels = unbalanced(500, 6, seed)
-    got = dirichlet(labels, num_clients, alpha, seed=seed)
+@pytest.mark.parametrize("alpha", [1e-300, 0.1, 1e6])
+def test_dirichlet_holds_every_row_and_leaves_no_client_empty(num_clients, alpha):
+    got = dirichlet(unbalanced(500, 6), num_clients, alpha, seed=0)
     check_rows_once(got, 500)
-    assert len(got.clients) == num_clients
-    assert len(got.left_out) == 0
-
-
-def test_dirichlet_with_as_many_clients_as_rows():
-    got = dirichlet(np.zeros(100, int), 100, 1e-3, seed=0)
-    assert [len(rows) for rows in got.clients] == [1] * 100
+    assert (len(got.clients), len(got.left_out)) == (num_clients, 0)
+    got = dirichlet(np.zeros(num_clients, int), num_clients, alpha, seed=0)
+    assert [len(rows) for rows in got.clients] == [1] * num_clients
 
 
 def test_dirichlet_concentration():
     labels = np.repeat(np.arange(10), 1000)
-    even = dirichlet(labels, 10, 1e8, seed=0).clients
-    counts = np.array([np.bincount(labels[rows], minlength=10) for rows in even])
-    assert abs(counts - 100).max() <= 2
-    skewed = dirichlet(labels, 10, 1e-3, seed=0).clients
-    counts = np.array([np.bincount(labels[rows], minlength=10) for rows in skewed])
-    assert counts.max(axis=0).mean() > 900
+    even = counts(labels, dirichlet(labels, 10, 1e8, seed=0))
+    assert abs(even - 100).max() <= 2
+    skewed = counts(labels, dirichlet(labels, 10, 1e-3, seed=0))
+    assert skewed.max(axis=0).mean() > 900
 
 
-@pytest.mark.parametrize("make", [heterogeneous, dirichlet])
-def test_partitions_follow_from_their_seed(make):
-    labels = np.arange(300) % 10
-    first, again, other = (make(labels, 10, 0.5, seed=seed) for seed in (1, 1, 2))
-    same = [np.array_equal(a, b) for a, b in zip(first[0], again[0], strict=True)]
-    assert all(same)
-    differ = [np.array_equal(a, b) for a, b in zip(first[0], other[0], strict=True)]
-    assert not any(differ)
+RANGES = {"class_range": (2, 5), "samples_per_class": 3}
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    "rule",
     [
-        (lambda y: heterogeneous(y, 2, 1.2, seed=0), r"--p must lie in \[0, 1\].*1\.2"),
-        (lambda y: heterogeneous(y, 2, float("nan"), seed=0), r"--p must .* got nan"),
-        (lambda y: heterogeneous(y, 0, 0.5, seed=0), r"--clients must lie in 1\.\.6"),
-        (lambda y: heterogeneous(y, 7, 0.5, seed=0), r"--clients must .* got 7"),
-        (lambda y: heterogeneous(y, 5, 1.0, seed=0), r"--clients 5 leaves client 3"),
-        # One row a client rounds to head 0 and tail 0.
-        (lambda y: heterogeneous(y, 6, 0.5, seed=0), r"--clients 6 leaves client 0"),
-        (lambda y: dirichlet(y, 2, 0.0, seed=0), r"--alpha must be positive .* got 0"),
-        (lambda y: dirichlet(y, 2, float("inf"), seed=0), r"--alpha must .* finite"),
-        (lambda y: dirichlet(y, 7, 1.0, seed=0), r"--clients must lie in 1\.\.6"),
-        (lambda y: failures(4, 1.5, seed=0), r"--failure-rate must lie in \[0, 1\]"),
-        (lambda y: failures(4, -0.5, seed=0), r"--failure-rate must .* got -0\.5"),
-        (lambda y: failures(4, 1.0, seed=0), r"--failure-rate 1\.0 fails all 4"),
-        (lambda y: failures(4, 0.9, seed=0), r"--failure-rate 0\.9 fails all 4"),
-        (
-            lambda y: failures(4, 0.9, seed=0, num_rounds=2),
-            r"--failure-rate 0\.9 fails all 4",
-        ),
+        lambda seed: heterogeneous(TEN, 5, 0.5, seed=seed),
+        lambda seed: dirichlet(TEN, 5, 0.5, seed=seed),
+        lambda seed: data.class_blocks(TEN, 5, 0.4, seed=seed),
+        lambda seed: data.drawn_classes(TEN, 5, 4, seed=seed),
+        lambda seed: data.class_ranges(TEN, 5, 0.0, **RANGES, seed=seed),
     ],
 )
-def test_bad_input_names_the_flag_in_one_line(call, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        call(np.array([0, 0, 0, 0, 0, 1]))
-    assert "\n" not in str(caught.value)
+def test_partitions_follow_from_their_seed(rule):
+    first, again, other = (rule(seed).clients for seed in (1, 1, 2))
+    for one, same, differs in zip(first, again, other, strict=True):
+        np.testing.assert_array_equal(one, same)
+        assert sorted(one) != sorted(differs)
 
 
-@pytest.mark.parametrize(
-    ("rate", "num_absent"), [(0, 0), (0.25, 2), (0.5, 5), (0.9, 9)]
-)
-def test_failures_count(rate, num_absent):
-    present = failures(10, float(rate), seed=3)
-    assert present.shape == (1, 10)
-    assert present.dtype == bool
-    assert (~present).sum() == num_absent
-
-
-def test_failures_are_nested_and_follow_from_the_seed():
-    few, many = failures(50, 0.2, seed=0), failures(50, 0.6, seed=0)
-    assert (few | ~many).all()
-    np.testing.assert_array_equal(few, failures(50, 0.2, seed=0))
-    assert (few != failures(50, 0.2, seed=1)).any()
-
-
-@pytest.mark.parametrize(
-    ("rate", "num_absent"),
+def test_as_many_fail_in_every_round():
     # Halves to even: 2.5 of ten is 2, 3.5 is 4.
-    [(0.0, 0), (0.25, 2), (0.35, 4), (0.9, 9)],
-)
-def test_as_many_fail_in_every_round(rate, num_absent):
-    present = failures(10, rate, seed=3, num_rounds=40)
-    assert present.shape == (40, 10)
-    assert present.dtype == bool
-    np.testing.assert_array_equal((~present).sum(axis=1), [num_absent] * 40)
+    for rate, num_absent in ((0.0, 0), (0.25, 2), (0.35, 4), (0.9, 9)):
+        present = failures(10, rate, seed=3, num_rounds=40)
+        assert (present.shape, present.dtype) == ((40, 10), bool)
+        assert ((~present).sum(axis=1) == num_absent).all()
 
 
 def test_each_round_draws_anew_and_spares_nobody():
@@ -268,82 +178,39 @@ def test_failures_of_a_round_are_nested_and_follow_from_the_seed():
     np.testing.assert_array_equal(few[:1], failures(50, 0.2, seed=0))
 
 
-def grid():
-    one = Partition((np.array([4, 1, 3]), np.array([0])), np.array([2, 5]))
-    two = Partition((np.array([5]), np.array([2, 0, 1, 4, 3])), np.array([], int))
-    present = [np.array([[True, False]]), np.array([[True, True]])]
-    return [one, two], present
+ONE = Partition((np.array([4, 1, 3]), np.array([0])), np.array([2, 5]), (2, 5))
+TWO = Partition((np.array([5]), np.array([2, 0, 1, 4, 3])), np.array([], int))
+PRESENT = np.array([[[True, False], [True, True]], [[True, True], [False, True]]])
 
 
 def test_federate_repeats_a_short_clients_own_rows():
     pool = np.arange(6 * 4, dtype=np.uint8).reshape(6, 2, 2, 1)
-    partitions, present = grid()
-    got = federate(pool, partitions, present, num_clusters=7)
-    np.testing.assert_array_equal(
-        got.indices,
-        [[[4, 1, 3, 4, 1], [0, 0, 0, 0, 0]], [[5, 5, 5, 5, 5], [2, 0, 1, 4, 3]]],
-    )
+    got = data.federate(pool, [ONE, TWO], list(PRESENT), num_clusters=7)
+    rows = [[[4, 1, 3, 4, 1], [0, 0, 0, 0, 0]], [[5, 5, 5, 5, 5], [2, 0, 1, 4, 3]]]
+    np.testing.assert_array_equal(got.indices, rows)
     mask = [[[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], [[1, 0, 0, 0, 0], [1, 1, 1, 1, 1]]]
     np.testing.assert_array_equal(got.mask, np.array(mask, bool))
-    np.testing.assert_array_equal(got.present, [[[True, False]], [[True, True]]])
-    np.testing.assert_array_equal(got.local_clusters, [[7, 7], [7, 7]])
+    np.testing.assert_array_equal(got.present, PRESENT)
+    # As many clusters as the partition says, where it does.
+    np.testing.assert_array_equal(got.local_clusters, [[2, 5], [7, 7]])
     np.testing.assert_array_equal(got.pool, pool)
     assert [str(a.dtype) for a in got] == ["uint8", "int32", "bool", "bool", "int32"]
 
 
-def test_federate_keeps_the_rows_of_every_partition():
-    labels = unbalanced(90, 5, seed=0)
-    partitions = [
-        heterogeneous(labels, 4, p, seed=s) for p in (0.2, 1.0) for s in (0, 1)
-    ]
-    present = np.ones((4, 3, 4), bool)
-    got = federate(labels.astype(np.float32), partitions, present, num_clusters=5)
-    assert got.present.shape == (4, 3, 4)
-    for run, partition in enumerate(partitions):
-        for client, rows in enumerate(partition.clients):
-            indices = np.asarray(got.indices[run, client])
-            mask = np.asarray(got.mask[run, client])
-            np.testing.assert_array_equal(indices[mask], rows)
-            assert set(indices) == set(rows)
-
-
 def test_left_out_rows_are_one_client():
     pool = np.zeros((6, 1), np.float32)
-    partitions, _ = grid()
-    got = federate_left_out(pool, partitions, num_clusters=3)
-    assert got is not None
+    got = data.federate_left_out(pool, [ONE, TWO], num_clusters=3)
     np.testing.assert_array_equal(got.indices, [[[2, 5]], [[0, 0]]])
     np.testing.assert_array_equal(got.mask, [[[True, True]], [[False, False]]])
     np.testing.assert_array_equal(got.present, [[[True]], [[True]]])
     np.testing.assert_array_equal(got.local_clusters, [[3], [3]])
-    assert federate_left_out(pool, partitions[1:], num_clusters=3) is None
-
-
-def test_a_grid_that_does_not_fit_together_is_refused():
-    pool = np.zeros((6, 1), np.float32)
-    (one, two), present = grid()
-    short = Partition(two.clients[:1], two.left_out)
-    with pytest.raises(ValueError, match=r"same --clients, got \[2, 1\]"):
-        federate(pool, [one, short], present, num_clusters=2)
-    with pytest.raises(ValueError, match=r"same --clients, got \[\]"):
-        federate(pool, [], present, num_clusters=2)
-    with pytest.raises(ValueError, match=r"`present` is for 1 runs of 2 clients"):
-        federate(pool, [one, two], present[:1], num_clusters=2)
-    with pytest.raises(ValueError, match=r"same rounds in `present`"):
-        federate(pool, [one, two], [present[0], np.ones((2, 2), bool)], num_clusters=2)
-    with pytest.raises(ValueError, match=r"row 5 of a partition is not in the pool"):
-        federate(pool[:5], [one, two], present, num_clusters=2)
+    assert data.federate_left_out(pool, [TWO], num_clusters=3) is None
 
 
 def test_further_rows_are_dealt_evenly_and_once():
     partition = Partition((np.array([0, 2]), np.array([1])), np.array([3]))
-    got = deal(partition, np.arange(4, 9), seed=3)
+    got = data.deal(partition, np.arange(4, 9), seed=3)
     drawn = permuted([4, 5, 6, 7, 8], seed=3)
-    np.testing.assert_array_equal(got.clients[0], [0, 2, *drawn[:3]])
-    np.testing.assert_array_equal(got.clients[1], [1, *drawn[3:]])
+    check_rows(got, [[0, 2, *drawn[:3]], [1, *drawn[3:]]])
     np.testing.assert_array_equal(got.left_out, [3])
-
-
-def test_no_further_rows_change_nothing():
-    partition = heterogeneous(np.array([0, 1, 0, 1]), 2, 0.0, seed=0)
-    assert deal(partition, np.arange(0), seed=0) is partition
+    assert data.deal(partition, np.arange(0), seed=0) is partition

@@ -5,6 +5,7 @@ import pytest
 
 from fcjax.evaluation import figures
 from fcjax.runs import draw
+from tests.evaluation.drawn import names
 
 
 def grid(**axes):
@@ -25,19 +26,19 @@ def grid(**axes):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Every figure drawn against something, by the name of its file."""
-    found, against = {}, figures.against
+    """Every figure, by the name of its file."""
+    found = {}
 
-    def keep(rows, path, **options):
-        found[path.name] = against(rows, path, **options)
-        return found[path.name]
+    def keep(draw):
+        def kept(rows, path, **options):
+            found[path.name] = draw(rows, path, **options)
+            return found[path.name]
 
-    monkeypatch.setattr(figures, "against", keep)
+        return kept
+
+    for name in ("against", "learning_curves"):
+        monkeypatch.setattr(figures, name, keep(getattr(figures, name)))
     return found
-
-
-def names(figure):
-    return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_a_figure_for_every_number_that_varies(tmp_path, drawn):
@@ -46,58 +47,51 @@ def test_a_figure_for_every_number_that_varies(tmp_path, drawn):
         p=(0.0, 0.5), model_weight=(0, 1e-3, 1e-1), clients=(10, 20), seed=(0, 1)
     )
     draw.grid_figures(folder, rows, history, by=["p", "model_weight", "clients"])
-    assert {path.name for path in folder.iterdir()} == {
-        "learning_curves.png",
-        "against_p.png",
-        "against_model_weight.png",
-        "against_clients.png",
-    }
+    against = {f"against_{x}.png" for x in ("p", "model_weight", "clients")}
+    assert {path.name for path in folder.iterdir()} == against | {"learning_curves.png"}
     by_weight = drawn["against_model_weight.png"]
     assert by_weight.axes[-1].get_xlabel() == "model_weight"
     assert by_weight.axes[-1].get_xscale() == "symlog"
-    assert names(by_weight) == [
-        "p = 0, clients = 10",
-        "p = 0, clients = 20",
-        "p = 0.5, clients = 10",
-        "p = 0.5, clients = 20",
+    settings = [
+        f"p = {p}, clients = {clients}" for p in (0, 0.5) for clients in (10, 20)
     ]
+    assert names(by_weight) == settings
     assert len(names(drawn["against_p.png"])) == 6
     assert drawn["against_clients.png"].axes[-1].get_xscale() == "linear"
 
 
-def test_one_number_that_varies_names_the_method(tmp_path, drawn):
-    rows, history = grid(p=(0.25,), model_weight=(0, 0.1), seed=(0,))
-    draw.grid_figures(tmp_path, rows, history, by=["p", "model_weight"])
-    (figure,) = drawn.values()
-    assert names(figure) == ["method = ccfc, dataset = digits"]
-
-
-def test_text_that_varies_makes_lines(tmp_path, drawn):
-    rows, history = grid(p=(0, 1), backbone=("conv", "mlp"), seed=(0,))
-    draw.grid_figures(tmp_path, rows, history, by=["p", "backbone"])
-    assert list(drawn) == ["against_p.png"]
-    assert names(drawn["against_p.png"]) == ["backbone = conv", "backbone = mlp"]
-
-
-def test_nothing_varies(tmp_path, drawn):
-    rows, history = grid(p=(0.25,), seed=(0, 1))
-    draw.grid_figures(tmp_path, rows, history, by=["p"])
-    assert [path.name for path in tmp_path.iterdir()] == ["learning_curves.png"]
-    assert not drawn
+@pytest.mark.parametrize(
+    ("varied", "expected"),
+    [
+        # One number that varies leaves the method and the data to be named.
+        (
+            {"p": (0.25,), "model_weight": (0, 0.1)},
+            {"against_model_weight.png": ["method = ccfc, dataset = digits"]},
+        ),
+        (
+            {"p": (0, 1), "backbone": ("conv", "mlp")},
+            {"against_p.png": ["backbone = conv", "backbone = mlp"]},
+        ),
+        ({"p": (0.25,)}, {}),
+    ],
+    ids=["one number", "a number and text", "nothing"],
+)
+def test_what_varies_makes_a_figure_or_its_lines(tmp_path, drawn, varied, expected):
+    rows, history = grid(**varied, seed=(0, 1))
+    draw.grid_figures(tmp_path, rows, history, by=list(varied))
+    assert drawn.pop("learning_curves.png")
+    assert {file: names(figure) for file, figure in drawn.items()} == expected
 
 
 def test_unlabelled_data_has_its_internal_scores(tmp_path, drawn):
     rows, history = grid(p=(0,), model_weight=(0, 1), seed=(0,))
-    for row in rows:
-        row |= {"nmi": "", "acc": "", "kappa": "", "silhouette": "0.3"}
-    draw.grid_figures(tmp_path, rows, history, by=["p", "model_weight"])
-    (figure,) = drawn.values()
-    assert [axes.get_ylabel() for axes in figure.axes] == ["silhouette"]
-    del drawn["against_model_weight.png"]
-    for row in rows:
-        row["silhouette"] = ""
-    draw.grid_figures(tmp_path, rows, history, by=["p", "model_weight"])
-    assert not drawn
+    for silhouette, expected in (("", set()), ("0.3", {"against_model_weight.png"})):
+        for row in rows:
+            row |= {"nmi": "", "acc": "", "kappa": "", "silhouette": silhouette}
+        draw.grid_figures(tmp_path, rows, history, by=["p", "model_weight"])
+        assert drawn.keys() - {"learning_curves.png"} == expected
+    (axes,) = drawn["against_model_weight.png"].axes
+    assert axes.get_ylabel() == "silhouette"
 
 
 @pytest.mark.filterwarnings("error")
@@ -114,12 +108,8 @@ def test_diverged_runs_leave_a_gap(tmp_path, drawn):
     np.testing.assert_allclose(line.get_ydata(), [0.5, math.nan, 0.5])
 
 
-def test_learning_curves_name_settings_in_their_order(tmp_path, monkeypatch):
-    found = []
-    curves = figures.learning_curves
-    monkeypatch.setattr(
-        figures, "learning_curves", lambda *a, **k: found.append(curves(*a, **k))
-    )
+def test_learning_curves_name_settings_in_their_order(tmp_path, drawn):
     rows, history = grid(p=(0.5, 0, 10, 2), seed=(0, 1))
     draw.grid_figures(tmp_path, rows, history, by=["p"])
-    assert names(found[0]) == ["p = 0", "p = 0.5", "p = 2", "p = 10"]
+    expected = ["p = 0", "p = 0.5", "p = 2", "p = 10"]
+    assert names(drawn["learning_curves.png"]) == expected

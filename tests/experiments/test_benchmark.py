@@ -1,61 +1,51 @@
+"""The benchmarks: both sides do the same work, what they print, one line of error."""
+
+import csv
 import importlib.util
 import itertools
-import subprocess
-import sys
-from pathlib import Path
 
 import benchmark
+import benchmark_clustering as clustering
+import benchmark_growth as growth
+import benchmark_memory as memory
 import chex
 import jax
 import numpy as np
 import pytest
-from speed import ccfc, server
-from speed.case import Sizes, check_parity, flops
+from benchmark_growth import STUDIES, Point
+from sklearn.datasets import load_digits
+from speed import server
+from speed.case import Sizes
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "benchmark.py"
-VIEWS = 2 * 3 + 2
-"""Forward passes' worth of a step: forward and backward of two views, three each, and
-two forward of the anchor."""
+from fcjax.algorithms.parts import swap
 
-
-@pytest.mark.parametrize("backbone", ["conv", "resnet18"])
-def test_torch_does_the_same_work(backbone):
-    pytest.importorskip("torch", reason="PyTorch comes with the bench extra alone")
-    (case,) = ccfc.cases(Sizes(2, 16, 16), backbone)
-    losses = np.array(check_parity(case))
-    assert abs(losses[1, 0] - losses[0, 0]) > 1e-3  # the optimiser took a step
-
-
-def test_flops_by_hand():
-    convolutions = 2 * 16 * (64 * 14**2 + 64 * 128 * 7**2 + 128 * 256 * 3**2)
-    dense = [(2304, 256), (256, 256), (256, 16), (16, 256)]
-    forward = convolutions + sum(2 * a * b for a, b in dense)
-    (case,) = ccfc.cases(Sizes(clients=2, examples=24, batch_size=8))
-    assert flops(case) == pytest.approx(2 * 24 * VIEWS * forward, rel=0.01)
-
-
-def test_flops_of_resnet18_are_the_published_ones():
-    """0.56 G multiply-adds at 32 pixels with the small stem; the heads are added."""
-    (case,) = ccfc.cases(Sizes(clients=1, examples=8, batch_size=8), "resnet18")
-    heads = [(512, 256), (256, 256), (256, 16), (16, 256)]
-    forward = 2 * 0.556e9 + sum(2 * a * b for a, b in heads)
-    assert flops(case) == pytest.approx(8 * VIEWS * forward, rel=0.01)
+pytestmark = pytest.mark.nightly
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("module", "flags", "message"),
     [
-        (["--repeats", "0"], "--repeats must be at least 1, got 0"),
-        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
-        (["--against", "torch"], "needs PyTorch: pip install -e"),
+        (benchmark, ["ccfc", "--repeats=0"], "--repeats must be at least 1, got 0"),
+        (benchmark, ["ccfc", "--against=torch"], "needs PyTorch: pip install -e"),
+        (clustering, ["--repeats=0"], "--repeats must be at least 1, got 0"),
+        (clustering, ["--methods=fcm"], "needs scikit-fuzzy: pip install -e"),
+        (growth, [], "which study"),
+        (growth, ["runs", "--rounds=0"], "--rounds must be at least 1, got 0"),
+        (growth, ["runs", "--values=0"], "--values must be at least 1, got 0"),
+        (memory, ["--batch", "8", "0"], r"--batch must be at least 1, got \(8, 0\)"),
+        (memory, ["--microbatch=0"], "--microbatch must be at least 1, got 0"),
+        (memory, ["--repeats=-1"], "--repeats must be at least 0, got -1"),
     ],
 )
-def test_bad_input_is_one_line(monkeypatch, flags, message):
+def test_bad_input_is_one_line(monkeypatch, module, flags, message):
+    main = benchmark.benchmark if module is benchmark else module.main
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    args = benchmark.tyro.cli(benchmark.Args, args=["ccfc", *flags])
     with pytest.raises(ValueError, match=message) as error:
-        benchmark.benchmark(args)
+        main(module.tyro.cli(module.Args, args=flags))
     assert "\n" not in str(error.value)
+
+
+# --- rounds
 
 
 def test_all_are_the_parts_of_every_method():
@@ -66,19 +56,12 @@ def test_all_are_the_parts_of_every_method():
     assert names == ["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
 
 
-def test_script_prints_a_table():
-    command = [
-        sys.executable,
-        str(SCRIPT),
-        "ccfc",
-        "--parts",
-        "local",
-        "--clients",
-        "1",
-    ]
-    command += ["--examples", "6", "--batch-size", "4", "--repeats", "1"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    *_, header, _, row = result.stdout.splitlines()
+def test_a_run_prints_a_table(capsys):
+    flags = ["ccfc", "--parts=local", "--clients=1", "--examples=6", "--batch-size=4"]
+    benchmark.benchmark(
+        benchmark.tyro.cli(benchmark.Args, args=[*flags, "--repeats=1"])
+    )
+    *_, header, _, row = capsys.readouterr().out.splitlines()
     assert header.count("|") == row.count("|") == 10
     assert row.startswith("| ccfc conv | 1 clients x 6 images of 28x28, batch 4 |")
 
@@ -103,3 +86,115 @@ def test_server_steps_average():
     expected = np.mean(np.asarray(models)[3:count:10], axis=0)
     np.testing.assert_allclose(means[3], expected, atol=1e-6)
     assert server.steps("sda-fdc", sizes) == []
+
+
+# --- clustering
+
+
+@pytest.mark.parametrize(
+    ("method", "tolerance"),
+    [(clustering.km, 1e-5), (clustering.fcm, 1e-5), (clustering.k_fed, 0.05)],
+)
+def test_both_sides_do_the_same_work(method, tolerance):
+    rows = load_digits().data.astype(np.float32)
+    x = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    ours, theirs = method(x, clustering.Args(iterations=5))
+    np.testing.assert_allclose(ours(), theirs(), rtol=tolerance)
+
+
+def test_a_run_prints_a_line_a_method(capsys):
+    clustering.main(clustering.Args(iterations=2, repeats=1))
+    out = capsys.readouterr().out
+    *lines, last = out.splitlines()
+    names = [line.split(":")[0] for line in lines]
+    assert names == ["digits", "km", "fcm", "k-fed"]
+    assert last.startswith("peak memory ")
+    assert out.count(", ratio ") == 3
+    clustering.main(clustering.Args(methods=("km",), side="theirs", repeats=1))
+    assert ", ratio " not in capsys.readouterr().out
+
+
+# --- growth
+
+
+def test_rows_by_hand():
+    """Ten clients take two seconds; thirty then ought to take six, and take nine."""
+    points = {
+        10: Point([1.0, 2.0, 4.0], 7.0, 2**30),
+        30: Point([9.0, 8.0, 12.0], 8.0, 2**31),
+    }
+    first, second = growth.rows_of(STUDIES["clients-each"], points)
+    assert (first["s a round"], first["ideal"], first["of ideal"]) == (2, 2, 1)
+    assert (second["s a round"], second["ideal"], second["of ideal"]) == (9, 6, 1.5)
+    assert (second["min"], second["max"], second["peak GiB"]) == (8, 12, 2)
+    # Of examples that clients share the ideal is flat.
+    rows = growth.rows_of(STUDIES["clients"], points)
+    assert [row["ideal"] for row in rows] == [2, 2]
+    axes = growth.figure(STUDIES["clients"], rows).axes[0]
+    ideal = next(line for line in axes.lines if line.get_label() == "ideal")
+    assert (list(ideal.get_xdata()), list(ideal.get_ydata())) == ([10, 30], [2, 2])
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+
+
+def test_operations_of_an_embedding_by_hand():
+    """Dense layers 256 to D, D to D, D to 16, 16 to D, each forward and twice back."""
+    weights = (256 * 64 + 64 * 64 + 2 * 16 * 64) - (256 * 32 + 32 * 32 + 2 * 16 * 32)
+    assert growth.operations(64) - growth.operations(32) == 2 * 3 * weights
+
+
+def test_a_failing_command_says_what_it_printed():
+    with pytest.raises(RuntimeError, match=r"ccfc\.py --clients 0: .*at least 1"):
+        growth.commands.run("ccfc", ["--clients", "0"])
+
+
+def test_a_study_is_printed_drawn_and_written(tmp_path, capsys):
+    growth.main(growth.Args(("rows-each",), values=(2,), rounds=2, out=tmp_path))
+    assert capsys.readouterr().out.splitlines()[-2].startswith("| 2 | ")
+    assert (tmp_path / "rows-each.png").stat().st_size > 10_000
+    with (tmp_path / "rows-each.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert 0 < float(row["min"]) <= float(row["s a round"]) <= float(row["max"])
+    assert float(row["compile s"]) > 0
+    assert 0.1 < float(row["peak GiB"]) < 20
+
+
+# --- memory
+
+
+def test_parts_take_less_memory_than_the_whole(capsys):
+    memory.main(memory.Args(batch=(64,), microbatch=8, repeats=1))
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
+    title, names, whole, parts, timed, peak = told
+    assert title[:4] == ["conv,", "parts", "of", "8,"]
+    assert names[:5] == ["batch", "kind", "arguments", "results", "temporary"]
+    assert whole[:2] == ["64", "whole"]
+    assert parts[:3] == ["64", "in", "parts"]
+    # Both take the same variables and views, and give the same results.
+    assert whole[2:4] == parts[3:5]
+    assert float(parts[5]) < float(whole[4])
+    assert timed[:2] == ["64", "whole"]
+    assert peak[:2] == ["peak", "memory"]
+
+
+def test_what_must_grow_by_hand():
+    """Two views of 28 x 28; four projections of 128 and their gradients; 24 x 24 twice:
+    floats of four bytes."""
+    assert memory.must_grow("conv", 12) == {
+        "views": 4 * 2 * 12 * 784,
+        "outputs": 4 * 8 * 12 * 128,
+        "similarities": 4 * 2 * 576,
+    }
+
+
+def test_one_part_is_the_whole(key):
+    """Both kinds do the same work."""
+    views = [jax.random.uniform(k, (4, 28, 28, 1)) for k in jax.random.split(key)]
+    online = jax.jit(memory.initialize_of("conv"))(key, views[0][:1])
+    target = swap(online)["params"]
+    results = [
+        memory.compile_step("conv", 4, size)(online, target, tuple(views))
+        for size in (None, 4)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *results)
+    gradient, _ = results[0]
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient)) > 1e-3

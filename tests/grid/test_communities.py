@@ -2,22 +2,18 @@
 scores and prints of a method that finds out."""
 
 import csv
-import subprocess
-import sys
-from pathlib import Path
+import shutil
 
+import collect
 import numpy as np
 import pytest
 
 from fcjax import session
 from fcjax.grid import communities, experiment
 from fcjax.grid.communities import Kept
-from fcjax.runs import draw, shards
+from fcjax.runs import draw
 from fcjax.runs.finished import Finished
 from tests.own_clusters import Args, corners, describe
-
-COLLECT = Path(__file__).parents[2] / "experiments" / "collect.py"
-
 
 # --- by hand
 
@@ -100,13 +96,13 @@ def prepare(folder, **flags):
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ended")
-    prepared, labels = prepare(folder)
+    prepared, labels = prepare(folder, plot=True)
     session.execute(prepared)
     return prepared, labels, folder
 
 
-def rows_of(folder, name="results.csv"):
-    with (folder / name).open(newline="") as file:
+def rows_of(folder):
+    with (folder / "results.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -121,23 +117,31 @@ def holders_of(partition, labels):
     return np.bincount(np.concatenate(held), minlength=4)
 
 
+def table(capsys):
+    """The names and the last line of the table that was printed."""
+    lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("|")]
+    return [[cell.strip() for cell in x.split("|")] for x in (lines[0], lines[-1])]
+
+
 def test_clients_that_share_rows_are_scored_and_counted(ended):
     prepared, labels, _ = ended
     for row, (_, partition) in zip(
         rows_of(prepared.results.directory), runs_of(prepared), strict=True
     ):
         numbers = holders_of(partition, labels)
-        assert row["scope"] == "client-mean"
-        for name in ("acc", "client_acc", "global_acc", "global_nmi", "initial_acc"):
-            assert float(row[name]) == 1
-        assert float(row["communities"]) == (numbers > 1).sum()
-        assert float(row["isolated"]) == (numbers == 1).sum()
-        assert float(row["iteration"]) == 2
-        assert float(row["initial_communities"]) == 0
-        assert float(row["initial_isolated"]) == sum(partition.local_clusters)
-        assert row["initial_iteration"] == ""
-        assert float(row["left_out"]) == len(partition.left_out)
-        assert row["status"] == "ok"
+        expected = {
+            **dict.fromkeys(("acc", "client_acc", "global_acc", "global_nmi"), 1),
+            "communities": (numbers > 1).sum(),
+            "isolated": (numbers == 1).sum(),
+            "iteration": 2,
+            "initial_acc": 1,
+            "initial_communities": 0,
+            "initial_isolated": sum(partition.local_clusters),
+            "left_out": len(partition.left_out),
+        }
+        assert {name: float(row[name]) for name in expected} == expected
+        told = [row[name] for name in ("scope", "status", "initial_iteration")]
+        assert told == ["client-mean", "ok", ""]
 
 
 def test_a_run_s_communities_are_those_of_the_classes(ended):
@@ -150,130 +154,82 @@ def test_a_run_s_communities_are_those_of_the_classes(ended):
         for client, rows in enumerate(partition.clients):
             own = got.mask[client]
             np.testing.assert_array_equal(got.indices[client, own], rows)
-            np.testing.assert_array_equal(
-                got.graph_cluster[client, own], got.cluster[client, own]
-            )
             assert (got.cluster[client, ~own] == -1).all()
-            assert (got.graph_cluster[client, ~own] == -1).all()
             classes[client, got.cluster[client, own]] = labels[rows]
+        np.testing.assert_array_equal(got.graph_cluster, got.cluster)
         same = classes[:, :, None, None] == classes
         same &= (classes >= 0)[:, :, None, None]
-        clients = np.arange(4)
-        same &= (clients[:, None] != clients)[:, None, :, None]
+        same[np.arange(4), :, np.arange(4)] = False
         np.testing.assert_array_equal(got.edges, same)
         shared = np.isin(classes, np.flatnonzero(numbers > 1))
         np.testing.assert_array_equal(got.community >= 0, shared)
-        for c in np.flatnonzero(numbers > 1):
-            assert len(np.unique(got.community[classes == c])) == 1
-        assert len(np.unique(got.community[shared])) == (numbers > 1).sum()
+        pairs = np.unique(np.stack([classes, got.community])[:, shared], axis=1)
+        for of_one in pairs:  # a class is a community, and the other way round
+            assert len(np.unique(of_one)) == (numbers > 1).sum() == pairs.shape[1]
 
 
-def test_assignments_tell_the_first_holder_and_the_community(ended):
-    prepared, labels, _ = ended
-    finished = Finished(prepared.results.directory)
-    with np.load(prepared.results.directory / "assignments.npz") as file:
+def test_assignments_tell_the_community_of_the_first_holder_s_cluster(ended):
+    results = ended[0].results.directory
+    with np.load(results / "assignments.npz") as file:
         of_runs = file["community"]
-    for (point, partition), found in zip(runs_of(prepared), of_runs, strict=True):
-        client, cluster = finished.assignments(point)
-        for row in range(len(labels)):
-            holders = [i for i, rows in enumerate(partition.clients) if row in rows]
-            assert client[row] == (holders[0] if holders else -1)
-        numbers = holders_of(partition, labels)
-        held = client >= 0
-        np.testing.assert_array_equal(cluster >= 0, held)
-        np.testing.assert_array_equal(found >= 0, held & (numbers[labels] > 1))
-        for c in np.flatnonzero(numbers > 1):
-            assert len(np.unique(found[held & (labels == c)])) == 1
+    for (point, _), found in zip(runs_of(ended[0]), of_runs, strict=True):
+        client, cluster = Finished(results).assignments(point)
+        kept = Finished(results).communities(point)
+        expected = communities.of_examples(kept.community, client, cluster)
+        np.testing.assert_array_equal(found, expected)
+        assert (found >= 0).any()
 
 
 def test_the_same_command_again_reuses_all_and_prints_what_is_reported(ended, capsys):
-    folder = ended[-1]
-    again, _ = prepare(folder)
+    again, _ = prepare(ended[-1])
     assert again.groups == ()
     before = (again.results.directory / "results.csv").read_bytes()
     session.execute(again)
     assert (again.results.directory / "results.csv").read_bytes() == before
-    header, _, line = (
-        text for text in capsys.readouterr().out.splitlines() if text.startswith("|")
-    )
-    names = [name.strip() for name in header.split("|")]
+    names, line = table(capsys)
     start = names.index("nmi")
     assert names[start : start + 8] == [
         *("nmi", "acc", "kappa", "global_acc", "initial_acc"),
         *("communities", "isolated", "iteration"),
     ]
-    shown = dict(zip(names, map(str.strip, line.split("|")), strict=True))
-    assert shown["global_acc"] == "1.000 ± 0.000"
-
-
-def test_without_an_edge_each_cluster_stands_for_itself(tmp_path):
-    """Of a class that n clients hold, each 9 rows or so, one cluster is a match."""
-    prepared, labels = prepare(tmp_path, near=(0.0,), overlap=(0.0,), seed=(3,))
-    session.execute(prepared)
-    ((_, partition),) = runs_of(prepared)
-    (row,) = rows_of(tmp_path / "out")
-    each = [np.bincount(labels[rows], minlength=4) for rows in partition.clients]
-    expected = np.max(each, axis=0).sum() / np.sum(each)
-    assert expected < 0.8
-    assert float(row["global_acc"]) == pytest.approx(expected, abs=1e-6)
-    assert float(row["acc"]) == float(row["client_acc"]) == 1
-    assert float(row["communities"]) == 0
-    assert float(row["isolated"]) == float(row["initial_isolated"])
+    assert line[names.index("global_acc")] == "1.000 ± 0.000"
 
 
 def test_without_labels_communities_are_kept_and_nothing_is_scored(tmp_path, capsys):
-    prepared, _ = prepare(
-        tmp_path,
-        **{"labels": False, "clusters": (4,), "overlap": (), "class_range": None},
-        seed=(0,),
-    )
+    flags = {"labels": False, "clusters": (4,), "overlap": (), "class_range": None}
+    prepared, _ = prepare(tmp_path, **flags, seed=(0,))
     session.execute(prepared)
     (row,) = rows_of(tmp_path / "out")
     assert row["global_acc"] == row["client_acc"] == row["initial_acc"] == ""
     assert float(row["communities"]) == 4
     ((point, _),) = runs_of(prepared)
     assert Finished(tmp_path / "out").communities(point).edges.sum() == 4 * 4 * 3
-    header = next(
-        text for text in capsys.readouterr().out.splitlines() if text.startswith("|")
-    )
-    assert "isolated" in header
-    assert "global_acc" not in header
+    names, _ = table(capsys)
+    assert "isolated" in names
+    assert "global_acc" not in names
 
 
-def contents(folder):
-    return {p.name: p.read_bytes() for p in sorted(folder.glob("*"))}
-
-
-def test_shards_become_the_grid_and_collect_prints_it(ended, tmp_path):
+def test_shards_become_the_grid_and_collect_prints_it(ended, tmp_path, capsys):
     whole = ended[0].results.directory
     for index in range(2):
         session.execute(prepare(tmp_path, shard=f"{index}/2")[0])
-    merged = shards.merge(shards.find([tmp_path / "out"]), tmp_path / "merged")
-    got, expected = Finished(merged.directory), Finished(whole)
+    capsys.readouterr()
+    collect.main(collect.Args((tmp_path / "out",), plot=False))
+    assert "initial_acc" in table(capsys)[0]
+    got, expected = Finished(tmp_path / "out"), Finished(whole)
     for point, _ in runs_of(ended[0]):
         for one, other in zip(
             got.communities(point), expected.communities(point), strict=True
         ):
             width = one.shape[-1]  # a client is padded to those of its own shard
             np.testing.assert_array_equal(one, other[..., :width])
-    with (
-        np.load(whole / "assignments.npz") as one,
-        np.load(merged.directory / "assignments.npz") as other,
-    ):
-        for name in one.files:
-            np.testing.assert_array_equal(one[name], other[name])
-    run = subprocess.run(
-        [sys.executable, COLLECT, tmp_path / "out", "--no-plot"],
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "initial_acc" in run.stdout
+    one, other = (np.load(x / "assignments.npz") for x in (whole, tmp_path / "out"))
+    for name in one.files:
+        np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_no_resume_removes_what_was_kept(tmp_path):
-    prepared, _ = prepare(tmp_path)
-    session.execute(prepared)
+def test_no_resume_removes_what_was_kept(ended, tmp_path):
+    shutil.copytree(ended[-1] / "out", tmp_path / "out")
     folder = tmp_path / "out" / "communities"
     assert len(list(folder.iterdir())) == 2
     prepare(tmp_path, seed=(0,), resume=False)[0].results.begin()
@@ -289,26 +245,17 @@ def test_iterations_are_drawn_from_the_end_of_the_start(ended, tmp_path):
         *(("refine", 1, 0), ("refine", 1, 1), ("refine", 2, 0), ("refine", 2, 1)),
     ]
     assert float(rounds[0]["isolated"]) > 0
-    draw.grid_figures(
-        tmp_path,
-        results.rows,
-        results.history,
-        **options,
-        reported=("isolated", "never_measured"),
-    )
-    assert (tmp_path / "iterations.png").exists()
     assert draw.since(results.history, "", by=["overlap"]) == results.history
+    for reported in ((), ("isolated", "never_measured")):
+        # What reports nothing has the figure of its rounds alone.
+        draw.grid_figures(
+            tmp_path, results.rows, results.history, **options, reported=reported
+        )
+        assert (tmp_path / "iterations.png").exists() == bool(reported)
 
 
-def test_what_reports_nothing_has_one_figure_of_its_rounds(ended, tmp_path):
-    results = ended[0].results
-    draw.grid_figures(tmp_path, results.rows, results.history, by=results.settings)
-    assert not (tmp_path / "iterations.png").exists()
-
-
-def test_a_session_draws_the_graph_and_a_finished_run_is_drawn_again(tmp_path):
-    session.execute(prepare(tmp_path, plot=True, seed=(0,))[0])
-    names = ["associations.png", "iterations.png"]
-    assert all((tmp_path / "out" / "figures" / name).exists() for name in names)
-    draw.main(draw.Args(tmp_path / "out", out=tmp_path / "again"))
-    assert all((tmp_path / "again" / name).exists() for name in names)
+def test_a_session_draws_the_graph_and_a_finished_run_is_drawn_again(ended, tmp_path):
+    draw.main(draw.Args(ended[-1] / "out", out=tmp_path))
+    for folder in (ended[-1] / "out" / "figures", tmp_path):
+        assert (folder / "associations.png").exists()
+        assert (folder / "iterations.png").exists()

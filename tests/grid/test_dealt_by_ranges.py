@@ -9,16 +9,10 @@ from fcjax.data import Dataset
 from fcjax.grid import dealing, experiment, plan
 from fcjax.grid.flags import Common
 from fcjax.grid.plan import Method
+from tests.grid.test_plan import never
 
 LABELS = np.repeat(np.arange(6), 20)
-
-
-def dataset(labels=LABELS):
-    return Dataset("by hand", np.zeros((120, 2), np.float32), labels)
-
-
-def never(settings):
-    raise AssertionError("nothing is built to make a plan")
+DATASET = Dataset("by hand", np.zeros((120, 2), np.float32), LABELS)
 
 
 def method(scope="client-mean", **more):
@@ -28,13 +22,9 @@ def method(scope="client-mean", **more):
     return describe
 
 
-def groups(scope="client-mean", labels=LABELS, **flags):
+def groups(scope="client-mean", **flags):
     flags = {"clients": (4,), "overlap": (0.0, 0.5), "samples_per_class": 5, **flags}
-    return plan.groups(Common(**flags), dataset(labels), 0, method(scope))
-
-
-def sizes(group):
-    return [list(map(len, part.clients)) for part in group.partitions]
+    return plan.groups(Common(**flags), DATASET, 0, method(scope))
 
 
 def test_clients_on_their_own_look_for_what_they_hold_at_most_the_upper_end():
@@ -45,13 +35,36 @@ def test_clients_on_their_own_look_for_what_they_hold_at_most_the_upper_end():
     for partition in group.partitions:
         held = [len(np.unique(LABELS[rows])) for rows in partition.clients]
         assert list(partition.local_clusters) == held
-    plain = sizes(group)[0]
-    assert plain == [5 * k for k in group.partitions[0].local_clusters]
-    (call,) = plan.calls(group._replace(runs_per_call=4), dataset().examples)
+    # Runs of one seed hold the same classes, and at an overlap more rows of them.
+    for plain, overlapping in zip(
+        group.partitions[:2], group.partitions[2:], strict=True
+    ):
+        assert plain.local_clusters == overlapping.local_clusters
+        assert [*map(len, plain.clients)] == [5 * k for k in plain.local_clusters]
+        for own, more in zip(plain.clients, overlapping.clients, strict=True):
+            assert set(own.tolist()) <= set(more.tolist())
+    (call,) = plan.calls(group._replace(runs_per_call=4), DATASET.examples)
     np.testing.assert_array_equal(
         call.grid.federations.local_clusters,
         [part.local_clusters for part in group.partitions],
     )
+
+
+@pytest.mark.parametrize(
+    ("scope", "clusters", "expected"),
+    [
+        # A given number is every client's.
+        ("client-mean", (3, 5), [3, 5]),
+        ("global", (3, 5), [3, 5]),
+        # Methods in common look for all classes.
+        ("global", (), [6]),
+    ],
+)
+def test_how_many_clusters_all_clients_look_for(scope, clusters, expected):
+    found = groups(scope, class_range=(2, 4), clusters=clusters)
+    assert [group.num_clusters for group in found] == expected
+    if clusters:
+        assert {p.local_clusters for group in found for p in group.partitions} == {None}
 
 
 def test_by_default_a_client_holds_two_to_half_of_the_classes():
@@ -60,65 +73,10 @@ def test_by_default_a_client_holds_two_to_half_of_the_classes():
     assert set(group.partitions[0].local_clusters) == {2, 3}
 
 
-@pytest.mark.parametrize("scope", ["client-mean", "global"])
-def test_a_given_number_of_clusters_is_every_client_s(scope):
-    found = groups(scope, class_range=(2, 4), clusters=(3, 5))
-    assert [group.num_clusters for group in found] == [3, 5]
-    assert all(p.local_clusters is None for group in found for p in group.partitions)
-
-
-def test_methods_in_common_look_for_all_classes():
-    (group,) = groups("global", class_range=(2, 4))
-    assert group.num_clusters == 6
-
-
-def test_runs_of_one_seed_hold_the_same_classes_at_every_overlap():
-    (group,) = groups(class_range=(2, 3))
-    plain, overlapping = group.partitions
-    assert plain.local_clusters == overlapping.local_clusters
-    for own, more in zip(plain.clients, overlapping.clients, strict=True):
-        assert set(own.tolist()) <= set(more.tolist())
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            {"alpha": (1.0,)},
-            "^--alpha and --overlap are two rules of dealing, give one$",
-        ),
-        (
-            {"overlap": (), "class_range": (2, 3)},
-            "^--class-range is of clients dealt by --overlap, give both$",
-        ),
-        (
-            {"class_range": (2, 7)},
-            r"^--class-range must end in 2..6 where clients look for as many clusters, "
-            r"got \(7,\); or give --clusters$",
-        ),
-        ({"class_range": (1, 1)}, r"^--class-range must end in 2..6 where clients"),
-        ({"class_range": (4, 3)}, r"^--class-range must be two of 1..6"),
-        ({"overlap": (0.5, 0.5)}, "^--overlap takes one or more different values"),
-        ({"overlap": (1.0,)}, "^--overlap must lie in"),
-        ({"samples_per_class": 0}, "^--samples-per-class must be at least 1, got 0$"),
-    ],
-)
-def test_what_is_refused(flags, message):
-    with pytest.raises(ValueError, match=message):
-        groups(**flags)
-
-
-def test_without_labels_there_are_no_classes_to_deal_by():
-    with pytest.raises(ValueError, match="--p must be 0 where the data has no labels"):
-        groups(labels=None, clusters=(2,))
-    with pytest.raises(ValueError, match="--clusters is required"):
-        groups(labels=None)
-
-
 def test_a_subset_of_what_is_shared():
     (group,) = groups(class_range=(3, 3), client_size=(6,), overlap=(0.5,))
     (partition,) = group.partitions
-    assert sizes(group) == [[6] * 4]
+    assert [*map(len, partition.clients)] == [6] * 4
     held = np.unique(np.concatenate(partition.clients))
     np.testing.assert_array_equal(
         partition.left_out, np.setdiff1d(np.arange(120), held)
@@ -167,42 +125,23 @@ def test_levels_are_a_group_of_their_own_where_their_settings_differ():
         return Method("by hand", settings, never, "client-mean", {})
 
     args = Common(clients=(4,), overlap=(0.0, 0.3, 0.5), samples_per_class=5)
-    found = plan.groups(args, dataset(), 0, by_level)
+    found = plan.groups(args, DATASET, 0, by_level)
     levels = [[point["overlap"] for point in group.points] for group in found]
     assert levels == [[0.0, 0.3], [0.5]]
     assert [group.method.settings["epochs"] for group in found] == [3, 2]
 
 
-def test_flags_are_read_as_they_are_written():
-    given = [
-        "--overlap",
-        "0",
-        "0.3",
-        "--class-range",
-        "2",
-        "5",
-        "--samples-per-class",
-        "50",
-    ]
-    args = tyro.cli(Common, args=given)
-    assert (args.overlap, args.class_range) == ((0.0, 0.3), (2, 5))
-    assert args.samples_per_class == 50
-    assert dealing.configuration(args) == {
-        "partition": "overlap",
-        "class_range": (2, 5),
-        "samples_per_class": 50,
-    }
-
-
-def test_the_configuration_of_other_rules_says_nothing_of_ranges():
+def test_the_configuration_says_nothing_of_other_rules():
     """Folders without --out have names that are made of it."""
     assert dealing.configuration(Common()) == {"partition": "p"}
     described = method()(None, None, 2, 3)
     config = experiment.configuration(Common(), described, {"p": 0.0})
     assert not {"class_range", "samples_per_class", "reported"} & set(config)
-    ranged = Common(overlap=(0.0,))
+    given = ["--overlap", "0", "0.3", "--class-range", "2", "5"]
+    ranged = tyro.cli(Common, args=given)
+    assert ranged.overlap == (0.0, 0.3)
     reporting = method(start="begin", reported=("communities",))(None, None, 2, 3)
     config = experiment.configuration(ranged, reporting, {"overlap": 0.0})
-    assert config["class_range"] is None
-    assert config["samples_per_class"] == 500
-    assert (config["start_stage"], config["reported"]) == ("begin", ["communities"])
+    names = ("partition", "class_range", "samples_per_class", "start_stage", "reported")
+    expected = ["overlap", [2, 5], 500, "begin", ["communities"]]
+    assert [config[name] for name in names] == expected

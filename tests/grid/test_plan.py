@@ -12,6 +12,8 @@ from fcjax.types import FederatedClustering, Stage
 
 LABELS = np.array([0] * 6 + [1] * 2 + [2] * 3)
 NAMES = ["p", "clients", "clusters", "batch_size", "rate", "failure_rate", "seed"]
+ONE = {"batch_size": 4}
+"""Settings of one program."""
 
 
 def dataset(labels=LABELS):
@@ -69,13 +71,10 @@ def seeds(found):
         (15, 4, 3),  # 5 equal calls, not 4 + 4 + 4 + 3
         (10, 4, 2),  # 5 equal calls, fewer than twice the 3 that are needed
         (7, 3, 3),  # 7 calls of 1 are too many: 3 + 2 + 2
-        (9, 4, 3),
         (5, 2, 1),
         (8, 4, 4),
         (8, 1, 1),
-        (1, 1, 1),
         (1, 9, 1),
-        (6, 6, 6),
         (6, 100, 6),
     ],
 )
@@ -91,19 +90,19 @@ def test_the_width_bounds_memory_and_at_most_doubles_the_calls():
             assert -(-num_runs // width) < 2 * -(-num_runs // most)
 
 
-def test_a_killed_grid_finds_the_calls_that_are_left():
+@pytest.mark.parametrize("num_runs", [1, 7, 10])
+def test_a_killed_grid_finds_the_calls_that_are_left(num_runs):
     """A session keeps the width of the whole grid and divides the runs that are left:
     were its calls others, their checkpoint would not be found."""
-    for num_runs in range(1, 20):
-        group = plain_group(num_runs)
-        for width in {plan.width(num_runs, most) for most in range(1, num_runs + 1)}:
-            whole = seeds(calls(group, width))
-            assert max(map(len, whole)) == len(whole[0]) == width
-            assert [seed for call in whole for seed in call] == list(range(num_runs))
-            for ended in range(1, len(whole)):
-                first = whole[ended][0]
-                left = plan.keep(group, lambda point, n=first: point["seed"] >= n)
-                assert seeds(calls(left, width)) == whole[ended:]
+    group = plain_group(num_runs)
+    for width in {plan.width(num_runs, most) for most in range(1, num_runs + 1)}:
+        whole = seeds(calls(group, width))
+        assert max(map(len, whole)) == len(whole[0]) == width
+        assert [seed for call in whole for seed in call] == list(range(num_runs))
+        for ended in range(1, len(whole)):
+            first = whole[ended][0]
+            left = plan.keep(group, lambda point, n=first: point["seed"] >= n)
+            assert seeds(calls(left, width)) == whole[ended:]
 
 
 def test_the_calls_of_a_group_have_the_same_shapes():
@@ -111,33 +110,21 @@ def test_the_calls_of_a_group_have_the_same_shapes():
     group, _ = groups(p=(0.0, 1.0), seed=(3, 5))
     found = calls(group, 4)
     assert [{point["p"] for point in call.points} for call in found] == [{0}, {1}]
-    for call in found:
+    for call, sizes, num_left in zip(found, ([5, 5], [9, 2]), (1, 0), strict=True):
         federations, left_out = call.grid.federations, call.left_out
         assert federations.indices.shape == federations.mask.shape == (4, 2, 9)
         assert left_out.indices.shape == left_out.mask.shape == (4, 1, 1)
-    sizes = [np.asarray(call.grid.federations.mask).sum(-1) for call in found]
-    np.testing.assert_array_equal(sizes[0], [[5, 5]] * 4)
-    np.testing.assert_array_equal(sizes[1], [[9, 2]] * 4)
-    held = [np.asarray(call.left_out.mask).sum(-1) for call in found]
-    np.testing.assert_array_equal(held, [[[1]] * 4, [[0]] * 4])
-
-
-def test_floats_and_seeds_of_a_call_are_arrays():
-    group, _ = groups(p=(0.0,), seed=(3, 5))
-    (call,) = calls(group, 4)
-    assert list(call.grid.hyper) == ["rate"]
-    np.testing.assert_array_equal(
-        call.grid.hyper["rate"], np.float32([0.1, 0.1, 0.2, 0.2])
-    )
-    expected = [jax.random.key_data(jax.random.key(s)) for s in (3, 5, 3, 5)]
-    np.testing.assert_array_equal(jax.random.key_data(call.grid.keys), expected)
-
-
-def test_rows_that_nobody_holds_are_left_to_methods_with_a_common_model():
-    group, _ = groups(p=(0.0,))
+        np.testing.assert_array_equal(np.sum(federations.mask, -1), [sizes] * 4)
+        np.testing.assert_array_equal(np.sum(left_out.mask, -1), [[num_left]] * 4)
+        # Floats and seeds are arrays.
+        rates = np.float32([0.1, 0.1, 0.2, 0.2])
+        np.testing.assert_array_equal(call.grid.hyper.pop("rate"), rates)
+        assert call.grid.hyper == {}
+        keys = [jax.random.key_data(jax.random.key(seed)) for seed in (3, 5, 3, 5)]
+        np.testing.assert_array_equal(jax.random.key_data(call.grid.keys), keys)
+    # Methods without a common model leave out what nobody holds.
     alone = group._replace(method=group.method._replace(scope="client-mean"))
-    assert calls(group, 2)[0].left_out is not None
-    assert calls(alone, 2)[0].left_out is None
+    assert calls(alone, 4)[0].left_out is None
 
 
 # --- groups
@@ -150,6 +137,7 @@ def test_whole_numbers_have_a_group_each():
         for group in found
     ]
     assert fixed == [(m, k, b) for m in (2, 3) for k in (2, 3) for b in (4, 8)]
+    dealt = {}
     for group, (clients, clusters, batch_size) in zip(found, fixed, strict=True):
         assert group.method.settings["rate"] == (0.1, 0.2)
         assert group.method.settings["rounds"] == 3
@@ -163,6 +151,12 @@ def test_whole_numbers_have_a_group_each():
             ]
         ]
         assert all(list(point) == NAMES for point in group.points)
+        for point, partition in zip(group.points, group.partitions, strict=True):
+            key = (clients, point["p"], point["seed"])
+            dealt.setdefault(key, set()).add(id(partition))
+    # Runs that are dealt alike share a partition.
+    assert len(dealt) == len(set.union(*dealt.values())) == 8
+    assert all(len(same) == 1 for same in dealt.values())
 
 
 @pytest.mark.parametrize(
@@ -191,24 +185,15 @@ def test_class_share_deals_by_blocks_of_classes():
     assert sizes == [[[6, 0, 0], [0, 2, 3]], [[3, 1, 2], [3, 1, 1]]]
 
 
-@pytest.mark.parametrize(
-    ("flags", "both"),
-    [
-        ({"alpha": (1.0,), "class_share": (1.0,)}, "--alpha and --class-share"),
-        (
-            {"alpha": (1.0,), "classes_per_client": (2,)},
-            "--alpha and --classes-per-client",
-        ),
-        (
-            {"class_share": (1.0,), "classes_per_client": (2,)},
-            "--class-share and --classes-per-client",
-        ),
-    ],
-)
-def test_two_rules_of_dealing_are_refused(flags, both):
-    message = f"^{both} are two rules of dealing, give one$"
-    with pytest.raises(ValueError, match=message):
-        groups(**flags)
+def test_data_without_labels_is_dealt_at_random():
+    group, _ = groups(None)
+    assert {point["p"] for point in group.points} == {0.0}
+    first, second = group.partitions[0].clients
+    rows = sorted([*first, *second, *group.partitions[0].left_out])
+    assert rows == list(range(11))
+    assert (len(first), len(second)) == (5, 5)
+    group, _ = groups(None, client_size=(3,))
+    assert [len(rows) for rows in group.partitions[0].clients] == [3, 3]
 
 
 # --- classes drawn for each client
@@ -224,71 +209,63 @@ def in_common(*args):
     return local(*args)._replace(scope="global")
 
 
-def numbers(describe, **flags):
-    """Of each group: clusters, as described, and the levels of its runs."""
+def drawn(describe, labels=LABELS, **flags):
     flags = {"clients": (2,), "classes_per_client": (2, 3), **flags}
-    return [
+    return plan.groups(Common(**flags), dataset(labels), 0, describe)
+
+
+@pytest.mark.parametrize(
+    ("describe", "flags", "expected"),
+    [
+        # On their own they look for as many clusters as they hold classes.
+        (local, {}, [(2, "2 of 2", [2]), (3, "3 of 2", [3])]),
+        (
+            local,
+            {"clients": (1, 2), "classes_per_client": (3, 2)},
+            [
+                *((3, "3 of 1", [3]), (2, "2 of 1", [2])),
+                *((3, "3 of 2", [3]), (2, "2 of 2", [2])),
+            ],
+        ),
+        # In common for all classes, however they are dealt.
+        (in_common, {}, [(3, "3 of 2", [2, 3])]),
+        (in_common, {"classes_per_client": (1,)}, [(3, "3 of 2", [1])]),
+        # A given number holds for all levels.
+        (local, {"clusters": (2,)}, [(2, "2 of 2", [2, 3])]),
+        (in_common, {"clusters": (2,)}, [(2, "2 of 2", [2, 3])]),
+        (local, {"clusters": (4,), "classes_per_client": (1,)}, [(4, "4 of 2", [1])]),
+        # Of the 11 examples four clients of two clusters take 8.
+        (
+            local,
+            {"clients": (4,), "classes_per_client": (1,), "clusters": (2,)},
+            [(2, "2 of 4", [1])],
+        ),
+    ],
+)
+def test_how_many_clusters_clients_of_drawn_classes_look_for(describe, flags, expected):
+    found = drawn(describe, **flags, seed=(0, 1))
+    assert expected == [
         (
             group.num_clusters,
             group.method.settings["described"],
             sorted({point["classes_per_client"] for point in group.points}),
         )
-        for group in plan.groups(Common(**flags), dataset(), 0, describe)
+        for group in found
     ]
-
-
-def test_clients_on_their_own_look_for_as_many_clusters_as_they_hold_classes():
-    assert numbers(local) == [(2, "2 of 2", [2]), (3, "3 of 2", [3])]
-    assert numbers(local, clients=(1, 2)) == [
-        (2, "2 of 1", [2]),
-        (3, "3 of 1", [3]),
-        (2, "2 of 2", [2]),
-        (3, "3 of 2", [3]),
-    ]
-    flags = {"clients": (2,), "classes_per_client": (3, 2), "seed": (0, 1)}
-    for group in plan.groups(Common(**flags), dataset(), 0, local):
-        held = group.num_clusters
-        assert [point["clusters"] for point in group.points] == [held] * 4
-        for partition in group.partitions:
-            assert [len(set(LABELS[rows])) for rows in partition.clients] == [held] * 2
-
-
-def test_methods_in_common_look_for_all_classes_however_they_are_dealt():
-    assert numbers(in_common) == [(3, "3 of 2", [2, 3])]
-    assert numbers(in_common, classes_per_client=(1,)) == [(3, "3 of 2", [1])]
-
-
-def test_a_given_number_of_clusters_holds_for_all_levels():
-    for describe in (local, in_common):
-        assert numbers(describe, clusters=(2,)) == [(2, "2 of 2", [2, 3])]
-        assert numbers(describe, clusters=(4,), classes_per_client=(1,)) == [
-            (4, "4 of 2", [1])
-        ]
-
-
-def test_other_rules_say_nothing_of_the_number_of_clusters():
-    (group,) = plan.groups(Common(clients=(2,), p=(1.0,)), dataset(), 0, local)
-    assert group.num_clusters == 3
+    for group in found:
+        for point, partition in zip(group.points, group.partitions, strict=True):
+            assert point["clusters"] == group.num_clusters
+            held = {len(set(LABELS[rows])) for rows in partition.clients}
+            assert held == {point["classes_per_client"]}
 
 
 def test_few_examples_are_refused_for_the_clusters_that_are_looked_for():
-    """Four clients of two clusters take 8 of the 11 examples, of three clusters 12."""
-    assert numbers(local, clients=(4,), classes_per_client=(1,), clusters=(2,))
     message = "--clusters 3 with --clients 4 take at least 12 examples, digits has 11"
     with pytest.raises(ValueError, match=message):
-        numbers(in_common, clients=(4,), classes_per_client=(1,))
-    wide = dataset(np.repeat(np.arange(4), 4))
-    (group,) = plan.groups(
-        Common(clients=(5,), classes_per_client=(2,)), wide, 0, local
-    )
+        drawn(in_common, clients=(4,), classes_per_client=(1,))
+    wide = np.repeat(np.arange(4), 4)
+    (group,) = drawn(local, wide, clients=(5,), classes_per_client=(2,))
     assert group.num_clusters == 2  # 10 of 16; all four classes would take 20
-
-
-@pytest.mark.parametrize("held", [(0,), (1,), (2, 4), (9,)])
-def test_a_number_of_classes_that_is_no_number_of_clusters(held):
-    message = r"^--classes-per-client must lie in 2..3 where clients look for as many"
-    with pytest.raises(ValueError, match=message):
-        numbers(local, clients=(1,), classes_per_client=held)
 
 
 # --- a subset of what clients are dealt
@@ -296,7 +273,7 @@ def test_a_number_of_classes_that_is_no_number_of_clusters(held):
 
 def test_sizes_of_clients_are_groups_of_their_own():
     """At p = 0 each client has 5 of the 11 rows."""
-    found = groups(p=(0.0,), client_size=(3, 4, 9), settings={"batch_size": 4})
+    found = groups(p=(0.0,), client_size=(3, 4, 9), settings=ONE)
     names = ["p", "clients", "clusters", "client_size", *NAMES[4:]]
     for group, size in zip(found, (3, 4, 9), strict=True):
         assert all(list(point) == names for point in group.points)
@@ -310,28 +287,13 @@ def test_sizes_of_clients_are_groups_of_their_own():
 
 def test_a_size_of_clients_is_on_top_of_any_rule():
     for flags in ({"alpha": (9.0,)}, {"class_share": (1.0,)}, {"p": (1.0,)}):
-        (group,) = groups(**flags, client_size=(3,), settings={"batch_size": 4})
+        (group,) = groups(**flags, client_size=(3,), settings=ONE)
         assert max(map(len, group.partitions[0].clients)) == 3
     # Class 0, which has 6 rows, and 3 of them; classes 1 and 2: 2 and 3 rows.
     group, _ = groups(class_share=(0.5,), client_size=(3,))
     first, second = group.partitions[0].clients
     assert LABELS[first].tolist() == [0, 0, 0]
     assert sorted(LABELS[second]) == [1, 2, 2]  # of shares 1.2 and 1.8
-
-
-def test_extra_rows_count_as_one_class_more():
-    """Each of two clients has 5 of the 11 rows and 5 of 10 extra ones: of 6 it keeps 3
-    extra ones."""
-    group, _ = groups(p=(0.0,), num_extra=10, client_size=(6,))
-    for rows in group.partitions[0].clients:
-        assert len(rows) == 6
-        assert sum(rows >= 11) == 3
-    assert group.num_left_out == 1 + 2 * 4
-
-
-def test_without_labels_a_subset_is_drawn_all_the_same():
-    group, _ = groups(None, client_size=(3,))
-    assert [len(rows) for rows in group.partitions[0].clients] == [3, 3]
 
 
 def test_a_subset_has_no_scores_of_the_paper_and_shares_its_own_stages():
@@ -341,28 +303,14 @@ def test_a_subset_has_no_scores_of_the_paper_and_shares_its_own_stages():
         return method._replace(shared=shared, paper={0.0: {"nmi": 0.5}})
 
     flags = {"clients": (2,), "clusters": (3,), "p": (0.0,)}
-    (plain,) = plan.groups(Common(**flags), dataset(), 0, with_shared)
-    assert plain.method.shared.settings == {"rate": 0.1}
-    assert plain.method.paper == {0.0: {"nmi": 0.5}}
-    flags["client_size"] = (3, 4)
-    for group, size in zip(
-        plan.groups(Common(**flags), dataset(), 0, with_shared), (3, 4), strict=True
+    paper = {0.0: {"nmi": 0.5}}
+    for sizes, expected in (
+        ((), [({"rate": 0.1}, paper)]),
+        ((3, 4), [({"rate": 0.1, "client_size": size}, {}) for size in (3, 4)]),
     ):
-        assert group.method.shared.settings == {"rate": 0.1, "client_size": size}
-        assert group.method.paper == {}
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ((0,), r"^--client-size must be at least 1, got 0$"),
-        ((4, 4), r"^--client-size takes one or more different values, got \(4, 4\)$"),
-        ((5, 2), r"^--client-size must be at least --clusters 3, got 2$"),
-    ],
-)
-def test_sizes_of_clients_that_are_refused(sizes, message):
-    with pytest.raises(ValueError, match=message):
-        groups(p=(0.0,), client_size=sizes)
+        args = Common(**flags, client_size=sizes)
+        found = plan.groups(args, dataset(), 0, with_shared)
+        assert expected == [(x.method.shared.settings, x.method.paper) for x in found]
 
 
 # --- slots, seeds, failures
@@ -376,8 +324,6 @@ def test_sizes_of_clients_that_are_refused(sizes, message):
         (2, (1.0,), 9, 0),
         (2, (0.0, 1.0), 9, 1),
         # 3 clients get 3 each, 2 are left; or one class each: 6, 2 and 3.
-        (3, (0.0,), 3, 2),
-        (3, (1.0,), 6, 0),
         (3, (1.0, 0.0), 6, 2),
     ],
 )
@@ -391,32 +337,24 @@ def test_extra_rows_are_dealt_evenly_behind_the_others():
     assert group.num_slots == 5 + 2
     first, second = group.partitions[0].clients
     assert sorted([*first[5:], *second[5:]]) == [11, 12, 13]
-
-
-def test_runs_that_are_dealt_alike_share_a_partition():
-    found = groups(clusters=(2, 3), p=(0.0, 1.0), seed=(0, 1))
-    by_rule = {}
-    for group in found:
-        for point, partition in zip(group.points, group.partitions, strict=True):
-            by_rule.setdefault((point["p"], point["seed"]), set()).add(id(partition))
-    assert len(by_rule) == 4
-    assert all(len(same) == 1 for same in by_rule.values())
-    assert len(set.union(*by_rule.values())) == 4
+    # To a subset they are one class more: each of two clients has 5 of the 11 rows and
+    # 5 of 10 extra ones, and of 6 it keeps 3 extra ones.
+    group, _ = groups(p=(0.0,), num_extra=10, client_size=(6,))
+    for rows in group.partitions[0].clients:
+        assert len(rows) == 6
+        assert sum(rows >= 11) == 3
+    assert group.num_left_out == 1 + 2 * 4
 
 
 def test_a_partition_seed_stands_for_all_seeds():
-    group, _ = groups(p=(0.0,), seed=(0, 1), partition_seed=7, failure_rate=(0.5,))
-    assert len(set(map(id, group.partitions))) == 1
-    assert {tuple(present[0]) for present in group.present} in (
-        {(True, False)},
-        {(False, True)},
-    )
-    other, _ = groups(p=(0.0,), seed=(7,), failure_rate=(0.5,))
-    for one, same in zip(
-        group.partitions[0].clients, other.partitions[0].clients, strict=True
-    ):
-        np.testing.assert_array_equal(one, same)
-    np.testing.assert_array_equal(group.present[0], other.present[0])
+    flags = {"p": (0.0,), "failure_rate": (0.5,), "settings": {**ONE, "rate": 0.1}}
+    (group,) = groups(seed=(0, 1), partition_seed=7, **flags)
+    (other,) = groups(seed=(7,), **flags)
+    for partition, present in zip(group.partitions, group.present, strict=True):
+        np.testing.assert_array_equal(
+            partition.clients, np.array(other.partitions[0].clients)
+        )
+        np.testing.assert_array_equal(present, other.present[0])
 
 
 def two_stages(settings):
@@ -461,59 +399,3 @@ def test_keep_leaves_runs_with_what_is_theirs():
     # The largest client and what is left out are those of the whole grid still.
     assert plan.keep(group, lambda x: x["p"] == 0).num_slots == 9
     assert kept.num_left_out == 1
-
-
-# --- errors
-
-
-@pytest.mark.parametrize(
-    ("flag", "values"),
-    [
-        ("clients", (2, 2)),
-        ("clusters", (3, 2, 3)),
-        ("p", (0.5, 0.5)),
-        ("alpha", (1.0, 1.0)),
-        ("class-share", (1.0, 1.0)),
-        ("classes-per-client", (2, 2)),
-        ("failure-rate", (0.0, 0.0)),
-        ("seed", (1, 1)),
-        ("seed", ()),
-    ],
-)
-def test_values_that_come_twice_are_refused(flag, values):
-    message = f"--{flag} takes one or more different values, got "
-    with pytest.raises(ValueError, match=message):
-        groups(**{flag.replace("-", "_"): values})
-
-
-@pytest.mark.parametrize("swept", [{"batch_size": (4, 4)}, {"rate": (0.1, 0.1)}])
-def test_settings_that_come_twice_are_refused(swept):
-    (name,) = swept
-    message = f"--{name.replace('_', '-')} takes one or more different values"
-    with pytest.raises(ValueError, match=message):
-        groups(settings=swept)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"p": (0.0, 0.5)},
-        {"alpha": (1.0,)},
-        {"class_share": (1.0,)},
-        {"classes_per_client": (1,)},
-    ],
-)
-def test_without_labels_there_is_nothing_to_deal_by(flags):
-    with pytest.raises(ValueError, match="--p must be 0 where the data has no labels"):
-        groups(None, **flags)
-
-
-def test_data_without_labels_is_dealt_at_random():
-    group, _ = groups(None)
-    assert {point["p"] for point in group.points} == {0.0}
-    first, second = group.partitions[0].clients
-    rows = sorted([*first, *second, *group.partitions[0].left_out])
-    assert rows == list(range(11))
-    assert (len(first), len(second)) == (5, 5)
-    with pytest.raises(ValueError, match="--clusters is required"):
-        groups(None, clusters=())

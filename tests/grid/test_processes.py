@@ -1,39 +1,28 @@
 """Processes that take the roll and run a shard each: together they are the grid."""
 
-import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 from fcjax.grid import processes
 from fcjax.grid.flags import Common
-from tests.grid.test_experiment import (
-    SCRIPT,
-    VECTORS,
-    execute,
-    rows,
-    vectors,
-    without_times,
-)
+from tests.grid.drifting import rows, run, vectors, without_times
 
-COLLECT = Path(__file__).parents[2] / "experiments" / "collect.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("0/1", (0, 1)), ("0/2", (0, 2)), ("1/2", (1, 2)), ("09/10", (9, 10))],
+    ("text", "expected"), [("0/1", (0, 1)), ("1/2", (1, 2)), ("09/10", (9, 10))]
 )
 def test_a_share_is_a_number_of_how_many(text, expected):
     assert processes.share("--shard", text) == expected
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "1", "2/2", "3/2", "0/0", "-1/2", "1/-2", "a/b", "1/2/3", "0.5/2", " 0/1"],
+    "text", ["", "1", "2/2", "0/0", "-1/2", "1/-2", "a/b", "1/2/3", "0.5/2", " 0/1"]
 )
 def test_what_is_no_share_is_refused(text):
     with pytest.raises(ValueError, match="--process is i/n with i from 0 to n - 1"):
@@ -46,63 +35,64 @@ def test_a_single_process_runs_all():
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("coordinator", "process", "shard", "message"),
     [
-        ({"process": "0/2"}, "--process goes with --coordinator HOST:PORT"),
-        ({"coordinator": "h:1", "process": "0/2", "shard": "0/2"}, "--shard is what"),
-        ({"coordinator": "auto", "shard": "0/2"}, "--shard is what"),
-        ({"coordinator": "localhost", "process": "0/2"}, "is auto or HOST:PORT, got"),
-        ({"coordinator": "h:port", "process": "0/2"}, "is auto or HOST:PORT, got"),
-        ({"coordinator": "h:1"}, "--coordinator HOST:PORT needs --process i/n"),
-        ({"coordinator": "h:1", "process": "2/2"}, "--process is i/n with i from 0"),
+        (None, "0/2", None, "--process goes with --coordinator HOST:PORT"),
+        ("h:1", "0/2", "0/2", "--shard is what"),
+        ("auto", None, "0/2", "--shard is what"),
+        ("localhost", "0/2", None, "is auto or HOST:PORT, got"),
+        ("h:port", "0/2", None, "is auto or HOST:PORT, got"),
+        ("h:1", None, None, "--coordinator HOST:PORT needs --process i/n"),
+        ("h:1", "2/2", None, "--process is i/n with i from 0"),
     ],
 )
-def test_flags_of_processes_that_do_not_fit_are_refused(flags, message):
+def test_flags_of_processes_that_do_not_fit_are_refused(
+    coordinator, process, shard, message
+):
+    args = Common(coordinator=coordinator, process=process, shard=shard)
     with pytest.raises(ValueError, match=message) as error:
-        processes.join(Common(**flags))
+        processes.join(args)
     assert "\n" not in str(error.value)
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        return listener.getsockname()[1]
+def start(*command):
+    return subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def printed(process):
+    out, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    return out
 
 
 def test_two_processes_and_collect_leave_the_results_of_one(tmp_path):
     """Four runs: two calls of two in one process, one call of two in each of two."""
-    data = vectors(tmp_path)
-    flags = [f"--dataset={data}", *VECTORS, "--pretrain-rounds=0", "--no-plot"]
-    flags += ["--p", "0", "1", "--seed", "0", "1", "--runs-per-call=2"]
-    execute(tmp_path / "one", *flags)
+    data, out = vectors(tmp_path), tmp_path / "two"
+    grid = {"p": (0.0, 1.0), "seed": (0, 1), "runs_per_call": 2}
+    one = run(tmp_path / "one", data, **grid)
 
-    out = tmp_path / "two"
-    command = [sys.executable, str(SCRIPT), f"--out={out}", *flags]
-    command += [f"--coordinator=localhost:{free_port()}"]
-    cache = jax.config.values["jax_compilation_cache_dir"]
-    processes = [
-        subprocess.Popen(
-            [*command, f"--process={index}/2"],
-            env={**os.environ, "JAX_COMPILATION_CACHE_DIR": cache},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(2)
-    ]
-    for process in processes:
-        errors = process.communicate(timeout=240)[1]
-        assert process.returncode == 0, errors
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        port = listener.getsockname()[1]
+    command = ["-m", "tests.grid.drifting", f"--out={out}", f"--dataset={data}"]
+    command += ["--no-plot", "--clients=3", "--runs-per-call=2"]
+    command += ["--p", "0", "1", "--seed", "0", "1", f"--coordinator=localhost:{port}"]
+    both = [start(*command, f"--process={index}/2") for index in range(2)]
+    for process in both:
+        printed(process)
     shards = [out / f"shard-{index}-of-2" for index in range(2)]
     held = [[(r["p"], r["seed"]) for r in rows(s / "results.csv")] for s in shards]
     assert held == [[("0.0", "0"), ("1.0", "0")], [("0.0", "1"), ("1.0", "1")]]
 
-    command = [sys.executable, str(COLLECT), str(out), "--no-plot"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert f"4 runs in {out}" in done.stdout
-    assert "warning" not in done.stdout
-    whole, merged = (rows(tmp_path / x / "results.csv") for x in ("one", "two"))
+    told = printed(start("experiments/collect.py", out, "--no-plot"))
+    assert f"4 runs in {out}" in told
+    assert "-of-2" not in told  # no shard is missing
+    whole, merged = rows(one / "results.csv"), rows(out / "results.csv")
     assert without_times(merged) == without_times(whole)
-    table = (tmp_path / "one" / "table.md").read_bytes()
-    assert (out / "table.md").read_bytes() == table
+    assert (out / "table.md").read_bytes() == (one / "table.md").read_bytes()

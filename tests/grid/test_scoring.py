@@ -50,15 +50,11 @@ def test_status_names_the_first_round_that_diverged(changes, status):
     assert scoring.status(history(**changes), num_clusters=10) == status
 
 
-def test_status_without_a_size_of_weights():
+def test_the_last_round_tells_a_collapse_also_without_a_size_of_weights():
     rows = history()
     for row in rows:
         del row["weight_size"]
     assert scoring.status(rows, num_clusters=10) == "ok"
-
-
-def test_the_last_round_tells_a_collapse():
-    rows = history()
     rows[-1]["largest_share"] = "0.95"
     assert scoring.status(rows, num_clusters=10) == "collapsed"
 
@@ -66,31 +62,33 @@ def test_the_last_round_tells_a_collapse():
 # --- failures
 
 LABELS = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 0])
-CLUSTERS = np.array([5, 5, 7, 7, 7, 7, 9, 9, 5, 9, 7, 5])
+CLUSTERS = np.array([0, 0, 1, 1, 1, 1, 2, 2, 0, 2, 1, 0])
 CLIENTS = (np.array([0, 1, 3, 10]), np.array([2, 4, 5, 11]), np.array([6, 7, 8]))
 """Row 9 is nobody's; rows 10 and 11 are trained on too, and have no label."""
 SKLEARN = {
     "nmi": normalized_mutual_info_score,
-    # Clusters 5, 7 and 9 match the classes 0, 1 and 2 in every subset that is scored.
-    "acc": lambda y, c: accuracy_score(y, (c - 5) // 2),
-    "kappa": lambda y, c: cohen_kappa_score(y, (c - 5) // 2),
+    # Clusters match the classes of their numbers in every subset that is scored.
+    "acc": accuracy_score,
+    "kappa": cohen_kappa_score,
 }
 
 
-def call_of(present, scope, labels=LABELS):
-    """One run on `CLIENTS`, and its labelled data."""
+def scored(present, scope, labels=LABELS):
+    """One run on `CLIENTS`: its labelled data, its call and what it found."""
     pool = np.arange(12.0, dtype=np.float32)[:, None]
     partition = Partition(CLIENTS, np.array([9]))
     method = Method("by hand", {}, lambda _: None, scope, {})
     point = {"p": 0.0, "failure_rate": 0.5, "seed": 0}
+    present = np.array(present, bool)
     group = Group(method, 3, 3, (point,), (partition,), (present,), 4, 1)
-    return next(calls(group, pool)), Dataset("by hand", pool[:10], labels)
-
-
-def score_run(present, scope, *, num_rounds, **options):
-    call, dataset = call_of(np.array(present, bool), scope, **options)
+    call = next(calls(group, pool))
     rows, mask = (np.asarray(x[0]) for x in call.grid.federations[1:3])
     found = Found(np.where(mask, CLUSTERS[rows], -1), CLUSTERS)
+    return found, Dataset("by hand", pool[:10], labels), call
+
+
+def score_run(*run, num_rounds, **options):
+    found, dataset, call = scored(*run, **options)
     return scoring.score_run(dataset, call, 0, found, None, num_rounds=num_rounds)
 
 
@@ -135,3 +133,25 @@ def test_without_labels_nobody_survives_to_be_scored(scope):
 def test_participation_by_hand():
     counts = [{"participants": n} for n in ("4", "2", "2", 3)]  # of files and of now
     assert scoring.participation(counts, num_clients=5) == 0.55
+
+
+# --- a round
+
+
+@pytest.mark.parametrize(
+    ("scope", "share"),
+    # Cluster 1 has five rows of twelve; of those that clients hold, all but row 9.
+    [("global", 5 / 12), ("client-pooled", 5 / 11), ("client-mean", 5 / 11)],
+)
+def test_collapse_is_told_of_the_clusters_that_are_shared(scope, share):
+    row = scoring.score_round(*scored([[1, 1, 1]], scope), 0)
+    assert row["largest_share"] == pytest.approx(share, abs=1e-6)
+    assert row["occupied_clusters"] == 3
+
+
+def test_a_round_that_was_not_evaluated_or_has_no_clusters_yet_is_empty():
+    found, *others = scored([[1, 1, 1]], "global")
+    none = Found(found.of_clients, np.full(12, -1))
+    for nothing in (None, none):
+        row = scoring.score_round(nothing, *others, 0)
+        assert set(row.values()) == {""}

@@ -1,168 +1,53 @@
 """Leading stages that several methods, settings and commands train once."""
 
-import dataclasses
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax import server, session
 from fcjax.checkpoints import Position
-from fcjax.grid import experiment, plan, shared_stages
-from fcjax.grid.flags import Common
-from fcjax.types import FederatedClustering, Stage
-from tests.grid.test_experiment import rows, without_times
+from fcjax.grid import plan, shared_stages
+from tests.grid import drifting
+from tests.grid.drifting import (
+    LEARN_ROUNDS,
+    USE_ROUNDS,
+    assert_same,
+    rows,
+    without_times,
+)
 
-LEARN_ROUNDS = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Args(Common):
-    method: str = "near"
-    rate: tuple[float, ...] = (0.3,)
-    weight: tuple[float, ...] = (0.5,)
-    learn_rounds: tuple[int, ...] = (LEARN_ROUNDS,)
+alone = drifting.describe
+"""near and far as methods that share nothing."""
 
 
-def tiny(values, *, use, width):
-    """Two stages of a few sums: what clients learn, and clusters that move towards it;
-    `use` is what the second makes of what it is given."""
-
-    def init(key, federation):
-        return {"x": jax.random.normal(key, (len(federation.indices), width))}
-
-    def learn(key, state, federation):
-        present = federation.present[0]
-        own = federation.pool[federation.indices].mean(axis=(1, 2))
-        noise = jax.random.normal(key, state["x"].shape)
-        x = state["x"] + values["rate"] * (own[:, None] + noise)
-        x = jnp.where(present[:, None], x, state["x"])
-        everyone, answered = server.gather((x, present))
-        count = answered.sum(dtype=jnp.int32)
-        up = jnp.stack([count, jnp.int32(4)])
-        metrics = {"loss": everyone.mean(), "participants": count, "up_x": up}
-        return {"x": x}, metrics
-
-    def begin(key, state, federation):
-        return {"x": state["x"], "centers": jax.random.normal(key, (3, 5))}
-
-    def cluster(key, state, federation):
-        moved = use(server.gather(state["x"])) + jax.random.normal(key, (3, 5))
-        metrics = {"loss": moved.mean(), "participants": 3, f"size_{use.__name__}": 1.0}
-        return {**state, "centers": state["centers"] + moved}, metrics
-
-    def assign(state, federation):
-        shape = federation.indices.shape
-        if "centers" not in state:
-            return jnp.full(shape, -1, jnp.int32)
-        examples = federation.pool[federation.indices]
-        return (examples @ state["centers"].T).argmax(axis=-1)
-
-    def going_on(state):
-        return jnp.array(False)
-
-    return FederatedClustering(
-        init,
-        (
-            Stage(
-                "learn",
-                lambda key, state, federation: state,
-                learn,
-                values["learn_rounds"],
-                going_on,
-            ),
-            Stage("use", begin, cluster, 4, going_on),
-        ),
-        embed=lambda state, federation: federation.pool[federation.indices],
-        assign=assign,
-    )
+def describe(args, *others, name="learnt", **more):
+    """near and far share what clients learn."""
+    deciding = {"rate": args.rate, "learn_rounds": args.learn_rounds}
+    return alone(args, *others, shared=plan.Shared(name, 1, deciding), **more)
 
 
-def describe(args, dataset, num_clients, num_clusters, *, shared=True, width=2):
-    """near sweeps a weight, far has none: they share what clients learn."""
-    first = {"rate": args.rate, "learn_rounds": args.learn_rounds}
-    settings = first | ({"weight": args.weight} if args.method == "near" else {})
-
-    def build(values):
-        def near(x):
-            return values["weight"] * x.mean()
-
-        def far(x):
-            return -x.max()
-
-        use = near if args.method == "near" else far
-        return tiny(values, use=use, width=width)
-
-    return plan.Method(
-        name=args.method,
-        settings=settings,
-        build=build,
-        scope="client-mean",  # there is no model to export
-        paper={},
-        shared=plan.Shared("tiny", 1, first) if shared else None,
-    )
+def wider(*args):
+    return describe(*args, width=4)
 
 
-def alone(*args):
-    """The method as one that shares nothing."""
-    return describe(*args, shared=False)
+def named(*args):
+    return describe(*args, name="other")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write_data(tmp_path_factory.mktemp("data") / "x.npz", seed=0)
-
-
-def write_data(path, *, seed):
-    labels = np.repeat([0, 1, 2], [16, 20, 26])
-    noise = np.random.default_rng(seed).normal(size=(62, 5))
-    np.savez(path, x=noise + 3 * np.eye(5)[labels], y=labels)
-    return str(path)
-
-
-def prepare(out, data, *, describe=describe, **flags):
-    flags = {"clients": (3,), "seed": (0, 1), "runs_per_call": 4, **flags}
-    args = Args(dataset=data, out=out, plot=False, checkpoint_interval=0.0, **flags)
-    return experiment.prepare(args, describe)
+def options(flags):
+    return {"seed": (0, 1), "runs_per_call": 4, "describe": describe, **flags}
 
 
 def run(out, data, **flags):
-    session.execute(prepare(out, data, **flags))
-
-
-class Killed(Exception):
-    pass
+    return drifting.run(out, data, **options(flags))
 
 
 def run_until(position, out, data, *, of_seed=0, **flags):
-    """Runs until this round of a seed's call is done, of which nothing is kept."""
-    prepared = prepare(out, data, **flags)
-    add = prepared.results.add_history
-
-    def killed(reached, rows):
-        if reached == position and rows[0]["seed"] == of_seed:
-            raise Killed
-        add(reached, rows)
-
-    prepared.results.add_history = killed
-    with pytest.raises(Killed):
-        session.execute(prepared)
+    with pytest.raises(drifting.Killed):
+        drifting.run_until(position, out, data, at={"seed": of_seed}, **options(flags))
 
 
 def kept(out):
     return sorted((out / "stages").iterdir())
-
-
-def assert_same(folder, other):
-    """All but the times are the same, to the order of columns and the last digit."""
-    for name in ("results.csv", "history.csv"):
-        ours, theirs = rows(folder / name), rows(other / name)
-        assert without_times(ours) == without_times(theirs)
-        assert list(ours[0]) == list(theirs[0])
-    one, two = (np.load(x / "assignments.npz") for x in (folder, other))
-    for name in two:
-        np.testing.assert_array_equal(one[name], two[name])
 
 
 def learnt_in(folder):
@@ -176,12 +61,15 @@ def learnt_in(folder):
 
 
 @pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return drifting.vectors(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
 def far_alone(data, tmp_path_factory):
     """far, which has trained everything itself."""
-    out = tmp_path_factory.mktemp("alone")
-    run(out / "far", data, method="far", describe=alone)
-    assert not (out / "stages").exists()
-    return out / "far"
+    out = tmp_path_factory.mktemp("alone") / "far"
+    return run(out, data, method="far", describe=alone)
 
 
 @pytest.fixture(scope="module")
@@ -221,31 +109,27 @@ def test_a_second_method_ends_as_if_it_had_trained_all(near, far_alone, data, ca
     assert "weight" not in first
 
 
-def test_columns_of_a_resumed_history_stay_behind(data, tmp_path):
+def test_columns_of_a_resumed_history_stay_behind(data, far_alone, tmp_path):
     """Read back from its file, a row of a first stage has those of the second too."""
     flags = {"runs_per_call": 1}
     run_until(Position(0, 3), tmp_path / "near", data, of_seed=1, **flags)
     run(tmp_path / "near", data, **flags)
     run(tmp_path / "far", data, method="far", **flags)
-    run(tmp_path / "other" / "far", data, method="far", describe=alone, **flags)
     assert learnt_in(tmp_path / "far") == learnt_in(tmp_path / "near")
-    assert_same(tmp_path / "far", tmp_path / "other" / "far")
-
-
-def test_shards_keep_their_stages_beside_the_grid(data, tmp_path, capsys):
-    for shard in ("0/2", "1/2"):
-        run(tmp_path / "near", data, shard=shard)
-    assert len(kept(tmp_path)) == 2
-    run(tmp_path / "far", data, method="far", shard="0/2")
-    assert "1 runs go on" in capsys.readouterr().out
+    ours, theirs = (rows(x / "history.csv") for x in (tmp_path / "far", far_alone))
+    assert list(ours[0]) == list(theirs[0])
+    # Side by side the runs have each round in turn.
+    for table in (ours, theirs):
+        table.sort(key=lambda row: int(row["seed"]))
+    assert without_times(ours) == without_times(theirs)
 
 
 # --- what decides them
 
 
-def finds(out, data, *, describe=describe, **flags):
+def finds(out, data, **flags):
     """Whether the runs of the flags' only call find what they share."""
-    prepared = prepare(out, data, describe=describe, **flags)
+    prepared = drifting.prepare(out, data, **options(flags))
     (group,) = prepared.groups
     (call,) = shared_stages.calls(group, prepared.pool)
     prepared.results.begin()
@@ -270,16 +154,6 @@ def stacked(state, count):
     )
 
 
-def wider(*args):
-    return describe(*args, width=4)
-
-
-def named(*args):
-    method = describe(*args)
-    assert method.shared is not None
-    return method._replace(shared=method.shared._replace(name="other"))
-
-
 def told(value):
     """What a test is called by, the same in every process: no address."""
     if not isinstance(value, dict):
@@ -290,7 +164,6 @@ def told(value):
 @pytest.mark.parametrize(
     ("flags", "found"),
     [
-        ({}, True),
         ({"method": "far"}, True),
         ({"weight": (0.7,)}, True),
         ({"method": "far", "seed": (1,)}, True),
@@ -318,18 +191,21 @@ def test_stages_are_found_by_all_that_decides_them(after_near, data, flags, foun
     assert finds(after_near / "again", data, **flags) is found
 
 
-def test_other_data_at_the_same_path_is_other_data(tmp_path):
-    path = tmp_path / "x.npz"
-    run(tmp_path / "near", write_data(path, seed=0), seed=(0,))
-    assert finds(tmp_path / "far", str(path), seed=(0,), method="far")
+def test_stages_lie_beside_the_grid_of_shards_and_are_of_the_data_of_then(tmp_path):
+    path = drifting.vectors(tmp_path)
+    for shard in ("0/2", "1/2"):
+        run(tmp_path / "near", path, shard=shard)
+    assert len(kept(tmp_path)) == 2
+    assert finds(tmp_path / "far", path, method="far", shard="0/2")
     with np.load(path) as file:
         x, y = file["x"], file["y"]
-    np.savez(path, x=x, y=y[::-1])
-    assert not finds(tmp_path / "other", str(path), seed=(0,), method="far")
-    np.savez(path, x=x[::-1], y=y)
-    assert not finds(tmp_path / "other", str(path), seed=(0,), method="far")
-    np.savez(path, x=x, y=y)
-    assert finds(tmp_path / "other", str(path), seed=(0,), method="far")
+    for name, is_found, arrays in (
+        ("other classes", False, {"x": x, "y": y[::-1]}),
+        ("other examples", False, {"x": x[::-1], "y": y}),
+        ("the same", True, {"x": x, "y": y}),
+    ):
+        np.savez(path, **arrays)
+        assert finds(tmp_path / name, path, method="far") is is_found
 
 
 # --- a sweep
@@ -342,77 +218,61 @@ def test_a_sweep_of_a_later_stage_trains_the_first_once(data, tmp_path, capsys):
     assert capsys.readouterr().out.count("2 runs go on") == 2
     assert len(kept(tmp_path)) == 2
     run(tmp_path / "alone", data, describe=alone, **flags)
-    tables = [
-        without_times(rows(tmp_path / folder / "history.csv"))
-        for folder in ("sweep", "alone")
-    ]
-    assert len(tables[0]) == 6 * (LEARN_ROUNDS + 4)
-    in_order = [sorted(table, key=lambda row: tuple(row.values())) for table in tables]
-    assert in_order[0] == in_order[1]
-    results = rows(tmp_path / "sweep" / "results.csv")
-    expected = rows(tmp_path / "alone" / "results.csv")
-    assert without_times(results) == without_times(expected)
-    assert {row["rounds"] for row in results} == {str(LEARN_ROUNDS + 4)}
+    for name in ("history.csv", "results.csv"):
+        tables = [without_times(rows(tmp_path / x / name)) for x in ("sweep", "alone")]
+        for table in tables:
+            table.sort(key=lambda row: tuple(row.values()))
+        assert tables[0] == tables[1]
+    assert {row["rounds"] for row in tables[0]} == {str(LEARN_ROUNDS + USE_ROUNDS)}
 
 
 # --- killed
 
 
-def test_killed_in_a_later_stage_it_goes_on_from_its_checkpoint(
-    after_near, far_alone, data, capsys
+@pytest.mark.parametrize(
+    ("stage", "round", "was_found", "num_kept", "goes_on"),
+    [
+        (1, 3, True, LEARN_ROUNDS + 2, "going on from checkpoint"),
+        # Before its first checkpoint it finds the stages again.
+        (1, 1, True, LEARN_ROUNDS, "2 runs go on from stages"),
+        # A checkpoint of its own wins over stages that are there now.
+        (0, 3, False, 2, "going on from checkpoint"),
+    ],
+)
+def test_killed_it_goes_on_from_its_checkpoint_or_the_stages(
+    near, far_alone, data, tmp_path, capsys, stage, round, was_found, num_kept, goes_on
 ):
-    out = after_near / "far"
-    run_until(Position(1, 3), out, data, method="far")
-    assert "2 runs go on" in capsys.readouterr().out
-    before = rows(out / "history.csv")
-    assert len(before) == 2 * (LEARN_ROUNDS + 2)
-    run(out, data, method="far")
-    printed = capsys.readouterr().out
-    assert "going on from checkpoint" in printed
-    assert "go on from stages" not in printed
-    assert rows(out / "history.csv")[: len(before)] == before
-    assert_same(out, far_alone)
+    def link():
+        (tmp_path / "stages").symlink_to(near / "stages")
 
-
-def test_killed_before_its_first_checkpoint_it_finds_the_stages_again(
-    after_near, far_alone, data, capsys
-):
-    out = after_near / "far"
-    run_until(Position(1, 1), out, data, method="far")
-    assert len(rows(out / "history.csv")) == 2 * LEARN_ROUNDS
-    capsys.readouterr()
-    run(out, data, method="far")
-    assert "2 runs go on" in capsys.readouterr().out
-    assert_same(out, far_alone)
-
-
-def test_a_checkpoint_of_its_own_wins(near, far_alone, data, tmp_path, capsys):
+    if was_found:
+        link()
     out = tmp_path / "far"
-    run_until(Position(0, 3), out, data, method="far")
-    (tmp_path / "stages").symlink_to(near / "stages")
-    before = learnt_in(out)
+    run_until(Position(stage, round), out, data, method="far")
+    assert ("2 runs go on" in capsys.readouterr().out) == was_found
+    if not was_found:
+        link()
+    before = rows(out / "history.csv")
+    assert len(before) == 2 * num_kept
     run(out, data, method="far")
-    printed = capsys.readouterr().out
-    assert "going on from checkpoint" in printed
-    assert "go on from stages" not in printed
-    assert len(before) == 2 * 2
-    assert before.items() <= learnt_in(out).items()
+    printed = capsys.readouterr().out.splitlines()
+    told = [line for line in printed if "go on from" in line or "going on" in line]
+    assert len(told) == 1
+    assert told[0].startswith(goes_on)
+    # Their seconds too: no round of them ran again.
+    for old, new in zip(before, rows(out / "history.csv"), strict=False):
+        assert old.items() <= new.items()
     assert_same(out, far_alone)
 
 
 # --- files
 
 
-def spoil(path, change):
-    leaves, history = shared_stages.read(path)
-    shared_stages.write(path, [change(leaf) for leaf in leaves], history)
-
-
 def test_written_over_by_no_resume_and_never_read(after_near, near, data, far_alone):
     for path in kept(after_near):
-        spoil(path, lambda leaf: leaf + 1)
-    read = after_near / "read"
-    run(read, data, method="far")
+        leaves, history = shared_stages.read(path)
+        shared_stages.write(path, [leaf + 1 for leaf in leaves], history)
+    read = run(after_near / "read", data, method="far")
     losses = [[r["loss"] for r in rows(x / "history.csv")] for x in (read, far_alone)]
     assert losses[0][: 2 * LEARN_ROUNDS] == losses[1][: 2 * LEARN_ROUNDS]
     assert losses[0][2 * LEARN_ROUNDS :] != losses[1][2 * LEARN_ROUNDS :]

@@ -7,24 +7,26 @@ import pytest
 
 from fcjax.grid import sinks
 
-RUNS = {
-    "p=0.25,seed=0": {"p": 0.25, "seed": 0},
-    "p=0.25,seed=1": {"p": 0.25, "seed": 1},
-}
+RUNS = {f"p=0.25,seed={seed}": {"p": 0.25, "seed": seed} for seed in range(2)}
 FIRST, SECOND = RUNS
 ONE_RUN = {FIRST: RUNS[FIRST]}
 CONFIG = {"method": "ccfc", "rounds": [1, 2], "limit": None}
 
 
+def log_rounds(names, folder, steps, *, runs=RUNS, error=None, offset=0.0, **options):
+    """Logs rounds of runs, and then fails, if with an error."""
+    with sinks.open_logs(names, folder, runs, CONFIG, **options) as logs:
+        for step in steps:
+            for run, log in enumerate(logs):
+                log(step, {"loss": step + run + offset, "nmi": "" if step % 2 else 0.5})
+        if error is not None:
+            raise error
+
+
 def test_nothing_is_written_without_sinks(tmp_path):
-    with sinks.open_logs((), tmp_path, RUNS, CONFIG) as logs:
-        assert len(logs) == 2
-        for log in logs:
-            log(1, {"loss": 0.5})
+    sinks.check(())
+    log_rounds((), tmp_path, [1])
     assert list(tmp_path.iterdir()) == []
-
-
-# --- sinks that are not installed
 
 
 @pytest.mark.parametrize(
@@ -39,10 +41,6 @@ def test_a_sink_that_is_not_installed(monkeypatch, tmp_path, sink, package, fold
     told = rf'^{package} is not installed: pip install "fcjax\[{sink}\]"$'
     with pytest.raises(ValueError, match=told):
         sinks.check([sink])
-
-
-def test_no_sink_is_always_installed():
-    sinks.check(())
 
 
 # --- tensorboard
@@ -73,43 +71,30 @@ def board(folder, run):
     return shown
 
 
-def log_rounds(folder, steps, offset=0.0, **options):
-    with sinks.open_logs(("tensorboard",), folder, RUNS, CONFIG, **options) as logs:
-        for step in steps:
-            for run, log in enumerate(logs):
-                log(step, {"loss": step + run + offset, "nmi": "" if step % 2 else 0.5})
-
-
-def test_tensorboard_holds_what_was_logged(tmp_path):
-    log_rounds(tmp_path, [1, 2, 3])
-    assert board(tmp_path, FIRST) == {
-        "loss": [(1, 1.0), (2, 2.0), (3, 3.0)],
-        "nmi": [(2, 0.5)],
-    }
-    assert board(tmp_path, SECOND)["loss"] == [(1, 2.0), (2, 3.0), (3, 4.0)]
-
-
 def test_a_resumed_run_shows_every_step_once(tmp_path):
-    log_rounds(tmp_path, [1, 2, 3, 4])
-    log_rounds(tmp_path, [3, 4, 5], offset=0.25)  # the checkpoint was behind
-    log_rounds(tmp_path, [5, 6], offset=0.5)
+    names = ("tensorboard",)
+    log_rounds(names, tmp_path, [1, 2, 3, 4])
+    assert board(tmp_path, SECOND)["loss"] == [(i, i + 1.0) for i in (1, 2, 3, 4)]
+    log_rounds(names, tmp_path, [3, 4, 5], offset=0.25)  # the checkpoint was behind
+    log_rounds(names, tmp_path, [5, 6], offset=0.5)
     assert board(tmp_path, FIRST) == {
         "loss": [(1, 1.0), (2, 2.0), (3, 3.25), (4, 4.25), (5, 5.5), (6, 6.5)],
         "nmi": [(2, 0.5), (4, 0.5), (6, 0.5)],
     }
-    read_by_tensorboard = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator"
-    ).EventAccumulator(str(tmp_path / "tensorboard" / FIRST))
-    read_by_tensorboard.Reload()
-    events = read_by_tensorboard.Scalars("loss")
-    assert [e.step for e in events] == [1, 2, 3, 4, 5, 6]
-    assert [e.value for e in events] == [1.0, 2.0, 3.25, 4.25, 5.5, 6.5]
-
-
-def test_without_resume_the_old_steps_are_gone(tmp_path):
-    log_rounds(tmp_path, [1, 2, 3])
-    log_rounds(tmp_path, [1], resume=False)
+    log_rounds(names, tmp_path, [1], resume=False)
     assert board(tmp_path, FIRST) == {"loss": [(1, 1.0)]}
+
+
+def test_tensorboard_reads_it_so_too(tmp_path):
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
+    for offset, steps in ((0, [1, 2, 3, 4]), (0.25, [3, 4, 5]), (0.5, [5, 6])):
+        log_rounds(("tensorboard",), tmp_path, steps, offset=offset)
+    read = reader.EventAccumulator(str(tmp_path / "tensorboard" / FIRST))
+    read.Reload()
+    shown = [(event.step, event.value) for event in read.Scalars("loss")]
+    assert shown == board(tmp_path, FIRST)["loss"]
 
 
 def test_values_that_are_missing_or_not_finite(tmp_path, caplog):
@@ -126,14 +111,8 @@ def test_values_that_are_missing_or_not_finite(tmp_path, caplog):
 
 def test_an_interrupted_session_keeps_what_it_logged(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        interrupted("tensorboard", tmp_path, KeyboardInterrupt)
-    assert board(tmp_path, FIRST) == {"loss": [(1, 1.5)]}
-
-
-def interrupted(sink, folder, error):
-    with sinks.open_logs((sink,), folder, ONE_RUN, CONFIG) as logs:
-        logs[0](1, {"loss": 1.5})
-        raise error
+        log_rounds(("tensorboard",), tmp_path, [1], error=KeyboardInterrupt)
+    assert board(tmp_path, FIRST) == {"loss": [(1, 1.0)]}
 
 
 # --- wandb
@@ -170,8 +149,9 @@ def records(path):
             record = b""
 
 
-def session(path):
-    """The run record, the logged rounds and the exit code of a .wandb file."""
+def session(folder, id_="*"):
+    """The run record, the logged rounds and the exit code of a session."""
+    (path,) = folder.glob(f"wandb/offline-run-*/run-{id_}.wandb")
     run, rounds, code = None, [], None
     for record in records(path):
         kind = record.WhichOneof("record_type")
@@ -200,49 +180,40 @@ def test_wandb_without_a_key(tmp_path, wandb, monkeypatch):
 
 def test_wandb_holds_what_was_logged(tmp_path, wandb):
     out = tmp_path / "out"
-    with sinks.open_logs(("wandb", "tensorboard"), out, RUNS, CONFIG) as logs:
-        for step in (5, 6):
-            for run, log in enumerate(logs):
-                log(step, {"loss": step + run, "nmi": ""})
+    log_rounds(("wandb", "tensorboard"), out, [5, 6])
     wandb.teardown()
     ids = [(out / "wandb" / f"{run}.id").read_text() for run in RUNS]
     assert len(set(ids)) == 2
     for number, (id_, name) in enumerate(zip(ids, RUNS, strict=True)):
-        (path,) = out.glob(f"wandb/offline-run-*/run-{id_}.wandb")
-        run, rounds, code = session(path)
+        run, rounds, code = session(out, id_)
         assert (run.project, run.run_group, run.display_name) == ("fcjax", "out", name)
         assert run.tags == name.split(",")
         config = {item.key: json.loads(item.value_json) for item in run.config.update}
         assert config.items() >= CONFIG.items()
-        assert rounds == [
-            {"_step": 5, "loss": 5.0 + number},
-            {"_step": 6, "loss": 6.0 + number},
-        ]
+        assert rounds == [{"_step": i, "loss": i + float(number)} for i in (5, 6)]
         assert code == 0
-    assert board(out, FIRST) == {"loss": [(5, 5.0), (6, 6.0)]}
+    assert board(out, FIRST)["loss"] == [(5, 5.0), (6, 6.0)]
 
 
 def test_a_resumed_run_is_the_same_run_of_wandb(tmp_path, wandb):
     def begin(**options):
-        with sinks.open_logs(("wandb",), tmp_path, ONE_RUN, {}, **options) as logs:
-            logs[0](1, {"loss": math.nan})
+        log_rounds(("wandb",), tmp_path, [1], runs=ONE_RUN, offset=math.nan, **options)
         wandb.teardown()
         return (tmp_path / "wandb" / f"{FIRST}.id").read_text()
 
     first = begin()
     assert begin() == first
-    assert begin(resume=False) != first
-    for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb"):
-        (row,) = session(path)[1]
-        assert row["_step"] == 1
-        assert math.isnan(row["loss"])
+    other = begin(resume=False)
+    assert other != first
+    (row,) = session(tmp_path, other)[1]
+    assert row["_step"] == 1
+    assert math.isnan(row["loss"])
 
 
 def test_a_session_that_fails_has_failed_in_wandb(tmp_path, wandb):
     with pytest.raises(RuntimeError):
-        interrupted("wandb", tmp_path, RuntimeError)
+        log_rounds(("wandb",), tmp_path, [1], runs=ONE_RUN, error=RuntimeError)
     wandb.teardown()
-    (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    _, rounds, code = session(path)
-    assert rounds == [{"_step": 1, "loss": 1.5}]
+    _, rounds, code = session(tmp_path)
+    assert rounds == [{"_step": 1, "loss": 1.0}]
     assert code == 1

@@ -1,3 +1,7 @@
+"""Convolutions and pooling beside XLA's, loops and PyTorch."""
+
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,12 +9,15 @@ import pytest
 from jax import lax
 
 from fcjax.models import conv_maps
-from fcjax.models.conv import Conv, conv
+from fcjax.models.conv import conv
+from fcjax.models.conv_transpose import conv_transpose
+from fcjax.models.pool import max_pool
+from tests.models.layers import double, in_torch
 
-SHAPES = ((5, 6), (2, 2))
+close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
 
 
-def lax_conv(x, kernel, *, stride, padding):
+def lax_conv(x, kernel, *, stride=1, padding=0):
     return lax.conv_general_dilated(
         x,
         kernel,
@@ -21,101 +28,48 @@ def lax_conv(x, kernel, *, stride, padding):
     )
 
 
-@pytest.fixture(autouse=True)
-def full_precision():
-    with jax.default_matmul_precision("highest"):
-        yield
+def pulled(function, x, kernel):
+    """Its outputs and both gradients."""
+    y, pull = jax.vjp(function, x, kernel)
+    return y, *pull(jnp.cos(jnp.arange(y.size, dtype=float)).reshape(y.shape))
 
 
-@pytest.mark.parametrize("padding", [0, 1, 2])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("size", [1, 3, 4, 5])
+def drawn(key, images, kernel):
+    x_key, kernel_key = jax.random.split(key)
+    return jax.random.normal(x_key, images), jax.random.normal(kernel_key, kernel)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "padding"),
+    [
+        *[(1, 1, 0), (1, 2, 1), (3, 1, 1), (3, 2, 0), (3, 2, 1)],
+        *[(4, 1, 2), (4, 2, 1), (5, 1, 1), (5, 2, 2)],
+    ],
+)
 def test_values_and_gradients_are_those_of_lax(key, size, stride, padding):
+    """Of two rows of pixels, a large kernel's outer ones see padding alone."""
     options = {"stride": stride, "padding": padding}
-    shapes = [shape for shape in SHAPES if min(shape) + 2 * padding >= size]
-    assert shapes
-    kernel = jax.random.normal(key, (size, size, 3, 2))
-    inputs = [jax.random.normal(key, (2, *shape, 3)) for shape in shapes]
+    shapes = [shape for shape in ((5, 6), (2, 6)) if min(shape) + 2 * padding >= size]
+    pairs = [drawn(key, (2, *shape, 3), (size, size, 3, 2)) for shape in shapes]
 
-    def values_and_gradients(function):
-        def one(x):
-            y, pull = jax.vjp(
-                lambda x, kernel: function(x, kernel, **options), x, kernel
-            )
-            direction = jnp.cos(jnp.arange(y.size, dtype=float)).reshape(y.shape)
-            return y, *pull(direction)
+    def each(function):
+        function = partial(function, **options)
+        return jax.jit(lambda: [pulled(function, *pair) for pair in pairs])()
 
-        return jax.jit(lambda: [one(x) for x in inputs])()
-
-    for ours, theirs in zip(
-        values_and_gradients(conv), values_and_gradients(lax_conv), strict=True
-    ):
-        for actual, expected in zip(ours, theirs, strict=True):
-            assert actual.shape == expected.shape
-            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    jax.tree.map(partial(close, atol=1e-5), each(conv), each(lax_conv))
 
 
-def test_taps_that_see_only_padding():
+def test_taps_that_see_only_padding_pass_on_nothing_whatever_they_hold():
     """One output: of the 4x4 kernel only the inner 2x2 meets the image."""
     x = jnp.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1)
-    kernel = jnp.arange(16.0).reshape(4, 4, 1, 1)
-
-    def output(x, kernel):
-        return conv(x, kernel, stride=2, padding=1)
-
+    inner = jnp.array([[5.0, 6.0], [9.0, 10.0]])
+    kernel = jnp.full((4, 4, 1, 1), jnp.nan).at[1:3, 1:3, 0, 0].set(inner)
+    y, dx, dkernel = pulled(partial(conv, stride=2, padding=1), x, kernel)
     # 1 * 5 + 2 * 6 + 3 * 9 + 4 * 10
-    np.testing.assert_array_equal(output(x, kernel), [[[[84.0]]]])
-    dx, dkernel = jax.grad(lambda *a: output(*a).sum(), argnums=(0, 1))(x, kernel)
-    np.testing.assert_array_equal(dx[0, :, :, 0], [[5, 6], [9, 10]])
+    np.testing.assert_array_equal(y, [[[[84.0]]]])
+    np.testing.assert_array_equal(dx[0, :, :, 0], inner)
     expected = [[0, 0, 0, 0], [0, 1, 2, 0], [0, 3, 4, 0], [0, 0, 0, 0]]
     np.testing.assert_array_equal(dkernel[:, :, 0, 0], expected)
-
-
-def test_unused_taps_pass_on_nothing_whatever_they_hold():
-    x = jnp.ones((1, 2, 2, 1))
-    kernel = jnp.full((4, 4, 1, 1), jnp.nan).at[1:3, 1:3].set(1.0)
-    np.testing.assert_array_equal(conv(x, kernel, stride=2, padding=1), [[[[4.0]]]])
-
-
-def test_non_square_images_drop_taps_of_one_axis_only(key):
-    """Two rows and six columns: outer kernel rows see padding, columns do not."""
-    x, kernel = jnp.ones((1, 2, 6, 1)), jax.random.normal(key, (4, 4, 1, 1))
-
-    def total(kernel):
-        return conv(x, kernel, stride=2, padding=1).sum()
-
-    used = jax.grad(total)(kernel)[:, :, 0, 0] != 0
-    np.testing.assert_array_equal(used.any(axis=1), [False, True, True, False])
-    np.testing.assert_array_equal(used.any(axis=0), [True, True, True, True])
-
-
-@pytest.mark.parametrize("shared_images", [False, True])
-def test_vmap_over_kernels_of_clients(key, shared_images):
-    options = {"stride": 2, "padding": 1}
-    kernels = jax.random.normal(key, (3, 4, 4, 2, 5))
-    x = jax.random.normal(key, (4, 7, 6, 2) if shared_images else (3, 4, 7, 6, 2))
-    axes = (None if shared_images else 0, 0)
-
-    def batched(x, kernels):
-        y = jax.vmap(lambda x, k: conv(x, k, **options), in_axes=axes)(x, kernels)
-        return (y**2).sum(), y
-
-    def one_by_one(x, kernels):
-        images = [x] * 3 if shared_images else x
-        y = [lax_conv(images[i], kernels[i], **options) for i in range(3)]
-        return sum((y**2).sum() for y in y), jnp.stack(y)
-
-    def outputs_and_gradients(function):
-        both = jax.value_and_grad(function, argnums=(0, 1), has_aux=True)
-        (_, y), gradients = jax.jit(both)(x, kernels)
-        return y, gradients
-
-    actual, gradients = outputs_and_gradients(batched)
-    expected, references = outputs_and_gradients(one_by_one)
-    assert actual.shape == (3, 4, 3, 3, 5)
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
-    for gradient, reference in zip(gradients, references, strict=True):
-        np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture
@@ -127,53 +81,49 @@ def tiles_of_three(monkeypatch):
     monkeypatch.setattr(conv_maps, "TILE", 3 * 4 * 9 * 2 * 5 * 6)
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("batch", [1, 6, 7])
+@pytest.mark.parametrize(
+    ("axes", "stride", "tiled"),
+    [
+        ((0, 0), 1, False),
+        ((None, 0), 2, False),
+        ((0, None), 1, False),
+        ((0, 0), 1, True),
+    ],
+)
+def test_vmap_over_images_and_kernels_of_clients(key, request, axes, stride, tiled):
+    if tiled:
+        request.getfixturevalue("tiles_of_three")
+    x, kernels = drawn(key, (3, 7, 5, 6, 2), (3, 3, 3, 2, 4))
+    pair = x if axes[0] == 0 else x[0], kernels if axes[1] == 0 else kernels[0]
+    options = {"stride": stride, "padding": 1}
+
+    def batched(x, kernels):
+        return jax.vmap(partial(conv, **options), in_axes=axes)(x, kernels)
+
+    def one_by_one(x, kernels):
+        images = x if axes[0] == 0 else [x] * 3
+        kernels = kernels if axes[1] == 0 else [kernels] * 3
+        return jnp.stack([lax_conv(images[i], kernels[i], **options) for i in range(3)])
+
+    each = [jax.jit(partial(pulled, f))(*pair) for f in (batched, one_by_one)]
+    jax.tree.map(close, *each)
+
+
+@pytest.mark.parametrize(("batch", "stride"), [(1, 1), (6, 1), (7, 1), (7, 2)])
 def test_tiles_are_those_of_lax(tiles_of_three, key, batch, stride):
     options = {"stride": stride, "padding": 1}
-    x = jax.random.normal(key, (batch, 5, 6, 2))
-    kernel = jax.random.normal(key, (3, 3, 2, 4))
-
-    def outputs_and_gradients(function):
-        def values(x, kernel):
-            y = function(x, kernel, **options)
-            return (jnp.cos(jnp.arange(float(y.size))).reshape(y.shape) * y).sum(), y
-
-        return jax.jit(jax.grad(values, argnums=(0, 1), has_aux=True))(x, kernel)
-
+    pair = drawn(key, (batch, 5, 6, 2), (3, 3, 2, 4))
+    ours, theirs = (
+        partial(pulled, partial(function, **options)) for function in (conv, lax_conv)
+    )
     if stride == 1:
-        program = jax.make_jaxpr(
-            jax.grad(lambda kernel: conv(x, kernel, **options).sum())
-        )(kernel)
+        program = jax.make_jaxpr(ours)(*pair)
         (loop,) = [e for e in program.eqns if e.primitive.name == "scan"]
         assert loop.params["length"] == -(-batch // 3)
-    actual = outputs_and_gradients(conv)
-    expected = outputs_and_gradients(lax_conv)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
-        actual,
-        expected,
-    )
+    jax.tree.map(close, jax.jit(ours)(*pair), jax.jit(theirs)(*pair))
 
 
-def test_tiles_of_clients(tiles_of_three, key):
-    x = jax.random.normal(key, (3, 7, 5, 6, 2))
-    kernels = jax.random.normal(key, (3, 3, 3, 2, 4))
-
-    def pull(x, kernel):
-        y, pull = jax.vjp(lambda *a: conv(*a, padding=1), x, kernel)
-        return y, *pull(jnp.sin(y))
-
-    batched = jax.jit(jax.vmap(pull))(x, kernels)
-    each = [jax.jit(pull)(x[i], kernels[i]) for i in range(3)]
-    jax.tree.map(
-        lambda a, *b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
-        batched,
-        *each,
-    )
-
-
-def test_a_large_batch_keeps_no_slices(key):
+def test_a_large_batch_keeps_no_slices():
     """For the backward pass: 9 times 8 MB of images, were they kept."""
     if jax.default_backend() != "cpu":
         pytest.skip("tiles are for CPUs")
@@ -185,29 +135,93 @@ def test_a_large_batch_keeps_no_slices(key):
     assert memory.temp_size_in_bytes < 9 * x.nbytes
 
 
+transposed = jax.jit(partial(pulled, conv_transpose))
+
+
+def test_two_pixels_by_hand():
+    """Side by side: the inner kernel columns 0 to 3 of one meet those of the other."""
+    kernel = jnp.arange(16.0).reshape(4, 4, 1, 1)
+    y, *_ = transposed(jnp.array([[[[1.0], [10.0]]]]), kernel)
+    # Rows 1 and 2 of the kernel: 5, 6 + 10 * 4, 7 + 10 * 5, 10 * 6; likewise 9 to 11.
+    np.testing.assert_array_equal(y[0, :, :, 0], [[5, 46, 57, 60], [9, 90, 101, 100]])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 2), (3, 1, 1, 2)])
+def test_doubled_values_and_gradients_are_those_of_loops(key, shape):
+    """It is bilinear: unit vectors for one argument at a time give its slopes."""
+    x, kernel = drawn(key, shape, (4, 4, 2, 2))
+    actual = transposed(x, kernel)
+    x, kernel = np.asarray(x, float), np.asarray(kernel, float)
+    y = double(x, kernel)
+    direction = np.cos(np.arange(y.size)).reshape(y.shape)
+
+    def slopes(of_unit, like):
+        units = np.eye(like.size).reshape(-1, *like.shape)
+        values = [(of_unit(unit) * direction).sum() for unit in units]
+        return np.reshape(values, like.shape)
+
+    of_x = slopes(lambda unit: double(unit, kernel), x)
+    of_kernel = slopes(lambda unit: double(x, unit), kernel)
+    jax.tree.map(close, actual, (y, of_x, of_kernel))
+
+
+def test_doubled_values_and_gradients_are_those_of_torch(key):
+    ops = in_torch(requires_grad=True)
+    x, kernel = drawn(key, (2, 3, 4, 2), (4, 4, 2, 2))
+    copies = ops.array(x), ops.array(kernel)
+    y = ops.double(*copies)
+    direction = ops.array(np.cos(np.arange(y.numel()), dtype=np.float32))
+    (y.reshape(-1) @ direction).backward()
+    expected = y.detach().numpy(), *(copy.grad.numpy() for copy in copies)
+    jax.tree.map(close, transposed(x, kernel), expected)
+
+
+@pytest.mark.parametrize("mapped", [jax.vmap, lambda f: lambda a: lax.map(f, a)])
+def test_doubling_by_kernels_of_clients(key, mapped):
+    stacked = drawn(key, (3, 2, 3, 4, 2), (3, 4, 4, 2, 2))
+    together = jax.jit(mapped(lambda client: transposed(*client)))(stacked)
+    for i in range(3):
+        alone = transposed(*(leaf[i] for leaf in stacked))
+        jax.tree.map(lambda a, b, i=i: close(a[i], b), together, alone)
+
+
+def test_a_client_has_no_grouped_convolution():
+    """XLA's own loses its threads in loops on a CPU."""
+
+    def clients(x, kernels):
+        return jax.vmap(conv_transpose)(x, kernels).sum()
+
+    x, kernels = jnp.ones((3, 2, 3, 4, 2)), jnp.ones((3, 4, 4, 2, 5))
+    program = jax.jit(jax.grad(clients, argnums=(0, 1))).lower(x, kernels).as_text()
+    assert "dot_general" in program
+    assert "convolution" not in program
+
+
 @pytest.mark.parametrize(
-    ("image", "size", "padding"), [((2, 2), 5, 1), ((5, 2), 3, 0), ((1, 1), 4, 1)]
+    ("size", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 1)]
 )
-def test_an_image_smaller_than_the_kernel_is_named(image, size, padding):
-    with pytest.raises(ValueError, match=f"{size}"):
-        conv(jnp.ones((1, *image, 1)), jnp.ones((size, size, 1, 1)), padding=padding)
+def test_max_pool_by_hand(key, size, stride, padding):
+    """Window by window; the first of equal values has the gradient."""
+    x = np.floor(jax.random.uniform(key, (2, 7, 6, 3)) * 4) - 5  # Many ties, below 0.
+    around = ((0, 0), (padding, padding), (padding, padding), (0, 0))
+    padded = np.pad(x, around, constant_values=-np.inf)
+    height, width = [(n - size) // stride + 1 for n in padded.shape[1:3]]
+    expected, gradient = np.zeros((2, height, width, 3)), np.zeros(padded.shape)
+    weights = np.cos(np.arange(expected.size)).reshape(expected.shape)
+    for b, i, j, c in np.ndindex(*expected.shape):
+        top, left = i * stride, j * stride
+        window = padded[b, top : top + size, left : left + size, c]
+        row, column = np.unravel_index(window.argmax(), window.shape)
+        expected[b, i, j, c] = window.max()
+        gradient[b, top + row, left + column, c] += weights[b, i, j, c]
+    inside = gradient[:, padding : padding + 7, padding : padding + 6]
 
+    @jax.jit
+    def pool(x):
+        pooled = partial(max_pool, size=size, stride=stride, padding=padding)
+        y, pull = jax.vjp(pooled, x)
+        return y, *pull(jnp.asarray(weights, y.dtype))
 
-def test_module_adds_a_bias_to_each_feature(key):
-    x = jax.random.normal(key, (3, 5, 5, 2))
-    module = Conv(4, 3, stride=2, padding=1)
-    variables = module.init(key, x)
-    kernel, bias = variables["params"]["kernel"], variables["params"]["bias"]
-    assert kernel.shape == (3, 3, 2, 4)
-    assert bias.shape == (4,)
-    expected = lax_conv(x, kernel, stride=2, padding=1)
-    expected += np.asarray(bias)[None, None, None]
-    np.testing.assert_allclose(module.apply(variables, x), expected, atol=1e-5)
-
-
-def test_module_without_bias_and_with_its_own_initialisation(key):
-    module = Conv(4, 3, use_bias=False, kernel_init=jax.nn.initializers.ones)
-    variables = module.init(key, jnp.ones((1, 3, 3, 2)))
-    assert list(variables["params"]) == ["kernel"]
-    y = module.apply(variables, jnp.ones((1, 3, 3, 2)))
-    np.testing.assert_array_equal(y, np.full((1, 1, 1, 4), 2 * 9))
+    y, pulled_back = pool(jnp.asarray(x))
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_allclose(pulled_back, inside, atol=1e-5)

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from unittest.mock import Mock
 
 import ccfc
 import numpy as np
@@ -16,55 +15,26 @@ from sklearn.datasets import load_digits
 
 from fcjax import session
 from fcjax.grid import experiment
-from fcjax.runs import export, frozen
+from fcjax.runs import export
 from tests.data.test_sources import png, prepare
 
-TINY = [
-    "--clients=3",
-    "--clusters=4",
-    "--p=0",
-    "--pretrain-rounds=2",
-    "--cluster-rounds=1",
-    "--local-epochs=1",
-    "--batch-size=20",
-    "--latent-size=8",
-    "--no-plot",
-]
 FILES = {"network.safetensors", "config.json", "embeddings.npz", "assignments.csv"}
 
 
-def run(out, *flags):
-    """Runs the script in this process."""
-    args = tyro.cli(ccfc.Args, args=[f"--out={out}", *TINY, *flags])
-    session.execute(experiment.prepare(args, ccfc.describe))
-    return out
-
-
 @pytest.fixture(scope="module")
-def vectors():
-    """Rows as a user has them, and their classes."""
-    values, labels = load_digits(n_class=4, return_X_y=True)
-    return values[:80, 10:22] * 3.7 - 40, labels[:80]
-
-
-@pytest.fixture(scope="module")
-def grid(vectors, tmp_path_factory):
-    """A run of two seeds on vectors, and how often it exported a program."""
-    folder = tmp_path_factory.mktemp("grid")
-    np.savez(folder / "rows.npz", x=vectors[0], y=vectors[1])
-    with pytest.MonkeyPatch.context() as patch:
-        freeze = Mock(wraps=frozen.freeze)
-        patch.setattr(frozen, "freeze", freeze)
-        run(folder / "out", f"--dataset={folder / 'rows.npz'}", "--seed", "0", "1")
-    return folder / "out", freeze.call_count
-
-
-@pytest.fixture(scope="module")
-def exported(grid, tmp_path_factory):
-    """The second seed of that run."""
+def exported(finished, tmp_path_factory):
+    """The second seed of the finished run."""
     folder = tmp_path_factory.mktemp("exported") / "of" / "seed1"
-    export.main(export.Args(grid[0], where=("seed=1",), out=folder))
+    export.main(export.Args(finished, where=("seed=1",), out=folder))
+    assert {file.name for file in folder.iterdir()} == FILES
     return folder
+
+
+@pytest.fixture(scope="module")
+def rows(finished):
+    """What the run was given."""
+    with np.load(finished.parent / "rows.npz") as file:
+        return file["x"], file["y"]
 
 
 def batch_norm(x, weights, name):
@@ -90,11 +60,11 @@ def projection(x, weights, *, norm):
     return z / np.linalg.norm(z, axis=1, keepdims=True)
 
 
-def test_the_network_is_computed_in_numpy_alone(exported, vectors):
+def test_the_network_is_computed_in_numpy_alone(exported, rows):
     weights = load_file(exported / "network.safetensors")
     config = json.loads((exported / "config.json").read_text())
     before = config["preprocessing"]
-    x = (vectors[0] - np.array(before["low"])) / np.array(before["span"])
+    x = (rows[0] - np.array(before["low"])) / np.array(before["span"])
     for i in range(2):
         x = dense(x, weights, f"encoder/Dense_{i}")
         x = batch_norm(x, weights, f"encoder/BatchNorm_{i}")
@@ -106,13 +76,13 @@ def test_the_network_is_computed_in_numpy_alone(exported, vectors):
     np.testing.assert_array_equal(np.argmax(z @ directions, 1), tables["cluster"])
 
 
-def test_the_tables_are_those_of_the_run(grid, exported, vectors):
+def test_the_tables_are_those_of_the_run(finished, exported, rows):
     tables = np.load(exported / "embeddings.npz")
-    with np.load(grid[0] / "assignments.npz") as file:
-        place = int(np.flatnonzero(file["seed"] == 1)[0])
+    with np.load(finished / "assignments.npz") as file:
+        (place,) = np.flatnonzero(file["seed"] == 1)
         for name in ("cluster", "client"):
             np.testing.assert_array_equal(tables[name], file[name][place])
-    np.testing.assert_array_equal(tables["label"], vectors[1])
+    np.testing.assert_array_equal(tables["label"], rows[1])
     for k, center in enumerate(tables["centers"]):
         # Of the examples that a client holds: rounding leaves some without one.
         members = (tables["cluster"] == k) & (tables["client"] >= 0)
@@ -123,8 +93,7 @@ def test_the_tables_are_those_of_the_run(grid, exported, vectors):
             assert np.isnan(center).all()
 
 
-def test_the_configuration_is_that_of_one_run(exported):
-    assert {file.name for file in exported.iterdir()} == FILES
+def test_configuration_and_weights_are_of_one_run_and_what_it_needs(exported):
     config = json.loads((exported / "config.json").read_text())
     assert config["seed"] == 1
     assert config["model_weight"] == 0.001
@@ -134,9 +103,6 @@ def test_the_configuration_is_that_of_one_run(exported):
         metadata = file.metadata()
     assert json.loads(metadata["config"]) == config
     assert metadata["fcjax"] == "0.1.0"
-
-
-def test_only_what_the_embedding_needs_is_exported(exported):
     weights = load_file(exported / "network.safetensors")
     assert {str(value.dtype) for value in weights.values()} == {"float32"}
     assert not any("opt_state" in name for name in weights)
@@ -149,25 +115,12 @@ def test_only_what_the_embedding_needs_is_exported(exported):
     ]
 
 
-def test_a_grid_exports_one_program_and_the_weights_of_every_run(grid):
-    out, count = grid
-    assert count == 1
-    first, second = (np.load(path) for path in sorted((out / "models").iterdir()))
+def test_a_grid_exports_one_program_and_the_weights_of_every_run(finished):
+    models = sorted((finished / "models").iterdir())
+    first, second = map(np.load, models)
     np.testing.assert_array_equal(first["program"], second["program"])
     name = "weights/variables/params/encoder/Dense_0/Dense_0/kernel"
     assert np.abs(first[name] - second[name]).max() > 0.01
-
-
-def test_pytorch_reads_the_same_tensors(exported):
-    pytest.importorskip("torch")
-    from safetensors.torch import load_file as load_torch
-
-    path = exported / "network.safetensors"
-    weights = load_file(path)
-    tensors = load_torch(path)
-    assert tensors.keys() == weights.keys()
-    for name, tensor in tensors.items():
-        np.testing.assert_array_equal(tensor.numpy(), weights[name])
 
 
 def test_the_files_need_no_fcjax(exported):
@@ -183,83 +136,48 @@ print(*np.load("{exported}/embeddings.npz", allow_pickle=False)["embedding"].sha
     assert done.stdout.split()[1:] == ["80", "8"], done.stderr
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    """A run on images, with an extra split: its folder, data, images and classes."""
-    folder = tmp_path_factory.mktemp("images")
+def test_convolutions_are_computed_too_and_an_extra_split_has_no_rows(tmp_path, capsys):
     values, labels = load_digits(n_class=4, return_X_y=True)
     examples = (values[:90] * 15).astype(np.uint8).reshape(-1, 8, 8)
     pairs = [(png(x), int(y)) for x, y in zip(examples, labels[:90], strict=True)]
-    prepare(folder / "data", {"train": pairs[:60], "unlabelled": pairs[60:]})
-    flags = [f"--data-dir={folder / 'data'}", "--extra-split=unlabelled"]
-    out = run(folder / "out", "--dataset=tiny", *flags)
-    return out, folder / "data", examples[:60], labels[:60]
-
-
-def test_the_extra_split_has_no_rows(images, capsys):
-    out, data_dir, _, labels = images
-    export.main(export.Args(out, data_dir=data_dir))
+    data, out = tmp_path / "data", tmp_path / "out"
+    prepare(data, {"train": pairs[:60], "unlabelled": pairs[60:]})
+    flags = [f"--out={out}", "--dataset=tiny", f"--data-dir={data}", "--no-plot"]
+    flags += ["--extra-split=unlabelled", "--p=0", "--clients=3", "--clusters=4"]
+    flags += ["--pretrain-rounds=1", "--cluster-rounds=1", "--local-epochs=1"]
+    flags += ["--batch-size=20", "--latent-size=8"]
+    args = tyro.cli(ccfc.Args, args=flags)
+    session.execute(experiment.prepare(args, ccfc.describe))
+    export.main(export.Args(out, data_dir=data))
     assert "otherwise" not in capsys.readouterr().out
-    assert {file.name for file in (out / "export").iterdir()} == FILES
     tables = np.load(out / "export" / "embeddings.npz")
     with np.load(out / "assignments.npz") as file:
         assert file["cluster"].shape == (1, 90)
         np.testing.assert_array_equal(tables["cluster"], file["cluster"][0, :60])
         np.testing.assert_array_equal(tables["client"], file["client"][0, :60])
     assert tables["embedding"].shape == (60, 8)
-    np.testing.assert_array_equal(tables["label"], labels)
+    np.testing.assert_array_equal(tables["label"], labels[:60])
 
-
-def test_convolutions_are_computed_in_pytorch(images, tmp_path):
-    torch = pytest.importorskip("torch")
-    out, data_dir, examples, _ = images
-    export.main(export.Args(out, data_dir=data_dir, out=tmp_path))
-    weights = load_file(tmp_path / "network.safetensors")
-    x = torch.from_numpy(examples)[:, None] / 255
+    weights = load_file(out / "export" / "network.safetensors")
+    x = examples[:60, :, :, None] / 255
     for i in range(2):
         layer = f"variables/params/Conv_{i}"
-        kernel, bias = (
-            torch.from_numpy(weights[f"{layer}/{name}"]) for name in ("kernel", "bias")
-        )
-        # [height, width, in, out] -> [out, in, height, width]
-        x = torch.conv2d(x, kernel.permute(3, 2, 0, 1), bias, stride=2, padding=1)
-        x = batch_norm(x.permute(0, 2, 3, 1).numpy(), weights, f"BatchNorm_{i}")
-        x = torch.nn.functional.leaky_relu(torch.from_numpy(x), 0.2)
-        x = x.permute(0, 3, 1, 2)
-    features = x.permute(0, 2, 3, 1).reshape(len(x), -1).numpy()
+        kernel, bias = (weights[f"{layer}/{name}"] for name in ("kernel", "bias"))
+        x = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        seen = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[:2], (1, 2))
+        x = np.einsum("nhwcij,ijcd->nhwd", seen[:, ::2, ::2], kernel) + bias
+        x = batch_norm(x, weights, f"BatchNorm_{i}")
+        x = np.where(x > 0, x, 0.2 * x)
+    features = x.reshape(len(x), -1)
     z = projection(features, weights, norm=2)
-    expected = np.load(tmp_path / "embeddings.npz")["embedding"]
-    np.testing.assert_allclose(z, expected, atol=1e-5)
+    np.testing.assert_allclose(z, tables["embedding"], atol=1e-5)
 
 
-def test_clients_on_their_own_have_nothing_to_export(grid, tmp_path):
-    dataset = grid[0].parent / "rows.npz"
-    out = run(
-        tmp_path / "alone", f"--dataset={dataset}", "--standalone", "--cluster-rounds=0"
-    )
-    with pytest.raises(ValueError, match="kept no global model to export") as error:
-        export.main(export.Args(out))
-    assert "\n" not in str(error.value)
-    assert not (out / "export").exists()
-
-
-def test_a_failure_leaves_the_export_of_before(grid, tmp_path, monkeypatch):
-    out, folder = grid[0], tmp_path / "export"
-    export.main(export.Args(out, out=folder))
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
-
-    def full(*args, **arrays):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(ValueError, match=r"--out .* cannot be written .*No space left"):
-        export.main(export.Args(out, where=("seed=1",), out=folder))
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
-
-
-def test_data_that_has_changed_is_told(grid, vectors, tmp_path, capsys):
-    (x, y), path = vectors, tmp_path / "rows.npz"
-    out = shutil.copytree(grid[0], tmp_path / "out")
+def test_what_has_changed_is_told_and_what_is_missing_refused(
+    finished, exported, rows, tmp_path, capsys
+):
+    (x, y), path, out = rows, tmp_path / "rows.npz", tmp_path / "out"
+    shutil.copytree(finished, out)
     config = json.loads((out / "config.json").read_text()) | {"dataset": str(path)}
     (out / "config.json").write_text(json.dumps(config))
     np.savez(path, x=x[::-1], y=y[::-1])
@@ -268,3 +186,24 @@ def test_data_that_has_changed_is_told(grid, vectors, tmp_path, capsys):
     np.savez(path, x=x[:70], y=y[:70])
     with pytest.raises(ValueError, match="is of 80 examples, but the data set has 70"):
         export.main(export.Args(out))
+    # Clients on their own have no model.
+    shutil.rmtree(out / "models")
+    with pytest.raises(ValueError, match="kept no global model to export") as error:
+        export.main(export.Args(out, out=tmp_path / "new"))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_failure_leaves_the_export_of_before(
+    finished, exported, tmp_path, monkeypatch
+):
+    folder = shutil.copytree(exported, tmp_path / "export")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+
+    def full(*args, **arrays):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(ValueError, match=r"--out .* cannot be written .*No space left"):
+        export.main(export.Args(finished, out=folder))
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before

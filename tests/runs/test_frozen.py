@@ -34,14 +34,9 @@ def build(hyper):
 
 
 def run(kernel, temperature):
-    hyper = {
-        "learning_rate": jnp.float32(0.1),
-        "temperature": jnp.float32(temperature),
-    }
-    params = {
-        "layer": {"kernel": jnp.array(kernel), "unused": jnp.ones((3, 7))},
-    }
-    return hyper, State(params, jnp.zeros((5, 1000)), jax.random.key(0))
+    hyper = {"learning_rate": jnp.float32(0.1), "temperature": jnp.float32(temperature)}
+    layer = {"kernel": jnp.array(kernel), "unused": jnp.ones((3, 7))}
+    return hyper, State({"layer": layer}, jnp.zeros((5, 1000)), jax.random.key(0))
 
 
 RUNS = [
@@ -51,53 +46,40 @@ RUNS = [
 
 
 @pytest.fixture(scope="module")
-def program():
+def files(tmp_path_factory):
+    """The program of the runs, which all need only this, in a file each."""
     structure = jax.eval_shape(lambda: RUNS[0])
-    return frozen.freeze(build, *structure, shape=(3,), num_clusters=2)
-
-
-def written(path, program, number):
-    hyper, state = RUNS[number]
-    weights = frozen.pick(program, hyper, state)
-    weights = {name: np.asarray(leaf) for name, leaf in weights.items()}
-    frozen.write(path, program, weights, np.zeros((2, 2)))
-    return path
-
-
-def test_the_weights_are_what_embedding_and_assigning_needs(program):
+    program = frozen.freeze(build, *structure, shape=(3,), num_clusters=2)
     assert program.paths == ("hyper/temperature", "params/layer/kernel")
+    folder = tmp_path_factory.mktemp("frozen")
+    for number, (hyper, state) in enumerate(RUNS):
+        weights = frozen.pick(program, hyper, state)
+        weights = {name: np.asarray(leaf) for name, leaf in weights.items()}
+        frozen.write(folder / f"{number}.npz", program, weights, np.zeros((2, 2)))
+    return [folder / f"{number}.npz" for number in range(2)]
 
 
-def test_runs_share_a_program_and_differ_in_weights_and_settings(program, tmp_path):
+def test_runs_share_a_program_and_differ_in_weights_and_settings(files):
     x = np.array([[1.0, 4.0, 9.0], [5.0, 1.0, 9.0]], np.float32)
-    first, second = (
-        frozen.predict(frozen.read(written(tmp_path / f"{i}.npz", program, i)), x)
-        for i in range(2)
-    )
+    first, second = (frozen.predict(frozen.read(path), x) for path in files)
     np.testing.assert_array_equal(first.embedding, [[1, 4], [5, 1]])
     np.testing.assert_array_equal(first.clusters, [0, 1])
     # Kernel: (x1, x2) -> (3 x2, 2 x1). Over 4: (3, 0.5) and (0.75, 2.5).
     np.testing.assert_array_equal(second.embedding, [[12, 2], [3, 10]])
     np.testing.assert_array_equal(second.clusters, [1, 0])
-
-
-def test_more_examples_than_a_batch_keep_their_order(program, tmp_path):
-    model = frozen.read(written(tmp_path / "model.npz", program, 0))
+    # More examples than a batch keep their order.
     x = np.arange(3 * 600, dtype=np.float32).reshape(600, 3)
-    np.testing.assert_array_equal(frozen.predict(model, x).embedding, x[:, :2])
+    found = frozen.predict(frozen.read(files[0]), x)
+    np.testing.assert_array_equal(found.embedding, x[:, :2])
 
 
 @pytest.mark.parametrize("damage", ["short", "flipped", "without"])
-def test_a_damaged_file_is_one_error(program, tmp_path, damage):
-    path = written(tmp_path / "model.npz", program, 1)
-    content = bytearray(path.read_bytes())
-    if damage == "short":
-        path.write_bytes(content[: len(content) // 2])
-    elif damage == "flipped":
-        place = content.index(b"kernel.npy") + 200
-        content[place] ^= 1
-        path.write_bytes(content)
-    else:
+def test_a_damaged_file_is_one_error(files, tmp_path, damage):
+    path, content = tmp_path / "model.npz", bytearray(files[1].read_bytes())
+    if damage == "without":
         np.savez(path, centers=np.zeros((2, 2)))
+    else:
+        content[content.index(b"kernel.npy") + 200] ^= damage == "flipped"
+        path.write_bytes(content[: len(content) // (1 + (damage == "short"))])
     with pytest.raises(ValueError, match=r"model\.npz is not a readable model"):
         frozen.read(path)

@@ -1,19 +1,73 @@
-"""The page that a run without labels ends in, read as a browser reads it."""
+"""The page that a run without labels ends in, read as a browser reads it, and pages of
+other runs: with labels, of vectors, of clients on their own."""
 
+import json
 import shutil
+from html.parser import HTMLParser
 from urllib.parse import unquote
 
 import numpy as np
 import pytest
+import spherical
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from fcjax import data, report
-from fcjax.runs import page
+from fcjax import data, session
+from fcjax.grid import experiment
+from fcjax.runs import page, page_text
+from fcjax.runs.assigned import Assigned
 from fcjax.runs.finished import Finished
-from tests.runs.pages import prepared, read, run, table
+from tests.grid import drifting
+from tests.grid.drifting import rows as table
 
 ODD = "<b>&\"x'.png"
+NAMES = [*(f"{i}.png" for i in range(1, 60)), ODD]
+"""The natural order of the folder: numbers before text."""
+VOID = {"meta", "img", "circle", "path", "polyline"}
+
+
+class Read(HTMLParser):
+    """What a page holds; fails where an element is not closed in its turn."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.open, self.tags, self.links, self.sources = [], set(), [], []
+        self.sheets, self.rows, self.text = {}, [], ""
+        self.feed(path.read_text())
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.tags.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        if "href" in attrs:
+            self.links.append(attrs["href"])
+        if "src" in attrs:
+            self.sources.append(attrs["src"])
+        if tag == "li" and "title" in attrs:
+            self.sheets[list(self.sheets)[-1]].append(attrs["title"])
+        if tag == "tr":
+            self.rows.append([])
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        self.text += text
+        if self.open[-1:] == ["h3"]:
+            self.sheets[text] = []
+        if {"td", "th", "strong"} & set(self.open[-1:]):
+            self.rows[-1].append(text + "*" * (self.open[-1] == "strong"))
+
+
+def prepare(out, folder, **flags):
+    """A federated k-means of images."""
+    flags = {"dataset": str(folder), "clients": (3,), "p": (0.0,), **flags}
+    args = spherical.Args(out=out, **flags)
+    return experiment.prepare(args, spherical.describe)
 
 
 @pytest.fixture(scope="module")
@@ -31,23 +85,20 @@ def folder(tmp_path_factory):
 def grid(folder, tmp_path_factory):
     """A run without labels of two numbers of clusters, which writes its page."""
     out = tmp_path_factory.mktemp("results") / "out & more"
-    return run(out, f"--dataset={folder}", "--clusters", "2", "3")
+    session.execute(prepare(out, folder, clusters=(2, 3)))
+    return out
+
+
+@pytest.fixture(scope="module")
+def found(grid):
+    return Read(grid / "page.html")
 
 
 def best_row(out):
     return max(table(out / "results.csv"), key=lambda row: float(row["silhouette"]))
 
 
-def test_a_run_without_labels_ends_in_its_page(grid, capsys, folder):
-    assert (grid / "page.html").exists()
-    run(grid, f"--dataset={folder}", "--clusters", "2", "3")
-    printed = capsys.readouterr().out
-    assert f"{grid / 'page.html'}" in printed
-    assert "higher is better" in printed
-
-
-def test_the_page_is_well_formed_and_asks_nothing_of_a_network(grid):
-    found = read(grid / "page.html")
+def test_the_page_is_well_formed_and_asks_nothing_of_a_network(grid, found):
     assert not found.tags & {"script", "link", "iframe", "b"}
     assert len(found.sources) == sum(map(len, found.sheets.values()))
     assert all(source.startswith("data:image/png;") for source in found.sources)
@@ -56,7 +107,7 @@ def test_the_page_is_well_formed_and_asks_nothing_of_a_network(grid):
     assert "url(" not in text
 
 
-def test_a_sheet_holds_the_members_of_its_cluster_by_their_distance(grid, folder):
+def test_a_sheet_holds_the_members_of_its_cluster_by_their_distance(grid, found):
     row = best_row(grid)
     with np.load(grid / "assignments.npz") as file:
         run = int(np.flatnonzero(file["clusters"] == int(row["clusters"]))[0])
@@ -64,15 +115,12 @@ def test_a_sheet_holds_the_members_of_its_cluster_by_their_distance(grid, folder
     with np.load(grid / "embeddings.npz") as file:
         np.testing.assert_array_equal(file["cluster"], clusters)
         z, centers = file["embedding"], file["centers"]
-    # The natural order of the folder: numbers before text.
-    names = np.array([*(f"{i}.png" for i in range(1, 60)), ODD])
-    sheets = read(grid / "page.html").sheets
-    assert list(sheets) == [f"Cluster {k}" for k in range(int(row["clusters"]))]
-    for k in range(len(sheets)):
+    assert list(found.sheets) == [f"Cluster {k}" for k in range(int(row["clusters"]))]
+    for k, sheet in enumerate(found.sheets.values()):
         (rows,) = np.nonzero(clusters == k)
         distances = np.linalg.norm(z[rows] - centers[k], axis=1)
-        order = names[rows[np.argsort(distances)]].tolist()
-        assert sheets[f"Cluster {k}"] == order[:20] + order[20:][-6:]
+        order = np.array(NAMES)[rows[np.argsort(distances)]].tolist()
+        assert sheet == order[:20] + order[20:][-6:]
 
 
 def test_the_table_for_spreadsheets_has_every_file(grid, folder):
@@ -92,98 +140,192 @@ def test_every_link_leads_to_a_file(grid, tmp_path, elsewhere):
     if elsewhere:
         out = tmp_path / "of 2"
         page.main(page.Args(grid, where=("clusters=2",), out=out))
-        assert len(read(out / "page.html").sheets) == 2
-    links = read(out / "page.html").links
+        assert len(Read(out / "page.html").sheets) == 2
+    links = Read(out / "page.html").links
     assert {"assignments.csv", "embeddings.npz"} <= set(links)
     assert len(links) > 8
     for link in links:
         assert (out / unquote(link)).is_file(), link
 
 
-def test_the_scores_are_those_of_the_run_with_the_better_ones_marked(grid):
-    rows = table(grid / "results.csv")
-    shown = read(grid / "page.html").rows[1:3]
-    for name, best in (
-        ("silhouette", max),
-        ("calinski_harabasz", max),
-        ("davies_bouldin", min),
-    ):
-        values = [float(row[name]) for row in rows]
-        place = 2 + ["silhouette", "calinski_harabasz", "davies_bouldin"].index(name)
-        assert [cells[place] for cells in shown] == [
-            f"{value:.3f}" + "*" * (value == best(values)) for value in values
-        ]
+def test_the_scores_are_those_of_the_run_with_the_better_ones_marked(grid, found):
+    best = {"silhouette": max, "calinski_harabasz": max, "davies_bouldin": min}
+    shown = found.rows[1:3]
     assert [cells[0] for cells in shown] == ["2", "3"]
+    for place, (name, better) in enumerate(best.items(), start=2):
+        values = [float(row[name]) for row in table(grid / "results.csv")]
+        assert [cells[place] for cells in shown] == [
+            f"{value:.3f}" + "*" * (value == better(values)) for value in values
+        ]
 
 
-def test_the_words_say_what_was_run(grid, folder):
-    text = read(grid / "page.html").text
-    assert "60 grey images of 8 x 8 pixels" in text
-    assert str(folder) in text
-    assert "dealt at random to 3 clients, 20 each; training took 3 rounds" in text
-    assert "There are no labels" in text
-    assert f"fcjax page '{grid}' --where clusters=" in text
-    assert "silhouette is of its own embedding, so it does not compare runs" in text
+def test_the_words_say_what_was_run(grid, folder, found):
+    rounds = best_row(grid)["rounds"]
+    for words in (
+        "60 grey images of 8 x 8 pixels",
+        str(folder),
+        f"dealt at random to 3 clients, 20 each; training took {rounds} rounds",
+        "There are no labels",
+        f"fcjax page '{grid}' --where clusters=",
+        "silhouette is of its own embedding, so it does not compare runs",
+    ):
+        assert words in found.text
 
 
 def test_which_run_is_shown(grid, tmp_path):
     """Of those asked for the highest silhouette, and a collapsed one never first."""
-    best = best_row(grid)
+    best = best_row(grid)["clusters"]
     out = shutil.copytree(grid, tmp_path / "out")
-    assert page.chosen(Finished(out), ())["clusters"] == best["clusters"]
-    other = "2" if best["clusters"] == "3" else "3"
+    assert page.chosen(Finished(out), ())["clusters"] == best
+    other = "2" if best == "3" else "3"
     asked = page.chosen(Finished(out), (f"clusters={other}",))
     assert asked["clusters"] == other
-    text = (out / "results.csv").read_text().splitlines()
-    text = [
-        line.replace(",ok,", ",collapsed,") if line.startswith(lead) else line
-        for line in text
-        if (lead := f"ccfc,my photos,60,0,3,{best['clusters']},")
+    lines = [
+        line.replace(",ok,", ",collapsed,") if f",60,0,3,{best}," in line else line
+        for line in (out / "results.csv").read_text().splitlines()
     ]
-    (out / "results.csv").write_text("\n".join(text) + "\n")
+    (out / "results.csv").write_text("\n".join(lines) + "\n")
     assert page.chosen(Finished(out), ())["clusters"] == other
     page.main(page.Args(out))
-    assert "1 of the 1 other runs collapsed" in read(out / "page.html").text
-    page.main(page.Args(out, where=(f"clusters={best['clusters']}",)))
-    assert "This run collapsed" in read(out / "page.html").text
+    assert "1 of the 1 other runs collapsed" in Read(out / "page.html").text
+    page.main(page.Args(out, where=(f"clusters={best}",)))
+    assert "This run collapsed" in Read(out / "page.html").text
 
 
 def test_a_run_that_is_not_there(grid, tmp_path):
-    with pytest.raises(ValueError, match=r"no run of .* has clusters=9"):
-        page.main(page.Args(grid, where=("clusters=9",)))
-    with pytest.raises(ValueError, match="--where takes p=VALUE"):
-        page.main(page.Args(grid, where=("k=9",)))
-    with pytest.raises(ValueError, match="holds no run"):
-        page.main(page.Args(tmp_path))
+    for run, where, message in (
+        (grid, ("clusters=9",), r"no run of .* has clusters=9"),
+        (grid, ("k=9",), "--where takes p=VALUE"),
+        (tmp_path, (), "holds no run"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            page.main(page.Args(run, where=where))
 
 
-def test_a_run_whose_data_is_gone_ends_without_a_page(folder, tmp_path, capsys):
-    moved = shutil.copytree(folder, tmp_path / "moved")
-    flags = [f"--dataset={moved}", "--clusters=2"]
-    out = run(tmp_path / "out", *flags)
+def test_a_run_ends_in_its_page_but_without_its_data_or_figures(
+    grid, folder, tmp_path, capsys
+):
+    out, moved = (shutil.copytree(x, tmp_path / x.name) for x in (grid, folder))
+    config = json.loads((out / "config.json").read_text()) | {"dataset": str(moved)}
+    (out / "config.json").write_text(json.dumps(config))
+    (out / "page.html").unlink()
+    prepared = prepare(out, moved, clusters=(2, 3))
+
+    def printed():
+        session.execute(prepared)
+        return capsys.readouterr().out
+
     (moved / "1.png").unlink()
     with pytest.raises(ValueError, match="is of 60 examples, but the data set has 59"):
         page.main(page.Args(out))
-    capsys.readouterr()
-    report.conclude(prepared(out, *flags).results, labelled=False)
-    printed = capsys.readouterr().out
-    assert "no page (" in printed
-    assert f"fcjax page {out}" in printed
-
-
-def test_no_figures_and_no_page(folder, tmp_path):
-    out = run(tmp_path / "out", f"--dataset={folder}", "--clusters=2", "--no-plot")
+    told = printed()
+    assert "no page (" in told
+    assert f"fcjax page {out}" in told
+    assert "higher is better" in told
+    shutil.copy(folder / "1.png", moved)
+    (out / "figures").rename(out / "hidden")
+    printed()
     assert not (out / "page.html").exists()
+    (out / "hidden").rename(out / "figures")
+    assert str(out / "page.html") in printed()
+    assert (out / "page.html").exists()
 
 
 def test_a_limited_folder_keeps_the_names_of_its_files(folder, tmp_path):
-    out = run(tmp_path / "out", f"--dataset={folder}", "--clusters=2", "--limit=45")
-    found = table(out / "assignments.csv")
+    session.execute(prepare(tmp_path / "out", folder, clusters=(2,), limit=45))
+    found = table(tmp_path / "out" / "assignments.csv")
     images = data.load(str(folder)).examples
-    names = [*(f"{i}.png" for i in range(1, 60)), ODD]
     limited = data.stratified_subset(data.load(str(folder)), 45).examples
     assert len(found) == 45
     for row, image in zip(found, limited, strict=True):
-        np.testing.assert_array_equal(images[names.index(row["example"])], image)
-    assert len(Finished(out).rows) == 1
-    assert "One number of clusters was tried" in read(out / "page.html").text
+        np.testing.assert_array_equal(images[NAMES.index(row["example"])], image)
+    text = Read(tmp_path / "out" / "page.html").text
+    assert "One number of clusters was tried" in text
+
+
+# --- other runs
+
+
+def test_labels_add_their_scores_and_the_class_of_each_cluster(finished, tmp_path):
+    assert not (finished / "page.html").exists()
+    page.main(page.Args(finished, where=("seed=1",), out=tmp_path))
+    found = Read(tmp_path / "page.html")
+    scores = [float(row["acc"]) for row in table(finished / "results.csv")]
+    mean, half_width = found.rows[1][5].split(" ± ")
+    assert float(mean) == pytest.approx(np.mean(scores), abs=1e-3)
+    # 12.706: the 97.5 % quantile of Student's t with one degree of freedom.
+    expected = 12.706 * np.std(scores, ddof=1) / np.sqrt(2)
+    assert float(half_width) == pytest.approx(expected, abs=1e-3)
+    assert "80 rows of 12 numbers" in found.text
+    assert found.sources == []
+    # 80 rows for 3 clients, evenly: two are nobody's, and in a cluster all the same.
+    assert "26 each" in found.text
+    rows = table(tmp_path / "assignments.csv")
+    labels = np.load(finished.parent / "rows.npz")["y"]
+    assert [int(row["label"]) for row in rows] == labels.tolist()
+    own = [row["label"] for row in rows if row["cluster"] == rows[0]["cluster"]]
+    top = max(set(own), key=own.count)
+    share = own.count(top) / len(own)
+    assert f"most of class {top} ({share:.0%})" in found.text
+
+
+def test_clients_on_their_own_have_their_own_clusters(tmp_path):
+    out = drifting.run(tmp_path / "out", drifting.vectors(tmp_path))
+    page.main(page.Args(out))
+    found = Read(out / "page.html")
+    rows = table(out / "assignments.csv")
+    assert {row["distance"] for row in rows} == {""}
+    assert not (out / "embeddings.npz").exists()
+    members = {}
+    for row in rows:
+        if row["client"] != "-1":
+            name = f"Client {row['client']}, cluster {row['cluster']}"
+            members.setdefault(name, []).append(row["example"])
+    assert found.sheets == {name: each[:20] for name, each in members.items()}
+    assert "have nothing to do with each other" in found.text
+    assert "Clients on their own have no common embedding" in found.text
+    assert "map" not in found.tags
+
+
+def assigned(clusters, *, clients=None, communities=None):
+    """A data set of which the names are its rows."""
+    count = len(clusters)
+    return Assigned(
+        data.Dataset("rows", np.zeros((count, 2), np.float32), None),
+        [str(i) for i in range(count)],
+        np.zeros(count, int) if clients is None else np.array(clients),
+        np.array(clusters),
+        None if communities is None else np.array(communities),
+        None,
+        None,
+    )
+
+
+def test_clusters_by_hand():
+    def named(found, num_clusters, scope):
+        clusters = page.clusters_of(found, num_clusters=num_clusters, scope=scope)
+        return {c.name: c.rows.tolist() for c in clusters}
+
+    expected = {"Cluster 0": [1], "Cluster 1": [], "Cluster 2": [0, 2]}
+    assert named(assigned([2, 0, 2, -1]), 3, "global") == expected
+    # Communities stand for the clusters of clients.
+    same = [0, 1, 1, -1]
+    found = assigned([0, 1, 0, 1], clients=[0, 0, 1, 1], communities=same)
+    expected = {"Community 0": [0], "Community 1": [1, 2]}
+    assert named(found, 2, "client-mean") == expected
+
+
+def test_warnings_of_empty_and_lone_clusters(finished):
+    run = Finished(finished)
+    row = run.rows[0]
+    sizes = {"Cluster 0": 1, "Cluster 1": 0, "Cluster 2": 58}
+    noted = page_text.warnings(run, row, assigned([0, 2, -1]), sizes)
+    assert noted == [
+        "Empty clusters, 1 of 3: Cluster 1. The data may have fewer groups, or "
+        "training was too short.",
+        "Clusters of a single example: Cluster 0.",
+        "Examples in none of the clusters below: 1.",
+    ]
+    diverged = {**row, "status": "diverged in round 2 of cluster"}
+    (first, *_) = page_text.warnings(run, diverged, assigned([0]), {})
+    assert first.startswith("This run diverged in round 2 of cluster: its loss")

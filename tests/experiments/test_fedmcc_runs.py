@@ -1,0 +1,126 @@
+"""FedMCC by its command on little data, and the t-SNE figures of the same runs."""
+
+from dataclasses import replace
+
+import fedmcc
+import fedmcc_figures
+import numpy as np
+import pytest
+from papers import measures
+from sklearn.metrics import normalized_mutual_info_score
+
+from fcjax import script
+from fcjax.grid import experiment
+from fcjax.runs import frozen
+from fcjax.runs.finished import Finished
+from tests.experiments.blobs import write_blobs
+
+
+@pytest.fixture(scope="module")
+def args(tmp_path_factory):
+    """Of 48 rows in three classes, far apart; runs of no round and of two."""
+    folder = tmp_path_factory.mktemp("runs")
+    return fedmcc.Args(
+        dataset=str(write_blobs(folder, (16, 16, 16))),
+        methods=("fedmcc",),
+        clients=(2,),
+        num_rounds=(0, 2),
+        cluster_rounds=(1,),
+        local_epochs=(1,),
+        batch_size=(12,),
+        learning_rate=(0.001,),
+        out=folder,
+        plot=False,
+    )
+
+
+def run(args):
+    (results,) = script.run(lambda: fedmcc.split(args))
+    return results
+
+
+@pytest.fixture(scope="module")
+def trained(args):
+    """Each run with a twin whose steps end in no number."""
+    args = replace(args, learning_rate=(0.001, 1e30))
+    return args, run(args)
+
+
+@pytest.fixture
+def of_figures(args, trained):
+    """The flags by which a figure finds them."""
+    return replace(args, out=args.out / "fedmcc")
+
+
+def test_both_stages_go_into_a_folder(trained):
+    _, results = trained
+    assert {(row["method"], row["clusters"]) for row in results.rows} == {("fedmcc", 3)}
+    (history,) = results.history_of([{**results.first, "num_rounds": 2.0}])
+    first, _, last = history
+    stages = ["representation", "representation", "cluster"]
+    assert [line["stage"] for line in history] == stages
+    assert first["nmi"] == ""  # no clusters yet
+    assert 0 <= float(last["nmi"]) <= 1
+    assert "up_target" not in last
+
+
+def test_k_means_goes_on_from_the_representation_of_mcc(args, trained, capsys):
+    results = run(replace(args, num_rounds=(2,), cluster_by="k-means"))
+    assert capsys.readouterr().out.count("1 runs go on from stages") == 1
+    (row,) = results.rows
+    assert row["method"] == "fedmcc+k-means"
+    stages = ["representation", "representation", "k-means"]
+    assert [line["stage"] for line in results.history] == stages
+
+
+def test_soft_assignments_are_two_layers_and_a_softmax(of_figures):
+    finished = Finished(of_figures.out)
+    point = finished.point(["num_rounds=2", "learning_rate=0.001"])
+    model = frozen.read(finished.model_path(point))
+    found = frozen.predict(model, experiment.load(of_figures)[0].examples)
+    soft = fedmcc_figures.soft_assignments(model, found.embedding)
+
+    def layer(number, x):
+        name = f"online/cluster_projector/params/Dense_{number}/Dense_0"
+        return x @ model.weights[f"{name}/kernel"] + model.weights[f"{name}/bias"]
+
+    logits = layer(1, np.maximum(layer(0, found.embedding), 0))
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    assert soft.shape == (48, 3)
+    np.testing.assert_allclose(soft, e / e.sum(axis=1, keepdims=True), atol=1e-5)
+    np.testing.assert_array_equal(soft.argmax(axis=1), found.clusters)
+
+
+def test_figures_4_and_5_have_a_panel_a_number_of_rounds(of_figures, tmp_path, capsys):
+    fourth = fedmcc_figures.figure4(of_figures, tmp_path)
+    assert "reusing 4 finished runs" in capsys.readouterr().out
+    assert [row["rounds"] for row in fourth] == [0, 2]
+    fifth = fedmcc_figures.figure5(of_figures, tmp_path)
+    assert [row["epochs"] for row in fifth] == [0, 2]
+    assert [row["nmi"].paper for row in fifth] == pytest.approx([0.211, 0.706])
+    finished = Finished(of_figures.out)
+    for one, other in zip(fourth, fifth, strict=True):
+        where = [f"num_rounds={one['rounds']}", "learning_rate=0.001"]
+        _, clusters = finished.assignments(finished.point(where))
+        nmi = normalized_mutual_info_score(np.repeat([0, 1, 2], 16), clusters)
+        assert one["nmi"] == pytest.approx(nmi, abs=1e-6)
+        assert other["nmi"].mean == pytest.approx(nmi, abs=1e-6)
+    for name in ("figure4.png", "figure5.png"):
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_a_figure_is_of_one_run_a_number_of_rounds(args, tmp_path):
+    with pytest.raises(ValueError, match=r"--seed takes one value for a figure, got"):
+        fedmcc_figures.figure4(replace(args, seed=(0, 1)), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_diverged_has_no_accuracy(trained):
+    found = {
+        (line["num_rounds"], line["learning_rate"], line["label_fraction"]): line
+        for line in measures.few_labels_accuracy(*trained)
+    }
+    assert len(found) == 2 * 2 * 2
+    for (num_rounds, rate, _), line in found.items():
+        diverged = num_rounds == 2 and rate > 1
+        assert np.isnan(line["accuracy"]) == diverged

@@ -1,0 +1,270 @@
+"""The timed cases: PyTorch does the same work, with the settings of the scripts, and
+their operations are those counted by hand."""
+
+import itertools
+from functools import partial
+
+import fdsc as fdsc_script
+import fedcref as fedcref_script
+import fedmcc as fedmcc_script
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import sda_fdc as sda_fdc_script
+from fdsc_methods import locality_of, network_of
+from speed import ccfc, fdsc, fedcref, fedmcc, sda_fdc
+from speed.case import Side, Sizes, check_parity, flops
+
+from fcjax import training
+from fcjax.algorithms.fdsc import fdsc as fdsc_method
+from fcjax.types import Federation
+
+pytestmark = pytest.mark.nightly
+
+GREY = (28, 28, 1)
+CUT = (6, 7, 3)
+"""The decoder of FDSC cuts its images to it."""
+EIGHT, TWELVE, SIXTEEN = (Sizes(2, size, size) for size in (8, 12, 16))
+
+
+def of_clusters(**options):
+    """FedCRef with two clusters of four examples a client: a batch is a cluster."""
+    sizes = Sizes(clients=2, examples=8, batch_size=4)
+    return fedcref.cases(sizes, (4, 4, 1), num_clusters=2, **options)
+
+
+def with_noise_of_jax(number, noise_size):
+    """A case of SDA-FDC in which PyTorch is given the noise of the only step of every
+    client's epoch."""
+    torch = pytest.importorskip("torch")
+    case = sda_fdc.cases(TWELVE, side=8)[number]
+
+    def draw(key, noise, slots, counted):
+        del slots, counted
+        return jax.random.normal(key, noise.shape), 0.0
+
+    _, keys, _, _, mask = case.arguments
+    zeros = jnp.zeros((12, noise_size))
+    options = {"batch_size": 12, "num_epochs": 1}
+    drawn = [
+        training.epochs(key, zeros, draw, own, **options)[0]
+        for key, own in zip(keys, mask, strict=True)
+    ]
+
+    def noise(client, size):
+        return torch.from_numpy(np.array(drawn[client][:size]))
+
+    return case._replace(loop=partial(case.loop, noise=noise))
+
+
+@pytest.mark.parametrize(
+    ("case", "num_rounds", "moved"),
+    [
+        (lambda: ccfc.cases(SIXTEEN, "conv")[0], 2, 1e-3),
+        (lambda: ccfc.cases(SIXTEEN, "resnet18")[0], 2, 1e-3),
+        # In four rounds the optimiser takes a step, and then the target.
+        (lambda: fedmcc.cases(TWELVE, side=8)[0], 4, 5e-4),
+        (lambda: fedmcc.cases(TWELVE, side=8)[1], 4, 5e-4),
+        (lambda: with_noise_of_jax(0, 62), 2, 1e-3),
+        (lambda: with_noise_of_jax(1, 5), 2, 1e-3),
+        (lambda: sda_fdc.cases(TWELVE, side=8, pooled_batch_size=24)[2], 2, 1e-3),
+        (lambda: sda_fdc.cases(TWELVE, side=8, pooled_batch_size=24)[3], 2, 1e-3),
+        (lambda: fdsc.cases(EIGHT, CUT)[0], 2, 1e-3),
+        (lambda: fdsc.cases(EIGHT, CUT)[1], 2, 1e-3),
+        (lambda: of_clusters(num_epochs=3)[0], 2, 1e-3),
+        (lambda: of_clusters()[1], 2, None),  # the errors, by which nothing is trained
+    ],
+)
+def test_torch_does_the_same_work(case, num_rounds, moved):
+    pytest.importorskip("torch", reason="PyTorch comes with the bench extra alone")
+    losses = np.array(check_parity(case(), num_rounds=num_rounds))
+    if moved is not None:
+        assert abs(losses[1, 0] - losses[0, 0]) > moved  # the optimiser took a step
+
+
+@pytest.mark.parametrize("kind", ["images", "rows"])
+def test_optimizers_of_gans_are_the_same(kind):
+    """A round of one batch cannot tell, as both begin anew in it."""
+    torch = pytest.importorskip("torch")
+    settings, shape = sda_fdc.SETTINGS | {"gan_batch_size": 8}, GREY
+    if kind == "rows":
+        settings, shape = settings | sda_fdc.OF_ROWS, (16,)
+    adversarial = sda_fdc.adversarial_of(settings, shape, num_clusters=10)
+    for name in ("generator", "discriminator"):
+        optimizer = getattr(adversarial, f"{name}_optimizer")
+        ours, theirs = jnp.zeros(()), torch.zeros((), requires_grad=True)
+        state = optimizer.init(ours)
+        adam = torch.optim.Adam(
+            [theirs], lr=settings[f"{name}_learning_rate"], betas=sda_fdc.BETAS[kind]
+        )
+        for gradient in (1.0, -0.5, 4.0):
+            updates, state = optimizer.update(jnp.array(gradient), state, ours)
+            ours = optax.apply_updates(ours, updates)
+            theirs.grad = torch.tensor(gradient)
+            adam.step()
+        assert float(ours) == pytest.approx(theirs.item(), rel=1e-5)
+
+
+def test_training_of_fdsc_is_that_of_the_method():
+    """A round of `fdsc` with all clients, from what the case starts from."""
+    settings, case = fdsc.MNIST, fdsc.cases(EIGHT, CUT)[1]
+    (parts, _), x, mask, adjacency = case.arguments
+    method = fdsc_method(
+        network_of(settings, CUT),
+        optax.adam(settings["learning_rate"]),
+        num_clusters=2,
+        affinity=lambda coefficients, mask: coefficients,
+        num_rounds=1,
+        num_participants=2,
+        local_steps=settings["local_steps"],
+        **locality_of(settings),
+    )
+    federation = Federation(
+        pool=x.reshape(-1, *CUT),
+        indices=jnp.arange(16).reshape(2, 8),
+        mask=mask,
+        present=jnp.ones((1, 2), bool),
+        local_clusters=jnp.full(2, 2),
+    )
+    state = jax.jit(method.init)(jax.random.key(0), federation)
+    np.testing.assert_array_equal(state.adjacency, adjacency)
+    state = state._replace(
+        encoder=jax.tree.map(lambda x: x[0], parts["encoder"]),
+        private={name: parts[name] for name in ("decoder", "coefficients")},
+    )
+    round = jax.jit(method.stages[0].round)
+    _, metrics = round(jax.random.key(0), state, federation)
+    loss = Side(case).round() * 8 * 6 * 7 * 3  # of all pixels of a client
+    assert loss == pytest.approx(float(metrics["loss"]), rel=1e-5)
+
+
+def defaults(script, name, *sizes, dataset="digits", **options):
+    return script.defaults_of(script.Args(dataset=dataset), name, *sizes, **options)
+
+
+BATCHES = {"gan_batch_size": 64, "batch_size": 128}
+FEDMCC = {
+    "backbone": "conv",
+    "optimizer": "adam",
+    "momentum": fedmcc.MOMENTUM,
+    "learning_rate": fedmcc.LEARNING_RATE,
+    "cluster_learning_rate": fedmcc.LEARNING_RATE,
+    "instance_temperature": fedmcc.INSTANCE_TEMPERATURE,
+    "cluster_temperature": fedmcc.CLUSTER_TEMPERATURE,
+}
+FEDCREF = {
+    "local_epochs": fedcref.LOCAL_EPOCHS,
+    "learning_rate": fedcref.LEARNING_RATE,
+    "batch_size": fedcref.BATCH_SIZE,
+}
+
+
+def test_settings_are_those_of_the_scripts():
+    gans = partial(defaults, sda_fdc_script, "sda-fdc", per_client=1000)
+    for settings, expected in (
+        (defaults(fedmcc_script, "fedmcc", GREY), FEDMCC),
+        (gans(GREY), sda_fdc.SETTINGS | BATCHES),
+        (gans((16,)), sda_fdc.OF_ROWS | BATCHES),
+        (defaults(fdsc_script, "fdsc2", 20, 10, dataset="mnist"), fdsc.MNIST),
+        (defaults(fedcref_script, "fedcref", cluster_size=500), FEDCREF),
+    ):
+        assert {name: settings[name] for name in expected} == expected
+
+
+# --- operations by hand: forward, to the weights and, but for the first layer, to the
+# input
+
+
+@pytest.mark.parametrize(
+    ("backbone", "sizes", "encoder"),
+    [
+        ("conv", Sizes(2, 24, 8), 16 * (64 * 14**2 + 64 * 128 * 7**2 + 128 * 256 * 9)),
+        # The published multiply-adds at 32 pixels with the small stem.
+        ("resnet18", Sizes(1, 8, 8), 0.556e9),
+    ],
+)
+def test_flops_of_ccfc(backbone, sizes, encoder):
+    features = {"conv": 2304, "resnet18": 512}[backbone]
+    dense = [(features, 256), (256, 256), (256, 16), (16, 256)]
+    forward = 2 * (encoder + sum(a * b for a, b in dense))
+    # Forward and backward of two views, three each, and two forward of the anchor.
+    by_hand = sizes.clients * sizes.examples * (2 * 3 + 2) * forward
+    (case,) = ccfc.cases(sizes, backbone)
+    assert flops(case) == pytest.approx(by_hand, rel=0.01)
+
+
+def test_flops_of_fedmcc():
+    representation, cluster = fedmcc.cases(Sizes(clients=3, examples=20, batch_size=8))
+    pixels, steps = (14**2, 7**2, 3**2), 3 * 3
+    first, *others = (
+        16 * side * inputs * outputs
+        for side, inputs, outputs in zip(pixels, (1, 16, 32), (16, 32, 64), strict=True)
+    )
+    encoder = first + sum(others)
+    projector, clusters = 576 * 256 + 256 * 128, 576 * 256 + 256 * 10
+
+    # Multiply-adds of an example: online, and the target forward.
+    view = 4 * (encoder + projector) - first
+    contrast = 2 * (3 * 16 * 16 * 128)  # of a step: of both losses' 2 x 8 rows
+    by_hand = 2 * steps * (2 * 8 * view + contrast)
+    assert flops(representation) == pytest.approx(by_hand, rel=0.01)
+
+    view = encoder + 4 * clusters - 576 * 256
+    contrast = 2 * (3 * 20 * 20 * 8)
+    by_hand = 2 * steps * (2 * 8 * view + contrast)
+    assert flops(cluster) == pytest.approx(by_hand, rel=0.01)
+
+
+def test_flops_of_sda_fdc():
+    sizes = Sizes(clients=2, examples=30, batch_size=8)
+    gan, of_rows, autoencoder, joint = sda_fdc.cases(sizes, pooled_batch_size=16)
+    first = 784 * 500
+    encoder = first + 500 * 500 + 500 * 2000 + 2000 * 10
+    by_hand = 4 * 16 * (6 * 2 * encoder - 2 * first)  # 4 steps
+    assert flops(autoencoder) == by_hand
+    # Each batch is encoded anew; the clusters take 10 x 10 products an example.
+    by_hand += 4 * 16 * (2 * encoder)
+    assert flops(joint) == pytest.approx(by_hand, rel=0.01)
+
+    # The discriminator judges real and fake and learns from both, the second time to
+    # the weights alone; then fake again, to the input alone.
+    first = 16 * 256
+    judge, maker = first + 256 * 256 + 256, 15 * 256 + 256 * 256 + 256 * 16
+    step = 2 * (3 * judge - first) + 2 * judge + (3 * maker - 15 * 256)
+    assert flops(of_rows) == 2 * 4 * 2 * 8 * step
+
+    convolutions = [16 * 64 * 14**2, 16 * 64 * 128 * 7**2, 16 * 128 * 256 * 3**2]
+    judge = sum(convolutions) + 2304 * 1024 + 1024
+    first, doubled = 72 * 1024, [16 * 128 * 64 * 7**2, 16 * 64 * 14**2]
+    maker = first + 1024 * 6272 + sum(doubled)
+    step = 2 * (3 * judge - convolutions[0]) + 2 * judge + 3 * maker - first
+    assert flops(gan) == 2 * 4 * 2 * 8 * step
+
+
+def test_flops_of_fdsc():
+    """Of the auto-encoder: codes are 7x7x10."""
+    pretrain, train = map(flops, fdsc.cases(EIGHT))
+    first, second = 5**2 * 1 * 20 * 14**2, 3**2 * 20 * 10 * 7**2
+    third, fourth = 4**2 * 10 * 20 * 7**2, 4**2 * 20 * 1 * 14**2
+    steps, images = 2 * 7, 8
+    products = 2 * first + 3 * (second + third + fourth)
+    assert pretrain == pytest.approx(2 * steps * images * products, rel=0.01)
+    # C Z and its two gradients, once to decode and once to compare with Z.
+    products = 2 * 3 * images * images * 7 * 7 * 10
+    assert train - pretrain == pytest.approx(2 * steps * products, rel=0.01)
+
+
+def test_flops_of_fedcref():
+    """Batches of a cluster's five examples are 4 and 1, filled up to 4."""
+    sizes = Sizes(clients=2, examples=10, batch_size=4)
+    train, errors = fedcref.cases(sizes, (4, 4, 1), num_clusters=2, num_epochs=3)
+    widths = (16, 100, 64, 32, 64, 100, 16)
+    weights = [a * b for a, b in itertools.pairwise(widths)]
+    models, epochs, in_batches = 4, 3, 8
+    products = 3 * sum(weights) - weights[0]
+    expected = 2 * models * epochs * in_batches * products
+    assert flops(train) == pytest.approx(expected, rel=0.01)
+    expected = 2 * models * 20 * sum(weights)
+    assert flops(errors) == pytest.approx(expected, rel=0.01)

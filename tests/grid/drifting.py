@@ -1,0 +1,161 @@
+"""A method of a few sums, which compiles in a second, and sessions of it: for tests of
+what lies around a method."""
+
+import csv
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fcjax import script, server, session
+from fcjax.grid import experiment, plan
+from fcjax.grid.flags import Common
+from fcjax.types import FederatedClustering, Stage
+
+LEARN_ROUNDS, USE_ROUNDS = 3, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Args(Common):
+    method: str = "near"
+    rate: tuple[float, ...] = (0.3,)
+    weight: tuple[float, ...] = (0.5,)
+    learn_rounds: tuple[int, ...] = (LEARN_ROUNDS,)
+
+
+def drifting(values, *, use, width, num_clusters):
+    """Two stages: what clients learn, and clusters that move towards it; `use` is what
+    the second makes of what it is given."""
+
+    def init(key, federation):
+        return {"x": jnp.zeros((len(federation.indices), width))}
+
+    def total(x, present):
+        """The sum over the clients that answer, and their number."""
+        everyone, answered = server.gather((x, present))
+        return jnp.sum(everyone, where=answered[:, None]), answered.sum(dtype=jnp.int32)
+
+    def learn(key, state, federation):
+        present = federation.present[0]
+        own = federation.pool[federation.indices].mean(axis=(1, 2))
+        step = own[:, None] + jax.random.normal(key, (1, width))
+        x = jnp.where(present[:, None], state["x"] + values["rate"] * step, state["x"])
+        loss, count = total(x, present)
+        up = jnp.stack([count, jnp.int32(4)])
+        return {"x": x}, {"loss": loss, "participants": count, "up_x": up}
+
+    def centers_of(key, federation):
+        return jax.random.normal(key, (num_clusters, federation.pool.shape[-1]))
+
+    def begin(key, state, federation):
+        return {"x": state["x"], "centers": centers_of(key, federation)}
+
+    def cluster(key, state, federation):
+        x, count = total(state["x"], federation.present[0])
+        moved = use(x) + centers_of(key, federation)
+        metrics = {"loss": moved.mean(), "participants": count}
+        metrics[f"size_{use.__name__}"] = 1.0
+        return {**state, "centers": state["centers"] + moved}, metrics
+
+    def embed(state, federation):
+        return federation.pool[federation.indices]
+
+    def assign(state, federation):
+        if "centers" not in state:
+            return jnp.full(federation.indices.shape, -1, jnp.int32)
+        return (embed(state, federation) @ state["centers"].T).argmax(axis=-1)
+
+    def stage(name, begin, round, num_rounds):
+        return Stage(name, begin, round, num_rounds, lambda state: jnp.array(False))
+
+    first = stage("learn", lambda key, state, _: state, learn, values["learn_rounds"])
+    second = stage("use", begin, cluster, USE_ROUNDS)
+    return FederatedClustering(init, (first, second), embed, assign)
+
+
+def describe(
+    args, dataset, num_clients, num_clusters, *, width=2, scope="client-mean", **more
+):
+    """near sweeps a weight, far has none. There is no model to export but of a global
+    scope, which takes longer."""
+    settings = {"rate": args.rate, "learn_rounds": args.learn_rounds}
+    settings |= {"weight": args.weight} if args.method == "near" else {}
+
+    def build(values):
+        def near(x):
+            return values["weight"] * x
+
+        def far(x):
+            return -x
+
+        use = near if args.method == "near" else far
+        return drifting(values, use=use, width=width, num_clusters=num_clusters)
+
+    return plan.Method(args.method, settings, build, scope, {}, **more)
+
+
+def vectors(folder, *, seed=0):
+    """Writes 16, 20 and 26 rows of three classes."""
+    labels = np.repeat([0, 1, 2], [16, 20, 26])
+    noise = np.random.default_rng(seed).normal(size=(62, 5))
+    np.savez(folder / "vectors.npz", x=noise + 3 * np.eye(5)[labels], y=labels)
+    return folder / "vectors.npz"
+
+
+def prepare(out, data, *, describe=describe, **flags):
+    flags = {"clients": (3,), "plot": False, **flags}
+    return experiment.prepare(Args(dataset=str(data), out=out, **flags), describe)
+
+
+def run(out, data, **flags):
+    session.execute(prepare(out, data, **flags))
+    return out
+
+
+class Killed(Exception):
+    pass
+
+
+def killed():
+    raise Killed
+
+
+def run_until(position, out, data, *, at, kill=killed, **flags):
+    """Runs until this round is done of the call that begins with the run `at`; all is
+    kept of the rounds before."""
+    prepared = prepare(out, data, **flags, checkpoint_interval=0.0)
+    add = prepared.results.add_history
+
+    def add_or_kill(reached, rows):
+        if reached == position and at.items() <= rows[0].items():
+            kill()
+        add(reached, rows)
+
+    prepared.results.add_history = add_or_kill
+    session.execute(prepared)
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def without_times(table):
+    timing = {"seconds", "compile_seconds"}
+    return [{k: v for k, v in row.items() if k not in timing} for row in table]
+
+
+def assert_same(folder, other):
+    """All but the times are the same, to the order of columns and the last digit."""
+    for name in ("results.csv", "history.csv"):
+        ours, theirs = rows(folder / name), rows(other / name)
+        assert without_times(ours) == without_times(theirs)
+        assert list(ours[0]) == list(theirs[0])
+    one, two = (np.load(x / "assignments.npz") for x in (folder, other))
+    for name in two:
+        np.testing.assert_array_equal(one[name], two[name])
+
+
+if __name__ == "__main__":
+    script.main(Args, describe)
