@@ -15,7 +15,6 @@ from orbax.checkpoint import v1 as ocp
 
 from fcjax.types import PyTree
 
-
 ShapesOf = Callable[[int], PyTree]
 """The shapes of the state in a stage: traced, so asked for where a state is read."""
 

@@ -194,7 +194,7 @@ def tiny_fcm(weight):
 def tiny_dcn(weight):
     return by_dcn(
         autoencoder(5, widths=(8,), latent_size=3),
-        optax.sgd(0.005 * (1 + weight), momentum=0.9),
+        optax.sgd(0.002 * (1 + weight), momentum=0.9),
         num_clusters=NUM_CLUSTERS,
         pretrain_rounds=1,
         joint_rounds=2,

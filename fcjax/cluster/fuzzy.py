@@ -57,8 +57,8 @@ def fuzzy_cmeans(
 ) -> FuzzyResult:
     """Clusters rows by fuzzy c-means: the best of several seedings by k-means++.
 
-    Rows that are masked or of weight 0 count nothing, as in `kmeans`. Objectives within
-    1e-5 of the least, relatively, are a tie that the first seeding wins.
+    Rows that are masked or of weight 0 count nothing, and ties go to the first seeding,
+    as in `kmeans`.
 
     Args:
         key: the key of all draws.

@@ -55,8 +55,9 @@ def kmeans(
 
     Rows that are masked or of weight 0 are never drawn as a seed and move no centroid,
     and the draws do not depend on how many there are: an array padded by such rows has
-    the same clusters, save where rounding decides an exact tie. Inertias within 1e-5 of
-    the least, relatively, are a tie that the first seeding wins.
+    the same clusters, save where a draw falls between two rows to rounding. Inertias
+    within 1e-5 of the least, relatively, or within 1e-6 of the rows' own about their
+    mean, are a tie that the first seeding wins, and so among a seeding's candidates.
 
     With fewer distinct rows than clusters, some centroids coincide or stay unused; with
     no row left at all they are zero. All stay finite.

@@ -65,10 +65,12 @@ def plus_plus(
         row = jnp.arange(num_clusters)[:, None]
         uniform = uniform.reshape(-1)[row * width + column]
 
+    rounding = _rounding(x, weights)
+
     def add(closest, uniform):
         candidates = _draw(uniform, weights * closest, weights)
         closer = jnp.minimum(closest[None], squared_distances(x, x[candidates]))
-        best = jnp.argmin(jnp.sum(weights[None] * closer, axis=1))
+        best = _first_least(jnp.sum(weights[None] * closer, axis=1), rounding)
         return closer[best], candidates[best]
 
     first = _draw(uniform[0, :1], weights, weights)
@@ -119,10 +121,19 @@ def best_start(
         return descend(seeds)
 
     centroids, objective = jax.vmap(start)(jax.random.split(key, num_init))
-    # Seedings often meet in one optimum, numbered differently: rounding, which padding
-    # and batching change, must not choose between them.
-    best = jnp.argmax(objective <= objective.min() * (1 + 1e-5))
-    return centroids[best]
+    # Seedings often meet in one optimum, numbered differently.
+    return centroids[_first_least(objective, _rounding(x, weights))]
+
+
+def _rounding(x: Float[Array, "N D"], weights: Float[Array, "N"]) -> Float[Array, ""]:
+    """What the rows' distances together are rounded by, however small they are."""
+    return 1e-6 * jnp.sum(weights * jnp.sum(x**2, axis=-1))
+
+
+def _first_least(objective: Float[Array, "S"], rounding: Float[Array, ""]) -> Array:
+    """The first of those that only rounding, which padding and batching change, tells
+    from the least."""
+    return jnp.argmax(objective <= objective.min() * (1 + 1e-5) + rounding)
 
 
 def farthest_first(

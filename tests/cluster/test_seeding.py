@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fcjax.cluster import kmeans
 from fcjax.cluster.seeding import farthest_first, plus_plus
 
 
@@ -34,3 +35,17 @@ def test_the_farthest_row_comes_next_by_hand():
         chosen = jnp.zeros(6, bool).at[jnp.array(chosen)].set(True)
         found = farthest_first(rows, weights, chosen, 4)
         np.testing.assert_array_equal(found, expected)
+
+
+def test_rounding_does_not_choose_between_seeds_that_help_alike():
+    """Of three rows far apart and one beside the second: after that pair, either of the
+    two others leaves their distance over."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(200, 4, 24)).astype(np.float32)
+    rows[:, 3] = rows[:, 1] + 0.1 * rng.normal(size=(200, 24))
+    rounded = rows * (1 + 6e-8 * rng.choice([-1, 0, 1], size=rows.shape))
+    keys = jax.random.split(jax.random.key(1), 200)
+    clusters = jax.vmap(lambda key, x: kmeans(key, x, 3, num_init=4).centroids)
+    np.testing.assert_allclose(
+        clusters(keys, rows), clusters(keys, rounded.astype(np.float32)), atol=1e-4
+    )
