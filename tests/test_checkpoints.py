@@ -1,9 +1,7 @@
 """Checkpoints on a real disk, through orbax."""
 
-import os
 import subprocess
 import sys
-import textwrap
 import threading
 from pathlib import Path
 
@@ -15,7 +13,8 @@ from orbax.checkpoint import v1 as ocp
 
 from fcjax import engine
 from fcjax.checkpoints import Checkpoints, Position
-from fcjax.types import FederatedClustering, Federation, Grid, Stage
+from fcjax.grid import plan
+from tests.grid import drifting
 
 
 def state_of(value):
@@ -50,54 +49,50 @@ def saved(folder, *positions):
     return checkpoints
 
 
-def test_the_bits_come_back(tmp_path):
-    saved(tmp_path, (2, 7))
-    position, state = Checkpoints(tmp_path).restore(shapes)
-    assert position == Position(2, 7)
-    assert_bits(state, state_of(7))
-
-
 def test_nothing_to_go_on_from_is_the_beginning_and_silent(tmp_path, capsys):
-    assert Checkpoints(tmp_path / "none").restore(shapes) == (
-        (0, 0),
-        None,
-    )
+    assert Checkpoints(tmp_path / "none").restore(shapes) == ((0, 0), None)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "none").exists()
 
 
-def test_without_an_interval_every_round_is_saved_and_the_newest_two_stay(tmp_path):
-    saved(tmp_path, (0, 8), (0, 9), (0, 10), (1, 1))
-    assert names(tmp_path) == ["00-000010", "01-000001"]
-
-
-def test_within_the_interval_only_what_is_forced_is_saved(tmp_path):
-    checkpoints = Checkpoints(tmp_path, interval=1000.0)
-    checkpoints.save(Position(0, 1), state_of(1), force=False)
-    checkpoints.save(Position(0, 2), state_of(2), force=True)
-    checkpoints.save(Position(0, 3), state_of(3), force=False)
+@pytest.mark.parametrize(
+    ("interval", "expected"),
+    [(0.0, ["00-000010", "01-000001"]), (1000.0, ["00-000009"])],
+)
+def test_the_newest_two_stay_of_those_that_are_due_or_forced(
+    tmp_path, interval, expected
+):
+    checkpoints = Checkpoints(tmp_path, interval=interval)
+    for position in ((0, 8), (0, 9), (0, 10), (1, 1)):
+        is_forced = position == (0, 9)
+        checkpoints.save(Position(*position), state_of(1), force=is_forced)
     checkpoints.wait()
-    assert names(tmp_path) == ["00-000002"]
+    assert names(tmp_path) == expected
 
 
-def test_what_is_written_is_the_state_at_the_time_of_the_call(tmp_path):
+def test_the_bits_come_back_of_the_state_at_the_time_of_the_call(tmp_path):
     """The next round takes its memory before the write has begun."""
     checkpoints = Checkpoints(tmp_path, interval=0.0)
     overwrite = jax.jit(lambda x: jax.tree.map(jnp.add, x, x), donate_argnums=0)
     state = jax.block_until_ready(jax.tree.map(jnp.array, state_of(5)))
-    checkpoints.save(Position(0, 1), state, force=True)
+    checkpoints.save(Position(2, 7), state, force=True)
     jax.block_until_ready(overwrite(state))
     assert state["weights"].is_deleted()
     checkpoints.wait()
-    assert_bits(Checkpoints(tmp_path).restore(shapes)[1], state_of(5))
+    position, found = Checkpoints(tmp_path).restore(shapes)
+    assert position == Position(2, 7)
+    assert_bits(found, state_of(5))
 
 
-@pytest.fixture
-def held_writes(monkeypatch):
-    """Background writes that wait for a signal, and those of an error."""
+def test_a_save_returns_before_the_write_and_older_ones_stay_until_its_end(
+    tmp_path, monkeypatch
+):
+    checkpoints = saved(tmp_path, (0, 1), (0, 2))
     go, write = threading.Event(), ocp.save_async
 
     class Held:
+        """A background write that waits for a signal."""
+
         def __init__(self, *args, **options):
             self.args, self.options = args, options
 
@@ -106,25 +101,9 @@ def held_writes(monkeypatch):
             return write(*self.args, **self.options).result()
 
     monkeypatch.setattr(ocp, "save_async", Held)
-    return go
-
-
-def test_a_save_returns_before_the_write(tmp_path, held_writes):
-    checkpoints = Checkpoints(tmp_path, interval=0.0)
-    checkpoints.save(Position(0, 1), state_of(1), force=True)
-    assert names(tmp_path) == []
-    held_writes.set()
-    checkpoints.wait()
-    assert names(tmp_path) == ["00-000001"]
-
-
-def test_the_older_ones_stay_until_a_newer_one_is_complete(tmp_path, held_writes):
-    held_writes.set()
-    checkpoints = saved(tmp_path, (0, 1), (0, 2))
-    held_writes.clear()
     checkpoints.save(Position(0, 3), state_of(3), force=True)
     assert names(tmp_path) == ["00-000001", "00-000002"]
-    held_writes.set()
+    go.set()
     checkpoints.wait()
     assert names(tmp_path) == ["00-000002", "00-000003"]
 
@@ -173,20 +152,17 @@ def test_what_a_kill_left_half_written_is_not_there(tmp_path):
 
 def test_a_process_killed_while_it_writes_leaves_what_can_be_restored(tmp_path):
     """The state is large enough that its write is not over at once."""
-    script = f"""
-        import os, pathlib, jax.numpy as jnp
+    script = """if True:
+        import os, pathlib, sys, jax.numpy as jnp
         from fcjax.checkpoints import Checkpoints, Position
-        checkpoints = Checkpoints(pathlib.Path({str(tmp_path)!r}), interval=0.0)
+        checkpoints = Checkpoints(pathlib.Path(sys.argv[1]), interval=0.0)
         for number in (1, 2):
-            checkpoints.save(
-                Position(0, number), jnp.full(2**22, number, jnp.float32), force=True
-            )
+            state = jnp.full(2**22, number, jnp.float32)
+            checkpoints.save(Position(0, number), state, force=True)
         os._exit(9)
     """
     run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=Path(__file__).parents[1],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        [sys.executable, "-c", script, tmp_path], cwd=Path(__file__).parents[1]
     )
     assert run.returncode == 9
     structure = jax.ShapeDtypeStruct((2**22,), jnp.float32)
@@ -197,40 +173,21 @@ def test_a_process_killed_while_it_writes_leaves_what_can_be_restored(tmp_path):
 
 
 def test_the_engine_waits_for_the_last_write_even_when_it_is_stopped(tmp_path):
-    def stage(name):
-        return Stage(
-            name,
-            begin=lambda key, state, federation: state,
-            round=lambda key, state, federation: (state + 1, {}),
-            num_rounds=2,
-            done=lambda state: jnp.array(False),
-        )
+    folder, data = tmp_path / "checkpoints", drifting.vectors(tmp_path)
+    prepared = drifting.prepare(tmp_path / "out", data, learn_rounds=(2,))
+    (group,) = prepared.groups
+    (call,) = plan.calls(group, prepared.pool)
 
-    def build(hyper):
-        return FederatedClustering(
-            init=lambda key, federation: jnp.float32(hyper),
-            stages=(stage("one"), stage("two")),
-            embed=lambda state, federation: state,
-            assign=lambda state, federation: state,
-        )
-
-    ones = jnp.ones((2, 1, 1), int)
-    federation = Federation(jnp.ones((1, 1)), ones, ones > 0, ones > 0, ones[..., 0])
-    keys = jax.random.split(jax.random.key(0), 2)
-    grid = Grid(jnp.array([0.0, 10.0]), keys, federation)
+    def run(on_round):
+        checkpoints = Checkpoints(folder, interval=0.0)
+        engine.run(group.build, call.grid, on_round=on_round, checkpoints=checkpoints)
 
     def stop(round):
         if round.position == (1, 2):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine.run(
-            build,
-            grid,
-            on_round=stop,
-            checkpoints=Checkpoints(tmp_path, interval=0.0),
-        )
-    assert names(tmp_path) == ["00-000002", "01-000001"]
-    state = engine.run(build, grid, checkpoints=Checkpoints(tmp_path, interval=0.0))
-    np.testing.assert_array_equal(state, [4.0, 14.0])
-    assert names(tmp_path) == ["01-000001", "01-000002"]
+        run(stop)
+    assert names(folder) == ["00-000002", "01-000001"]
+    run(lambda _: None)
+    assert names(folder) == ["01-000003", "01-000004"]

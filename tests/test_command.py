@@ -27,9 +27,8 @@ def fcjax(monkeypatch, capsys):
 
 def test_every_script_and_tool_is_listed_with_what_it_does(fcjax):
     listing, _ = fcjax()
-    for name in ("ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref", "baselines"):
-        assert f"  {name} " in listing
-    for name in ("reproduce", "collect", "predict", "draw", "probe", "export"):
+    names = "ccfc fedmcc sda-fdc fdsc fedcref baselines reproduce collect predict draw"
+    for name in f"{names} probe export".split():
         assert f"  {name} " in listing
     # Neighbours that scripts import are no commands.
     assert "encoders" not in listing

@@ -12,6 +12,7 @@ from fcjax.cores import SMALL, compiler_options, num_cores
 
 FIRST = "from fcjax.cores import take_cores; take_cores(); import jax;"
 LATE = "from fcjax.cores import take_cores; import jax; jax.devices(); take_cores();"
+UNOPTIMISED = "--xla_backend_optimization_level=0"
 FORCED = "--xla_force_host_platform_device_count=4"
 
 
@@ -38,10 +39,16 @@ def test_devices_of_a_process(program, asked, expected):
     assert int(run.stdout) == expected
 
 
-@pytest.mark.parametrize("size", [SMALL - 1, SMALL])
-def test_a_small_program_is_compiled_for_fewer_passes(size):
+@pytest.mark.parametrize(
+    ("size", "asked", "is_fewer"),
+    [(SMALL - 1, "", True), (SMALL, "", False), (0, UNOPTIMISED, False)],
+)
+def test_a_small_program_is_compiled_for_fewer_passes_unless_asked_otherwise(
+    monkeypatch, size, asked, is_fewer
+):
+    monkeypatch.setenv("XLA_FLAGS", asked)
     options = compiler_options(num_cores(), num_bytes=size)
-    assert ("xla_backend_optimization_level" in options) == (size < SMALL)
+    assert ("xla_backend_optimization_level" in options) == is_fewer
     assert ("xla_cpu_multi_thread_eigen" in options) == (num_cores() > 1)
     double = jax.jit(lambda x: 2 * x, compiler_options=options or None)
     assert double(3.0) == 6

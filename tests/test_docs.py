@@ -25,11 +25,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [*PAGES, *sorted(ROOT.glob("*.md"))]
 FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
-COMMAND = re.compile(
-    r"^(?:\w+=\S+ )*(python experiments/\w+\.py|fcjax [a-z][a-z-]+ \S)"
-)
+COMMAND = re.compile(r"(?:\w+=\S+ )*(python experiments/\w+\.py|fcjax [a-z][a-z-]+ \S)")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
-MAX_PICTURE = 150_000
 
 
 def name_of(path: Path) -> str:
@@ -62,7 +59,6 @@ def test_python_of_a_page_runs(path):
 
 
 def test_no_block_is_python_by_another_tag():
-    """Such a block would be shown as Python and not run."""
     tags = {m[3].strip() for path in PAGES for m in FENCE.finditer(path.read_text())}
     assert tags <= {"", "bash", "text", "python", "{.python .norun}"}
 
@@ -89,18 +85,16 @@ def test_a_command_parses(line):
     words = shlex.split(line, comments=True)
     while words[0] not in ("python", "fcjax"):
         words = words[1:]
+    _, name, *flags = words
     tools = programs(ROOT / "fcjax" / "runs")
-    if words[1] in tools:
-        name = f"fcjax.runs.{tools[words[1]].stem}"
-    elif words[0] == "fcjax":
-        name = programs(ROOT / "experiments")[words[1]].stem
+    if name in tools:
+        name = f"fcjax.runs.{tools[name].stem}"
     else:
-        name = Path(words[1]).stem
-    module = importlib.import_module(name)
+        name = programs(ROOT / "experiments").get(name, Path(name)).stem
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            tyro.cli(module.Args, args=words[2:])
+            tyro.cli(importlib.import_module(name).Args, args=flags)
         except SystemExit as error:
             if error.code != 0:  # that of --help
                 pytest.fail(said.getvalue())
@@ -114,27 +108,22 @@ def test_relative_links_have_files(path):
     assert not missing
 
 
-def test_pictures_are_small_and_shown():
+def test_pictures_are_small_and_shown_and_pages_are_in_the_navigation():
     shown = {
         (path.parent / target).resolve()
         for path in PAGES
         for target in LINK.findall(path.read_text())
     }
-    pictures = list((ROOT / "docs" / "images").iterdir())
-    assert pictures
-    assert all(picture.stat().st_size < MAX_PICTURE for picture in pictures)
-    assert set(pictures) <= shown
-
-
-def test_pages_are_in_the_navigation():
+    pictures = {*(ROOT / "docs" / "images").iterdir()}
+    assert all(picture.stat().st_size < 150_000 for picture in pictures)
+    assert set() != pictures <= shown
     navigation = (ROOT / "mkdocs.yml").read_text()
-    missing = [p for p in PAGES if str(p.relative_to(ROOT / "docs")) not in navigation]
-    assert not missing
+    assert all(str(p.relative_to(ROOT / "docs")) in navigation for p in PAGES)
 
 
 @pytest.mark.parametrize("name", ["losses", "cluster", "models", "data", "evaluation"])
 def test_public_names_that_modules_have_too_are_in_the_reference(name):
-    """`::: fcjax.losses` shows all of `__all__` but those: there the module is seen."""
+    # `::: fcjax.losses` shows all of `__all__` but those: there the module is seen.
     page = (ROOT / "docs" / "reference" / f"{name}.md").read_text()
     package = importlib.import_module(f"fcjax.{name}")
     modules = {path.stem for path in (ROOT / "fcjax" / name).glob("*.py")}

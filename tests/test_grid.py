@@ -1,6 +1,5 @@
 """A grid that is killed, extended, widened or has a run that diverges."""
 
-import csv
 import shutil
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from fcjax.results import read_rows
 from tests.grid import drifting
 from tests.grid.drifting import assert_same, prepare, rows, run, without_times
 
@@ -66,12 +66,6 @@ def killed(data, tmp_path_factory):
     return out
 
 
-def checkpoints(out):
-    """What is complete of the call that was stopped, oldest first."""
-    found = out.glob("checkpoints/*/*/_CHECKPOINT_METADATA")
-    return sorted(file.parent for file in found if "tmp" not in file.parent.name)
-
-
 def position(row):
     return int(row["stage_index"]), int(row["round"])
 
@@ -83,9 +77,9 @@ def test_a_killed_grid_ends_with_the_bits_of_an_uninterrupted_one(
     """From its newest checkpoint, or the one before where that is damaged."""
     out = shutil.copytree(killed, tmp_path / "out")
     # The last line may be cut short by the kill.
-    with (out / "history.csv").open(newline="") as file:
-        history = [row for row in csv.DictReader(file) if None not in row.values()]
-    before, last = checkpoints(out)[-2:]
+    history = read_rows(out / "history.csv")
+    complete = {x.parent for x in out.glob("checkpoints/*/*/_CHECKPOINT_METADATA")}
+    before, last = sorted(x for x in complete if "tmp" not in x.name)[-2:]
     assert int(last.name.split("-")[1]) >= 4
     if is_damaged:
         for file in filter(Path.is_file, last.rglob("*")):
@@ -107,71 +101,12 @@ def test_a_killed_grid_ends_with_the_bits_of_an_uninterrupted_one(
     kept = [row for row in history if row["p"] == "0.0" or position(row) <= saved]
     assert len(kept) == 3 * NUM_ROUNDS + 3 * saved[1]
     assert after[: len(kept)] == kept
-    finished = rows(killed / "results.csv")
-    assert rows(out / "results.csv")[:3] == finished
+    assert rows(out / "results.csv")[:3] == rows(killed / "results.csv")
 
 
-def test_a_finished_grid_is_reused_and_extended(data, whole, tmp_path, capsys):
-    out = shutil.copytree(whole, tmp_path / "out")
-    before = (out / "results.csv").read_bytes()
-    run(out, data, **GRID)
-    assert "reusing 9 finished runs" in capsys.readouterr().out
-    assert (out / "results.csv").read_bytes() == before
-
-    run(out, data, **GRID | {"seed": (0, 1, 2, 3)})
-    known = {(row["p"], row["seed"]): row for row in rows(whole / "results.csv")}
-    more = rows(out / "results.csv")
-    assert [row["seed"] for row in more] == ["0", "1", "2", "3"] * 3
-    assert [row for row in more if row["seed"] != "3"] == list(known.values())
-    history = rows(out / "history.csv")
-    assert history[: 9 * NUM_ROUNDS] == rows(whole / "history.csv")
-    assert {row["seed"] for row in history[9 * NUM_ROUNDS :]} == {"3"}
-    assert len(history) == 12 * NUM_ROUNDS
-    with pytest.raises(ValueError, match=r"another configuration \(precision differ"):
-        prepare(out, data, **GRID, precision="high")
-
-
-# --- dealt by drawn classes, and a subset of what is dealt
-
-
-def test_drawn_classes_are_whole_numbers_and_found_again(data, tmp_path):
-    out = run(tmp_path / "out", data, classes_per_client=(2, 3))
-    found = rows(out / "results.csv")
-    assert [row["classes_per_client"] for row in found] == ["2", "3"]
-    assert [row["clusters"] for row in found] == ["2", "3"]
-    labels = np.load(data)["y"]
-    for client, held in zip(
-        np.load(out / "assignments.npz")["client"], (2, 3), strict=True
-    ):
-        assert [len(set(labels[client == i])) for i in range(3)] == [held] * 3
-
-    def pending(*values, **flags):
-        groups = prepare(out, data, classes_per_client=values, **flags).groups
-        return [p["classes_per_client"] for group in groups for p in group.points]
-
-    assert pending(2, 3) == pending(3) == []
-    assert pending(2, 3, seed=(0, 1)) == [2, 3]
-
-
-def test_a_subset_of_each_client_is_trained_on(data, tmp_path):
-    """At p = 0 three clients have 20 of the 62 rows each."""
-    flags = {"p": (0.0,), "describe": in_common}
-    out = run(tmp_path / "out", data, client_size=(8, 25), **flags)
-    found = rows(out / "results.csv")
-    assert [row["client_size"] for row in found] == ["8", "25"]
-    assert [row["left_out"] for row in found] == ["38", "2"]
-    saved = np.load(out / "assignments.npz")
-    for client, size in zip(saved["client"], (8, 20), strict=True):
-        assert [int((client == i).sum()) for i in range(3)] == [size] * 3
-    # Of a method in common all rows are scored.
-    assert (saved["cluster"] >= 0).all()
-    (group,) = prepare(out, data, client_size=(8, 9, 25), **flags).groups
-    assert [point["client_size"] for point in group.points] == [9]
-    with pytest.raises(ValueError, match=r"another configuration \(swept differ"):
-        prepare(out, data, **flags)
-
-
-def test_what_is_finished_is_reused_where_it_would_not_fit(data, whole):
+def test_a_finished_grid_is_reused_also_where_it_would_not_fit(
+    data, whole, tmp_path, capsys
+):
     """The same method, but of a state beyond all memory."""
 
     def large(*args):
@@ -185,17 +120,47 @@ def test_what_is_finished_is_reused_where_it_would_not_fit(data, whole):
 
         return method._replace(build=build)
 
-    assert prepare(whole, data, **GRID, describe=large).groups == ()
+    out = shutil.copytree(whole, tmp_path / "out")
+    before = (out / "results.csv").read_bytes()
+    run(out, data, **GRID, describe=large)
+    assert "reusing 9 finished runs" in capsys.readouterr().out
+    assert (out / "results.csv").read_bytes() == before
     with pytest.raises(ValueError, match=r"the state of one run takes 3 x 909494.7 Ti"):
-        prepare(whole, data, **GRID | {"seed": (3,)}, describe=large)
+        prepare(out, data, **GRID | {"seed": (3,)}, describe=large)
 
 
-# --- one program
+def test_drawn_classes_and_a_subset_of_each_client_are_found_again(data, tmp_path):
+    """Whole numbers. A third of the rows is more than 8."""
+    flags = {"classes_per_client": (2, 3), "describe": in_common}
+    out = run(tmp_path / "out", data, client_size=(8, 25), **flags)
+    found = rows(out / "results.csv")
+    dealt = [(row["classes_per_client"], row["client_size"]) for row in found]
+    assert dealt == [("2", "8"), ("2", "25"), ("3", "8"), ("3", "25")]
+    labels, saved = np.load(data)["y"], np.load(out / "assignments.npz")
+    assert (saved["cluster"] >= 0).all()  # of a method in common all rows are scored
+    names = ("classes_per_client", "client_size", "client")
+    for classes, size, client in zip(*(saved[name] for name in names), strict=True):
+        held = [labels[client == i] for i in range(3)]
+        assert [len(set(own)) for own in held] == [classes] * 3
+        assert all(len(own) == 8 if size == 8 else 8 < len(own) <= 25 for own in held)
+        row = found[dealt.index((str(classes), str(size)))]
+        assert int(row["left_out"]) == sum(client < 0)
+
+    def asked(*sizes):
+        groups = prepare(out, data, client_size=sizes, **flags).groups
+        points = [point for group in groups for point in group.points]
+        return [(p["classes_per_client"], p["client_size"]) for p in points]
+
+    assert asked(8, 25) == asked(8) == []
+    assert sorted(asked(8, 9)) == [(2, 9), (3, 9)]
+    with pytest.raises(ValueError, match=r"another configuration \(swept differ"):
+        prepare(out, data, **flags)
 
 
-def tracings(out, data, **flags):
-    """How often the method is built from values that are not known yet: once for each
-    function that is compiled or has its shapes taken."""
+def test_further_values_of_floats_and_seeds_compile_nothing(data, tmp_path):
+    """Calls of three runs each; p = 1 has a larger client and leaves no row out.
+    Counted is how often the method is built from values that are not known yet: once
+    for each function that is compiled or has its shapes taken."""
     count = 0
 
     def describe(*args):
@@ -209,31 +174,26 @@ def tracings(out, data, **flags):
 
         return method._replace(build=build)
 
-    run(out, data, describe=describe, seed=(0, 1, 2), runs_per_call=3, **flags)
-    return count
+    def tracings(out, **flags):
+        before = count
+        flags |= {"describe": describe, "seed": (0, 1, 2), "runs_per_call": 3}
+        return len(rows(run(out, data, **flags) / "results.csv")), count - before
 
-
-def test_further_values_of_floats_and_seeds_compile_nothing(data, tmp_path):
-    """Calls of three runs each; p = 1 has a larger client and leaves no row out."""
-    swept = {"weight": (0.0, 0.1), "rate": (0.1, 0.2)}
     # The most calls come first: whatever JAX keeps can only spare the others.
-    many = tracings(tmp_path / "many", data, p=(0.0, 1.0), **swept)
-    few = tracings(tmp_path / "few", data, p=(0.0,))
-    twice = tracings(tmp_path / "twice", data, p=(0.0,), learn_rounds=(1, 2))
+    swept = {"weight": (0.0, 0.1), "rate": (0.1, 0.2)}
+    num_runs, many = tracings(tmp_path / "many", p=(0.0, 1.0), **swept)
+    _, few = tracings(tmp_path / "few", p=(0.0,))
+    assert num_runs == 24
     assert 0 < many <= few
-    assert twice == 2 * few
-    assert len(rows(tmp_path / "many" / "results.csv")) == 24
 
 
 def test_a_run_that_diverges_leaves_those_beside_it_alone(data, tmp_path, capsys):
     flags = {"p": (0.0,), "runs_per_call": 3}
-    sane = rows(
-        run(tmp_path / "0", data, rate=(0.2, 0.3, 0.4), **flags) / "results.csv"
-    )
+    sane = run(tmp_path / "sane", data, rate=(0.2, 0.3, 0.4), **flags)
     assert "diverged" not in capsys.readouterr().out
     out = run(tmp_path / "wild", data, rate=(0.2, 0.3, 3e38), **flags)
     assert "rate 3e+38, seed 0 diverged in round" in capsys.readouterr().out
-    wild = rows(out / "results.csv")
+    sane, wild = (rows(folder / "results.csv") for folder in (sane, out))
     assert [row["rate"] for row in wild] == ["0.2", "0.3", "3e+38"]
     assert wild[2]["status"].startswith("diverged in round ")
     assert without_times(wild[:2]) == without_times(sane[:2])

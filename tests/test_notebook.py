@@ -11,18 +11,11 @@ pytestmark = pytest.mark.nightly
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "digits.ipynb"
 
 
-@pytest.fixture(scope="module")
-def notebook():
-    return nbformat.read(NOTEBOOK, as_version=4)
-
-
-def test_it_is_kept_without_outputs(notebook):
+def test_it_is_kept_without_outputs_and_finds_the_digits():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
     for cell in notebook.cells:
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None
-
-
-def test_it_runs_and_finds_the_digits(notebook):
     options = {"metadata": {"path": str(NOTEBOOK.parent)}}
     NotebookClient(notebook, timeout=900, resources=options).execute()
     outputs = [x for cell in notebook.cells for x in cell.get("outputs", [])]

@@ -10,24 +10,17 @@ from fcjax.progress import Progress, Timing, duration, line, seconds_left
 SCORES = {"loss": -0.8123, "nmi": 0.431}
 
 
-class Clock:
-    """Tells the time it was set to."""
-
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
+    """Tells the time it was set to."""
+
+    class Clock:
+        now = 0.0
+
+        def __call__(self):
+            return self.now
+
     return Clock()
-
-
-@pytest.fixture
-def console():
-    """Of a file, which is no terminal."""
-    return Console(file=io.StringIO(), force_terminal=False, width=40)
 
 
 def terminal(width=100):
@@ -72,47 +65,31 @@ def test_time_left():
 # --- elsewhere than on a terminal
 
 
-def test_a_line_every_five_seconds_and_at_the_end_of_a_stage(clock, console):
-    with Progress(10, console=console, clock=clock) as progress:
+def test_a_line_every_five_seconds_and_at_the_end_of_a_stage(clock):
+    """Of 100 rounds 90 were done before, which costs no time."""
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with Progress(100, console=console, clock=clock) as progress:
+        progress.skip(90)
         for number, now in enumerate([3.0, 4.9, 5.0, 9.9, 10.0, 11.0, 15.9], start=1):
             clock.now = now
             progress.show(f"round {number}", 1, {}, last=number == 6)
     # The line of the end counts: the next is due five seconds after it. 7 s for the
     # four rounds from 3.0 to 10.0, 8 s for the five to 11.0.
-    assert lines(console) == [
-        "round 3: 7 s left",
-        "round 5: 9 s left",
-        "round 6: 6 s left",
-    ]
+    expected = ["round 3: 7 s left", "round 5: 9 s left", "round 6: 6 s left"]
+    assert lines(console) == expected
 
 
-def test_a_line_is_never_wrapped(clock, console):
-    with Progress(8, console=console, clock=clock) as progress:
-        progress.show("train [1] round 1/2, " * 4, 4, SCORES, last=True)
-    assert lines(console) == ["train [1] round 1/2, " * 4 + ": loss -0.812, nmi 0.431"]
-
-
-def test_lines_arrive_at_once(clock):
+def test_lines_arrive_at_once_and_are_never_wrapped(clock):
     class File(io.StringIO):
         flushed = ""
 
         def flush(self):
             self.flushed = self.getvalue()
 
-    file = File()
-    with Progress(1, console=Console(file=file), clock=clock) as progress:
-        progress.show("round 1", 1, {}, last=True)
-        assert file.flushed == "round 1\n"
-
-
-def test_what_was_done_before_costs_no_time(clock, console):
-    with Progress(100, console=console, clock=clock) as progress:
-        progress.skip(90)
-        for now in (10.0, 16.0):
-            clock.now = now
-            progress.show("round", 2, {})
-    # Six are left, and two took 6 s.
-    assert lines(console) == ["round", "round: 18 s left"]
+    file, label = File(), "train [1] round 1/2, " * 4
+    with Progress(8, console=Console(file=file, width=40), clock=clock) as progress:
+        progress.show(label, 4, SCORES, last=True)
+        assert file.flushed == f"{label}: loss -0.812, nmi 0.431\n"
 
 
 # --- on a terminal
@@ -132,9 +109,8 @@ def test_the_bar(clock):
 
 
 def test_the_bar_wraps_on_a_narrow_terminal(clock):
-    console = terminal(width=60)
+    console, label = terminal(width=60), "pretrain round 12/100, runs 1 to 4 of 15"
     with Progress(8, console=console, clock=clock) as progress:
-        label = "pretrain round 12/100, runs 1 to 4 of 15"
         progress.show(label, 8, SCORES, last=True)
     text = " ".join(console.file.getvalue().rsplit("%", 1)[1].split())
     for word in line(label, SCORES, None).split():

@@ -16,12 +16,13 @@ ROWS = np.array([[0, 2, 3, 0, 2], CLIENTS[1]])
 MASK = np.array([[True] * 3 + [False] * 2, [True] * 5])
 OF_CLIENTS = np.array([[0, 1, 0, -1, -1], [1, 0, 1, 0, 1]])
 OF_EXAMPLES = np.array([0, 0, 1, 0, 0, 1])
+METHOD = Method("by hand", {}, lambda _: None, "client-mean", {})
 
 
 def score_run(scope, same=None):
     pool = np.arange(6.0, dtype=np.float32)[:, None]
     group = Group(
-        Method("by hand", {}, lambda _: None, scope, {}),
+        METHOD._replace(scope=scope),
         num_clients=2,
         num_clusters=2,
         points=({"overlap": 0.5, "failure_rate": 0.0, "seed": 0},),
@@ -47,12 +48,11 @@ def test_the_first_holder_has_an_example():
 def test_clients_on_their_own_count_it_each():
     """Client 0 has 2 of 3, its row 3 is wrong; client 1's rows are 1, 0, 1, 1 by class
     and 1, 0, 1, 0 by cluster: 3 of 4."""
-    found = score_run("client-mean")
-    assert found["acc"] == found["client_acc"] == pytest.approx((2 / 3 + 3 / 4) / 2)
-    pooled = score_run("client-pooled")
+    mean = pytest.approx((2 / 3 + 3 / 4) / 2)
+    own, pooled = score_run("client-mean"), score_run("client-pooled")
+    assert own["acc"] == own["client_acc"] == pooled["client_acc"] == mean
     assert pooled["acc"] == pytest.approx((2 + 3) / 7)
-    assert pooled["client_acc"] == found["acc"]
-    assert not {"global_acc", "global_nmi"} & set(found)
+    assert not {"global_acc", "global_nmi"} & set(pooled)
 
 
 def test_communities_are_clusters_of_all_that_clients_hold():
@@ -90,12 +90,11 @@ def test_what_is_reported_is_of_the_last_round_and_of_the_start_s():
         {"stage": "refine", "acc": 0.75, "isolated": 3, "wrong": 0.25, "turn": 1},
         {"stage": "refine", "acc": "", "isolated": 2, "wrong": 0.125, "turn": 2},
     ]
-    method = Method("by hand", {}, lambda _: None, "client-mean", {})
-    assert scoring.reported(method, history) == {}
     names = ("isolated", "wrong", "turn", "missing")
-    method = method._replace(reported=names)
-    last = dict(zip(names, (2, 0.125, 2, ""), strict=True))
+    method = METHOD._replace(reported=names)
+    last = {"isolated": 2, "wrong": 0.125, "turn": 2, "missing": ""}
+    assert scoring.reported(METHOD, history) == {}
     assert scoring.reported(method, history) == last
-    first = dict(zip(("acc", *names), (0.625, 6, "", "", ""), strict=True))
+    first = {"acc": 0.625, "isolated": 6} | dict.fromkeys(names[1:], "")
     first = {f"initial_{name}": value for name, value in first.items()}
     assert scoring.reported(method._replace(start="dec"), history) == last | first

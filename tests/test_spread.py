@@ -15,30 +15,36 @@ from fcjax.data import HostPool
 from fcjax.types import Federation, Grid
 
 
-def assert_agree(one, other):
-    def close(path, x, y):
-        name = jax.tree_util.keystr(path)
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5, err_msg=name)
-
-    jax.tree_util.tree_map_with_path(close, one, other)
-
-
-def numbered_clients(num_runs, num_clients, *, on_host=False):
-    """Runs whose client i holds row i of a pool, alone; client 2 is absent."""
-    pool = np.arange(num_clients, dtype=np.float32)[:, None]
-    indices = jnp.tile(jnp.arange(num_clients)[:, None], (num_runs, 1, 1))
-    present = jnp.arange(num_clients) != 2
+def grid_of(num_runs, pool, indices, mask, present):
+    """Runs that are dealt alike."""
+    one = (indices, mask, present[None], jnp.full(len(indices), 3))
     return Grid(
         jnp.arange(float(num_runs)),
         jax.random.split(jax.random.key(5), num_runs),
-        Federation(
-            HostPool(pool) if on_host else jnp.asarray(pool),
-            indices,
-            indices >= 0,
-            jnp.tile(present, (num_runs, 1, 1)),
-            jnp.full((num_runs, num_clients), 3),
-        ),
+        Federation(pool, *(jnp.stack([x] * num_runs) for x in one)),
     )
+
+
+def numbered_clients(num_runs, num_clients, *, on_host=False):
+    """Client i holds row i of a pool, alone; client 2 is absent."""
+    pool = np.arange(num_clients, dtype=np.float32)[:, None]
+    indices = jnp.arange(num_clients)[:, None]
+    present = jnp.arange(num_clients) != 2
+    pool = HostPool(pool) if on_host else jnp.asarray(pool)
+    return grid_of(num_runs, pool, indices, indices >= 0, present)
+
+
+def spread(function, start, **options):
+    """A function of a run and its state, which is like that of its start."""
+
+    def like(_, *run):
+        return (start(*run),)
+
+    return over_runs(function, "shard_map", like=like, **options)
+
+
+def begin(start):
+    return over_runs(start, "shard_map", like=lambda *_: ())
 
 
 def remember(num_clusters):
@@ -48,14 +54,12 @@ def remember(num_clusters):
     def start(hyper, key, federation):
         num_clients = len(federation.indices)
         _, everyone = server.receive((), jnp.ones(num_clients), jnp.zeros(num_clients))
-        return (
-            {
-                "own": jnp.zeros((num_clients, 2)),
-                "everyone": everyone,
-                "centroids": jnp.zeros((num_clusters, 2)),
-                "num_rounds": jnp.int32(0),
-            },
-        )
+        return {
+            "own": jnp.zeros((num_clients, 2)),
+            "everyone": everyone,
+            "centroids": jnp.zeros((num_clusters, 2)),
+            "num_rounds": jnp.int32(0),
+        }
 
     def advance(hyper, key, federation, state):
         num_clients = len(federation.indices)
@@ -71,32 +75,27 @@ def remember(num_clusters):
             "num_rounds": state["num_rounds"] + 1,
         }, {"each": draws}
 
-    return start, advance
+    return start, spread(advance, start, donate=True)
 
 
-@pytest.mark.parametrize("on_host", [False, True])
 @pytest.mark.parametrize(
-    ("num_runs", "num_clients", "shape"),
+    ("num_runs", "num_clients", "on_host", "shape"),
     [
-        (2, 4, (2, 2)),
-        (2, 5, (2, 2)),  # one is padding
-        (1, 6, (1, 3)),  # two a device: a fourth device would make nobody faster
-        (3, 11, (3, 1)),  # a device is left over
-        (4, 11, (4, 1)),
+        (2, 4, False, (2, 2)),
+        (2, 5, False, (2, 2)),  # one is padding
+        (2, 5, True, (2, 2)),
+        (1, 6, False, (1, 3)),  # two a device: a fourth would make nobody faster
+        (3, 11, False, (3, 1)),  # a device is left over
+        (4, 11, True, (4, 1)),
     ],
 )
 def test_which_arrays_have_a_client_axis_is_found(
-    num_runs, num_clients, shape, on_host
+    num_runs, num_clients, on_host, shape
 ):
     """K equals M, and the server's memory has the length of the clients'."""
-    start, advance = remember(num_clients)
+    start, step = remember(num_clients)
     runs = numbered_clients(num_runs, num_clients, on_host=on_host)
-    init = over_runs(lambda *run: start(*run)[0], "shard_map", like=lambda *_: ())
-    step = over_runs(
-        advance, "shard_map", donate=True, like=lambda _, *run: start(*run)
-    )
-    state = init(runs)
-    seen = []
+    state, seen = begin(start)(runs), []
     for _ in range(2):
         state, metrics = step(runs, state)
         seen.append(np.asarray(metrics["each"]))
@@ -121,12 +120,8 @@ def test_which_arrays_have_a_client_axis_is_found(
 
 
 def test_every_device_holds_its_own_clients():
-    start, advance = remember(3)
-    runs = numbered_clients(2, 4)
-    init = over_runs(lambda *run: start(*run)[0], "shard_map", like=lambda *_: ())
-    step = over_runs(
-        advance, "shard_map", donate=True, like=lambda _, *run: start(*run)
-    )
+    start, step = remember(3)
+    runs, init = numbered_clients(2, 4), begin(start)
     for state in (init(runs), step(runs, init(runs))[0]):
         for name, shape in [("own", (1, 2, 2)), ("everyone", (1, 4))]:
             shards = state[name].addressable_shards
@@ -144,21 +139,16 @@ def test_other_clients_than_those_of_the_state_are_not_spread(num_others):
         return rows + state["centroids"][0, 0] + len(federation.indices)
 
     runs, others = numbered_clients(2, 5), numbered_clients(2, num_others)
-    init = over_runs(lambda *run: start(*run)[0], "shard_map", like=lambda *_: ())
-    found = over_runs(embed, "shard_map", like=lambda _, *run: start(*run))(
-        others, init(runs)
-    )
+    found = spread(embed, start)(others, begin(start)(runs))
     expected = np.arange(num_others, dtype=np.float32) + num_others
     np.testing.assert_array_equal(found[..., 0, 0], [expected] * 2)
 
 
 def test_an_array_that_counts_clients_otherwise_is_refused():
     def start(hyper, key, federation):
-        return (jnp.zeros((3 * len(federation.indices), 3)),)
+        return jnp.zeros((3 * len(federation.indices), 3))
 
-    step = over_runs(
-        lambda *run: run[-1], "shard_map", like=lambda _, *run: start(*run)
-    )
+    step = spread(lambda *run: run[-1], start)
     with pytest.raises(ValueError, match="a leading axis that counts clients"):
         step(numbered_clients(2, 4), jnp.zeros((2, 12, 3)))
 
@@ -180,54 +170,21 @@ def build_conv(weight):
 
 
 def start_conv(weight, key, federation):
-    return (build_conv(weight).init(key, federation),)
+    return build_conv(weight).init(key, federation)
 
 
 def advance_conv(weight, key, federation, state):
     return build_conv(weight).stages[0].round(key, state, federation)
 
 
-def images(num_runs):
-    """Images of 28x28 pixels on two clients, one of 8 and one of 5."""
+def images():
+    """Two runs of images of 28x28 pixels on two clients, one of 8 and one of 5."""
     pool = np.random.default_rng(2).integers(0, 256, (13, 7, 7, 1), np.uint8)
-    pool = pool.repeat(4, axis=1).repeat(4, axis=2)
+    pool = jnp.asarray(pool.repeat(4, axis=1).repeat(4, axis=2))
     rows = (np.arange(8), np.arange(8, 13))
     indices = jnp.array([np.resize(r, 8) for r in rows], jnp.int32)
     mask = jnp.array([np.arange(8) < len(r) for r in rows])
-    one = (indices, mask, jnp.ones((1, 2), bool), jnp.full(2, 2))
-    return Grid(
-        jnp.linspace(0.1, 0.7, num_runs),
-        jax.random.split(jax.random.key(0), num_runs),
-        Federation(jnp.asarray(pool), *(jnp.stack([x] * num_runs) for x in one)),
-    )
-
-
-@pytest.fixture(scope="module")
-def started():
-    """Two runs, with their states before the round."""
-    (state,) = over_runs(start_conv, "loop")(images(2))
-    return images(2), state
-
-
-@pytest.fixture(scope="module")
-def looped(started):
-    return over_runs(advance_conv, "loop")(*started)
-
-
-@pytest.fixture(scope="module")
-def compiled(started):
-    step = over_runs(advance_conv, "shard_map", like=lambda _, *run: start_conv(*run))
-    return jax.jit(step).lower(*started).compile()
-
-
-def test_convolutions_spread_over_devices_agree_with_the_loop(
-    started, compiled, looped
-):
-    assert_agree(compiled(*started), looped)
-
-
-def test_convolutions_in_pmap_agree_with_the_loop(started, looped):
-    assert_agree(over_runs(advance_conv, "pmap")(*started), looped)
+    return grid_of(2, pool, indices, mask, jnp.ones(2, bool))
 
 
 def collectives(compiled):
@@ -235,12 +192,21 @@ def collectives(compiled):
     return re.findall(rf"= .*? ({names})(?:-start)?\(", compiled.as_text())
 
 
-def test_a_round_of_two_runs_takes_one_sum_over_devices(compiled):
+def test_a_round_spread_over_devices_agrees_with_the_loop_and_takes_one_sum():
+    started = images(), over_runs(start_conv, "loop")(images())
+    compiled = jax.jit(spread(advance_conv, start_conv)).lower(*started).compile()
     assert collectives(compiled) == ["all-reduce"]
+
+    def close(path, x, y):
+        name = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5, err_msg=name)
+
+    looped = over_runs(advance_conv, "loop")(*started)
+    jax.tree_util.tree_map_with_path(close, compiled(*started), looped)
 
 
 def test_a_round_of_a_run_a_device_does_not_communicate():
-    runs = images(4)
-    step = over_runs(advance_conv, "shard_map", like=lambda _, *run: start_conv(*run))
-    (state,) = jax.eval_shape(over_runs(start_conv, "loop"), runs)
+    start, step = remember(3)
+    runs = numbered_clients(4, 4)
+    state = jax.eval_shape(begin(start), runs)
     assert collectives(jax.jit(step).lower(runs, state).compile()) == []

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -9,18 +10,13 @@ from tests.evaluation.drawn import names, picture, ticks
 
 def results(*, seeds=3, methods=("ccfc", "scfc")):
     """As read from results.csv: text, in no order; NMI 0.1 apart between seeds."""
-    return [
-        {
-            "method": method,
-            "p": p,
-            "seed": str(seed),
-            "nmi": str(0.8 - float(p) / 2 + 0.1 * (seed - 1) - 0.1 * i),
-            "kappa": "0.5",
-        }
-        for i, method in enumerate(methods)
-        for p in ("1.0", "0.0", "0.5")
-        for seed in range(seeds)
-    ]
+    rows = []
+    for p, seed in itertools.product(("1.0", "0.0", "0.5"), range(seeds)):
+        row = {"p": p, "seed": str(seed), "kappa": "0.5"}
+        for i, method in enumerate(methods):
+            nmi = 0.8 - float(p) / 2 + 0.1 * (seed - 1) - 0.1 * i
+            rows.append({**row, "method": method, "nmi": str(nmi)})
+    return rows
 
 
 @pytest.fixture
@@ -38,8 +34,9 @@ def lines(axes):
     return full, [line for line in axes.lines if line.get_linestyle() == "--"]
 
 
-def heights(line):
-    return line.get_ydata(orig=False)
+def assert_at(line, places, heights):
+    np.testing.assert_allclose(line.get_xdata(orig=False), places)
+    np.testing.assert_allclose(line.get_ydata(orig=False), heights)
 
 
 def span(band, at):
@@ -55,10 +52,9 @@ def test_lines_are_means_in_order_of_p_in_bands_of_the_interval(draw, tmp_path):
     nmi, kappa = figure.axes
     (ccfc, scfc), paper = lines(nmi)
     assert not paper
-    np.testing.assert_allclose(ccfc.get_xdata(orig=False), [0, 0.5, 1])
-    np.testing.assert_allclose(heights(ccfc), [0.8, 0.55, 0.3])
-    np.testing.assert_allclose(heights(scfc), [0.7, 0.45, 0.2])
-    np.testing.assert_allclose(heights(lines(kappa)[0][0]), 0.5)
+    assert_at(ccfc, [0, 0.5, 1], [0.8, 0.55, 0.3])
+    assert_at(scfc, [0, 0.5, 1], [0.7, 0.45, 0.2])
+    assert_at(lines(kappa)[0][0], [0, 0.5, 1], [0.5] * 3)
     assert (nmi.get_ylabel(), kappa.get_ylabel()) == ("NMI", "Kappa")
     assert kappa.get_xlabel() == "p"
     assert ticks(kappa.xaxis) == ["0", "0.5", "1"]
@@ -84,26 +80,18 @@ def test_a_band_is_where_there_are_several_seeds_and_one_run_has_none(draw):
     assert band.get_linewidth()[0] > 0
     figure = draw(rows[:1])
     ((line,), _) = lines(figure.axes[0])
-    np.testing.assert_allclose(heights(line), [0.2])
+    assert_at(line, [1], [0.2])
     assert not figure.axes[0].collections
     assert not figure.legends
-
-
-def test_a_wide_interval_leaves_the_scale_of_a_score(draw):
-    figure = draw([{"p": p, "nmi": nmi} for p in (0, 1) for nmi in (0.2, 0.8)])
-    (axes,) = figure.axes
-    # 0.5 ± 12.7062 * 0.3
+    # A wide interval, 0.5 ± 12.7062 * 0.3, leaves the scale of a score.
+    (axes,) = draw([{"p": p, "nmi": x} for p in (0, 1) for x in (0.2, 0.8)]).axes
     assert span(axes.collections[0], 0) == pytest.approx((-3.31186, 4.31186))
     assert axes.get_ylim() == (-0.02, 1.02)
 
 
 def test_many_settings(draw):
-    rows = [
-        {"p": p, "weight": weight, "nmi": p + seed / 10}
-        for weight in range(40)
-        for p in (0.0, 0.5)
-        for seed in range(3)
-    ]
+    axes = itertools.product(range(40), (0.0, 0.5), (0.0, 0.1, 0.2))
+    rows = [{"p": p, "weight": weight, "nmi": p + more} for weight, p, more in axes]
     for count, bands, named in ((12, 12, 12), (20, 0, 20), (40, 0, 12)):
         figure = draw([row for row in rows if row["weight"] < count], by=("weight",))
         assert len(figure.axes[0].lines) == count
@@ -122,15 +110,11 @@ def test_many_settings(draw):
 
 
 def test_the_paper_is_dashed_in_the_colour_of_its_setting(draw):
-    paper = {
-        ("scfc", 1.0): {"nmi": 0.1},
-        ("scfc", 0.25): {"nmi": 0.6},
-        ("k-fed", 0.0): {"nmi": 0.5},
-    }
+    scores = {("scfc", 1.0): 0.1, ("scfc", 0.25): 0.6, ("k-fed", 0.0): 0.5}
+    paper = {setting: {"nmi": score} for setting, score in scores.items()}
     figure = draw(results(), by=("method",), values=("nmi", "kappa"), paper=paper)
     full, (dashed,) = lines(figure.axes[0])
-    np.testing.assert_allclose(dashed.get_xdata(orig=False), [0.25, 1])
-    np.testing.assert_allclose(heights(dashed), [0.6, 0.1])
+    assert_at(dashed, [0.25, 1], [0.6, 0.1])
     np.testing.assert_array_equal(dashed.get_color(), full[1].get_color())
     assert not lines(figure.axes[1])[1]
     assert names(figure)[-1] == "paper"
@@ -139,36 +123,37 @@ def test_the_paper_is_dashed_in_the_colour_of_its_setting(draw):
 @pytest.mark.filterwarnings("error")
 def test_holes(draw):
     rows = results()
-    for row in rows[:3]:
-        row["kappa"] = ""
+    for row in rows:
+        if (row["method"], row["p"]) == ("ccfc", "1.0"):
+            row["kappa"] = ""
     rows[-1]["nmi"] = "nan"
     figure = draw(rows, by=("method",), values=("nmi", "kappa"))
     (ccfc, _), _ = lines(figure.axes[1])
-    np.testing.assert_allclose(ccfc.get_xdata(orig=False), [0, 0.5])
+    assert_at(ccfc, [0, 0.5], [0.5, 0.5])
     (_, scfc), _ = lines(figure.axes[0])
-    np.testing.assert_allclose(heights(scfc), [0.7, np.nan, 0.2])
+    assert_at(scfc, [0, 0.5, 1], [0.7, np.nan, 0.2])
 
 
 @pytest.mark.parametrize(
-    ("levels", "log", "scale"),
+    ("levels", "log", "is_log"),
     [
-        ((0.0, 0.25, 0.5, 0.75, 1.0), None, "linear"),
-        ((5, 10, 100), None, "linear"),
-        ((4, 10, 100), None, "symlog"),
-        ((0, 1e-3, 1e-1), None, "symlog"),
-        ((0, 1e-3), None, "linear"),
-        ((0, 1e-3), True, "symlog"),
-        ((4, 10, 100), False, "linear"),
+        ((0.0, 0.25, 0.5, 0.75, 1.0), None, False),
+        ((5, 10, 100), None, False),
+        ((4, 10, 100), None, True),
+        ((0, 1e-3, 1e-1), None, True),
+        ((0, 1e-3), None, False),
+        ((0, 1e-3), True, True),
+        ((4, 10, 100), False, False),
     ],
 )
-def test_far_levels_are_spaced_by_their_logarithm(draw, levels, log, scale):
+def test_far_levels_are_spaced_by_their_logarithm(draw, levels, log, is_log):
     rows = [{"level": level, "nmi": 0.5} for level in levels]
     (axes,) = draw(rows, level="level", log=log).axes
-    assert axes.get_xscale() == scale
+    assert axes.get_xscale() == ("symlog" if is_log else "linear")
     assert axes.get_xlabel() == "level"
     assert ticks(axes.xaxis) == [f"{level:g}" for level in levels]
     # All of the axis, with 0, is near what was measured.
     ends = axes.transData.transform([(levels[0], 0), (levels[-1], 0)])
-    edges = axes.transAxes.inverted().transform(ends)[:, 0]
-    assert 0 < edges[0] < 0.1
-    assert 0.9 < edges[1] < 1
+    first, last = axes.transAxes.inverted().transform(ends)[:, 0]
+    assert 0 < first < 0.1
+    assert 0.9 < last < 1

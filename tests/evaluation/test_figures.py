@@ -49,31 +49,27 @@ def test_learning_curves(tmp_path, restart):
     assert names(figure) == ["p = 0", "p = 0.5"]
 
 
-def test_one_run_of_one_stage(tmp_path):
+def test_one_run_of_one_stage_and_negative_scores_in_sight(tmp_path):
     rows = [row for row in history(seeds=1) if row["stage"] == "warm-up"]
     for axes in learning_curves(rows, tmp_path / "curves.png").axes:
         assert len(axes.lines) == 2
         assert not axes.collections
         assert not axes.texts
-
-
-def test_negative_scores_are_in_sight(tmp_path):
-    rows = [{"p": 0, "stage": "train", "round": i, "ari": -0.3} for i in range(3)]
+    rows = [{**row, "ari": -0.3} for row in rows]
     figure = learning_curves(rows, tmp_path / "curves.png", values=("ari",))
     assert figure.axes[0].get_ylim()[0] < -0.3
 
 
 def colors_of(axes, groups):
-    """The one colour of each group, and the legend's names by colour."""
+    """The colours of the points, one a group, and the names of the legend."""
     (cloud,) = axes.collections
     colors = cloud.get_facecolors()[:, :3]
     for group in np.unique(groups):
         assert len(np.unique(colors[groups == group], axis=0)) == 1
     legend = axes.get_legend()
-    handles = [handle.get_color()[:3] for handle in legend.legend_handles]
-    found = dict(zip(handles, texts(legend.get_texts()), strict=True))
-    assert len(found) == len(np.unique(groups))
-    return [tuple(color) for color in colors], found
+    named = {handle.get_color() for handle in legend.legend_handles}
+    assert len(named) == len(np.unique(groups))
+    return colors, texts(legend.get_texts())
 
 
 def test_tsne_by_class_cluster_and_client(tmp_path):
@@ -88,20 +84,20 @@ def test_tsne_by_class_cluster_and_client(tmp_path):
     assert titles(figure) == ["by class", "by cluster", "by client"]
     points = np.asarray(figure.axes[0].collections[0].get_offsets())
     assert points.shape == (50, 2)
-    for axes, groups in zip(figure.axes, (3, 4, 12), strict=True):
+    order = np.random.default_rng(0).permutation(60)[:50]
+    all_groups = [groups[order] for groups in (labels, clusters, clients)]
+    for axes in figure.axes:
         np.testing.assert_array_equal(axes.collections[0].get_offsets(), points)
-        assert len(axes.get_legend().get_texts()) == groups
         assert not axes.get_xticks().size
         assert axes.get_aspect() == 1
-    order = np.random.default_rng(0).permutation(60)[:50]
-    by_class, class_names = colors_of(figure.axes[0], labels[order])
-    by_cluster, cluster_names = colors_of(figure.axes[1], clusters[order])
-    colors_of(figure.axes[2], clients[order])
+    (by_class, class_names), (by_cluster, cluster_names), _ = map(
+        colors_of, figure.axes, all_groups
+    )
     # A cluster has the colour of its class; the one left over has its own.
-    same = [a == b for a, b in zip(by_class, by_cluster, strict=True)]
+    same = (by_class == by_cluster).all(axis=1)
     np.testing.assert_array_equal(same, clusters[order] != 9)
-    assert list(class_names.values()) == ["0", "1", "2"]
-    assert list(cluster_names.values()) == ["2", "0", "1", "9"]
+    assert class_names == ["0", "1", "2"]
+    assert cluster_names == ["2", "0", "1", "9"]
     # Colours stay with their points: the nearest of each is of its class.
     distances = np.linalg.norm(points[:, None] - points, axis=-1)
     nearest = np.argsort(distances, axis=1)[:, 1]
@@ -114,15 +110,14 @@ def test_classes_and_clusters_share_colours_however_many(tmp_path, classes):
     clusters = labels.copy()
     clusters[0] = classes
     figure = tsne(embedding, labels, labels, tmp_path / "a.png", assignments=clusters)
-    by_class, by_cluster = (
-        axes.collections[0].get_facecolors() for axes in figure.axes[:2]
-    )
+    clouds = [axes.collections[0] for axes in figure.axes]
+    by_class, by_cluster, _ = (cloud.get_facecolors() for cloud in clouds)
     assert (by_class != by_cluster).any(axis=1).sum() == 1
     assert len(np.unique(by_cluster, axis=0)) == classes + 1
     # A legend names at most twenty.
-    found = texts(figure.axes[0].get_legend().get_texts())
+    first, *_, last = found = texts(figure.axes[0].get_legend().get_texts())
     assert len(found) == min(classes, 20)
-    assert (found[0], found[-1]) == ("0", str(classes - 1))
+    assert (first, last) == ("0", str(classes - 1))
 
 
 @pytest.mark.filterwarnings("error")
@@ -144,21 +139,17 @@ def test_a_row_of_maps_of_which_each_is_that_of_tsne(tmp_path):
     wide = np.concatenate([embedding, embedding], axis=1)
     path = tmp_path / "figures" / "maps.png"
     options = {"seed": 4, "max_points": 50}
-    figure = maps(
-        [Panel("pixels", wide, labels), Panel("few", embedding[:40], labels[:40])],
-        path,
-        **options,
-    )
+    panels = [("pixels", wide, labels), ("few", embedding[:40], labels[:40])]
+    figure = maps([Panel(*panel) for panel in panels], path, **options)
     height, width = picture(path)
     assert width > 1.5 * height > 750
     assert titles(figure) == ["pixels", "few"]
     assert names(figure) == ["0", "1", "2"]
-    for axes, count in zip(figure.axes, (50, 40), strict=True):
-        (cloud,) = axes.collections
-        assert cloud.get_offsets().shape == (count, 2)
-        assert not axes.get_xticks().size
+    clouds = [axes.collections[0] for axes in figure.axes]
+    assert [len(cloud.get_offsets()) for cloud in clouds] == [50, 40]
+    assert not any(axes.get_xticks().size for axes in figure.axes)
     alone = tsne(wide, labels, labels, tmp_path / "a.png", **options)
-    (one,), (two,) = (x.axes[0].collections for x in (alone, figure))
+    one, two = alone.axes[0].collections[0], clouds[0]
     np.testing.assert_array_equal(one.get_offsets(), two.get_offsets())
     np.testing.assert_array_equal(one.get_facecolors(), two.get_facecolors())
 
@@ -168,30 +159,26 @@ def test_classes_have_one_colour_and_clients_one_marker_in_all_panels(tmp_path):
     clients = np.arange(60) % 4
     # The second panel lacks class 0 and clients 0 and 2.
     odd = (clients % 2 == 1) & (labels > 0)
-    figure = maps(
-        [
-            Panel("all", embedding, labels, clients),
-            Panel("odd", embedding[odd], labels[odd], clients[odd]),
-        ],
-        tmp_path / "maps.png",
-    )
+    arrays = (embedding, labels, clients)
+    panels = [Panel("all", *arrays), Panel("odd", *(x[odd] for x in arrays))]
+    figure = maps(panels, tmp_path / "maps.png")
     classes, holders = figure.legends
-    colors = [handle.get_color() for handle in classes.legend_handles]
+    colors = np.array([handle.get_color() for handle in classes.legend_handles])
     markers = [handle.get_marker() for handle in holders.legend_handles]
     assert texts(classes.get_texts()) == ["0", "1", "2"]
     assert texts(holders.get_texts()) == ["0", "1", "2", "3"]
     assert len(set(markers)) == 4
-    for axes, kept in zip(figure.axes, (clients >= 0, odd), strict=True):
-        order = np.random.default_rng(0).permutation(kept.sum())
-        mine, theirs = labels[kept][order], clients[kept][order]
-        for client, cloud in enumerate(axes.collections):
-            shown = mine[theirs == client]
+    for axes, panel in zip(figure.axes, panels, strict=True):
+        order = np.random.default_rng(0).permutation(len(panel.labels))
+        for client, (cloud, marker) in enumerate(
+            zip(axes.collections, markers, strict=True)
+        ):
+            shown = panel.labels[order][panel.clients[order] == client]
             assert len(cloud.get_offsets()) == len(shown)
-            if not len(shown):
-                continue
-            expected = np.array(colors)[shown][:, :3]
-            np.testing.assert_allclose(cloud.get_facecolors()[:, :3], expected)
-            shape = MarkerStyle(markers[client])
-            expected = shape.get_path().transformed(shape.get_transform())
-            vertices = cloud.get_paths()[0].vertices
-            np.testing.assert_array_equal(vertices, expected.vertices)
+            if len(shown):
+                found = cloud.get_facecolors()[:, :3]
+                np.testing.assert_allclose(found, colors[shown][:, :3])
+                shape = MarkerStyle(marker)
+                shape = shape.get_path().transformed(shape.get_transform())
+                (path,) = cloud.get_paths()
+                np.testing.assert_array_equal(path.vertices, shape.vertices)

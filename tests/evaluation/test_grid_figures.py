@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -10,17 +11,14 @@ from tests.evaluation.drawn import names
 
 def grid(**axes):
     """Rows and history, as text, of every combination."""
-    shape = [len(values) for values in axes.values()]
     rows, history = [], []
-    for place in np.ndindex(*shape):
-        point = {n: str(v[i]) for (n, v), i in zip(axes.items(), place, strict=True)}
-        scores = {"nmi": "0.5", "acc": "0.6"}
-        run = {"method": "ccfc", "dataset": "digits", **point, **scores}
-        rows.append(run | {"kappa": "0.4", "status": "ok"})
-        for i in range(3):
-            history.append(
-                {"stage": "train", "round": str(i), **point, **scores, "loss": "1"}
-            )
+    for values in itertools.product(*axes.values()):
+        point = dict(zip(axes, map(str, values), strict=True))
+        run = {**point, "nmi": "0.5", "acc": "0.6"}
+        told = {"method": "ccfc", "dataset": "digits", "kappa": "0.4", "status": "ok"}
+        rows.append({**told, **run})
+        rounds = [{"stage": "train", "round": str(i), "loss": "1"} for i in range(3)]
+        history += [{**round, **run} for round in rounds]
     return rows, history
 
 
@@ -29,33 +27,28 @@ def drawn(monkeypatch):
     """Every figure, by the name of its file."""
     found = {}
 
-    def keep(draw):
+    def keep(name, draw):
         def kept(rows, path, **options):
             found[path.name] = draw(rows, path, **options)
-            return found[path.name]
 
-        return kept
+        monkeypatch.setattr(figures, name, kept)
 
     for name in ("against", "learning_curves"):
-        monkeypatch.setattr(figures, name, keep(getattr(figures, name)))
+        keep(name, getattr(figures, name))
     return found
 
 
 def test_a_figure_for_every_number_that_varies(tmp_path, drawn):
     folder = tmp_path / "figures"
-    rows, history = grid(
-        p=(0.0, 0.5), model_weight=(0, 1e-3, 1e-1), clients=(10, 20), seed=(0, 1)
-    )
-    draw.grid_figures(folder, rows, history, by=["p", "model_weight", "clients"])
-    against = {f"against_{x}.png" for x in ("p", "model_weight", "clients")}
+    axes = {"p": (0.0, 0.5), "model_weight": (0, 1e-3, 1e-1), "clients": (10, 20)}
+    draw.grid_figures(folder, *grid(**axes, seed=(0, 1)), by=list(axes))
+    against = {f"against_{name}.png" for name in axes}
     assert {path.name for path in folder.iterdir()} == against | {"learning_curves.png"}
     by_weight = drawn["against_model_weight.png"]
     assert by_weight.axes[-1].get_xlabel() == "model_weight"
     assert by_weight.axes[-1].get_xscale() == "symlog"
-    settings = [
-        f"p = {p}, clients = {clients}" for p in (0, 0.5) for clients in (10, 20)
-    ]
-    assert names(by_weight) == settings
+    settings = itertools.product((0, 0.5), (10, 20))
+    assert names(by_weight) == [f"p = {p}, clients = {m}" for p, m in settings]
     assert len(names(drawn["against_p.png"])) == 6
     assert drawn["against_clients.png"].axes[-1].get_xscale() == "linear"
 
@@ -77,8 +70,7 @@ def test_a_figure_for_every_number_that_varies(tmp_path, drawn):
     ids=["one number", "a number and text", "nothing"],
 )
 def test_what_varies_makes_a_figure_or_its_lines(tmp_path, drawn, varied, expected):
-    rows, history = grid(**varied, seed=(0, 1))
-    draw.grid_figures(tmp_path, rows, history, by=list(varied))
+    draw.grid_figures(tmp_path, *grid(**varied, seed=(0, 1)), by=list(varied))
     assert drawn.pop("learning_curves.png")
     assert {file: names(figure) for file, figure in drawn.items()} == expected
 
@@ -97,19 +89,15 @@ def test_unlabelled_data_has_its_internal_scores(tmp_path, drawn):
 @pytest.mark.filterwarnings("error")
 def test_diverged_runs_leave_a_gap(tmp_path, drawn):
     rows, history = grid(p=(0, 0.5, 1), seed=(0, 1))
-    for row in rows:
-        if row["p"] == "0.5" and row["seed"] == "0":
-            row |= {"nmi": "nan", "kappa": "nan", "status": "diverged in round 2"}
-    for row in history:
-        if row["p"] == "0.5" and row["round"] == "2":
-            row |= {"nmi": "nan", "loss": "nan"}
+    for row in [*rows, *history]:
+        if row["p"] == "0.5" and (row["seed"], row.get("round", "2")) == ("0", "2"):
+            row |= {"nmi": "nan", "kappa": "nan", "loss": "nan"}
     draw.grid_figures(tmp_path, rows, history, by=["p"])
     (line,) = drawn["against_p.png"].axes[0].lines
     np.testing.assert_allclose(line.get_ydata(), [0.5, math.nan, 0.5])
 
 
 def test_learning_curves_name_settings_in_their_order(tmp_path, drawn):
-    rows, history = grid(p=(0.5, 0, 10, 2), seed=(0, 1))
-    draw.grid_figures(tmp_path, rows, history, by=["p"])
+    draw.grid_figures(tmp_path, *grid(p=(0.5, 0, 10, 2), seed=(0, 1)), by=["p"])
     expected = ["p = 0", "p = 0.5", "p = 2", "p = 10"]
     assert names(drawn["learning_curves.png"]) == expected

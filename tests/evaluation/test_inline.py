@@ -5,6 +5,7 @@ import io
 import re
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from fcjax.evaluation.figures import inline
@@ -15,16 +16,14 @@ def decoded(uri):
     return kind, Image.open(io.BytesIO(base64.b64decode(data)))
 
 
-def test_a_small_image_is_embedded_to_the_last_bit():
-    grey = np.arange(12, dtype=np.uint8).reshape(3, 4, 1) * 20
-    kind, image = decoded(inline.image(grey))
-    assert (kind, image.mode) == ("png", "L")
-    np.testing.assert_array_equal(np.asarray(image), grey[..., 0])
-
-    colour = np.random.default_rng(0).random((64, 64, 3)).astype(np.float32)
-    kind, image = decoded(inline.image(colour))
-    assert (kind, image.mode) == ("png", "RGB")
-    np.testing.assert_array_equal(np.asarray(image), np.round(colour * 255))
+@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB")])
+def test_a_small_image_is_embedded_to_the_last_bit(channels, mode):
+    pixels = np.random.default_rng(0).random((64, 48, channels)).astype(np.float32)
+    whole = np.round(pixels * 255).astype(np.uint8)
+    for given in (pixels, whole):
+        kind, image = decoded(inline.image(given))
+        assert (kind, image.mode) == ("png", mode)
+        np.testing.assert_array_equal(np.asarray(image), whole.squeeze())
 
 
 def test_a_large_image_becomes_a_thumbnail_of_the_same_form():
@@ -55,9 +54,7 @@ def test_the_number_of_a_group_in_two_places_stands_in_one_of_them():
     drawn = inline.scatter(points, np.zeros(5, int), list("abcde"), num_groups=1)
     at = {(x, y) for x, y in re.findall(r'<circle cx="(\S+)" cy="(\S+)"', drawn)}
     assert set(re.findall(r'<text x="(\S+)" y="(\S+)">0<', drawn)) <= at
-
-
-def test_points_that_are_all_the_same_lie_in_the_middle():
+    # Points that are all the same lie in the middle.
     drawn = inline.scatter(np.ones((4, 2)), np.zeros(4, int), ["a"] * 4, num_groups=1)
     assert drawn.count('<circle cx="320.0" cy="240.0"') == 4
 
@@ -65,8 +62,8 @@ def test_points_that_are_all_the_same_lie_in_the_middle():
 def test_a_curve_has_its_extremes_named_and_the_place_in_question_filled():
     drawn = inline.curve("a < b", {4.0: 3.0, 2.0: 1.0, 8.0: np.nan}, marked=4.0)
     assert "a &lt; b" in drawn
-    assert re.findall(r'class="x"[^>]*>([^<]+)<', drawn) == ["2", "4"]
-    assert re.findall(r'class="y"[^>]*>([^<]+)<', drawn) == ["1", "3"]
+    for axis, named in (("x", ["2", "4"]), ("y", ["1", "3"])):
+        assert re.findall(rf'class="{axis}"[^>]*>([^<]+)<', drawn) == named
     low, high = re.findall(r'<circle cx="(\S+)" cy="(\S+)" r="4"(.*?)/>', drawn)
     assert float(low[0]) < float(high[0])
     assert float(low[1]) > float(high[1])

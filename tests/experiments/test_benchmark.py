@@ -1,8 +1,6 @@
 """The benchmarks: both sides do the same work, what they print, one line of error."""
 
-import csv
 import importlib.util
-import itertools
 
 import benchmark
 import benchmark_clustering as clustering
@@ -18,6 +16,7 @@ from speed import server
 from speed.case import Sizes
 
 from fcjax.algorithms.parts import swap
+from tests.experiments.blobs import rows
 
 pytestmark = pytest.mark.nightly
 
@@ -50,17 +49,13 @@ def test_bad_input_is_one_line(monkeypatch, module, flags, message):
 
 def test_all_are_the_parts_of_every_method():
     args = benchmark.Args("all", clients=2, examples=8, batch_size=8)
-    cases = benchmark.cases_of(args)
-    groups = itertools.groupby(cases, key=lambda case: case.name.split()[0])
-    names = [name for name, _ in groups]
-    assert names == ["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
+    names = [case.name.split()[0] for case in benchmark.cases_of(args)]
+    assert [*dict.fromkeys(names)] == ["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
 
 
 def test_a_run_prints_a_table(capsys):
-    flags = ["ccfc", "--parts=local", "--clients=1", "--examples=6", "--batch-size=4"]
-    benchmark.benchmark(
-        benchmark.tyro.cli(benchmark.Args, args=[*flags, "--repeats=1"])
-    )
+    sizes = {"clients": 1, "examples": 6, "batch_size": 4}
+    benchmark.benchmark(benchmark.Args("ccfc", parts=("local",), repeats=1, **sizes))
     *_, header, _, row = capsys.readouterr().out.splitlines()
     assert header.count("|") == row.count("|") == 10
     assert row.startswith("| ccfc conv | 1 clients x 6 images of 28x28, batch 4 |")
@@ -75,15 +70,12 @@ def test_server_steps_average():
         networks, found = step.uploads, step.run(step.uploads)
         if method == "ccfc":
             networks, found = networks[0], found[0]
-        chex.assert_trees_all_close(
-            found, jax.tree.map(lambda x: x[0], networks), rtol=1e-5
-        )
+        first = jax.tree.map(lambda x: x[0], networks)
+        chex.assert_trees_all_close(found, first, rtol=1e-5)
     (step,) = server.steps("fedcref", sizes)
-    count = 12 * 4
-    means, models = (
-        jax.tree.leaves(x)[0] for x in (step.run(step.uploads), step.uploads)
-    )
-    expected = np.mean(np.asarray(models)[3:count:10], axis=0)
+    means, *_ = jax.tree.leaves(step.run(step.uploads))
+    models, *_ = jax.tree.leaves(step.uploads)
+    expected = np.mean(np.asarray(models)[3 : 12 * 4 : 10], axis=0)
     np.testing.assert_allclose(means[3], expected, atol=1e-6)
     assert server.steps("sda-fdc", sizes) == []
 
@@ -96,8 +88,8 @@ def test_server_steps_average():
     [(clustering.km, 1e-5), (clustering.fcm, 1e-5), (clustering.k_fed, 0.05)],
 )
 def test_both_sides_do_the_same_work(method, tolerance):
-    rows = load_digits().data.astype(np.float32)
-    x = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    x = load_digits().data.astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
     ours, theirs = method(x, clustering.Args(iterations=5))
     np.testing.assert_allclose(ours(), theirs(), rtol=tolerance)
 
@@ -128,9 +120,9 @@ def test_rows_by_hand():
     assert (second["s a round"], second["ideal"], second["of ideal"]) == (9, 6, 1.5)
     assert (second["min"], second["max"], second["peak GiB"]) == (8, 12, 2)
     # Of examples that clients share the ideal is flat.
-    rows = growth.rows_of(STUDIES["clients"], points)
-    assert [row["ideal"] for row in rows] == [2, 2]
-    axes = growth.figure(STUDIES["clients"], rows).axes[0]
+    both = growth.rows_of(STUDIES["clients"], points)
+    assert [row["ideal"] for row in both] == [2, 2]
+    axes = growth.figure(STUDIES["clients"], both).axes[0]
     ideal = next(line for line in axes.lines if line.get_label() == "ideal")
     assert (list(ideal.get_xdata()), list(ideal.get_ydata())) == ([10, 30], [2, 2])
     assert axes.get_xscale() == axes.get_yscale() == "log"
@@ -151,8 +143,7 @@ def test_a_study_is_printed_drawn_and_written(tmp_path, capsys):
     growth.main(growth.Args(("rows-each",), values=(2,), rounds=2, out=tmp_path))
     assert capsys.readouterr().out.splitlines()[-2].startswith("| 2 | ")
     assert (tmp_path / "rows-each.png").stat().st_size > 10_000
-    with (tmp_path / "rows-each.csv").open(newline="") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = rows(tmp_path / "rows-each.csv")
     assert 0 < float(row["min"]) <= float(row["s a round"]) <= float(row["max"])
     assert float(row["compile s"]) > 0
     assert 0.1 < float(row["peak GiB"]) < 20

@@ -35,9 +35,15 @@ def started(dirtiness, *, longer=0):
     ]
 
 
-def test_without_dirt_clusters_are_the_clients_classes_in_ascending_order():
+def test_none_or_all_leave_but_of_a_client_of_one_class():
+    """Clusters are the client's classes in ascending order."""
     for clusters, truth in started(0.0):
         np.testing.assert_array_equal(clusters, truth)
+    four, two, one = started(1.0)
+    assert (four[0] != four[1]).all()
+    assert set(four[0]) == {0, 1, 2, 3}
+    np.testing.assert_array_equal(two[0], 1 - two[1])
+    np.testing.assert_array_equal(one[0], 0)
 
 
 def test_so_many_examples_leave_each_for_any_other_cluster_of_the_client():
@@ -54,14 +60,6 @@ def test_so_many_examples_leave_each_for_any_other_cluster_of_the_client():
         assert abs(moved - 0.3) < 4 * np.sqrt(0.21 / len(truth))
     # Padding moves none.
     jax.tree.map(np.testing.assert_array_equal, found, started(0.3, longer=7000))
-
-
-def test_all_leave_but_of_a_client_of_one_class():
-    four, two, one = started(1.0)
-    assert (four[0] != four[1]).all()
-    assert set(four[0]) == {0, 1, 2, 3}
-    np.testing.assert_array_equal(two[0], 1 - two[1])
-    np.testing.assert_array_equal(one[0], 0)
 
 
 @pytest.mark.parametrize(("num_clusters", "num_classes"), [(3, 6), (5, 3)])

@@ -54,14 +54,13 @@ def test_improvement_is_in_percent_of_the_start_and_time_in_minutes(tmp_path):
     assert [x["overlap"] for x in found] == [0.0, 0.0, 0.5]
 
 
+OF_K = {(8, 0): 0.7, (10, 0): 0.6, (8, 1): np.nan, (10, 1): 0.8, (12, 1): np.nan}
+
+
 @pytest.mark.parametrize(
     ("level", "runs", "expected"),
     [
-        (
-            "clusters",
-            {(8, 0): 0.7, (10, 0): 0.6, (8, 1): np.nan, (10, 1): 0.8, (12, 1): np.nan},
-            [(0, 0.7, 8), (1, 0.8, 10)],
-        ),
+        ("clusters", OF_K, [(0, 0.7, 8), (1, 0.8, 10)]),
         ("communities", {(11, 0): 0.9}, [(0, 0.9, 11)]),
         ("overlap", {(0.0, 0): 0.9}, [(0, 0.9, None)]),  # UIFCA is told
     ],
@@ -97,33 +96,25 @@ def test_runs_that_ended_keep_their_last_values_over_the_iterations(tmp_path):
     }
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """By the names of figures: their rows, and what is asked of them."""
-    kept = {}
+def test_figures_have_a_line_a_setting_and_the_papers_points_where_ours_are(
+    tmp_path, monkeypatch
+):
+    drawn = {}
 
-    def against(rows, path, **asked):
-        kept[path.stem] = rows, {**asked, "by": [*asked["by"]]}
+    def against(rows, path, *, by, level, values, log, paper):
+        drawn[path.stem] = rows, [*by], level, values, log, paper
 
     monkeypatch.setattr(figures, "against", against)
-    return kept
-
-
-def test_a_figure_over_iterations_has_a_line_a_level(tmp_path, drawn):
     study = reproduce.STUDIES["fedcref-figure9"]
     rows = [
         {**line, "dataset": "digits", "method": "FedCRef", "communities": 10.0}
         for line in study.measure(Common(), results_of(tmp_path, CURVES))
     ]
     study.draw(rows, tmp_path, paper=study.paper)
-    ((name, (found, asked)),) = drawn.items()
-    assert (name, found) == ("digits-fedcref", rows)
     # No isolated clusters were measured.
-    expected = {"level": "iteration", "by": ["overlap"], "log": False}
-    assert asked == {**expected, "values": ["communities", "acc"], "paper": {}}
+    asked = ["overlap"], "iteration", ["communities", "acc"], False, {}
+    assert drawn == {"digits-fedcref": (rows, *asked)}
 
-
-def test_a_figure_a_share_with_the_papers_points_where_ours_are(tmp_path, drawn):
     study = reproduce.STUDIES["fedmcc-figure6"]
     rows = [
         {"dataset": "mnist", "method": m, "class_share": c, "num_rounds": n, "acc": 0.5}
@@ -134,11 +125,10 @@ def test_a_figure_a_share_with_the_papers_points_where_ours_are(tmp_path, drawn)
     study.draw(rows, tmp_path, paper=study.paper)
     papers = {}
     for share in (0.2, 1.0):
-        found, asked = drawn.pop(f"mnist-class_share-{share:g}")
+        found, *asked, _, papers[share] = drawn.pop(f"mnist-class_share-{share:g}")
         assert {row["class_share"] for row in found} == {share}
-        assert (asked["by"], asked["level"]) == (["method"], "num_rounds")
-        papers[share] = asked["paper"]
-    assert not drawn
+        assert asked == [["method"], "num_rounds", ["acc"]]
+    assert [*drawn] == ["digits-fedcref"]
     # Table I has 87.3 % at 100 rounds, which the runs of the other share never reach.
     assert round(papers[1.0]["FedMCC", 100]["acc"], 3) == 0.873
     assert papers[0.2] == {}

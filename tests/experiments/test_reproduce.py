@@ -6,25 +6,25 @@ import runpy
 import sys
 from pathlib import Path
 
+import ccfc_figures
+import fdsc_figures
+import fedmcc_figures
 import numpy as np
 import pytest
 import reproduce
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import cohen_kappa_score, confusion_matrix
+import sda_fdc_examples
+import sda_fdc_figures
+from sklearn.metrics import cohen_kappa_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from fcjax.data import load, stratified_subset
 from fcjax.runs import frozen
 from fcjax.runs.finished import Finished
-from tests.experiments.blobs import rows, write_blobs
+from tests.experiments.blobs import matched, rows, write_blobs
 
 TINY = {
-    "clients": (3,),
-    "pretrain_rounds": (2,),
-    "cluster_rounds": (1,),
-    "local_epochs": (1,),
-    "batch_size": (10,),
-    "latent_size": (4,),
+    **{"clients": (3,), "pretrain_rounds": (2,), "cluster_rounds": (1,)},
+    **{"local_epochs": (1,), "batch_size": (10,), "latent_size": (4,)},
 }
 SEEDS = (0, 1)
 
@@ -105,15 +105,6 @@ def test_the_same_command_again_trains_nothing_and_rewrites_the_table(out, capsy
     assert (table / "table.md").read_text() in printed
 
 
-def test_tables_share_runs(out, capsys):
-    lines = execute("ccfc-table2", out)
-    assert "reusing 4 finished runs" in capsys.readouterr().out
-    runs = rows(out / "vectors-ccfc" / "results.csv")
-    kappa = np.mean([float(run["kappa"]) for run in runs if float(run["p"]) == 0.5])
-    (line,) = (x for x in lines if (x["p"], x["method"]) == ("0.5", "CCFC"))
-    assert float(line["kappa"]) == pytest.approx(kappa, abs=1e-12)
-
-
 def test_neighbors_vote_as_in_scikit_learn(out, used):
     lines = execute("ccfc-table3", out, methods=("CCFC", "Raw pixels"))
     found = {(line["method"], int(line["k"])): line for line in lines}
@@ -152,9 +143,7 @@ def test_clients_are_scored_on_their_own_examples(out, used):
     kappas = []
     for client, line in enumerate(lines[:3]):
         truth, cluster = used.labels[holders == client], clusters[holders == client]
-        overlap = confusion_matrix(truth, cluster, labels=np.arange(3))
-        classes, names = linear_sum_assignment(-overlap)
-        kappas.append(cohen_kappa_score(truth, classes[np.argsort(names)][cluster]))
+        kappas.append(cohen_kappa_score(truth, matched(truth, cluster)))
         counts = np.bincount(truth, minlength=3)
         assert float(line["imbalance"]) == counts.max() / counts.min()
         assert float(line["kappa"]) == pytest.approx(kappas[-1], abs=0.02)
@@ -173,12 +162,11 @@ def test_a_figure_has_its_table_and_its_drawing(out):
     assert image.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, study in reproduce.STUDIES.items() if study.maps]
-)
-def test_a_figure_names_a_function_that_there_is(name):
-    module, function = reproduce.STUDIES[name].maps.split(".")
-    assert callable(getattr(importlib.import_module(module), function))
+def test_figures_name_functions_that_there_are():
+    for study in reproduce.STUDIES.values():
+        if study.maps:
+            module, function = study.maps.split(".")
+            assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_what_stands_in_for_the_papers_data_is_called_so():
@@ -189,24 +177,41 @@ def test_what_stands_in_for_the_papers_data_is_called_so():
     paper = reproduce.beside(study.paper, datasets)
     assert len(paper) == 2 + 5 * 6
     assert paper["digits for mnist", 0.0, "CCFC"] == {"nmi": 0.9236}
-    assert reproduce.note(study, args).startswith(
-        "note: digits (1,797 images) stands in for mnist"
-    )
+    said = "note: digits (1,797 images) stands in for mnist"
+    assert reproduce.note(study, args).startswith(said)
+
+
+UNPREPARED = r"mnist is not prepared.*download_and_prepare.*by --datasets"
+ONE = r"--seed takes one value for a figure, got \(0, 1\)"
+
+
+def study(name, **flags):
+    return lambda out: reproduce.main(reproduce.Args(name, out=out, **flags))
+
+
+def figure(draw, **flags):
+    script = importlib.import_module(draw.__module__.rpartition("_")[0])
+    return lambda out: draw(script.Args(out=out, **flags), out)
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("call", "message"),
     [
-        ({"methods": ("SCFC",)}, r"--methods takes .*PPFC-GAN, CCFC, got 'SCFC'"),
-        (
-            {"preset": "paper", "data_dir": Path("nowhere")},
-            r"mnist is not prepared.*download_and_prepare.*by --datasets",
-        ),
+        (study("ccfc-table1", methods=("SCFC",)), "--methods takes .*CCFC, got 'SCFC'"),
+        (study("ccfc-table1", preset="paper", data_dir=Path("none")), UNPREPARED),
+        (figure(ccfc_figures.figure3, seed=(0, 1)), ONE),
+        (figure(ccfc_figures.figure4, labels=False), "--no-labels"),
+        (figure(ccfc_figures.figure5, clients=(16,)), "--clients must be at most 15"),
+        (figure(fdsc_figures.figure3, seed=(0, 1)), ONE),
+        (figure(fdsc_figures.figure4, seed=(0, 1)), ONE),
+        (figure(fedmcc_figures.figure4, seed=(0, 1)), ONE),
+        (figure(sda_fdc_figures.figure3, seed=(0, 1)), ONE),
+        (figure(sda_fdc_examples.figure_synthetic, seed=(0, 1)), ONE),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_runs(flags, message, tmp_path):
+def test_what_is_wrong_is_said_before_anything_runs(call, message, tmp_path):
     with pytest.raises(ValueError, match=message) as error:
-        reproduce.main(reproduce.Args("ccfc-table1", out=tmp_path, **flags))
+        call(tmp_path)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
 

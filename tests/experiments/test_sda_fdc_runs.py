@@ -6,25 +6,16 @@ import reproduce
 import sda_fdc
 import sda_fdc_figures
 from papers import label_shares
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import (
-    cohen_kappa_score,
-    confusion_matrix,
-    normalized_mutual_info_score,
-)
+from sklearn.metrics import cohen_kappa_score, normalized_mutual_info_score
 
 from fcjax.grid import experiment
 from fcjax.runs.finished import Finished
-from tests.experiments.blobs import rows, write_blobs
+from tests.experiments.blobs import matched, rows, write_blobs
 
 SIZES = (15, 20, 25)
 TINY = {
-    "clients": (3,),
-    "gan_rounds": (2,),
-    "gan_batch_size": (10,),
-    "pretrain_rounds": (2,),
-    "joint_rounds": (1,),
-    "num_init": (2,),
+    **{"clients": (3,), "gan_rounds": (2,), "gan_batch_size": (10,)},
+    **{"pretrain_rounds": (2,), "joint_rounds": (1,), "num_init": (2,)},
 }
 
 
@@ -43,26 +34,11 @@ def reproduced(table, out, *methods):
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
-    """With 60 rows in three classes, far apart."""
+    """With 60 rows in three classes, far apart, and figure 2, which leaves a run."""
     out = tmp_path_factory.mktemp("reproduced")
     write_blobs(out, SIZES)
+    reproduced("sda-fdc-figure2", out, "SDA-FDC", "truth")
     return out
-
-
-@pytest.fixture(scope="module")
-def labelled(out):
-    """The table of figure 2, which leaves a run."""
-    return reproduced("sda-fdc-figure2", out, "SDA-FDC", "truth")
-
-
-def flags(out, **more):
-    return sda_fdc.Args(
-        dataset=str(out / "vectors.npz"),
-        p=(1.0,),
-        out=out / "vectors-sda-fdc",
-        plot=False,
-        **{**TINY, **more},
-    )
 
 
 def clustering(folder):
@@ -72,21 +48,12 @@ def clustering(folder):
     return np.repeat([0, 1, 2], SIZES), clusters
 
 
-def test_the_history_goes_through_all_stages(out, labelled):
-    history = rows(out / "vectors-sda-fdc" / "history.csv")
-    stages = ["gan"] * 2 + ["autoencoder"] * 2 + ["k-means", "joint", "final k-means"]
-    assert [line["stage"] for line in history] == stages
-    assert history[0]["nmi"] == ""  # no clusters yet
-    assert 0 <= float(history[-1]["nmi"]) <= 1
-    assert max(float(line["up_generator"] or 0) for line in history) > 0
-
-
-def test_figure_2_has_the_size_of_each_label(out, labelled):
+def test_figure_2_has_the_size_of_each_label(out):
+    labelled = rows(out / "sda-fdc-figure2" / "table.csv")
     found = {(x["method"], int(x["label"])): float(x["share"]) for x in labelled}
-    classes, clusters = clustering(out / "vectors-sda-fdc")
-    overlap = confusion_matrix(classes, clusters, labels=np.arange(3))
-    for name, cluster in zip(*linear_sum_assignment(-overlap), strict=True):
-        share = (clusters == cluster).mean()
+    clusters = matched(*clustering(out / "vectors-sda-fdc"))
+    for name in range(3):
+        share = (clusters == name).mean()
         assert found["SDA-FDC", name] == pytest.approx(share)
     shares = [15 / 60, 20 / 60, 25 / 60]
     assert [found["truth", name] for name in range(3)] == pytest.approx(shares)
@@ -110,7 +77,7 @@ def test_shares_of_labels_that_no_example_has():
     ]
 
 
-def test_figure_3_is_of_finished_runs_beside_the_paper(out, labelled, capsys):
+def test_figure_3_is_of_finished_runs_beside_the_paper(out, capsys):
     lines = reproduced("sda-fdc-figure3", out)
     assert "reusing 1 finished run" in capsys.readouterr().out
     assert [line["panel"] for line in lines] == ["SDA-FDC (disjoint)", "SDA-FDC"]
@@ -120,25 +87,18 @@ def test_figure_3_is_of_finished_runs_beside_the_paper(out, labelled, capsys):
         classes, clusters = clustering(out / f"vectors-sda-fdc{name}")
         nmi = normalized_mutual_info_score(classes, clusters)
         assert float(line["nmi"]) == pytest.approx(nmi, abs=1e-6)
-        overlap = confusion_matrix(classes, clusters, labels=np.arange(3))
-        names, matched = linear_sum_assignment(-overlap)
-        kappa = cohen_kappa_score(classes, names[np.argsort(matched)][clusters])
+        kappa = cohen_kappa_score(classes, matched(classes, clusters))
         assert float(line["kappa"]) == pytest.approx(kappa, abs=1e-6)
     drawn = out / "sda-fdc-figure3" / "figure3.png"
     assert drawn.stat().st_size > 10_000
 
 
-def test_clients_of_figure_3_are_who_holds_an_example(out, labelled):
-    args = flags(out)
+def test_clients_of_figure_3_are_who_holds_an_example(out):
+    where = {"dataset": str(out / "vectors.npz"), "out": out / "vectors-sda-fdc"}
+    args = sda_fdc.Args(p=(1.0,), plot=False, **where, **TINY)
     dataset, _ = experiment.load(args)
     embedding, clients, clusters = sda_fdc_figures.coded(args, dataset)
     assert (embedding.shape, clusters.shape) == ((60, 10), (60,))
     # At p = 1 a client has all of one class.
     assert {len(set(part)) for part in np.split(clients, [15, 35])} == {1}
     assert len(set(clients)) == 3
-
-
-def test_a_figure_is_of_one_run(out, tmp_path):
-    with pytest.raises(ValueError, match=r"--seed takes one value for a figure, got"):
-        sda_fdc_figures.figure3(flags(out, seed=(0, 1)), tmp_path)
-    assert list(tmp_path.iterdir()) == []

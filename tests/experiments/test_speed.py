@@ -24,8 +24,7 @@ from fcjax.types import Federation
 pytestmark = pytest.mark.nightly
 
 GREY = (28, 28, 1)
-CUT = (6, 7, 3)
-"""The decoder of FDSC cuts its images to it."""
+CUT = (6, 7, 3)  # to which the decoder of FDSC cuts its images
 EIGHT, TWELVE, SIXTEEN = (Sizes(2, size, size) for size in (8, 12, 16))
 
 
@@ -80,8 +79,8 @@ def with_noise_of_jax(number, noise_size):
 def test_torch_does_the_same_work(case, num_rounds, moved):
     pytest.importorskip("torch", reason="PyTorch comes with the bench extra alone")
     losses = np.array(check_parity(case(), num_rounds=num_rounds))
-    if moved is not None:
-        assert abs(losses[1, 0] - losses[0, 0]) > moved  # the optimiser took a step
+    # The optimiser took a step.
+    assert moved is None or abs(losses[1, 0] - losses[0, 0]) > moved
 
 
 @pytest.mark.parametrize("kind", ["images", "rows"])
@@ -146,18 +145,14 @@ def defaults(script, name, *sizes, dataset="digits", **options):
 
 BATCHES = {"gan_batch_size": 64, "batch_size": 128}
 FEDMCC = {
-    "backbone": "conv",
-    "optimizer": "adam",
-    "momentum": fedmcc.MOMENTUM,
-    "learning_rate": fedmcc.LEARNING_RATE,
-    "cluster_learning_rate": fedmcc.LEARNING_RATE,
+    **{"backbone": "conv", "optimizer": "adam", "momentum": fedmcc.MOMENTUM},
+    **dict.fromkeys(("learning_rate", "cluster_learning_rate"), fedmcc.LEARNING_RATE),
     "instance_temperature": fedmcc.INSTANCE_TEMPERATURE,
     "cluster_temperature": fedmcc.CLUSTER_TEMPERATURE,
 }
 FEDCREF = {
-    "local_epochs": fedcref.LOCAL_EPOCHS,
+    **{"local_epochs": fedcref.LOCAL_EPOCHS, "batch_size": fedcref.BATCH_SIZE},
     "learning_rate": fedcref.LEARNING_RATE,
-    "batch_size": fedcref.BATCH_SIZE,
 }
 
 

@@ -55,8 +55,8 @@ def drifting(values, *, use, width, num_clusters):
         x, count = total(state["x"], federation.present[0])
         moved = use(x) + centers_of(key, federation)
         metrics = {"loss": moved.mean(), "participants": count}
-        metrics[f"size_{use.__name__}"] = 1.0
-        return {**state, "centers": state["centers"] + moved}, metrics
+        state = {**state, "centers": state["centers"] + moved}
+        return state, {**metrics, f"size_{use.__name__}": 1.0}
 
     def embed(state, federation):
         return federation.pool[federation.indices]
@@ -74,6 +74,10 @@ def drifting(values, *, use, width, num_clusters):
     return FederatedClustering(init, (first, second), embed, assign)
 
 
+def far(x):
+    return -x
+
+
 def describe(
     args, dataset, num_clients, num_clusters, *, width=2, scope="client-mean", **more
 ):
@@ -85,9 +89,6 @@ def describe(
     def build(values):
         def near(x):
             return values["weight"] * x
-
-        def far(x):
-            return -x
 
         use = near if args.method == "near" else far
         return drifting(values, use=use, width=width, num_clusters=num_clusters)

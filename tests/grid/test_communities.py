@@ -1,7 +1,6 @@
 """Whose clusters are the same: what is made of it by hand, and what a session keeps,
 scores and prints of a method that finds out."""
 
-import csv
 import shutil
 
 import collect
@@ -13,6 +12,7 @@ from fcjax.grid import communities, experiment
 from fcjax.grid.communities import Kept
 from fcjax.runs import draw
 from fcjax.runs.finished import Finished
+from tests.grid.drifting import rows
 from tests.own_clusters import Args, corners, describe
 
 # --- by hand
@@ -46,23 +46,23 @@ def test_communities_of_examples_go_through_client_and_cluster():
     np.testing.assert_array_equal(found, [4, -1, 4, -1, -1, 7, -1, -1])
 
 
-def test_the_graph_is_of_clusters_that_are_not_empty():
-    """They are 0 and 1 of client 0, 0 and 2 of client 1. Rows 0 to 3 have the classes
-    8, 6, 6 and 6, row 4 has class 8, row 5 none: client 0's cluster 1 is of 6 and 8,
-    so it takes 6, and the 8 is cluster 0's."""
+@pytest.mark.parametrize(
+    ("labels", "groups"),
+    [
+        # Rows 0 to 3 have the classes 8, 6, 6 and 6, row 4 has class 8, row 5 none:
+        # client 0's cluster 1 is of 6 and 8, so it takes 6, and the 8 is cluster 0's.
+        ([8, 6, 6, 6, 8], [8, 6, 8, 6]),
+        # Of client 0 the larger one has the class, of client 1 the one of rows 2 and 3.
+        ([3] * 5, [-1, 3, -1, 3]),
+    ],
+)
+def test_the_graph_is_of_clusters_that_are_not_empty(labels, groups):
+    """They are 0 and 1 of client 0, 0 and 2 of client 1."""
     one = by_hand([((0, 1), (1, 2)), ((0, 0), (1, 1))])
-    got = communities.graph(one, np.array([8, 6, 6, 6, 8]))
+    got = communities.graph(one, np.array(labels))
     np.testing.assert_array_equal(got.sizes, [1, 2, 2, 2])
-    np.testing.assert_array_equal(got.groups, [8, 6, 8, 6])
-    expected = np.zeros((4, 4), bool)
-    expected[1, 3] = expected[3, 1] = True
-    np.testing.assert_array_equal(got.edges, expected)
-
-
-def test_a_cluster_beyond_the_classes_matches_none():
-    got = communities.graph(by_hand(), np.full(5, 3))
-    # Of client 0 the larger one has the class, of client 1 the one of rows 2 and 3.
-    np.testing.assert_array_equal(got.groups, [-1, 3, -1, 3])
+    np.testing.assert_array_equal(got.groups, groups)
+    np.testing.assert_array_equal(np.argwhere(got.edges), [[1, 3], [3, 1]])
 
 
 def test_without_labels_the_graph_s_parts_are_its_groups():
@@ -78,32 +78,17 @@ def test_without_labels_the_graph_s_parts_are_its_groups():
 
 def prepare(folder, **flags):
     labels = corners(folder / "corners.npz")
-    flags = {
-        "dataset": str(folder / "corners.npz"),
-        "clients": (4,),
-        "overlap": (0.5,),
-        "class_range": (2, 3),
-        "samples_per_class": 6,
-        "seed": (0, 1),
-        "out": folder / "out",
-        "plot": False,
-        "runs_per_call": 2,
-        **flags,
-    }
-    return experiment.prepare(Args(**flags), describe), labels
+    flags = {"overlap": (0.5,), "class_range": (2, 3), "seed": (0, 1), **flags}
+    flags = {"samples_per_class": 6, "runs_per_call": 2, "plot": False, **flags}
+    flags |= {"dataset": str(folder / "corners.npz"), "out": folder / "out"}
+    return experiment.prepare(Args(clients=(4,), **flags), describe), labels
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ended")
-    prepared, labels = prepare(folder, plot=True)
+    prepared, labels = prepare(tmp_path_factory.mktemp("ended"), plot=True)
     session.execute(prepared)
-    return prepared, labels, folder
-
-
-def rows_of(folder):
-    with (folder / "results.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return prepared, labels
 
 
 def runs_of(prepared):
@@ -113,7 +98,7 @@ def runs_of(prepared):
 
 def holders_of(partition, labels):
     """By class, how many clients hold it."""
-    held = [np.unique(labels[rows]) for rows in partition.clients]
+    held = [np.unique(labels[own]) for own in partition.clients]
     return np.bincount(np.concatenate(held), minlength=4)
 
 
@@ -124,9 +109,9 @@ def table(capsys):
 
 
 def test_clients_that_share_rows_are_scored_and_counted(ended):
-    prepared, labels, _ = ended
+    prepared, labels = ended
     for row, (_, partition) in zip(
-        rows_of(prepared.results.directory), runs_of(prepared), strict=True
+        rows(prepared.results.directory / "results.csv"), runs_of(prepared), strict=True
     ):
         numbers = holders_of(partition, labels)
         expected = {
@@ -145,17 +130,22 @@ def test_clients_that_share_rows_are_scored_and_counted(ended):
 
 
 def test_a_run_s_communities_are_those_of_the_classes(ended):
-    prepared, labels, _ = ended
+    prepared, labels = ended
     finished = Finished(prepared.results.directory)
-    for point, partition in runs_of(prepared):
+    of_runs = np.load(finished.directory / "assignments.npz")["community"]
+    for (point, partition), told in zip(runs_of(prepared), of_runs, strict=True):
         got = finished.communities(point)
+        held = finished.assignments(point)  # an example is its first holder's
+        expected = communities.of_examples(got.community, *held)
+        np.testing.assert_array_equal(told, expected)
+        assert (told >= 0).any()
         numbers = holders_of(partition, labels)
         classes = np.full(got.community.shape, -1)
-        for client, rows in enumerate(partition.clients):
+        for client, held in enumerate(partition.clients):
             own = got.mask[client]
-            np.testing.assert_array_equal(got.indices[client, own], rows)
+            np.testing.assert_array_equal(got.indices[client, own], held)
             assert (got.cluster[client, ~own] == -1).all()
-            classes[client, got.cluster[client, own]] = labels[rows]
+            classes[client, got.cluster[client, own]] = labels[held]
         np.testing.assert_array_equal(got.graph_cluster, got.cluster)
         same = classes[:, :, None, None] == classes
         same &= (classes >= 0)[:, :, None, None]
@@ -168,20 +158,8 @@ def test_a_run_s_communities_are_those_of_the_classes(ended):
             assert len(np.unique(of_one)) == (numbers > 1).sum() == pairs.shape[1]
 
 
-def test_assignments_tell_the_community_of_the_first_holder_s_cluster(ended):
-    results = ended[0].results.directory
-    with np.load(results / "assignments.npz") as file:
-        of_runs = file["community"]
-    for (point, _), found in zip(runs_of(ended[0]), of_runs, strict=True):
-        client, cluster = Finished(results).assignments(point)
-        kept = Finished(results).communities(point)
-        expected = communities.of_examples(kept.community, client, cluster)
-        np.testing.assert_array_equal(found, expected)
-        assert (found >= 0).any()
-
-
 def test_the_same_command_again_reuses_all_and_prints_what_is_reported(ended, capsys):
-    again, _ = prepare(ended[-1])
+    again, _ = prepare(ended[0].results.directory.parent)
     assert again.groups == ()
     before = (again.results.directory / "results.csv").read_bytes()
     session.execute(again)
@@ -199,7 +177,7 @@ def test_without_labels_communities_are_kept_and_nothing_is_scored(tmp_path, cap
     flags = {"labels": False, "clusters": (4,), "overlap": (), "class_range": None}
     prepared, _ = prepare(tmp_path, **flags, seed=(0,))
     session.execute(prepared)
-    (row,) = rows_of(tmp_path / "out")
+    (row,) = rows(tmp_path / "out" / "results.csv")
     assert row["global_acc"] == row["client_acc"] == row["initial_acc"] == ""
     assert float(row["communities"]) == 4
     ((point, _),) = runs_of(prepared)
@@ -221,41 +199,36 @@ def test_shards_become_the_grid_and_collect_prints_it(ended, tmp_path, capsys):
         for one, other in zip(
             got.communities(point), expected.communities(point), strict=True
         ):
-            width = one.shape[-1]  # a client is padded to those of its own shard
-            np.testing.assert_array_equal(one, other[..., :width])
+            # A client is padded to those of its own shard.
+            np.testing.assert_array_equal(one, other[..., : one.shape[-1]])
     one, other = (np.load(x / "assignments.npz") for x in (whole, tmp_path / "out"))
     for name in one.files:
         np.testing.assert_array_equal(one[name], other[name])
 
 
+def test_iterations_are_drawn_from_the_end_of_the_start(ended, tmp_path):
+    results = ended[0].results
+    by = results.settings
+    rounds = draw.since(results.history, "begin", by=by)
+    assert [(row["stage"], int(row["round"]), row["seed"]) for row in rounds] == [
+        ("refine", number, seed) for number in range(3) for seed in (0, 1)
+    ]
+    assert float(rounds[0]["isolated"]) > 0
+    assert draw.since(results.history, "", by=by) == results.history
+    # What reports nothing has the figure of its rounds alone.
+    options = {"by": by, "start": "begin", "reported": ("never_measured",)}
+    draw.grid_figures(tmp_path, results.rows, results.history, **options)
+    assert not (tmp_path / "iterations.png").exists()
+    # What a session drew, and what is drawn again.
+    draw.main(draw.Args(results.directory, out=tmp_path))
+    for folder in (results.directory / "figures", tmp_path):
+        assert (folder / "associations.png").exists()
+        assert (folder / "iterations.png").exists()
+
+
 def test_no_resume_removes_what_was_kept(ended, tmp_path):
-    shutil.copytree(ended[-1] / "out", tmp_path / "out")
+    shutil.copytree(ended[0].results.directory, tmp_path / "out")
     folder = tmp_path / "out" / "communities"
     assert len(list(folder.iterdir())) == 2
     prepare(tmp_path, seed=(0,), resume=False)[0].results.begin()
     assert not folder.exists()
-
-
-def test_iterations_are_drawn_from_the_end_of_the_start(ended, tmp_path):
-    results = ended[0].results
-    options = {"by": results.settings, "start": "begin"}
-    rounds = draw.since(results.history, "begin", by=results.settings)
-    assert [(row["stage"], int(row["round"]), row["seed"]) for row in rounds] == [
-        *(("refine", 0, 0), ("refine", 0, 1)),
-        *(("refine", 1, 0), ("refine", 1, 1), ("refine", 2, 0), ("refine", 2, 1)),
-    ]
-    assert float(rounds[0]["isolated"]) > 0
-    assert draw.since(results.history, "", by=["overlap"]) == results.history
-    for reported in ((), ("isolated", "never_measured")):
-        # What reports nothing has the figure of its rounds alone.
-        draw.grid_figures(
-            tmp_path, results.rows, results.history, **options, reported=reported
-        )
-        assert (tmp_path / "iterations.png").exists() == bool(reported)
-
-
-def test_a_session_draws_the_graph_and_a_finished_run_is_drawn_again(ended, tmp_path):
-    draw.main(draw.Args(ended[-1] / "out", out=tmp_path))
-    for folder in (ended[-1] / "out" / "figures", tmp_path):
-        assert (folder / "associations.png").exists()
-        assert (folder / "iterations.png").exists()

@@ -1,11 +1,15 @@
 """Which runs a grid has, which of them share a program, and which a call."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
+import tyro
 
+from fcjax import data
 from fcjax.data import Dataset, Partition
-from fcjax.grid import plan
+from fcjax.grid import dealing, experiment, plan
 from fcjax.grid.flags import Common
 from fcjax.grid.plan import Group, Method, Shared
 from fcjax.types import FederatedClustering, Stage
@@ -17,7 +21,8 @@ ONE = {"batch_size": 4}
 
 
 def dataset(labels=LABELS):
-    examples = np.arange(2.0 * len(LABELS), dtype=np.float32).reshape(-1, 2)
+    count = len(LABELS if labels is None else labels)
+    examples = np.arange(2.0 * count, dtype=np.float32).reshape(-1, 2)
     return Dataset("by hand", examples, labels)
 
 
@@ -38,24 +43,9 @@ def groups(labels=LABELS, *, settings=None, num_extra=0, **flags):
     return plan.groups(Common(**flags), dataset(labels), num_extra, method)
 
 
-def calls(group, runs_per_call):
-    pool = jax.numpy.asarray(dataset().examples)
+def calls(group, runs_per_call, labels=LABELS):
+    pool = jax.numpy.asarray(dataset(labels).examples)
     return list(plan.calls(group._replace(runs_per_call=runs_per_call), pool))
-
-
-def plain_group(num_runs):
-    """Runs that differ in their seed alone, of one client each."""
-    partition = Partition((np.arange(3),), np.arange(0))
-    return Group(
-        describe(None, None, 1, 2, batch_size=4),
-        num_clients=1,
-        num_clusters=2,
-        points=tuple({"rate": 0.5, "seed": seed} for seed in range(num_runs)),
-        partitions=(partition,) * num_runs,
-        present=(np.ones((1, 1), bool),) * num_runs,
-        num_slots=3,
-        num_left_out=0,
-    )
 
 
 def seeds(found):
@@ -65,36 +55,35 @@ def seeds(found):
 # --- calls
 
 
-@pytest.mark.parametrize(
-    ("num_runs", "most", "expected"),
-    [
+def test_a_call_is_as_wide_as_fits_or_a_near_divisor():
+    for num_runs, most, expected in (
         (15, 4, 3),  # 5 equal calls, not 4 + 4 + 4 + 3
         (10, 4, 2),  # 5 equal calls, fewer than twice the 3 that are needed
         (7, 3, 3),  # 7 calls of 1 are too many: 3 + 2 + 2
-        (5, 2, 1),
         (8, 4, 4),
-        (8, 1, 1),
-        (1, 9, 1),
         (6, 100, 6),
-    ],
-)
-def test_a_call_is_as_wide_as_fits_or_a_near_divisor(num_runs, most, expected):
-    assert plan.width(num_runs, most) == expected
-
-
-def test_the_width_bounds_memory_and_at_most_doubles_the_calls():
-    for num_runs in range(1, 80):
-        for most in range(1, 80):
-            width = plan.width(num_runs, most)
-            assert 1 <= width <= most
-            assert -(-num_runs // width) < 2 * -(-num_runs // most)
+    ):
+        assert plan.width(num_runs, most) == expected
+    for num_runs, most in itertools.product(range(1, 80), range(1, 80)):
+        width = plan.width(num_runs, most)
+        assert 1 <= width <= most
+        assert -(-num_runs // width) < 2 * -(-num_runs // most)
 
 
 @pytest.mark.parametrize("num_runs", [1, 7, 10])
 def test_a_killed_grid_finds_the_calls_that_are_left(num_runs):
     """A session keeps the width of the whole grid and divides the runs that are left:
     were its calls others, their checkpoint would not be found."""
-    group = plain_group(num_runs)
+    group = Group(
+        describe(None, None, 1, 2, batch_size=4),
+        num_clients=1,
+        num_clusters=2,
+        points=tuple({"rate": 0.5, "seed": seed} for seed in range(num_runs)),
+        partitions=(Partition((np.arange(3),), np.arange(0)),) * num_runs,
+        present=(np.ones((1, 1), bool),) * num_runs,
+        num_slots=3,
+        num_left_out=0,
+    )
     for width in {plan.width(num_runs, most) for most in range(1, num_runs + 1)}:
         whole = seeds(calls(group, width))
         assert max(map(len, whole)) == len(whole[0]) == width
@@ -136,53 +125,42 @@ def test_whole_numbers_have_a_group_each():
         (group.num_clients, group.num_clusters, group.method.settings["batch_size"])
         for group in found
     ]
-    assert fixed == [(m, k, b) for m in (2, 3) for k in (2, 3) for b in (4, 8)]
+    assert fixed == list(itertools.product((2, 3), (2, 3), (4, 8)))
     dealt = {}
     for group, (clients, clusters, batch_size) in zip(found, fixed, strict=True):
         assert group.method.settings["rate"] == (0.1, 0.2)
         assert group.method.settings["rounds"] == 3
-        assert list(group.points) == [
-            dict(zip(NAMES, values, strict=True))
-            for values in [
-                (p, clients, clusters, batch_size, rate, 0.0, seed)
-                for p in (0.0, 1.0)
-                for rate in (0.1, 0.2)
-                for seed in (0, 1)
-            ]
+        assert [list(point.items()) for point in group.points] == [
+            list(zip(NAMES, (p, clients, clusters, batch_size, *rest), strict=True))
+            for p, *rest in itertools.product((0.0, 1.0), (0.1, 0.2), (0.0,), (0, 1))
         ]
-        assert all(list(point) == NAMES for point in group.points)
         for point, partition in zip(group.points, group.partitions, strict=True):
             key = (clients, point["p"], point["seed"])
             dealt.setdefault(key, set()).add(id(partition))
     # Runs that are dealt alike share a partition.
     assert len(dealt) == len(set.union(*dealt.values())) == 8
-    assert all(len(same) == 1 for same in dealt.values())
 
 
 @pytest.mark.parametrize(
-    ("rule", "values"),
+    ("rule", "values", "deal"),
     [
-        ("alpha", (0.1, 1.0)),
-        ("class_share", (0.5, 1.0)),
-        ("classes_per_client", (2, 3)),
+        ("alpha", (0.1, 1.0), data.dirichlet),
+        ("class_share", (0.5, 1.0), data.class_blocks),
+        ("classes_per_client", (2, 3), data.drawn_classes),
     ],
 )
-def test_another_rule_takes_the_place_of_p(rule, values):
-    group, _ = groups(**{rule: values})
-    assert all(list(point) == [rule, *NAMES[1:]] for point in group.points)
-    assert [point[rule] for point in group.points] == [v for v in values for _ in "ab"]
-    assert all(type(point[rule]) is type(values[0]) for point in group.points)
-
-
-def test_class_share_deals_by_blocks_of_classes():
-    """Six, two and three rows; client 0 has class 0, client 1 the others, or both have
-    three, one and one or two."""
-    group, _ = groups(class_share=(0.5, 1.0), settings={"rate": 0.1})
-    sizes = [
-        [np.bincount(LABELS[r], minlength=3).tolist() for r in part.clients]
-        for part in group.partitions
-    ]
-    assert sizes == [[[6, 0, 0], [0, 2, 3]], [[3, 1, 2], [3, 1, 1]]]
+def test_another_rule_takes_the_place_of_p(rule, values, deal):
+    group, _ = groups(**{rule: values}, settings={"rate": 0.1})
+    names = [name for name in NAMES[1:] if name != "rate"]
+    for point, partition, value in zip(
+        group.points, group.partitions, values, strict=True
+    ):
+        assert list(point) == [rule, *names]
+        assert point[rule] == value
+        assert type(point[rule]) is type(value)
+        expected = deal(LABELS, 2, value, seed=0).clients
+        for own, rows in zip(partition.clients, expected, strict=True):
+            np.testing.assert_array_equal(own, rows)
 
 
 def test_data_without_labels_is_dealt_at_random():
@@ -201,7 +179,7 @@ def test_data_without_labels_is_dealt_at_random():
 
 def local(args, dataset, num_clients, num_clusters):
     """Clients that cluster on their own; the method says what it was described for."""
-    settings = {"described": f"{num_clusters} of {num_clients}", "rate": (0.1, 0.2)}
+    settings = {"described": f"{num_clusters} of {num_clients}"}
     return Method("by hand", settings, never, "client-mean", {})
 
 
@@ -218,13 +196,12 @@ def drawn(describe, labels=LABELS, **flags):
     ("describe", "flags", "expected"),
     [
         # On their own they look for as many clusters as they hold classes.
-        (local, {}, [(2, "2 of 2", [2]), (3, "3 of 2", [3])]),
         (
             local,
-            {"clients": (1, 2), "classes_per_client": (3, 2)},
+            {"clients": (1, 2)},
             [
-                *((3, "3 of 1", [3]), (2, "2 of 1", [2])),
-                *((3, "3 of 2", [3]), (2, "2 of 2", [2])),
+                *((2, "2 of 1", [2]), (3, "3 of 1", [3])),
+                *((2, "2 of 2", [2]), (3, "3 of 2", [3])),
             ],
         ),
         # In common for all classes, however they are dealt.
@@ -234,25 +211,14 @@ def drawn(describe, labels=LABELS, **flags):
         (local, {"clusters": (2,)}, [(2, "2 of 2", [2, 3])]),
         (in_common, {"clusters": (2,)}, [(2, "2 of 2", [2, 3])]),
         (local, {"clusters": (4,), "classes_per_client": (1,)}, [(4, "4 of 2", [1])]),
-        # Of the 11 examples four clients of two clusters take 8.
-        (
-            local,
-            {"clients": (4,), "classes_per_client": (1,), "clusters": (2,)},
-            [(2, "2 of 4", [1])],
-        ),
     ],
 )
 def test_how_many_clusters_clients_of_drawn_classes_look_for(describe, flags, expected):
     found = drawn(describe, **flags, seed=(0, 1))
-    assert expected == [
-        (
-            group.num_clusters,
-            group.method.settings["described"],
-            sorted({point["classes_per_client"] for point in group.points}),
-        )
-        for group in found
-    ]
-    for group in found:
+    for group, (num_clusters, described, levels) in zip(found, expected, strict=True):
+        assert group.num_clusters == num_clusters
+        assert group.method.settings["described"] == described
+        assert sorted({x["classes_per_client"] for x in group.points}) == levels
         for point, partition in zip(group.points, group.partitions, strict=True):
             assert point["clusters"] == group.num_clusters
             held = {len(set(LABELS[rows])) for rows in partition.clients}
@@ -268,42 +234,142 @@ def test_few_examples_are_refused_for_the_clusters_that_are_looked_for():
     assert group.num_clusters == 2  # 10 of 16; all four classes would take 20
 
 
+# --- ranges of classes for each client
+
+SIXES = np.repeat(np.arange(6), 20)
+
+
+def ranged(**flags):
+    flags = {"clients": (4,), "overlap": (0.0, 0.5), "samples_per_class": 5, **flags}
+    return plan.groups(Common(**flags), dataset(SIXES), 0, local)
+
+
+def test_clients_on_their_own_look_for_what_they_hold_at_most_the_upper_end():
+    (group,) = ranged(class_range=(2, 4), seed=(0, 1))
+    assert group.num_clusters == 4
+    assert group.method.settings["described"] == "4 of 4"
+    assert [point["overlap"] for point in group.points] == [0.0, 0.0, 0.5, 0.5]
+    assert {point["clusters"] for point in group.points} == {4}
+    parts = group.partitions
+    for part in parts:
+        held = [len(np.unique(SIXES[rows])) for rows in part.clients]
+        assert list(part.local_clusters) == held
+    # Runs of one seed hold the same classes, and at an overlap more rows of them.
+    for plain, overlapping in zip(parts[:2], parts[2:], strict=True):
+        assert plain.local_clusters == overlapping.local_clusters
+        assert [*map(len, plain.clients)] == [5 * k for k in plain.local_clusters]
+        for own, more in zip(plain.clients, overlapping.clients, strict=True):
+            assert set(own.tolist()) <= set(more.tolist())
+    (call,) = calls(group, 4, SIXES)
+    found = call.grid.federations.local_clusters
+    np.testing.assert_array_equal(found, [part.local_clusters for part in parts])
+
+
+def test_a_given_number_is_every_clients_and_else_it_is_two_to_half_of_the_classes():
+    found = ranged(class_range=(2, 4), clusters=(3, 5))
+    assert [group.num_clusters for group in found] == [3, 5]
+    assert {p.local_clusters for group in found for p in group.partitions} == {None}
+    (group,) = ranged(clients=(40,), overlap=(0.0,), samples_per_class=1)
+    assert group.num_clusters == 3
+    assert set(group.partitions[0].local_clusters) == {2, 3}
+
+
+def test_a_subset_of_what_is_shared():
+    (group,) = ranged(class_range=(3, 3), client_size=(6,), overlap=(0.5,))
+    (partition,) = group.partitions
+    assert [*map(len, partition.clients)] == [6] * 4
+    left_out = set(range(120)).difference(*map(np.ndarray.tolist, partition.clients))
+    assert partition.left_out.tolist() == sorted(left_out)
+    assert group.num_left_out == len(left_out)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        # 20 clients of 3.5 of 10 classes: 7 hold each, which has 600 examples.
+        ({"samples_per_class": 40}, 40),
+        ({"samples_per_class": 40, "overlap": (0.5,)}, 40 + 6 * 5),  # 20 / 4
+        ({"samples_per_class": 500, "overlap": (0.3,)}, 85 + 6 * 4),  # 25.5 / 5.2
+        ({"samples_per_class": 40, "client_size": (35,)}, 10),  # of 140
+        ({"samples_per_class": 40, "clusters": (7,)}, 20),  # 140 in seven
+        ({"overlap": (), "class_range": None}, 30),  # 300 in ten
+        ({"overlap": (), "class_range": None, "client_size": (50, 100)}, 10),
+    ],
+)
+def test_how_many_examples_a_cluster_has_is_what_the_rule_deals(flags, expected):
+    flags = {"clients": (20,), "class_range": (2, 5), "overlap": (0.0,), **flags}
+    made = Dataset("by hand", np.zeros((6000, 2)), np.repeat(np.arange(10), 600))
+    args = Common(**flags, seed=tuple(range(10)))
+    number = args.clusters[0] if args.clusters else 10
+    assert dealing.cluster_size(args, made, 20, number) == expected
+    deal = dealing.dealer(args, made, 0)
+    point = {dealing.rule_of(args): dealing.levels(args, made)[0], "clients": 20}
+    point["client_size"] = args.client_size[-1] if args.client_size else None
+    rows = own = 0
+    for seed in args.seed:
+        part = deal({**point, "seed": seed})
+        rows += sum(map(len, part.clients))
+        own += sum(part.local_clusters or [number] * 20)
+    assert rows / own == pytest.approx(expected, rel=0.15)
+
+
+def test_levels_are_a_group_of_their_own_where_their_settings_differ():
+    def by_level(args, dataset, num_clients, num_clusters):
+        (overlap,) = args.overlap
+        settings = {"epochs": 3 if overlap < 0.5 else 2}
+        return Method("by hand", settings, never, "client-mean", {})
+
+    args = Common(clients=(4,), overlap=(0.0, 0.3, 0.5), samples_per_class=5)
+    found = plan.groups(args, dataset(SIXES), 0, by_level)
+    levels = [[point["overlap"] for point in group.points] for group in found]
+    assert levels == [[0.0, 0.3], [0.5]]
+    assert [group.method.settings["epochs"] for group in found] == [3, 2]
+
+
+def test_the_configuration_says_nothing_of_other_rules():
+    """Folders without --out have names that are made of it."""
+    assert dealing.configuration(Common()) == {"partition": "p"}
+    method = local(None, None, 2, 3)
+    config = experiment.configuration(Common(), method, {"p": 0.0})
+    assert not {"class_range", "samples_per_class", "reported"} & set(config)
+    args = tyro.cli(Common, args=["--overlap", "0", "0.3", "--class-range", "2", "5"])
+    assert args.overlap == (0.0, 0.3)
+    reporting = method._replace(start="begin", reported=("communities",))
+    config = experiment.configuration(args, reporting, {"overlap": 0.0})
+    names = ("partition", "class_range", "samples_per_class", "start_stage", "reported")
+    expected = ["overlap", [2, 5], 500, "begin", ["communities"]]
+    assert [config[name] for name in names] == expected
+
+
 # --- a subset of what clients are dealt
 
 
-def test_sizes_of_clients_are_groups_of_their_own():
+def test_sizes_of_clients_are_groups_of_their_own_and_on_top_of_any_rule():
     """At p = 0 each client has 5 of the 11 rows."""
     found = groups(p=(0.0,), client_size=(3, 4, 9), settings=ONE)
-    names = ["p", "clients", "clusters", "client_size", *NAMES[4:]]
     for group, size in zip(found, (3, 4, 9), strict=True):
-        assert all(list(point) == names for point in group.points)
-        assert {point["client_size"] for point in group.points} == {size}
-        assert group.num_slots == min(size, 5)
-        assert group.num_left_out == 11 - 2 * min(size, 5)
-        for partition in group.partitions:
+        for point, partition in zip(group.points, group.partitions, strict=True):
+            assert list(point) == [*NAMES[:3], "client_size", *NAMES[4:]]
+            assert point["client_size"] == size
             held = np.concatenate([*partition.clients, partition.left_out])
             assert sorted(held) == list(range(11))
-
-
-def test_a_size_of_clients_is_on_top_of_any_rule():
-    for flags in ({"alpha": (9.0,)}, {"class_share": (1.0,)}, {"p": (1.0,)}):
-        (group,) = groups(**flags, client_size=(3,), settings=ONE)
-        assert max(map(len, group.partitions[0].clients)) == 3
+        assert group.num_slots == min(size, 5)
+        assert group.num_left_out == 11 - 2 * min(size, 5)
     # Class 0, which has 6 rows, and 3 of them; classes 1 and 2: 2 and 3 rows.
-    group, _ = groups(class_share=(0.5,), client_size=(3,))
+    (group,) = groups(class_share=(0.5,), client_size=(3,), settings=ONE)
     first, second = group.partitions[0].clients
     assert LABELS[first].tolist() == [0, 0, 0]
     assert sorted(LABELS[second]) == [1, 2, 2]  # of shares 1.2 and 1.8
 
 
 def test_a_subset_has_no_scores_of_the_paper_and_shares_its_own_stages():
+    paper = {0.0: {"nmi": 0.5}}
+
     def with_shared(*args):
-        shared = Shared("first", 1, {"rate": 0.1})
         method = describe(*args, rate=0.1, batch_size=4)
-        return method._replace(shared=shared, paper={0.0: {"nmi": 0.5}})
+        return method._replace(shared=Shared("first", 1, {"rate": 0.1}), paper=paper)
 
     flags = {"clients": (2,), "clusters": (3,), "p": (0.0,)}
-    paper = {0.0: {"nmi": 0.5}}
     for sizes, expected in (
         ((), [({"rate": 0.1}, paper)]),
         ((3, 4), [({"rate": 0.1, "client_size": size}, {}) for size in (3, 4)]),
@@ -316,20 +382,17 @@ def test_a_subset_has_no_scores_of_the_paper_and_shares_its_own_stages():
 # --- slots, seeds, failures
 
 
-@pytest.mark.parametrize(
-    ("clients", "p", "num_slots", "num_left_out"),
-    [
+def test_a_group_is_padded_to_its_largest_client():
+    for clients, p, *expected in (
         # 2 clients get 5 each, 1 is left; or classes 0 and 2 (6 + 3), and class 1 (2).
         (2, (0.0,), 5, 1),
         (2, (1.0,), 9, 0),
         (2, (0.0, 1.0), 9, 1),
         # 3 clients get 3 each, 2 are left; or one class each: 6, 2 and 3.
         (3, (1.0, 0.0), 6, 2),
-    ],
-)
-def test_a_group_is_padded_to_its_largest_client(clients, p, num_slots, num_left_out):
-    for group in groups(clients=(clients,), p=p):
-        assert (group.num_slots, group.num_left_out) == (num_slots, num_left_out)
+    ):
+        for group in groups(clients=(clients,), p=p):
+            assert [group.num_slots, group.num_left_out] == expected
 
 
 def test_extra_rows_are_dealt_evenly_behind_the_others():
@@ -351,30 +414,27 @@ def test_a_partition_seed_stands_for_all_seeds():
     (group,) = groups(seed=(0, 1), partition_seed=7, **flags)
     (other,) = groups(seed=(7,), **flags)
     for partition, present in zip(group.partitions, group.present, strict=True):
-        np.testing.assert_array_equal(
-            partition.clients, np.array(other.partitions[0].clients)
-        )
+        np.testing.assert_array_equal(partition.clients, other.partitions[0].clients)
         np.testing.assert_array_equal(present, other.present[0])
 
 
-def two_stages(settings):
-    """A method of 2 rounds and then `rounds`, of which a plan knows nothing else."""
-    stages = [
-        Stage("by hand", never, never, count, never)
-        for count in (2, settings["rounds"])
-    ]
-    return FederatedClustering(never, tuple(stages), never, never)
-
-
 def test_failures_are_one_row_or_a_row_for_every_round_of_all_stages():
+    def two_stages(settings):
+        """2 rounds and then `rounds`; a plan knows nothing else of a method."""
+        stages = [
+            Stage("by hand", never, never, count, never)
+            for count in (2, settings["rounds"])
+        ]
+        return FederatedClustering(never, tuple(stages), never, never)
+
     def describe_rounds(args, dataset, num_clients, num_clusters):
         settings = {"rounds": (1, 3), "rate": (0.1, 0.2)}
         return Method("by hand", settings, two_stages, "global", {})
 
     def present(**flags):
-        flags = {"clusters": (2,), "p": (0.0,), "failure_rate": (0.0, 0.5), **flags}
-        flags["clients"] = (4,)
-        found = plan.groups(Common(**flags), dataset(), 0, describe_rounds)
+        flags |= {"clients": (4,), "clusters": (2,), "p": (0.0,)}
+        args = Common(failure_rate=(0.0, 0.5), **flags)
+        found = plan.groups(args, dataset(), 0, describe_rounds)
         return [np.stack(group.present) for group in found]
 
     # Two rates of learning, then two of failing.
@@ -391,11 +451,9 @@ def test_keep_leaves_runs_with_what_is_theirs():
     group, _ = groups(p=(0.0, 1.0), seed=(0, 1))
     kept = plan.keep(group, lambda x: x["p"] == 1 and x["seed"] == 0)
     # p, then rate, then seed: the runs 4 to 7 are at p = 1.
-    assert kept.points == (group.points[4], group.points[6])
-    assert kept.partitions == (group.partitions[4], group.partitions[6])
-    assert all(
-        one is group.present[i] for one, i in zip(kept.present, (4, 6), strict=True)
-    )
+    for name in ("points", "partitions", "present"):
+        every = getattr(group, name)
+        assert [*map(id, getattr(kept, name))] == [id(every[4]), id(every[6])]
     # The largest client and what is left out are those of the whole grid still.
     assert plan.keep(group, lambda x: x["p"] == 0).num_slots == 9
     assert kept.num_left_out == 1

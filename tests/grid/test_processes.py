@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import collect
 import pytest
 
 from fcjax.grid import processes
@@ -14,19 +15,12 @@ from tests.grid.drifting import rows, run, vectors, without_times
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("0/1", (0, 1)), ("1/2", (1, 2)), ("09/10", (9, 10))]
-)
-def test_a_share_is_a_number_of_how_many(text, expected):
-    assert processes.share("--shard", text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "1", "2/2", "0/0", "-1/2", "1/-2", "a/b", "1/2/3", "0.5/2", " 0/1"]
-)
-def test_what_is_no_share_is_refused(text):
-    with pytest.raises(ValueError, match="--process is i/n with i from 0 to n - 1"):
-        processes.share("--process", text)
+def test_a_share_is_a_number_of_how_many():
+    for text, expected in (("0/1", (0, 1)), ("1/2", (1, 2)), ("09/10", (9, 10))):
+        assert processes.share("--shard", text) == expected
+    for text in ("", "1", "2/2", "0/0", "-1/2", "a/b", "1/2/3", "0.5/2", " 0/1"):
+        with pytest.raises(ValueError, match="--process is i/n with i from 0 to n - 1"):
+            processes.share("--process", text)
 
 
 def test_a_single_process_runs_all():
@@ -38,7 +32,6 @@ def test_a_single_process_runs_all():
     ("coordinator", "process", "shard", "message"),
     [
         (None, "0/2", None, "--process goes with --coordinator HOST:PORT"),
-        ("h:1", "0/2", "0/2", "--shard is what"),
         ("auto", None, "0/2", "--shard is what"),
         ("localhost", "0/2", None, "is auto or HOST:PORT, got"),
         ("h:port", "0/2", None, "is auto or HOST:PORT, got"),
@@ -55,23 +48,7 @@ def test_flags_of_processes_that_do_not_fit_are_refused(
     assert "\n" not in str(error.value)
 
 
-def start(*command):
-    return subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def printed(process):
-    out, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    return out
-
-
-def test_two_processes_and_collect_leave_the_results_of_one(tmp_path):
+def test_two_processes_and_collect_leave_the_results_of_one(tmp_path, capsys):
     """Four runs: two calls of two in one process, one call of two in each of two."""
     data, out = vectors(tmp_path), tmp_path / "two"
     grid = {"p": (0.0, 1.0), "seed": (0, 1), "runs_per_call": 2}
@@ -83,14 +60,24 @@ def test_two_processes_and_collect_leave_the_results_of_one(tmp_path):
     command = ["-m", "tests.grid.drifting", f"--out={out}", f"--dataset={data}"]
     command += ["--no-plot", "--clients=3", "--runs-per-call=2"]
     command += ["--p", "0", "1", "--seed", "0", "1", f"--coordinator=localhost:{port}"]
-    both = [start(*command, f"--process={index}/2") for index in range(2)]
+    both = [
+        subprocess.Popen(
+            [sys.executable, *command, f"--process={index}/2"],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
     for process in both:
-        printed(process)
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
     shards = [out / f"shard-{index}-of-2" for index in range(2)]
     held = [[(r["p"], r["seed"]) for r in rows(s / "results.csv")] for s in shards]
     assert held == [[("0.0", "0"), ("1.0", "0")], [("0.0", "1"), ("1.0", "1")]]
 
-    told = printed(start("experiments/collect.py", out, "--no-plot"))
+    collect.main(collect.Args((out,), plot=False))
+    told = capsys.readouterr().out
     assert f"4 runs in {out}" in told
     assert "-of-2" not in told  # no shard is missing
     whole, merged = rows(one / "results.csv"), rows(out / "results.csv")

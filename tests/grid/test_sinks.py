@@ -1,3 +1,4 @@
+import importlib
 import json
 import math
 import struct
@@ -32,13 +33,14 @@ def test_nothing_is_written_without_sinks(tmp_path):
 @pytest.mark.parametrize(
     ("sink", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")]
 )
-@pytest.mark.parametrize("folder", [False, True])
-def test_a_sink_that_is_not_installed(monkeypatch, tmp_path, sink, package, folder):
-    if folder:  # of the name of the package, which Python takes for one
-        (tmp_path / package).mkdir()
+def test_a_sink_that_is_not_installed(monkeypatch, tmp_path, sink, package):
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, package, raising=False)
     told = rf'^{package} is not installed: pip install "fcjax\[{sink}\]"$'
+    with pytest.raises(ValueError, match=told):
+        sinks.check([sink])
+    (tmp_path / package).mkdir()  # which Python takes for one
+    importlib.invalidate_caches()
     with pytest.raises(ValueError, match=told):
         sinks.check([sink])
 
@@ -81,14 +83,14 @@ def test_a_resumed_run_shows_every_step_once(tmp_path):
         "loss": [(1, 1.0), (2, 2.0), (3, 3.25), (4, 4.25), (5, 5.5), (6, 6.5)],
         "nmi": [(2, 0.5), (4, 0.5), (6, 0.5)],
     }
-    log_rounds(names, tmp_path, [1], resume=False)
+    with pytest.raises(KeyboardInterrupt):  # which keeps what was logged
+        log_rounds(names, tmp_path, [1], resume=False, error=KeyboardInterrupt)
     assert board(tmp_path, FIRST) == {"loss": [(1, 1.0)]}
 
 
 def test_tensorboard_reads_it_so_too(tmp_path):
-    reader = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator"
-    )
+    package = "tensorboard.backend.event_processing.event_accumulator"
+    reader = pytest.importorskip(package)
     for offset, steps in ((0, [1, 2, 3, 4]), (0.25, [3, 4, 5]), (0.5, [5, 6])):
         log_rounds(("tensorboard",), tmp_path, steps, offset=offset)
     read = reader.EventAccumulator(str(tmp_path / "tensorboard" / FIRST))
@@ -107,12 +109,6 @@ def test_values_that_are_missing_or_not_finite(tmp_path, caplog):
     assert shown["d"] == [(7, -math.inf)]
     assert shown["e"] == [(7, 2.0)]
     assert not caplog.records
-
-
-def test_an_interrupted_session_keeps_what_it_logged(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        log_rounds(("tensorboard",), tmp_path, [1], error=KeyboardInterrupt)
-    assert board(tmp_path, FIRST) == {"loss": [(1, 1.0)]}
 
 
 # --- wandb
@@ -158,11 +154,9 @@ def session(folder, id_="*"):
         if kind == "run" and run is None:
             run = record.run
         elif kind == "history":
-            row = {
-                item.key or item.nested_key[0]: json.loads(item.value_json)
-                for item in record.history.item
-            }
-            rounds.append({k: v for k, v in row.items() if k in ("_step", "loss")})
+            items = [(x.key or x.nested_key[0], x) for x in record.history.item]
+            row = {name: json.loads(x.value_json) for name, x in items}
+            rounds.append({name: row[name] for name in ("_step", "loss")})
         elif kind == "exit":
             code = record.exit.exit_code
     return run, rounds, code
@@ -195,25 +189,23 @@ def test_wandb_holds_what_was_logged(tmp_path, wandb):
     assert board(out, FIRST)["loss"] == [(5, 5.0), (6, 6.0)]
 
 
-def test_a_resumed_run_is_the_same_run_of_wandb(tmp_path, wandb):
+def test_a_resumed_run_is_the_same_run_of_wandb_and_fails_with_its_session(
+    tmp_path, wandb
+):
     def begin(**options):
         log_rounds(("wandb",), tmp_path, [1], runs=ONE_RUN, offset=math.nan, **options)
+
+    ids = []
+    for _ in "ab":
+        begin()
         wandb.teardown()
-        return (tmp_path / "wandb" / f"{FIRST}.id").read_text()
-
-    first = begin()
-    assert begin() == first
-    other = begin(resume=False)
-    assert other != first
-    (row,) = session(tmp_path, other)[1]
-    assert row["_step"] == 1
-    assert math.isnan(row["loss"])
-
-
-def test_a_session_that_fails_has_failed_in_wandb(tmp_path, wandb):
+        ids.append((tmp_path / "wandb" / f"{FIRST}.id").read_text())
+    assert ids[0] == ids[1]
     with pytest.raises(RuntimeError):
-        log_rounds(("wandb",), tmp_path, [1], runs=ONE_RUN, error=RuntimeError)
+        begin(resume=False, error=RuntimeError)
     wandb.teardown()
-    _, rounds, code = session(tmp_path)
-    assert rounds == [{"_step": 1, "loss": 1.0}]
-    assert code == 1
+    other = (tmp_path / "wandb" / f"{FIRST}.id").read_text()
+    assert other != ids[0]
+    _, (row,), code = session(tmp_path, other)
+    assert row["_step"] == code == 1
+    assert math.isnan(row["loss"])

@@ -27,10 +27,7 @@ def build(hyper):
         z = embed(state, federation) / hyper["temperature"]
         return jnp.argmin(abs(z - 1), axis=-1)
 
-    def init(key, federation):
-        raise NotImplementedError
-
-    return FederatedClustering(init, (), embed, assign)
+    return FederatedClustering(embed, (), embed, assign)  # begun it is never
 
 
 def run(kernel, temperature):
@@ -52,11 +49,11 @@ def files(tmp_path_factory):
     program = frozen.freeze(build, *structure, shape=(3,), num_clusters=2)
     assert program.paths == ("hyper/temperature", "params/layer/kernel")
     folder = tmp_path_factory.mktemp("frozen")
-    for number, (hyper, state) in enumerate(RUNS):
-        weights = frozen.pick(program, hyper, state)
-        weights = {name: np.asarray(leaf) for name, leaf in weights.items()}
-        frozen.write(folder / f"{number}.npz", program, weights, np.zeros((2, 2)))
-    return [folder / f"{number}.npz" for number in range(2)]
+    paths = [folder / "0.npz", folder / "1.npz"]
+    for path, run in zip(paths, RUNS, strict=True):
+        weights = jax.tree.map(np.asarray, frozen.pick(program, *run))
+        frozen.write(path, program, weights, np.zeros((2, 2)))
+    return paths
 
 
 def test_runs_share_a_program_and_differ_in_weights_and_settings(files):

@@ -42,14 +42,11 @@ class Read(HTMLParser):
         self.tags.add(tag)
         if tag not in VOID:
             self.open.append(tag)
-        if "href" in attrs:
-            self.links.append(attrs["href"])
-        if "src" in attrs:
-            self.sources.append(attrs["src"])
+        self.links += [attrs["href"]] if "href" in attrs else []
+        self.sources += [attrs["src"]] if "src" in attrs else []
+        self.rows += [[]] if tag == "tr" else []
         if tag == "li" and "title" in attrs:
             self.sheets[list(self.sheets)[-1]].append(attrs["title"])
-        if tag == "tr":
-            self.rows.append([])
 
     def handle_endtag(self, tag):
         if tag not in VOID:
@@ -57,10 +54,11 @@ class Read(HTMLParser):
 
     def handle_data(self, text):
         self.text += text
-        if self.open[-1:] == ["h3"]:
+        (inside,) = self.open[-1:] or [""]
+        if inside == "h3":
             self.sheets[text] = []
-        if {"td", "th", "strong"} & set(self.open[-1:]):
-            self.rows[-1].append(text + "*" * (self.open[-1] == "strong"))
+        if inside in ("td", "th", "strong"):
+            self.rows[-1].append(text + "*" * (inside == "strong"))
 
 
 def prepare(out, folder, **flags):
@@ -94,8 +92,16 @@ def found(grid):
     return Read(grid / "page.html")
 
 
-def best_row(out):
-    return max(table(out / "results.csv"), key=lambda row: float(row["silhouette"]))
+def change(out, **config):
+    """Changes what the results folder of a run says of it."""
+    path = out / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+
+
+@pytest.fixture(scope="module")
+def best(grid):
+    """The row of the run that is shown."""
+    return max(table(grid / "results.csv"), key=lambda row: float(row["silhouette"]))
 
 
 def test_the_page_is_well_formed_and_asks_nothing_of_a_network(grid, found):
@@ -107,31 +113,26 @@ def test_the_page_is_well_formed_and_asks_nothing_of_a_network(grid, found):
     assert "url(" not in text
 
 
-def test_a_sheet_holds_the_members_of_its_cluster_by_their_distance(grid, found):
-    row = best_row(grid)
-    with np.load(grid / "assignments.npz") as file:
-        run = int(np.flatnonzero(file["clusters"] == int(row["clusters"]))[0])
-        clusters = file["cluster"][run]
+def test_sheets_and_the_table_hold_every_file_by_its_distance(grid, found, best):
+    count = int(best["clusters"])
+    run = Finished(grid)
+    held = run.assignments(run.point((f"clusters={count}",)))
     with np.load(grid / "embeddings.npz") as file:
-        np.testing.assert_array_equal(file["cluster"], clusters)
-        z, centers = file["embedding"], file["centers"]
-    assert list(found.sheets) == [f"Cluster {k}" for k in range(int(row["clusters"]))]
+        np.testing.assert_array_equal((file["client"], file["cluster"]), held)
+        clusters = file["cluster"]
+        own = file["embedding"] - file["centers"][clusters]
+    distances = np.linalg.norm(own, axis=1)
+    rows = table(grid / "assignments.csv")
+    assert [row["example"] for row in rows] == NAMES
+    told = [[int(row[name]) for row in rows] for name in ("client", "cluster")]
+    np.testing.assert_array_equal(told, held)
+    told = [float(row["distance"]) for row in rows]
+    np.testing.assert_allclose(told, distances, rtol=1e-4)
+    assert list(found.sheets) == [f"Cluster {k}" for k in range(count)]
+    order = np.argsort(distances)
     for k, sheet in enumerate(found.sheets.values()):
-        (rows,) = np.nonzero(clusters == k)
-        distances = np.linalg.norm(z[rows] - centers[k], axis=1)
-        order = np.array(NAMES)[rows[np.argsort(distances)]].tolist()
-        assert sheet == order[:20] + order[20:][-6:]
-
-
-def test_the_table_for_spreadsheets_has_every_file(grid, folder):
-    found = table(grid / "assignments.csv")
-    assert {row["example"] for row in found} == {f.name for f in folder.iterdir()}
-    with np.load(grid / "embeddings.npz") as file:
-        assert [int(row["cluster"]) for row in found] == file["cluster"].tolist()
-        assert [int(row["client"]) for row in found] == file["client"].tolist()
-        own = file["embedding"] - file["centers"][file["cluster"]]
-    distances = [float(row["distance"]) for row in found]
-    np.testing.assert_allclose(distances, np.linalg.norm(own, axis=1), rtol=1e-4)
+        names = np.array(NAMES)[order[clusters[order] == k]].tolist()
+        assert sheet == names[:20] + names[20:][-6:]
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -149,22 +150,19 @@ def test_every_link_leads_to_a_file(grid, tmp_path, elsewhere):
 
 
 def test_the_scores_are_those_of_the_run_with_the_better_ones_marked(grid, found):
-    best = {"silhouette": max, "calinski_harabasz": max, "davies_bouldin": min}
-    shown = found.rows[1:3]
-    assert [cells[0] for cells in shown] == ["2", "3"]
-    for place, (name, better) in enumerate(best.items(), start=2):
+    better = {"silhouette": max, "calinski_harabasz": max, "davies_bouldin": min}
+    counts, _, *columns, _ = zip(*found.rows[1:3], strict=True)
+    assert counts == ("2", "3")
+    for cells, (name, best_of) in zip(columns, better.items(), strict=True):
         values = [float(row[name]) for row in table(grid / "results.csv")]
-        assert [cells[place] for cells in shown] == [
-            f"{value:.3f}" + "*" * (value == better(values)) for value in values
-        ]
+        best = best_of(values)
+        assert list(cells) == [f"{x:.3f}" + "*" * (x == best) for x in values]
 
 
-def test_the_words_say_what_was_run(grid, folder, found):
-    rounds = best_row(grid)["rounds"]
+def test_the_words_say_what_was_run(grid, folder, found, best):
     for words in (
-        "60 grey images of 8 x 8 pixels",
-        str(folder),
-        f"dealt at random to 3 clients, 20 each; training took {rounds} rounds",
+        f"60 grey images of 8 x 8 pixels from {folder}",
+        f"at random to 3 clients, 20 each; training took {best['rounds']} rounds",
         "There are no labels",
         f"fcjax page '{grid}' --where clusters=",
         "silhouette is of its own embedding, so it does not compare runs",
@@ -172,19 +170,18 @@ def test_the_words_say_what_was_run(grid, folder, found):
         assert words in found.text
 
 
-def test_which_run_is_shown(grid, tmp_path):
+def test_which_run_is_shown(grid, best, tmp_path):
     """Of those asked for the highest silhouette, and a collapsed one never first."""
-    best = best_row(grid)["clusters"]
+    best = best["clusters"]
     out = shutil.copytree(grid, tmp_path / "out")
     assert page.chosen(Finished(out), ())["clusters"] == best
     other = "2" if best == "3" else "3"
     asked = page.chosen(Finished(out), (f"clusters={other}",))
     assert asked["clusters"] == other
-    lines = [
-        line.replace(",ok,", ",collapsed,") if f",60,0,3,{best}," in line else line
-        for line in (out / "results.csv").read_text().splitlines()
-    ]
-    (out / "results.csv").write_text("\n".join(lines) + "\n")
+    lines = (out / "results.csv").read_text().splitlines(keepends=True)
+    place = next(i for i, line in enumerate(lines) if f",60,0,3,{best}," in line)
+    lines[place] = lines[place].replace(",ok,", ",collapsed,")
+    (out / "results.csv").write_text("".join(lines))
     assert page.chosen(Finished(out), ())["clusters"] == other
     page.main(page.Args(out))
     assert "1 of the 1 other runs collapsed" in Read(out / "page.html").text
@@ -192,22 +189,11 @@ def test_which_run_is_shown(grid, tmp_path):
     assert "This run collapsed" in Read(out / "page.html").text
 
 
-def test_a_run_that_is_not_there(grid, tmp_path):
-    for run, where, message in (
-        (grid, ("clusters=9",), r"no run of .* has clusters=9"),
-        (grid, ("k=9",), "--where takes p=VALUE"),
-        (tmp_path, (), "holds no run"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            page.main(page.Args(run, where=where))
-
-
 def test_a_run_ends_in_its_page_but_without_its_data_or_figures(
     grid, folder, tmp_path, capsys
 ):
     out, moved = (shutil.copytree(x, tmp_path / x.name) for x in (grid, folder))
-    config = json.loads((out / "config.json").read_text()) | {"dataset": str(moved)}
-    (out / "config.json").write_text(json.dumps(config))
+    change(out, dataset=str(moved))
     (out / "page.html").unlink()
     prepared = prepare(out, moved, clusters=(2, 3))
 
@@ -231,16 +217,24 @@ def test_a_run_ends_in_its_page_but_without_its_data_or_figures(
     assert (out / "page.html").exists()
 
 
-def test_a_limited_folder_keeps_the_names_of_its_files(folder, tmp_path):
-    session.execute(prepare(tmp_path / "out", folder, clusters=(2,), limit=45))
-    found = table(tmp_path / "out" / "assignments.csv")
-    images = data.load(str(folder)).examples
-    limited = data.stratified_subset(data.load(str(folder)), 45).examples
-    assert len(found) == 45
+def test_a_limited_folder_keeps_the_names_of_its_files(grid, folder, tmp_path):
+    """The first run alone, as if it had been of 45 images."""
+    out = shutil.copytree(grid, tmp_path / "out")
+    change(out, limit=45)
+    lines = (out / "results.csv").read_text().splitlines(keepends=True)
+    (out / "results.csv").write_text("".join(lines[:2]))
+    with np.load(grid / "assignments.npz") as file:
+        of_examples = ("client", "cluster", "example")
+        cut = {name: file[name][..., :45] for name in of_examples}
+        np.savez(out / "assignments.npz", **{**file, **cut})
+    page.main(page.Args(out))
+    found = table(out / "assignments.csv")
+    images = data.load(str(folder))
+    limited = data.stratified_subset(images, 45).examples
     for row, image in zip(found, limited, strict=True):
-        np.testing.assert_array_equal(images[NAMES.index(row["example"])], image)
-    text = Read(tmp_path / "out" / "page.html").text
-    assert "One number of clusters was tried" in text
+        own = images.examples[NAMES.index(row["example"])]
+        np.testing.assert_array_equal(own, image)
+    assert "One number of clusters was tried" in Read(out / "page.html").text
 
 
 # --- other runs
@@ -277,42 +271,34 @@ def test_clients_on_their_own_have_their_own_clusters(tmp_path):
     assert {row["distance"] for row in rows} == {""}
     assert not (out / "embeddings.npz").exists()
     members = {}
-    for row in rows:
-        if row["client"] != "-1":
-            name = f"Client {row['client']}, cluster {row['cluster']}"
-            members.setdefault(name, []).append(row["example"])
+    for row in (row for row in rows if row["client"] != "-1"):
+        name = f"Client {row['client']}, cluster {row['cluster']}"
+        members.setdefault(name, []).append(row["example"])
     assert found.sheets == {name: each[:20] for name, each in members.items()}
     assert "have nothing to do with each other" in found.text
     assert "Clients on their own have no common embedding" in found.text
     assert "map" not in found.tags
 
 
-def assigned(clusters, *, clients=None, communities=None):
+def assigned(clusters, *, clients=0, communities=None):
     """A data set of which the names are its rows."""
-    count = len(clusters)
-    return Assigned(
-        data.Dataset("rows", np.zeros((count, 2), np.float32), None),
-        [str(i) for i in range(count)],
-        np.zeros(count, int) if clients is None else np.array(clients),
-        np.array(clusters),
-        None if communities is None else np.array(communities),
-        None,
-        None,
-    )
+    names = [str(i) for i in range(len(clusters))]
+    dataset = data.Dataset("rows", np.zeros((len(clusters), 2), np.float32), None)
+    clusters = np.array(clusters)
+    clients = np.broadcast_to(clients, clusters.shape)
+    return Assigned(dataset, names, clients, clusters, communities, None, None)
 
 
 def test_clusters_by_hand():
-    def named(found, num_clusters, scope):
-        clusters = page.clusters_of(found, num_clusters=num_clusters, scope=scope)
-        return {c.name: c.rows.tolist() for c in clusters}
-
-    expected = {"Cluster 0": [1], "Cluster 1": [], "Cluster 2": [0, 2]}
-    assert named(assigned([2, 0, 2, -1]), 3, "global") == expected
-    # Communities stand for the clusters of clients.
-    same = [0, 1, 1, -1]
-    found = assigned([0, 1, 0, 1], clients=[0, 0, 1, 1], communities=same)
-    expected = {"Community 0": [0], "Community 1": [1, 2]}
-    assert named(found, 2, "client-mean") == expected
+    """Of one clustering, and of communities, which stand for clients' clusters."""
+    same = np.array([0, 1, 1, -1])
+    of_clients = assigned([0, 1, 0, 1], clients=[0, 0, 1, 1], communities=same)
+    for found, scope, expected in (
+        (assigned([0, -1, 0, -1]), "global", {"Cluster 0": [0, 2], "Cluster 1": []}),
+        (of_clients, "client-mean", {"Community 0": [0], "Community 1": [1, 2]}),
+    ):
+        clusters = page.clusters_of(found, num_clusters=2, scope=scope)
+        assert {each.name: each.rows.tolist() for each in clusters} == expected
 
 
 def test_warnings_of_empty_and_lone_clusters(finished):

@@ -1,6 +1,6 @@
 """Shards of a grid become one results folder, or are refused and change nothing."""
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -24,11 +24,11 @@ def write(folder, points, *, nmi=0.25, seconds=1.0, cluster=0, model="", config=
     for number in (1, 2):
         rows = [{"stage": "train", **p, "loss": nmi, "nmi": nmi} for p in points]
         results.add_history(Position(0, number), rows)
-    for point in points if model else ():
-        path = results.model_path(point)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(model)
-    clusters = np.array([[cluster, cluster, cluster, p["seed"]] for p in points])
+    if model:
+        (folder / "models").mkdir()
+        for point in points:
+            results.model_path(point).write_text(model)
+    clusters = np.array([[cluster] * 3 + [p["seed"]] for p in points])
     results.add_assignments(points, np.array([[0, 1, 1, -1]] * len(points)), clusters)
     row = {"method": "ccfc", "nmi": nmi, "seconds": seconds, "compile_seconds": 2.0}
     results.add_rows([{**point, **row} for point in points])
@@ -39,9 +39,8 @@ def begin(folder, points=(A,)):
     """What a session leaves whose first run has not ended."""
     results = Results(folder, CONFIG, points, resume=True)
     results.begin()
-    rows = [{"stage": "train", **p, "loss": 9.0, "nmi": 0.0} for p in points]
-    results.add_history(Position(0, 1), rows)
-    return folder
+    unlike = {"stage": "train", "loss": 9.0, "nmi": 0.0}
+    results.add_history(Position(0, 1), [{**unlike, **point} for point in points])
 
 
 @pytest.fixture
@@ -53,6 +52,13 @@ def grid(tmp_path):
     return grid
 
 
+def merge(grid):
+    results = shards.merge(shards.find([grid]), grid)
+    found = Finished(grid)
+    assert runs(results.rows) == runs(found.rows)
+    return found
+
+
 def contents(folder):
     return {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
@@ -61,151 +67,119 @@ def runs(rows):
     return [(float(row["p"]), int(row["seed"])) for row in rows]
 
 
+def column(rows, name):
+    return [float(row[name]) for row in rows]
+
+
 # --- what is merged
 
 
-def test_all_runs_are_there_and_sorted(grid):
-    merged = shards.merge(shards.find([grid]), grid)
-    assert runs(merged.rows) == [(0.0, 0), (0.5, 0), (0.5, 1)]
-    found = Finished(grid)
+def test_all_of_every_run_is_there_sorted_and_merging_again_changes_nothing(grid):
+    assert shards.missing(shards.find([grid])) == []
+    found = merge(grid)
     assert runs(found.rows) == [(0.0, 0), (0.5, 0), (0.5, 1)]
-    assert [float(row["nmi"]) for row in found.rows] == [0.25, 0.25, 0.75]
+    assert column(found.rows, "nmi") == [0.25, 0.25, 0.75]
     assert found.config == CONFIG
-
-
-def test_history_assignments_and_models_of_every_run_are_there(grid):
-    merged = shards.merge(shards.find([grid]), grid)
-    found = Finished(grid)
     for point, nmi, cluster, model in (
         (A, 0.25, 3, "the first's"),
         (B, 0.75, 4, "the second's"),
         (C, 0.25, 3, "the first's"),
     ):
         rounds = found.of_runs(found.history, [point])
-        assert [int(row["round"]) for row in rounds] == [1, 2]
-        assert [float(row["loss"]) for row in rounds] == [nmi, nmi]
+        assert column(rounds, "round") == [1, 2]
+        assert column(rounds, "loss") == [nmi, nmi]
         clients, clusters = found.assignments(point)
         assert clients.tolist() == [0, 1, 1, -1]
         assert clusters.tolist() == [cluster, cluster, cluster, point["seed"]]
-        assert merged.model_path(point).read_text() == model
+        assert found.model_path(point).read_text() == model
     assert len(found.history) == 6
     assert len(list((grid / "models").iterdir())) == 3
-
-
-def test_merging_twice_changes_nothing(grid):
-    shards.merge(shards.find([grid]), grid)
     before = contents(grid)
-    again = shards.merge(shards.find([grid]), grid)
+    merge(grid)
     assert contents(grid) == before
-    assert runs(again.rows) == [(0.0, 0), (0.5, 0), (0.5, 1)]
 
 
 def test_a_shard_that_ends_later_is_added(tmp_path):
     grid = tmp_path / "grid"
     write(grid / "shard-0-of-2", [A])
     begin(grid / "shard-1-of-2", [B])
-    shards.merge(shards.find([grid]), grid)
-    assert runs(Finished(grid).rows) == [(0.5, 0)]
+    assert runs(merge(grid).rows) == [(0.5, 0)]
     write(grid / "shard-1-of-2", [B], nmi=0.75)
-    shards.merge(shards.find([grid]), grid)
-    found = Finished(grid)
+    found = merge(grid)
     assert runs(found.rows) == [(0.5, 0), (0.5, 1)]
-    assert [int(row["round"]) for row in found.history] == [1, 2, 1, 2]
-    assert [float(row["loss"]) for row in found.history] == [0.25, 0.25, 0.75, 0.75]
+    assert column(found.history, "round") == [1, 2, 1, 2]
+    assert column(found.history, "loss") == [0.25, 0.25, 0.75, 0.75]
 
 
 def test_rounds_of_a_run_that_was_stopped_in_the_target_give_way(grid):
     """A session of the whole grid, or a merge, was killed there earlier."""
     begin(grid, [A, B])
-    shards.merge(shards.find([grid]), grid)
-    found = Finished(grid)
-    assert len(found.history) == 6
-    assert 9.0 not in [float(row["loss"]) for row in found.history]
-
-
-def test_results_folders_need_not_be_shards(tmp_path):
-    one, other = write(tmp_path / "one", [A]), write(tmp_path / "other", [B, C])
-    shards.merge([one, other], tmp_path / "out")
-    assert runs(Finished(tmp_path / "out").rows) == [(0.0, 0), (0.5, 0), (0.5, 1)]
-
-
-# --- the same run twice
+    found = merge(grid)
+    assert sorted(column(found.history, "loss")) == [0.25] * 4 + [0.75] * 2
 
 
 def test_a_run_that_is_there_twice_may_have_taken_another_time(tmp_path):
+    """And results folders need not be shards."""
     one = write(tmp_path / "one", [A], seconds=1.0)
     other = write(tmp_path / "other", [A, B], seconds=5.0)
     shards.merge([one, other], tmp_path / "out")
     found = Finished(tmp_path / "out")
     assert runs(found.rows) == [(0.5, 0), (0.5, 1)]
-    assert [float(row["seconds"]) for row in found.rows] == [1.0, 5.0]
+    assert column(found.rows, "seconds") == [1.0, 5.0]
     assert len(found.history) == 4
     assert found.assignments(A)[1].shape == (4,)
 
 
-def test_a_run_of_two_different_scores_is_refused(tmp_path):
-    one = write(tmp_path / "one", [A, B], nmi=0.25)
-    other = write(tmp_path / "other", [C, B], nmi=0.5)
-    with pytest.raises(ValueError, match="with different scores") as error:
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("points", "options", "told"),
+    [
+        ([C, B], {"nmi": 0.5}, ["with different scores", "p 0.5", "seed 1"]),
+        (
+            [C],
+            {"config": {**CONFIG, "latent_size": 16, "limit": 120}},
+            ["(latent_size, limit differ)"],
+        ),
+    ],
+)
+def test_folders_that_do_not_go_together_are_refused_and_named(
+    tmp_path, points, options, told
+):
+    one = write(tmp_path / "one", [A, B])
+    other = write(tmp_path / "other", points, **options)
+    with pytest.raises(ValueError, match="different") as error:
         shards.merge([one, other], tmp_path / "out")
-    message = str(error.value)
-    assert "seed 1" in message
-    assert "p 0.5" in message
-    assert str(one) in message
-    assert str(other) in message
-    assert "\n" not in message
+    for words in (*told, str(one), str(other)):
+        assert words in str(error.value)
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
-# --- other configurations
-
-
-def test_shards_of_other_configurations_are_refused_with_what_differs(tmp_path):
-    changed = {**CONFIG, "latent_size": 16, "limit": 120}
-    one = write(tmp_path / "one", [A])
-    other = write(tmp_path / "other", [B], config=changed)
-    with pytest.raises(ValueError, match=r"\(latent_size, limit differ\)") as error:
-        shards.merge([one, other], tmp_path / "out")
-    assert str(one) in str(error.value)
-    assert str(other) in str(error.value)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_target_of_another_configuration_is_refused_and_stays(tmp_path):
+def test_what_is_refused_changes_nothing(tmp_path):
     out = write(tmp_path / "out", [A], config={**CONFIG, "latent_size": 16})
-    before = contents(out)
+    begin(tmp_path / "shard-0-of-1")
+    one, before = write(tmp_path / "one", [B]), contents(tmp_path)
     with pytest.raises(ValueError, match=r"\(latent_size differ\)"):
-        shards.merge([write(tmp_path / "one", [B])], out)
-    assert contents(out) == before
+        shards.merge([one], out)
+    with pytest.raises(ValueError, match="none of these folders holds a finished run"):
+        shards.merge(shards.find([tmp_path]), tmp_path)
+    assert contents(tmp_path) == before
 
 
-# --- what is not there
+# --- what is found
 
 
 def test_what_is_missing_is_named_a_line_each(tmp_path):
     grid = tmp_path / "grid"
     write(grid / "shard-0-of-4", [A])
     begin(grid / "shard-2-of-4", [B])
-    folders = shards.find([grid])
-    assert shards.missing(folders) == [
+    assert shards.missing(shards.find([grid])) == [
         f"{grid}/shard-2-of-4 has no finished run yet",
         f"{grid}/shard-1-of-4 is not there",
         f"{grid}/shard-3-of-4 is not there",
     ]
-    shards.merge(folders, grid)
-    assert runs(Finished(grid).rows) == [(0.5, 0)]
-
-
-def test_nothing_is_missing_of_a_whole_grid(grid):
-    assert shards.missing(shards.find([grid])) == []
-
-
-def test_shards_without_any_finished_run_are_refused(tmp_path):
-    grid = tmp_path / "grid"
-    begin(grid / "shard-0-of-1")
-    with pytest.raises(ValueError, match="none of these folders holds a finished run"):
-        shards.merge(shards.find([grid]), grid)
-    assert [path.name for path in grid.iterdir()] == ["shard-0-of-1"]
 
 
 def test_find_takes_shards_and_results_once_each(grid):
@@ -215,30 +189,10 @@ def test_find_takes_shards_and_results_once_each(grid):
     assert shards.find([grid]) == [grid, one, other]
 
 
-def test_a_folder_of_neither_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="holds neither results nor shards") as error:
-        shards.find([tmp_path])
-    assert str(tmp_path) in str(error.value)
-
-
-# --- the script
-
-
-def collect(*arguments):
-    command = [sys.executable, str(COLLECT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def test_the_script_says_what_it_does():
-    done = collect("--help")
-    assert done.returncode == 0
-    assert "Merges shards of one grid" in done.stdout
-
-
-def test_the_script_answers_a_wrong_folder_with_one_line(tmp_path):
-    done = collect(tmp_path)
-    assert done.returncode == 1
-    assert done.stderr == (
-        f"collect.py: error: {tmp_path} holds neither results nor shards of a grid\n"
-    )
+def test_the_script_answers_a_wrong_folder_with_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["collect.py", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(COLLECT), run_name="__main__")
+    told = f"{tmp_path} holds neither results nor shards of a grid"
+    assert ended.value.code == f"collect.py: error: {told}"
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,515 @@
+"""The scripts of all methods: what stands for a flag, one line of error, what they
+build, down to the shapes of states, without compiling anything; little runs."""
+
+import sys
+import typing
+
+import baselines
+import fdsc
+import fdsc_methods
+import fedcref
+import fedmcc
+import fedmcc_methods
+import jax
+import numpy as np
+import pytest
+import reproduce
+import sda_fdc
+import several
+
+from fcjax import data
+from fcjax.grid import plan
+from fcjax.runs.finished import Finished
+from tests.experiments.blobs import rows
+from tests.own_clusters import corners
+
+DIGITS, GREY, COLOUR, VECTORS = (8, 8, 1), (28, 28, 1), (32, 32, 3), (6,)
+
+
+def dataset(shape, *, labelled=True):
+    """240 examples of four classes."""
+    examples = np.random.default_rng(0).integers(0, 256, (240, *shape), np.uint8)
+    if len(shape) == 1:
+        examples = examples.astype(np.float32) / 255
+    return data.Dataset("made", examples, np.arange(240) % 4 if labelled else None)
+
+
+def groups(module, shape=VECTORS, **flags):
+    made = dataset(shape, labelled=flags.get("labels", True))
+    return [
+        group
+        for own, describe in module.split(module.Args(**flags))
+        for group in plan.groups(own, made, 0, describe)
+    ]
+
+
+def only_group(module, name, shape=VECTORS, **flags):
+    (group,) = groups(module, shape, methods=(name,), **{"preset": "smoke"} | flags)
+    return group
+
+
+def built(group):
+    return group.build({name: values[0] for name, values in group.traced.items()})
+
+
+def federation_of(group, shape):
+    pool = dataset(shape).examples
+    federation = data.federate(pool, group.partitions, group.present, num_clusters=4)
+    federation = jax.tree.map(lambda x: x[0], federation._replace(pool=None))
+    return federation._replace(pool=jax.numpy.asarray(pool))
+
+
+UNLABELLED = {"labels": False, "clusters": (2,)}
+LEAST, ABOVE = "must be at least 1, got 0", "must be above 0, got 0"
+PROCESSED = {"post_processing": True}
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "flags", "told"),
+    [
+        (baselines, "k-fed", {"local_clusters": (5,)}, "at most --clusters 4, got 5"),
+        (fdsc, "fdsc2", {"num_participants": (6,)}, "must be at most --clients 5"),
+        (fdsc, "fdsc2", {"num_rounds": (0,)}, LEAST),
+        (fdsc, "fdsc2", {"local_steps": (0,)}, LEAST),
+        (fdsc, "fdsc2", {**PROCESSED, "keep": (0.0,)}, ABOVE),
+        (fdsc, "fdsc2", {**PROCESSED, "power": (0.0,)}, ABOVE),
+        (fdsc, "fdsc2", {"pixel_scale": (0.0,)}, ABOVE),
+        (fdsc, None, {"methods": ()}, "takes different methods"),
+        (fedcref, None, {"methods": ("dec", "dec")}, "takes different methods"),
+        (fedcref, "fedcref", {"dirtiness": (0.3,)}, "is of --start dirty, give both"),
+        (fedcref, "fedcref", {"threshold": (1.5,)}, "must lie in [0, 1], got 1.5"),
+        (fedcref, "fedcref", {"percentile": (101.0,)}, "must lie in [0, 100]"),
+        (fedcref, "fedcref", {"stability": (2.0,)}, "must lie in [0, 1]"),
+        (fedcref, "fedcref", {"start": "dirty", "dirtiness": (2.0,)}, "must lie in"),
+        (fedcref, "fedcref", {"num_rounds": (0,)}, LEAST),
+        (fedcref, "fedcref", {"federated_rounds": (0,)}, LEAST),
+        (fedcref, "fedcref", {"pretrain_rounds": (0,)}, LEAST),
+        (fedcref, "fedcref", {"max_members": 0}, LEAST),
+        (fedcref, "fedcref", {"max_refinements": 0.0}, LEAST),
+        (fedcref, "uifca", {"local_steps": (0,)}, LEAST),
+        (fedcref, "fedcref", {**UNLABELLED, "start": "dirty"}, "is made from classes"),
+        (fedcref, "fedcref", {**UNLABELLED, "associations": "perfect"}, "knows class"),
+        (fedcref, "fedcref", {"overlap": (0.0,), "alpha": (1.0,)}, "two rules of deal"),
+        (fedcref, "fedcref", {"p": (0.5,), "class_range": (2, 3)}, "is of clients"),
+        (fedmcc, "mcc", {"momentum": (1.5,)}, "must be at most 1, got 1.5"),
+        (fedmcc, "mcc", {"instance_temperature": (0.5, 0.0)}, ABOVE),
+        (fedmcc, "fedmcc", {"cluster_temperature": (0.0,)}, ABOVE),
+        (fedmcc, "fedmcc", {"cluster_rounds": (0,)}, "--cluster-by k-means takes one"),
+        (fedmcc, "cc", {"microbatch": 0}, LEAST),
+        (sda_fdc, "sda-fc-fcm", {"fuzzifier": (1.5, 1.0)}, "must be above 1, got 1.0"),
+        (sda_fdc, "sda-fdc", {"gan_rounds": (0,)}, LEAST),
+        (sda_fdc, "dcn", {"pretrain_rounds": (0,)}, LEAST),
+        (sda_fdc, "dcn", {"refresh_every": (0,)}, LEAST),
+        (sda_fdc, "sda-fc-km", {"num_synthetic": 0}, LEAST),
+    ],
+)
+def test_a_wrong_flag_is_named_in_a_line(module, name, flags, told):
+    with pytest.raises(ValueError, match="--") as error:
+        groups(module, **{"methods": (name,), **flags})
+    *_, wrong = flags
+    assert f"--{wrong.replace('_', '-')} " in str(error.value)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+# --- FedMCC and SDA-FDC
+
+ONE_STAGE = ("fed-cc", "fedmcc-one-stage", "cc", "mcc")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [(name, VECTORS) for name in typing.get_args(fedmcc.Name)]
+    + [(name, COLOUR) for name in ("fedmcc", "fedu", "fedsimsiam", "mcc")]
+    + [("fedmcc", GREY), ("mcc", GREY)],
+    ids=str,
+)
+def test_every_method_of_fedmcc_takes_every_kind_of_example(name, shape):
+    group = only_group(fedmcc, name, shape)
+    method = built(group)
+    assert group.num_clients == (1 if name in ("cc", "mcc") else 5)
+    first = [] if name in ONE_STAGE else ["representation"]
+    assert [stage.name for stage in method.stages] == [*first, "cluster"]
+    federation = federation_of(group, shape)
+    state = jax.eval_shape(method.init, jax.random.key(0), federation)
+    sent = set(state.online)
+    assert {"encoder", "projector"} <= sent
+    assert ("predictor" in sent) == (name in ("fedu", "fedema", "fedsimsiam"))
+    assert ("cluster_projector" in sent) == (name in ONE_STAGE)
+    assert (group.method.shared is None) == (name in ONE_STAGE)
+    tracked = name in ("fedmcc", "fedmcc-one-stage", "mcc", "fedu", "fedema")
+    assert bool(state.target) == tracked
+
+
+DEEP, SUBSPACE = ["autoencoder", "k-means"], ["pretrain", "start", "train", "fit"]
+JOINT = [*DEEP, "joint", "final k-means"]
+STAGES = {
+    **{"sda-fdc": ["gan", *JOINT], "sda-fdc-disjoint": ["gan", *DEEP]},
+    **{"sda-fc-km": ["gan", "cluster"], "sda-fc-fcm": ["gan", "cluster"]},
+    **{"dcn": JOINT, "dcn-disjoint": DEEP, "lrsc": ["cluster"]},
+    **dict.fromkeys(fdsc_methods.DEEP, SUBSPACE),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [(name, VECTORS) for name in STAGES]
+    + [("sda-fdc", DIGITS), ("sda-fc-km", COLOUR), ("dcn", DIGITS)]
+    + [("fdsc2", DIGITS), ("fdsc1", COLOUR), ("dscn", GREY)],
+    ids=str,
+)
+def test_every_method_of_sda_fdc_and_of_fdsc_takes_every_kind_of_example(name, shape):
+    module = sda_fdc if name in sda_fdc.SERVER else fdsc
+    group = only_group(module, name, shape)
+    method, federation = built(group), federation_of(group, shape)
+    assert [stage.name for stage in method.stages] == STAGES[name]
+    scope = "global" if module is sda_fdc else "client-pooled"
+    assert group.method.scope == scope
+
+    def run(key):
+        state = method.init(key, federation)
+        for stage in method.stages:
+            state = stage.begin(key, state, federation)
+            state = stage.round(key, state, federation)[0]
+        return state, method.embed(state, federation), method.assign(state, federation)
+
+    state, z, clusters = jax.eval_shape(run, jax.random.key(0))
+    slots = federation.mask.shape
+    assert z.shape[:2] == clusters.shape == slots
+    if module is sda_fdc:
+        assert z.shape[2] == (np.prod(shape) if "cluster" in STAGES[name] else 10)
+    if "gan" in STAGES[name]:
+        # As many as the largest client holds, of the type of real ones.
+        made = state.source.examples
+        assert (made.shape, made.dtype) == ((*slots, *shape), federation.pool.dtype)
+
+
+def test_the_settings_of_the_fedmcc_paper():
+    """Section IV-A; those of FedU and FedEMA are their code's."""
+    args = fedmcc.Args(preset="paper")
+    ours = fedmcc.defaults_of(args, "fedmcc", COLOUR)
+    assert ours == {
+        **{"num_rounds": 100, "local_epochs": 5, "batch_size": 128},
+        **{"learning_rate": 3e-4, "drop_last": True, "microbatch": None},
+        **{"instance_temperature": 0.5, "momentum": 0.99, "average_target": False},
+        **{"backbone": "resnet18", "optimizer": "adam", "cluster_by": "mcc"},
+        **{"cluster_rounds": 10, "cluster_learning_rate": 3e-4},
+        **{"cluster_temperature": 1.0, "entropy_weight": 1.0},
+    }
+    fedu = fedmcc.defaults_of(args, "fedu", COLOUR)
+    assert (fedu["optimizer"], fedu["learning_rate"]) == ("sgd", 0.032)
+    assert (fedu["threshold"], fedu["momentum"]) == (0.4, 0.99)
+    assert fedmcc.defaults_of(args, "fedema", COLOUR)["autoscale"] == 0.7
+    mcc = fedmcc.defaults_of(args, "mcc", (224, 224, 3))
+    assert mcc["backbone"] == "resnet34-imagenet"
+    assert (mcc["num_rounds"], mcc["local_epochs"]) == (500, 1)
+
+
+def test_the_settings_of_the_sda_fdc_authors_code():
+    def settings(name, shape=GREY, *, preset="paper", per_client=7000):
+        args = sda_fdc.Args(preset=preset)
+        return sda_fdc.defaults_of(args, name, shape, per_client=per_client)
+
+    assert settings("sda-fc-km") == {
+        **{"gan_rounds": 50, "gan_batch_size": 64, "gan_decay": 0.99},
+        "generator_learning_rate": pytest.approx(3 * 0.0006),
+        **{"discriminator_learning_rate": 0.0002, "noise_size": 62},
+        **{"num_synthetic": None, "num_init": 10, "unit_length": True},
+    }
+    assert settings("sda-fc-fcm")["fuzzifier"] == 1.1
+    joint = settings("sda-fdc")
+    assert (joint["cluster_weight"], joint["refresh_every"]) == (20, 10)
+    disjoint = settings("sda-fdc-disjoint")
+    assert not {"cluster_weight", "joint_rounds", "refresh_every"} & set(disjoint)
+    assert settings("sda-fc-km", VECTORS, preset="default")["noise_size"] == 5
+    assert "gan_rounds" not in settings("dcn")
+    # Few examples come in smaller batches.
+    for preset, size, expected in (
+        *(("default", 7000, 64), ("default", 400, 33), ("default", 180, 16)),
+        ("paper", 180, 64),
+    ):
+        found = settings("sda-fdc", preset=preset, per_client=size)
+        assert found["gan_batch_size"] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "given", "expected"),
+    [
+        ("fedmcc", "smoke", None, False),
+        ("cc", "paper", None, True),
+        ("fedmcc", "paper", False, False),
+        ("fedmcc", "default", True, True),
+    ],
+)
+def test_the_last_batch_is_dropped_as_the_preset_or_the_flag_says(
+    name, preset, given, expected
+):
+    settings = only_group(fedmcc, name, preset=preset, drop_last=given).method.settings
+    assert settings["drop_last"] is expected
+    values = {**settings, "learning_rate": 0.1, "num_rounds": 1}
+    assert fedmcc_methods.local_of(values, lambda key, x: x).drop_last is expected
+
+
+def test_images_that_a_network_does_not_take_are_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"--backbone mlp .* not take images"):
+        built(only_group(fedmcc, "fedmcc", DIGITS, backbone="mlp"))
+    with pytest.raises(ValueError, match="resize them, as by --resize 32"):
+        built(only_group(sda_fdc, "sda-fdc", (30, 30, 1)))
+    built(only_group(sda_fdc, "dcn", (30, 30, 1)))  # which has no GAN
+
+
+def test_a_central_method_has_one_client_or_one_p_however_others_are_dealt():
+    group = only_group(fedmcc, "mcc", class_share=(1.0, 0.2))
+    assert group.num_clients == 1
+    assert [point.get("p") for point in group.points] == [0.0]
+    (held,) = group.partitions[0].clients
+    assert sorted(held) == list(range(240))
+
+    def values(name, **flags):
+        return sda_fdc.only(sda_fdc.Args(p=(0.0, 0.5), **flags), name).p
+
+    assert values("dcn") == (0.0,)
+    assert values("sda-fc-km") == (0.0, 0.5)
+    assert values("dcn", failure_rate=(0.0, 0.3)) == (0.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "own"),
+    [
+        ("fedmcc", {}, {"instance_temperature", "momentum", "average_target"}),
+        ("fedu", {}, {"threshold", "momentum"}),
+        ("fedema", {}, {"autoscale", "momentum"}),
+        ("fedema", {"scale": (0.5,)}, {"autoscale", "scale", "momentum"}),
+        ("fedsimsiam", {}, set()),  # it has no target: a momentum is the second stage's
+        ("fedsimclr", {}, {"instance_temperature"}),
+    ],
+)
+def test_methods_of_two_stages_share_the_first(name, flags, own):
+    first, second = (
+        only_group(fedmcc, name, cluster_by=by, **flags).method.shared
+        for by in ("mcc", "k-means")
+    )
+    assert first == second
+    assert (first.name, first.num_stages) == (name, 1)
+    assert set(first.settings) == {*fedmcc.LOCAL, "backbone", "optimizer"} | own
+
+
+# --- FDSC
+
+
+def fdsc_settings(name, dataset_name, **flags):
+    args = fdsc.Args(methods=(name,), dataset=str(dataset_name), **flags)
+    return fdsc.describe(args, dataset(GREY), args.clients[0], 4).settings
+
+
+def test_weights_are_those_of_the_lineage(tmp_path):
+    orl = tmp_path / "ORL_32x32.mat"
+    orl.touch()
+    expected = {
+        ("mnist", 20): (1, 15, 1, 0.4, 10, 100, 5),
+        ("coil20", 5): (1, 75, 1, 0.04, 12, 100, 2),
+        # Fed as its file is, of 0 to 255.
+        ("coil-100", 5): (1, 15, 255, 0.04, 12, 100, 2),
+        (orl, 5): (2, 0.2, 255, 0.2, 3, 200, 2),
+    }
+    names = ("penalty_weight", "expression_weight", "pixel_scale", "keep", "dimension")
+    names += ("num_rounds", "num_participants")
+    for (name, clients), values in expected.items():
+        flags = {"post_processing": True, "clients": (clients,)}
+        settings = fdsc_settings("fdsc2", name, **flags)
+        assert tuple(settings[x][0] for x in names) == values
+        assert settings["locality_weight"] == (1e6,)
+        assert settings["local_steps"] == (7,)
+
+
+def steps_of_a_client(settings, share):
+    """On average: of what is sent, and of what is not."""
+    given = {name: settings[name][0] for name in fdsc_methods.BUDGET}
+    joint = share * given["num_rounds"] * given["local_steps"]
+    before = share * given["pretrain_rounds"] * given["local_steps"]
+    return before + joint, joint + 2 * given["fit_steps"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "share", "expected"),
+    [
+        # 40 of 100 rounds of 7 steps before, 80 of 200, and twice 100.
+        ("orl", {}, 2 / 5, (280 + 560, 560 + 200)),
+        ("mnist", {"clients": (40,)}, 10 / 40, (87.5 + 175, 175 + 200)),
+        ("orl", {"num_participants": (5,)}, 1, (700 + 1400, 1400 + 200)),
+        ("orl", {"clients": (3,)}, 1 / 3, (700 / 3 + 1400 / 3, 1400 / 3 + 200)),
+    ],
+)
+def test_dscn_takes_as_many_steps_as_a_client_of_fdsc(name, flags, share, expected):
+    """Or up to a round more of each stage, where the share of rounds is no integer."""
+    of_fdsc = steps_of_a_client(fdsc_settings("fdsc1", name, **flags), share)
+    of_dscn = steps_of_a_client(fdsc_settings("dscn", name, **flags), 1)
+    assert of_fdsc == pytest.approx(expected)
+    for more, steps in zip(of_dscn, of_fdsc, strict=True):
+        assert 0 <= round(more - steps, 6) < 2 * 7
+
+
+def test_budgets_of_the_authors_of_dlrsc_and_of_dsc_net():
+    steps = steps_of_a_client(fdsc_settings("dlrsc", "orl"), 1)
+    assert steps == (4900, 4900 + 200)  # of theirs, 5,000
+    # One client alone is DSC-Net, with 560 steps where its code has 700.
+    alone = fdsc_settings("dscn", "orl", clients=(1,))
+    assert (alone["pretrain_rounds"], alone["num_rounds"]) == ((40,), (80,))
+    assert alone["fit_steps"] == (0,)
+
+
+def test_readings_of_lambda_3_are_carried_over_to_the_pixels():
+    def weight(reading, scale):
+        flags = {"locality": reading, "pixel_scale": (scale,)}
+        values = fdsc_settings("fdsc2", "mnist", **flags)
+        fixed = {k: v[0] if isinstance(v, tuple) else v for k, v in values.items()}
+        found = fdsc_methods.locality_of(fixed)
+        return found["locality_weight"], found["mean_locality"]
+
+    # 1e6 / 255^2: the whole objective divided by 255^2 is that of pixels of 0 to 1.
+    assert weight("sum", 1.0) == (pytest.approx(15.3787), False)
+    assert weight("sum", 255.0) == (pytest.approx(1e6), False)
+    assert weight("mean", 1.0) == (pytest.approx(1e6), True)
+    assert weight("mean", 255.0) == (pytest.approx(1e6 * 255**2), True)
+
+
+# --- FedCRef
+
+
+def test_clients_are_dealt_ranges_of_classes_unless_told_otherwise():
+    group = only_group(fedcref, "fedcref", start="dirty")
+    assert group.num_clients == 8
+    assert {(x["overlap"], x["dirtiness"]) for x in group.points} == {(0.0, 0.3)}
+    assert group.num_clusters == 2  # the most classes of a client
+    flags = {"classes_per_client": (3,), "clients": (3,)}
+    other = only_group(fedcref, "fedcref", start="dirty", **flags)
+    assert "overlap" not in other.points[0]
+    assert (other.num_clients, other.num_clusters) == (3, 3)
+    plain = only_group(fedcref, "fedcref", start="k-means", **UNLABELLED)
+    assert plain.points[0]["p"] == 0
+
+
+def test_all_methods_are_of_the_same_data():
+    methods = ("fedcref", "dec", "uifca")
+    found = groups(fedcref, methods=methods, start="k-means", seed=(0, 1))
+    assert [x.method.name for x in found] == [*methods]
+    assert [x.method.scope for x in found] == ["client-mean", "global", "global"]
+    assert [x.num_clusters for x in found] == [2, 4, 4]
+    first, *others = ([x.clients for x in group.partitions] for group in found)
+    for other in others:
+        jax.tree.map(np.testing.assert_array_equal, first, other)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ({"start": "dec"}, "dec"),
+        ({"start": "dec", "joint_rounds": (0,)}, "k-means"),
+        ({"start": "k-means"}, "cluster"),
+        ({"start": "dirty"}, "dirty"),
+        # Only a simulation is given the labels.
+        ({"start": "k-means", **UNLABELLED}, "cluster"),
+    ],
+    ids=str,
+)
+def test_what_ends_the_start_is_reported_as_initial(flags, name):
+    group = only_group(fedcref, "fedcref", **flags)
+    assert [stage.name for stage in built(group).stages][-2:] == [name, "refine"]
+    assert group.method.start == name
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        # 500 / 20 is 25, whose roots are 5 and 1.90; 500 / 60: 2.89 and 1.53.
+        ({"clients": (2,), "samples_per_class": 20}, (100, 0.38)),
+        ({"clients": (1,)}, (58, 0.31)),  # of 240 examples, 60 of each class
+        ({"clients": (2,), "local_epochs": (7,), "threshold": (0.5,)}, (7, 0.5)),
+        # Each shares floor(10 / 1.5) of its 20: 500 / 26 is 19.2.
+        ({"clients": (4,), "samples_per_class": 20, "overlap": (0.0,)}, (100, 0.38)),
+        ({"clients": (4,), "samples_per_class": 20, "overlap": (0.5,)}, (88, 0.36)),
+        ({"clients": (1,), "preset": "paper"}, (20, 0.2)),
+    ],
+    ids=str,
+)
+def test_small_clusters_have_more_epochs_and_a_larger_threshold(flags, expected):
+    """By the root, and the fifth root, of what is missing to 500 examples."""
+    flags = {"start": "dirty", "preset": "default", **flags}
+    settings = only_group(fedcref, "fedcref", **flags).method.settings
+    assert (settings["local_epochs"], settings["threshold"][0]) == expected
+
+
+def test_the_levels_of_a_pixel_are_those_between_its_extremes():
+    levels = fedcref.levels_of
+    digits = np.array([0, 16, 32, 48, 64, 80, 96, 112, 128, 143, 255], np.uint8)
+    assert levels(digits) == 17
+    assert levels(np.arange(256, dtype=np.uint8)) == 256
+    assert levels(np.zeros((3, 8, 8, 1), np.uint8)) == 256
+    assert levels(np.array([0.0, 0.25, 0.5, 1.0])) == 5
+
+
+def test_the_settings_of_the_fdsc_and_fedcref_papers():
+    """Those of FDSC have no stage but one."""
+    (stage,) = built(only_group(fdsc, "fdsc2", preset="paper")).stages
+    assert (stage.name, stage.num_rounds) == ("train", 100)
+    flags = {"start": "dec", "preset": "paper", "clients": (8,)}
+    settings = only_group(fedcref, "fedcref", **flags).method.settings
+    names = ("pretrain_rounds", "joint_rounds", "num_rounds", "federated_rounds")
+    assert [settings[name] for name in names] == [300, 70, 30, 15]
+    names = ("percentile", "stability", "learning_rate")
+    assert [settings[name][0] for name in names] == [75, 0.8, 1e-3]
+
+
+# --- runs
+
+
+def run(module, out, monkeypatch, *flags):
+    """Runs a script by its command; returns the row of each method."""
+    monkeypatch.setattr(sys, "argv", [f"{module.__name__}.py", f"--out={out}", *flags])
+    several.main(module.Args, module.split)
+    found = {x.parent.name: rows(x) for x in out.glob("*/results.csv")}
+    return {name: row for name, (row,) in found.items()}
+
+
+def test_all_methods_of_fedcref_run_in_one_command(tmp_path, monkeypatch):
+    """True associations make a community of each class that two clients hold."""
+    labels = corners(tmp_path / "x.npz")
+    flags = ["--preset=smoke", "--clients=4", "--class-range", "2", "3", "--overlap=0"]
+    flags += ["--samples-per-class=8", "--local-epochs=3", "--batch-size=8"]
+    flags += ["--start=dirty", "--dirtiness=0", "--associations=perfect", "--no-plot"]
+    flags += ["--methods", "dec", "uifca", "fedcref", "--flow-width=8"]
+    flags += [f"--dataset={tmp_path / 'x.npz'}", "--num-rounds=1"]
+    found = run(fedcref, tmp_path / "out", monkeypatch, *flags)
+    assert set(found) == {"dec", "uifca", "fedcref"}
+    for row in found.values():
+        assert row["status"].startswith(("ok", "collapsed"))
+        assert 0 < float(row["client_acc"]) <= 1
+
+    row = found["fedcref"]
+    assert {"global_acc", "global_nmi", "client_acc", "active", "iteration"} <= set(row)
+    finished = Finished(tmp_path / "out" / "fedcref")
+    point = finished.point([])
+    holders, _ = finished.assignments(point)
+    counts = [len(set(holders[(labels == c) & (holders >= 0)])) for c in range(4)]
+    assert sum(count > 1 for count in counts) == float(row["communities"]) > 0
+    assert counts.count(1) == float(row["isolated"])
+    assert (float(row["wrong_associations"]), row["initial_acc"]) == (0, "1.0")
+    assert row["initial_isolated"] == f"{sum(counts):.1f}"
+    kept = finished.communities(point)
+    assert kept is not None
+    pairs = sum(count * (count - 1) for count in counts)
+    assert kept.edges.sum() == pairs
+
+
+def test_a_run_of_fdsc_writes_its_scores_of_each_client(tmp_path, monkeypatch):
+    corners(tmp_path / "x.npz")
+    flags = [f"--dataset={tmp_path / 'x.npz'}", "--preset=smoke", "--clients=2"]
+    flags += ["--post-processing", "--assign-labels=discretize", "--no-plot"]
+    flags += ["--classes-per-client=3", "--methods", "fdsc1", "lrsc"]
+    found = run(fdsc, tmp_path / "out", monkeypatch, *flags)
+    assert set(found) == {"fdsc1", "lrsc"}
+    for row in found.values():
+        assert row["scope"] == "client-pooled"
+        assert row["clusters"] == row["classes_per_client"] == "3"
+        assert 1 / 3 <= float(row["acc"]) <= 1
+        assert row.keys() >= {*reproduce.STUDIES["fdsc-table2"].values}

@@ -1,0 +1,297 @@
+"""What reproduce.py makes of the papers: rows, their flags and folders, the runs that
+tables share, data by path."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import reproduce
+import sda_fdc_figures
+from papers import fdsc_studies, fedcref_studies
+
+from fcjax.data import Dataset
+from fcjax.grid import plan
+
+FDSC, FEDCREF = list(fdsc_studies.STUDIES), list(fedcref_studies.STUDIES)
+OTHERS = [x for x in reproduce.STUDIES if x.startswith(("fedmcc-", "sda-fdc-"))]
+OTHERS += ["ccfc-table1", "ccfc-table3", "ccfc-figure6"]
+EMNIST, PENDIGITS = "emnist-digits", "pendigits=some/pendigits.csv"
+ORL, COIL20, COIL100 = "orl=ORL_32x32.mat", "coil20=COIL20.mat", "coil100=COIL100.mat"
+DEC, FROM_DEC, UIFCA = "Centralized baseline w/ DEC", "FedCRef w/ DEC", "UIFCA"
+PERFECT = "Perfect Associations"
+SEEDS, LEVELS = (0, 1, 2, 3, 4), (0.0, 0.25, 0.5, 0.75, 1.0)
+CALLED = {name: label for label, name in fdsc_studies.CALLED.items()} | {
+    **{DEC: "dec", UIFCA: "uifca", "KM_central": "km", "DCN_central": "dcn"},
+    **{"SDA-FC-KM": "sda-fc-km", "SDA-FDC (disjoint)": "sda-fdc-disjoint"},
+    **{"SDA-FDC": "sda-fdc", "SDA-FC-FCM": "sda-fc-fcm", "PPFC-GAN": "sda-fdc"},
+}
+
+
+def jobs(table, preset="paper", datasets=(), **more):
+    """Of each data set and row, where all data is there."""
+    args = reproduce.Args(table=table, preset=preset, datasets=datasets, **more)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproduce, "check_prepared", lambda *_: None)
+        found = reproduce.jobs(reproduce.STUDIES[table], args)
+    return {(job.dataset, job.row.label): job for job in found}
+
+
+def by_label(*args, **more):
+    return {label: job for (_, label), job in jobs(*args, **more).items()}
+
+
+def note(table, **more):
+    return reproduce.note(reproduce.STUDIES[table], reproduce.Args(table=table, **more))
+
+
+@cache
+def planned(table, preset):
+    """The groups of each row, of as many images as it is made for."""
+    size = 60_000 if preset == "paper" else 1_800
+    images = np.zeros((size, 8, 8, 1), np.uint8)
+    dataset = Dataset("images", images, np.arange(size) % 10)
+    return [
+        (job, plan.groups(job.flags, dataset, 0, job.describe))
+        for job in jobs(table, preset, seed=(0,)).values()
+        if job.dataset in (EMNIST, "mnist") or preset == "smoke"
+    ]
+
+
+@pytest.mark.parametrize("preset", ["smoke", "paper"])
+@pytest.mark.parametrize("table", FDSC + FEDCREF)
+def test_every_row_builds_a_method_of_its_script(table, preset):
+    study, outs = reproduce.STUDIES[table], set()
+    for job, groups in planned(table, preset):
+        label, _, processed = job.row.label.partition(" with ")
+        for group in groups:
+            assert group.method.name == CALLED.get(label, "fedcref")
+            settings = group.method.settings
+            assert settings.get("post_processing", False) == bool(processed)
+            assert {*study.by} <= {"dataset", "method", "iteration", *group.points[0]}
+            group.build({name: values[0] for name, values in group.traced.items()})
+        outs.add(job.flags.out)
+    assert len(outs) == len(study.rows)
+
+
+@pytest.mark.parametrize("preset", ["smoke", "paper"])
+@pytest.mark.parametrize("table", OTHERS)
+def test_every_row_is_a_method_that_has_its_flags(table, preset):
+    """On images as large as those of the preset, without training."""
+    study = reproduce.STUDIES[table]
+    first = PENDIGITS if "pendigits" in study.by_path else study.datasets[0]
+    chosen = "digits" if preset == "smoke" else first
+    shape = (8, 8, 1) if preset == "smoke" else (224, 224, 3)
+    dataset = Dataset("images", np.zeros((20, *shape), np.uint8), np.arange(20) % 10)
+    found = by_label(table, preset, (chosen,))
+    assert len(found) == sum(bool(x.script or x.untrained) for x in study.rows)
+    of_scripts = [job for job in found.values() if hasattr(job.flags, "methods")]
+    for job in of_scripts:
+        method = job.describe(job.flags, dataset, job.flags.clients[0], 10)
+        if table.startswith("fedmcc"):
+            assert job.flags.methods[0] in method.name
+        elif job.row.label in CALLED:
+            assert method.name == CALLED[job.row.label]
+        if "gan_rounds" in method.settings and table != "sda-fdc-copies":
+            assert (method.settings["gan_rounds"] < (50,)) == (preset == "smoke")
+        # A flag that the method does not have would change nothing.
+        held = {*method.settings, "methods", "failure_rate", "extra_split", "resize"}
+        assert {*job.row.flags, *job.row.presets.get(preset, {})} <= held
+    folders = {(job.flags, job.flags.out) for job in of_scripts}
+    assert len({folder for _, folder in folders}) == len(folders)
+
+
+@pytest.mark.parametrize("preset", ["smoke", "paper"])
+def test_tables_share_runs_which_span_the_same_flags(preset):
+    swept = {}
+    for table in FDSC + FEDCREF:
+        if not reproduce.STUDIES[table].maps:  # which keep their runs elsewhere
+            for job, (group, *_) in planned(table, preset):
+                swept.setdefault(job.flags.out.name, []).append(tuple(group.points[0]))
+    assert all(len(set(names)) == 1 for names in swept.values())
+    of_fdsc, of_fedcref, end = (
+        ("digits", "digits", "") if preset == "smoke" else ("mnist", EMNIST, "-train")
+    )
+    expected = {f"{of_fdsc}-{x}{end}": 2 for x in ("lrsc", "dlrsc", "dscn")}
+    expected |= {f"{of_fdsc}-{x}{end}": 4 for x in ("fdsc1", "fdsc2")}
+    expected |= {
+        f"{of_fedcref}-centralized-baseline-w-dec{end}": 2,  # Table 3 and Figure 7
+        f"{of_fedcref}-fedcref-w-dec{end}": 3,  # Tables 3 and 4, Figure 8
+        f"{of_fedcref}-perfect-associations{end}": 3,  # Tables 6, 9 and 11
+        f"{of_fedcref}-fedcref{end}": 10,  # Table 7 has this run of the defaults
+        f"{of_fedcref}-fedcref-by-theta{end}": 1,
+    }
+    assert expected.items() <= {name: len(x) for name, x in swept.items()}.items()
+
+
+@pytest.mark.parametrize("preset", ["smoke", "paper"])
+def test_papers_share_the_runs_of_a_method(preset):
+    ours, theirs, drawn = (
+        by_label(table, preset, ("mnist",))
+        for table in ("sda-fdc-table2", "ccfc-table1", "sda-fdc-figure3")
+    )
+    both = {"SDA-FDC": "PPFC-GAN", "SDA-FC-KM": "SDA-FC-KM", "KM_central": "KM"}
+    for name, other in both.items():
+        assert ours[name].flags == theirs[other].flags
+    # The figure finds them, and beside its own --out the ablation's.
+    out = drawn["SDA-FDC"].flags.out
+    assert out == ours["SDA-FDC"].flags.out
+    _, ending = sda_fdc_figures.PANELS["sda-fdc-disjoint"]
+    assert out.name + ending == ours["SDA-FDC (disjoint)"].flags.out.name
+
+
+def test_networks_of_two_sizes_are_one_run_of_a_smoke_table():
+    found = {x: job.flags for x, job in by_label("fedmcc-table5", "smoke").items()}
+    assert found["FedU (Res18)"] == found["FedU (Res50)"]
+    assert found["FedMCC (Res18)"] != found["FedMCC (Res18, tuned)"]
+    assert len(set(found.values())) == len(found) - 2
+
+
+# --- flags
+
+
+FEDU_OUT = "cifar10-fedu-k-means-train-resnet50-imagenet"
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ("fedmcc-table1 | FedMCC | mnist", {"resize": 32, "class_share": (1.0,)}),
+        ("fedmcc-table1 | FedMCC | mnist", {"out": "mnist-fedmcc-resnet18"}),
+        ("fedmcc-table2 | FedU + MCC | stl10", {"extra_split": "unlabelled"}),
+        ("fedmcc-table2 | FedU + MCC | stl10", {"resize": 224, "class_share": (0.2,)}),
+        # One stage has as many rounds as two.
+        ("fedmcc-table1 | Fed + CC | cifar10", {"num_rounds": (110,), "seed": SEEDS}),
+        # E epochs in 500 / E rounds.
+        ("fedmcc-table8 | E = 2 | cifar10", {"local_epochs": (2,)}),
+        ("fedmcc-table8 | E = 2 | cifar10", {"num_rounds": (250,)}),
+        # Classifiers are of runs on the training split.
+        ("fedmcc-table3 | FedU | cifar10", {"split": "train", "out": FEDU_OUT}),
+        ("fedmcc-table4 | FedU | cifar10", {"backbone": "resnet18-imagenet"}),
+        ("fedmcc-table4 | Single client | cifar100", {"failure_rate": (0.8,)}),
+        ("fedmcc-table4 | Single client | cifar100", {"methods": ("fedu",)}),
+        ("fedmcc-table4 | FedMCC (tuned) | cifar10", {"momentum": (0.988,)}),
+        # Methods of central data run at one p.
+        ("ccfc-table1 | KM | mnist", {"p": (0.0,), "preset": "paper"}),
+        ("ccfc-table1 | KM | mnist", {"methods": ("km",)}),
+        ("ccfc-table1 | k-FED | mnist", {"p": LEVELS, "out": "mnist-k-fed"}),
+        ("sda-fdc-table2 | DCN_central | mnist", {"p": (0.0,)}),
+        ("sda-fdc-table2 | SDA-FDC | mnist", {"p": LEVELS, "out": "mnist-sda-fdc"}),
+        # What stands in for a data set is taken as it is.
+        ("fedmcc-table1 | FedMCC | digits", {"resize": None, "out": "digits-fedmcc"}),
+    ],
+)
+def test_the_flags_of_a_row(row, expected):
+    table, method, dataset = row.split(" | ")
+    flags = by_label(table, datasets=(dataset,))[method].flags
+    assert expected.items() <= (vars(flags) | {"out": flags.out.name}).items()
+
+
+@pytest.mark.parametrize(
+    ("table", "data", "split", "clients", "classes", "sizes"),
+    [
+        ("table2", "mnist", "train", (20,), (5, 10), (500,)),
+        ("table2", ORL, "all", (5,), (20, 40), ()),
+        ("table2", COIL20, "all", (5,), (10, 20), ()),
+        ("table2", COIL100, "all", (5,), (50, 100), ()),
+        ("table3", "mnist", "train", (10, 20, 30, 40, 50), (10,), (500,)),
+        ("table4", "mnist", "train", (20,), (10,), (100, 250, 500, 750, 1000)),
+        ("figure3", "mnist", "train", (20,), (10,), (500,)),
+        ("figure4", "mnist", "test", (20,), (10,), (500,)),
+        ("figure4", COIL20, "all", (7,), (20,), (200,)),
+    ],
+)
+def test_tables_of_fdsc_have_the_partitions_of_section_4(
+    table, data, split, clients, classes, sizes
+):
+    for job in jobs(f"fdsc-{table}", datasets=(data,)).values():
+        flags = job.flags
+        assert (flags.split, flags.clients) == (split, clients)
+        assert (flags.classes_per_client, flags.client_size) == (classes, sizes)
+        assert flags.seed == ((0,) if "figure" in table else SEEDS)
+
+
+def test_a_client_takes_as_many_steps_in_smoke_runs_of_all_methods():
+    found = {job.row.label: each for job, each in planned("fdsc-table2", "smoke")}
+    federated, alone = (found[x][0].method.settings for x in ("FDSC2", "DSCN"))
+    share = federated["num_participants"] / 5
+    assert federated["num_rounds"] * share == alone["num_rounds"] == 12
+    assert federated["local_steps"] == alone["local_steps"]
+
+
+@pytest.mark.parametrize("table", FEDCREF)
+def test_the_paper_preset_of_fedcref_has_the_settings_of_table_1(table):
+    has_test = table != "fedcref-figure7"
+    assert ("the first match of a cluster" in note(table)) == has_test
+    by_clients = table.endswith(("table10", "table11", "table12", "figure10"))
+    for (_, label), job in jobs(table).items():
+        flags = job.flags
+        assert (flags.class_range, flags.samples_per_class) == ((2, 5), 500)
+        assert (flags.split, flags.preset) == ("train", "paper")
+        assert (flags.seed, flags.evaluate_every) == (SEEDS, 1)
+        assert flags.clients == ((20, 30, 40) if by_clients else (25,))
+        if flags.methods == ("fedcref",):
+            start = "dec" if label == FROM_DEC else "dirty"
+            assert (flags.start, bool(flags.dirtiness)) == (start, start == "dirty")
+            assert (flags.associations == "perfect") == (label == PERFECT)
+
+
+def test_data_sets_of_fedcref_have_their_own_settings():
+    table, file = "fedcref-table6", "kmnist49=kmnist49.npz"
+    found = jobs(table, datasets=("emnist/digits", "kmnist", file, "fashion_mnist"))
+    told = ("dirtiness", "class_range", "split", "threshold", "local_epochs")
+    levels = (0.0, 0.3, 0.5)
+    assert {
+        name: tuple(getattr(job.flags, flag) for flag in told)
+        for (name, _), job in found.items()
+    } == {
+        EMNIST: (levels, (2, 5), "train", (), ()),
+        "kmnist": (levels, (2, 5), "train", (), ()),
+        "kmnist49": (levels, (2, 15), "all", (), ()),  # a file has no splits
+        "fashion_mnist": (levels, (2, 5), "train", (0.15,), (30,)),
+    }
+
+
+def test_table_7_of_fedcref_runs_the_five_settings_of_the_paper():
+    ran = [
+        (alpha, theta)
+        for job in jobs("fedcref-table7").values()
+        for alpha in job.flags.percentile or (75.0,)
+        for theta in job.flags.threshold or (0.2,)
+    ]
+    settings = [key[1:] for key in reproduce.STUDIES["fedcref-table7"].paper]
+    assert sorted(ran) == sorted(settings)
+
+
+# --- data and notes
+
+
+def test_data_without_a_name_is_given_by_its_path(tmp_path):
+    study = reproduce.STUDIES["fedmcc-table1"]
+    named = reproduce.Args(table="fedmcc-table1", preset="paper")
+    given = replace(named, datasets=("imagenet-10=some/where",))
+    found = reproduce.datasets_of(study, given)
+    assert found == {"some/where": ("imagenet-10", "imagenet-10")}
+    every = ["cifar10", "cifar100", "stl10", "mnist"]
+    assert list(reproduce.datasets_of(study, named)) == every
+    assert "--datasets imagenet-10=PATH" in reproduce.note(study, named)
+    assert "--datasets imagenet-10=PATH" not in reproduce.note(study, given)
+    message = r"--datasets takes digits cifar10 .* imagenet-10=PATH, got"
+    for wrong in ("imagenet-10", "cifar10=some/where", "imagenet-10="):
+        with pytest.raises(ValueError, match=message):
+            reproduce.datasets_of(study, replace(named, datasets=(wrong,)))
+    # It is resized as the data set that it is.
+    (job,) = jobs(
+        "fedmcc-table1", datasets=(f"imagenet-10={tmp_path}",), methods=("FedMCC",)
+    ).values()
+    assert job.dataset == "imagenet-10"
+    assert (job.flags.dataset, job.flags.resize) == (str(tmp_path), 224)
+
+
+def test_notes_say_what_is_to_be_known():
+    said = "cat pendigits.tra pendigits.tes > pendigits.csv"
+    assert said in note("sda-fdc-table2", preset="paper", datasets=(PENDIGITS,))
+    said = "not implemented, the paper's figures alone: FedCA"
+    assert said in note("fedmcc-table3")
+    said = "left out, as no data is called so: kmnist49"
+    assert said in note("fedcref-table6", preset="paper")
