@@ -29,7 +29,7 @@ import tyro
 from speed import ccfc, fdsc, fedcref, fedmcc, rounds, sda_fdc, server
 from speed.case import Case, Side, Sizes, flops
 
-from fcjax.cores import num_cores, take_cores
+from fcjax.devices import num_cores, platform, take_cores
 from fcjax.grid.flags import shown
 
 Method = Literal["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
@@ -109,7 +109,7 @@ def check(args: Args) -> None:
         if value is not None and value < 1:
             flag = "--" + name.replace("_", "-")
             raise ValueError(f"{flag} must be at least 1, got {value}")
-    if args.against and jax.default_backend() != "cpu":
+    if args.against and platform() != "cpu":
         raise ValueError("--against compares on the CPU: set JAX_PLATFORMS=cpu")
     if args.against and importlib.util.find_spec("torch") is None:
         raise ValueError('--against torch needs PyTorch: pip install -e ".[bench]"')

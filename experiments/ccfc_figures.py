@@ -20,8 +20,8 @@ from trained import load, train
 
 from fcjax import data, engine, evaluation
 from fcjax.algorithms.ccfc import leave
-from fcjax.backends import over_runs
 from fcjax.cluster import kmeans
+from fcjax.devices import CLIENTS, over_runs
 from fcjax.evaluation.figures import Panel, maps
 from fcjax.evaluation.figures.panels import MARKERS
 from fcjax.grid import dealing, plan
@@ -70,17 +70,18 @@ def embed_call(
     def next_local(hyper, key, federation, state):
         alone = method.build({**method.settings, **hyper, "standalone": True})
         if not method.settings["standalone"]:
-            state = leave(state, call.group.num_clients)
+            state = leave(state, len(federation.indices))
         state, _ = alone.stages[-1].round(key, state, federation)
         return alone.embed(state, federation)
 
+    local = over_runs(next_local, "shard_map", results=CLIENTS)
     next_round = engine.at_round(
         call.grid, "cluster", plan.num_rounds(call.group)[-1] + 1
     )
     rows = np.asarray(call.grid.federations.indices)
     stacked = (
         np.asarray(program.embed(call.grid, state)),
-        np.asarray(over_runs(next_local, "shard_map")(next_round, state)),
+        np.asarray(local(next_round, state)),
         rows,
         np.asarray(dataset.labels)[rows],
         np.asarray(call.grid.federations.mask),

@@ -138,7 +138,7 @@ def read(
     rows = np.asarray(call.grid.federations.indices)
     stacked = (
         np.asarray(program.embed(call.grid, state)),
-        np.asarray(state.private["coefficients"]["params"]),
+        np.asarray(state.clients.parts["coefficients"]["params"]),
         np.asarray(dataset.labels)[rows],
         np.asarray(call.grid.federations.mask),
     )

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
-import jax
 import optax
 
 from fcjax import models
@@ -16,6 +15,7 @@ from fcjax.algorithms.lrsc import lrsc
 from fcjax.algorithms.subspace import Affinity, SubspaceNetwork, dense
 from fcjax.clients import ClientAxis
 from fcjax.cluster import subspace_affinity, symmetric_affinity
+from fcjax.devices import platform
 from fcjax.types import FederatedClustering
 
 Name = Literal["fdsc2", "fdsc1", "dscn", "dlrsc", "lrsc"]
@@ -63,7 +63,7 @@ def client_axis_of(shape: tuple[int, ...]) -> ClientAxis | None:
     """Returns how clients run: a network of images on all examples of one client fills
     a core of a CPU, where a product for each of several clients is slower."""
     is_image = len(shape) == 3
-    return "map" if is_image and jax.default_backend() == "cpu" else None
+    return "map" if is_image and platform() == "cpu" else None
 
 
 def network_of(values: Mapping[str, Any], shape: tuple[int, ...]) -> SubspaceNetwork:

@@ -11,11 +11,11 @@ import dataclasses
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import jax
 import numpy as np
 import several
 from fedcref_methods import Data, Local, Name, method_of
 
+from fcjax.devices import platform
 from fcjax.grid import dealing, experiment
 from fcjax.grid.flags import Common, choose, shown
 
@@ -277,7 +277,7 @@ def only(args: Args, name: Name) -> Args:
         if dealing.rule_of(args) == "overlap" and len(args.methods) > 1:
             args = dataclasses.replace(args, clusters=())  # those of dec and uifca
         # Where a run ends early, or has few communities, others would wait for it.
-        if args.runs_per_call is None and jax.default_backend() == "cpu":
+        if args.runs_per_call is None and platform() == "cpu":
             args = dataclasses.replace(args, runs_per_call=1)
     return several.only(args, name)
 

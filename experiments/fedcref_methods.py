@@ -19,6 +19,7 @@ from fcjax.algorithms.pooling import Clustering
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import count_clusters
 from fcjax.data.vectors import client_rows
+from fcjax.devices import platform
 from fcjax.types import FederatedClustering, Federation
 
 Name = Literal["fedcref", "dec", "uifca"]
@@ -78,7 +79,7 @@ def method_of(
 
 def client_axis() -> clients.ClientAxis | None:
     """Returns how clusters run: on a CPU the small model of one stays in its cache."""
-    return "map" if jax.default_backend() == "cpu" else None
+    return "map" if platform() == "cpu" else None
 
 
 def start_of(values: Mapping[str, Any], data: Data, *, num_clusters: int) -> Start:

@@ -31,7 +31,7 @@ from papers import (
 from papers.study import Measured, Paper, Row, Study
 
 from fcjax import data, script
-from fcjax.backends import Backend
+from fcjax.devices import Backend
 from fcjax.evaluation import tables
 from fcjax.evaluation.tables import Estimate
 from fcjax.grid import experiment

@@ -78,7 +78,7 @@ def of_clients(
 ) -> list[list[Client]]:
     """Returns of each run the clients that have sent a generator."""
     del program
-    labels, source = np.asarray(dataset.labels), state.source
+    labels, source = np.asarray(dataset.labels), state.server.source
 
     def clients(partition, examples, sizes, arrived):
         return [
@@ -87,7 +87,7 @@ def of_clients(
             if arrived[i] and sizes[i]
         ]
 
-    runs = map(np.asarray, (source.examples, source.sizes, state.arrived))
+    runs = map(np.asarray, (source.examples, source.sizes, state.clients))
     return [clients(*run) for run in zip(call.partitions, *runs, strict=True)]
 
 

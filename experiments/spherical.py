@@ -1,8 +1,7 @@
 """Federated spherical k-means, a template: copy it and change what "Yours" marks.
 
 python experiments/spherical.py --clients 10 --p 0.25 --momentum 0 0.5
-python -m pytest tests/test_contract.py --method experiments/spherical.py
-"""
+python -m pytest tests/test_contract.py --method experiments/spherical.py"""
 
 import dataclasses
 from functools import partial
@@ -16,7 +15,7 @@ from fcjax.data.vectors import as_rows, client_rows
 from fcjax.grid import experiment, flags
 
 
-class State(NamedTuple):  # Yours: arrays alone; what each client keeps is [M, ...].
+class Server(NamedTuple):  # Yours; what clients keep is types.State's other part.
     centroids: jax.Array  # [K, D], of length 1
     moved: jax.Array  # [], the norm of their last step
     num_rounds: jax.Array  # []
@@ -29,14 +28,15 @@ def spherical_kmeans(  # Yours: whole numbers are static; never branch on a Scal
         held = server.pooled(federation, server.participants(federation, jnp.int32(0)))
         x = as_rows(federation.pool[jnp.arange(held.size)], unit_length=True)
         seeds = cluster.kmeans(key, x, num_clusters, mask=held, num_init=1, num_iters=0)
-        return State(seeds.centroids, jnp.float32(jnp.inf), jnp.int32(0))
+        return types.State(Server(seeds.centroids, jnp.float32(jnp.inf), jnp.int32(0)))
 
     def round(key, state, federation):  # Only `server` may reach across clients.
         def one_client(x, mask):  # Yours: what a client sends; padding is off its mask.
-            nearest = jnp.matmul(x, state.centroids.T, precision="highest").argmax(1)
+            nearest = jnp.matmul(x, old.T, precision="highest").argmax(axis=1)
             return jax.ops.segment_sum(x * mask[:, None], nearest, num_clusters)
 
-        here, old = server.participants(federation, state.num_rounds), state.centroids
+        old, _, past = state.server
+        here = server.participants(federation, past)
         sums = clients.for_each(one_client, embed(state, federation), federation.mask)
         own = (sums, federation.mask.sum(axis=1))
         (sums, count), here = server.receive(own, here.astype(float), here)
@@ -44,17 +44,17 @@ def spherical_kmeans(  # Yours: whole numbers are static; never branch on a Scal
         new = jnp.where(sums.any(axis=1, keepdims=True), new, old)
         metrics = {"loss": 1 - jnp.sum(sums * old) / count, "participants": here.sum()}
         metrics |= server.traffic(here, up={"sums": (sums, count)}, down={"means": new})
-        return State(new, jnp.linalg.norm(new - old), state.num_rounds + 1), metrics
+        return types.State(Server(new, jnp.linalg.norm(new - old), past + 1)), metrics
 
     def embed(state, federation):  # Yours: [M, N, D], padding too.
         return client_rows(federation, unit_length=True)
 
     def assign(state, federation):  # Yours: [M, N], in 0 to num_clusters - 1.
-        x = embed(state, federation)
-        return jnp.matmul(x, state.centroids.T, precision="highest").argmax(axis=-1)
+        x, centroids = embed(state, federation), state.server.centroids
+        return jnp.matmul(x, centroids.T, precision="highest").argmax(axis=-1)
 
     def done(state):  # Yours: whether it ends before `num_rounds`.
-        return state.moved < 1e-4
+        return state.server.moved < 1e-4
 
     stage = types.Stage("cluster", lambda key, state, _: state, round, num_rounds, done)
     return types.FederatedClustering(init, (stage,), embed, assign)

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int, Key
 
+from fcjax.devices import ALL_CLIENTS, AXIS, num_bytes, platform
 from fcjax.types import PRNGKey, PyTree
 
-ClientAxis = Literal["vmap", "map", "unroll"]
+ClientAxis = Literal["vmap", "map"]
 
 
 class Client(NamedTuple):
@@ -20,10 +21,6 @@ class Client(NamedTuple):
     variables: PyTree
     opt_state: PyTree
 
-
-AXIS = "client"
-"""The mesh axis over which the clients of a run are spread where devices are left over;
-a function of one run then sees those of its own device. Elsewhere it is not bound."""
 
 LARGE_CLIENT = 2**19
 """Bytes from which a client on a CPU is better trained alone: its network, optimiser
@@ -39,8 +36,7 @@ def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> 
         *stacked: the clients' values, each leaf with a leading client axis.
         axis: `vmap` batches the clients' operations, best for small networks and on
             accelerators; `map` takes one client after another, best where one client
-            fills the machine; `unroll` does so without a loop, at the price of
-            compile time. None chooses by platform and size.
+            fills the machine. None chooses by platform and size.
 
     Returns:
         The results, stacked on a leading client axis.
@@ -49,18 +45,12 @@ def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> 
         >>> print(for_each(jnp.sum, jnp.array([[1, 2], [3, 4]])))
         [3 7]
     """
-    leaves = jax.tree.leaves(stacked)
-    count = len(leaves[0])
     if axis is None:
-        size = sum(x.size * x.dtype.itemsize for x in leaves) // count
-        on_cpu = jax.default_backend() == "cpu"
-        axis = "map" if on_cpu and size >= LARGE_CLIENT else "vmap"
-    if axis == "vmap":
-        return jax.vmap(fn)(*stacked)
+        size = num_bytes(stacked) // len(jax.tree.leaves(stacked)[0])
+        axis = "map" if platform() == "cpu" and size >= LARGE_CLIENT else "vmap"
     if axis == "map":
         return lax.map(lambda values: fn(*values), stacked)
-    one_by_one = [fn(*jax.tree.map(lambda x, i=i: x[i], stacked)) for i in range(count)]
-    return jax.tree.map(lambda *xs: jnp.stack(xs), *one_by_one)
+    return jax.vmap(fn)(*stacked)
 
 
 def fold_in(key: PRNGKey, count: int) -> Key[Array, "count"]:
@@ -77,10 +67,20 @@ def keys(key: PRNGKey, count: int) -> Key[Array, "count"]:
 
 def num_devices() -> int:
     """Returns over how many devices the clients of a run are spread."""
+    return _size(AXIS, 1)
+
+
+def num_all(count: int) -> int:
+    """Returns how many clients a run has, of which this device has `count`: without
+    those that were repeated to fill the devices."""
+    return _size(ALL_CLIENTS, count * num_devices())
+
+
+def _size(axis: str, otherwise: int) -> int:
     try:
-        return lax.axis_size(AXIS)
-    except NameError:  # not bound: all clients are here
-        return 1
+        return lax.axis_size(axis)
+    except NameError:  # not bound
+        return otherwise
 
 
 def first_number(count: int) -> int | Int[Array, ""]:

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fcjax.backends import Backend, over_runs
 from fcjax.checkpoints import Checkpoints, Position, ShapesOf
-from fcjax.types import Communities, FederatedClustering, Grid, PyTree, Stage
+from fcjax.devices import CLIENTS, SERVER, STATE, Backend, over_runs
+from fcjax.types import Communities, FederatedClustering, Grid, Stage, State
 
 Build = Callable[[Any], FederatedClustering]
 """From one run's hyper-parameters to its method."""
-Start = Callable[[ShapesOf], tuple[Position, PyTree] | None]
+Start = Callable[[ShapesOf], tuple[Position, State] | None]
 """(shapes of the state in a stage) -> where to go on from, if from anywhere, and the
 state there: round 0 of a stage, with the state in which the one before it ended."""
 
@@ -31,7 +31,7 @@ class Round(NamedTuple):
     stage: Stage
     position: Position
     metrics: dict[str, np.ndarray]  # [G, ...] each
-    state: PyTree  # [G, ...]; gone when the next round begins
+    state: State  # [G, ...]; gone when the next round begins
     is_last: bool  # of the stage
 
 
@@ -66,11 +66,10 @@ class Program:
         self._build = build
         self._backend: Backend = backend
         self._stages: list[_CompiledStage] = []
-        self._init = over_runs(init, backend, like=lambda *_: ())
-        ended = _started(build, None)
-        self._assign = over_runs(assign, backend, like=ended, results=_each_client)
-        self._embed = over_runs(embed, backend, like=ended, results=_each_client)
-        self._communities = over_runs(communities, backend, like=ended)
+        self._init = over_runs(init, backend, results=STATE)
+        self._assign = over_runs(assign, backend, results=CLIENTS)
+        self._embed = over_runs(embed, backend, results=CLIENTS)
+        self._communities = over_runs(communities, backend, results=CLIENTS)
 
     def run(
         self,
@@ -79,7 +78,7 @@ class Program:
         on_round: Callable[[Round], None] = lambda _: None,
         checkpoints: Checkpoints | None = None,
         start: Start | None = None,
-    ) -> PyTree:
+    ) -> State:
         """Runs every stage of the method on a grid.
 
         Args:
@@ -100,12 +99,12 @@ class Program:
 
     def _run(
         self, grid, on_round, checkpoints: Checkpoints | None, start: Start | None
-    ) -> PyTree:
+    ) -> State:
         stages = self._compiled_stages(grid)
         position, state = Position(0, 0), None
 
         @cache
-        def shapes(stage: int) -> PyTree:
+        def shapes(stage: int) -> State:
             if stage < 0:
                 return jax.eval_shape(self._init, grid)
             return jax.eval_shape(stages[stage].begin, grid, shapes(stage - 1))
@@ -135,24 +134,21 @@ class Program:
                     checkpoints.save(position, state, force=is_last)
         return state
 
-    def assign(self, grid: Grid, state: PyTree) -> Int[Array, "G M N"]:
+    def assign(self, grid: Grid, state: State) -> Int[Array, "G M N"]:
         """Returns the cluster of every example of the grid's federations, which may
         have other clients than those that the state was trained on."""
         return self._assign(grid, state)
 
-    def embed(self, grid: Grid, state: PyTree) -> Float[Array, "G M N D"]:
+    def embed(self, grid: Grid, state: State) -> Float[Array, "G M N D"]:
         """Returns the latent representation of every example, as `assign` does."""
         return self._embed(grid, state)
 
-    def communities(self, grid: Grid, state: PyTree) -> Communities | None:
+    def communities(self, grid: Grid, state: State) -> Communities | None:
         """Returns the communities of each run, [G, ...]; None where the method finds
         none."""
         if self._first(grid).communities is None:
             return None
-        found = self._communities(grid, state)
-        # Devices that each hold some of the clients count them all, padding too.
-        num_clients = found.edges.shape[1]
-        return found._replace(edges=found.edges[..., :num_clients, :])
+        return self._communities(grid, state)
 
     def _first(self, grid: Grid) -> FederatedClustering:
         return self._build(jax.tree.map(lambda x: x[0], grid.hyper))
@@ -173,7 +169,7 @@ def run(
     backend: Backend = "shard_map",
     on_round: Callable[[Round], None] = lambda _: None,
     checkpoints: Checkpoints | None = None,
-) -> PyTree:
+) -> State:
     """Runs every stage of a method on one grid: `Program.run` without its program."""
     program = Program(build, backend=backend)
     return program.run(grid, on_round=on_round, checkpoints=checkpoints)
@@ -181,9 +177,9 @@ def run(
 
 class _CompiledStage(NamedTuple):
     stage: Stage
-    begin: Callable[[Grid, PyTree], PyTree]
-    is_done: Callable[[Grid, PyTree], Array]
-    advance: Callable[[Grid, PyTree], tuple[PyTree, dict[str, Array], Array]]
+    begin: Callable[[Grid, State], State]
+    is_done: Callable[[Grid, State], Array]
+    advance: Callable[[Grid, State], tuple[State, dict[str, Array], Array]]
 
 
 def _compile_stage(
@@ -203,39 +199,12 @@ def _compile_stage(
         state = jax.tree.map(lambda new, old: jnp.where(done, old, new), new, state)
         return state, metrics, stage.done(state)
 
-    started = _started(build, index + 1)
     return _CompiledStage(
         stage,
-        over_runs(begin, backend, like=_started(build, index)),
-        over_runs(is_done, backend, like=started, results=lambda *_: 0.0),
-        over_runs(
-            advance,
-            backend,
-            donate=True,
-            like=started,
-            results=lambda hyper, key, federation, state: (state, 0.0, 0.0),
-        ),
+        over_runs(begin, backend, results=STATE),
+        over_runs(is_done, backend, results=SERVER),
+        over_runs(advance, backend, results=(STATE, SERVER, SERVER), donate=True),
     )
-
-
-def _each_client(hyper, key, federation, state):
-    """Like what there is for each client of a run."""
-    del hyper, key, state
-    return federation.mask
-
-
-def _started(build: Build, num_stages: int | None):
-    """A function that begins some stages, or all, and returns the last of their states
-    that has a structure, as a tuple: a stage may have more parts than another."""
-
-    def like(structure, hyper, key, federation):
-        method = build(hyper)
-        states = [(method.init(key, federation),)]
-        for stage in method.stages[:num_stages]:
-            states.append((stage.begin(key, *states[-1], federation),))
-        return next(x for x in reversed(states) if jax.tree.structure(x) == structure)
-
-    return like
 
 
 def at_round(grid: Grid, name: str, number: int = 0) -> Grid:

@@ -9,7 +9,7 @@ import jax
 import tyro
 
 from fcjax import data
-from fcjax.cores import take_cores
+from fcjax.devices import take_cores
 from fcjax.grid import processes
 from fcjax.grid.experiment import Task, prepare_all
 from fcjax.grid.flags import Common

@@ -7,6 +7,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients
+from fcjax.devices import AXIS, num_bytes
 from fcjax.types import Federation, PRNGKey, PyTree
 
 
@@ -60,8 +61,12 @@ def receive(
     sums = (_weighted_sum(networks, weights), weights.sum())
     if clients.num_devices() > 1:
         placed = jax.tree.map(_among_all, each)
-        sums, placed = lax.psum((sums, placed), clients.AXIS)
-        each = jax.tree.map(lambda x, own: x.astype(own.dtype), placed, each)
+        sums, placed = lax.psum((sums, placed), AXIS)
+
+        def own_kind(placed, own):
+            return placed[: clients.num_all(len(own))].astype(own.dtype)
+
+        each = jax.tree.map(own_kind, placed, each)
     return _divide(*sums), each
 
 
@@ -94,7 +99,7 @@ def group_means(
     counted = jnp.where(weights != 0, groups, 0)
     sums = jax.tree.map(add_up, (stacked, jnp.ones(len(weights))))
     if clients.num_devices() > 1:
-        sums = lax.psum(sums, clients.AXIS)
+        sums = lax.psum(sums, AXIS)
     sums, totals = sums
     totals = jnp.where(totals > 0, totals, 1)
 
@@ -106,9 +111,10 @@ def group_means(
 
 def own_rows(all_rows: PyTree, count: int) -> PyTree:
     """Returns, of arrays [M, ...] of the clients of all devices as `gather` took them
-    in, the rows of this device's `count` clients."""
-    start = clients.first_number(count)
-    return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, count), all_rows)
+    in, the rows of this device's `count` clients; those that were repeated to fill the
+    devices have the last one's."""
+    rows = clients.first_number(count) + jnp.arange(count)
+    return jax.tree.map(lambda x: x[jnp.minimum(rows, len(x) - 1)], all_rows)
 
 
 def gather(each: PyTree) -> PyTree:
@@ -180,6 +186,22 @@ def pooled(federation: Federation, present: Bool[Array, "M"]) -> Bool[Array, "P"
     return jnp.zeros(federation.pool.shape[0], bool).at[rows].max(own)
 
 
+def measure(
+    answered: Bool[Array, "M"], measured: dict[str, Float[Array, "M"]]
+) -> dict[str, Array]:
+    """Returns the metrics that a round has of its clients: the mean of each over those
+    that answered, and how many `participants` they are.
+
+    Examples:
+        >>> answered = jnp.array([True, False, True])
+        >>> metrics = measure(answered, {"loss": jnp.array([1.0, jnp.nan, 2.0])})
+        >>> print(metrics["loss"], metrics["participants"])
+        1.5 2
+    """
+    means = {name: jnp.mean(x, where=answered) for name, x in measured.items()}
+    return {**means, "participants": answered.sum()}
+
+
 def traffic(
     present: Bool[Array, "M"], *, up: dict[str, PyTree], down: dict[str, PyTree]
 ) -> dict[str, Int[Array, "2"]]:
@@ -204,16 +226,6 @@ def traffic(
     sizes = {f"up_{name}": num_bytes(tree) for name, tree in up.items()}
     sizes |= {f"down_{name}": num_bytes(tree) for name, tree in down.items()}
     return {name: jnp.stack([senders, jnp.int32(n)]) for name, n in sizes.items()}
-
-
-def num_bytes(tree: PyTree) -> int:
-    """Returns the size of a message: the bytes of all arrays of a tree.
-
-    Examples:
-        >>> num_bytes({"w": jnp.zeros((10, 2)), "b": jnp.zeros(2)})  # 4 * (20 + 2)
-        88
-    """
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def total_bytes(pairs: np.ndarray) -> np.ndarray:

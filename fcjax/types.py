@@ -98,6 +98,22 @@ class Network(NamedTuple):
     apply: Callable[..., tuple[Any, PyTree]]
 
 
+class State(NamedTuple):
+    """What a method keeps from round to round, and whose it is.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> state = State(server=jnp.float32(0.5), clients={"own": jnp.zeros((3, 2))})
+        >>> state.clients["own"].shape  # [M, ...]
+        (3, 2)
+    """
+
+    server: PyTree
+    """One value, which all devices know alike."""
+    clients: PyTree = ()
+    """What each client keeps: every leaf is [M, ...]."""
+
+
 class Stage(NamedTuple):
     """One phase of a paper's algorithm box.
 
@@ -106,24 +122,25 @@ class Stage(NamedTuple):
         >>> counting = Stage(
         ...     "counting",
         ...     begin=lambda key, state, federation: state,
-        ...     round=lambda key, state, federation: (state + 1, {"rounds": state + 1}),
+        ...     round=lambda key, state, federation: (State(state.server + 1), {}),
         ...     num_rounds=3,
         ...     done=lambda state: jnp.array(False),
         ... )
-        >>> counting.round(None, 0, None)
-        (1, {'rounds': 1})
+        >>> counting.round(None, State(0), None)[0].server
+        1
     """
 
     name: str
     """One of its own within the method: the keys of its rounds come from it."""
-    begin: Callable[[PRNGKey, Any, Federation], Any]
+    begin: Callable[[PRNGKey, State, Federation], State]
     """(key, state, federation) -> the state of this stage."""
-    round: Callable[[PRNGKey, Any, Federation], tuple[Any, dict[str, Array]]]
-    """(key, state, federation) -> (state, metrics); pure, jittable, vmappable."""
+    round: Callable[[PRNGKey, State, Federation], tuple[State, dict[str, Array]]]
+    """(key, state, federation) -> (state, metrics); pure, jittable, vmappable. Metrics
+    are the server's."""
     num_rounds: int
     """An upper bound where the stage can end early."""
-    done: Callable[[Any], Bool[Array, ""]]
-    """(state) -> whether this run has finished the stage."""
+    done: Callable[[State], Bool[Array, ""]]
+    """(state) -> whether this run has finished the stage, as the server sees it."""
 
 
 class Communities(NamedTuple):
@@ -144,7 +161,7 @@ class FederatedClustering(NamedTuple):
     Examples:
         >>> import jax.numpy as jnp
         >>> all_in_one = FederatedClustering(
-        ...     init=lambda key, federation: (),
+        ...     init=lambda key, federation: State(server=()),
         ...     stages=(),
         ...     embed=lambda state, federation: federation.pool[federation.indices],
         ...     assign=lambda state, federation: jnp.zeros_like(federation.indices),
@@ -153,13 +170,13 @@ class FederatedClustering(NamedTuple):
         ()
     """
 
-    init: Callable[[PRNGKey, Federation], Any]
-    """(key, federation) -> state, clients stacked on its leading axes."""
+    init: Callable[[PRNGKey, Federation], State]
+    """(key, federation) -> state."""
     stages: tuple[Stage, ...]
-    embed: Callable[[Any, Federation], Float[Array, "M N D"]]
+    embed: Callable[[State, Federation], Float[Array, "M N D"]]
     """(state, federation) -> the latent representation of every example."""
-    assign: Callable[[Any, Federation], Int[Array, "M N"]]
+    assign: Callable[[State, Federation], Int[Array, "M N"]]
     """(state, federation) -> the cluster of every example."""
-    communities: Callable[[Any], Communities] | None = None
+    communities: Callable[[State], Communities] | None = None
     """(state) -> which clients' clusters are the same, where a method that clusters on
     clients finds that out."""

@@ -14,7 +14,7 @@ from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.grid.flags import Common, choose
 from fcjax.grid.plan import Method
-from fcjax.types import Communities, FederatedClustering
+from fcjax.types import Communities, FederatedClustering, State
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +22,9 @@ class Args(Common):
     near: tuple[float, ...] = (0.3,)
 
 
-class State(NamedTuple):
+class Own(NamedTuple):
     centers: jax.Array  # [M, K, D]
     graph: Communities
-    num_rounds: jax.Array
 
 
 def build(settings, *, num_clusters):
@@ -33,7 +32,8 @@ def build(settings, *, num_clusters):
         return federation.pool[federation.indices].astype(jnp.float32)
 
     def assign(state, federation):
-        return jax.vmap(assign_nearest)(embed(state, federation), state.centers)
+        x, centers = embed(state, federation), state.clients.centers
+        return jax.vmap(assign_nearest)(x, centers)
 
     def init(key, federation):
         def own(key, x, mask, count):
@@ -43,18 +43,17 @@ def build(settings, *, num_clusters):
         keys = clients.keys(key, len(federation.indices))
         x = embed(None, federation)
         centers = jax.vmap(own)(keys, x, federation.mask, federation.local_clusters)
-        state = State(centers, (), jnp.int32(0))
-        clusters = assign(state, federation)
-        return state._replace(
-            graph=fedcref_association.all_alone(clusters, num_clusters)
-        )
+        clusters = jax.vmap(assign_nearest)(x, centers)
+        graph = fedcref_association.all_alone(clusters, num_clusters)
+        return State(jnp.int32(0), Own(centers, graph))
 
     def round(near, key, state, federation):
         del key
-        here = server.participants(federation, state.num_rounds)[:, None]
+        own_centers = state.clients.centers
+        here = server.participants(federation, state.server)[:, None]
         here &= jnp.arange(num_clusters)[None] < federation.local_clusters[:, None]
-        centers, exist = server.gather((state.centers, here))
-        apart = state.centers[:, :, None, None] - centers[None, None]
+        centers, exist = server.gather((own_centers, here))
+        apart = own_centers[:, :, None, None] - centers[None, None]
         edges = jnp.linalg.norm(apart, axis=-1) < near
         edges &= fedcref_association.may_be_joined(here)
         numbers = fedcref_association.communities(server.gather(edges)).numbers
@@ -67,11 +66,11 @@ def build(settings, *, num_clusters):
             "communities": numbers.max() + 1,
             "isolated": (exist & (numbers < 0)).sum(),
         }
-        return State(state.centers, graph, state.num_rounds + 1), metrics
+        return State(state.server + 1, Own(own_centers, graph)), metrics
 
     def refine(key, state, federation):
         state, metrics = round(settings["near"], key, state, federation)
-        return state, {**metrics, "iteration": state.num_rounds - 3}
+        return state, {**metrics, "iteration": state.server - 3}
 
     def begin(key, state, federation):
         return round(0.0, key, state, federation)
@@ -81,7 +80,7 @@ def build(settings, *, num_clusters):
         (all_rounds("begin", begin, 3), all_rounds("refine", refine, 2)),
         embed,
         assign,
-        lambda state: state.graph,
+        lambda state: state.clients.graph,
     )
 
 

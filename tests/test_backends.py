@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fcjax.backends import over_runs
+from fcjax import server
 from fcjax.data.placement import HostPool, place
-from fcjax.types import Federation, Grid
+from fcjax.devices import CLIENTS, over_runs
+from fcjax.types import Federation, Grid, State
 
 BACKENDS = ("shard_map", "pmap", "loop")
 SIZES = (1, 3, 6)
@@ -34,16 +35,21 @@ def grid_of(count):
 
 
 def state_of(count):
-    return {"w": jnp.arange(count * 3.0).reshape(count, 3) / 7, "n": jnp.arange(count)}
+    w = jnp.arange(count * 3.0).reshape(count, 3) / 7
+    return State({"w": w, "n": jnp.arange(count)})
 
 
 def advance(hyper, key, federation, state):
     """A made-up round that needs every input."""
     rows = federation.pool[federation.indices].astype(jnp.float32)
-    means = jnp.sum(rows * federation.mask[..., None], axis=(0, 1))
-    w = state["w"] * hyper["weight"] + means + jax.random.normal(key, (3,))
-    n = state["n"] + federation.local_clusters.sum() * federation.present.sum()
-    return {"w": w, "n": n}, {"loss": w @ w, "key": jax.random.fold_in(key, 1)}
+    sums = jnp.sum(rows * federation.mask[..., None], axis=1)
+    sums, clusters, present = server.gather(
+        (sums, federation.local_clusters, federation.present[0])
+    )
+    w = state.server["w"] * hyper["weight"] + sums.sum(axis=0)
+    w += jax.random.normal(key, (3,))
+    n = state.server["n"] + clusters.sum() * present.sum()
+    return State({"w": w, "n": n}), {"loss": w @ w, "key": jax.random.fold_in(key, 1)}
 
 
 def expected(grid, state):
@@ -54,8 +60,8 @@ def expected(grid, state):
     ):
         means = (pool[indices] * mask[..., None]).sum(axis=(0, 1))
         noise = np.asarray(jax.random.normal(grid.keys[i], (3,)))
-        w = np.asarray(state["w"][i]) * (i + 0.5) + means + noise
-        yield w, int(state["n"][i]) + clusters.sum() * present.sum()
+        w = np.asarray(state.server["w"][i]) * (i + 0.5) + means + noise
+        yield w, int(state.server["n"][i]) + clusters.sum() * present.sum()
 
 
 def key_data(keys):
@@ -75,10 +81,10 @@ def test_every_backend_gives_every_run_its_own_inputs(backend, count):
     for _ in range(2):
         reference = list(expected(grid, state))
         state, metrics = step(grid, state)
-        assert state["w"].shape == (count, 3)
+        assert state.server["w"].shape == (count, 3)
         for i, (w, n) in enumerate(reference):
-            np.testing.assert_allclose(state["w"][i], w, rtol=1e-5, atol=1e-5)
-            assert state["n"][i] == n
+            np.testing.assert_allclose(state.server["w"][i], w, rtol=1e-5, atol=1e-5)
+            assert state.server["n"][i] == n
             np.testing.assert_allclose(metrics["loss"][i], w @ w, rtol=1e-5)
         own = jax.vmap(lambda key: jax.random.fold_in(key, 1))(grid.keys)
         np.testing.assert_array_equal(key_data(metrics["key"]), key_data(own))
@@ -125,7 +131,7 @@ def test_a_pool_on_all_devices_is_not_copied(monkeypatch, count):
     step = over_runs(
         lambda hyper, key, federation: federation.pool[federation.indices],
         "shard_map",
-        like=lambda *_: (),
+        results=CLIENTS,
     )
     pool, *_ = grid.federations
     expected = np.asarray(pool)[np.asarray(grid.federations.indices)]
@@ -143,7 +149,8 @@ def test_a_function_without_state(backend):
     """As `init` and `assign` are; a scalar a run comes out as a vector."""
 
     def count_own(hyper, key, federation):
-        return federation.mask.sum(), federation.pool.shape[0]
+        own = server.gather(federation.mask.sum(axis=1))
+        return own.sum(), federation.pool.shape[0]
 
     grid = grid_of(3)
     own, num_examples = over_runs(count_own, backend)(grid)
@@ -154,7 +161,9 @@ def test_a_function_without_state(backend):
 @pytest.mark.parametrize("backend", ["shard_map", "pmap"])
 def test_runs_are_spread_over_all_devices(backend):
     state, _ = over_runs(advance, backend)(grid_of(8), state_of(8))
-    used = {shard.device: shard.data.shape for shard in state["w"].addressable_shards}
+    used = {
+        shard.device: shard.data.shape for shard in state.server["w"].addressable_shards
+    }
     assert used == dict.fromkeys(jax.devices(), (8 // jax.device_count(), 3))
 
 
@@ -163,15 +172,15 @@ def convolve(hyper, key, federation, state):
     images = federation.pool[federation.indices[0]].astype(jnp.float32)
     images = jnp.broadcast_to(images[:, None, :, None], (5, 3, 3, 2))
     y = lax.conv_general_dilated(
-        images, state, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        images, state.server, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-    return state + hyper["weight"] * y.mean()
+    return State(state.server + hyper["weight"] * y.mean())
 
 
 def test_devices_share_one_pool_and_do_not_communicate():
     """float16 is the pool's own type: there are pools, and none with a run axis."""
     grid, step = grid_of(8), over_runs(convolve, "shard_map")
-    kernels = step(grid, jnp.ones((8, 3, 3, 2, 4)))
+    kernels = step(grid, State(jnp.ones((8, 3, 3, 2, 4))))
     text = jax.jit(step).lower(grid, kernels).compile().as_text()
     for collective in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
         assert collective not in text

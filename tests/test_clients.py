@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fcjax import clients
+from fcjax.devices import AXIS
 
-AXES = ("vmap", "map", "unroll", None)
+AXES = ("vmap", "map", None)
 
 
 def test_the_first_keys_do_not_depend_on_the_count(key):
@@ -69,7 +70,7 @@ def test_a_client_has_its_key_on_whatever_device():
     def on_a_device(_):
         return jax.random.key_data(clients.keys(key, 2)), clients.num_devices()
 
-    spread, counts = jax.vmap(on_a_device, axis_name=clients.AXIS)(jnp.arange(3))
+    spread, counts = jax.vmap(on_a_device, axis_name=AXIS)(jnp.arange(3))
     np.testing.assert_array_equal(spread.reshape(6, -1), expected)
     np.testing.assert_array_equal(counts, [3, 3, 3])
     assert clients.num_devices() == 1

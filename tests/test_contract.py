@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from fcjax import engine
-from fcjax.backends import over_runs
 from fcjax.checkpoints import Checkpoints, Position
-from fcjax.types import FederatedClustering, Federation, Grid, PyTree, Stage
+from fcjax.devices import over_runs
+from fcjax.types import FederatedClustering, Federation, Grid, Stage, State
 from tests.methods import DIFFERENT, DRAWN, METHODS, NUM_CLUSTERS, SWEPT, of_file
 
 SIZES = (7, 11, 4, 8, 7)  # the true examples of five clients; no batch of one or two
@@ -100,7 +100,7 @@ class Trained(NamedTuple):
     program: engine.Program
     calls: list[None]
     """Grows whenever the method is built: whatever is traced builds it."""
-    state: PyTree
+    state: State
     rounds: tuple[Rounded, ...]
 
 
@@ -146,6 +146,11 @@ def test_every_example_gets_a_cluster_and_an_embedding(trained):
     z = np.asarray(trained.program.embed(grid(), trained.state))
     assert z.shape[:3] == clusters.shape
     assert np.isfinite(z).all()
+
+
+def test_what_clients_keep_is_theirs(trained):
+    for leaf in jax.tree.leaves(trained.state.clients):
+        assert leaf.shape[:2] == (2, len(SIZES))
 
 
 def test_rounds_report_metrics_of_every_run(method, trained):
@@ -221,11 +226,11 @@ def test_spread_over_devices_a_run_is_what_it_is_alone(method, trained):
 
 def test_what_an_absent_client_holds_changes_nothing(trained):
     def others(state):
-        # Where a state keeps a part for each client, that of client 1 is its own.
-        def part(x):
-            return np.delete(x, 1, axis=1) if x.shape[1:2] == (len(SIZES),) else x
+        def but_one(x):
+            return np.delete(x, 1, axis=1)
 
-        return jax.tree.map(part, jax.device_get(state))
+        server, clients = jax.device_get(state)
+        return server, jax.tree.map(but_one, clients)
 
     whole = trained.program.run(grid(absent=(1,)))
     spoilt = trained.program.run(grid(absent=(1,), spoil=(1,)))
@@ -278,17 +283,17 @@ def test_a_run_that_is_done_stands_still_while_others_go_on():
 
     def build(limit):
         return FederatedClustering(
-            init=lambda key, federation: {"count": jnp.int32(0)},
+            init=lambda key, federation: State({"count": jnp.int32(0)}),
             stages=(
                 Stage(
                     "count",
                     begin=lambda key, state, federation: state,
                     round=lambda key, state, federation: (
-                        {"count": state["count"] + 1},
+                        State({"count": state.server["count"] + 1}),
                         {"loss": 0.0 * limit},
                     ),
                     num_rounds=9,
-                    done=lambda state: state["count"] >= limit,
+                    done=lambda state: state.server["count"] >= limit,
                 ),
             ),
             embed=lambda state, federation: jnp.zeros((1, 1, 1)),
@@ -297,7 +302,7 @@ def test_a_run_that_is_done_stands_still_while_others_go_on():
 
     rounds = []
     state = engine.run(build, grid((2.0, 5.0, 3.0)), on_round=rounds.append)
-    np.testing.assert_array_equal(state["count"], [2, 5, 3])
+    np.testing.assert_array_equal(state.server["count"], [2, 5, 3])
     assert [round.is_last for round in rounds] == [False] * 4 + [True]
     calls = over_runs(lambda hyper, *_: hyper * 2, "shard_map")
     np.testing.assert_array_equal(calls(grid((1.0, 2.0))), [2.0, 4.0])

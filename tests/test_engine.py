@@ -6,7 +6,7 @@ import numpy as np
 
 from fcjax import engine
 from fcjax.algorithms.rounds import all_rounds
-from fcjax.types import FederatedClustering, Federation, Grid
+from fcjax.types import FederatedClustering, Federation, Grid, State
 
 FEDERATION = Federation(
     pool=jnp.zeros((1, 1)),
@@ -28,7 +28,7 @@ def draws(*stages):
         return all_rounds(name, round, 2)
 
     method = FederatedClustering(
-        init=lambda key, federation: jax.random.uniform(key),
+        init=lambda key, federation: State(jax.random.uniform(key)),
         stages=tuple(map(drawing, stages)),
         embed=lambda state, federation: jnp.zeros((1, 1, 1)),
         assign=lambda state, federation: jnp.zeros((1, 1), int),
@@ -42,7 +42,7 @@ def draws(*stages):
             float(round.metrics["drawn"][0])
         ),
     )
-    return float(first[0]), found
+    return float(first.server[0]), found
 
 
 def test_methods_that_share_a_stage_share_its_draws_and_the_first_state():

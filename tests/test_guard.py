@@ -9,7 +9,7 @@ import pytest
 
 from fcjax import engine, models
 from fcjax.algorithms.ccfc import ccfc
-from fcjax.cores import compiler_options
+from fcjax.devices import compiler_options
 from fcjax.grid import plan
 from fcjax.types import Federation
 from tests.grid import drifting

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax import clients, server
+from fcjax import server
+from fcjax.devices import AXIS
 from fcjax.types import Federation
 
 DEVICES = pytest.mark.parametrize("num_devices", [1, 2])
@@ -19,7 +20,7 @@ def on_each(num_devices, function, *clients_own):
     parts = jax.tree.map(
         lambda x: x.reshape(num_devices, -1, *x.shape[1:]), clients_own
     )
-    found = jax.vmap(function, axis_name=clients.AXIS)(*parts)
+    found = jax.vmap(function, axis_name=AXIS)(*parts)
     return [jax.tree.map(lambda x, i=i: x[i], found) for i in range(num_devices)]
 
 

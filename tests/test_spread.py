@@ -1,6 +1,7 @@
 """Fewer runs than devices: the clients of a run over the rest of them."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,9 @@ import pytest
 
 from fcjax import clients, models, server
 from fcjax.algorithms.ccfc import ccfc
-from fcjax.backends import over_runs
 from fcjax.data import HostPool
-from fcjax.types import Federation, Grid
+from fcjax.devices import CLIENTS, SERVER, STATE, over_runs
+from fcjax.types import Federation, Grid, State
 
 
 def grid_of(num_runs, pool, indices, mask, present):
@@ -34,17 +35,11 @@ def numbered_clients(num_runs, num_clients, *, on_host=False):
     return grid_of(num_runs, pool, indices, indices >= 0, present)
 
 
-def spread(function, start, **options):
-    """A function of a run and its state, which is like that of its start."""
-
-    def like(_, *run):
-        return (start(*run),)
-
-    return over_runs(function, "shard_map", like=like, **options)
+spread = partial(over_runs, backend="shard_map")
 
 
 def begin(start):
-    return over_runs(start, "shard_map", like=lambda *_: ())
+    return spread(start, results=STATE)
 
 
 def remember(num_clusters):
@@ -54,28 +49,29 @@ def remember(num_clusters):
     def start(hyper, key, federation):
         num_clients = len(federation.indices)
         _, everyone = server.receive((), jnp.ones(num_clients), jnp.zeros(num_clients))
-        return {
-            "own": jnp.zeros((num_clients, 2)),
+        known = {
             "everyone": everyone,
             "centroids": jnp.zeros((num_clusters, 2)),
             "num_rounds": jnp.int32(0),
         }
+        return State(known, {"own": jnp.zeros((num_clients, 2))})
 
     def advance(hyper, key, federation, state):
         num_clients = len(federation.indices)
         draws = jax.vmap(jax.random.normal)(clients.keys(key, num_clients))
         draws += federation.pool[federation.indices[:, 0]][:, 0]
-        present = server.participants(federation, state["num_rounds"])
-        own = state["own"] + jnp.where(present, draws, jnp.nan)[:, None]
+        known = state.server
+        present = server.participants(federation, known["num_rounds"])
+        own = state.clients["own"] + jnp.where(present, draws, jnp.nan)[:, None]
         mean, everyone = server.receive(own, present.astype(float), draws)
-        return {
-            "own": own,
-            "everyone": state["everyone"] + everyone,
-            "centroids": state["centroids"] + mean[None] + hyper,
-            "num_rounds": state["num_rounds"] + 1,
-        }, {"each": draws}
+        known = {
+            "everyone": known["everyone"] + everyone,
+            "centroids": known["centroids"] + mean[None] + hyper,
+            "num_rounds": known["num_rounds"] + 1,
+        }
+        return State(known, {"own": own}), draws
 
-    return start, spread(advance, start, donate=True)
+    return start, spread(advance, results=(STATE, CLIENTS), donate=True)
 
 
 @pytest.mark.parametrize(
@@ -89,42 +85,44 @@ def remember(num_clusters):
         (4, 11, True, (4, 1)),
     ],
 )
-def test_which_arrays_have_a_client_axis_is_found(
+def test_clients_have_the_devices_that_runs_leave(
     num_runs, num_clients, on_host, shape
 ):
-    """K equals M, and the server's memory has the length of the clients'."""
+    """Of those that fill the devices up the server never knows."""
     start, step = remember(num_clients)
     runs = numbered_clients(num_runs, num_clients, on_host=on_host)
     state, seen = begin(start)(runs), []
     for _ in range(2):
-        state, metrics = step(runs, state)
-        seen.append(np.asarray(metrics["each"]))
-    assert len(state["num_rounds"].sharding.device_set) == np.prod(shape)
+        state, draws = step(runs, state)
+        seen.append(np.asarray(draws))
+    known, own = state.server, state.clients["own"]
+    assert len(own.sharding.device_set) == np.prod(shape)
 
-    def draws(key):
+    def drawn(key):
         keys = [jax.random.fold_in(key, i) for i in range(num_clients)]
         return [i + jax.random.normal(k) for i, k in enumerate(keys)]
 
-    expected = np.array([draws(key) for key in runs.keys])
+    expected = np.array([drawn(key) for key in runs.keys])
     np.testing.assert_allclose(seen, [expected] * 2, rtol=1e-6)
-    np.testing.assert_allclose(state["everyone"], 2 * expected, rtol=1e-6)
+    np.testing.assert_allclose(known["everyone"], 2 * expected, rtol=1e-6)
     present = np.arange(num_clients) != 2
-    own = np.where(present, 2 * expected, np.nan)
-    np.testing.assert_allclose(state["own"], np.stack([own] * 2, -1), rtol=1e-6)
+    each = np.where(present, 2 * expected, np.nan)
+    np.testing.assert_allclose(own, np.stack([each] * 2, -1), rtol=1e-6)
     # Of the first round's sums and of twice them in the second.
     mean = 3 * expected[:, present].mean(axis=1) + 2 * np.arange(num_runs)
-    assert state["centroids"].shape == (num_runs, num_clients, 2)
+    assert known["centroids"].shape == (num_runs, num_clients, 2)
     for run in range(num_runs):
-        np.testing.assert_allclose(state["centroids"][run], mean[run], rtol=1e-5)
-    np.testing.assert_array_equal(state["num_rounds"], 2)
+        np.testing.assert_allclose(known["centroids"][run], mean[run], rtol=1e-5)
+    np.testing.assert_array_equal(known["num_rounds"], 2)
 
 
 def test_every_device_holds_its_own_clients():
     start, step = remember(3)
     runs, init = numbered_clients(2, 4), begin(start)
     for state in (init(runs), step(runs, init(runs))[0]):
-        for name, shape in [("own", (1, 2, 2)), ("everyone", (1, 4))]:
-            shards = state[name].addressable_shards
+        parts = ((state.clients["own"], (1, 2, 2)), (state.server["everyone"], (1, 4)))
+        for part, shape in parts:
+            shards = part.addressable_shards
             found = {shard.device: shard.data.shape for shard in shards}
             assert found == dict.fromkeys(jax.devices(), shape)
 
@@ -136,21 +134,12 @@ def test_other_clients_than_those_of_the_state_are_not_spread(num_others):
 
     def embed(hyper, key, federation, state):
         rows = federation.pool[federation.indices]
-        return rows + state["centroids"][0, 0] + len(federation.indices)
+        return rows + state.server["centroids"][0, 0] + len(federation.indices)
 
     runs, others = numbered_clients(2, 5), numbered_clients(2, num_others)
-    found = spread(embed, start)(others, begin(start)(runs))
+    found = spread(embed, results=CLIENTS)(others, begin(start)(runs))
     expected = np.arange(num_others, dtype=np.float32) + num_others
     np.testing.assert_array_equal(found[..., 0, 0], [expected] * 2)
-
-
-def test_an_array_that_counts_clients_otherwise_is_refused():
-    def start(hyper, key, federation):
-        return jnp.zeros((3 * len(federation.indices), 3))
-
-    step = spread(lambda *run: run[-1], start)
-    with pytest.raises(ValueError, match="a leading axis that counts clients"):
-        step(numbered_clients(2, 4), jnp.zeros((2, 12, 3)))
 
 
 # --- the convolutional network
@@ -194,7 +183,8 @@ def collectives(compiled):
 
 def test_a_round_spread_over_devices_agrees_with_the_loop_and_takes_one_sum():
     started = images(), over_runs(start_conv, "loop")(images())
-    compiled = jax.jit(spread(advance_conv, start_conv)).lower(*started).compile()
+    step = spread(advance_conv, results=(STATE, SERVER))
+    compiled = jax.jit(step).lower(*started).compile()
     assert collectives(compiled) == ["all-reduce"]
 
     def close(path, x, y):

@@ -12,8 +12,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fcjax.cores import compiler_options
-from fcjax.server import num_bytes
+from fcjax.devices import compiler_options, num_bytes
 
 Loop = Callable[[], float]
 """Trains every client once more and returns the mean loss of its steps."""

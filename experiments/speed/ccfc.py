@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from fcjax import clients, models, training
-from fcjax.algorithms.ccfc_losses import sample_contrast
+from fcjax.algorithms.ccfc import sample_contrast
 from speed.case import Case, Sizes
 
 LATENT_SIZE, BOTTLENECK = 256, 16

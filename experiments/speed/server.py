@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fcjax import server
 from fcjax.cluster import kmeans
-from fcjax.server import num_bytes
+from fcjax.devices import num_bytes
 from speed import ccfc, fdsc, fedcref, fedmcc
 from speed.case import Sizes
 

@@ -25,6 +25,7 @@ from fcjax.types import (
     PyTree,
     Scalar,
     Stage,
+    State,
 )
 
 Contrast = Callable[
@@ -75,14 +76,17 @@ class Personal(NamedTuple):
     """(where training began, where it ended, memory, number of the round) -> memory."""
 
 
-class AveragingState(NamedTuple):
-    """The server's networks and what stays on the clients between rounds."""
-
+class Server(NamedTuple):
     online: Parts  # the global networks
-    target: Parts  # parameters of the clients' target networks, stacked on M
-    memory: PyTree  # of `Personal`, stacked on M; () without
-    opt_state: PyTree  # the clients' optimisers, stacked on M; () if they start anew
     num_rounds: Int[Array, ""]  # rounds so far, over all stages
+
+
+class Stays(NamedTuple):
+    """What stays on a client between its rounds."""
+
+    target: Parts  # parameters of its target networks
+    memory: PyTree  # of `Personal`; () without
+    opt_state: PyTree  # of its optimiser; () if that starts anew
 
 
 def start(
@@ -94,7 +98,7 @@ def start(
     tracks: tuple[str, ...] = (),
     personal: Personal | None = None,
     num_rounds: Int[Array, ""] | int = 0,
-) -> AveragingState:
+) -> State:
     """Returns the state in which a stage begins: every target network is a copy.
 
     Args:
@@ -111,14 +115,14 @@ def start(
     opt_state = ()
     if local.keep_optimizer:
         opt_state = _optimizer(local, 0).init(swap(sent)["params"])
-    target, memory, opt_state = clients.repeat((target, memory, opt_state), num_clients)
-    return AveragingState(online, target, memory, opt_state, jnp.int32(num_rounds))
+    stays = clients.repeat(Stays(target, memory, opt_state), num_clients)
+    return State(Server(online, jnp.int32(num_rounds)), stays)
 
 
 def averaging(
     name: str,
     num_rounds: int,
-    begin: Callable[[PRNGKey, AveragingState, Federation], AveragingState],
+    begin: Callable[[PRNGKey, State, Federation], State],
     passes: tuple[Pass, ...],
     local: Local,
     *,
@@ -155,21 +159,23 @@ def averaging(
         and the traffic by part.
     """
 
-    def round(key: PRNGKey, state: AveragingState, federation: Federation):
+    def round(key: PRNGKey, state: State, federation: Federation):
+        before: Server = state.server
         num_clients = len(federation.indices)
         used = federation.mask & trained_on(federation.indices)
-        present = server.participants(federation, state.num_rounds)
+        present = server.participants(federation, before.num_rounds)
         present &= used.any(axis=1)
         rounds = jnp.arange(rounds_before, rounds_before + num_rounds)
         answers = jax.vmap(partial(server.participants, federation))(rounds)
-        earlier = rounds < state.num_rounds
+        earlier = rounds < before.num_rounds
         is_new = present & ~answers.any(axis=0, where=earlier[:, None])
-        sent = {name: state.online[name] for name in trains}
-        frozen = {k: v for k, v in state.online.items() if k not in trains}
-        number = state.num_rounds - rounds_before
+        sent = {name: before.online[name] for name in trains}
+        frozen = {k: v for k, v in before.online.items() if k not in trains}
+        number = before.num_rounds - rounds_before
         optimizer = _optimizer(local, number)
 
-        def client_round(key, sent, target, memory, opt_state, rows, mask):
+        def client_round(key, sent, stays: Stays, rows, mask):
+            target, memory, opt_state = stays
             if personal:
                 sent = personal.take_over(sent, memory, number)
             if not local.keep_optimizer:
@@ -199,9 +205,13 @@ def averaging(
                 train=False,
             )
             size = training.root_mean_square(client.variables["params"])
-            measured = (value, training.spread(h, mask[few]), size)
+            measured = {
+                "loss": value,
+                "embedding_spread": training.spread(h, mask[few]),
+                "weight_size": size,
+            }
             opt_state = client.opt_state if local.keep_optimizer else ()
-            return trained, (target, memory, opt_state), measured
+            return trained, Stays(target, memory, opt_state), measured
 
         def batch_loss(contrast, rows, key, variables, slots, counted):
             online, target = _unpack(variables)
@@ -210,40 +220,29 @@ def averaging(
             value, online = contrast({**frozen, **online}, target, views, counted)
             return value, _pack({name: online[name] for name in trains}, target)
 
-        stayed = (state.target, state.memory, state.opt_state)
         trained, stays, measured = clients.for_each(
             client_round,
             clients.keys(key, num_clients),
             clients.repeat(sent, num_clients),
-            *stayed,
+            state.clients,
             federation.indices,
             federation.mask,
         )
-        target, memory, opt_state = clients.keep_absent(present, stays, stayed)
+        stays: Stays = clients.keep_absent(present, stays, state.clients)
         sizes = present * used.sum(axis=1).astype(float)
-        uploads = (trained, target if average_target else {})
+        uploads = (trained, stays.target if average_target else {})
         (online, mean), (answered, first, measured) = server.receive(
             uploads, sizes, (present, is_new, measured)
         )
         if average_target:
-            target = clients.repeat(mean, num_clients)
+            stays = stays._replace(target=clients.repeat(mean, num_clients))
 
-        names = ("loss", "embedding_spread", "weight_size")
         messages = {**online, "target": mean} if average_target else online
         once = server.traffic(first, up={}, down=frozen)
-        metrics = {
-            **{
-                name: jnp.mean(each, where=answered)
-                for name, each in zip(names, measured, strict=True)
-            },
-            "participants": answered.sum(),
-            **server.traffic(answered, up=messages, down=messages),
-            **once,
-        }
-        state = AveragingState(
-            {**frozen, **online}, target, memory, opt_state, state.num_rounds + 1
-        )
-        return state, metrics
+        metrics = server.measure(answered, measured)
+        metrics |= server.traffic(answered, up=messages, down=messages) | once
+        after = Server({**frozen, **online}, before.num_rounds + 1)
+        return State(after, stays), metrics
 
     def trained_on(rows):
         return jnp.stack([chosen(rows) for _, chosen in passes]).any(axis=0)

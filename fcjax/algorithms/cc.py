@@ -18,7 +18,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import losses
 from fcjax.algorithms.averaging import (
-    AveragingState,
     Contrast,
     Local,
     Pass,
@@ -35,7 +34,7 @@ from fcjax.algorithms.parts import (
 )
 from fcjax.algorithms.rounds import go_on
 from fcjax.data.augment import to_float
-from fcjax.types import FederatedClustering, Federation, Network, Scalar
+from fcjax.types import FederatedClustering, Federation, Network, Scalar, State
 
 Pair = tuple[Float[Array, "B _"], Float[Array, "B _"]]
 """What a head makes of both views."""
@@ -142,7 +141,7 @@ def one_stage(
     trains = tuple(networks.named)
     encoder = networks.named["encoder"]
 
-    def init(key, federation: Federation) -> AveragingState:
+    def init(key, federation: Federation) -> State:
         path_key, head_key = jax.random.split(key)
         x = to_float(federation.pool[:1])
         path = {name: networks.named[name] for name in ("encoder", "projector")}

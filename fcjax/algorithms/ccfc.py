@@ -5,17 +5,15 @@ CCFC: Bridging Federated Clustering and Contrastive Learning
     Authors' code: https://github.com/Jarvisyan/CCFC-pytorch
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients, losses, server, training
-from fcjax.algorithms.ccfc_losses import cluster_contrast, sample_contrast
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
@@ -26,20 +24,39 @@ from fcjax.types import (
     PRNGKey,
     PyTree,
     Scalar,
+    State,
 )
 
 
-class CCFCState(NamedTuple):
-    """The server's model and what stays on the clients between rounds.
-
-    Standalone clients have a model each: then `variables` and `centroids` have a
-    leading client axis.
-    """
+class Server(NamedTuple):
+    """All that crosses; the optimisers stay on the clients."""
 
     variables: PyTree  # the global network w^g
-    centroids: Float[Array, "*M K D"]  # the global centroids eta^g
-    opt_state: PyTree  # the clients' optimisers, stacked on M
-    num_rounds: Int[Array, ""]  # rounds so far, over both stages
+    centroids: Float[Array, "K D"]  # eta^g
+    num_rounds: Int[Array, ""]  # rounds so far, over all stages
+
+
+class Own(NamedTuple):
+    """What a client has that trains by itself; its server counts the rounds."""
+
+    variables: PyTree
+    centroids: Float[Array, "M K D"]
+    opt_state: PyTree
+
+
+class Setup(NamedTuple):
+    """What all rounds share; see `ccfc`."""
+
+    network: Network
+    optimizer: optax.GradientTransformation
+    augment: Augment
+    num_clusters: int
+    local_epochs: int
+    batch_size: int
+    model_weight: Scalar
+    num_init: int
+    include_self: bool
+    euclidean: bool
 
 
 def ccfc(
@@ -115,210 +132,360 @@ def ccfc(
     """
     if own_init and pretrain_rounds < 1:
         raise ValueError("own_init is a round of pre-training, and there is none")
-    train = partial(
-        training.train,
-        optimizer=optimizer,
-        batch_size=batch_size,
-        num_epochs=local_epochs,
+    setup = Setup(
+        *(network, optimizer, augment, num_clusters, local_epochs, batch_size),
+        *(model_weight, num_init, include_self, euclidean),
     )
+    round_of = partial(standalone_round if standalone else federated_round, setup)
 
-    def init(key: PRNGKey, federation: Federation) -> CCFCState:
-        num_clients = len(federation.indices)
-        example = to_float(federation.pool[:1])
-
-        variables = network.init(key, example)
-        latent_size = jax.eval_shape(apply_eval, variables, example)[0].shape[-1]
-        opt_state = clients.repeat(optimizer.init(variables["params"]), num_clients)
-        centroids = jnp.zeros((num_clusters, latent_size))
-        if standalone:
-            variables, centroids = clients.repeat((variables, centroids), num_clients)
-        return CCFCState(variables, centroids, opt_state, jnp.int32(0))
-
-    def sample_loss(key, variables, anchor, x, labels, mask):
-        del labels
-        keys = jax.vmap(jax.random.split)(clients.fold_in(key, len(x)))
-        views = jax.vmap(jax.vmap(augment, in_axes=(0, None)))(keys, x)
-        views = (views[:, 0], views[:, 1])
-        return sample_contrast(
-            network, variables, anchor, views, mask, model_weight=model_weight
-        )
-
-    def cluster_loss(key, variables, anchor, x, labels, mask):
-        del key
-        return cluster_contrast(
-            network,
-            variables,
-            anchor,
-            x,
-            labels,
-            mask,
-            num_clusters=num_clusters,
-            model_weight=model_weight,
-            include_self=include_self,
-        )
-
-    def mine(key, variables, federation, rows, mask):
-        """The centroids of a client's own embedding, and that embedding."""
-        z = encode(variables, federation.pool, rows)
-        found = kmeans(key, z, num_clusters, mask=mask, num_init=num_init)
-        return found.centroids, z
-
-    def communication_round(
-        local_loss: Callable, group: bool, own: bool, key, state, federation
-    ):
-        num_clients = len(federation.indices)
-        present = server.participants(federation, state.num_rounds)
-
-        def client_round(key, anchor, centroids, opt_state, rows, mask):
-            train_key, mine_key, init_key = jax.random.split(key, 3)
-            start = anchor
-            if own:
-                start = network.init(init_key, to_float(federation.pool[:1]))
-            if group:
-                labels = nearest(encode(anchor, federation.pool, rows), centroids)
-            else:
-                labels = jnp.zeros_like(rows)
-
-            def loss(key, variables, slots, counted):
-                x = to_float(federation.pool[rows[slots]])
-                return local_loss(key, variables, anchor, x, labels[slots], counted)
-
-            client, value = train(
-                train_key, clients.Client(start, opt_state), loss, mask
-            )
-            mined, z = mine(mine_key, client.variables, federation, rows, mask)
-            weight_size = training.root_mean_square(client.variables["params"])
-            return client, mined, (value, training.spread(z, mask), weight_size)
-
-        clients_key, server_key = jax.random.split(key)
-        trained, mined, measured = clients.for_each(
-            client_round,
-            clients.keys(clients_key, num_clients),
-            *held(state, num_clients),
-            state.opt_state,
-            federation.indices,
-            federation.mask,
-        )
-        opt_state = clients.keep_absent(present, trained.opt_state, state.opt_state)
-        sizes = present * federation.mask.sum(axis=1).astype(float)
-        # A standalone client uploads nothing; the rest is for the metrics alone.
-        networks, points = ((), ()) if standalone else (trained.variables, mined)
-        variables, (points, answered, measured) = server.receive(
-            networks, sizes, (points, present, measured)
-        )
-        if standalone:
-            variables = clients.keep_absent(present, trained.variables, state.variables)
-            centroids = clients.keep_absent(present, mined, state.centroids)
-            messages = {}
-        else:
-            centroids = aggregate(server_key, points, answered)
-            messages = {"network": variables, "centroids": centroids}
-        crossed = server.traffic(answered, up=messages, down=messages)
-        if group and not standalone:
+    def cluster_round(key, state, federation):
+        new, metrics = round_of(True, False, key, state, federation)
+        if not standalone:
             # Before the first round of this stage they were uploaded already.
-            times = 1 + (state.num_rounds == pretrain_rounds)
-            crossed["up_centroids"] = crossed["up_centroids"].at[0].multiply(times)
-        names = ("loss", "embedding_spread", "weight_size")
-        metrics = {
-            **{
-                name: jnp.mean(each, where=answered)
-                for name, each in zip(names, measured, strict=True)
-            },
-            "participants": answered.sum(),
-            **crossed,
-        }
-        return CCFCState(variables, centroids, opt_state, state.num_rounds + 1), metrics
+            times = 1 + (state.server.num_rounds == pretrain_rounds)
+            metrics["up_centroids"] = metrics["up_centroids"].at[0].multiply(times)
+        return new, metrics
 
-    def aggregate(key, mined, present):
-        """K-means of the clients' centroids, each counting once, as in the code."""
-        points = mined.reshape(-1, mined.shape[-1])
-        mask = jnp.repeat(present, num_clusters)
-        found = kmeans(key, points, num_clusters, mask=mask, num_init=num_init)
-        return found.centroids
-
-    def apply_eval(variables, x):
-        return network.apply(variables, x, train=False)[0]
-
-    def encode(variables, pool, rows):
-        def batch(rows):
-            return losses.normalize(apply_eval(variables, to_float(pool[rows]))[0])
-
-        return training.in_batches(batch, rows, batch_size=batch_size)
-
-    def nearest(z, centroids):
-        if euclidean:
-            return assign_nearest(z, centroids)
-        # The means of unit vectors are shorter the wider their cluster is.
-        directions = losses.normalize(centroids).T
-        similarity = jnp.matmul(z, directions, precision=jax.lax.Precision.HIGHEST)
-        return jnp.argmax(similarity, axis=-1)
-
-    def held(state, num_clients):
-        """The network and the centroids that each client holds."""
-        models = (state.variables, state.centroids)
-        return models if standalone else clients.repeat(models, num_clients)
-
-    def embed(state: CCFCState, federation: Federation):
-        variables, _ = held(state, len(federation.indices))
-        return clients.for_each(
-            lambda v, rows: encode(v, federation.pool, rows),
-            variables,
-            federation.indices,
-        )
-
-    def assign(state: CCFCState, federation: Federation):
-        return clients.for_each(
-            lambda v, centroids, rows: nearest(
-                encode(v, federation.pool, rows), centroids
-            ),
-            *held(state, len(federation.indices)),
-            federation.indices,
-        )
-
-    def renew(key, state, federation):
-        del key
-        variables, _ = held(state, len(federation.indices))
-        return state._replace(opt_state=jax.vmap(optimizer.init)(variables["params"]))
-
-    def begin_cluster(key, state, federation):
-        """The clients of the first round mine with the network that they now hold."""
-        num_clients = len(federation.indices)
-        present = server.participants(federation, state.num_rounds)
-        clients_key, server_key = jax.random.split(key)
-        variables, centroids = held(state, num_clients)
-        mined, _ = clients.for_each(
-            lambda key, variables, rows, mask: mine(
-                key, variables, federation, rows, mask
-            ),
-            clients.keys(clients_key, num_clients),
-            variables,
-            federation.indices,
-            federation.mask,
-        )
-        if standalone:
-            centroids = clients.keep_absent(present, mined, centroids)
-        else:
-            centroids = aggregate(server_key, *server.gather((mined, present)))
-        return renew(key, state._replace(centroids=centroids), federation)
-
-    pretrain_round = partial(communication_round, sample_loss, False, False)
-    first_round = partial(communication_round, sample_loss, False, True)
-    cluster_round = partial(communication_round, cluster_loss, True, False)
-    first = all_rounds("first", first_round, 1)
-    second = all_rounds("cluster", cluster_round, cluster_rounds, begin=begin_cluster)
-    if sample_contrastive:  # which has no use for pseudo-labels
-        second = all_rounds("cluster", pretrain_round, cluster_rounds, begin=renew)
-    stages = (
-        *([first] if own_init else []),
-        all_rounds("pretrain", pretrain_round, pretrain_rounds - own_init),
-        second,
+    first_round, pretrain_round = (
+        partial(round_of, False, own) for own in (True, False)
     )
-    return FederatedClustering(init, stages, embed, assign)
+    first = all_rounds("first", first_round, 1)
+    pretrain = all_rounds("pretrain", pretrain_round, pretrain_rounds - own_init)
+    begin = partial(mine_centroids, setup, standalone)
+    second = all_rounds("cluster", cluster_round, cluster_rounds, begin=begin)
+    if sample_contrastive:  # which has no use for pseudo-labels
+        renew = partial(renew_optimizers, setup)
+        second = all_rounds("cluster", pretrain_round, cluster_rounds, begin=renew)
+    return FederatedClustering(
+        init=partial(initial_state, setup, standalone),
+        stages=(*([first] if own_init else []), pretrain, second),
+        embed=partial(embed, setup),
+        assign=partial(assign, setup),
+    )
 
 
-def leave(state: CCFCState, num_clients: int) -> CCFCState:
+def federated_round(
+    setup: Setup,
+    by_clusters: bool,
+    own_init: bool,
+    key: PRNGKey,
+    state: State,
+    federation: Federation,
+) -> tuple[State, dict[str, Array]]:
+    """A round of Algorithm 1: clients train the global network and mine centroids, the
+    server averages the one and clusters the other.
+
+    Args:
+        setup: of the method.
+        by_clusters: contrast clusters, else two views of each example.
+        own_init: clients begin with networks of their own.
+        key, state, federation: as in `Stage`.
+    """
+    before: Server = state.server
+    num_clients = len(federation.indices)
+    present = server.participants(federation, before.num_rounds)
+    clients_key, server_key = jax.random.split(key)
+    trained, mined, measured = clients.for_each(
+        partial(client_round, setup, by_clusters, own_init, federation.pool),
+        clients.keys(clients_key, num_clients),
+        *clients.repeat((before.variables, before.centroids), num_clients),
+        state.clients,
+        federation.indices,
+        federation.mask,
+    )
+    opt_state = clients.keep_absent(present, trained.opt_state, state.clients)
+    sizes = present * federation.mask.sum(axis=1).astype(float)
+    variables, (mined, answered, measured) = server.receive(
+        trained.variables, sizes, (mined, present, measured)
+    )
+    centroids = cluster_centroids(setup, server_key, mined, answered)
+    sent = {"network": variables, "centroids": centroids}
+    metrics = server.measure(answered, measured)
+    metrics |= server.traffic(answered, up=sent, down=sent)
+    after = Server(variables, centroids, before.num_rounds + 1)
+    return State(after, opt_state), metrics
+
+
+def standalone_round(
+    setup: Setup,
+    by_clusters: bool,
+    own_init: bool,
+    key: PRNGKey,
+    state: State,
+    federation: Federation,
+) -> tuple[State, dict[str, Array]]:
+    """A round in which nothing crosses: what it measures is for the metrics alone."""
+    own: Own = state.clients
+    present = server.participants(federation, state.server)
+    clients_key, _ = jax.random.split(key)
+    trained, mined, measured = clients.for_each(
+        partial(client_round, setup, by_clusters, own_init, federation.pool),
+        clients.keys(clients_key, len(federation.indices)),
+        *own,
+        federation.indices,
+        federation.mask,
+    )
+    new = Own(trained.variables, mined, trained.opt_state)
+    new = clients.keep_absent(present, new, own)
+    metrics = server.measure(*server.gather((present, measured)))
+    return State(state.server + 1, new), metrics
+
+
+def client_round(
+    setup: Setup,
+    by_clusters: bool,
+    own_init: bool,
+    pool: Shaped[Array, "P *F"],
+    key: PRNGKey,
+    anchor: PyTree,
+    centroids: Float[Array, "K D"],
+    opt_state: PyTree,
+    rows: Int[Array, "N"],
+    mask: Bool[Array, "N"],
+) -> tuple[clients.Client, Float[Array, "K D"], dict[str, Float[Array, ""]]]:
+    """A client trains the network that it was sent, which it stays close to, and mines
+    the centroids of what it makes of its own examples."""
+    train_key, mine_key, init_key = jax.random.split(key, 3)
+    start, labels = anchor, jnp.zeros_like(rows)
+    if own_init:
+        start = setup.network.init(init_key, to_float(pool[:1]))
+    if by_clusters:
+        labels = nearest(setup, encode(setup, anchor, pool, rows), centroids)
+
+    def loss(key, variables, slots, counted):
+        x, weight = to_float(pool[rows[slots]]), setup.model_weight
+        if by_clusters:
+            return cluster_contrast(
+                *(setup.network, variables, anchor, x, labels[slots], counted),
+                num_clusters=setup.num_clusters,
+                model_weight=weight,
+                include_self=setup.include_self,
+            )
+        views = two_views(setup, key, x)
+        return sample_contrast(
+            setup.network, variables, anchor, views, counted, model_weight=weight
+        )
+
+    client, value = training.train(
+        train_key,
+        clients.Client(start, opt_state),
+        loss,
+        mask,
+        optimizer=setup.optimizer,
+        batch_size=setup.batch_size,
+        num_epochs=setup.local_epochs,
+    )
+    mined, z = mine(setup, mine_key, client.variables, pool, rows, mask)
+    measured = {
+        "loss": value,
+        "embedding_spread": training.spread(z, mask),
+        "weight_size": training.root_mean_square(client.variables["params"]),
+    }
+    return client, mined, measured
+
+
+def two_views(setup: Setup, key: PRNGKey, x: Float[Array, "B *F"]):
+    """Draws two views of each example."""
+    keys = jax.vmap(jax.random.split)(clients.fold_in(key, len(x)))
+    views = jax.vmap(jax.vmap(setup.augment, in_axes=(0, None)))(keys, x)
+    return views[:, 0], views[:, 1]
+
+
+def sample_contrast(
+    network: Network,
+    variables: PyTree,
+    anchor: PyTree,
+    views: tuple[Float[Array, "B *F"], Float[Array, "B *F"]],
+    mask: Bool[Array, "B"],
+    *,
+    model_weight: Scalar,
+) -> tuple[Float[Array, ""], PyTree]:
+    """Returns SimSiam's loss on two views of a batch, with the pull towards the anchor,
+    and the variables with new batch statistics; the loss of the first stage."""
+    (z1, p1), variables = network.apply(variables, views[0], train=True, mask=mask)
+    (z2, p2), variables = network.apply(variables, views[1], train=True, mask=mask)
+    (_, g1), _ = network.apply(anchor, views[0], train=False)
+    (_, g2), _ = network.apply(anchor, views[1], train=False)
+    contrast = (losses.negative_cosine(p1, z2) + losses.negative_cosine(p2, z1)) / 2
+    contrast = jnp.sum(contrast, where=mask) / jnp.maximum(mask.sum(), 1)
+    pull = losses.model_contrastive(p1, g1, mask=mask)
+    pull += losses.model_contrastive(p2, g2, mask=mask)
+    return contrast + model_weight * pull / 2, variables
+
+
+def cluster_contrast(
+    network: Network,
+    variables: PyTree,
+    anchor: PyTree,
+    x: Float[Array, "B *F"],
+    labels: Int[Array, "B"],
+    mask: Bool[Array, "B"],
+    *,
+    num_clusters: int,
+    model_weight: Scalar,
+    include_self: bool,
+) -> tuple[Float[Array, ""], PyTree]:
+    """Returns Eq. 4 on a batch under its pseudo-labels, and the variables with new
+    batch statistics; the loss of the second stage."""
+    (z, p), variables = network.apply(variables, x, train=True, mask=mask)
+    (_, anchors), _ = network.apply(anchor, x, train=False)
+    contrast = losses.cluster_contrastive(
+        p, z, labels, num_clusters=num_clusters, include_self=include_self, mask=mask
+    )
+    pull = losses.model_contrastive(p, anchors, mask=mask)
+    return contrast + model_weight * pull, variables
+
+
+def mine(
+    setup: Setup,
+    key: PRNGKey,
+    variables: PyTree,
+    pool: Shaped[Array, "P *F"],
+    rows: Int[Array, "N"],
+    mask: Bool[Array, "N"],
+) -> tuple[Float[Array, "K D"], Float[Array, "N D"]]:
+    """Returns the centroids of a client's own embedding, and that embedding."""
+    z = encode(setup, variables, pool, rows)
+    found = kmeans(key, z, setup.num_clusters, mask=mask, num_init=setup.num_init)
+    return found.centroids, z
+
+
+def cluster_centroids(
+    setup: Setup,
+    key: PRNGKey,
+    mined: Float[Array, "M K D"],
+    answered: Bool[Array, "M"],
+) -> Float[Array, "K D"]:
+    """K-means of the clients' centroids, each counting once, as in the code."""
+    points = mined.reshape(-1, mined.shape[-1])
+    mask = jnp.repeat(answered, setup.num_clusters)
+    found = kmeans(key, points, setup.num_clusters, mask=mask, num_init=setup.num_init)
+    return found.centroids
+
+
+def initial_state(
+    setup: Setup, standalone: bool, key: PRNGKey, federation: Federation
+) -> State:
+    """Returns the state before the first round: one network for all."""
+    num_clients, example = len(federation.indices), to_float(federation.pool[:1])
+    variables = setup.network.init(key, example)
+    z = jax.eval_shape(partial(apply_eval, setup), variables, example)
+    opt_state = setup.optimizer.init(variables["params"])
+    opt_state = clients.repeat(opt_state, num_clients)
+    centroids = jnp.zeros((setup.num_clusters, z.shape[-1]))
+    state = State(Server(variables, centroids, jnp.int32(0)), opt_state)
+    return leave(state, num_clients) if standalone else state
+
+
+def leave(state: State, num_clients: int) -> State:
     """Returns the state of standalone clients that go on from the server's model: a
     round of theirs is the local training of the next communication round."""
-    models = (state.variables, state.centroids)
+    models = (state.server.variables, state.server.centroids)
     variables, centroids = clients.repeat(models, num_clients)
-    return state._replace(variables=variables, centroids=centroids)
+    own = Own(variables, centroids, state.clients)
+    return State(state.server.num_rounds, own)
+
+
+def mine_centroids(
+    setup: Setup, standalone: bool, key: PRNGKey, state: State, federation: Federation
+) -> State:
+    """Begins the second stage: the clients of its first round mine with the network
+    that they now hold, and all optimisers are new."""
+    variables, centroids = held(state, len(federation.indices))
+    num_rounds = state.server if standalone else state.server.num_rounds
+    present = server.participants(federation, num_rounds)
+    clients_key, server_key = jax.random.split(key)
+
+    def mine_own(key, variables, rows, mask):
+        return mine(setup, key, variables, federation.pool, rows, mask)[0]
+
+    mined = clients.for_each(
+        mine_own,
+        clients.keys(clients_key, len(present)),
+        variables,
+        federation.indices,
+        federation.mask,
+    )
+    if standalone:
+        centroids = clients.keep_absent(present, mined, centroids)
+        own: Own = state.clients
+        state = state._replace(clients=own._replace(centroids=centroids))
+    else:
+        mined, answered = server.gather((mined, present))
+        centroids = cluster_centroids(setup, server_key, mined, answered)
+        before: Server = state.server
+        state = state._replace(server=before._replace(centroids=centroids))
+    return renew_optimizers(setup, key, state, federation)
+
+
+def renew_optimizers(
+    setup: Setup, key: PRNGKey, state: State, federation: Federation
+) -> State:
+    """Returns the state in which no client has taken a step yet."""
+    del key
+    variables, _ = held(state, len(federation.indices))
+    opt_state = jax.vmap(setup.optimizer.init)(variables["params"])
+    if isinstance(state.clients, Own):
+        return state._replace(clients=state.clients._replace(opt_state=opt_state))
+    return state._replace(clients=opt_state)
+
+
+def held(state: State, num_clients: int) -> tuple[PyTree, Float[Array, "M K D"]]:
+    """Returns the network and the centroids that each client holds."""
+    if isinstance(state.clients, Own):
+        return state.clients.variables, state.clients.centroids
+    models = (state.server.variables, state.server.centroids)
+    return clients.repeat(models, num_clients)
+
+
+def embed(setup: Setup, state: State, federation: Federation) -> Float[Array, "M N D"]:
+    """As in `FederatedClustering`: projections, at unit length."""
+    variables, _ = held(state, len(federation.indices))
+    return clients.for_each(
+        lambda variables, rows: encode(setup, variables, federation.pool, rows),
+        variables,
+        federation.indices,
+    )
+
+
+def assign(setup: Setup, state: State, federation: Federation) -> Int[Array, "M N"]:
+    """As in `FederatedClustering`: by the centroids that a client holds."""
+
+    def one(variables, centroids, rows):
+        return nearest(
+            setup, encode(setup, variables, federation.pool, rows), centroids
+        )
+
+    models = held(state, len(federation.indices))
+    return clients.for_each(one, *models, federation.indices)
+
+
+def encode(
+    setup: Setup,
+    variables: PyTree,
+    pool: Shaped[Array, "P *F"],
+    rows: Int[Array, "N"],
+) -> Float[Array, "N D"]:
+    """Returns the embedding of some rows of the pool."""
+
+    def batch(rows):
+        return losses.normalize(apply_eval(setup, variables, to_float(pool[rows])))
+
+    return training.in_batches(batch, rows, batch_size=setup.batch_size)
+
+
+def apply_eval(setup: Setup, variables, x):
+    (z, _), _ = setup.network.apply(variables, x, train=False)
+    return z
+
+
+def nearest(
+    setup: Setup, z: Float[Array, "N D"], centroids: Float[Array, "K D"]
+) -> Int[Array, "N"]:
+    """Returns the pseudo-labels: Eq. 3, or by cosine."""
+    if setup.euclidean:
+        return assign_nearest(z, centroids)
+    # The means of unit vectors are shorter the wider their cluster is.
+    directions = losses.normalize(centroids).T
+    similarity = jnp.matmul(z, directions, precision=jax.lax.Precision.HIGHEST)
+    return jnp.argmax(similarity, axis=-1)

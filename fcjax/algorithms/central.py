@@ -17,14 +17,15 @@ from fcjax.algorithms.pooling import (
     Clustering,
     Phase,
     Pooling,
-    PoolingState,
     cluster_stages,
     go_on,
+    pooled,
     pooled_method,
 )
 from fcjax.cluster import assign_nearest, fuzzy_cmeans, kmeans, used_clusters
 from fcjax.data.vectors import as_rows
-from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
+from fcjax.devices import num_bytes
+from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, State
 
 
 def central(clustering: Clustering) -> FederatedClustering:
@@ -52,15 +53,13 @@ def central(clustering: Clustering) -> FederatedClustering:
         >>> key = jax.random.key(0)
         >>> state = method.init(key, federation)
         >>> state, metrics = jax.jit(method.stages[0].round)(key, state, federation)
-        >>> print(jnp.sort(state.clustering, axis=0))  # the centroids
+        >>> print(jnp.sort(state.server.clustering, axis=0))  # the centroids
         [[0.5]
          [8.5]]
     """
 
-    def init(key: PRNGKey, federation: Federation) -> PoolingState:
-        arrived = jnp.zeros(len(federation.indices), bool)
-        started = clustering.init(key, federation.pool[:1])
-        return PoolingState((), arrived, started, jnp.int32(0))
+    def init(key: PRNGKey, federation: Federation) -> State:
+        return pooled((), clustering.init(key, federation.pool[:1]), federation)
 
     def examples(source, federation: Federation, arrived):
         del source
@@ -73,7 +72,7 @@ def central(clustering: Clustering) -> FederatedClustering:
         del source
         sizes = server.gather(federation.mask.sum(axis=1))
         pool = federation.pool
-        example = server.num_bytes(jax.ShapeDtypeStruct(pool.shape[1:], pool.dtype))
+        example = num_bytes(jax.ShapeDtypeStruct(pool.shape[1:], pool.dtype))
         count = jnp.sum(sizes, where=sends)
         return {"up_examples": jnp.stack([count, jnp.int32(example)])}
 

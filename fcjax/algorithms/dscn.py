@@ -12,7 +12,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int
 
 from fcjax import clients, server
 from fcjax.algorithms import subspace
@@ -27,15 +26,14 @@ from fcjax.algorithms.subspace import (
     pick,
 )
 from fcjax.cluster import Assign
-from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree
+from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, State
 
 
-class DSCNState(NamedTuple):
-    """Everything is a client's own."""
+class Private(NamedTuple):
+    """A client's own: everything. The server counts the rounds."""
 
-    private: Parts  # encoder, decoder, coefficients; [M, ...]
-    opt_state: PyTree  # [M, ...]
-    num_rounds: Int[Array, ""]
+    parts: Parts  # encoder, decoder, coefficients
+    opt_state: PyTree
 
 
 def dscn(
@@ -89,28 +87,30 @@ def dscn(
         ['pretrain', 'train']
     """
 
-    def init(key: PRNGKey, federation: Federation) -> DSCNState:
+    def init(key: PRNGKey, federation: Federation) -> State:
         num_clients, num_slots = federation.indices.shape
 
         def one(key):
             return subspace.init(network, key, federation.pool[:1], num_slots)
 
         parts = jax.vmap(one)(clients.keys(key, num_clients))
-        return stages[0].begin(key, DSCNState(parts, (), jnp.int32(0)), federation)
+        begun = State(jnp.int32(0), Private(parts, ()))
+        return stages[0].begin(key, begun, federation)
 
-    def begin(trains, key: PRNGKey, state: DSCNState, federation: Federation):
+    def begin(trains, key: PRNGKey, state: State, federation: Federation):
         del key, federation
-        trained = pick(state.private, trains)
+        trained = pick(state.clients.parts, trains)
         opt_state = jax.vmap(partial(subspace.begin_optimizer, optimizer))(trained)
-        return state._replace(opt_state=opt_state)
+        return state._replace(clients=state.clients._replace(opt_state=opt_state))
 
     def round(
-        trains, loss, num_steps, key: PRNGKey, state: DSCNState, federation: Federation
+        trains, loss, num_steps, key: PRNGKey, state: State, federation: Federation
     ):
         del key
-        present = server.participants(federation, state.num_rounds)
+        present = server.participants(federation, state.server)
 
-        def one(parts, opt_state, rows, mask):
+        def one(private: Private, rows, mask):
+            parts, opt_state = private
             x = federation.pool[rows]
             trained, opt_state, value = subspace.train(
                 pick(parts, trains),
@@ -122,31 +122,25 @@ def dscn(
             parts = {**parts, **trained}
             z = subspace.encode(network, parts["encoder"], x)
             norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)
-            return (parts, opt_state), (value, norm)
+            return Private(parts, opt_state), {"loss": value, "code_norm": norm}
 
-        old = (state.private, state.opt_state)
         new, measured = clients.for_each(
-            one, *old, federation.indices, federation.mask, axis=client_axis
+            one, state.clients, federation.indices, federation.mask, axis=client_axis
         )
-        parts, opt_state = clients.keep_absent(present, new, old)
-        answered, (values, norms) = server.gather((present, measured))
-        metrics = {
-            "loss": jnp.mean(values, where=answered),
-            "code_norm": jnp.mean(norms, where=answered),
-            "participants": answered.sum(),
-        }
-        return DSCNState(parts, opt_state, state.num_rounds + 1), metrics
+        private = clients.keep_absent(present, new, state.clients)
+        metrics = server.measure(*server.gather((present, measured)))
+        return State(state.server + 1, private), metrics
 
-    def embed(state: DSCNState, federation: Federation):
+    def embed(state: State, federation: Federation):
         def one(encoder, rows):
             return subspace.encode(network, encoder, federation.pool[rows])
 
-        encoders = state.private["encoder"]
+        encoders = state.clients.parts["encoder"]
         return clients.for_each(one, encoders, federation.indices, axis=client_axis)
 
-    def assign(state: DSCNState, federation: Federation):
+    def assign(state: State, federation: Federation):
         of_client = partial(subspace.coefficients_of, network)
-        coefficients = jax.vmap(of_client)(state.private, federation.mask)
+        coefficients = jax.vmap(of_client)(state.clients.parts, federation.mask)
         return subspace.cluster(
             coefficients,
             federation.mask,

@@ -15,7 +15,7 @@ from fcjax.cluster.distances import clear, squared_distances
 from fcjax.cluster.fuzzy import memberships
 from fcjax.cluster.seeding import plus_plus
 from fcjax.data.vectors import as_rows, client_rows
-from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
+from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, State
 
 
 def exact_cmeans(
@@ -49,7 +49,7 @@ def exact_cmeans(
         [('cluster', 100)]
     """
 
-    def init(key: PRNGKey, federation: Federation) -> MovingCentroids:
+    def init(key: PRNGKey, federation: Federation) -> State:
         pool = federation.pool
         present = server.participants(federation, jnp.int32(0))
         held = server.pooled(federation, present).astype(float)
@@ -70,11 +70,12 @@ def exact_cmeans(
         sums = jnp.matmul(parts, x, precision=jax.lax.Precision.HIGHEST)
         return sums, parts.sum(axis=1), (jnp.sum(parts * distances), mask.sum())
 
-    def round(key: PRNGKey, state: MovingCentroids, federation: Federation):
+    def round(key: PRNGKey, state: State, federation: Federation):
         del key
-        present = server.participants(federation, state.num_rounds)
+        before: MovingCentroids = state.server
+        present = server.participants(federation, before.num_rounds)
         sums, masses, objectives = clients.for_each(
-            lambda x, mask: client_round(state.centroids, x, mask),
+            lambda x, mask: client_round(before.centroids, x, mask),
             client_rows(federation, unit_length=unit_length),
             federation.mask,
         )
@@ -84,16 +85,16 @@ def exact_cmeans(
         )
         occupied = masses[:, None] > 0
         means = sums / jnp.where(occupied, masses[:, None], 1)
-        centroids = jnp.where(occupied, means, state.centroids)
-        state = move(state, centroids)
+        centroids = jnp.where(occupied, means, before.centroids)
+        after = move(before, centroids)
         message = {"sums": sums, "masses": masses}
         metrics = {
             "loss": objective / count,
             "participants": answered.sum(),
-            "moved": state.moved,
+            "moved": after.moved,
             **server.traffic(answered, up=message, down={"centroids": centroids}),
         }
-        return state, metrics
+        return State(after), metrics
 
     return plain(
         init,

@@ -27,17 +27,22 @@ from fcjax.algorithms.subspace import (
 )
 from fcjax.cluster import Assign, neighbor_graph
 from fcjax.data.vectors import client_rows
-from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Scalar
+from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Scalar, State
 
 
-class FDSCState(NamedTuple):
+class Server(NamedTuple):
     """What crosses the boundary is the encoder alone."""
 
     encoder: PyTree  # E_*
-    private: Parts  # D_i and R_i: decoder, coefficients; [M, ...]
-    opt_state: PyTree  # [M, ...], of all that the stage trains
-    adjacency: Bool[Array, "M N N"]  # A_i
     num_rounds: Int[Array, ""]
+
+
+class Private(NamedTuple):
+    """What no client sends, [M, ...]."""
+
+    parts: Parts  # D_i and R_i: decoder, coefficients
+    opt_state: PyTree  # of all that the stage trains
+    adjacency: Bool[Array, "M N N"]  # A_i
 
 
 def fdsc(
@@ -108,7 +113,7 @@ def fdsc(
         ['train']
     """
 
-    def init(key: PRNGKey, federation: Federation) -> FDSCState:
+    def init(key: PRNGKey, federation: Federation) -> State:
         num_clients, num_slots = federation.indices.shape
 
         def one(key):
@@ -123,15 +128,15 @@ def fdsc(
             federation.mask,
             axis=client_axis,
         )
-        state = FDSCState(encoder, private, (), adjacency, jnp.int32(0))
-        return stages[0].begin(key, state, federation)
+        begun = State(Server(encoder, jnp.int32(0)), Private(private, (), adjacency))
+        return stages[0].begin(key, begun, federation)
 
-    def begin(trains, key: PRNGKey, state: FDSCState, federation: Federation):
+    def begin(trains, key: PRNGKey, state: State, federation: Federation):
         del key
-        sent = clients.repeat(state.encoder, len(federation.indices))
-        trained = pick({"encoder": sent, **state.private}, trains)
+        sent = clients.repeat(state.server.encoder, len(federation.indices))
+        trained = pick({"encoder": sent, **state.clients.parts}, trains)
         opt_state = jax.vmap(partial(subspace.begin_optimizer, optimizer))(trained)
-        return state._replace(opt_state=opt_state)
+        return state._replace(clients=state.clients._replace(opt_state=opt_state))
 
     def autoencoder_loss(parts, x, mask, adjacency):
         del adjacency
@@ -151,22 +156,22 @@ def fdsc(
         )
 
     def train(
-        trains, loss, num_steps, chosen, count, state: FDSCState, federation: Federation
+        trains, loss, num_steps, chosen, count, state: State, federation: Federation
     ):
         """The chosen clients, `count` at most, train some parts.
 
-        Returns the encoders that they have then, the state with what stays on clients,
-        and for the server who they are, how many examples each has, and what they
-        measured.
+        Returns the encoders that they have then, what stays on the clients, and for the
+        server who they are, how many examples each has, and what they measured.
         """
+        private: Private = state.clients
 
-        def one(private, opt_state, adjacency, rows, mask):
+        def one(private: Private, rows, mask):
             x = federation.pool[rows]
-            parts = {"encoder": state.encoder, **private}
+            parts = {"encoder": state.server.encoder, **private.parts}
             trained, opt_state, value = subspace.train(
                 pick(parts, trains),
-                opt_state,
-                lambda trained: loss({**parts, **trained}, x, mask, adjacency),
+                private.opt_state,
+                lambda trained: loss({**parts, **trained}, x, mask, private.adjacency),
                 optimizer=optimizer,
                 num_steps=num_steps,
             )
@@ -174,63 +179,57 @@ def fdsc(
             encoder = parts.pop("encoder")
             z = subspace.encode(network, encoder, x)
             norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)
-            return encoder, (parts, opt_state), (value, norm)
+            measured = {"loss": value, "code_norm": norm}
+            return encoder, (parts, opt_state), measured
 
         slots = clients.slots_of(chosen, count)
-        stay = (state.private, state.opt_state)
-        own = (*stay, state.adjacency, federation.indices, federation.mask)
-        encoders, stayed, measured = clients.for_each(
+        own = (private, federation.indices, federation.mask)
+        encoders, trained, measured = clients.for_each(
             one, *clients.take(own, slots), axis=client_axis
         )
-        private, opt_state = clients.put(stay, slots, stayed, where=chosen)
-        state = state._replace(
-            private=private, opt_state=opt_state, num_rounds=state.num_rounds + 1
-        )
+        parts, opt_state = clients.put(private[:2], slots, trained, where=chosen)
+        private = private._replace(parts=parts, opt_state=opt_state)
         sizes = federation.mask.sum(axis=1).astype(float)
-        return encoders, state, (chosen[slots], (chosen * sizes)[slots], measured)
+        return encoders, private, (chosen[slots], (chosen * sizes)[slots], measured)
 
     def federated_round(
-        trains, loss, key: PRNGKey, state: FDSCState, federation: Federation
+        trains, loss, key: PRNGKey, state: State, federation: Federation
     ):
-        present = server.participants(federation, state.num_rounds)
+        before: Server = state.server
+        present = server.participants(federation, before.num_rounds)
         chosen = server.choose(key, present, num_participants)
-        encoders, state, (answered, sizes, measured) = train(
+        encoders, private, (answered, sizes, measured) = train(
             trains, loss, local_steps, chosen, num_participants, state, federation
         )
         encoder, received = server.receive(encoders, sizes, (answered, measured))
         message = {"encoder": encoder}
-        metrics = metrics_of(*received, up=message, down=message)
-        return state._replace(encoder=encoder), metrics
+        metrics = server.measure(*received)
+        metrics |= server.traffic(received[0], up=message, down=message)
+        return State(Server(encoder, before.num_rounds + 1), private), metrics
 
-    def fit(key: PRNGKey, state: FDSCState, federation: Federation):
+    def fit(key: PRNGKey, state: State, federation: Federation):
         del key
-        present = server.participants(federation, state.num_rounds)
-        _, state, (answered, _, measured) = train(
+        before: Server = state.server
+        present = server.participants(federation, before.num_rounds)
+        _, private, (answered, _, measured) = train(
             PRIVATE, loss, fit_steps, present, len(present), state, federation
         )
         received = server.gather((answered, measured))
-        message = {"encoder": state.encoder}
-        return state, metrics_of(*received, up={}, down=message)
+        metrics = server.measure(*received)
+        message = {"encoder": before.encoder}
+        metrics |= server.traffic(received[0], up={}, down=message)
+        return State(Server(before.encoder, before.num_rounds + 1), private), metrics
 
-    def metrics_of(answered, measured, *, up, down):
-        values, norms = measured
-        return {
-            "loss": jnp.mean(values, where=answered),
-            "code_norm": jnp.mean(norms, where=answered),
-            "participants": answered.sum(),
-            **server.traffic(answered, up=up, down=down),
-        }
-
-    def embed(state: FDSCState, federation: Federation):
+    def embed(state: State, federation: Federation):
         def one(rows):
-            return subspace.encode(network, state.encoder, federation.pool[rows])
+            return subspace.encode(network, state.server.encoder, federation.pool[rows])
 
         return clients.for_each(one, federation.indices, axis=client_axis)
 
-    def assign(state: FDSCState, federation: Federation):
+    def assign(state: State, federation: Federation):
         of_client = partial(subspace.coefficients_of, network)
         return subspace.cluster(
-            jax.vmap(of_client)(state.private, federation.mask),
+            jax.vmap(of_client)(state.clients.parts, federation.mask),
             federation.mask,
             affinity=affinity,
             num_clusters=num_clusters,

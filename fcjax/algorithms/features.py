@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float, Int
 
 from fcjax import clients, training
-from fcjax.algorithms.averaging import AveragingState, Local
+from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.parts import Parts
 from fcjax.data.augment import to_float
 from fcjax.types import (
@@ -17,6 +17,7 @@ from fcjax.types import (
     PRNGKey,
     PyTree,
     Stage,
+    State,
 )
 
 
@@ -40,7 +41,7 @@ def encode(
 
 
 def assembled(
-    init: Callable[[PRNGKey, Federation], AveragingState],
+    init: Callable[[PRNGKey, Federation], State],
     stages: tuple[Stage, ...],
     assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]],
     local: Local,
@@ -57,16 +58,16 @@ def assembled(
         encoder: whose features are the embedding.
     """
 
-    def embed(state: AveragingState, federation: Federation):
+    def embed(state: State, federation: Federation):
         return encode(
             encoder,
-            state.online["encoder"],
+            state.server.online["encoder"],
             federation,
             batch_size=local.at_once,
         )
 
-    def assign_all(state: AveragingState, federation: Federation):
+    def assign_all(state: State, federation: Federation):
         h = embed(state, federation)
-        return jax.vmap(partial(assign, state.online))(h)
+        return jax.vmap(partial(assign, state.server.online))(h)
 
     return FederatedClustering(init, stages, embed, assign_all)

@@ -37,6 +37,7 @@ from fcjax.types import (
     PyTree,
     Scalar,
     Stage,
+    State,
 )
 
 Edges = Bool[Array, "M K A K"]
@@ -47,8 +48,15 @@ Measure = Callable[[Federation, Int[Array, "M N"], Edges], dict[str, Array]]
 """(federation, clusters, association graph) -> further metrics, which nothing reads."""
 
 
-class FedCRefState(NamedTuple):
-    """The clients. What comes after `clusters` is () until they are refined."""
+class Progress(NamedTuple):
+    """What all know."""
+
+    trend: Any  # halting.Trend; () until clusters are refined
+    num_rounds: Int[Array, ""]  # over all stages
+
+
+class Local(NamedTuple):
+    """The clients. From `clusters` on all is () until they are refined."""
 
     start: Any  # of the local clustering, () from then on
     num_local: Int[Array, "M"]  # K_i
@@ -58,8 +66,6 @@ class FedCRefState(NamedTuple):
     is_active: Any  # A [M]
     num_refinements: Any  # [M]
     communities: Any  # of the last graph, and of the clusters after it
-    trend: Any  # halting.Trend
-    num_rounds: Int[Array, ""]  # over all stages
 
 
 def fedcref(
@@ -157,27 +163,28 @@ def fedcref(
         client_axis=client_axis,
     )
 
-    def init(key: PRNGKey, federation: Federation) -> FedCRefState:
+    def init(key: PRNGKey, federation: Federation) -> State:
         count_key, start_key = jax.random.split(key)
         own = federation.local_clusters
         if num_local is not None:
             own = num_local(count_key, federation)
         begun = start.init(start_key, federation)
-        nothing = [()] * (len(FedCRefState._fields) - 3)
-        state = FedCRefState(begun, own, *nothing, num_rounds=jnp.int32(0))
+        nothing = [()] * (len(Local._fields) - 2)
+        state = State(Progress((), jnp.int32(0)), Local(begun, own, *nothing))
         return stages[0].begin(key, state, federation)
 
-    def begin_refinement(key, state: FedCRefState, federation: Federation):
+    def begin_refinement(key, state: State, federation: Federation):
         del key
+        before: Progress = state.server
         num_own = len(federation.indices)
         # Who missed the start has one cluster.
-        clusters = jnp.maximum(start.assign(state.start, federation), 0)
+        clusters = jnp.maximum(start.assign(state.clients.start, federation), 0)
         sizes = sizes_of(clusters, federation.mask, num_clusters)
-        present = server.participants(federation, state.num_rounds)
+        present = server.participants(federation, before.num_rounds)
         exist, ever = server.gather(
             ((sizes > 0) & present[:, None], ever_present(federation))
         )
-        return state._replace(
+        own = state.clients._replace(
             start=(),
             clusters=clusters,
             models=fedcref_models.zeros(models, federation),
@@ -185,41 +192,47 @@ def fedcref(
             is_active=jnp.ones(num_own, bool),
             num_refinements=jnp.zeros(num_own, jnp.int32),
             communities=fedcref_association.all_alone(clusters, num_clusters),
-            trend=fedcref_halting.begin(exist.sum(), ever.sum()),
         )
+        trend = fedcref_halting.begin(exist.sum(), ever.sum())
+        return State(Progress(trend, before.num_rounds), own)
 
-    def iterate(key, state: FedCRefState, federation: Federation):
+    def iterate(key, state: State, federation: Federation):
         """Lines 7 to 32 of Algorithm 1."""
+        before: Progress = state.server
+        own: Local = state.clients
         local_key, community_key = jax.random.split(key)
-        present = server.participants(federation, state.num_rounds)
-        sizes = sizes_of(state.clusters, federation.mask, num_clusters)
+        present = server.participants(federation, before.num_rounds)
+        sizes = sizes_of(own.clusters, federation.mask, num_clusters)
         exist = (sizes > 0) & present[:, None]
 
         # Also of clients that have settled just now: on the clusters that they keep.
-        trains = exist & state.is_stale[:, None]
+        trains = exist & own.is_stale[:, None]
         local, values = fedcref_models.of_clusters(
-            *(models, local_key, state.clusters, trains, federation),
+            *(models, local_key, own.clusters, trains, federation),
             num_epochs=local_epochs,
         )
-        local = fedcref_models.keep(trains, local, state.models)
+        local = fedcref_models.keep(trains, local, own.models)
         everyones, all_exist = server.gather((local, exist))
         errors = fedcref_models.errors_under(
             models, by_slot(everyones), all_exist.reshape(-1), federation
         )
 
         if associate is None:
-            edges = accepted(errors, state.clusters, federation.mask)
+            edges = accepted(errors, own.clusters, federation.mask)
         else:
-            edges = associate(federation, state.clusters)
+            edges = associate(federation, own.clusters)
         edges &= fedcref_association.may_be_joined(exist)
         graph = server.gather(edges)
         groups = fedcref_association.communities(graph)
         num_communities = groups.numbers.max() + 1
         isolated = jnp.sum(all_exist & (groups.numbers < 0))
         own_groups = server.own_rows(groups, len(present))
+        # One that was repeated to fill the devices would be a further member.
+        numbers = jnp.where(exist, own_groups.numbers, -1)
+        own_groups = own_groups._replace(numbers=numbers)
 
         federated = fedcref_communities.train(
-            *(models, community_key, state.clusters, own_groups, federation),
+            *(models, community_key, own.clusters, own_groups, federation),
             first_epochs=first_epochs,
             num_epochs=federated_epochs,
             num_rounds=federated_rounds,
@@ -234,23 +247,22 @@ def fedcref(
 
         refined, found = fedcref_refinement.of_clients(
             *(errors, federated_errors, exist, known, own_groups.numbers),
-            *(federation.mask, state.num_local),
+            *(federation.mask, own.num_local),
             renumber_leftovers=renumber_leftovers,
             client_axis=client_axis,
         )
-        refines = present & state.is_active
-        clusters = clients.keep_absent(refines, refined, state.clusters)
+        refines = present & own.is_active
+        clusters = clients.keep_absent(refines, refined, own.clusters)
         same = partial(fedcref_refinement.agreement, num_clusters=num_clusters)
-        kept = jax.vmap(same)(state.clusters, clusters, federation.mask)
+        kept = jax.vmap(same)(own.clusters, clusters, federation.mask)
         numbers = clients.keep_absent(refines, found, own_groups.numbers)
-        new = state._replace(
+        new = own._replace(
             clusters=clusters,
             models=local,
-            is_stale=jnp.where(present, refines, state.is_stale),
-            is_active=state.is_active & ~(refines & (kept >= stability)),
-            num_refinements=state.num_refinements + refines,
-            communities=Communities(numbers, edges, state.clusters),
-            num_rounds=state.num_rounds + 1,
+            is_stale=jnp.where(present, refines, own.is_stale),
+            is_active=own.is_active & ~(refines & (kept >= stability)),
+            num_refinements=own.num_refinements + refines,
+            communities=Communities(numbers, edges, own.clusters),
         )
         answered, trains, values, active, counts, ever = server.gather(
             (
@@ -259,7 +271,7 @@ def fedcref(
             )
         )
         trend = fedcref_halting.follow(
-            *(state.trend, num_communities, isolated, active, counts, ever),
+            *(before.trend, num_communities, isolated, active, counts, ever),
             tolerance=tolerance,
         )
         metrics = {
@@ -277,24 +289,25 @@ def fedcref(
             ),
         }
         if measure is not None:
-            metrics |= measure(federation, state.clusters, edges)
-        return new._replace(trend=trend), metrics
+            metrics |= measure(federation, own.clusters, edges)
+        return State(Progress(trend, before.num_rounds + 1), new), metrics
 
-    def done(state: FedCRefState) -> Bool[Array, ""]:
+    def done(state: State) -> Bool[Array, ""]:
         return fedcref_halting.is_over(
-            state.trend,
+            state.server.trend,
             stop_when_settled=stop_when_settled,
             max_refinements=max_refinements,
         )
 
-    def embed(state: FedCRefState, federation: Federation):
+    def embed(state: State, federation: Federation):
         del state
         return client_rows(federation, unit_length=False)
 
-    def assign(state: FedCRefState, federation: Federation):
-        if isinstance(state.clusters, tuple):  # not refined yet
-            return start.assign(state.start, federation)
-        return state.clusters
+    def assign(state: State, federation: Federation):
+        own: Local = state.clients
+        if isinstance(own.clusters, tuple):  # not refined yet
+            return start.assign(own.start, federation)
+        return own.clusters
 
     stages = (
         *map(start_stage, start.phases),
@@ -302,5 +315,5 @@ def fedcref(
     )
 
     return FederatedClustering(
-        init, stages, embed, assign, lambda state: state.communities
+        init, stages, embed, assign, lambda state: state.clients.communities
     )

@@ -153,7 +153,7 @@ def first_matches(accepted: Bool[Array, "M K M K"]) -> Bool[Array, "M K M K"]:
 def all_alone(clusters: Int[Array, "M N"], num_clusters: int) -> Communities:
     """Returns what is known before any association: no cluster has a community."""
     numbers = jnp.full((len(clusters), num_clusters), jnp.int32(-1))
-    num_all = len(clusters) * clients.num_devices()
+    num_all = clients.num_all(len(clusters))
     edges = jnp.zeros((*numbers.shape, num_all, num_clusters), bool)
     return Communities(numbers, edges, clusters)
 

@@ -14,6 +14,7 @@ from fcjax import clients, server
 from fcjax.algorithms import fedcref_models
 from fcjax.algorithms.fedcref_association import Groups
 from fcjax.algorithms.fedcref_models import Models
+from fcjax.devices import num_bytes
 from fcjax.types import Federation, PRNGKey, PyTree
 
 
@@ -96,7 +97,7 @@ def train(
 
 def most_communities(num_own: int, num_clusters: int) -> int:
     """Returns how many communities of two clusters or more there can be."""
-    return num_own * clients.num_devices() * num_clusters // 2
+    return clients.num_all(num_own) * num_clusters // 2
 
 
 def traffic(
@@ -123,7 +124,7 @@ def traffic(
         local: the models, [M, K, ...].
         num_rounds: of a community's training.
     """
-    size = server.num_bytes(jax.tree.map(lambda x: x[0, 0], local))
+    size = num_bytes(jax.tree.map(lambda x: x[0, 0], local))
     num_answered = answered.sum(dtype=jnp.int32)
     members = jnp.sum(numbers >= 0) * num_rounds
     sent = (numbers.max() + 1) * num_answered

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from fcjax import clients, server, training
 from fcjax.algorithms.pooling import Clustering
 from fcjax.algorithms.rounds import all_rounds, ever_present
-from fcjax.types import Federation, PRNGKey, Stage
+from fcjax.types import Federation, PRNGKey, Stage, State
 
 
 class StartPhase(NamedTuple):
@@ -42,31 +42,33 @@ class Start(NamedTuple):
 
 
 def start_stage(phase: StartPhase) -> Stage:
-    """Returns a phase as a stage of FedCRef, of whose state it changes `start` and
-    `num_rounds`. Its metrics are those of an iteration in which nothing has been
+    """Returns a phase as a stage of FedCRef: it changes the clients' `start` and counts
+    its rounds. Its metrics are those of an iteration in which nothing has been
     associated yet."""
 
-    def begin(key, state: Any, federation: Federation):
-        begun = phase.begin(key, state.start, federation, state.num_local)
-        return state._replace(start=begun)
+    def begin(key, state: State, federation: Federation):
+        local = state.clients
+        begun = phase.begin(key, local.start, federation, local.num_local)
+        return state._replace(clients=local._replace(start=begun))
 
-    def round(key, state: Any, federation: Federation):
-        present = server.participants(federation, state.num_rounds)
-        new, values = phase.round(key, state.start, federation, state.num_local)
-        new = clients.keep_absent(present, new, state.start)
+    def round(key, state: State, federation: Federation):
+        before, local = state
+        present = server.participants(federation, before.num_rounds)
+        new, values = phase.round(key, local.start, federation, local.num_local)
+        new = clients.keep_absent(present, new, local.start)
         answered, values, own, ever = server.gather(
-            (present, values, state.num_local, ever_present(federation))
+            (present, values, local.num_local, ever_present(federation))
         )
         metrics = {
-            "loss": jnp.mean(values, where=answered),
-            "participants": answered.sum(),
+            **server.measure(answered, {"loss": values}),
             "communities": jnp.int32(0),
             "isolated": jnp.sum(own, where=answered),
             "edges": jnp.int32(0),
             "active": ever.sum(),
             "iteration": jnp.int32(0),
         }
-        return state._replace(start=new, num_rounds=state.num_rounds + 1), metrics
+        after = before._replace(num_rounds=before.num_rounds + 1)
+        return State(after, local._replace(start=new)), metrics
 
     return all_rounds(phase.name, round, phase.num_rounds, begin=begin)
 

@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float
 
 from fcjax import losses
 from fcjax.algorithms.averaging import (
-    AveragingState,
     Contrast,
     Local,
     Pass,
@@ -33,7 +32,7 @@ from fcjax.algorithms.parts import Networks, both, initialize, target_of
 from fcjax.algorithms.two_stage import Clustering, two_stages
 from fcjax.data.augment import to_float
 from fcjax.models.microbatch import microbatched
-from fcjax.types import FederatedClustering, Federation, Network, Scalar, Stage
+from fcjax.types import FederatedClustering, Federation, Network, Scalar, Stage, State
 
 
 def fedmcc(
@@ -129,8 +128,8 @@ def cluster_contrast(
         trains = ("cluster_projector",)
         in_parts = microbatched(encoder, local.at_once)
 
-        def begin(key, state: AveragingState, federation: Federation):
-            frozen = state.online["encoder"]
+        def begin(key, state: State, federation: Federation):
+            frozen = state.server.online["encoder"]
             h, _ = encoder.apply(frozen, to_float(federation.pool[:1]), train=False)
             return start(
                 {"encoder": frozen, **initialize(key, networks.named, h)},
@@ -138,7 +137,7 @@ def cluster_contrast(
                 federation,
                 trains=trains,
                 tracks=trains,
-                num_rounds=state.num_rounds,
+                num_rounds=state.server.num_rounds,
             )
 
         def contrast(online, target, views, mask):

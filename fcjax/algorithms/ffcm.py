@@ -17,7 +17,7 @@ from fcjax import clients, server
 from fcjax.algorithms.plain import MovingCentroids, begin, move, plain
 from fcjax.cluster import fuzzy_lloyd, kmeans, lloyd
 from fcjax.data.vectors import client_rows
-from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
+from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, State
 
 
 def ffcm(
@@ -58,18 +58,19 @@ def ffcm(
         [('cluster', 20)]
     """
 
-    def init(key: PRNGKey, federation: Federation) -> MovingCentroids:
+    def init(key: PRNGKey, federation: Federation) -> State:
         num_features = math.prod(federation.pool.shape[1:])
         centroids = jax.random.uniform(key, (num_clusters, num_features))
         return begin(centroids)
 
-    def round(key: PRNGKey, state: MovingCentroids, federation: Federation):
-        present = server.participants(federation, state.num_rounds)
+    def round(key: PRNGKey, state: State, federation: Federation):
+        before: MovingCentroids = state.server
+        present = server.participants(federation, before.num_rounds)
 
         def client_round(x, mask):
             found = fuzzy_lloyd(
                 x,
-                state.centroids,
+                before.centroids,
                 fuzzifier=fuzzifier,
                 mask=mask,
                 num_iters=local_iters,
@@ -87,21 +88,20 @@ def ffcm(
             (local, supports, losses, present)
         )
         if aggregation == "mean":
-            centroids = support_mean(received, supports, answered, state.centroids)
+            centroids = support_mean(received, supports, answered, before.centroids)
         else:
-            first = state.num_rounds == 0
-            centroids = cluster_all(key, received, answered, state.centroids, first)
-        state = move(state, centroids)
+            first = before.num_rounds == 0
+            centroids = cluster_all(key, received, answered, before.centroids, first)
+        after = move(before, centroids)
         upload = {"centroids": received[0]}
         if aggregation == "mean":
             upload["supports"] = supports[0]
         metrics = {
-            "loss": jnp.mean(losses, where=answered),
-            "participants": answered.sum(),
-            "moved": state.moved,
+            **server.measure(answered, {"loss": losses}),
+            "moved": after.moved,
             **server.traffic(answered, up=upload, down={"centroids": centroids}),
         }
-        return state, metrics
+        return State(after), metrics
 
     return plain(
         init,

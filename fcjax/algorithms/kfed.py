@@ -19,7 +19,7 @@ from fcjax.cluster import assign_nearest, lloyd
 from fcjax.cluster.distances import clear, squared_distances
 from fcjax.cluster.seeding import farthest_first, plus_plus
 from fcjax.data.vectors import client_rows
-from fcjax.types import FederatedClustering, Federation, PRNGKey
+from fcjax.types import FederatedClustering, Federation, PRNGKey, State
 
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
@@ -27,12 +27,15 @@ OVERSAMPLING, POWER_ITERS = 10, 5
 """Of the randomised singular vectors: further directions, and how often they turn."""
 
 
-class KFedState(NamedTuple):
-    """The server's centroids, and what each client made of them."""
-
+class Server(NamedTuple):
     centroids: Float[Array, "K D"]
-    local_centroids: Float[Array, "M L D"]
-    local_clusters: Int[Array, "M L"]  # the cluster of each local centroid
+
+
+class Local(NamedTuple):
+    """What each client made of the server's centroids."""
+
+    centroids: Float[Array, "M L D"]
+    clusters: Int[Array, "M L"]  # of each local centroid
     answered: Bool[Array, "M"]
 
 
@@ -88,16 +91,16 @@ def kfed(
             f"got {local_clusters}"
         )
 
-    def init(key: PRNGKey, federation: Federation) -> KFedState:
+    def init(key: PRNGKey, federation: Federation) -> State:
         del key
         num_clients = len(federation.indices)
         num_features = math.prod(federation.pool.shape[1:])
-        return KFedState(
-            jnp.zeros((num_clusters, num_features)),
+        local = Local(
             jnp.zeros((num_clients, local_clusters, num_features)),
             jnp.zeros((num_clients, local_clusters), jnp.int32),
             jnp.zeros(num_clients, bool),
         )
+        return State(Server(jnp.zeros((num_clusters, num_features))), local)
 
     def client_round(key, x, mask):
         found = lloyd(
@@ -108,7 +111,8 @@ def kfed(
         )
         return found.centroids, found.inertia / mask.sum()
 
-    def round(key: PRNGKey, state: KFedState, federation: Federation):
+    def round(key: PRNGKey, state: State, federation: Federation):
+        del state
         present = server.participants(federation, jnp.int32(0))
         local, losses = clients.for_each(
             client_round,
@@ -122,24 +126,22 @@ def kfed(
         )
         inherited = jax.vmap(assign_nearest, in_axes=(0, None))(local, centroids)
         down = {"clusters": inherited[0]} if inherit else {"centroids": centroids}
-        metrics = {
-            "loss": jnp.mean(losses, where=answered),
-            "participants": answered.sum(),
-            **server.traffic(answered, up={"centroids": local[0]}, down=down),
-        }
-        return KFedState(centroids, local, inherited, present), metrics
+        metrics = server.measure(answered, {"loss": losses})
+        metrics |= server.traffic(answered, up={"centroids": local[0]}, down=down)
+        return State(Server(centroids), Local(local, inherited, present)), metrics
 
     method = plain(init, round, unit_length=unit_length)
 
-    def assign(state: KFedState, federation: Federation):
+    def assign(state: State, federation: Federation):
+        local: Local = state.clients
         x = client_rows(federation, unit_length=unit_length)
-        nearest = jax.vmap(assign_nearest, in_axes=(0, None))(x, state.centroids)
+        nearest = jax.vmap(assign_nearest, in_axes=(0, None))(x, state.server.centroids)
         # Other clients than those of the round, such as one that holds new examples.
-        if len(federation.indices) != len(state.answered):
+        if len(federation.indices) != len(local.answered):
             return nearest
-        own = jax.vmap(assign_nearest)(x, state.local_centroids)
-        inherited = jnp.take_along_axis(state.local_clusters, own, axis=1)
-        return jnp.where(state.answered[:, None], inherited, nearest)
+        own = jax.vmap(assign_nearest)(x, local.centroids)
+        inherited = jnp.take_along_axis(local.clusters, own, axis=1)
+        return jnp.where(local.answered[:, None], inherited, nearest)
 
     return method._replace(assign=assign) if inherit else method
 

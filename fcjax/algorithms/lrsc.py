@@ -4,11 +4,9 @@ Low Rank Subspace Clustering (LRSC)
     René Vidal, Paolo Favaro. 2014. Pattern Recognition Letters 43, 47-61.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from fcjax import clients, losses, server
 from fcjax.algorithms import subspace
@@ -17,12 +15,7 @@ from fcjax.algorithms.subspace import Affinity
 from fcjax.cluster import Assign
 from fcjax.cluster.distances import clear
 from fcjax.data.vectors import client_rows
-from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar
-
-
-class LRSCState(NamedTuple):
-    coefficients: Float[Array, "M N N"]
-    num_rounds: Int[Array, ""]
+from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, State
 
 
 def lrsc(
@@ -61,33 +54,30 @@ def lrsc(
         [('cluster', 1)]
     """
 
-    def init(key: PRNGKey, federation: Federation) -> LRSCState:
+    def init(key: PRNGKey, federation: Federation) -> State:
         del key
         num_clients, num_slots = federation.indices.shape
         nothing = jnp.zeros((num_clients, num_slots, num_slots))
-        return LRSCState(nothing, jnp.int32(0))
+        return State(jnp.int32(0), nothing)  # rounds, and the clients' coefficients
 
-    def round(key: PRNGKey, state: LRSCState, federation: Federation):
+    def round(key: PRNGKey, state: State, federation: Federation):
         del key
-        present = server.participants(federation, state.num_rounds)
+        present = server.participants(federation, state.server)
         coefficients, objectives = clients.for_each(
             lambda x, mask: low_rank_coefficients(x, fidelity, mask=mask),
             client_rows(federation, unit_length=unit_length),
             federation.mask,
             axis=client_axis,
         )
-        coefficients = clients.keep_absent(present, coefficients, state.coefficients)
-        answered, objectives = server.gather((present, objectives))
-        metrics = {
-            "loss": jnp.mean(objectives, where=answered),
-            "participants": answered.sum(),
-        }
-        return LRSCState(coefficients, state.num_rounds + 1), metrics
+        coefficients = clients.keep_absent(present, coefficients, state.clients)
+        measured = {"loss": objectives}
+        metrics = server.measure(*server.gather((present, measured)))
+        return State(state.server + 1, coefficients), metrics
 
-    def assign(state: LRSCState, federation: Federation):
+    def assign(state: State, federation: Federation):
         # Its diagonal is the largest entry of a column, and says nothing.
         return subspace.cluster(
-            jax.vmap(losses.off_diagonal)(state.coefficients, federation.mask),
+            jax.vmap(losses.off_diagonal)(state.clients, federation.mask),
             federation.mask,
             affinity=affinity,
             num_clusters=num_clusters,

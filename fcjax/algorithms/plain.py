@@ -1,7 +1,7 @@
 """What the methods share that cluster the examples as they are, without a network."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,26 +10,26 @@ from jaxtyping import Array, Float, Int
 from fcjax.algorithms.rounds import go_on, never
 from fcjax.cluster import assign_nearest
 from fcjax.data.vectors import client_rows
-from fcjax.types import FederatedClustering, Federation, Scalar, Stage
+from fcjax.types import FederatedClustering, Federation, Scalar, Stage, State
 
 
 class MovingCentroids(NamedTuple):
-    """The state of a method whose centroids go from round to round."""
+    """The server of a method whose centroids go from round to round."""
 
     centroids: Float[Array, "K D"]
     moved: Float[Array, ""]  # Frobenius norm of their last step
     num_rounds: Int[Array, ""]
 
 
-def begin(centroids: Float[Array, "K D"]) -> MovingCentroids:
+def begin(centroids: Float[Array, "K D"]) -> State:
     """Returns the state before the first round."""
-    return MovingCentroids(centroids, jnp.float32(jnp.inf), jnp.int32(0))
+    return State(MovingCentroids(centroids, jnp.float32(jnp.inf), jnp.int32(0)))
 
 
-def move(state: MovingCentroids, centroids: Float[Array, "K D"]) -> MovingCentroids:
-    """Returns the state after a round that has found these centroids."""
-    moved = jnp.linalg.norm(centroids - state.centroids)
-    return MovingCentroids(centroids, moved, state.num_rounds + 1)
+def move(before: MovingCentroids, centroids: Float[Array, "K D"]) -> MovingCentroids:
+    """Returns the server after a round that has found these centroids."""
+    moved = jnp.linalg.norm(centroids - before.centroids)
+    return MovingCentroids(centroids, moved, before.num_rounds + 1)
 
 
 def plain(
@@ -43,7 +43,7 @@ def plain(
     """Returns a method of one stage, `cluster`.
 
     Args:
-        init: as in `FederatedClustering`; the state has `centroids` [K, D], unless the
+        init: as in `FederatedClustering`; the server has `centroids` [K, D], unless the
             caller replaces `assign`, and `moved` where there is a tolerance.
         round: as in `Stage`.
         unit_length: of the rows that are clustered, see `vectors.as_rows`.
@@ -55,16 +55,16 @@ def plain(
         The method. An example's embedding is its row, its cluster the nearest centroid.
     """
 
-    def embed(state: Any, federation: Federation):
+    def embed(state: State, federation: Federation):
         del state
         return client_rows(federation, unit_length=unit_length)
 
-    def assign(state: Any, federation: Federation):
+    def assign(state: State, federation: Federation):
         x = client_rows(federation, unit_length=unit_length)
-        return jax.vmap(assign_nearest, in_axes=(0, None))(x, state.centroids)
+        return jax.vmap(assign_nearest, in_axes=(0, None))(x, state.server.centroids)
 
-    def done(state):
-        return never(state) if tolerance is None else state.moved < tolerance
+    def done(state: State):
+        return never(state) if tolerance is None else state.server.moved < tolerance
 
     stage = Stage("cluster", go_on, round, num_rounds, done)
     return FederatedClustering(init, (stage,), embed, assign)

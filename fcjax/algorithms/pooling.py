@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients, server, training
 from fcjax.algorithms.rounds import all_rounds
-from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Stage
+from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Stage, State
 
 Examples = Shaped[Array, "..."]
 """[*N, *F]."""
@@ -67,19 +68,29 @@ class Pooling(NamedTuple):
     """(source, federation, who sends) -> metrics of what they send."""
 
 
-class PoolingState(NamedTuple):
-    """The server."""
+class Pooled(NamedTuple):
+    """The server; of each client it knows whether its examples have arrived."""
 
     source: PyTree  # what its examples are made from; () where that is the pool
-    arrived: Bool[Array, "M"]  # whose examples it has
     clustering: PyTree
     num_rounds: Int[Array, ""]  # rounds so far, over all stages
+
+
+def pooled(
+    source: PyTree,
+    clustering: PyTree,
+    federation: Federation,
+    num_rounds: Int[Array, ""] | int = 0,
+) -> State:
+    """Returns the state in which nobody's examples have arrived."""
+    arrived = jnp.zeros(len(federation.indices), bool)
+    return State(Pooled(source, clustering, jnp.int32(num_rounds)), arrived)
 
 
 def cluster_stages(
     clustering: Clustering, pooling: Pooling, *, rounds_before: int = 0
 ) -> tuple[Stage, ...]:
-    """Returns the phases of a clustering as stages of a `PoolingState`.
+    """Returns the phases of a clustering as stages of a `Pooled` server.
 
     A client sends in the first round in which it answers, and is sent the results if
     it answers in the last. Who comes late is taken in then, who never comes is not.
@@ -88,30 +99,30 @@ def cluster_stages(
     total = rounds_before + sum(phase.num_rounds for phase in clustering.phases)
 
     def stage(phase: Phase) -> Stage:
-        def begin(key, state: PoolingState, federation: Federation):
-            x, mask = pooling.examples(state.source, federation, state.arrived)
-            begun = phase.begin(key, state.clustering, x, mask)
-            return state._replace(clustering=begun)
+        def begin(key, state: State, federation: Federation):
+            before: Pooled = state.server
+            x, mask = pooling.examples(before.source, federation, state.clients)
+            begun = phase.begin(key, before.clustering, x, mask)
+            return state._replace(server=before._replace(clustering=begun))
 
-        def round(key, state: PoolingState, federation: Federation):
-            present = server.participants(federation, state.num_rounds)
-            arrived = state.arrived | present
-            x, mask = pooling.examples(state.source, federation, arrived)
-            clustered, loss = phase.round(key, state.clustering, x, mask)
-            answered, sends = server.gather((present, present & ~state.arrived))
-            is_last = state.num_rounds == total - 1
+        def round(key, state: State, federation: Federation):
+            before: Pooled = state.server
+            present = server.participants(federation, before.num_rounds)
+            arrived = state.clients | present
+            x, mask = pooling.examples(before.source, federation, arrived)
+            clustered, loss = phase.round(key, before.clustering, x, mask)
+            answered, sends = server.gather((present, present & ~state.clients))
+            is_last = before.num_rounds == total - 1
             metrics = {
                 "loss": loss,
                 "participants": answered.sum(),
-                **pooling.uploads(state.source, federation, sends),
+                **pooling.uploads(before.source, federation, sends),
                 **server.traffic(
                     answered & is_last, up={}, down=clustering.results(clustered)
                 ),
             }
-            return (
-                PoolingState(state.source, arrived, clustered, state.num_rounds + 1),
-                metrics,
-            )
+            after = Pooled(before.source, clustered, before.num_rounds + 1)
+            return State(after, arrived), metrics
 
         return all_rounds(phase.name, round, phase.num_rounds, begin=begin)
 
@@ -126,15 +137,15 @@ def pooled_method(
     """Returns the method of these stages, of which the last ones are those of
     `cluster_stages`: clients embed and assign as the clustering does."""
 
-    def embed(state: PoolingState, federation: Federation):
+    def embed(state: State, federation: Federation):
         def batch(rows):
-            return clustering.embed(state.clustering, federation.pool[rows])
+            return clustering.embed(state.server.clustering, federation.pool[rows])
 
         in_batches = partial(training.in_batches, batch, batch_size=BATCH)
         return clients.for_each(in_batches, federation.indices)
 
-    def assign(state: PoolingState, federation: Federation):
+    def assign(state: State, federation: Federation):
         z = embed(state, federation)
-        return jax.vmap(partial(clustering.assign, state.clustering))(z)
+        return jax.vmap(partial(clustering.assign, state.server.clustering))(z)
 
     return FederatedClustering(init, stages, embed, assign)

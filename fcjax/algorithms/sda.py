@@ -10,7 +10,7 @@ Federated clustering with GAN-based data synthesis
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,21 +27,20 @@ from fcjax.algorithms.gan import (
 from fcjax.algorithms.pooling import (
     Clustering,
     Pooling,
-    PoolingState,
     cluster_stages,
+    pooled,
     pooled_method,
 )
 from fcjax.algorithms.rounds import all_rounds, ever_present
 from fcjax.data.augment import to_float
-from fcjax.types import FederatedClustering, Federation, PRNGKey
+from fcjax.types import FederatedClustering, Federation, PRNGKey, State
 
 
-class GanState(NamedTuple):
-    """The clients, in the first stage."""
+class Trained(NamedTuple):
+    """What the clients have in the first stage."""
 
     gans: GanVariables  # stacked on M
     received: Bool[Array, "M"]  # who has been sent one
-    num_rounds: Int[Array, ""]
 
 
 class Synthetic(NamedTuple):
@@ -91,16 +90,18 @@ def sda(
         [('gan', 2), ('cluster', 1)]
     """
 
-    def init(key: PRNGKey, federation: Federation) -> GanState:
+    def init(key: PRNGKey, federation: Federation) -> State:
         num_clients = len(federation.indices)
         gan = initialize_gan(key, adversarial, to_float(federation.pool[:1]))
         received = jnp.zeros(num_clients, bool)
-        return GanState(clients.repeat(gan, num_clients), received, jnp.int32(0))
+        own = Trained(clients.repeat(gan, num_clients), received)
+        return State(jnp.int32(0), own)  # the server counts the rounds
 
-    def round(key, state: GanState, federation: Federation):
+    def round(key, state: State, federation: Federation):
+        own: Trained = state.clients
         num_clients = len(federation.indices)
-        present = server.participants(federation, state.num_rounds)
-        received = (state.received | present) & ever_present(federation)
+        present = server.participants(federation, state.server)
+        received = (own.received | present) & ever_present(federation)
 
         def client_round(key, gan, rows, mask):
             gan, losses = train_gan(
@@ -110,7 +111,7 @@ def sda(
                 rows,
                 mask,
                 adversarial,
-                number=state.num_rounds,
+                number=state.server,
             )
             weights = [network["params"] for network in gan]
             return gan, (losses, training.root_mean_square(weights))
@@ -118,13 +119,13 @@ def sda(
         gans, measured = clients.for_each(
             client_round,
             clients.keys(key, num_clients),
-            state.gans,
+            own.gans,
             federation.indices,
             federation.mask,
         )
-        gans = clients.keep_absent(received, gans, state.gans)
+        gans = clients.keep_absent(received, gans, own.gans)
         (losses, size), answered, trained, new = server.gather(
-            (measured, present, received, present & ~state.received)
+            (measured, present, received, present & ~own.received)
         )
         one = jax.tree.map(lambda x: x[0], gans)
         metrics = {
@@ -134,11 +135,12 @@ def sda(
             "participants": answered.sum(),
             **server.traffic(new, up={}, down={"gan": one}),
         }
-        return GanState(gans, received, state.num_rounds + 1), metrics
+        return State(state.server + 1, Trained(gans, received)), metrics
 
-    def construct(key, state: GanState, federation: Federation) -> PoolingState:
-        sizes = jnp.where(state.received, federation.mask.sum(axis=1), 0)
-        generators, sizes = server.gather((state.gans.generator, sizes))
+    def construct(key, state: State, federation: Federation) -> State:
+        own: Trained = state.clients
+        sizes = jnp.where(own.received, federation.mask.sum(axis=1), 0)
+        generators, sizes = server.gather((own.gans.generator, sizes))
         pool = federation.pool
         count = num_synthetic
         if count is None:
@@ -157,12 +159,8 @@ def sda(
             clients.fold_in(synthesis_key, len(sizes)),
             generators,
         )
-        return PoolingState(
-            Synthetic(made, sizes),
-            jnp.zeros(len(federation.indices), bool),
-            clustering.init(init_key, jnp.zeros((1, *pool.shape[1:]), pool.dtype)),
-            state.num_rounds,
-        )
+        begun = clustering.init(init_key, jnp.zeros((1, *pool.shape[1:]), pool.dtype))
+        return pooled(Synthetic(made, sizes), begun, federation, state.server)
 
     def examples(source: Synthetic, federation: Federation, arrived):
         arrived = server.gather(arrived & ever_present(federation))
@@ -182,7 +180,7 @@ def sda(
         clustering, Pooling(examples, uploads), rounds_before=num_epochs
     )
 
-    def begin_clustering(key, state: GanState, federation: Federation):
+    def begin_clustering(key, state: State, federation: Federation):
         construct_key, begin_key = jax.random.split(key)
         server_state = construct(construct_key, state, federation)
         return first.begin(begin_key, server_state, federation)
@@ -194,8 +192,8 @@ def sda(
     )
     method = pooled_method(init, stages, clustering)
 
-    def assign(state: Any, federation: Federation):
-        if isinstance(state, GanState):
+    def assign(state: State, federation: Federation):
+        if isinstance(state.clients, Trained):
             return jnp.full(federation.indices.shape, -1, jnp.int32)
         return method.assign(state, federation)
 

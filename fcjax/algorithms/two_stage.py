@@ -10,11 +10,11 @@ from jaxtyping import Array, Float, Int
 
 from fcjax import server
 from fcjax.algorithms.averaging import (
-    AveragingState,
     Contrast,
     Local,
     Pass,
     Personal,
+    Server,
     averaging,
     start,
 )
@@ -24,7 +24,8 @@ from fcjax.algorithms.parts import Networks, Parts, initialize
 from fcjax.algorithms.rounds import all_rounds, go_on
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import to_float
-from fcjax.types import FederatedClustering, Federation, Network, Scalar, Stage
+from fcjax.devices import num_bytes
+from fcjax.types import FederatedClustering, Federation, Network, Scalar, Stage, State
 
 
 class Clustering(NamedTuple):
@@ -65,7 +66,7 @@ def two_stages(
         embedding is the encoder's features. It has no clusters (-1) before the second.
     """
 
-    def init(key, federation: Federation) -> AveragingState:
+    def init(key, federation: Federation) -> State:
         parts = initialize(key, networks.named, to_float(federation.pool[:1]))
         return start(
             parts,
@@ -128,16 +129,18 @@ def feature_kmeans(
     def stage(encoder: Network, rounds_before: int) -> Stage:
         del rounds_before
 
-        def begin(key, state: AveragingState, federation: Federation):
+        def begin(key, state: State, federation: Federation):
             del key
-            h = features(encoder, state.online["encoder"], federation)
+            variables = state.server.online["encoder"]
+            h = features(encoder, variables, federation)
             centroids = jnp.zeros((num_clusters, h.shape[-1]))
-            parts = {"encoder": state.online["encoder"], "centroids": centroids}
-            return AveragingState(parts, {}, (), (), state.num_rounds)
+            parts = {"encoder": variables, "centroids": centroids}
+            return State(state.server._replace(online=parts))
 
-        def round(key, state: AveragingState, federation: Federation):
-            present = server.participants(federation, state.num_rounds)
-            variables = state.online["encoder"]
+        def round(key, state: State, federation: Federation):
+            before: Server = state.server
+            present = server.participants(federation, before.num_rounds)
+            variables = before.online["encoder"]
             h = features(encoder, variables, federation)
             mask = federation.mask & present[:, None]
             mask &= is_clustered(num_clustered)(federation.indices)
@@ -150,7 +153,7 @@ def feature_kmeans(
                 num_init=num_init,
             )
             num_rows = counted.sum(dtype=jnp.int32)
-            feature = server.num_bytes(jax.ShapeDtypeStruct(h.shape[-1:], h.dtype))
+            feature = num_bytes(jax.ShapeDtypeStruct(h.shape[-1:], h.dtype))
             parts = {"encoder": variables, "centroids": found.centroids}
             metrics = {
                 "loss": found.inertia / num_rows,
@@ -158,9 +161,7 @@ def feature_kmeans(
                 "up_features": jnp.stack([num_rows, jnp.int32(feature)]),
                 **server.traffic(answered, up={}, down=parts),
             }
-            return state._replace(
-                online=parts, num_rounds=state.num_rounds + 1
-            ), metrics
+            return State(Server(parts, before.num_rounds + 1)), metrics
 
         return all_rounds("k-means", round, 1, begin=begin)
 

@@ -17,9 +17,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from fcjax import clients, losses, server, training
-from fcjax.algorithms.kfed import KFedState, kfed
+from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.data.augment import to_float
+from fcjax.devices import platform
 from fcjax.models.realnvp import Flow
 from fcjax.types import (
     FederatedClustering,
@@ -27,20 +28,25 @@ from fcjax.types import (
     PRNGKey,
     PyTree,
     Scalar,
+    State,
 )
 
 BATCH = 512
 """Examples whose likelihoods are taken at a time."""
 
 
-class UIFCAState(NamedTuple):
-    """The server's flows, and which of its examples a client trains each on."""
-
+class Server(NamedTuple):
     flows: PyTree  # theta_1 .. theta_K, [K, ...]
+    start: PyTree  # of k-FED; () where the start is random
+    num_rounds: Int[Array, ""]  # rounds so far, over both stages
+
+
+class Local(NamedTuple):
+    """Which of its examples a client trains each flow on."""
+
     assignments: Int[Array, "M N"]  # of this cluster round; -1 before the first
     assigned_in: Int[Array, "M"]  # the cluster round that they are of; -1 before
-    start: KFedState | tuple[()]  # () where the start is random
-    num_rounds: Int[Array, ""]  # rounds so far, over both stages
+    start: PyTree  # of k-FED; () where the start is random
 
 
 def uifca(
@@ -111,41 +117,53 @@ def uifca(
     )
     # A client has examples of few flows, and is done with the others at once if it does
     # not wait for the other clients.
-    one_by_one = "map" if jax.default_backend() == "cpu" else None
+    one_by_one = "map" if platform() == "cpu" else None
 
-    def init(key: PRNGKey, federation: Federation) -> UIFCAState:
+    def init(key: PRNGKey, federation: Federation) -> State:
         flow_key, start_key = jax.random.split(key)
         num_clients = len(federation.indices)
-        return UIFCAState(
-            jax.vmap(flow.init)(jax.random.split(flow_key, num_clusters)),
-            jnp.full(federation.indices.shape, -1, jnp.int32),
-            jnp.full(num_clients, -1, jnp.int32),
-            first.init(start_key, federation) if start == "k-fed" else (),
-            jnp.int32(0),
+        flows = jax.vmap(flow.init)(jax.random.split(flow_key, num_clusters))
+        begun = State((), ())
+        if start == "k-fed":
+            begun = first.init(start_key, federation)
+        unassigned = jnp.full(federation.indices.shape, -1, jnp.int32)
+        never = jnp.full(num_clients, -1, jnp.int32)
+        return State(
+            Server(flows, begun.server, jnp.int32(0)),
+            Local(unassigned, never, begun.clients),
         )
 
-    def start_round(key: PRNGKey, state: UIFCAState, federation: Federation):
-        found, metrics = first.stages[0].round(key, state.start, federation)
-        return state._replace(start=found, num_rounds=state.num_rounds + 1), metrics
+    def start_of(state: State) -> State:
+        return State(state.server.start, state.clients.start)
 
-    def train_round(key: PRNGKey, state: UIFCAState, federation: Federation):
+    def start_round(key: PRNGKey, state: State, federation: Federation):
+        found, metrics = first.stages[0].round(key, start_of(state), federation)
+        num_rounds = state.server.num_rounds + 1
+        return State(
+            state.server._replace(start=found.server, num_rounds=num_rounds),
+            state.clients._replace(start=found.clients),
+        ), metrics
+
+    def train_round(key: PRNGKey, state: State, federation: Federation):
+        before: Server = state.server
+        local: Local = state.clients
         draw_key, train_key = jax.random.split(key)
         num_clients = len(federation.indices)
-        present = server.participants(federation, state.num_rounds)
-        number = (state.num_rounds - rounds_before) // communication_rounds
+        present = server.participants(federation, before.num_rounds)
+        number = (before.num_rounds - rounds_before) // communication_rounds
 
-        assigning = present & (state.assigned_in < number)
-        before = first_assignments(draw_key, state, federation)
+        assigning = present & (local.assigned_in < number)
+        begun = first_assignments(draw_key, state, federation)
 
         def likeliest(_, clusters):
             del clusters
-            return log_likelihoods(state.flows, federation).argmax(axis=-1)
+            return log_likelihoods(before.flows, federation).argmax(axis=-1)
 
         # In most rounds nobody needs them: a loop of no pass is none in a grid, too,
         # where both branches of a condition would run.
         num_passes = (number > 0) & assigning.any()
-        found = lax.fori_loop(0, num_passes.astype(int), likeliest, before)
-        assignments = clients.keep_absent(assigning, found, state.assignments)
+        found = lax.fori_loop(0, num_passes.astype(int), likeliest, begun)
+        assignments = clients.keep_absent(assigning, found, local.assignments)
 
         def train_flow(k, variables):
             chosen = federation.mask & (assignments == k)
@@ -164,14 +182,14 @@ def uifca(
             return kept, total, counts.sum()
 
         flows, totals, counts = lax.map(
-            lambda pair: train_flow(*pair), (jnp.arange(num_clusters), state.flows)
+            lambda pair: train_flow(*pair), (jnp.arange(num_clusters), before.flows)
         )
         late = assigning & (number == 0)
         message = {"flows": flows}
         once = {}
-        if isinstance(state.start, KFedState):
-            late &= ~state.start.answered
-            once = {"centroids": state.start.centroids}
+        if start == "k-fed":
+            late &= ~local.start.answered
+            once = {"centroids": before.start.centroids}
         answered, late = server.gather((present, late))
         dimensions = math.prod(federation.pool.shape[1:])
         metrics = {
@@ -181,18 +199,15 @@ def uifca(
             **server.traffic(answered, up=message, down=message),
             **server.traffic(late, up={}, down=once),
         }
-        state = UIFCAState(
-            flows,
-            assignments,
-            jnp.where(assigning, number, state.assigned_in),
-            state.start,
-            state.num_rounds + 1,
-        )
-        return state, metrics
+        assigned_in = jnp.where(assigning, number, local.assigned_in)
+        return State(
+            before._replace(flows=flows, num_rounds=before.num_rounds + 1),
+            local._replace(assignments=assignments, assigned_in=assigned_in),
+        ), metrics
 
-    def first_assignments(key, state: UIFCAState, federation: Federation):
-        if isinstance(state.start, KFedState):
-            return first.assign(state.start, federation)
+    def first_assignments(key, state: State, federation: Federation):
+        if start == "k-fed":
+            return first.assign(start_of(state), federation)
         num_clients, num_slots = federation.indices.shape
         return jax.vmap(
             lambda key: jax.random.randint(key, (num_slots,), 0, num_clusters)
@@ -209,8 +224,8 @@ def uifca(
             values = -log_likelihood(variables, pool[rows[slots]], key)
             return jnp.sum(values, where=counted) / counted.sum(), variables
 
-        def step(i, state):
-            client, total = state
+        def step(i, carry):
+            client, total = carry
             client, value = training.step(
                 jax.random.fold_in(step_key, i),
                 client,
@@ -243,16 +258,16 @@ def uifca(
             federation.indices,
         )
 
-    def embed(state: UIFCAState, federation: Federation):
-        found = log_likelihoods(state.flows, federation)
+    def embed(state: State, federation: Federation):
+        found = log_likelihoods(state.server.flows, federation)
         return losses.normalize(found - found.mean(axis=-1, keepdims=True))
 
-    def assign(state: UIFCAState, federation: Federation):
-        likeliest = log_likelihoods(state.flows, federation).argmax(axis=-1)
-        if not isinstance(state.start, KFedState):
+    def assign(state: State, federation: Federation):
+        likeliest = log_likelihoods(state.server.flows, federation).argmax(axis=-1)
+        if start == "random":
             return likeliest
-        trained = state.num_rounds > rounds_before
-        return jnp.where(trained, likeliest, first.assign(state.start, federation))
+        trained = state.server.num_rounds > rounds_before
+        return jnp.where(trained, likeliest, first.assign(start_of(state), federation))
 
     total_rounds = cluster_rounds * communication_rounds
     stages = (

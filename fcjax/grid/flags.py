@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from fcjax.backends import Backend
+from fcjax.devices import Backend
 from fcjax.grid.sinks import Sink
 
 Preset = Literal["smoke", "default", "paper"]

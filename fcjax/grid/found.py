@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
 from fcjax.data import Partition
+from fcjax.devices import each_run
 from fcjax.engine import Program
 from fcjax.grid.plan import Call
 from fcjax.types import Grid
@@ -80,10 +81,7 @@ def of_examples(
 
 def run_of(grid: Grid, run: int) -> Grid:
     """Returns the grid of one run; the pool stays whole."""
-    pool = grid.federations.pool
-    grid = grid._replace(federations=grid.federations._replace(pool=None))  # pyright: ignore[reportArgumentType]
-    grid = one_of(grid, run)
-    return grid._replace(federations=grid.federations._replace(pool=pool))
+    return each_run(lambda x: x[run : run + 1], grid)
 
 
 def one_of(tree: Any, run: int) -> Any:

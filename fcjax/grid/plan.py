@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax import data, server
+from fcjax import data
+from fcjax.devices import num_bytes
 from fcjax.grid import dealing
 from fcjax.grid.cluster_counts import check_size, numbers_of_clusters
 from fcjax.grid.flags import Common, check_values
@@ -307,7 +308,7 @@ def state_bytes(group: Group, examples: np.ndarray) -> int:
         return group.build(hyper).init(jax.random.key(0), federation)
 
     state = jax.eval_shape(init, hyper, federation)
-    return server.num_bytes(state) + group.method.working_bytes
+    return num_bytes(state) + group.method.working_bytes
 
 
 def num_rounds(group: Group) -> list[int]:

@@ -27,6 +27,8 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
+from fcjax.devices import platform
+
 LARGE = 2**26
 """Bytes of slices from which a batch on a CPU is better taken in tiles."""
 
@@ -139,7 +141,7 @@ def to_kernel(
         dy = lax.optimization_barrier(dy.T)
         return lax.optimization_barrier(dy @ _slices(of, x)).T
 
-    on_cpu = jax.default_backend() == "cpu"
+    on_cpu = platform() == "cpu"
     batch, channels, features = len(x), x.shape[3], dy.shape[3]
     taps = len(of.rows) * len(of.columns)
     example = taps * channels * of.out_height * of.out_width * x.dtype.itemsize

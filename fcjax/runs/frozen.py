@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 
 from fcjax.data import Scaling
 from fcjax.data.augment import to_float
-from fcjax.types import FederatedClustering, Federation, PyTree
+from fcjax.types import FederatedClustering, Federation, PyTree, State
 
 BATCH = 256
 """Examples a call; the last batch is filled up with copies of its first."""
@@ -63,7 +63,7 @@ class Prediction(NamedTuple):
 def freeze(
     build: Callable[[PyTree], FederatedClustering],
     hyper: PyTree,
-    state: PyTree,
+    state: State,
     *,
     shape: tuple[int, ...],
     num_clusters: int,
@@ -82,14 +82,16 @@ def freeze(
         One program for all runs of these shapes. Its weights are the leaves of the
         state that embedding or assigning needs, and those of `hyper`, as hyper/NAME.
     """
-    structure, named = jax.tree.structure((hyper, state)), by_path(hyper, state)
+    structure, named = jax.tree.structure((hyper, state.server)), by_path(hyper, state)
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state.clients)
 
     def apply(weights, x):
         leaves = [
             weights[path] if path in weights else jnp.zeros(leaf.shape, leaf.dtype)
             for path, leaf in named.items()
         ]
-        values, model = jax.tree.unflatten(structure, leaves)
+        values, global_model = jax.tree.unflatten(structure, leaves)
+        model = State(global_model, nothing)
         method = build(values)
         everyone = Federation(
             pool=x,
@@ -115,16 +117,17 @@ def freeze(
     return Program(bytes(exported.serialize()), tuple(paths))
 
 
-def pick(program: Program, hyper: PyTree, state: PyTree) -> dict[str, Any]:
+def pick(program: Program, hyper: PyTree, state: State) -> dict[str, Any]:
     """Returns the leaves that a program takes by path, of one run or stacked."""
     named = by_path(hyper, state)
     return {path: named[path] for path in program.paths}
 
 
-def by_path(hyper: PyTree, state: PyTree) -> dict[str, Any]:
-    """Returns the leaves of `(hyper, state)` in their order."""
+def by_path(hyper: PyTree, state: State) -> dict[str, Any]:
+    """Returns the leaves of `(hyper, state.server)` in their order: what the clients
+    keep is no part of a global model."""
     leaves = jax.tree_util.tree_leaves_with_path({"hyper": hyper})
-    leaves += jax.tree_util.tree_leaves_with_path(state)
+    leaves += jax.tree_util.tree_leaves_with_path(state.server)
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf
         for path, leaf in leaves

@@ -134,9 +134,9 @@ def follow(method, federation, *, first=0, state=None) -> list[Round]:
 
 def parts_of(state, client, size):
     """What a client trains from: arrays without what its padding holds."""
-    own = jax.tree.map(lambda x: x[client], state.private)
-    shared = hasattr(state, "encoder")
-    encoder = state.encoder if shared else own["encoder"]
+    own = jax.tree.map(lambda x: x[client], state.clients.parts)
+    shared = hasattr(state.server, "encoder")
+    encoder = state.server.encoder if shared else own["encoder"]
     return {
         "encoder": encoder["params"]["kernel"],
         "decoder": own["decoder"]["params"]["kernel"],
@@ -145,7 +145,7 @@ def parts_of(state, client, size):
 
 
 def velocity_of(state, client, size):
-    (trace, *_) = [s.trace for s in state.opt_state if hasattr(s, "trace")]
+    (trace, *_) = [s.trace for s in state.clients.opt_state if hasattr(s, "trace")]
     found = {name: jax.tree.leaves(own)[0][client] for name, own in trace.items()}
     if "coefficients" in found:
         found["coefficients"] = found["coefficients"][:size, :size]
@@ -217,8 +217,9 @@ def assert_clusters_are_of_the_coefficients(method, state, federation):
     same = turns[:, None] == turns
     c = jnp.asarray(same + 100 * np.eye(len(turns)), jnp.float32)
     coefficients = {"params": jnp.broadcast_to(c, (len(mask), *c.shape))}
-    private = {**state.private, "coefficients": coefficients}
-    found = np.asarray(method.assign(state._replace(private=private), federation))
+    parts = {**state.clients.parts, "coefficients": coefficients}
+    state = state._replace(clients=state.clients._replace(parts=parts))
+    found = np.asarray(method.assign(state, federation))
     for own, clusters in zip(mask, found, strict=True):
         are_one = clusters[own][:, None] == clusters[own]
         np.testing.assert_array_equal(are_one, same[own][:, own])

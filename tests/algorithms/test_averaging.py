@@ -70,7 +70,7 @@ def run(stage, state, federation, num_rounds):
 
 
 def point(state):
-    return float(state.online["encoder"]["params"]["point"][0])
+    return float(state.server.online["encoder"]["params"]["point"][0])
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_the_schedule_scales_the_step_of_a_round_from_the_stage_on(federation):
     # way from 2: to 2 and 1.25.
     assert point(found[0][0]) == pytest.approx((2 * 3 + 4 * 1.5) / 6)
     assert point(found[1][0]) == pytest.approx((2 * 2 + 4 * 1.25) / 6)
-    assert int(found[1][0].num_rounds) == 5
+    assert int(found[1][0].server.num_rounds) == 5
     values = [0.5 * (9 + 1) / 2, 0.5 * (25 + 49 + 36 + 4) / 4]
     assert float(found[0][1]["loss"]) == pytest.approx(np.mean(values))
 
@@ -109,7 +109,7 @@ def test_a_local_keeps_its_optimizer_and_drops_a_last_batch():
     federation = federate(POOL, (np.arange(5), np.arange(6, 7)))
     federation = federation._replace(present=jnp.array([[True, True], [True, False]]))
     found = run(stage_of(local), start(federation, local), federation, 2)
-    counts = [state.opt_state[0][0].count for state, _ in found]
+    counts = [state.clients.opt_state[0][0].count for state, _ in found]
     np.testing.assert_array_equal(counts, [[2, 1], [4, 1]])
 
 
@@ -123,7 +123,7 @@ def test_targets_follow_every_step_and_may_be_averaged(federation):
         one, two = (p + means) / 2, (p + 3 * means) / 4
         ends = 0.8 * (0.8 * expected + 0.2 * one) + 0.2 * two
         expected, p = (2 * ends[0] + 4 * ends[1]) / 6, (2 * two[0] + 4 * two[1]) / 6
-        targets = np.asarray(new.target["encoder"]["point"])[:, 0]
+        targets = np.asarray(new.clients.target["encoder"]["point"])[:, 0]
         np.testing.assert_allclose(targets, [expected, expected], rtol=1e-6)
         assert point(new) == pytest.approx(p, abs=1e-6)
         names = ("down_encoder", "down_target", "up_encoder", "up_target")
@@ -140,7 +140,8 @@ def test_frozen_parts_are_sent_to_each_client_once_and_never_come_back(federatio
     for (state, metrics), (new, all_there) in zip(found, counts, strict=True):
         encoder = {"down_encoder": [all_there, 4], "up_encoder": [all_there, 4]}
         assert traffic(metrics) == encoder | {"down_frozen": [new, 20]}
-        np.testing.assert_array_equal(state.online["frozen"]["params"]["w"], np.ones(5))
+        kept = state.server.online["frozen"]["params"]["w"]
+        np.testing.assert_array_equal(kept, np.ones(5))
 
 
 def test_passes_follow_one_another_over_the_rows_that_they_choose():

@@ -82,7 +82,7 @@ def descend(w, gradient):
 def assert_round(new, metrics, trained, values):
     """A mean of what clients with 8 and 12 of 20 examples trained, and their loss."""
     one, two = trained
-    for name, w in new.variables["params"].items():
+    for name, w in new.server.variables["params"].items():
         expected = 0.4 * one[name] + 0.6 * two[name]
         np.testing.assert_allclose(w, expected, rtol=1e-5, atol=1e-6)
     assert float(metrics["loss"]) == pytest.approx(np.mean(values), rel=1e-5)
@@ -93,7 +93,7 @@ def test_a_round_of_pre_training_is_a_step_on_two_views_of_all_examples(federati
     state = method.init(jax.random.key(3), federation)
     new, metrics = jax.jit(method.stages[0].round)(KEYS[0], state, federation)
     clients_key, _ = jax.random.split(KEYS[0])
-    w, values, trained = state.variables["params"], [], []
+    w, values, trained = state.server.variables["params"], [], []
     for client, held in enumerate(ROWS):
         key, *_ = jax.random.split(jax.random.fold_in(clients_key, client), 3)
         ((slots, step_key),) = plain.epochs(key, np.arange(12) < len(held))
@@ -104,7 +104,7 @@ def test_a_round_of_pre_training_is_a_step_on_two_views_of_all_examples(federati
         trained.append(descend(w, gradient))
     assert_round(new, metrics, trained, values)
     # Both views pass in training mode; the anchor in none.
-    assert new.variables["batch_stats"]["calls"] == 2
+    assert new.server.variables["batch_stats"]["calls"] == 2
     # 4 x 3 + 3 x 3 weights and a counter; 3 x 3 centroids.
     assert traffic(metrics) == both_ways(2, network=22, centroids=9)
 
@@ -117,8 +117,9 @@ def test_a_round_contrasts_clusters_under_the_labels_of_the_global_model(
     method = build(include_self=not as_printed, euclidean=as_printed, local_epochs=2)
     centroids = np.array([[3.0, 0, 0], [0, 0.4, 0.1], [-0.3, 0, 0.5]], np.float32)
     state = method.init(jax.random.key(3), federation)
-    state = state._replace(centroids=jnp.asarray(centroids))
-    w = state.variables["params"]
+    before = state.server._replace(centroids=jnp.asarray(centroids))
+    state = state._replace(server=before)
+    w = state.server.variables["params"]
     z, _ = map(np.asarray, outputs(w, POOL))
     distance = np.linalg.norm(unit(z)[:, None] - centroids[None], axis=-1)
     angle = np.stack([-cosine(z, c) for c in centroids], axis=1)
@@ -163,11 +164,11 @@ def test_clients_that_leave_train_as_in_the_next_round(second_stage, federation)
     local, measured = jax.jit(alone.stages[0 if is_scfc else 1].round)(
         KEYS[1], module.leave(before, 2), federation
     )
-    params = jax.tree.map(np.asarray, local.variables["params"])
+    params = jax.tree.map(np.asarray, local.clients.variables["params"])
     one, two = ({name: w[i] for name, w in params.items()} for i in range(2))
     assert all(np.abs(one[name] - two[name]).max() > 1e-3 for name in one)
     assert_round(after, metrics, (one, two), [float(measured["loss"])])
-    assert local.num_rounds == after.num_rounds == 2
+    assert local.server == after.server.num_rounds == 2
     assert traffic(measured) == {}
 
 
@@ -175,10 +176,10 @@ def test_optimizers_outlive_a_round_and_start_anew_with_the_second_stage(
     second_stage, federation
 ):
     _, stage, _, ended, _ = second_stage
-    np.testing.assert_array_equal(ended.opt_state[0].count, [2, 2])
+    np.testing.assert_array_equal(ended.clients[0].count, [2, 2])
     begun = jax.jit(stage.begin)(KEYS[2], ended, federation)
-    np.testing.assert_array_equal(begun.opt_state[0].count, [0, 0])
-    assert not np.any(begun.opt_state[0].mu["a"])
+    np.testing.assert_array_equal(begun.clients[0].count, [0, 0])
+    assert not np.any(begun.clients[0].mu["a"])
 
 
 def test_centroids_cross_once_more_before_the_second_stage(second_stage):
@@ -205,7 +206,8 @@ def test_unrelated_networks_are_averaged_and_drawn_to_the_servers_first_one(fede
     taken = clients.fold_in(server_key, 10)  # by the server's k-means
     drawn_by, taken = ({str(jax.random.key_data(k)) for k in x} for x in (keys, taken))
     assert not drawn_by & taken
-    drawn, anchor = [draw(key)["params"] for key in keys], state.variables["params"]
+    drawn = [draw(key)["params"] for key in keys]
+    anchor = state.server.variables["params"]
     values = [
         two_views(w, anchor, (POOL[held], POOL[held]))[0]
         for w, held in zip(drawn, ROWS, strict=True)
@@ -234,7 +236,11 @@ def test_the_second_stage_begins_with_what_the_averaged_network_finds(standalone
     federation, options = federate(pool, ROWS), {"optimizer": optax.sgd(0.0)}
     method = build(pretrain_rounds=0, standalone=standalone, **options)
     start, stage = method.init(jax.random.key(3), federation), method.stages[1]
-    a = np.asarray(start.variables["params"]["a"])
+
+    def models(state):
+        return state.clients if standalone else state.server
+
+    a = np.asarray(models(start).variables["params"]["a"])
     z = unit(pool @ (a[0] if standalone else a))
     mined = [best_centroids(z[held]) for held in ROWS]
     begin, round = jax.jit(stage.begin), jax.jit(stage.round)
@@ -245,7 +251,7 @@ def test_the_second_stage_begins_with_what_the_averaged_network_finds(standalone
             expected = [mined[0], mined[1] * everyone]
         begun = begin(KEYS[0], start, federation)
         for state in (begun, round(KEYS[1], start, federation)[0]):
-            found = np.asarray(state.centroids).reshape(-1, 3, 3)
+            found = np.asarray(models(state).centroids).reshape(-1, 3, 3)
             for own, wanted in zip(map(in_order, found), expected, strict=True):
                 np.testing.assert_allclose(own, wanted, rtol=1e-4, atol=1e-5)
     assigned = np.asarray(jax.jit(method.assign)(begun, federation))

@@ -52,11 +52,12 @@ def test_examples_go_to_the_nearest_centroid_however_they_were_dealt(key, unit_l
     if unit_length:
         rows = unit(rows)
     np.testing.assert_allclose(method.embed(state, federation), rows, atol=1e-6)
-    distances = np.linalg.norm(rows[:, :, None] - np.asarray(state.clustering), axis=-1)
+    centroids = np.asarray(state.server.clustering)
+    distances = np.linalg.norm(rows[:, :, None] - centroids, axis=-1)
     found = method.assign(state, federation)
     np.testing.assert_array_equal(found, distances.argmin(axis=-1))
     other, _ = rounds(method, key, dealt(5, (50, 45, 20, 5)))
-    np.testing.assert_array_equal(state.clustering, other.clustering)
+    np.testing.assert_array_equal(centroids, other.server.clustering)
 
 
 def test_fcm_is_fuzzy_c_means_of_the_unit_rows(key):
@@ -64,7 +65,7 @@ def test_fcm_is_fuzzy_c_means_of_the_unit_rows(key):
     method = central(by_fuzzy_cmeans(num_clusters=4, **options))
     state, metrics = rounds(method, key, dealt(0))
     found = fuzzy_cmeans(key, jnp.asarray(unit(POOL), "float32"), 4, **options)
-    np.testing.assert_allclose(state.clustering, found.centroids, atol=1e-5)
+    np.testing.assert_allclose(state.server.clustering, found.centroids, atol=1e-5)
     np.testing.assert_allclose(metrics["loss"], found.objective / 120, rtol=1e-5)
 
 
@@ -72,16 +73,17 @@ def test_by_cosine_an_example_goes_to_the_largest_inner_product(key):
     """Of unit centroids, as SDA-FC's code assigns; their lengths differ before."""
     federation, method = dealt(0), kmeans(by_cosine=True)
     near, _ = rounds(kmeans(), key, federation)
-    centroids = np.asarray(near.clustering)
+    centroids = np.asarray(near.server.clustering)
     assert np.linalg.norm(centroids, axis=1).min() < 0.99
     state, metrics = rounds(method, key, federation)
-    np.testing.assert_allclose(state.clustering, unit(centroids), atol=1e-6)
+    np.testing.assert_allclose(state.server.clustering, unit(centroids), atol=1e-6)
     expected = (of_clients(federation) @ unit(centroids).T).argmax(axis=-1)
     np.testing.assert_array_equal(method.assign(state, federation), expected)
 
     # With fewer clusters used it is that of fewer.
     more = kmeans(num_clusters=6, num_used=jnp.int32(4), by_cosine=True)
     found, measured = rounds(more, key, federation)
-    np.testing.assert_allclose(found.clustering[:4], state.clustering, atol=1e-5)
+    same = (found.server.clustering[:4], state.server.clustering)
+    np.testing.assert_allclose(*same, atol=1e-5)
     np.testing.assert_allclose(measured["loss"], metrics["loss"], rtol=1e-5)
     np.testing.assert_array_equal(more.assign(found, federation), expected)

@@ -123,16 +123,17 @@ def test_a_step_descends_the_loss_of_two_views(method, loss, apart):
     rng = np.random.default_rng(1)
     federation = federate(POOL, (np.arange(6), np.arange(6, 14)), absent=(1,))
     state = method.init(jax.random.key(2), federation)
+    own = state.clients
     moved = jax.tree.map(
-        lambda x: x + apart * rng.normal(size=x.shape).astype(np.float32), state.target
+        lambda x: x + apart * rng.normal(size=x.shape).astype(np.float32), own.target
     )
-    state = state._replace(target=moved)
+    state = state._replace(clients=own._replace(target=moved))
     key = jax.random.key(1)
     new, metrics = jax.jit(method.stages[0].round)(key, state, federation)
 
     ((slots, step_key),) = plain.steps(key, np.arange(8) < 6)
     views = plain.views(step_key, POOL[slots])
-    before, after = kernels(state.online), kernels(new.online)
+    before, after = kernels(state.server.online), kernels(new.server.online)
     target = {name: part["kernel"][0] for name, part in moved.items()}
     value, gradient = jax.jit(jax.value_and_grad(loss))(before, target, views)
     assert float(metrics["loss"]) == pytest.approx(float(value), rel=1e-5)
@@ -142,10 +143,10 @@ def test_a_step_descends_the_loss_of_two_views(method, loss, apart):
     jax.tree.map(close, after, ended)
     for name, t in target.items():
         expected = MOMENTUM * t + (1 - MOMENTUM) * ended[name]
-        close(new.target[name]["kernel"][0], expected)
+        close(new.clients.target[name]["kernel"][0], expected)
     assert_all_cross(before, metrics)
     # Both views pass in the online encoder; none of the target's into its statistics.
-    assert float(new.online["encoder"]["batch_stats"]["calls"]) == 2
+    assert float(new.server.online["encoder"]["batch_stats"]["calls"]) == 2
 
 
 def test_extra_rows_of_cc_come_first_and_by_the_instance_loss_alone():
@@ -154,7 +155,7 @@ def test_extra_rows_of_cc_come_first_and_by_the_instance_loss_alone():
     local = LOCAL._replace(optimizer=optax.sgd(0.5), batch_size=20)
     method = at_once(cc, local, num_clustered=9)
     state, metrics = rounds(method, key, federation)
-    before = expected = kernels(method.init(key, federation).online)
+    before = expected = kernels(method.init(key, federation).server.online)
     extra = np.arange(14) >= 9
     for number, (loss, mask) in enumerate(((simclr, extra), (both_of_cc, ~extra))):
         ((slots, step_key),) = plain.steps(key, mask, number=number)
@@ -162,14 +163,14 @@ def test_extra_rows_of_cc_come_first_and_by_the_instance_loss_alone():
         of_pair = jax.jit(jax.value_and_grad(partial(loss, target=None, views=pair)))
         value, gradient = of_pair(w)
         expected = jax.tree.map(lambda w, g: w - 0.5 * g, w, gradient)
-    after = kernels(state.online)
+    after = kernels(state.server.online)
     for name, w in expected.items():
         np.testing.assert_allclose(after[name], w, rtol=1e-4, atol=1e-5)
     assert float(metrics["loss"]) == pytest.approx(float(value), rel=1e-5)
     assert_all_cross(before, metrics)
 
     # An example is where its soft assignment is the largest.
-    encoder = state.online["encoder"]
+    encoder = state.server.online["encoder"]
     h = POOL @ np.asarray(after["encoder"]) - np.asarray(encoder["batch_stats"]["mean"])
     found = jax.jit(method.assign)(state, federation)
     y = h @ np.asarray(after["cluster_projector"])

@@ -60,15 +60,15 @@ def test_every_client_descends_by_itself(history):
     assert stages == ["pretrain", "start", "train", "train", "fit"]
     for round in history:
         assert_each_descends(round)
-    first = history[1].before.private["coefficients"]["params"]
+    first = history[1].before.clients.parts["coefficients"]["params"]
     np.testing.assert_array_equal(first, np.float32(1e-8))
     for one, other in ((0, 1), (1, 2), (3, 4)):  # a stage begins where one ended
         jax.tree.map(
             np.testing.assert_array_equal,
-            history[one].after.private,
-            history[other].before.private,
+            history[one].after.clients.parts,
+            history[other].before.clients.parts,
         )
-        for leaf in jax.tree.leaves(history[other].before.opt_state):
+        for leaf in jax.tree.leaves(history[other].before.clients.opt_state):
             assert not leaf.any()
 
 
@@ -76,14 +76,14 @@ def test_nothing_crosses_the_boundary_and_an_absent_client_stands_still(history)
     for round in history:
         assert set(round.metrics) == {"loss", "code_norm", "participants"}
         assert int(round.metrics["participants"]) == ABSENT
-        pair = [(s.private, s.opt_state) for s in (round.before, round.after)]
+        pair = (round.before.clients, round.after.clients)
         for one, other in zip(*map(jax.tree.leaves, pair), strict=True):
             np.testing.assert_array_equal(one[ABSENT], other[ABSENT])
 
 
 def test_clients_begin_apart_and_codes_and_clusters_are_of_what_they_hold(history):
     first, last = history[0].before, history[-1].after
-    kernels = np.asarray(first.private["encoder"]["params"]["kernel"])
+    kernels = np.asarray(first.clients.parts["encoder"]["params"]["kernel"])
     assert len(np.unique(kernels[:, 0, 0])) == len(ROWS)
     method = build(num_rounds=1)
     z = np.asarray(method.embed(last, FEDERATION))
@@ -102,7 +102,7 @@ def expressed_by_factor(parts, x):
 
 
 def test_dlrsc_descends_in_a_factor_of_few_columns(low_rank):
-    factor = low_rank.before.private["coefficients"]["params"]
+    factor = low_rank.before.clients.parts["coefficients"]["params"]
     assert factor.shape == (len(ROWS), FEDERATION.mask.shape[1], 2 * 2)
     assert np.abs(factor).max() < 1e-3  # 1e-4 times normal draws
     assert 0.5e-4 < factor.std() < 2e-4

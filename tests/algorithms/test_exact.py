@@ -27,10 +27,11 @@ def follow(federation, **options):
     method = exact_cmeans(num_clusters=10, **options)
     (stage,) = method.stages
     state = method.init(jax.random.key(0), federation)
-    round, found, measured = jax.jit(stage.round), [np.asarray(state.centroids)], []
+    round, measured = jax.jit(stage.round), []
+    found = [np.asarray(state.server.centroids)]
     while not stage.done(state) and len(measured) < stage.num_rounds:
         state, metrics = round(jax.random.key(0), state, federation)
-        found.append(np.asarray(state.centroids))
+        found.append(np.asarray(state.server.centroids))
         measured.append(metrics)
     return found, measured[0]
 

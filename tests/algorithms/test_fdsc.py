@@ -61,7 +61,7 @@ def of(history, stage):
 
 def changed(round) -> np.ndarray:
     """Which clients hold other bits than before the round."""
-    stay = [(s.private, s.opt_state) for s in (round.before, round.after)]
+    stay = [s.clients[:2] for s in (round.before, round.after)]
     pairs = zip(*map(jax.tree.leaves, stay), strict=True)
     return np.any([(a != b).reshape(M, -1).any(axis=1) for a, b in pairs], axis=0)
 
@@ -91,14 +91,14 @@ def assert_is_algorithm_1(round, *, mean_locality=True):
         losses.append(value)
         assert_close(parts_of(after, client, len(x)), parts)
         assert_close(velocity_of(after, client, len(x)), velocity)
-    found = after.encoder["params"]["kernel"]
+    found = after.server.encoder["params"]["kernel"]
     if "encoder" in subspaces.TRAINED[round.stage]:
         sizes = [len(ROWS[client]) for client in chosen]
         mean = np.average(encoders, axis=0, weights=sizes)
         assert_close({"kernel": found}, {"kernel": mean})
         assert np.ptp(encoders, axis=0).max() > 1e-3  # of different ones
     else:
-        np.testing.assert_array_equal(found, before.encoder["params"]["kernel"])
+        np.testing.assert_array_equal(found, before.server.encoder["params"]["kernel"])
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-5)
     assert float(metrics["code_norm"]) == pytest.approx(np.mean(norms), rel=1e-5)
 
@@ -172,15 +172,15 @@ def test_optimisers_begin_anew_with_what_a_stage_trains(history):
     for stage, trained in subspaces.TRAINED.items():
         begun = of(history, stage)[0].before
         assert set(velocity_of(begun, 0, 6)) == set(trained)
-        for leaf in jax.tree.leaves(begun.opt_state):
+        for leaf in jax.tree.leaves(begun.clients.opt_state):
             assert not leaf.any()
     for round in of(history, "pretrain"):  # which leaves the coefficients alone
-        coefficients = round.after.private["coefficients"]["params"]
+        coefficients = round.after.clients.parts["coefficients"]["params"]
         np.testing.assert_array_equal(coefficients, np.float32(1e-8))
     jax.tree.map(
         np.testing.assert_array_equal,
-        of(history, "fit")[0].before.private,
-        of(history, "train")[-1].after.private,
+        of(history, "fit")[0].before.clients.parts,
+        of(history, "train")[-1].after.clients.parts,
     )
 
 
@@ -198,7 +198,7 @@ def test_stages_are_there_where_they_are_asked_for(history):
 def test_codes_are_of_the_shared_encoder_and_clusters_of_the_own_coefficients(history):
     state, method = history[-1].after, build()
     z = np.asarray(method.embed(state, FEDERATION))
-    kernel = state.encoder["params"]["kernel"]
+    kernel = state.server.encoder["params"]["kernel"]
     expected = POOL[np.asarray(FEDERATION.indices)] @ kernel
     np.testing.assert_allclose(z, expected, atol=1e-5)
     subspaces.assert_clusters_are_of_the_coefficients(method, state, FEDERATION)

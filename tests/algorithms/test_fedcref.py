@@ -16,7 +16,7 @@ from fcjax.algorithms.fedcref_association import Groups
 from fcjax.algorithms.fedcref_models import Models
 from fcjax.algorithms.fedcref_start import given
 from fcjax.algorithms.parts import chained
-from fcjax.types import Federation, Grid
+from fcjax.types import Federation, Grid, State
 from tests.algorithms.federations import federate, traffic
 from tests.algorithms.plain import matrix
 from tests.algorithms.test_fedcref_association import by_code, by_equation
@@ -94,8 +94,10 @@ def iteration(**options):
 def iterate(count, *, stability=0.8, clusters=START, federation=FEDERATION, **options):
     """The states and the metrics from the start on, of which there are no metrics."""
     method = build(**options)
-    state = method.init(KEY, federation)._replace(
-        start=jnp.asarray(clusters, jnp.int32), num_rounds=jnp.int32(1)
+    progress, own = method.init(KEY, federation)
+    state = State(
+        progress._replace(num_rounds=jnp.int32(1)),
+        own._replace(start=jnp.asarray(clusters, jnp.int32)),
     )
     found = [(method.stages[1].begin(KEY, state, federation), {})]
     for number in range(count):
@@ -225,20 +227,20 @@ def test_iterations_are_those_of_algorithm_1(options):
     is_active, is_stale, models = np.ones(5, bool), np.ones(5, bool), {}
     graphs, active = [], []
     for number, (state, metrics) in enumerate(found[1:]):
-        before = found[number][0].clusters
+        before, own = found[number][0].clients.clusters, state.clients
         key = jax.random.fold_in(KEY, number)
         models, edges, groups, refined = by_algorithm_1(
             key, before, is_active, is_stale, models, of_code=bool(options)
         )
         for slot, model in models.items():
-            assert_close(jax.tree.map(lambda x, at=slot: x[at], state.models), model)
-        np.testing.assert_array_equal(state.communities.edges, edges)
-        for a, b in zip(own_of(state.clusters), refined, strict=True):
+            assert_close(jax.tree.map(lambda x, at=slot: x[at], own.models), model)
+        np.testing.assert_array_equal(own.communities.edges, edges)
+        for a, b in zip(own_of(own.clusters), refined, strict=True):
             np.testing.assert_array_equal(a, b)
         same = map(evaluation.scores, own_of(before), refined)
         is_stale = is_active
         is_active = is_active & np.array([scores["acc"] < 0.85 for scores in same])
-        np.testing.assert_array_equal(state.is_active, is_active)
+        np.testing.assert_array_equal(own.is_active, is_active)
         assert metrics["communities"] == len(groups)
         assert metrics["isolated"] == len(models) - sum(map(len, groups))
         assert metrics["edges"] == edges.sum() / 2
@@ -282,10 +284,11 @@ def test_iterations_after_all_have_settled_change_nobody_s_clusters():
     """Models are of the final clusters from the second iteration on, so that nothing
     varies from the third, and the fifth is the third steady one at the latest."""
     _, *states = (state for state, _ in iterate(5, stability=0.0))  # all settle at once
-    for state in states:
-        np.testing.assert_array_equal(state.clusters, states[0].clusters)
-    for state in states[1:]:
-        assert_close(state.models, states[1].models)
+    each = [state.clients for state in states]
+    for own in each:
+        np.testing.assert_array_equal(own.clusters, each[0].clusters)
+    for own in each[1:]:
+        assert_close(own.models, each[1].models)
     assert build().stages[1].done(states[0])
     goes_on = build(stop_when_settled=False).stages[1]
     is_over = [bool(goes_on.done(state)) for state in states]
@@ -325,11 +328,12 @@ def test_an_absent_client_keeps_all_and_nobody_sees_it():
     present = jnp.array([[True] * 5, [True, True, False, True, True]])
     absent = FEDERATION._replace(present=present)
     (before, _), (after, metrics) = iterate(1, federation=absent)
-    np.testing.assert_array_equal(after.clusters[2], before.clusters[2])
-    assert not after.communities.edges[2].any()
-    assert not after.communities.edges[:, :, 2].any()
-    assert after.is_stale[2]
-    assert after.num_refinements[2] == 0
+    own = after.clients
+    np.testing.assert_array_equal(own.clusters[2], before.clients.clusters[2])
+    assert not own.communities.edges[2].any()
+    assert not own.communities.edges[:, :, 2].any()
+    assert own.is_stale[2]
+    assert own.num_refinements[2] == 0
     assert metrics["participants"] == 4
 
 
@@ -347,7 +351,7 @@ def test_spread_over_devices_iterations_are_those_of_the_loop():
     def refined(backend):
         rounds, program = [], engine.Program(of, backend=backend)
         state = program.run(grid, on_round=lambda x: rounds.append(x.metrics))
-        return program.communities(grid, state), state.clusters, rounds
+        return program.communities(grid, state), state.clients.clusters, rounds
 
     (looped, clusters, expected), (spread, own, rounds) = map(
         refined, ("loop", "shard_map")

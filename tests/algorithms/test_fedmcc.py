@@ -120,7 +120,7 @@ def assert_close(found, expected):
 def test_two_rounds_of_algorithm_1(trained):
     """Every client begins with the server's network, its own target and a new Adam."""
     states, measured = trained
-    w = kernels(states[0].online)
+    w = kernels(states[0].server.online)
     running = np.zeros(5)
     targets = [w, w]  # copies in the beginning
     for number in range(2):
@@ -143,10 +143,10 @@ def test_two_rounds_of_algorithm_1(trained):
         w, running = mean_by_size(ends, SIZES), mean_by_size(statistics, SIZES)
 
         state, metrics = states[number + 1], measured[number]
-        assert_close(kernels(state.online), w)
-        assert_close(state.online["encoder"]["batch_stats"]["mean"], running)
+        assert_close(kernels(state.server.online), w)
+        assert_close(state.server.online["encoder"]["batch_stats"]["mean"], running)
         for client, target in enumerate(targets):
-            own = {k: v["kernel"][client] for k, v in state.target.items()}
+            own = {k: v["kernel"][client] for k, v in state.clients.target.items()}
             assert_close(own, target)
         assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
     apart = np.abs(np.subtract(*(t["encoder"] for t in targets))).max()
@@ -156,9 +156,9 @@ def test_two_rounds_of_algorithm_1(trained):
 def test_a_round_of_algorithm_2(clustered):
     """Features are those of the encoder in evaluation; rows from 12 on do not count."""
     weight, begun, ended, metrics = clustered
-    encoder = begun.online["encoder"]
+    encoder = begun.server.online["encoder"]
     running = np.asarray(encoder["batch_stats"]["mean"])
-    start = {"cluster_projector": kernels(begun.online)["cluster_projector"]}
+    start = {"cluster_projector": kernels(begun.server.online)["cluster_projector"]}
     loss = partial(cluster_loss, weight=weight)
     ends, losses = [], []
     for client, (row, held) in enumerate(((0, 6), (6, 6))):
@@ -172,10 +172,10 @@ def test_a_round_of_algorithm_2(clustered):
             values.append(float(value))
         ends.append(own)
         losses.append(np.mean(values))
-        found = ended.target["cluster_projector"]["kernel"][client]
+        found = ended.clients.target["cluster_projector"]["kernel"][client]
         assert_close(found, target["cluster_projector"])
     expected = mean_by_size(ends, (6, 6))["cluster_projector"]
-    assert_close(kernels(ended.online)["cluster_projector"], expected)
+    assert_close(kernels(ended.server.online)["cluster_projector"], expected)
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
 
 
@@ -184,14 +184,14 @@ def test_the_second_stage_goes_on_with_the_encoder_alone(trained, clustered):
     states, first = trained
     _, *both, second = clustered
     for state in both:
-        assert set(state.online) == {"encoder", "cluster_projector"}
-        assert set(state.target) == {"cluster_projector"}
+        assert set(state.server.online) == {"encoder", "cluster_projector"}
+        assert set(state.clients.target) == {"cluster_projector"}
         jax.tree.map(
             np.testing.assert_array_equal,
-            state.online["encoder"],
-            states[-1].online["encoder"],
+            state.server.online["encoder"],
+            states[-1].server.online["encoder"],
         )
-    assert int(both[-1].num_rounds) == 3
+    assert int(both[-1].server.num_rounds) == 3
     for metrics in first:
         assert traffic(metrics) == both_ways(2, encoder=26, projector=15)
     head = both_ways(2, cluster_projector=15)
@@ -204,9 +204,9 @@ def test_clusters_are_the_largest_soft_assignments_of_the_second_stage(
     before = METHOD.assign(trained[0][-1], federation)
     assert set(np.unique(before)) == {-1}
     state = clustered[2]
-    h = POOL @ np.asarray(kernels(state.online)["encoder"])
-    h -= np.asarray(state.online["encoder"]["batch_stats"]["mean"])
-    y = h @ np.asarray(kernels(state.online)["cluster_projector"])
+    h = POOL @ np.asarray(kernels(state.server.online)["encoder"])
+    h -= np.asarray(state.server.online["encoder"]["batch_stats"]["mean"])
+    y = h @ np.asarray(kernels(state.server.online)["cluster_projector"])
     found = np.asarray(METHOD.assign(state, federation))
     np.testing.assert_array_equal(found[0, :6], y[:6].argmax(axis=1))
     np.testing.assert_array_equal(found[1], y[6:].argmax(axis=1))

@@ -113,14 +113,14 @@ def own_predictors():
         # Steps of size zero leave what a round began with.
         _, first, second = run([1.0, 0.0], threshold=threshold)
         for name in ("encoder", "projector"):  # are the server's, whatever it is
-            ours, new = (kernels(x.online)[name] for x in (first, second))
+            ours, new = (kernels(x.server.online)[name] for x in (first, second))
             np.testing.assert_allclose(new, ours, atol=1e-6)
-        np.testing.assert_allclose(second.memory.divergence, 0, atol=1e-6)
+        np.testing.assert_allclose(second.clients.memory.divergence, 0, atol=1e-6)
         own, began = (
-            kernels({"own": x.memory.predictor})["own"] for x in (first, second)
+            kernels({"own": x.clients.memory.predictor})["own"] for x in (first, second)
         )
-        gone = np.asarray(first.memory.divergence)
-        return kernels(first.online)["predictor"], own, gone, began
+        gone = np.asarray(first.clients.memory.divergence)
+        return kernels(first.server.online)["predictor"], own, gone, began
 
     return of
 
@@ -152,20 +152,22 @@ def run():
 def mixed(before, client, share):
     """A share of what a client ended with in a round, the rest of what the server sent
     after it."""
-    own, ours = kernels(before.memory.online, client), kernels(before.online)
+    own = kernels(before.clients.memory.online, client)
+    ours = kernels(before.server.online)
     return {name: share * own[name] + (1 - share) * ours[name] for name in own}
 
 
 def assert_began(after, client, expected):
     """Steps of size zero leave what a round began with."""
-    found = kernels(after.memory.online, client)
+    found = kernels(after.clients.memory.online, client)
     for name, w in expected.items():
         np.testing.assert_allclose(found[name], w, rtol=1e-5, atol=1e-6)
 
 
 def gone(before, after, client):
     """The divergence of an encoder of one kernel."""
-    began, ended = kernels(before.online), kernels(after.memory.online, client)
+    began = kernels(before.server.online)
+    ended = kernels(after.clients.memory.online, client)
     return np.linalg.norm(ended["encoder"] - began["encoder"])
 
 
@@ -174,22 +176,23 @@ def test_a_second_round_begins_with_a_share_tau_of_a_clients_own(run):
     for client in (0, 1):
         distance = gone(start, first, client)
         assert distance > 0.1
-        found = float(first.memory.divergence[client])
+        found = float(first.clients.memory.divergence[client])
         assert found == pytest.approx(distance, rel=1e-4)
         assert_began(second, client, mixed(first, client, 0.7))
         # It has not moved in the second round: all is the server's in the third.
-        assert_began(third, client, kernels(second.online))
+        assert_began(third, client, kernels(second.server.online))
     # Client 2 was away: it keeps its memory, and then goes on from the server's.
-    assert_began(second, 2, kernels(first.memory.online, 2))
-    assert_began(third, 2, kernels(second.online))
+    assert_began(second, 2, kernels(first.clients.memory.online, 2))
+    assert_began(third, 2, kernels(second.server.online))
 
     # Statistics are the server's. Two passes a step: 2, 3 and 2 steps make 4, 6 and 4
     # of clients of 6, 10 and 8.
     calls = (6 * 4 + 10 * 6 + 8 * 4) / 24
-    own = second.memory.online["encoder"]["batch_stats"]["calls"]
-    assert float(first.online["encoder"]["batch_stats"]["calls"]) == pytest.approx(
-        calls
+    ours, own = (
+        online["encoder"]["batch_stats"]["calls"]
+        for online in (first.server.online, second.clients.memory.online)
     )
+    assert float(ours) == pytest.approx(calls)
     np.testing.assert_allclose(own, [calls + 4, calls + 6, 4], rtol=1e-6)
 
 
@@ -198,7 +201,7 @@ def test_later_shares_are_by_how_far_a_client_has_gone_since(run):
     start, first, second, third = run([1.0, 0.5, 0.0], autoscale=0.7)
     for client in (0, 1):
         began = mixed(first, client, 0.7)["encoder"]
-        ended = kernels(second.memory.online, client)["encoder"]
+        ended = kernels(second.clients.memory.online, client)["encoder"]
         share = 0.7 / gone(start, first, client) * np.linalg.norm(ended - began)
         assert 0.02 < share < 0.65
         assert_began(third, client, mixed(second, client, share))
@@ -210,7 +213,7 @@ def test_a_constant_scale_is_the_same_for_all_and_the_share_at_most_one(run):
     near, far = map(int, np.argsort(distances))
     scale = 2 / (distances[near] + distances[far])
     _, first, second, _ = run([1.0, 0.0, 0.0], scale=float(scale))
-    assert_began(second, far, kernels(first.memory.online, far))
+    assert_began(second, far, kernels(first.clients.memory.online, far))
     share = scale * distances[near]
     assert share < 0.95
     assert_began(second, near, mixed(first, near, share))

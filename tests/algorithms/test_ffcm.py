@@ -32,14 +32,14 @@ def test_a_round_is_the_support_weighted_mean_of_the_clients_own(key):
         unit_length=False,
     )
     federation = federate(POOL, CLIENTS, absent=(1,))
-    start = np.asarray(method.init(key, federation).centroids, np.float64)
+    start = np.asarray(method.init(key, federation).server.centroids, np.float64)
     assert ((start >= 0) & (start < 1)).all()
     state, metrics = rounds(method, key, federation)
 
     found = [naive_client(POOL[CLIENTS[i]], start, 1.5, 4) for i in (0, 2)]
     sums = sum(support[:, None] * centroids for centroids, support in found)
     expected = sums / sum(support for _, support in found)[:, None]
-    np.testing.assert_allclose(state.centroids, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(state.server.centroids, expected, rtol=1e-4, atol=1e-5)
     moved = np.linalg.norm(expected - start)
     np.testing.assert_allclose(metrics["moved"], moved, rtol=1e-4)
     centroids = [2, 3 * 5 * 4]
@@ -83,8 +83,10 @@ def test_clients_that_hold_the_same_agree_with_one_and_end_where_it_stands_still
     one = federate(POOL, [rows])
     many, _ = rounds(method, key, federate(POOL, [rows, rows, rows]), 6)
     alone, _ = rounds(method, key, one, 6)
-    found, expected = (np.asarray(x)[np.lexsort(x.T)] for x in (many[0], alone[0]))
+    found, expected = (
+        x[np.lexsort(x.T)] for x in (many.server.centroids, alone.server.centroids)
+    )
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert not stage.done(method.init(key, one))
     assert stage.done(alone)
-    assert alone.moved < 1e-4
+    assert alone.server.moved < 1e-4

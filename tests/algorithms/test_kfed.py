@@ -112,7 +112,7 @@ def test_a_client_keeps_its_clusters_whole_and_strangers_go_to_the_nearest(key):
     assert traffic(metrics) == up | {"down_centroids": [19, 5 * 20 * 4]}
 
     rows = pool[np.asarray(federation.indices)]
-    centroids, local = np.asarray(state.centroids), np.asarray(state.local_centroids)
+    centroids, local = (np.asarray(x.centroids) for x in state)
     own = np.stack([nearest(x, c) for x, c in zip(rows, local, strict=True)])
     expected = np.take_along_axis(nearest(local, centroids), own, axis=1)
     by_server = nearest(rows, centroids)

@@ -82,8 +82,8 @@ def test_clients_stay_by_themselves(key):
     assert int(metrics["participants"]) == 2
     minima = [objective(proximal_gradient(x[r], 0.7), x[r], 0.7) for r in rows]
     assert float(metrics["loss"]) == pytest.approx((minima[0] + minima[2]) / 2, 1e-5)
-    np.testing.assert_array_equal(state.coefficients[1], 0)
+    np.testing.assert_array_equal(state.clients[1], 0)
     np.testing.assert_allclose(
-        state.coefficients[2, :5, :5], proximal_gradient(x[rows[2]], 0.7), atol=2e-5
+        state.clients[2, :5, :5], proximal_gradient(x[rows[2]], 0.7), atol=2e-5
     )
     np.testing.assert_allclose(method.embed(state, federation)[0, :4], x[:4], 1e-5)

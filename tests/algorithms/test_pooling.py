@@ -12,8 +12,8 @@ from fcjax.algorithms.pooling import (
     Clustering,
     Phase,
     Pooling,
-    PoolingState,
     cluster_stages,
+    pooled,
 )
 from tests.algorithms.federations import all_rounds, federate, traffic
 
@@ -62,14 +62,15 @@ def test_a_phase_has_the_examples_of_those_who_came_by_then(data):
     sums = np.cumsum(of_rounds)
     found = all_rounds(central(ADDING_UP), jax.random.key(0), data)
     states, metrics = zip(*found, strict=True)
-    np.testing.assert_allclose([state.clustering.sums[0] for state in states], sums)
+    servers = [state.server for state in states]
+    np.testing.assert_allclose([x.clustering.sums[0] for x in servers], sums)
     np.testing.assert_allclose([row["loss"] for row in metrics], sums)
     # A phase begins with what is there, which is nothing before the first round.
-    begun = [state.clustering.begun[0] for state in states]
+    begun = [x.clustering.begun[0] for x in servers]
     np.testing.assert_allclose(begun, [0, 0, *[first + third] * 3])
-    arrived = [state.arrived for state in states]
+    arrived = [state.clients for state in states]
     np.testing.assert_array_equal(arrived, np.logical_or.accumulate(PRESENT))
-    assert [int(state.num_rounds) for state in states] == [1, 2, 3, 4, 5]
+    assert [int(x.num_rounds) for x in servers] == [1, 2, 3, 4, 5]
 
     # Examples go up once and results down in the last round: an example is one float32,
     # the results three of them.
@@ -98,8 +99,7 @@ def test_rounds_are_counted_on_from_those_before(data):
     )
     one, two = cluster_stages(ADDING_UP, pooling, rounds_before=2)
     assert (one.num_rounds, two.num_rounds) == (2, 3)
-    begun = Total(*jnp.zeros((2, 1)))
-    state = PoolingState((), jnp.zeros(3, bool), begun, jnp.int32(2))
+    state = pooled((), Total(*jnp.zeros((2, 1))), data, 2)
     later = data._replace(present=jnp.concatenate([~data.present[:2], data.present]))
     who, down = [], []
     for stage in (one, one, two, two, two):

@@ -83,7 +83,7 @@ def trained():
 @pytest.fixture(scope="module")
 def gans(trained):
     """What the clients end with."""
-    return trained[1].after
+    return trained[1].after.clients
 
 
 # --- what crosses the boundary
@@ -118,15 +118,17 @@ def test_the_server_sees_no_example_and_nothing_of_who_never_comes(trained, gans
     def spoil(x):
         return np.where(hidden.reshape(-1, *(1,) * (x.ndim - 1)), np.float32("nan"), x)
 
-    spoilt = gans._replace(gans=jax.tree.map(spoil, gans.gans))
+    own = gans._replace(gans=jax.tree.map(spoil, gans.gans))
+    spoilt = trained[1].after._replace(clients=own)
     other = FEDERATION._replace(pool=jnp.full_like(FEDERATION.pool, jnp.nan))
     again = follow(METHOD, other, first=1, state=spoilt)
     for one, expected in zip(again, trained[2:], strict=True):
-        found, made = (x.after.source.examples[~hidden] for x in (one, expected))
+        found, made = (x.after.server.source.examples[~hidden] for x in (one, expected))
         np.testing.assert_array_equal(found, made)
-        assert_same(one.after._replace(source=()), expected.after._replace(source=()))
+        # All but the source.
+        assert_same(*((x.after.server[1:], x.after.clients) for x in (one, expected)))
         assert_same(one.metrics, expected.metrics)
-    for leaf in jax.tree.leaves((again[-1].after.clustering, again[-1].metrics)):
+    for leaf in jax.tree.leaves((again[-1].after.server.clustering, again[-1].metrics)):
         assert np.isfinite(leaf).all()
 
 
@@ -136,7 +138,7 @@ def test_the_server_sees_no_example_and_nothing_of_who_never_comes(trained, gans
 def test_a_client_trains_from_when_it_is_sent_its_gan(trained, gans):
     """Round by round, a decay slower; who is sent none keeps what it had. Metrics are
     means over those that train."""
-    start = trained[0].before.gans
+    start = trained[0].before.clients.gans
     for client in range(1, len(SIZES)):
         assert_same(part(start, client), part(start, 0))  # sent by the server
 
@@ -176,9 +178,7 @@ def test_a_client_repeated_to_fill_the_devices_counts_nowhere(trained):
         indices=FEDERATION.indices[rows], mask=FEDERATION.mask[rows], present=present
     )
     _, state, _, expected = trained[1]
-    state = state._replace(
-        gans=jax.tree.map(lambda x: x[rows], state.gans), received=state.received[rows]
-    )
+    state = state._replace(clients=jax.tree.map(lambda x: x[rows], state.clients))
     key = jax.random.fold_in(of_stage(0), 1)
     _, metrics = jax.jit(METHOD.stages[0].round)(key, state, filled)
     jax.tree.map(
@@ -200,19 +200,20 @@ def test_methods_that_share_their_gans_begin_alike():
 
 
 @pytest.mark.parametrize("num_synthetic", [None, 4])
-def test_as_many_examples_as_a_client_holds_or_as_it_is_told(num_synthetic, gans):
+def test_as_many_examples_as_a_client_holds_or_as_it_is_told(num_synthetic, trained):
     """Each client's by its own generator, with noise of its own."""
     method = sda(ADVERSARIAL, by_kmeans(num_clusters=K), num_synthetic=num_synthetic)
-    begun = jax.jit(method.stages[1].begin)(of_stage(1), gans, FEDERATION)
+    state, begin = trained[1].after, jax.jit(method.stages[1].begin)
+    begun = begin(of_stage(1), state, FEDERATION)
     sizes = [num_synthetic or n for n in SIZES]
-    x, found = begun.source
-    np.testing.assert_array_equal(found, np.where(gans.received, sizes, 0))
+    x, found = begun.server.source
+    np.testing.assert_array_equal(found, np.where(state.clients.received, sizes, 0))
     assert x.shape == (len(SIZES), max(sizes), NUM_FEATURES)
     key, _ = jax.random.split(jax.random.split(of_stage(1))[0])
     for client in (0, LATE, 4):
         made = synthesise(
             jax.random.fold_in(key, client),
-            part(gans.gans.generator, client),
+            part(state.clients.gans.generator, client),
             sizes[client],
             ADVERSARIAL,
             dtype=np.dtype("float32"),
@@ -222,9 +223,10 @@ def test_as_many_examples_as_a_client_holds_or_as_it_is_told(num_synthetic, gans
 
 def test_a_late_client_is_added_to_what_the_others_sent(trained):
     """Each example that counts is seen once an epoch."""
-    for one, other in itertools.pairwise(round.after.source for round in trained[2:]):
-        assert_same(one, other)
-    counts = [round.after.clustering.counts.sum() for round in trained[5:7]]
+    servers = [round.after.server for round in trained]
+    for one, other in itertools.pairwise(servers[2:]):
+        assert_same(one.source, other.source)
+    counts = [x.clustering.counts.sum() for x in servers[5:7]]
     assert counts == [300 + 6 + 4, 300 + 2 * (6 + 4) + 5]
 
 
@@ -234,6 +236,6 @@ def test_before_there_are_clusters_nobody_has_one(trained):
         np.testing.assert_array_equal(METHOD.assign(state, FEDERATION), -1)
     last = states[-1]
     assert (np.asarray(METHOD.assign(last, FEDERATION)) >= 0).all()
-    encoder = last.clustering.variables["params"]["encoder"]["kernel"]
+    encoder = last.server.clustering.variables["params"]["encoder"]["kernel"]
     expected = np.asarray(FEDERATION.pool[FEDERATION.indices]) @ encoder
     np.testing.assert_allclose(METHOD.embed(last, FEDERATION), expected, atol=1e-5)

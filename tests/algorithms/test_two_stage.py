@@ -37,14 +37,14 @@ def test_the_features_of_those_present_are_clustered_in_one_place():
     begun = stage.begin(jax.random.key(2), state, federation)
     new, metrics = jax.jit(stage.round)(jax.random.key(3), begun, federation)
     for kept in (begun, new):
-        assert set(kept.online) == {"encoder", "centroids"}
-        assert jax.tree.leaves(kept[1:4]) == []
+        assert set(kept.server.online) == {"encoder", "centroids"}
+        assert jax.tree.leaves(kept.clients) == []
         jax.tree.map(
             np.testing.assert_array_equal,
-            kept.online["encoder"],
-            state.online["encoder"],
+            kept.server.online["encoder"],
+            state.server.online["encoder"],
         )
-    assert stage.num_rounds == new.num_rounds == 1
+    assert stage.num_rounds == new.server.num_rounds == 1
     assert traffic(metrics) == {
         "up_features": [30, 4 * 4],  # rows of four features
         "down_encoder": [2, 4 * (6 * 4 + 4 + 1)],  # kernel, mean, count
@@ -52,12 +52,12 @@ def test_the_features_of_those_present_are_clustered_in_one_place():
     }
     assert int(metrics["participants"]) == 2
 
-    kernel = state.online["encoder"]["params"]["kernel"]
+    kernel = state.server.online["encoder"]["params"]["kernel"]
     features = pool[:30] @ np.asarray(kernel)
     expected = KMeans(3, n_init=10, random_state=0).fit(features)
     assert float(metrics["loss"]) == pytest.approx(expected.inertia_ / 30, rel=1e-4)
-    found, centers = np.asarray(new.online["centroids"]), expected.cluster_centers_
-    order = np.argsort(found[:, 0])
+    found = np.asarray(new.server.online["centroids"])
+    order, centers = np.argsort(found[:, 0]), expected.cluster_centers_
     centers = centers[np.argsort(centers[:, 0])]
     np.testing.assert_allclose(found[order], centers, rtol=1e-3, atol=1e-3)
     nearest = np.linalg.norm(features[:, None] - found, axis=-1).argmin(axis=1)

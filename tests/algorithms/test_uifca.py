@@ -12,6 +12,7 @@ from fcjax import losses, training
 from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.uifca import uifca
 from fcjax.models import realnvp
+from fcjax.types import State
 from tests.algorithms.federations import both_ways, federate, traffic
 
 FLOW = realnvp((1, 2, 1), num_couplings=2, hidden=(8, 8))
@@ -54,24 +55,26 @@ def test_the_start_is_k_fed_and_who_missed_it_goes_to_the_nearest_centroid(key):
     assert metrics["participants"] == 3
 
     reference = kfed(num_clusters=3, local_clusters=3, unit_length=False)
-    found, _ = jax.jit(reference.stages[0].round)(key, begun.start, federation)
+    start = State(begun.server.start, begun.clients.start)
+    found, _ = jax.jit(reference.stages[0].round)(key, start, federation)
     expected = np.array(reference.assign(found, federation))
     np.testing.assert_array_equal(method.assign(started, federation), expected)
-    centroids = np.asarray(found.centroids)
+    centroids = np.asarray(found.server.centroids)
     x = pool[clients[3]].reshape(-1, 1, 2)
     distances = np.linalg.norm(x - centroids, axis=-1)
     np.testing.assert_array_equal(expected[3, :9], distances.argmin(axis=1))
 
     # As if k-FED had mistaken all clusters of client 1: flows will know better.
     expected[1] = (expected[1] + 1) % 3
-    names = found.local_clusters.at[1].set((found.local_clusters[1] + 1) % 3)
-    state = started._replace(start=started.start._replace(local_clusters=names))
+    names = found.clients.clusters.at[1].set((found.clients.clusters[1] + 1) % 3)
+    mistaken = found.clients._replace(clusters=names)
+    state = started._replace(clients=started.clients._replace(start=mistaken))
     round, sent = jax.jit(second.round), []
     for cluster_round in (0, 0, 1):  # of two rounds each
         state, metrics = round(key, state, federation)
-        np.testing.assert_array_equal(state.assigned_in, [cluster_round] * 4)
+        np.testing.assert_array_equal(state.clients.assigned_in, [cluster_round] * 4)
         if cluster_round == 0:
-            np.testing.assert_array_equal(state.assignments, expected)
+            np.testing.assert_array_equal(state.clients.assignments, expected)
         sent.append(np.asarray(metrics["down_centroids"]))
     np.testing.assert_array_equal(sent, [[1, 24], [0, 24], [0, 24]])
     by_flows = np.asarray(likeliest(state, pool))[federation.indices]
@@ -94,11 +97,12 @@ def parted():
     federation = federate(POOL, CLIENTS)._replace(present=present)
     state, noise = METHOD.init(KEY, federation), iter(jax.random.split(KEY, 99))
     flows = jax.tree.map(
-        lambda x: x + 0.1 * jax.random.normal(next(noise), x.shape), state.flows
+        lambda x: x + 0.1 * jax.random.normal(next(noise), x.shape), state.server.flows
     )
     shift = flows["params"]["shift"]
     shift["bias"] += jnp.array([0.5, -0.5, 50.0])[:, None, None]
-    states, metrics = [state._replace(flows=flows, num_rounds=jnp.int32(2))], []
+    begun = state.server._replace(flows=flows, num_rounds=jnp.int32(2))
+    states, metrics = [state._replace(server=begun)], []
     round = jax.jit(METHOD.stages[0].round)
     for _ in range(3):
         state, measured = round(KEY, states[-1], federation)
@@ -115,7 +119,7 @@ def log_likelihood(variables, x, key=None):
 
 @jax.jit
 def likeliest(state, pool):
-    found = jax.vmap(log_likelihood, (0, None))(state.flows, pool)
+    found = jax.vmap(log_likelihood, (0, None))(state.server.flows, pool)
     return found.argmax(axis=0)
 
 
@@ -154,7 +158,7 @@ def test_a_round_is_a_loop_over_flows_and_clients(parted):
     assert counts[2] == 0
     total, sizes = 0.0, set()
     for k in range(3):
-        begun = expected = jax.tree.map(lambda x, k=k: x[k], before.flows)
+        begun = expected = jax.tree.map(lambda x, k=k: x[k], before.server.flows)
         trained, weights = [], []
         for m in (0, 2):
             rows = CLIENTS[m][assigned[CLIENTS[m]] == k]
@@ -177,31 +181,31 @@ def test_a_round_is_a_loop_over_flows_and_clients(parted):
         sizes |= set(weights)
         jax.tree.map(
             lambda xs, x, k=k: np.testing.assert_allclose(xs[k], x, atol=2e-5),
-            *(after.flows, expected),
+            *(after.server.flows, expected),
         )
     assert min(sizes) < 3 < max(sizes) < 9  # a short batch, and orders that begin again
     # Two dimensions.
     np.testing.assert_allclose(metrics["loss"], total / counts.sum() / 2, rtol=1e-4)
     assert metrics["participants"] == 2
     assert metrics["occupied"] == 2
-    size = sum(x.size for x in jax.tree.leaves(before.flows))
+    size = sum(x.size for x in jax.tree.leaves(before.server.flows))
     assert traffic(metrics) == both_ways(2, flows=size)
 
 
 def test_a_client_assigns_when_it_first_answers_in_a_cluster_round(parted):
     federation, states, _ = parted
     _, second, third, fourth = states
-    np.testing.assert_array_equal(second.assigned_in, [1, -1, 1])
-    np.testing.assert_array_equal(second.assignments[1], np.full(12, -1))
-    np.testing.assert_array_equal(third.assigned_in, [1, 1, 1])
-    np.testing.assert_array_equal(fourth.assigned_in, [2, 2, 2])
+    np.testing.assert_array_equal(second.clients.assigned_in, [1, -1, 1])
+    np.testing.assert_array_equal(second.clients.assignments[1], np.full(12, -1))
+    np.testing.assert_array_equal(third.clients.assigned_in, [1, 1, 1])
+    np.testing.assert_array_equal(fourth.clients.assigned_in, [2, 2, 2])
     by_first, by_second, by_third = (
         np.asarray(likeliest(state, POOL))[federation.indices] for state in states[:3]
     )
     assert (by_first != by_third).any()
-    np.testing.assert_array_equal(third.assignments[0], by_first[0])
-    np.testing.assert_array_equal(third.assignments[1], by_second[1])
-    np.testing.assert_array_equal(fourth.assignments, by_third)
+    np.testing.assert_array_equal(third.clients.assignments[0], by_first[0])
+    np.testing.assert_array_equal(third.clients.assignments[1], by_second[1])
+    np.testing.assert_array_equal(fourth.clients.assignments, by_third)
     # What is reported is what the flows say now.
     found = jax.jit(METHOD.assign)(third, federation)
     np.testing.assert_array_equal(found, by_third)

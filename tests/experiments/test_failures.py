@@ -10,7 +10,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from fcjax import report, server
 from fcjax.data import failures
 from fcjax.grid.plan import Method
-from fcjax.types import FederatedClustering, Stage
+from fcjax.types import FederatedClustering, Stage, State
 from tests.grid.test_experiment import execute, rows, vectors
 
 RATES = ("0.0", "0.34", "0.67")  # of three clients: none, one, two
@@ -21,24 +21,26 @@ def roll_call(settings):
     """A method that learns nothing and notes who answers; clusters are the largest of
     three features, which tell two of the three classes of `vectors` apart."""
 
-    def call(key, num_rounds, federation):
+    def call(key, state, federation):
+        num_rounds = state.server
         present = server.participants(federation, num_rounds)
         _, answered = server.receive((), present.astype(float), present)
         each = {f"answered_{i}": answered[i] for i in range(3)}
         spread = {"loss": settings["weight"], "embedding_spread": jnp.float32(1)}
-        return num_rounds + 1, {"participants": answered.sum(), **each, **spread}
+        metrics = {"participants": answered.sum(), **each, **spread}
+        return State(num_rounds + 1), metrics
 
-    def embed(num_rounds, federation):
+    def embed(state, federation):
         return federation.pool[federation.indices]
 
-    def assign(num_rounds, federation):
-        return jnp.argmax(embed(num_rounds, federation)[..., 1:4], axis=-1)
+    def assign(state, federation):
+        return jnp.argmax(embed(state, federation)[..., 1:4], axis=-1)
 
     def keep(key, state, federation):
         return state
 
     def init(key, federation):
-        return jnp.int32(0)
+        return State(jnp.int32(0))
 
     stages = tuple(
         Stage(name, keep, call, count, lambda state: jnp.array(False))

@@ -132,13 +132,13 @@ def test_every_method_of_fedmcc_takes_every_kind_of_example(name, shape):
     assert [stage.name for stage in method.stages] == [*first, "cluster"]
     federation = federation_of(group, shape)
     state = jax.eval_shape(method.init, jax.random.key(0), federation)
-    sent = set(state.online)
+    sent = set(state.server.online)
     assert {"encoder", "projector"} <= sent
     assert ("predictor" in sent) == (name in ("fedu", "fedema", "fedsimsiam"))
     assert ("cluster_projector" in sent) == (name in ONE_STAGE)
     assert (group.method.shared is None) == (name in ONE_STAGE)
     tracked = name in ("fedmcc", "fedmcc-one-stage", "mcc", "fedu", "fedema")
-    assert bool(state.target) == tracked
+    assert bool(state.clients.target) == tracked
 
 
 DEEP, SUBSPACE = ["autoencoder", "k-means"], ["pretrain", "start", "train", "fit"]
@@ -180,7 +180,7 @@ def test_every_method_of_sda_fdc_and_of_fdsc_takes_every_kind_of_example(name, s
         assert z.shape[2] == (np.prod(shape) if "cluster" in STAGES[name] else 10)
     if "gan" in STAGES[name]:
         # As many as the largest client holds, of the type of real ones.
-        made = state.source.examples
+        made = state.server.source.examples
         assert (made.shape, made.dtype) == ((*slots, *shape), federation.pool.dtype)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from fcjax import script, server, session
 from fcjax.grid import experiment, plan
 from fcjax.grid.flags import Common
-from fcjax.types import FederatedClustering, Stage
+from fcjax.types import FederatedClustering, Stage, State
 
 LEARN_ROUNDS, USE_ROUNDS = 3, 4
 
@@ -29,7 +29,7 @@ def drifting(values, *, use, width, num_clusters):
     the second makes of what it is given."""
 
     def init(key, federation):
-        return {"x": jnp.zeros((len(federation.indices), width))}
+        return State((), jnp.zeros((len(federation.indices), width)))
 
     def total(x, present):
         """The sum over the clients that answer, and their number."""
@@ -40,31 +40,32 @@ def drifting(values, *, use, width, num_clusters):
         present = federation.present[0]
         own = federation.pool[federation.indices].mean(axis=(1, 2))
         step = own[:, None] + jax.random.normal(key, (1, width))
-        x = jnp.where(present[:, None], state["x"] + values["rate"] * step, state["x"])
+        x = state.clients + values["rate"] * step
+        x = jnp.where(present[:, None], x, state.clients)
         loss, count = total(x, present)
         up = jnp.stack([count, jnp.int32(4)])
-        return {"x": x}, {"loss": loss, "participants": count, "up_x": up}
+        return State((), x), {"loss": loss, "participants": count, "up_x": up}
 
     def centers_of(key, federation):
         return jax.random.normal(key, (num_clusters, federation.pool.shape[-1]))
 
     def begin(key, state, federation):
-        return {"x": state["x"], "centers": centers_of(key, federation)}
+        return State(centers_of(key, federation), state.clients)
 
     def cluster(key, state, federation):
-        x, count = total(state["x"], federation.present[0])
+        x, count = total(state.clients, federation.present[0])
         moved = use(x) + centers_of(key, federation)
         metrics = {"loss": moved.mean(), "participants": count}
-        state = {**state, "centers": state["centers"] + moved}
+        state = State(state.server + moved, state.clients)
         return state, {**metrics, f"size_{use.__name__}": 1.0}
 
     def embed(state, federation):
         return federation.pool[federation.indices]
 
     def assign(state, federation):
-        if "centers" not in state:
+        if isinstance(state.server, tuple):
             return jnp.full(federation.indices.shape, -1, jnp.int32)
-        return (embed(state, federation) @ state["centers"].T).argmax(axis=-1)
+        return (embed(state, federation) @ state.server.T).argmax(axis=-1)
 
     def stage(name, begin, round, num_rounds):
         return Stage(name, begin, round, num_rounds, lambda state: jnp.array(False))

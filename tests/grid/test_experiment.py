@@ -25,7 +25,7 @@ from fcjax.grid import experiment
 from fcjax.grid.flags import Common
 from fcjax.grid.found import holder
 from fcjax.grid.plan import Method
-from fcjax.types import FederatedClustering, Stage
+from fcjax.types import FederatedClustering, Stage, State
 from tests.grid.drifting import rows
 from tests.grid.drifting import vectors as vectors  # for others
 
@@ -109,7 +109,7 @@ def test_a_state_beyond_all_memory_is_refused_before_anything_is_written(tmp_pat
     def matrices(settings):
         def init(key, federation):
             shape = federation.indices.shape
-            return jnp.zeros((*shape, shape[1], 10**6))
+            return State((), jnp.zeros((*shape, shape[1], 10**6)))
 
         stage = Stage("by hand", init, init, settings["rounds"], init)
         return FederatedClustering(init, (stage,), init, init)

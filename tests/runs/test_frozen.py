@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from fcjax.runs import frozen
-from fcjax.types import FederatedClustering
+from fcjax.types import FederatedClustering, State
 
 
-class State(NamedTuple):
+class Server(NamedTuple):
     params: dict[str, dict[str, jax.Array]]
-    opt_state: jax.Array
     key: jax.Array
 
 
@@ -21,7 +20,8 @@ def build(hyper):
     """Embeds by one matrix; a swept temperature decides on the assignment."""
 
     def embed(state, federation):
-        return federation.pool[federation.indices] @ state.params["layer"]["kernel"]
+        kernel = state.server.params["layer"]["kernel"]
+        return federation.pool[federation.indices] @ kernel
 
     def assign(state, federation):
         z = embed(state, federation) / hyper["temperature"]
@@ -33,7 +33,8 @@ def build(hyper):
 def run(kernel, temperature):
     hyper = {"learning_rate": jnp.float32(0.1), "temperature": jnp.float32(temperature)}
     layer = {"kernel": jnp.array(kernel), "unused": jnp.ones((3, 7))}
-    return hyper, State({"layer": layer}, jnp.zeros((5, 1000)), jax.random.key(0))
+    server = Server({"layer": layer}, jax.random.key(0))
+    return hyper, State(server, jnp.zeros((5, 1000)))
 
 
 RUNS = [

@@ -1,0 +1,355 @@
+"""The devices: what is compiled for them, and how the runs of a grid, and where devices
+are left over the clients of a run, are spread over them."""
+
+import os
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.core import Tracer
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fcjax.types import Federation, Grid, PyTree, State
+
+Backend = Literal["shard_map", "pmap", "loop"]
+
+AXIS = "client"
+"""The mesh axis over which the clients of a run are spread where devices are left over;
+a function of one run then sees those of its own device. Elsewhere it is not bound."""
+ALL_CLIENTS = "all clients"
+"""An axis of the length of a run's clients, bound where some were repeated to fill the
+devices: no array has it, its length tells them apart."""
+SERVER, CLIENTS = P("run"), P("run", AXIS)
+"""How what a run has once, and what each of its clients has, lies on the devices."""
+STATE = State(SERVER, CLIENTS)
+FEDERATIONS = (P(), CLIENTS, CLIENTS, P("run", None, AXIS), CLIENTS)
+GRID = Grid._make([SERVER, SERVER, Federation._make(FEDERATIONS)])
+RUNS = Grid._make([0, 0, Federation._make([None, 0, 0, 0, 0])])
+"""Where the arrays of a grid count its runs; all have one pool."""
+
+SMALL = 2**24
+"""Bytes of a run and of all examples below which its program is better compiled soon
+than well."""
+
+
+def platform() -> str:
+    """Returns what programs are compiled for: cpu, gpu, tpu."""
+    return jax.default_backend()
+
+
+def num_bytes(tree: PyTree) -> int:
+    """Returns the bytes of all arrays of a tree.
+
+    Examples:
+        >>> num_bytes({"w": jnp.zeros((10, 2)), "b": jnp.zeros(2)})  # 4 * (20 + 2)
+        88
+    """
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def take_cores() -> None:
+    """Makes a device of each core that this process may use, where JAX would make one
+    of them all; before JAX is first used, and unless the user has said how many.
+
+    Runs, and the clients of a run, then have a core each. The operations of a small
+    network are too short to be shared by two: on two cores a round of the default job
+    takes two thirds of the time.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    forced = re.search(r"xla_force_host_platform_device_count=(\d+)", flags)
+    num_devices = int(forced[1]) if forced else jax.config.values["jax_num_cpu_devices"]
+    if num_devices < 1:
+        num_devices = num_cores()
+        try:
+            jax.config.update("jax_num_cpu_devices", num_devices)
+        except RuntimeError:  # JAX has its devices by now
+            return
+    # A LAPACK call of jaxlib 0.10.0 to 0.11.1 waits, on a thread of the pool that all
+    # devices share, for tasks that it hands to the same pool: as many calls at once as
+    # there are threads wait for ever. A device makes one at a time.
+    if num_devices > 1:
+        os.environ.setdefault("NPROC", str(max(num_cores(), num_devices + 1)))
+
+
+def num_cores() -> int:
+    """Returns how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def compiler_options(num_devices: int, *, num_bytes: int) -> dict[str, bool | int]:
+    """Returns how to compile a program on a CPU; nothing is asked for elsewhere.
+
+    Where its devices are all cores, its operations do not wait for other cores, which
+    have their own to do. A small one is compiled for fewer passes over its code: it
+    takes three quarters of the time and runs as fast. Of a large one rounds take so
+    long that a twentieth of them is more than what compiles sooner.
+
+    Args:
+        num_devices: that the program runs on.
+        num_bytes: of what one run of it is given.
+    """
+    if platform() != "cpu":
+        return {}
+    options: dict[str, bool | int] = {}
+    if 1 < num_cores() <= num_devices:
+        options["xla_cpu_multi_thread_eigen"] = False
+    asked = os.environ.get("XLA_FLAGS", "")
+    if num_bytes < SMALL and "xla_backend_optimization_level" not in asked:
+        options["xla_backend_optimization_level"] = 1
+    return {name: x for name, x in options.items() if _is_known(name, x)}
+
+
+@cache
+def _is_known(name: str, value: bool | int) -> bool:
+    try:
+        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+    except jax.errors.JaxRuntimeError:  # an XLA without it
+        return False
+    return True
+
+
+def over_runs(
+    function: Callable[..., PyTree],
+    backend: Backend,
+    *,
+    results: PyTree = SERVER,
+    donate: bool = False,
+) -> Callable[..., PyTree]:
+    """Compiles a function of one run for a grid.
+
+    Runs do not communicate, so `shard_map` and its older form `pmap` give every device
+    its share of them; `loop` takes one after another and is the oracle of the others.
+    With fewer runs than devices, `shard_map` spreads the clients of each over the rest:
+    what crosses them must go through the server.
+
+    Args:
+        function: (hyper, key, federation, *states) of one run -> a tree of arrays; the
+            states are `State`s. It may be given a part of the clients.
+        backend: how the runs are spread.
+        results: `SERVER`, `CLIENTS` or `STATE`, or a tree of them that the results'
+            tree begins with.
+        donate: let the results take the place of the states in memory.
+
+    Returns:
+        (grid, *states) -> the results, all stacked on G like the states.
+    """
+
+    def one(grid, *states):
+        return function(grid.hyper, grid.keys, grid.federations, *states)
+
+    def batched(grid, *states):
+        # Products of a batch of one are slower on a CPU than those of none.
+        if _num_runs(grid) == 1:
+            states = jax.tree.map(lambda x: x[0], states)
+            alone = one(each_run(lambda x: x[0], grid), *states)
+            return jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
+        return jax.vmap(one, in_axes=(RUNS, *[0] * len(states)))(grid, *states)
+
+    spread = {"shard_map": _shard_map, "pmap": _pmap, "loop": _loop}[backend]
+    return spread(batched, results, donate)
+
+
+def _shard_map(batched, results, donate):
+    @cache
+    def program(num_runs, num_shards, num_clients, num_states, options):
+        mesh = _mesh(num_runs, num_shards)
+        in_specs, out_specs = (GRID, *[STATE] * num_states), results
+        if num_shards == 1:
+            in_specs, out_specs = map(_by_runs, (in_specs, out_specs))
+        function = batched
+        if num_clients is not None:
+            function = jax.vmap(
+                *(batched, None, None), axis_name=ALL_CLIENTS, axis_size=num_clients
+            )
+        mapped = jax.shard_map(
+            function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+        )
+        donated = tuple(range(1, 1 + num_states)) if donate else ()
+        within = compiled = jax.jit(mapped, donate_argnums=donated)
+        if options:
+            compiled = jax.jit(
+                mapped, donate_argnums=donated, compiler_options=dict(options)
+            )
+        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), in_specs)
+
+        # Results of a call on other devices are not moved by themselves.
+        def call(*inputs):
+            # What is traced as a part of something else has no options of its own.
+            is_traced = isinstance(jax.tree.leaves(inputs)[0], Tracer)
+            placed = jax.device_put(inputs, shardings)
+            return (within if is_traced else compiled)(*placed)
+
+        return call
+
+    def call(grid, *states):
+        count, num_clients = _num_runs(grid), grid.federations.indices.shape[1]
+        num_runs = min(count, jax.local_device_count())
+        num_shards = _num_shards(num_clients, jax.local_device_count() // num_runs)
+        # Of other clients than those of the state each device has all.
+        kept = jax.tree.leaves([state.clients for state in states])
+        if any(x.shape[1] != num_clients for x in kept):
+            num_shards = 1
+        size = num_bytes(grid.federations.pool)
+        size += (num_bytes((grid, states)) - size) // count
+        options = compiler_options(num_runs * num_shards, num_bytes=size)
+        more = (-count % num_runs, -num_clients % num_shards)
+        run = program(
+            *(num_runs, num_shards, num_clients if more[1] else None),
+            *(len(states), tuple(options.items())),
+        )
+        if not any(more):
+            return run(grid, *states)
+        inputs = (GRID, *[STATE] * len(states)), (grid, *states)
+        if num_shards == 1:
+            inputs = (_by_runs(inputs[0]), inputs[1])
+        total = (count + more[0], num_clients + more[1])
+        grid, *states = _resized(*inputs, *total)
+        grid = _none_from(grid, num_clients)
+        specs = results if num_shards > 1 else _by_runs(results)
+        return _resized(specs, run(grid, *states), count, num_clients)
+
+    return call
+
+
+def _pmap(batched, results, donate):
+    devices = jax.local_devices()
+    mesh = _mesh(len(devices))
+
+    # Results of an earlier call lie on devices: pmap does not move them by itself.
+    def deal(tree):
+        return jax.device_put(split(tree), NamedSharding(mesh, SERVER))
+
+    @jax.jit
+    def split(tree):
+        return jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), tree)
+
+    @jax.jit
+    def join(tree):
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
+
+    @cache
+    def mapped(num_states):
+        return jax.pmap(
+            batched,
+            in_axes=(RUNS, *[0] * num_states),
+            devices=devices,
+            donate_argnums=tuple(range(1, 1 + num_states)) if donate else (),
+        )
+
+    def call(grid, *states):
+        count, num_clients = _num_runs(grid), grid.federations.indices.shape[1]
+        specs, missing = _by_runs((GRID, *[STATE] * len(states))), -count % mesh.size
+        if missing:
+            inputs = (grid, *states)
+            grid, *states = _resized(specs, inputs, count + missing, num_clients)
+        found = join(mapped(len(states))(each_run(deal, grid), *map(deal, states)))
+        if missing:
+            found = _resized(_by_runs(results), found, count, num_clients)
+        return found
+
+    return call
+
+
+def _loop(batched, results, donate):
+    del results
+
+    # Compiled as a whole: an array at a time, the many small programs take longer to
+    # compile than they save.
+    @jax.jit
+    def one(grid, states, i):
+        def part(x):
+            return lax.dynamic_slice_in_dim(x, i, 1)
+
+        return each_run(part, grid), jax.tree.map(part, states)
+
+    @jax.jit
+    def join(results):
+        return jax.tree.map(lambda *xs: jnp.concatenate(xs), *results)
+
+    donated = (1,) if donate else ()
+    compiled = jax.jit(
+        lambda grid, states: batched(grid, *states), donate_argnums=donated
+    )
+
+    def call(grid, *states):
+        each = range(_num_runs(grid))
+        return join([compiled(*one(grid, states, i)) for i in each])
+
+    return call
+
+
+def _mesh(num_runs: int, num_shards: int = 1):
+    """Over this process's own devices: each of many processes has runs of its own."""
+    # An axis of one would still be an axis to sum over.
+    axes = {"run": num_runs} | ({AXIS: num_shards} if num_shards > 1 else {})
+    return jax.make_mesh(
+        tuple(axes.values()),
+        tuple(axes),
+        axis_types=(AxisType.Auto,) * len(axes),
+        devices=jax.local_devices()[: num_runs * num_shards],
+    )
+
+
+def _num_shards(num_clients, num_devices):
+    """As few devices a run as make the most of them no busier."""
+    most = -(-num_clients // min(num_devices, num_clients))
+    return -(-num_clients // most)
+
+
+def _by_runs(specs):
+    """Where a run is on one device: what each of its clients has is there, too."""
+    return jax.tree.map(lambda spec: P(*spec[:1]), specs)
+
+
+def _resized(specs, tree, num_runs, num_clients):
+    """The first runs and clients, the last one repeated where there are fewer."""
+    # What no run has of its own would be copied.
+    own = jax.tree.map(lambda spec, part: part if len(spec) else (), specs, tree)
+    own = _resize(specs, own, num_runs, num_clients)
+    return jax.tree.map(
+        lambda spec, part, new: new if len(spec) else part, specs, tree, own
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 2, 3))
+def _resize(specs, tree, num_runs, num_clients):
+    def resize(spec, part):
+        for axis, name in enumerate(spec):
+            if name is not None:
+                rows = jnp.arange(num_runs if name == "run" else num_clients)
+                place = (slice(None),) * axis
+                part = jax.tree.map(
+                    lambda x, axis=axis, place=place, rows=rows: x[
+                        (*place, jnp.minimum(rows, x.shape[axis] - 1))
+                    ],
+                    part,
+                )
+        return part
+
+    return jax.tree.map(resize, specs, tree)
+
+
+def _none_from(grid, number):
+    """The grid without an answer of the clients from this number on: they repeat the
+    last one, so that every device has as many as the others."""
+    federations = grid.federations
+    present = federations.present.at[..., number:].set(False)
+    return grid._replace(federations=federations._replace(present=present))
+
+
+def each_run(fn: Callable[[jax.Array], jax.Array], grid: Grid) -> Grid:
+    """Applies a function to all arrays of a grid that count its runs."""
+    federations = grid.federations
+    hyper, keys, runs = jax.tree.map(fn, (grid.hyper, grid.keys, federations[1:]))
+    return Grid(hyper, keys, Federation(federations.pool, *runs))
+
+
+def _num_runs(grid):
+    return len(grid.keys)
