@@ -39,12 +39,14 @@ CLUSTERINGS = {
     ),
     "fuzzy_cmeans": (
         lambda key, s, x, **mask: cluster.fuzzy_cmeans(
-            key, x, 3, fuzzifier=s, num_init=2, **mask
+            key, x, 3, fuzzifier=s, num_init=2, tolerance=1e-6, **mask
         ),
         "rows -> all each each all",
     ),
     "fuzzy_lloyd": (
-        lambda _, s, x, c, **mask: cluster.fuzzy_lloyd(x, c, fuzzifier=s, **mask),
+        lambda _, s, x, c, **mask: cluster.fuzzy_lloyd(
+            x, c, fuzzifier=s, tolerance=1e-6, **mask
+        ),
         "rows centroids -> all each each all",
     ),
     "kmeans": (
