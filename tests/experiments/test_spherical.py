@@ -13,6 +13,7 @@ import spherical
 from sklearn.datasets import load_digits
 
 from fcjax import engine, script
+from fcjax.types import State
 from tests import conftest
 from tests import test_contract as contract
 from tests.algorithms.federations import federate
@@ -30,12 +31,15 @@ def test_rounds_are_those_of_a_loop_over_examples(key):
     state = jax.jit(method.init)(key, federation)
     unit = pool / np.linalg.norm(pool, axis=1, keepdims=True)
     answering = unit[np.concatenate([clients[0], clients[1], clients[3]])]
-    gaps = np.abs(answering[None] - np.asarray(state.centroids)[:, None]).max(axis=2)
+    gaps = np.abs(answering[None] - np.asarray(state.server.centroids)[:, None]).max(
+        axis=2
+    )
     assert gaps.min(axis=1).max() < 1e-5  # it starts at rows of those that answer
 
     # Pixels are not negative: none is nearest to this one, which stays where it is.
-    state = state._replace(centroids=state.centroids.at[9].set(-1 / 8))
-    centroids = np.array(state.centroids, float)
+    first = state.server.centroids.at[9].set(-1 / 8)
+    state = State(state.server._replace(centroids=first))
+    centroids = np.array(first, float)
     round = jax.jit(method.stages[0].round)
     for _ in range(4):
         sums, old = np.zeros((10, 64)), centroids.copy()
@@ -49,9 +53,11 @@ def test_rounds_are_those_of_a_loop_over_examples(key):
         loss = 1 - (answering @ old.T).max(axis=1).mean()
         assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
         assert metrics["participants"] == 3
-        assert state.moved == pytest.approx(np.linalg.norm(centroids - old), rel=1e-4)
-    np.testing.assert_allclose(state.centroids, centroids, atol=1e-5)
-    np.testing.assert_array_equal(state.centroids[9], np.full(64, -1 / 8))
+        assert state.server.moved == pytest.approx(
+            np.linalg.norm(centroids - old), rel=1e-4
+        )
+    np.testing.assert_allclose(state.server.centroids, centroids, atol=1e-5)
+    np.testing.assert_array_equal(state.server.centroids[9], np.full(64, -1 / 8))
     clusters = jax.jit(method.assign)(state, federation)
     for rows, found in zip(clients, clusters, strict=True):
         expected = np.argmax(unit[rows] @ centroids.T, axis=1)
