@@ -11,7 +11,8 @@ from fcjax import report, server
 from fcjax.data import failures
 from fcjax.grid.plan import Method
 from fcjax.types import FederatedClustering, Stage, State
-from tests.grid.test_experiment import execute, rows, vectors
+from tests.grid.drifting import rows, vectors
+from tests.grid.test_experiment import execute
 
 RATES = ("0.0", "0.34", "0.67")  # of three clients: none, one, two
 NUM_ROUNDS = 3 + 2  # of both stages

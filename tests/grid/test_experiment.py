@@ -27,7 +27,6 @@ from fcjax.grid.found import holder
 from fcjax.grid.plan import Method
 from fcjax.types import FederatedClustering, Stage, State
 from tests.grid.drifting import rows
-from tests.grid.drifting import vectors as vectors  # for others
 
 
 def prepare(*flags, describe=ccfc.describe):
