@@ -17,8 +17,8 @@ from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.kfed import kfed
-from fcjax.grid import experiment
-from fcjax.grid.flags import Common, choose, shown
+from fcjax.sweep import experiment
+from fcjax.sweep.flags import Common, choose, shown
 from fcjax.types import FederatedClustering
 
 Name = Literal["km", "fcm", "k-fed", "ffcm", "ffcm-mean", "exact-km", "exact-fcm"]

@@ -30,7 +30,7 @@ from speed import ccfc, fdsc, fedcref, fedmcc, rounds, sda_fdc, server
 from speed.case import Case, Side, Sizes, flops
 
 from fcjax.devices import num_cores, platform, take_cores
-from fcjax.grid.flags import shown
+from fcjax.sweep.flags import shown
 
 Method = Literal["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
 Part = Literal["local", "server", "rounds"]

@@ -29,7 +29,7 @@ from speed import commands
 from speed.case import products
 
 from fcjax.evaluation.figures import style
-from fcjax.grid.flags import shown
+from fcjax.sweep.flags import shown
 
 Name = Literal[
     "clients", "clients-each", "rows-each", "runs", "images", "batch", "latent"

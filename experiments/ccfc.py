@@ -14,13 +14,13 @@ import optax
 from encoders import Backbone, backbone_of, encoder_of, is_tiny
 from papers import ccfc as papers
 
-from fcjax import models, script
+from fcjax import models
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data.augment import ccfc_grey
 from fcjax.data.colour import simsiam_colour
 from fcjax.data.vectors import vector_view
-from fcjax.grid import experiment
-from fcjax.grid.flags import Common, choose, shown
+from fcjax.sweep import command, experiment
+from fcjax.sweep.flags import Common, choose, shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,4 +189,4 @@ def describe(
 
 
 if __name__ == "__main__":
-    script.main(Args, describe)
+    command.main(Args, describe)

@@ -24,9 +24,9 @@ from fcjax.cluster import kmeans
 from fcjax.devices import CLIENTS, over_runs
 from fcjax.evaluation.figures import Panel, maps
 from fcjax.evaluation.figures.panels import MARKERS
-from fcjax.grid import dealing, plan
+from fcjax.sweep import deal, plan
 
-EVENLY = {rule: () for rule in dealing.RULES} | {"p": (0.0,)}
+EVENLY = {rule: () for rule in deal.RULES} | {"p": (0.0,)}
 
 
 class Embedded(NamedTuple):

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import tyro
 
-from fcjax import report
-from fcjax.grid.flags import shown
 from fcjax.runs import draw, shards
+from fcjax.sweep import report
+from fcjax.sweep.flags import shown
 
 
 @dataclasses.dataclass(frozen=True)

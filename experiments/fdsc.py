@@ -18,8 +18,8 @@ from fdsc_methods import FEDERATED, Name, method_of
 
 from fcjax.algorithms.subspace import Norm
 from fcjax.cluster import Assign
-from fcjax.grid import experiment
-from fcjax.grid.flags import Common, choose, shown
+from fcjax.sweep import experiment
+from fcjax.sweep.flags import Common, choose, shown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from trained import load, train
 from fcjax import data, engine, evaluation
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, blocks, latent, maps
-from fcjax.grid import experiment, plan
+from fcjax.sweep import experiment, plan
 
 MAPPED_METHODS: tuple[Name, ...] = ("fdsc2", "dscn")
 """The rows of Figure 3."""

@@ -16,8 +16,8 @@ import several
 from fedcref_methods import Data, Local, Name, method_of
 
 from fcjax.devices import platform
-from fcjax.grid import dealing, experiment
-from fcjax.grid.flags import Common, choose, shown
+from fcjax.sweep import deal, experiment
+from fcjax.sweep.flags import Common, choose, shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +198,7 @@ def describe(
 ) -> experiment.Method:
     """Describes the first of the methods that are asked for."""
     name = args.methods[0]
-    size = dealing.cluster_size(args, dataset, num_clients, num_clusters)
+    size = deal.cluster_size(args, dataset, num_clients, num_clusters)
     settings = choose(defaults_of(args, name, cluster_size=size), args)
     check(args, name, settings, has_labels=dataset.labels is not None)
     shape = dataset.examples.shape[1:]
@@ -264,7 +264,7 @@ def check(
 
 def split(args: Args) -> list[experiment.Task]:
     """Returns an experiment for each method."""
-    given = any(getattr(args, rule) for rule in dealing.RULES)
+    given = any(getattr(args, rule) for rule in deal.RULES)
     changes: dict[str, Any] = {} if given or not args.labels else {"overlap": (0.0,)}
     if not args.clients:
         changes["clients"] = (25 if args.preset == "paper" else 8,)
@@ -274,7 +274,7 @@ def split(args: Args) -> list[experiment.Task]:
 def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method."""
     if name == "fedcref":
-        if dealing.rule_of(args) == "overlap" and len(args.methods) > 1:
+        if deal.rule_of(args) == "overlap" and len(args.methods) > 1:
             args = dataclasses.replace(args, clusters=())  # those of dec and uifca
         # Where a run ends early, or has few communities, others would wait for it.
         if args.runs_per_call is None and platform() == "cpu":

@@ -14,8 +14,8 @@ import several
 from encoders import Backbone, backbone_of, is_tiny
 from fedmcc_methods import BY_SGD, CENTRAL, FIRST, ONE_STAGE, Name, method_of, view_of
 
-from fcjax.grid import dealing, experiment, plan
-from fcjax.grid.flags import Common, choose, shown
+from fcjax.sweep import deal, experiment, plan
+from fcjax.sweep.flags import Common, choose, shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +192,7 @@ def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method; a central one has a single client."""
     out = args.out and args.out / called(args, name)
     if name in CENTRAL:
-        undealt = {rule: () for rule in dealing.RULES} | {"p": (0.0,)}
+        undealt = {rule: () for rule in deal.RULES} | {"p": (0.0,)}
         args = dataclasses.replace(args, clients=(1,), **undealt)
     return dataclasses.replace(args, methods=(name,), out=out)
 

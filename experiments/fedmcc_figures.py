@@ -14,11 +14,10 @@ from flax import traverse_util
 from jaxtyping import Float, Int
 from papers.fedmcc import MAPPED
 
-from fcjax import evaluation, models, script
+from fcjax import evaluation, models
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, maps
-from fcjax.grid import experiment
-from fcjax.runs import frozen
+from fcjax.sweep import command, experiment, frozen
 
 PROJECTOR = "online/cluster_projector/"
 """What the names of its weights begin with in a model."""
@@ -95,7 +94,7 @@ def trained(args: fedmcc.Args) -> Iterator[Mapped]:
         if swept and len(value) > 1:
             flag = "--" + name.replace("_", "-")
             raise ValueError(f"{flag} takes one value for a figure, got {value}")
-    (results,) = script.run(lambda: [(args, fedmcc.describe)])
+    (results,) = command.run(lambda: [(args, fedmcc.describe)])
     dataset, _ = experiment.load(args)
     if dataset.labels is None:
         raise ValueError("figures need labels: not --no-labels")

@@ -30,13 +30,13 @@ from papers import (
 )
 from papers.study import Measured, Paper, Row, Study
 
-from fcjax import data, script
+from fcjax import data
 from fcjax.devices import Backend
 from fcjax.evaluation import tables
 from fcjax.evaluation.tables import Estimate
-from fcjax.grid import experiment
-from fcjax.grid.flags import Common, shown
-from fcjax.results import Results
+from fcjax.sweep import command, experiment
+from fcjax.sweep.flags import Common, shown
+from fcjax.sweep.folder import Results
 
 STUDIES = {
     **ccfc_studies.STUDIES,
@@ -123,7 +123,7 @@ def tabulate(study: Study, found: list[Job], args: Args, folder: Path) -> None:
     """Trains what is not there yet, and writes and draws what is measured of it."""
     # Rows may be the same runs: networks of several sizes are one in a smoke run.
     tasks = list(dict.fromkeys((j.flags, j.describe) for j in found if j.describe))
-    results = dict(zip(tasks, script.run(lambda: tasks), strict=True))
+    results = dict(zip(tasks, command.run(lambda: tasks), strict=True))
     rows = [
         {**line, "dataset": job.dataset, "method": job.row.label}
         for job in found

@@ -15,8 +15,8 @@ from encoders import is_tiny
 from papers import sda_fdc as papers
 from sda_fdc_methods import CENTRAL, Name, method_of
 
-from fcjax.grid import experiment, plan
-from fcjax.grid.flags import Common, choose, shown
+from fcjax.sweep import experiment, plan
+from fcjax.sweep.flags import Common, choose, shown
 
 
 @dataclasses.dataclass(frozen=True)

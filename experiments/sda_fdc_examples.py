@@ -12,7 +12,7 @@ from trained import load, train
 
 from fcjax import data, engine, evaluation
 from fcjax.evaluation.figures import image_rows
-from fcjax.grid import plan
+from fcjax.sweep import plan
 
 REAL = 8
 """Examples of a client that are drawn."""

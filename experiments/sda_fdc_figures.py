@@ -11,11 +11,11 @@ from jaxtyping import Float, Int
 from papers.sda_fdc import scores_of
 from trained import load
 
-from fcjax import data, evaluation, script
+from fcjax import data, evaluation
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, maps
-from fcjax.runs import frozen
 from fcjax.runs.finished import Finished
+from fcjax.sweep import command, frozen
 
 PANELS = {
     "sda-fdc-disjoint": ("SDA-FDC (disjoint)", "-disjoint"),
@@ -67,7 +67,7 @@ def coded(
 ) -> tuple[Float[np.ndarray, "P D"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
     """Trains a run, or takes the finished one, and returns of every example its code,
     the client that holds it (-1: nobody) and its cluster."""
-    (results,) = script.run(lambda: [(args, sda_fdc.describe)])
+    (results,) = command.run(lambda: [(args, sda_fdc.describe)])
     (row,) = results.asked(results.rows)
     point = {name: float(row[name]) for name in results.names}
     found = frozen.predict(frozen.read(results.model_path(point)), dataset.examples)

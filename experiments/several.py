@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 import tyro
 
-from fcjax import report, script
-from fcjax.grid import dealing, experiment, processes
+from fcjax.sweep import command, deal, experiment, processes, report
 
 Args = TypeVar("Args")
 
@@ -16,7 +15,7 @@ def main(flags: type[Args], split: Callable[[Args], list[experiment.Task]]) -> N
     """Runs a script: reads its flags, runs the experiment of each method, and prints a
     table of all."""
     args: Any = tyro.cli(flags)
-    results = script.run(lambda: split(processes.join(args)))
+    results = command.run(lambda: split(processes.join(args)))
     if len(results) > 1:
         report.conclude_all(results, folder=args.out)
 
@@ -50,5 +49,5 @@ def dealt_once(args: Any) -> Any:
     clients fail, it runs at the first --p alone."""
     if any(args.failure_rate):
         return args
-    first = {rule: getattr(args, rule)[:1] for rule in dealing.RULES}
+    first = {rule: getattr(args, rule)[:1] for rule in deal.RULES}
     return dataclasses.replace(args, **first)

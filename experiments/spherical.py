@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fcjax import clients, cluster, losses, script, server, types
+from fcjax import clients, cluster, losses, server, types
 from fcjax.data.vectors import as_rows, client_rows
-from fcjax.grid import experiment, flags
+from fcjax.sweep import command, experiment, flags
 
 
 class Server(NamedTuple):  # Yours; what clients keep is types.State's other part.
@@ -77,4 +77,4 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int):
 
 
 if __name__ == "__main__":
-    script.main(Args, describe)
+    command.main(Args, describe)

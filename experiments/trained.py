@@ -13,11 +13,11 @@ import jax
 import numpy as np
 
 from fcjax import data, engine
-from fcjax.checkpoints import Checkpoints
-from fcjax.grid import experiment, plan
-from fcjax.grid.flags import Common
-from fcjax.progress import Progress
-from fcjax.session import enable_compilation_cache
+from fcjax.sweep import experiment, plan
+from fcjax.sweep.flags import Common
+from fcjax.sweep.progress import Progress
+from fcjax.sweep.session import enable_compilation_cache
+from fcjax.sweep.states import Checkpoints
 
 T = TypeVar("T")
 Read = Callable[[plan.Call, engine.Program, Any], list[T]]

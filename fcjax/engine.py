@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fcjax.checkpoints import Checkpoints, Position, ShapesOf
 from fcjax.devices import CLIENTS, SERVER, STATE, Backend, over_runs
+from fcjax.sweep.states import Checkpoints, Position, ShapesOf
 from fcjax.types import Communities, FederatedClustering, Grid, Stage, State
 
 Build = Callable[[Any], FederatedClustering]

@@ -101,7 +101,7 @@ def finished(tmp_path_factory):
     from sklearn.datasets import load_digits
 
     from fcjax import session
-    from fcjax.grid import experiment
+    from fcjax.sweep import experiment
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -12,8 +12,8 @@ from fcjax import clients, server
 from fcjax.algorithms import fedcref_association
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
-from fcjax.grid.flags import Common, choose
-from fcjax.grid.plan import Method
+from fcjax.sweep.flags import Common, choose
+from fcjax.sweep.plan import Method
 from fcjax.types import Communities, FederatedClustering, State
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from fcjax import engine
-from fcjax.checkpoints import Checkpoints, Position
 from fcjax.devices import over_runs
+from fcjax.sweep.states import Checkpoints, Position
 from fcjax.types import FederatedClustering, Federation, Grid, Stage, State
 from tests.methods import DIFFERENT, DRAWN, METHODS, NUM_CLUSTERS, SWEPT, of_file
 

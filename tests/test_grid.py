@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from fcjax.results import read_rows
-from tests.grid import drifting
-from tests.grid.drifting import assert_same, prepare, rows, run, without_times
+from fcjax.sweep.folder import read_rows
+from tests.sweep import drifting
+from tests.sweep.drifting import assert_same, prepare, rows, run, without_times
 
 ROOT = Path(__file__).parents[1]
 NUM_ROUNDS = 7 + drifting.USE_ROUNDS
@@ -40,9 +40,9 @@ def whole(data, tmp_path_factory):
 KILL = """
 import os, signal, sys
 from pathlib import Path
-from fcjax.checkpoints import Position
+from fcjax.sweep.states import Position
 from tests import test_grid
-from tests.grid import drifting
+from tests.sweep import drifting
 drifting.run_until(
     Position(0, 6),
     Path(sys.argv[1]),

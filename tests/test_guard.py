@@ -10,9 +10,9 @@ import pytest
 from fcjax import engine, models
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.devices import compiler_options
-from fcjax.grid import plan
+from fcjax.sweep import plan
 from fcjax.types import Federation
-from tests.grid import drifting
+from tests.sweep import drifting
 
 EXAMPLES = 32
 

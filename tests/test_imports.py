@@ -19,12 +19,10 @@ LAYERS = (
     {"losses", "cluster", "models", "data", "evaluation"}
     | {"clients", "training", "server"},
     {"algorithms"},
-    {"checkpoints", "engine"},
-    {"results"},
-    {"grid"},
+    {"engine"},
+    {"sweep"},
     {"runs"},
-    {"progress", "report", "session"},
-    {"script", "__main__"},
+    {"sweep.report", "sweep.session", "sweep.command", "__main__"},
 )
 """Files and folders of the package, the lowest first."""
 
@@ -46,8 +44,9 @@ GRAPH = {name: imported(name) for name in FILES}
 
 
 def height(name: str) -> int:
-    room = [*name.split("."), ""][1]
-    return next(i for i, rooms in enumerate(LAYERS) if room in rooms)
+    file = name.partition(".")[2]
+    places = {x: i for i, rooms in enumerate(LAYERS) for x in rooms}
+    return places[file] if file in places else places[file.partition(".")[0]]
 
 
 def test_there_is_no_circle():

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from fcjax.data import Dataset, Partition
-from fcjax.grid import scoring
-from fcjax.grid.communities import Kept
-from fcjax.grid.found import Found, holder, of_examples
-from fcjax.grid.plan import Group, Method, calls
+from fcjax.sweep import score
+from fcjax.sweep.communities import Kept
+from fcjax.sweep.plan import Group, Method, calls
+from fcjax.sweep.run import Found, holder, of_examples
 
 LABELS = np.array([0, 0, 1, 1, 1])
 CLIENTS = (np.array([0, 2, 3]), np.array([2, 1, 3, 4, 5]))
@@ -33,7 +33,7 @@ def score_run(scope, same=None):
     )
     dataset, found = Dataset("", pool[:5], LABELS), Found(OF_CLIENTS, OF_EXAMPLES)
     call = next(calls(group, pool))
-    return scoring.score_run(dataset, call, 0, found, None, num_rounds=1, same=same)
+    return score.score_run(dataset, call, 0, found, None, num_rounds=1, same=same)
 
 
 def test_the_first_holder_has_an_example():
@@ -93,8 +93,8 @@ def test_what_is_reported_is_of_the_last_round_and_of_the_start_s():
     names = ("isolated", "wrong", "turn", "missing")
     method = METHOD._replace(reported=names)
     last = {"isolated": 2, "wrong": 0.125, "turn": 2, "missing": ""}
-    assert scoring.reported(METHOD, history) == {}
-    assert scoring.reported(method, history) == last
+    assert score.reported(METHOD, history) == {}
+    assert score.reported(method, history) == last
     first = {"acc": 0.625, "isolated": 6} | dict.fromkeys(names[1:], "")
     first = {f"initial_{name}": value for name, value in first.items()}
-    assert scoring.reported(method._replace(start="dec"), history) == last | first
+    assert score.reported(method._replace(start="dec"), history) == last | first

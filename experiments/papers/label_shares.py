@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Integer
 
 from fcjax import evaluation
-from fcjax.grid import experiment
-from fcjax.grid.flags import Common
-from fcjax.results import Results
 from fcjax.runs.finished import Finished
+from fcjax.sweep import experiment
+from fcjax.sweep.flags import Common
+from fcjax.sweep.folder import Results
 
 from .study import Measured, Paper
 

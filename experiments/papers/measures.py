@@ -15,12 +15,11 @@ import numpy as np
 
 from fcjax import data, evaluation
 from fcjax.evaluation import linear, tables
-from fcjax.grid import experiment
-from fcjax.grid.flags import Common
-from fcjax.results import Results
-from fcjax.runs import frozen
 from fcjax.runs.finished import Finished
 from fcjax.runs.probe import test_rows
+from fcjax.sweep import experiment, frozen
+from fcjax.sweep.flags import Common
+from fcjax.sweep.folder import Results
 
 from .study import Measured, Paper
 

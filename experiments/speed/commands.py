@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fcjax.results import read_rows
+from fcjax.sweep.folder import read_rows
 
 EXPERIMENTS = Path(__file__).parents[1]
 NEVER = "1000000"

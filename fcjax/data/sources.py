@@ -173,6 +173,6 @@ def _digits(split: str) -> Dataset:
 
     if split != "all":
         raise ValueError(f"--split must be all for digits (no splits), got {split!r}")
-    images, labels = load_digits(return_X_y=True)
+    images, labels = map(np.asarray, load_digits(return_X_y=True))
     pixels = np.round(images * (255 / 16)).astype(np.uint8)
     return Dataset("digits", pixels.reshape(-1, 8, 8, 1), labels.astype(np.int64))

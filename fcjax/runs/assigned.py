@@ -10,10 +10,9 @@ from jaxtyping import Float, Int
 
 from fcjax import data
 from fcjax.data.folders import image_files
-from fcjax.grid import communities, experiment
-from fcjax.results import Point
-from fcjax.runs import frozen
 from fcjax.runs.finished import Finished
+from fcjax.sweep import communities, experiment, frozen
+from fcjax.sweep.folder import Point
 
 
 class Assigned(NamedTuple):

@@ -11,10 +11,10 @@ import tyro
 
 from fcjax import data, evaluation
 from fcjax.evaluation import figures, tables
-from fcjax.grid import communities, scoring
-from fcjax.grid.flags import shown
 from fcjax.runs import assigned
 from fcjax.runs.finished import Finished
+from fcjax.sweep import communities, score
+from fcjax.sweep.flags import shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ def grid_figures(
         figures.learning_curves(
             history, folder / "iterations.png", by=by, values=measured
         )
-    scores = ("nmi", "kappa") if labelled else scoring.INTERNAL_SCORES
+    scores = ("nmi", "kappa") if labelled else score.INTERNAL_SCORES
     scores = [
         name for name in scores if any(row.get(name) not in ("", None) for row in rows)
     ]

@@ -25,10 +25,10 @@ import tyro
 
 import fcjax
 from fcjax import data
-from fcjax.grid.flags import shown
 from fcjax.runs import assigned
 from fcjax.runs.assigned import Assigned
 from fcjax.runs.finished import Finished
+from fcjax.sweep.flags import shown
 
 
 @dataclasses.dataclass(frozen=True)

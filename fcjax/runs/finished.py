@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fcjax.grid import communities
-from fcjax.grid.flags import Common
-from fcjax.results import Point, read_rows, run_name, settings_of
+from fcjax.sweep import communities
+from fcjax.sweep.flags import Common
+from fcjax.sweep.folder import Point, read_rows, run_name, settings_of
 
 
 class Finished:

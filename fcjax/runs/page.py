@@ -19,12 +19,12 @@ from jaxtyping import Int
 import fcjax
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import inline, latent
-from fcjax.grid.experiment import short_name
-from fcjax.grid.flags import shown
 from fcjax.runs import assigned, page_text
 from fcjax.runs.assigned import Assigned
 from fcjax.runs.finished import Finished
 from fcjax.runs.page_scores import scores
+from fcjax.sweep.experiment import short_name
+from fcjax.sweep.flags import shown
 
 NEAREST, FARTHEST = 20, 6
 """Examples of a cluster that are shown."""

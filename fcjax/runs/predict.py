@@ -9,10 +9,10 @@ from typing import Annotated
 import tyro
 
 from fcjax import data
-from fcjax.grid.flags import shown
-from fcjax.runs import frozen
 from fcjax.runs.assigned import example_names
 from fcjax.runs.finished import Finished
+from fcjax.sweep import frozen
+from fcjax.sweep.flags import shown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,11 +19,10 @@ import tyro
 from fcjax import data, evaluation
 from fcjax.cluster import kmeans
 from fcjax.evaluation import linear, tables
-from fcjax.grid import experiment
-from fcjax.grid.flags import Common, shown
-from fcjax.results import Point
-from fcjax.runs import frozen
 from fcjax.runs.finished import Finished
+from fcjax.sweep import experiment, frozen
+from fcjax.sweep.flags import Common, shown
+from fcjax.sweep.folder import Point
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fcjax.grid import communities
-from fcjax.results import Results, differing
 from fcjax.runs.finished import Finished
+from fcjax.sweep import communities
+from fcjax.sweep.folder import Results, differing
 
 SHARD = r"shard-(\d+)-of-(\d+)"
 TIMES = {"seconds", "compile_seconds"}

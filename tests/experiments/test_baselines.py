@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from fcjax import report, script
+from fcjax.sweep import command, report
 from tests.experiments.blobs import rows, write_blobs
 
 
@@ -20,7 +20,7 @@ def run(data_file, out, **changes):
     args = baselines.Args(
         dataset=str(data_file), clients=(4,), plot=False, out=out, **changes
     )
-    results = script.run(lambda: baselines.split(args))
+    results = command.run(lambda: baselines.split(args))
     report.conclude_all(results, folder=out)
 
 

@@ -11,8 +11,8 @@ from matplotlib.image import imread
 from sklearn.metrics import calinski_harabasz_score
 
 from fcjax import data
-from fcjax.grid import experiment
 from fcjax.models import from_linen
+from fcjax.sweep import experiment
 from tests.experiments.blobs import write_blobs
 
 

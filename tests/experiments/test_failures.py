@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import normalized_mutual_info_score
 
-from fcjax import report, server
+from fcjax import server
 from fcjax.data import failures
-from fcjax.grid.plan import Method
+from fcjax.sweep import report
+from fcjax.sweep.plan import Method
 from fcjax.types import FederatedClustering, Stage, State
-from tests.grid.drifting import rows, vectors
-from tests.grid.test_experiment import execute
+from tests.sweep.drifting import rows, vectors
+from tests.sweep.test_experiment import execute
 
 RATES = ("0.0", "0.34", "0.67")  # of three clients: none, one, two
 NUM_ROUNDS = 3 + 2  # of both stages

@@ -9,10 +9,8 @@ import pytest
 from papers import measures
 from sklearn.metrics import normalized_mutual_info_score
 
-from fcjax import script
-from fcjax.grid import experiment
-from fcjax.runs import frozen
 from fcjax.runs.finished import Finished
+from fcjax.sweep import command, experiment, frozen
 from tests.experiments.blobs import write_blobs
 
 
@@ -29,7 +27,7 @@ def args(tmp_path_factory):
 
 
 def run(args):
-    (results,) = script.run(lambda: fedmcc.split(args))
+    (results,) = command.run(lambda: fedmcc.split(args))
     return results
 
 

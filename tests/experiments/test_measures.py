@@ -8,11 +8,11 @@ import pytest
 import reproduce
 from papers import measures
 
-from fcjax import script
-from fcjax.checkpoints import Position
 from fcjax.evaluation import figures
-from fcjax.grid.flags import Common
-from fcjax.results import Results
+from fcjax.sweep import command
+from fcjax.sweep.flags import Common
+from fcjax.sweep.folder import Results
+from fcjax.sweep.states import Position
 from tests.data.test_sources import png, prepare
 
 
@@ -141,7 +141,7 @@ def finished(out, **flags):
     """k-FED of two clients, whose embedding is the example as it is."""
     flags |= {"methods": ("k-fed",), "clients": (2,), "p": (0.0,), "plot": False}
     args = baselines.Args(unit_length=False, out=out, **flags)
-    return args, script.run(lambda: [(args, baselines.describe)])[0]
+    return args, command.run(lambda: [(args, baselines.describe)])[0]
 
 
 def test_a_sixth_is_held_out_where_the_data_has_no_splits(tmp_path):
@@ -168,7 +168,7 @@ def test_a_sixth_is_held_out_where_the_data_has_no_splits(tmp_path):
     assert [line["accuracy"] for line in few] == pytest.approx(4 * [0.8])
     # Runs that were not asked for are not read.
     args = replace(args, seed=(1,))
-    (results,) = script.run(lambda: [(args, baselines.describe)])
+    (results,) = command.run(lambda: [(args, baselines.describe)])
     (line,) = measures.linear_accuracy(args, results)
     assert line["seed"] == 1
 

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 
-from fcjax import evaluation, session
+from fcjax import evaluation
 from fcjax.data import load, stratified_subset
 from fcjax.evaluation import linear, tables
-from fcjax.grid import experiment
-from fcjax.runs import finished, frozen, predict, probe
+from fcjax.runs import finished, predict, probe
+from fcjax.sweep import experiment, frozen, session
 from tests.data.test_sources import png, prepare
 from tests.experiments.blobs import rows
 

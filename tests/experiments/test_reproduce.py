@@ -18,8 +18,8 @@ from sklearn.metrics import cohen_kappa_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from fcjax.data import load, stratified_subset
-from fcjax.runs import frozen
 from fcjax.runs.finished import Finished
+from fcjax.sweep import frozen
 from tests.experiments.blobs import matched, rows, write_blobs
 
 TINY = {

@@ -18,8 +18,8 @@ import sda_fdc
 import several
 
 from fcjax import data
-from fcjax.grid import plan
 from fcjax.runs.finished import Finished
+from fcjax.sweep import plan
 from tests.experiments.blobs import rows
 from tests.own_clusters import corners
 

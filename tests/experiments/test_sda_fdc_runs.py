@@ -8,8 +8,8 @@ import sda_fdc_figures
 from papers import label_shares
 from sklearn.metrics import cohen_kappa_score, normalized_mutual_info_score
 
-from fcjax.grid import experiment
 from fcjax.runs.finished import Finished
+from fcjax.sweep import experiment
 from tests.experiments.blobs import matched, rows, write_blobs
 
 SIZES = (15, 20, 25)

@@ -12,7 +12,8 @@ import pytest
 import spherical
 from sklearn.datasets import load_digits
 
-from fcjax import engine, script
+from fcjax import engine
+from fcjax.sweep import command
 from fcjax.types import State
 from tests import conftest
 from tests import test_contract as contract
@@ -73,7 +74,7 @@ def test_the_script_sweeps_and_scores(tmp_path):
         plot=False,
         out=tmp_path / "out",
     )
-    script.run(lambda: [(args, spherical.describe)])
+    command.run(lambda: [(args, spherical.describe)])
     with (tmp_path / "out" / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     # It is the central method, however the examples are dealt.

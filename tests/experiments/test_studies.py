@@ -11,7 +11,7 @@ import sda_fdc_figures
 from papers import fdsc_studies, fedcref_studies
 
 from fcjax.data import Dataset
-from fcjax.grid import plan
+from fcjax.sweep import plan
 
 FDSC, FEDCREF = list(fdsc_studies.STUDIES), list(fedcref_studies.STUDIES)
 OTHERS = [x for x in reproduce.STUDIES if x.startswith(("fedmcc-", "sda-fdc-"))]

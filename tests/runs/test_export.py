@@ -10,10 +10,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
-from fcjax import session
-from fcjax.grid import experiment
 from fcjax.runs import export
 from fcjax.runs.finished import Finished
+from fcjax.sweep import experiment, session
 from tests.data.test_sources import png, prepare
 
 FILES = {"network.safetensors", "config.json", "embeddings.npz", "assignments.csv"}

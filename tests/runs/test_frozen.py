@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax.runs import frozen
+from fcjax.sweep import frozen
 from fcjax.types import FederatedClustering, State
 
 

@@ -12,13 +12,13 @@ import spherical
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from fcjax import data, session
-from fcjax.grid import experiment
+from fcjax import data
 from fcjax.runs import page, page_text
 from fcjax.runs.assigned import Assigned
 from fcjax.runs.finished import Finished
-from tests.grid import drifting
-from tests.grid.drifting import rows as table
+from fcjax.sweep import experiment, session
+from tests.sweep import drifting
+from tests.sweep.drifting import rows as table
 
 ODD = "<b>&\"x'.png"
 NAMES = [*(f"{i}.png" for i in range(1, 60)), ODD]

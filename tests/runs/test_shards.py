@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcjax.checkpoints import Position
-from fcjax.results import Results
 from fcjax.runs import shards
 from fcjax.runs.finished import Finished
+from fcjax.sweep.folder import Results
+from fcjax.sweep.states import Position
 
 COLLECT = Path(__file__).parents[2] / "experiments" / "collect.py"
 CONFIG = {"method": "ccfc", "latent_size": 8, "limit": None, "swept": ["p", "seed"]}

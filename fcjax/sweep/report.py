@@ -11,12 +11,12 @@ from fcjax import engine
 from fcjax.data import placement
 from fcjax.data.conversion import counted
 from fcjax.evaluation import tables
-from fcjax.grid.experiment import Experiment, short_name
-from fcjax.grid.plan import Group
-from fcjax.grid.scoring import INTERNAL_SCORES
-from fcjax.progress import Progress
-from fcjax.results import Results
 from fcjax.runs import page
+from fcjax.sweep.experiment import Experiment, short_name
+from fcjax.sweep.folder import Results
+from fcjax.sweep.plan import Group
+from fcjax.sweep.progress import Progress
+from fcjax.sweep.score import INTERNAL_SCORES
 
 
 def conclude(results: Results, *, labelled: bool) -> None:

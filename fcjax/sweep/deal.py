@@ -8,8 +8,8 @@ import numpy as np
 
 from fcjax import data
 from fcjax.data.partition_by_range import rows_held
-from fcjax.grid.flags import Common
-from fcjax.results import Point
+from fcjax.sweep.flags import Common
+from fcjax.sweep.folder import Point
 
 RULES = {
     "p": data.heterogeneous,

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import jax
 
-from fcjax.grid.flags import Common
+from fcjax.sweep.flags import Common
 
 Args = TypeVar("Args", bound=Common)
 

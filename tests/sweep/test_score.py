@@ -10,9 +10,9 @@ from sklearn.metrics import (
 
 from fcjax.data import Dataset, Partition
 from fcjax.evaluation.collapse import MAX_WEIGHT
-from fcjax.grid import scoring
-from fcjax.grid.found import Found
-from fcjax.grid.plan import Group, Method, calls
+from fcjax.sweep import score
+from fcjax.sweep.plan import Group, Method, calls
+from fcjax.sweep.run import Found
 
 HEALTHY = {"stage": "train", "loss": "-0.5", "weight_size": "0.07"}
 HEALTHY |= {"occupied_clusters": "10", "largest_share": "0.2", "embedding_spread": 0.9}
@@ -40,14 +40,14 @@ def history(**changes):
 )
 def test_status_names_the_first_round_that_diverged(changes, diverged):
     expected = "diverged in round 2 of train" if diverged else "ok"
-    assert scoring.status(history(**changes), num_clusters=10) == expected
+    assert score.status(history(**changes), num_clusters=10) == expected
 
 
 def test_the_last_round_tells_a_collapse_also_without_a_size_of_weights():
     rows = [{k: v for k, v in row.items() if k != "weight_size"} for row in history()]
-    assert scoring.status(rows, num_clusters=10) == "ok"
+    assert score.status(rows, num_clusters=10) == "ok"
     rows[-1]["largest_share"] = "0.95"
-    assert scoring.status(rows, num_clusters=10) == "collapsed"
+    assert score.status(rows, num_clusters=10) == "collapsed"
 
 
 # --- failures
@@ -80,7 +80,7 @@ def scored(present, scope, labels=LABELS):
 
 def score_run(*run, num_rounds, **options):
     found, dataset, call = scored(*run, **options)
-    return scoring.score_run(dataset, call, 0, found, None, num_rounds=num_rounds)
+    return score.score_run(dataset, call, 0, found, None, num_rounds=num_rounds)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_without_labels_nobody_survives_to_be_scored():
 
 def test_participation_by_hand():
     counts = [{"participants": n} for n in ("4", "2", "2", 3)]  # of files and of now
-    assert scoring.participation(counts, num_clients=5) == 0.55
+    assert score.participation(counts, num_clients=5) == 0.55
 
 
 # --- a round
@@ -134,7 +134,7 @@ def test_participation_by_hand():
     [("global", 5 / 12), ("client-pooled", 5 / 11), ("client-mean", 5 / 11)],
 )
 def test_collapse_is_told_of_the_clusters_that_are_shared(scope, share):
-    row = scoring.score_round(*scored([[1, 1, 1]], scope), 0)
+    row = score.score_round(*scored([[1, 1, 1]], scope), 0)
     assert row["largest_share"] == pytest.approx(share, abs=1e-6)
     assert row["occupied_clusters"] == 3
 
@@ -142,5 +142,5 @@ def test_collapse_is_told_of_the_clusters_that_are_shared(scope, share):
 def test_a_round_that_was_not_evaluated_or_has_no_clusters_yet_is_empty():
     found, *others = scored([[1, 1, 1]], "global")
     for nothing in (None, found._replace(of_examples=np.full(12, -1))):
-        row = scoring.score_round(nothing, *others, 0)
+        row = score.score_round(nothing, *others, 0)
         assert set(row.values()) == {""}

@@ -8,9 +8,9 @@ from pathlib import Path
 import collect
 import pytest
 
-from fcjax.grid import processes
-from fcjax.grid.flags import Common
-from tests.grid.drifting import rows, run, vectors, without_times
+from fcjax.sweep import processes
+from fcjax.sweep.flags import Common
+from tests.sweep.drifting import rows, run, vectors, without_times
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +57,7 @@ def test_two_processes_and_collect_leave_the_results_of_one(tmp_path, capsys):
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
         port = listener.getsockname()[1]
-    command = ["-m", "tests.grid.drifting", f"--out={out}", f"--dataset={data}"]
+    command = ["-m", "tests.sweep.drifting", f"--out={out}", f"--dataset={data}"]
     command += ["--no-plot", "--clients=3", "--runs-per-call=2"]
     command += ["--p", "0", "1", "--seed", "0", "1", f"--coordinator=localhost:{port}"]
     both = [

@@ -19,13 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax.checkpoints import Position, first_line
 from fcjax.data import Pool
 from fcjax.engine import Round, Start
-from fcjax.grid import dealing, plan
-from fcjax.grid.experiment import Experiment, configuration
-from fcjax.grid.plan import Call, Group
-from fcjax.results import Point
+from fcjax.sweep import deal, plan
+from fcjax.sweep.experiment import Experiment, configuration
+from fcjax.sweep.folder import Point
+from fcjax.sweep.plan import Call, Group
+from fcjax.sweep.states import Position, first_line
 from fcjax.types import PyTree
 
 Rows = list[dict[str, Any]]
@@ -121,7 +121,7 @@ class Kept:
         args, shared = self._experiment.args, group.method.shared
         assert shared is not None
         alone = group.method._replace(name=shared.name, settings={})
-        names = (dealing.rule_of(args), "clients", "clusters", "failure_rate", "seed")
+        names = (deal.rule_of(args), "clients", "clusters", "failure_rate", "seed")
         return [
             sorted(configuration(args, alone, {}).items()),
             [point[name] for name in names],

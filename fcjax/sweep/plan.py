@@ -16,10 +16,10 @@ import numpy as np
 
 from fcjax import data
 from fcjax.devices import num_bytes
-from fcjax.grid import dealing
-from fcjax.grid.cluster_counts import check_size, numbers_of_clusters
-from fcjax.grid.flags import Common, check_values
-from fcjax.results import Point
+from fcjax.sweep import deal
+from fcjax.sweep.cluster_counts import check_size, numbers_of_clusters
+from fcjax.sweep.flags import Common, check_values
+from fcjax.sweep.folder import Point
 from fcjax.types import FederatedClustering, Federation, Grid
 
 
@@ -120,10 +120,10 @@ def groups(
     check_values("clients", args.clients, least=1)
     check_values("clusters", args.clusters or (2,), least=2)
     check_values("client_size", args.client_size or (1,), least=1)
-    check_values(dealing.rule_of(args), dealing.levels(args, dataset))
+    check_values(deal.rule_of(args), deal.levels(args, dataset))
     check_values("failure_rate", args.failure_rate)
     check_values("seed", args.seed)
-    deal = dealing.dealer(args, dataset, num_extra)
+    dealt = deal.dealer(args, dataset, num_extra)
     found = []
     for (method, num_clients, num_clusters, levels), size in itertools.product(
         described(args, dataset, describe), args.client_size or (None,)
@@ -138,7 +138,7 @@ def groups(
         for chosen in itertools.product(*shapes.values()):
             fixed = dict(zip(shapes, chosen, strict=True))
             points = span(args, levels, swept, {**numbers, **fixed})
-            partitions = tuple(deal(point) for point in points)
+            partitions = tuple(dealt(point) for point in points)
             group = Group(
                 method._replace(settings={**method.settings, **fixed}),
                 num_clients,
@@ -164,8 +164,8 @@ def described(
     and levels may have one each. Levels stay together where their settings are the
     same: those may depend on what clients hold.
     """
-    held = {} if args.clusters else dealing.levels_by_classes(args, dataset)
-    rule, all_levels = dealing.rule_of(args), dealing.levels(args, dataset)
+    held = {} if args.clusters else deal.levels_by_classes(args, dataset)
+    rule, all_levels = deal.rule_of(args), deal.levels(args, dataset)
 
     def at(level: float | int, num_clients: int, num_clusters: int) -> Method:
         own = dataclasses.replace(args, **{rule: (level,)})
@@ -179,7 +179,7 @@ def described(
         levels = {num_clusters: all_levels}
         if held and method.scope != "global":
             if not 2 <= min(held) <= max(held) <= num_clusters:
-                drawn = dealing.rule_of(args) == "classes_per_client"
+                drawn = deal.rule_of(args) == "classes_per_client"
                 flag = "--classes-per-client must lie"
                 raise ValueError(
                     f"{flag if drawn else '--class-range must end'} in "
@@ -216,7 +216,7 @@ def span(
     """Returns the runs of a group, which has one value of everything in `here`."""
     rest = {**swept, "failure_rate": args.failure_rate, "seed": args.seed}
     fixed = {name: (value,) for name, value in here.items()}
-    axes = {dealing.rule_of(args): levels, **fixed, **rest, **fixed}
+    axes = {deal.rule_of(args): levels, **fixed, **rest, **fixed}
     return [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
 
 
@@ -227,7 +227,7 @@ def failures_of(group: Group, args: Common) -> tuple[np.ndarray, ...]:
         data.failures(
             group.num_clients,
             point["failure_rate"],
-            seed=dealing.seed_of(point, args),
+            seed=deal.seed_of(point, args),
             num_rounds=rounds,
         )
         for point in group.points

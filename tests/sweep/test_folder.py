@@ -4,8 +4,8 @@ import json
 import numpy as np
 import pytest
 
-from fcjax.checkpoints import Position
-from fcjax.results import Results
+from fcjax.sweep.folder import Results
+from fcjax.sweep.states import Position
 
 CONFIG = {"method": "ccfc", "clients": 10, "swept": ["p", "seed"], "limit": None}
 OTHER = {**CONFIG, "clients": 5}

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fcjax.grid import sinks
+from fcjax.sweep import sinks
 
 RUNS = {f"p=0.25,seed={seed}": {"p": 0.25, "seed": seed} for seed in range(2)}
 FIRST, SECOND = RUNS

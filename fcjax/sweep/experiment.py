@@ -1,7 +1,7 @@
 """From a script's flags to a checked experiment: data, method, and the grid they span.
 
 A script names its method's flags, its defaults and how to build the method;
-`fcjax.script` runs what comes of them here.
+`fcjax.sweep.command` runs what comes of them here.
 """
 
 import hashlib
@@ -15,10 +15,10 @@ import numpy as np
 
 from fcjax import data
 from fcjax.data import placement
-from fcjax.grid import dealing, plan, processes, sinks
-from fcjax.grid.flags import Common
-from fcjax.grid.plan import Describe, Group, Method
-from fcjax.results import Point, Results
+from fcjax.sweep import deal, plan, processes, sinks
+from fcjax.sweep.flags import Common
+from fcjax.sweep.folder import Point, Results
+from fcjax.sweep.plan import Describe, Group, Method
 
 
 class Experiment(NamedTuple):
@@ -153,7 +153,7 @@ def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
         "method": method.name,
         **{k: v for k, v in method.settings.items() if k not in point},
         **{name: getattr(args, name) for name in OF_THE_DATA},
-        **dealing.configuration(args),
+        **deal.configuration(args),
         "partition_seed": args.partition_seed,
         "evaluate_every": args.evaluate_every,
         "precision": args.precision,

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fcjax.checkpoints import Position
+from fcjax.sweep.states import Position
 
 Point = Mapping[str, float | int]
 """One run's swept values, by flag: {"p": 0.25, "seed": 0, ...}."""

@@ -19,14 +19,13 @@ import spherical
 import tyro
 from sklearn.metrics import normalized_mutual_info_score
 
-from fcjax import script, session
 from fcjax.data import heterogeneous, load
-from fcjax.grid import experiment
-from fcjax.grid.flags import Common
-from fcjax.grid.found import holder
-from fcjax.grid.plan import Method
+from fcjax.sweep import command, experiment, session
+from fcjax.sweep.flags import Common
+from fcjax.sweep.plan import Method
+from fcjax.sweep.run import holder
 from fcjax.types import FederatedClustering, Stage, State
-from tests.grid.drifting import rows
+from tests.sweep.drifting import rows
 
 
 def prepare(*flags, describe=ccfc.describe):
@@ -132,7 +131,7 @@ def test_the_script_ends_with_the_error_and_leaves_nothing(tmp_path, monkeypatch
     flags = ["--p=7", f"--out={tmp_path / 'out'}"]
     monkeypatch.setattr(sys, "argv", ["experiments/ccfc.py", *flags])
     with pytest.raises(SystemExit) as ended:
-        script.main(ccfc.Args, ccfc.describe)
+        command.main(ccfc.Args, ccfc.describe)
     assert ended.value.code == "ccfc.py: error: --p must lie in [0, 1], got 7.0"
     assert not (tmp_path / "out").exists()
 

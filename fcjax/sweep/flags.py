@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fcjax.devices import Backend
-from fcjax.grid.sinks import Sink
+from fcjax.sweep.sinks import Sink
 
 Preset = Literal["smoke", "default", "paper"]
 

@@ -11,16 +11,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from fcjax import engine, report, server
-from fcjax.checkpoints import Checkpoints
+from fcjax import engine, server
 from fcjax.data import Dataset
-from fcjax.grid import communities, plan, scoring, shared_stages, sinks
-from fcjax.grid.experiment import Experiment
-from fcjax.grid.found import clusters_of, embedding_of, holder
-from fcjax.grid.plan import Call, Group
-from fcjax.grid.scoring import round_off
-from fcjax.progress import Progress
-from fcjax.runs import draw, frozen
+from fcjax.runs import draw
+from fcjax.sweep import communities, frozen, plan, report, score, sinks, stages
+from fcjax.sweep.experiment import Experiment
+from fcjax.sweep.plan import Call, Group
+from fcjax.sweep.progress import Progress
+from fcjax.sweep.run import clusters_of, embedding_of, holder
+from fcjax.sweep.score import round_off
+from fcjax.sweep.states import Checkpoints
 
 
 def execute(experiment: Experiment) -> None:
@@ -43,7 +43,7 @@ def execute(experiment: Experiment) -> None:
 def train(experiment: Experiment) -> None:
     """Trains and scores the pending runs of the grid, group by group."""
     args, results = experiment.args, experiment.results
-    compile_seconds, kept = listen_to_compiler(), shared_stages.Kept(experiment)
+    compile_seconds, kept = listen_to_compiler(), stages.Kept(experiment)
     total = sum(
         len(group.points) * sum(plan.num_rounds(group)) for group in experiment.groups
     )
@@ -73,13 +73,13 @@ def train(experiment: Experiment) -> None:
 def train_group(
     experiment: Experiment,
     group: Group,
-    kept: shared_stages.Kept,
+    kept: stages.Kept,
     progress: Progress,
     compile_seconds: Sequence[float],
 ) -> None:
     """Runs a group, call by call."""
     program, model = engine.Program(group.build, backend=experiment.args.backend), None
-    for call in shared_stages.calls(group, experiment.pool):
+    for call in stages.calls(group, experiment.pool):
         compiled = sum(compile_seconds)
         state = run_call(experiment, call, program, kept, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
@@ -91,7 +91,7 @@ def run_call(
     experiment: Experiment,
     call: Call,
     program: engine.Program,
-    kept: shared_stages.Kept,
+    kept: stages.Kept,
     progress: Progress,
 ) -> Any:
     """Returns the state [G, ...] in which the runs of a call end."""
@@ -116,7 +116,7 @@ def recorder(
     experiment: Experiment,
     call: Call,
     program: engine.Program,
-    kept: shared_stages.Kept,
+    kept: stages.Kept,
     show: Callable[[engine.Round, int, list], None],
     logs: Sequence[sinks.Log],
 ) -> Callable[[engine.Round], None]:
@@ -140,7 +140,7 @@ def recorder(
         for run, point in enumerate(call.points):
             values = {name: each[run].item() for name, each in metrics.items()}
             cluster = None if clusters is None else clusters[run]
-            values |= scoring.score_round(cluster, experiment.dataset, call, run)
+            values |= score.score_round(cluster, experiment.dataset, call, run)
             values["seconds"] = round_off((now - clock) / len(call.points))
             rows.append({"stage": round.stage.name, **point, **values})
             if args.log:
@@ -193,7 +193,7 @@ def finish(
         else:
             path = results.model_path(point)
             keep_model(path, model, dataset, call, state, run, shown, embedding)
-        scores = scoring.score_run(
+        scores = score.score_run(
             dataset,
             call,
             run,
@@ -203,7 +203,7 @@ def finish(
             same=found,
         )
         rows.append(
-            scoring.result_row(
+            score.result_row(
                 args,
                 dataset,
                 call,

@@ -7,13 +7,12 @@ import collect
 import numpy as np
 import pytest
 
-from fcjax import session
-from fcjax.grid import communities, experiment
-from fcjax.grid.communities import Kept
 from fcjax.runs import draw
 from fcjax.runs.finished import Finished
-from tests.grid.drifting import rows
+from fcjax.sweep import communities, experiment, session
+from fcjax.sweep.communities import Kept
 from tests.own_clusters import Args, corners, describe
+from tests.sweep.drifting import rows
 
 # --- by hand
 

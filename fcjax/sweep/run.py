@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int, Shaped
 from fcjax.data import Partition
 from fcjax.devices import each_run
 from fcjax.engine import Program
-from fcjax.grid.plan import Call
+from fcjax.sweep.plan import Call
 from fcjax.types import Grid
 
 

@@ -12,9 +12,9 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from fcjax import engine
-from fcjax.checkpoints import Checkpoints, Position
-from fcjax.grid import plan
-from tests.grid import drifting
+from fcjax.sweep import plan
+from fcjax.sweep.states import Checkpoints, Position
+from tests.sweep import drifting
 
 
 def state_of(value):
@@ -154,7 +154,7 @@ def test_a_process_killed_while_it_writes_leaves_what_can_be_restored(tmp_path):
     """The state is large enough that its write is not over at once."""
     script = """if True:
         import os, pathlib, sys, jax.numpy as jnp
-        from fcjax.checkpoints import Checkpoints, Position
+        from fcjax.sweep.states import Checkpoints, Position
         checkpoints = Checkpoints(pathlib.Path(sys.argv[1]), interval=0.0)
         for number in (1, 2):
             state = jnp.full(2**22, number, jnp.float32)

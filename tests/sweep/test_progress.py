@@ -5,7 +5,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from fcjax.progress import Progress, Timing, duration, line, seconds_left
+from fcjax.sweep.progress import Progress, Timing, duration, line, seconds_left
 
 SCORES = {"loss": -0.8123, "nmi": 0.431}
 

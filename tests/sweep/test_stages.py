@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from fcjax.checkpoints import Position
-from fcjax.grid import plan, shared_stages
-from tests.grid import drifting
-from tests.grid.drifting import LEARN_ROUNDS, assert_same, rows, without_times
+from fcjax.sweep import plan, stages
+from fcjax.sweep.states import Position
+from tests.sweep import drifting
+from tests.sweep.drifting import LEARN_ROUNDS, assert_same, rows, without_times
 
 alone = drifting.describe
 """near and far as methods that share nothing."""
@@ -108,9 +108,9 @@ def finds(out, data, **flags):
     """Whether the runs of the flags' only call find what they share."""
     prepared = drifting.prepare(out, data, **options(flags))
     (group,) = prepared.groups
-    (call,) = shared_stages.calls(group, prepared.pool)
+    (call,) = stages.calls(group, prepared.pool)
     prepared.results.begin()
-    start = shared_stages.Kept(prepared).start(call)
+    start = stages.Kept(prepared).start(call)
     if start is None:
         return False
 
@@ -233,13 +233,13 @@ def test_killed_it_goes_on_from_its_checkpoint_or_the_stages(
 
 def test_written_over_by_no_resume_and_never_read(after_near, near, data, far_alone):
     for path in kept(after_near):
-        leaves, history = shared_stages.read(path)
-        shared_stages.write(path, [leaf + 1 for leaf in leaves], history)
+        leaves, history = stages.read(path)
+        stages.write(path, [leaf + 1 for leaf in leaves], history)
     run(after_near / "far", data, method="far", resume=False)
     assert_same(after_near / "far", far_alone)
     for path in kept(after_near):
-        (new,), _ = shared_stages.read(path)
-        (old,), _ = shared_stages.read(near / "stages" / path.name)
+        (new,), _ = stages.read(path)
+        (old,), _ = stages.read(near / "stages" / path.name)
         np.testing.assert_array_equal(new, old)
 
 
@@ -251,14 +251,14 @@ def test_a_damaged_file_is_trained_anew(after_near, far_alone, data, capsys):
     assert "skipping unreadable stages in" in printed
     assert "go on from" not in printed
     assert_same(after_near / "far", far_alone)
-    shared_stages.read(path)
+    stages.read(path)
 
 
 def test_a_history_of_no_numbers_is_kept(tmp_path):
     history = [{"stage_index": 0, "loss": float("nan"), "nmi": ""}]
     leaves = [np.arange(3.0), np.array(4), np.zeros((0, 2), np.int8)]
-    shared_stages.write(tmp_path / "new" / "x.npz", leaves, history)
-    found, rows_found = shared_stages.read(tmp_path / "new" / "x.npz")
+    stages.write(tmp_path / "new" / "x.npz", leaves, history)
+    found, rows_found = stages.read(tmp_path / "new" / "x.npz")
     for leaf, other in zip(leaves, found, strict=True):
         np.testing.assert_array_equal(leaf, other, strict=True)
     assert list(rows_found[0]) == ["stage_index", "loss", "nmi"]

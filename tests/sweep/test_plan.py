@@ -9,9 +9,9 @@ import tyro
 
 from fcjax import data
 from fcjax.data import Dataset, Partition
-from fcjax.grid import dealing, experiment, plan
-from fcjax.grid.flags import Common
-from fcjax.grid.plan import Group, Method, Shared
+from fcjax.sweep import deal, experiment, plan
+from fcjax.sweep.flags import Common
+from fcjax.sweep.plan import Group, Method, Shared
 from fcjax.types import FederatedClustering, Stage
 
 LABELS = np.array([0] * 6 + [1] * 2 + [2] * 3)
@@ -301,13 +301,13 @@ def test_how_many_examples_a_cluster_has_is_what_the_rule_deals(flags, expected)
     made = Dataset("by hand", np.zeros((6000, 2)), np.repeat(np.arange(10), 600))
     args = Common(**flags, seed=tuple(range(10)))
     number = args.clusters[0] if args.clusters else 10
-    assert dealing.cluster_size(args, made, 20, number) == expected
-    deal = dealing.dealer(args, made, 0)
-    point = {dealing.rule_of(args): dealing.levels(args, made)[0], "clients": 20}
+    assert deal.cluster_size(args, made, 20, number) == expected
+    dealt = deal.dealer(args, made, 0)
+    point = {deal.rule_of(args): deal.levels(args, made)[0], "clients": 20}
     point["client_size"] = args.client_size[-1] if args.client_size else None
     rows = own = 0
     for seed in args.seed:
-        part = deal({**point, "seed": seed})
+        part = dealt({**point, "seed": seed})
         rows += sum(map(len, part.clients))
         own += sum(part.local_clusters or [number] * 20)
     assert rows / own == pytest.approx(expected, rel=0.15)
@@ -328,7 +328,7 @@ def test_levels_are_a_group_of_their_own_where_their_settings_differ():
 
 def test_the_configuration_says_nothing_of_other_rules():
     """Folders without --out have names that are made of it."""
-    assert dealing.configuration(Common()) == {"partition": "p"}
+    assert deal.configuration(Common()) == {"partition": "p"}
     method = local(None, None, 2, 3)
     config = experiment.configuration(Common(), method, {"p": 0.0})
     assert not {"class_range", "samples_per_class", "reported"} & set(config)

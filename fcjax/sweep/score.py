@@ -8,13 +8,13 @@ import numpy as np
 from fcjax import evaluation
 from fcjax.data import Dataset
 from fcjax.evaluation.collapse import MAX_WEIGHT
-from fcjax.grid import communities
-from fcjax.grid.communities import Kept
-from fcjax.grid.experiment import short_name
-from fcjax.grid.flags import Common
-from fcjax.grid.found import Found
-from fcjax.grid.plan import Call, Group, Method
-from fcjax.results import Point
+from fcjax.sweep import communities
+from fcjax.sweep.communities import Kept
+from fcjax.sweep.experiment import short_name
+from fcjax.sweep.flags import Common
+from fcjax.sweep.folder import Point
+from fcjax.sweep.plan import Call, Group, Method
+from fcjax.sweep.run import Found
 
 ROUND_SCORES = ("acc", "nmi", "kappa")
 SCORES = (*ROUND_SCORES, "ari", "ami")

@@ -10,11 +10,11 @@ import tyro
 
 from fcjax import data
 from fcjax.devices import take_cores
-from fcjax.grid import processes
-from fcjax.grid.experiment import Task, prepare_all
-from fcjax.grid.flags import Common
-from fcjax.grid.plan import Method
-from fcjax.results import Results
+from fcjax.sweep import processes
+from fcjax.sweep.experiment import Task, prepare_all
+from fcjax.sweep.flags import Common
+from fcjax.sweep.folder import Results
+from fcjax.sweep.plan import Method
 
 Args = TypeVar("Args", bound=Common)
 
@@ -53,7 +53,7 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:
     except ValueError as error:
         sys.exit(f"{name}: error: {error}")
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
-    from fcjax.session import execute
+    from fcjax.sweep.session import execute
 
     try:
         for experiment in experiments:

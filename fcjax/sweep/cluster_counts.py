@@ -3,7 +3,7 @@
 import numpy as np
 
 from fcjax import data
-from fcjax.grid.flags import Common
+from fcjax.sweep.flags import Common
 
 
 def numbers_of_clusters(args: Common, dataset: data.Dataset) -> tuple[int, ...]:

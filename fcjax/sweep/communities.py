@@ -12,8 +12,8 @@ from jaxtyping import Bool, Int, Integer
 from scipy.sparse.csgraph import connected_components
 
 from fcjax import evaluation
-from fcjax.grid.found import Found
-from fcjax.grid.plan import Call
+from fcjax.sweep.plan import Call
+from fcjax.sweep.run import Found
 from fcjax.types import Communities
 
 

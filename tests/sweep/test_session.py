@@ -6,7 +6,7 @@ import pytest
 
 from fcjax import data, engine
 from fcjax.runs import draw
-from tests.grid.drifting import prepare, run, vectors
+from tests.sweep.drifting import prepare, run, vectors
 
 
 def test_calls_that_do_not_fit_are_halved(tmp_path, capsys, monkeypatch):

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax import script, server, session
-from fcjax.grid import experiment, plan
-from fcjax.grid.flags import Common
+from fcjax import server
+from fcjax.sweep import command, experiment, plan, session
+from fcjax.sweep.flags import Common
 from fcjax.types import FederatedClustering, Stage, State
 
 LEARN_ROUNDS, USE_ROUNDS = 3, 4
@@ -160,4 +160,4 @@ def assert_same(folder, other):
 
 
 if __name__ == "__main__":
-    script.main(Args, describe)
+    command.main(Args, describe)
