@@ -1,4 +1,4 @@
-"""Runs a grid: stages, rounds, progress and checkpoints.
+"""Runs a grid: stages and rounds.
 
 Rounds are driven from Python around one compiled step a stage, so that each one shows
 and a killed grid goes on; the runs of the grid are that step's leading axis.
@@ -15,14 +15,23 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fcjax.devices import CLIENTS, SERVER, STATE, Backend, over_runs
-from fcjax.sweep.states import Checkpoints, Position, ShapesOf
 from fcjax.types import Communities, FederatedClustering, Grid, Stage, State
+
+
+class Position(NamedTuple):
+    """Where a grid stands: rounds done in a stage."""
+
+    stage: int
+    round: int
+
 
 Build = Callable[[Any], FederatedClustering]
 """From one run's hyper-parameters to its method."""
+ShapesOf = Callable[[int], State]
+"""The shapes of the state in a stage: traced, so asked for where a state is read."""
 Start = Callable[[ShapesOf], tuple[Position, State] | None]
 """(shapes of the state in a stage) -> where to go on from, if from anywhere, and the
-state there: round 0 of a stage, with the state in which the one before it ended."""
+state there; in round 0 of a stage that in which the one before it ended."""
 
 
 class Round(NamedTuple):
@@ -75,33 +84,20 @@ class Program:
         self,
         grid: Grid,
         *,
+        start: Start = lambda _: None,
         on_round: Callable[[Round], None] = lambda _: None,
-        checkpoints: Checkpoints | None = None,
-        start: Start | None = None,
     ) -> State:
         """Runs every stage of the method on a grid.
 
         Args:
             grid: the runs.
-            on_round: called after each round, before its checkpoint is written.
-            checkpoints: where to save, and to go on from what was saved.
-            start: where to begin if nothing was saved.
+            start: where to begin, as `States.restore`; nowhere is the beginning.
+            on_round: called after each round, as `States.save`.
 
         Returns:
             The final state, stacked on G.
         """
-        if checkpoints is None:
-            return self._run(grid, on_round, None, start)
-        try:
-            return self._run(grid, on_round, checkpoints, start)
-        finally:
-            checkpoints.wait()
-
-    def _run(
-        self, grid, on_round, checkpoints: Checkpoints | None, start: Start | None
-    ) -> State:
         stages = self._compiled_stages(grid)
-        position, state = Position(0, 0), None
 
         @cache
         def shapes(stage: int) -> State:
@@ -109,10 +105,7 @@ class Program:
                 return jax.eval_shape(self._init, grid)
             return jax.eval_shape(stages[stage].begin, grid, shapes(stage - 1))
 
-        if checkpoints is not None:
-            position, state = checkpoints.restore(shapes)
-        if state is None and start is not None:
-            position, state = start(shapes) or (position, None)
+        position, state = start(shapes) or (Position(0, 0), None)
         if state is None:
             state = self._init(at_round(grid, "init"))
 
@@ -130,8 +123,6 @@ class Program:
                 done = bool(finished.all())
                 is_last = done or position.round == stage.num_rounds
                 on_round(Round(stage, position, metrics, state, is_last))
-                if checkpoints is not None:
-                    checkpoints.save(position, state, force=is_last)
         return state
 
     def assign(self, grid: Grid, state: State) -> Int[Array, "G M N"]:
@@ -167,12 +158,11 @@ def run(
     grid: Grid,
     *,
     backend: Backend = "shard_map",
+    start: Start = lambda _: None,
     on_round: Callable[[Round], None] = lambda _: None,
-    checkpoints: Checkpoints | None = None,
 ) -> State:
     """Runs every stage of a method on one grid: `Program.run` without its program."""
-    program = Program(build, backend=backend)
-    return program.run(grid, on_round=on_round, checkpoints=checkpoints)
+    return Program(build, backend=backend).run(grid, start=start, on_round=on_round)
 
 
 class _CompiledStage(NamedTuple):

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 
 from fcjax import data
 from fcjax.data.folders import image_files
-from fcjax.runs.finished import Finished
-from fcjax.sweep import communities, experiment, frozen
-from fcjax.sweep.folder import Point
+from fcjax.sweep import communities, frozen
+from fcjax.sweep.folder import Folder, Point
+from fcjax.sweep.load import load
 
 
 class Assigned(NamedTuple):
@@ -50,19 +50,19 @@ class Assigned(NamedTuple):
         return found
 
 
-def of_run(finished: Finished, point: Point, *, data_dir: Path | None) -> Assigned:
+def of_run(folder: Folder, point: Point, *, data_dir: Path | None) -> Assigned:
     """Returns the examples of a run, embedded by its global model if it kept one.
 
     Args:
-        finished: the results folder.
+        folder: that a command left.
         point: which run.
         data_dir: where TFDS data sets are prepared.
 
     Raises:
         ValueError: the data set has another size now, or cannot be read.
     """
-    flags = finished.flags(data_dir=data_dir)
-    dataset, extra = experiment.load(dataclasses.replace(flags, limit=None))
+    flags = folder.flags(data_dir=data_dir)
+    dataset, extra = load(dataclasses.replace(flags, limit=None))
     names = np.array(example_names(flags.dataset, len(dataset.examples)))
     if flags.limit is not None:
         every = dataset._replace(examples=np.arange(len(names)))
@@ -70,19 +70,18 @@ def of_run(finished: Finished, point: Point, *, data_dir: Path | None) -> Assign
         labels = None if dataset.labels is None else dataset.labels[rows]
         dataset = dataset._replace(examples=dataset.examples[rows], labels=labels)
         names = names[rows]
-    clients, clusters = finished.assignments(point)
-    count = len(dataset.examples)
-    if len(clusters) != count + len(extra):
+    found, count = folder.assigned(point), len(dataset.examples)
+    if len(found["cluster"]) != count + len(extra):
         raise ValueError(
-            f"{finished.directory} is of {len(clusters)} examples, but the data set "
-            f"has {count + len(extra)} now"
+            f"{folder.directory} is of {len(found['cluster'])} examples, but the data "
+            f"set has {count + len(extra)} now"
         )
     model = prediction = None
-    if finished.model_path(point).exists():
-        model = frozen.read(finished.model_path(point))
+    if folder.model_path(point).exists():
+        model = folder.model(**point)
         prediction = frozen.predict(model, dataset.examples)
-    held = clients[:count], clusters[:count]
-    kept = finished.communities(point)
+    held = found["client"][:count], found["cluster"][:count]
+    kept = folder.communities(point)
     same = None if kept is None else communities.of_examples(kept.community, *held)
     return Assigned(dataset, names.tolist(), *held, same, model, prediction)
 

@@ -12,9 +12,10 @@ import tyro
 from fcjax import data, evaluation
 from fcjax.evaluation import figures, tables
 from fcjax.runs import assigned
-from fcjax.runs.finished import Finished
 from fcjax.sweep import communities, score
 from fcjax.sweep.flags import shown
+from fcjax.sweep.folder import Folder, parsed, read
+from fcjax.sweep.plan import Scope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,25 +36,20 @@ class Args:
 
 def main(args: Args) -> None:
     """Draws everything; raises ValueError where the folder is not a finished run."""
-    finished = Finished(args.run)
-    point = finished.point(args.where)
-    of_run = assigned.of_run(finished, point, data_dir=args.data_dir)
-    dataset, clusters = of_run.dataset, of_run.clusters
-    embedding = None if of_run.prediction is None else of_run.prediction.embedding
-    folder = args.out or args.run / "figures"
-    if finished.rows[0]["scope"] != "global":
-        clusters = matched_by_client(dataset, of_run.clients, clusters)
-    found = finished.communities(point)
-    run_figures(folder, dataset, of_run.clients, clusters, embedding, found)
-    grid_figures(
-        folder,
-        finished.rows,
-        finished.history,
-        by=finished.settings,
-        start=finished.config.get("start_stage", ""),
-        reported=finished.config.get("reported", ()),
+    folder = read(args.run)
+    point, out = folder.point(**parsed(args.where)), args.out or args.run / "figures"
+    run = assigned.of_run(folder, point, data_dir=args.data_dir)
+    figures_of_run(
+        out,
+        run.dataset,
+        run.clients,
+        run.clusters,
+        None if run.prediction is None else run.prediction.embedding,
+        folder.communities(point),
+        scope=folder.rows[0]["scope"],
     )
-    print(f"figures of {finished.told(point)} in {folder}")
+    figures_of_grid(folder, out)
+    print(f"figures of {folder.told(point)} in {out}")
 
 
 def matched_by_client(
@@ -73,13 +69,15 @@ def matched_by_client(
     return named
 
 
-def run_figures(
+def figures_of_run(
     folder: Path,
     dataset: data.Dataset,
     holders: np.ndarray,
     clusters: np.ndarray,
     embedding: np.ndarray | None,
     found: communities.Kept | None = None,
+    *,
+    scope: Scope = "global",
 ) -> None:
     """Draws what one run found.
 
@@ -91,7 +89,11 @@ def run_figures(
         clusters: [P or more], -1 where there is none.
         embedding: [P or more, D], NaN where there is none; None draws none.
         found: its communities; None draws none.
+        scope: of the method; clients' own clusters are shown as the classes that each
+            client matches them with.
     """
+    if scope != "global":
+        clusters = matched_by_client(dataset, holders, clusters)
     folder.mkdir(parents=True, exist_ok=True)
     count, labels = len(dataset.examples), dataset.labels
     holders, clusters = holders[:count], clusters[:count]
@@ -125,6 +127,18 @@ def run_figures(
         )
 
 
+def figures_of_grid(folder: Folder, out: Path) -> None:
+    """Draws what the runs that were asked for have in common, see `grid_figures`."""
+    grid_figures(
+        out,
+        folder.asked(folder.rows),
+        folder.asked(folder.rounds),
+        by=folder.settings,
+        start=folder.config.get("start_stage", ""),
+        reported=folder.config.get("reported", ()),
+    )
+
+
 def grid_figures(
     folder: Path,
     rows: Sequence[Mapping[str, Any]],
@@ -146,7 +160,7 @@ def grid_figures(
         start: the stage that ends in what the others set out from, if there is one.
         reported: what the method reports in its rounds.
     """
-    labelled = rows[0]["nmi"] != ""
+    labelled = rows[0]["nmi"] is not None
     values = ("nmi", "acc", "loss") if labelled else ("loss",)
     # An extended grid has its settings in the order in which they were asked for.
     history = sorted(history, key=lambda row: _in_order(tables.setting_of(row, by)))
@@ -155,18 +169,14 @@ def grid_figures(
     )
     history = since(history, start, by=by)
     measured = [
-        name
-        for name in reported
-        if any(row.get(name) not in ("", None) for row in history)
+        name for name in reported if any(row.get(name) is not None for row in history)
     ]
     if measured:
         figures.learning_curves(
             history, folder / "iterations.png", by=by, values=measured
         )
     scores = ("nmi", "kappa") if labelled else score.INTERNAL_SCORES
-    scores = [
-        name for name in scores if any(row.get(name) not in ("", None) for row in rows)
-    ]
+    scores = [name for name in scores if any(row.get(name) is not None for row in rows)]
     levels = {name: {tables.setting_of(row, [name])[0] for row in rows} for name in by}
     varied = [name for name in by if len(levels[name]) > 1]
     for name in varied if scores else ():

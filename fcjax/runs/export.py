@@ -27,8 +27,8 @@ import fcjax
 from fcjax import data
 from fcjax.runs import assigned
 from fcjax.runs.assigned import Assigned
-from fcjax.runs.finished import Finished
 from fcjax.sweep.flags import shown
+from fcjax.sweep.folder import parsed, read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,17 +48,16 @@ class Args:
 
 def main(args: Args) -> None:
     """Writes the files; raises ValueError where the run does not allow it."""
-    finished = Finished(args.run)
-    point = finished.point(args.where)
-    if not finished.model_path(point).exists():
+    folder = read(args.run)
+    point = folder.point(**parsed(args.where))
+    found = assigned.of_run(folder, point, data_dir=args.data_dir)
+    if found.model is None:
         raise ValueError(
             f"{args.run} kept no global model to export: its clients are on their own, "
             "and their clusters are in assignments.npz"
         )
-    found = assigned.of_run(finished, point, data_dir=args.data_dir)
-    assert found.model is not None
     config = {
-        **finished.config,
+        **folder.config,
         **point,
         "seed": int(point["seed"]),
         "preprocessing": preprocessing(found.dataset, found.model.scaling),
@@ -73,7 +72,7 @@ def main(args: Args) -> None:
             f"{found.moved} examples are assigned otherwise than in the run: the data"
         )
         print("set is another one now, or they lie between clusters on this device")
-    print(f"network and embeddings of the run with {finished.told(point)}: {out}")
+    print(f"network and embeddings of the run with {folder.told(point)}: {out}")
 
 
 def preprocessing(

@@ -8,23 +8,22 @@ embeddings.npz    of the same run, as `fcjax export` writes it
 import dataclasses
 import html
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import tyro
 from jaxtyping import Int
 
 import fcjax
-from fcjax.evaluation import tables
 from fcjax.evaluation.figures import inline, latent
 from fcjax.runs import assigned, page_text
 from fcjax.runs.assigned import Assigned
-from fcjax.runs.finished import Finished
 from fcjax.runs.page_scores import scores
-from fcjax.sweep.experiment import short_name
 from fcjax.sweep.flags import shown
+from fcjax.sweep.folder import Folder, Row, parsed, read
+from fcjax.sweep.load import short_name
 
 NEAREST, FARTHEST = 20, 6
 """Examples of a cluster that are shown."""
@@ -36,7 +35,7 @@ MOST_POINTS = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Writes page.html, which shows what a finished run found: its scores beside those
+    """Writes page.html, which shows what a folder run found: its scores beside those
     of the other runs, a sheet of examples for each cluster, and a map of them all."""
 
     run: tyro.conf.Positional[Path]
@@ -58,34 +57,32 @@ class Cluster(NamedTuple):
 
 
 def main(args: Args) -> None:
-    """Writes the page; raises ValueError where the folder is not a finished run."""
-    finished = Finished(args.run)
-    row = chosen(finished, args.where)
-    point = {name: float(row[name]) for name in finished.names}
-    found = assigned.of_run(finished, point, data_dir=args.data_dir)
+    """Writes the page; raises ValueError where the folder is not a folder run."""
+    folder = read(args.run)
+    row = chosen(folder, args.where)
+    point = {name: row[name] for name in folder.names}
+    found = assigned.of_run(folder, point, data_dir=args.data_dir)
     out = args.out or args.run
     out.mkdir(parents=True, exist_ok=True)
     assigned.write_table(out / "assignments.csv", found)
     if found.prediction is not None:
         np.savez(out / "embeddings.npz", **assigned.arrays(found))  # pyright: ignore[reportArgumentType]
-    (out / "page.html").write_text(render(finished, row, found, out), encoding="utf-8")
-    print(f"page of the run with {finished.told(point)}: {out / 'page.html'}")
+    (out / "page.html").write_text(render(folder, row, found, out), encoding="utf-8")
+    print(f"page of the run with {folder.told(point)}: {out / 'page.html'}")
 
 
-def chosen(finished: Finished, where: Sequence[str]) -> Mapping[str, Any]:
+def chosen(folder: Folder, where: Sequence[str]) -> Row:
     """Returns the row of the run with the highest silhouette among those that have the
     values of `where`; one that collapsed or diverged only where all did.
 
     Raises:
         ValueError: a value is misspelled, or no run has them.
     """
-    first = finished.point(where)
-    names = [text.partition("=")[0] for text in where]
-    rows = [
-        row for row in finished.rows if all(float(row[n]) == first[n] for n in names)
-    ]
+    wanted = parsed(where)
+    first = folder.point(**wanted)
+    rows = [row for row in folder.rows if all(row[n] == first[n] for n in wanted)]
     rows = [row for row in rows if row["status"] == "ok"] or rows
-    scores = [tables.number(row["silhouette"]) for row in rows]
+    scores = [row["silhouette"] for row in rows]
     known = [-np.inf if s is None or np.isnan(s) else s for s in scores]
     return rows[int(np.argmax(known))]
 
@@ -113,13 +110,11 @@ def clusters_of(found: Assigned, *, num_clusters: int, scope: str) -> list[Clust
     ]
 
 
-def render(
-    finished: Finished, row: Mapping[str, Any], found: Assigned, out: Path
-) -> str:
+def render(folder: Folder, row: Row, found: Assigned, out: Path) -> str:
     """Returns the text of the page.
 
     Args:
-        finished: the results folder.
+        folder: that a command left.
         row: of the run that it shows.
         found: the examples of that run.
         out: the folder of the page, from where its links lead.
@@ -127,21 +122,21 @@ def render(
     count = int(row["clusters"])
     clusters = clusters_of(found, num_clusters=count, scope=row["scope"])
     sizes = {cluster.name: len(cluster.rows) for cluster in clusters}
-    title = html.escape(f"{short_name(finished.config['dataset'])} in {count} clusters")
+    title = html.escape(f"{short_name(folder.config['dataset'])} in {count} clusters")
     paragraphs = [
-        page_text.told(finished, row, found),
+        page_text.told(folder, row, found),
         *(
             f'<p class="warning">{html.escape(text)}</p>'
-            for text in page_text.warnings(finished, row, found, sizes)
+            for text in page_text.warnings(folder, row, found, sizes)
         ),
     ]
     sections = {
-        "Scores": scores(finished, row),
+        "Scores": scores(folder, row),
         "Clusters": sheets(found, clusters),
         "Map": map_of(found, num_clusters=count),
         "How to read this": page_text.READING,
-        "Files": page_text.links(finished, row, out),
-        "Settings of this run": page_text.settings(finished, row),
+        "Files": page_text.links(folder, row, out),
+        "Settings of this run": page_text.settings(folder, row),
     }
     return page_text.DOCUMENT.format(
         title=title,

@@ -9,7 +9,7 @@ import numpy as np
 
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import inline
-from fcjax.runs.finished import Finished
+from fcjax.sweep.folder import Folder, Row
 
 
 class Score(NamedTuple):
@@ -39,12 +39,12 @@ NO_INTERNAL = """<p>Clients on their own have no common embedding, so no interna
 compares their clusters.</p>"""
 
 
-def scores(finished: Finished, row: Mapping[str, Any]) -> str:
+def scores(folder: Folder, row: Row) -> str:
     """Returns the scores of every setting as a table, and as curves over --clusters of
     those settings that differ from the shown run's in nothing else."""
-    by = varied(finished) or ["clusters"]
+    by = varied(folder) or ["clusters"]
     names = [name for name in SCORES if tables.number(row.get(name)) is not None]
-    runs = [{**each, "occupied": occupied(finished, each)} for each in finished.rows]
+    runs = [{**each, "occupied": occupied(folder, each)} for each in folder.rows]
     lines = tables.summarize(runs, by=by, values=["occupied", *names])
     counts = Counter(tables.setting_of(each, by) for each in runs)
     own = tables.setting_of(row, by)
@@ -128,15 +128,15 @@ def hint(lines: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
 
-def varied(finished: Finished) -> list[str]:
+def varied(folder: Folder) -> list[str]:
     """Returns what tells the settings of the grid apart."""
-    rows = finished.rows
-    return [n for n in finished.settings if len({float(row[n]) for row in rows}) > 1]
+    rows = folder.rows
+    return [n for n in folder.settings if len({float(row[n]) for row in rows}) > 1]
 
 
-def occupied(finished: Finished, row: Mapping[str, Any]) -> int | str:
-    """Returns how many clusters of a run hold examples, empty of clients' own."""
+def occupied(folder: Folder, row: Row) -> int | None:
+    """Returns how many clusters of a run hold examples, None of clients' own."""
     if row["scope"] != "global":
-        return ""
-    _, clusters = finished.assignments({n: float(row[n]) for n in finished.names})
+        return None
+    clusters = folder.assigned({n: row[n] for n in folder.names})["cluster"]
     return len(np.unique(clusters[clusters >= 0]))

@@ -5,15 +5,14 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 from jaxtyping import Int
 
 from fcjax.runs.assigned import Assigned
-from fcjax.runs.finished import Finished
 from fcjax.runs.page_scores import varied
+from fcjax.sweep.folder import Folder, Row
 
 DOCUMENT = """<!DOCTYPE html>
 <html lang="en">
@@ -118,9 +117,9 @@ FIGURES = """<p>Figures, those of a single run of the first one unless
 """
 
 
-def told(finished: Finished, row: Mapping[str, Any], found: Assigned) -> str:
+def told(folder: Folder, row: Row, found: Assigned) -> str:
     """Returns what was run, and how to see another run, as HTML."""
-    config, level = finished.config, finished.names[0]
+    config, level = folder.config, folder.names[0]
     shape = found.dataset.examples.shape
     what = f"{shape[0]:,} rows of {shape[-1]:,} numbers"
     if len(shape) == 4:
@@ -131,7 +130,7 @@ def told(finished: Finished, row: Mapping[str, Any], found: Assigned) -> str:
     at_random = level == "p" and float(row[level]) == 0
     dealt = "at random" if at_random else f"by {level} = {float(row[level]):g}"
     truth = "There are no labels"
-    if row["nmi"] != "":
+    if row["nmi"] is not None:
         truth = "Labels were used for scores alone, not for training"
     text = (
         f"<p>{html.escape(config['method'])} looked for {row['clusters']} clusters in "
@@ -139,31 +138,31 @@ def told(finished: Finished, row: Mapping[str, Any], found: Assigned) -> str:
         f"examples were dealt {dealt} to {row['clients']} clients, {each} each; "
         f"training took {row['rounds']} rounds.</p>"
     )
-    if len(finished.rows) == 1:
+    if len(folder.rows) == 1:
         return text
-    names = [*(name for name in varied(finished) if name != "seed"), "seed"]
+    names = [*(name for name in varied(folder) if name != "seed"), "seed"]
     own = " ".join(f"{name}={float(row[name]):g}" for name in names)
-    folder = shlex.quote(str(finished.directory))
+    place = shlex.quote(str(folder.directory))
     return (
-        f"{text}\n<p>Of {len(finished.rows)} runs this page shows one; without "
+        f"{text}\n<p>Of {len(folder.rows)} runs this page shows one; without "
         "<code>--where</code> that with the highest silhouette. Each run's silhouette "
         "is of its own embedding, so it does not compare runs: a run that packs its "
         "examples tightly into wrong clusters scores high. Look at others before you "
         "choose; other values in this command show them:</p>\n"
-        f"<pre>fcjax page {html.escape(folder)} --where {own}</pre>"
+        f"<pre>fcjax page {html.escape(place)} --where {own}</pre>"
     )
 
 
 def warnings(
-    finished: Finished,
-    row: Mapping[str, Any],
+    folder: Folder,
+    row: Row,
     found: Assigned,
     sizes: Mapping[str, int],
 ) -> list[str]:
     """Returns what to be careful about, a sentence or two each, as plain text.
 
     Args:
-        finished: the results folder.
+        folder: that a command left.
         row: of the run that is shown.
         found: its examples.
         sizes: by the name of a cluster, how many examples it has.
@@ -180,7 +179,7 @@ def warnings(
             f"This run {row['status']}: its loss or its weights grew without bound. "
             "Its clusters say nothing; a smaller learning rate may help."
         )
-    others = [each for each in finished.rows if each is not row]
+    others = [each for each in folder.rows if each is not row]
     if failed := [each for each in others if each["status"] != "ok"]:
         noted.append(
             f"{len(failed)} of the {len(others)} other runs collapsed or diverged; "
@@ -235,23 +234,23 @@ def about(found: Assigned, rows: Int[np.ndarray, "n"]) -> list[str]:
     return parts
 
 
-def links(finished: Finished, row: Mapping[str, Any], out: Path) -> str:
+def links(folder: Folder, row: Row, out: Path) -> str:
     """Returns links to the files of the run that exist, from the folder of the page."""
-    folder = finished.directory
-    point = {name: float(row[name]) for name in finished.names}
+    place = folder.directory
+    point = {name: row[name] for name in folder.names}
     files = {
         out / "assignments.csv": "every example of this run: file or row, client, "
         "cluster, distance to the center; for a spreadsheet",
         out / "embeddings.npz": "the embedding of every example of this run, for NumPy",
-        folder / "assignments.npz": "clients and clusters of all runs, for NumPy",
-        finished.model_path(point): "the network of this run, for fcjax predict, which "
+        place / "assignments.npz": "clients and clusters of all runs, for NumPy",
+        folder.model_path(point): "the network of this run, for fcjax predict, which "
         "finds the clusters of further examples",
-        folder / "results.csv": "scores of all runs",
-        folder / "history.csv": "scores and losses of every round",
-        folder / "table.md": "scores of every setting",
-        folder / "config.json": "the configuration",
+        place / "results.csv": "scores of all runs",
+        place / "history.csv": "scores and losses of every round",
+        place / "table.md": "scores of every setting",
+        place / "config.json": "the configuration",
     }
-    figures = sorted((folder / "figures").glob("*.png"))
+    figures = sorted((place / "figures").glob("*.png"))
     listed = _links({path: told for path, told in files.items() if path.exists()}, out)
     if figures:
         listed += "\n" + FIGURES + _links(dict.fromkeys(figures, ""), out)
@@ -267,10 +266,10 @@ def _links(files: Mapping[Path, str], out: Path) -> str:
     return "<ul>\n" + "\n".join(items) + "\n</ul>"
 
 
-def settings(finished: Finished, row: Mapping[str, Any]) -> str:
+def settings(folder: Folder, row: Row) -> str:
     """Returns every setting of the run as a table that opens on demand."""
-    values = {name: row[name] for name in finished.names}
-    values |= {k: v for k, v in finished.config.items() if k != "swept"}
+    values = {name: row[name] for name in folder.names}
+    values |= {k: v for k, v in folder.config.items() if k != "swept"}
     rows = [
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
         for name, value in sorted(values.items())

@@ -10,9 +10,9 @@ import tyro
 
 from fcjax import data
 from fcjax.runs.assigned import example_names
-from fcjax.runs.finished import Finished
 from fcjax.sweep import frozen
 from fcjax.sweep.flags import shown
+from fcjax.sweep.folder import parsed, read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,21 +41,17 @@ class Args:
 
 def main(args: Args) -> None:
     """Writes the table; raises ValueError where run and data do not go together."""
-    finished = Finished(args.run)
-    point = finished.point(args.where)
-    path = finished.model_path(point)
-    if not path.exists():
-        raise ValueError(
-            f"{args.run} kept no global model: its clients are on their own"
-        )
-    model = frozen.read(path)
+    folder = read(args.run)
+    point = folder.point(**parsed(args.where))
+    model = folder.model(**point)
+    resize = folder.flags(data_dir=None).resize
     dataset = data.load(
         args.dataset,
         data_dir=args.data_dir,
         image_shape=args.image_shape or None,
         labelled=args.labels,
         scaling=model.scaling,
-        resize=finished.resize if args.resize is None else args.resize,
+        resize=resize if args.resize is None else args.resize,
     )
     found = frozen.predict(model, dataset.examples)
     names = example_names(args.dataset, len(dataset.examples))
@@ -72,7 +68,7 @@ def main(args: Args) -> None:
         ):
             values = [distances[cluster], *distances]
             writer.writerow([name, cluster, *(f"{value:.6g}" for value in values)])
-    print(f"{len(names)} examples by the run with {finished.told(point)}: {out}")
+    print(f"{len(names)} examples by the run with {folder.told(point)}: {out}")
 
 
 if __name__ == "__main__":

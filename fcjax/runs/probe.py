@@ -19,10 +19,10 @@ import tyro
 from fcjax import data, evaluation
 from fcjax.cluster import kmeans
 from fcjax.evaluation import linear, tables
-from fcjax.runs.finished import Finished
-from fcjax.sweep import experiment, frozen
+from fcjax.sweep import frozen
 from fcjax.sweep.flags import Common, shown
-from fcjax.sweep.folder import Point
+from fcjax.sweep.folder import Point, parsed, read
+from fcjax.sweep.load import load
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,16 +51,13 @@ def main(args: Args) -> None:
             raise ValueError(f"--label-fraction takes shares in (0, 1], got {share:g}")
     if args.num_draws < 1:
         raise ValueError(f"--num-draws takes 1 or more, got {args.num_draws}")
-    finished = Finished(args.run)
-    point = finished.point(args.where)
-    flags = finished.flags(data_dir=args.data_dir)
-    dataset, _ = experiment.load(flags)
+    folder = read(args.run)
+    point = folder.point(**parsed(args.where))
+    flags = folder.flags(data_dir=args.data_dir)
+    dataset, _ = load(flags)
     if dataset.labels is None:
         raise ValueError(f"{args.run} has no labels to probe with")
-    path = finished.model_path(point)
-    if not path.exists():
-        raise ValueError(f"{args.run} kept no model that all its clients share")
-    embedding = frozen.predict(frozen.read(path), dataset.examples).embedding
+    embedding = frozen.predict(folder.model(**point), dataset.examples).embedding
 
     is_test = test_rows(flags, dataset)
     split = (
@@ -73,7 +70,7 @@ def main(args: Args) -> None:
         *split,
         num_neighbors=[k for k in args.num_neighbors if k <= (~is_test).sum()],
     )
-    print(f"{finished.told(point)}: {is_test.sum()} examples by {(~is_test).sum()}")
+    print(f"{folder.told(point)}: {is_test.sum()} examples by {(~is_test).sum()}")
     tables.show([{"neighbors": k, "accuracy": f"{v:.4f}"} for k, v in found.items()])
 
     print(
@@ -86,8 +83,8 @@ def main(args: Args) -> None:
         )
     )
 
-    holders, clusters = finished.assignments(point)
-    holders, clusters = (x[: len(dataset.labels)] for x in (holders, clusters))
+    found, count = folder.assigned(point), len(dataset.labels)
+    holders, clusters = found["client"][:count], found["cluster"][:count]
     print("the run's clusters, and those of k-means on its embedding in one place")
     tables.show(cluster_rows(dataset.labels, clusters, embedding, point))
     scores = client_scores(dataset.labels, clusters, holders)
@@ -100,7 +97,7 @@ def test_rows(flags: Common, dataset: data.Dataset) -> np.ndarray:
     data has no splits or only a part of it was used."""
     whole = flags.limit is None and flags.split == "all"
     if whole and flags.dataset != "digits" and not Path(flags.dataset).exists():
-        train = experiment.load(dataclasses.replace(flags, split="train"))[0]
+        train = load(dataclasses.replace(flags, split="train"))[0]
         return np.arange(len(dataset.examples)) >= len(train.examples)
     draws = np.random.default_rng(0).random(len(dataset.examples))
     return draws < np.sort(draws)[max(1, len(draws) // 6)]

@@ -4,11 +4,8 @@ import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from fcjax.runs.finished import Finished
-from fcjax.sweep import communities
-from fcjax.sweep.folder import Results, differing
+from fcjax.sweep.folder import Folder, Point, Row, differing, read
 
 SHARD = r"shard-(\d+)-of-(\d+)"
 TIMES = {"seconds", "compile_seconds"}
@@ -28,10 +25,6 @@ def find(folders: Iterable[Path]) -> list[Path]:
             raise ValueError(f"{folder} holds neither results nor shards of a grid")
         found += itself + (inside or ([] if itself else [folder]))
     return list(dict.fromkeys(found))
-
-
-def is_shard(folder: Path) -> bool:
-    return re.fullmatch(SHARD, folder.name) is not None
 
 
 def missing(folders: Iterable[Path]) -> list[str]:
@@ -54,7 +47,7 @@ def missing(folders: Iterable[Path]) -> list[str]:
     return lines
 
 
-def merge(folders: Sequence[Path], out: Path) -> Results:
+def merge(folders: Sequence[Path], out: Path) -> Folder:
     """Writes the finished runs of some results folders into one.
 
     Args:
@@ -68,7 +61,7 @@ def merge(folders: Sequence[Path], out: Path) -> Results:
         ValueError: the folders are of different configurations, a run is in two of them
             with different scores, or none has a finished run. Then nothing is written.
     """
-    sources = [Finished(f) for f in folders if (f / "results.csv").exists()]
+    sources = [read(f) for f in folders if (f / "results.csv").exists()]
     if not sources:
         raise ValueError("none of these folders holds a finished run")
     first = sources[0]
@@ -78,7 +71,7 @@ def merge(folders: Sequence[Path], out: Path) -> Results:
                 f"{first.directory} and {source.directory} hold results of different "
                 f"configurations ({', '.join(names)} differ)"
             )
-    where: dict[tuple, tuple[Finished, dict[str, Any]]] = {}
+    where: dict[tuple, tuple[Folder, Row]] = {}
     for source in sources:
         for row in source.rows:
             key = tuple(float(row[name]) for name in source.names)
@@ -90,7 +83,7 @@ def merge(folders: Sequence[Path], out: Path) -> Results:
                     f"{source.directory}, with different scores"
                 )
     points = [dict(zip(first.names, key, strict=True)) for key in where]
-    results = Results(out, first.config, points, resume=True)
+    results = Folder(out, first.config, points)
     results.begin()
     for source in sources:
         new = [
@@ -103,13 +96,10 @@ def merge(folders: Sequence[Path], out: Path) -> Results:
     return results
 
 
-def take(results: Results, source: Finished, points: Sequence[dict[str, float]]):
+def take(results: Folder, source: Folder, points: Sequence[Point]) -> None:
     """Copies runs of another folder, in the order in which a session writes them."""
-    results.add_rounds(source.of_runs(source.history, points))
-    held = [source.assignments(point) for point in points]
-    clients, clusters = zip(*held, strict=True)
-    kept = [source.communities(point) for point in points]
-    results.add_assignments(points, *communities.assignments(clients, clusters, kept))
+    results.add_rounds(source.of_runs(source.rounds, points))
+    results.add_assignments(points, [source.assigned(point) for point in points])
     for point in points:
         for old, new in (
             (source.model_path(point), results.model_path(point)),
@@ -121,5 +111,5 @@ def take(results: Results, source: Finished, points: Sequence[dict[str, float]])
     results.add_rows(source.of_runs(source.rows, points))
 
 
-def scores(row: dict[str, Any]) -> dict[str, Any]:
+def scores(row: Row) -> Row:
     return {name: value for name, value in row.items() if name not in TIMES}

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from fcjax.devices import take_cores
 from fcjax.sweep import processes
 from fcjax.sweep.experiment import Task, prepare_all
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Results
+from fcjax.sweep.folder import Folder
 from fcjax.sweep.plan import Method
 
 Args = TypeVar("Args", bound=Common)
@@ -34,7 +35,7 @@ def main(
     run(lambda: [(processes.join(args), describe)])
 
 
-def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:
+def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
     """Checks all experiments, then runs one after another.
 
     Ends the process with one line where a flag is wrong, before anything is compiled
@@ -55,12 +56,20 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Results]:
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
     from fcjax.sweep.session import execute
 
-    try:
-        for experiment in experiments:
-            execute(experiment)
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        message = str(error).partition("\n")[0]
-        sys.exit(f"{name}: error: one run alone is too large for the device: {message}")
-    return [experiment.results for experiment in experiments]
+    with ExitStack() as locks:
+        try:
+            for experiment in experiments:
+                locks.enter_context(experiment.folder.locked())
+        except ValueError as error:
+            sys.exit(f"{name}: error: {error}")
+        try:
+            for experiment in experiments:
+                execute(experiment)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            message = str(error).partition("\n")[0]
+            sys.exit(
+                f"{name}: error: one run alone is too large for the device: {message}"
+            )
+    return [experiment.folder for experiment in experiments]

@@ -12,8 +12,7 @@ from jaxtyping import Bool, Int, Integer
 from scipy.sparse.csgraph import connected_components
 
 from fcjax import evaluation
-from fcjax.sweep.plan import Call
-from fcjax.sweep.run import Found
+from fcjax.sweep.run import Run
 from fcjax.types import Communities
 
 
@@ -45,29 +44,23 @@ class Graph(NamedTuple):
     component that it is in; -1 where there is none, as of a cluster without an edge."""
 
 
-def of_runs(
-    call: Call, clusters: Sequence[Found], found: Communities | None
-) -> list[Kept | None]:
-    """Returns what is kept of each run of a call, None of a method without communities.
+def of_runs(runs: Sequence[Run], found: Communities | None) -> list[Kept | None]:
+    """Returns what is kept of each run, None of a method without communities.
 
     Args:
-        call: the runs.
-        clusters: of each.
+        runs: what they found.
         found: the communities of all of them, [G, ...].
     """
     if found is None:
-        return [None] * len(clusters)
-    federations = call.grid.federations
-    mask = np.asarray(federations.mask)
-    arrays = (
-        np.asarray(federations.indices),
-        mask,
-        np.stack([each.of_clients for each in clusters]),
-        np.asarray(found.of_cluster),
-        np.asarray(found.edges),
-        np.where(mask, np.asarray(found.clusters), -1),
-    )
-    return [Kept(*run) for run in zip(*arrays, strict=True)]
+        return [None] * len(runs)
+    community, edges, clusters = map(np.asarray, found)
+    return [
+        Kept(
+            *(run.rows, run.mask, run.of_clients, community[i], edges[i]),
+            np.where(run.mask, clusters[i], -1),
+        )
+        for i, run in enumerate(runs)
+    ]
 
 
 def write(path: Path, kept: Kept) -> None:
@@ -104,20 +97,16 @@ def of_examples(
     return np.where((client >= 0) & (cluster >= 0), community[client, cluster], -1)
 
 
-def assignments(
-    clients: Sequence[np.ndarray],
-    clusters: Sequence[np.ndarray],
-    kept: Sequence[Kept | None],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Returns who holds the examples of some runs, their clusters and their
-    communities, [G, P] each; no communities where not all runs have them."""
-    found = [
-        of_examples(each.community, client, cluster)
-        for client, cluster, each in zip(clients, clusters, kept, strict=True)
-        if each is not None
-    ]
-    all_found = np.stack(found) if len(found) == len(kept) else None
-    return np.stack(clients), np.stack(clusters), all_found
+def columns(
+    holders: Integer[np.ndarray, "P"],
+    clusters: Integer[np.ndarray, "P"],
+    same: Kept | None,
+) -> dict[str, np.ndarray]:
+    """Returns what assignments.npz keeps of a run, see `Folder.assignments`."""
+    found = {"client": holders, "cluster": clusters}
+    if same is not None:
+        found["community"] = of_examples(same.community, holders, clusters)
+    return found
 
 
 def graph(kept: Kept, labels: Integer[np.ndarray, "L"] | None) -> Graph:

@@ -17,8 +17,9 @@ from fcjax import data
 from fcjax.data import placement
 from fcjax.sweep import deal, plan, processes, sinks
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Point, Results
-from fcjax.sweep.plan import Describe, Group, Method
+from fcjax.sweep.folder import Folder, Point
+from fcjax.sweep.load import FLAGS, Loaded, load, short_name
+from fcjax.sweep.plan import Batch, Describe, Method
 
 
 class Experiment(NamedTuple):
@@ -26,8 +27,8 @@ class Experiment(NamedTuple):
 
     args: Common
     dataset: data.Dataset
-    results: Results
-    groups: tuple[Group, ...]
+    folder: Folder
+    batches: tuple[Batch, ...]
     """Of what is still to be run."""
     pool: data.Pool
     notes: tuple[str, ...]
@@ -36,42 +37,6 @@ class Experiment(NamedTuple):
 
 Task = tuple[Common, Describe]
 """Flags, and how to describe their method."""
-Loaded = tuple[data.Dataset, np.ndarray]
-OF_THE_DATA = (
-    "dataset",
-    "image_shape",
-    "resize",
-    "labels",
-    "split",
-    "limit",
-    "extra_split",
-)
-"""The flags that say which data it is."""
-
-
-def load(args: Common) -> Loaded:
-    """Returns the data that is scored, and further examples to train on."""
-    dataset = data.load(
-        args.dataset,
-        data_dir=args.data_dir,
-        split=args.split,
-        image_shape=args.image_shape or None,
-        labelled=args.labels,
-        resize=args.resize,
-    )
-    if args.limit is not None:
-        dataset = data.stratified_subset(dataset, args.limit)
-    if args.extra_split is None:
-        return dataset, dataset.examples[:0]
-    extra = data.load_extra(
-        args.dataset, args.extra_split, data_dir=args.data_dir, resize=args.resize
-    )
-    if extra.shape[1:] != dataset.examples.shape[1:]:
-        raise ValueError(
-            f"--extra-split {args.extra_split} has images of {extra.shape[1:]}, the "
-            f"others are of {dataset.examples.shape[1:]}"
-        )
-    return dataset, extra
 
 
 def prepare_all(tasks: Sequence[Task]) -> list[Experiment]:
@@ -79,7 +44,7 @@ def prepare_all(tasks: Sequence[Task]) -> list[Experiment]:
     loaded: dict[tuple, Loaded] = {}
 
     def load_once(args: Common) -> Loaded:
-        source = (args.data_dir, *(getattr(args, name) for name in OF_THE_DATA))
+        source = (args.data_dir, *(getattr(args, name) for name in FLAGS))
         if source not in loaded:
             loaded[source] = load(args)
         return loaded[source]
@@ -108,43 +73,43 @@ def prepare(
     sinks.check(args.log)
     dataset, extra = load(args)
     # Every run is checked, also those that are reused or another shard's.
-    groups = plan.groups(args, dataset, len(extra), describe)
-    points = [point for group in groups for point in group.points]
-    config = configuration(args, groups[0].method, points[0])
-    folder = args.out or default_folder(config)
+    batches = plan.batches(args, dataset, len(extra), describe)
+    points = [point for batch in batches for point in batch.points]
+    config = configuration(args, batches[0].method, points[0])
+    directory = args.out or default_folder(config)
     if args.shard is not None:
         index, count = processes.share("--shard", args.shard)
         if index >= len(points):
             raise ValueError(f"--shard {args.shard}: the grid has {len(points)} runs")
-        points, folder = points[index::count], folder / f"shard-{index}-of-{count}"
-    results = Results(folder, config, points, resume=args.resume)
+        points = points[index::count]
+        directory = directory / f"shard-{index}-of-{count}"
+    folder = Folder(directory, config, points, resume=args.resume)
 
     examples = dataset.examples
     if len(extra):
         examples = np.concatenate([examples, extra])
-    for group in groups:
-        if sum(plan.num_rounds(group)) < 1:
-            raise ValueError(f"{group.method.name} is given no round to run, take one")
-    sizes = [plan.state_bytes(group, examples) for group in groups]
+    for batch in batches:
+        if sum(plan.num_rounds(batch)) < 1:
+            raise ValueError(f"{batch.method.name} is given no round to run, take one")
+    sizes = [plan.state_bytes(batch, examples) for batch in batches]
     devices = jax.local_devices()[: 1 if args.backend == "loop" else None]
-    for group, size in zip(groups, sizes, strict=True):
-        if any(map(results.is_pending, group.points)):
-            placement.check_state(size - group.method.working_bytes, devices=devices)
+    for batch, size in zip(batches, sizes, strict=True):
+        if any(map(folder.is_pending, batch.points)):
+            placement.check_state(size - batch.method.working_bytes, devices=devices)
     pool, placed = placement.place(
         examples, max(sizes), where=args.pool, devices=devices
     )
     left = []
-    for group, size in zip(groups, sizes, strict=True):
-        asked = plan.keep(group, results.is_asked)
-        if any(map(results.is_pending, asked.points)):
+    for batch, size in zip(batches, sizes, strict=True):
+        asked = batch.keep(folder.is_asked)
+        if any(map(folder.is_pending, asked.points)):
             most = args.runs_per_call
             if most is None:
                 most = jax.local_device_count() * placement.runs_that_fit(pool, size)
-            runs_per_call = plan.width(len(asked.points), most)
-            asked = plan.keep(asked, results.is_pending)
-            left.append(asked._replace(runs_per_call=runs_per_call))
+            width = plan.width(len(asked.points), most)
+            left.append(asked.keep(folder.is_pending)._replace(side_by_side=width))
     notes = (*dataset.notes, placed)
-    return Experiment(args, dataset, results, tuple(left), pool, notes)
+    return Experiment(args, dataset, folder, tuple(left), pool, notes)
 
 
 def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
@@ -152,7 +117,7 @@ def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
     config = {
         "method": method.name,
         **{k: v for k, v in method.settings.items() if k not in point},
-        **{name: getattr(args, name) for name in OF_THE_DATA},
+        **{name: getattr(args, name) for name in FLAGS},
         **deal.configuration(args),
         "partition_seed": args.partition_seed,
         "evaluate_every": args.evaluate_every,
@@ -170,9 +135,3 @@ def default_folder(config: Mapping[str, Any]) -> Path:
     return Path("runs") / (
         f"{config['method']}-{short_name(config['dataset'])}-{digest[:8]}"
     )
-
-
-def short_name(dataset: str) -> str:
-    """Returns the name of a data set without its folders and ending."""
-    name = Path(dataset).name.partition(".")[0] if Path(dataset).exists() else dataset
-    return name.replace("/", "-")

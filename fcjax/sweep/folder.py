@@ -1,4 +1,4 @@
-"""What a run leaves on disk, and what is reused of it.
+"""What a command leaves on disk, for the session that writes it and for who reads it.
 
 config.json       the configuration without the swept values
 results.csv       a row a run
@@ -9,6 +9,7 @@ communities/      which clients' clusters are the same, where the method finds o
 checkpoints/      the state to go on from
 figures/
 tensorboard/, wandb/   with --log
+.lock             held while a command writes
 """
 
 import csv
@@ -16,26 +17,39 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import filelock
 import numpy as np
 
-from fcjax.sweep.states import Position
+from fcjax.engine import Position
+from fcjax.sweep import communities, frozen
+from fcjax.sweep.flags import Common
+from fcjax.sweep.load import FLAGS, load
+from fcjax.sweep.states import name_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Point = Mapping[str, float | int]
 """One run's swept values, by flag: {"p": 0.25, "seed": 0, ...}."""
+Row = dict[str, Any]
+"""A run, or a round of one, by column; None is a cell that is empty in the table."""
 
 
-class Results:
+class Folder:
     """A results folder; opening one writes nothing.
 
     Args:
-        directory: the folder, created by the first write.
+        directory: created by the first write.
         config: what all its runs share.
-        points: the swept values of the runs that are asked for.
+        points: the swept values of the runs that are asked for; None is all that have
+            ended.
         resume: reuse what is there; otherwise it is written over.
 
     Raises:
@@ -46,40 +60,206 @@ class Results:
         self,
         directory: Path,
         config: Mapping[str, Any],
-        points: Sequence[Point],
+        points: Sequence[Point] | None = None,
         *,
-        resume: bool,
+        resume: bool = True,
     ):
         self.directory = directory
         self.config = dict(config)
-        self.names = tuple(points[0])
-        self._points = tuple(points)
+        self.names: tuple[str, ...] = tuple(config["swept"])
         self._resume = resume
         self._check(resume)
+        self._seen = text_of(directory / "results.csv")
         self.rows = read_rows(directory / "results.csv") if resume else []
-        self.history = read_rows(directory / "history.csv") if resume else []
-        self._asked = {self._key(point) for point in points}
-        self._finished = {self._key(row) for row in self.rows}
+        self.rounds = read_rows(directory / "history.csv") if resume else []
+        """Of history.csv, in the order in which they were run."""
+        self._points = tuple(map(self._point, self.rows) if points is None else points)
+        self._asked = set(map(self._key, self._points))
+        self._finished = set(map(self._key, self.rows))
         self._running: set[tuple] = set()  # whose history this session has begun
         self._columns: list[str] = []  # of history.csv, once this session wrote it
 
     def _check(self, resume: bool) -> None:
-        path = self.directory / "config.json"
-        if not path.exists():
+        if not (self.directory / "config.json").exists():
             if resume and (self.directory / "results.csv").exists():
                 raise ValueError(
                     f"--out {self.directory} holds results without their config.json; "
                     "choose another folder, or pass --no-resume to write over it"
                 )
             return
-        found = json.loads(path.read_text())
-        names = differing(found, self.config)
+        names = differing(read_config(self.directory), self.config)
         if resume and names:
             raise ValueError(
                 f"--out {self.directory} holds results of another configuration "
                 f"({', '.join(names)} differ); choose another folder, or pass "
                 "--no-resume to write over it"
             )
+
+    # What it holds.
+
+    @property
+    def results(self) -> "pd.DataFrame":
+        """A line a run that has ended, as in results.csv; NaN where a cell is empty.
+
+        Examples:
+            >>> fcjax.open("runs/spherical").results[["p", "seed", "status"]]
+                  p  seed status
+            0  0.25     0     ok
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    @property
+    def history(self) -> "pd.DataFrame":
+        """A line a run a round, as in history.csv; NaN where a cell is empty.
+
+        Examples:
+            >>> fcjax.open("runs/spherical").history[["stage", "round", "participants"]]
+                 stage  round  participants
+            0  cluster      1             4
+            1  cluster      2             4
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.rounds)
+
+    def point(self, **where: float | str) -> Point:
+        """Returns the first run that has these swept values, numbers or their text.
+
+        Raises:
+            ValueError: one is not swept, or no number, or no run has them.
+        """
+        for name, value in where.items():
+            if name not in self.names or isinstance(value_of(str(value)), str | None):
+                accepted = " ".join(f"{name}=VALUE" for name in self.names)
+                told = f"{name}={value}"
+                raise ValueError(f"--where takes {accepted}, got {told!r}")
+        for row in self.rows:
+            if all(float(row[k]) == float(value) for k, value in where.items()):
+                return self._point(row)
+        told = " ".join(f"{name}={value}" for name, value in where.items())
+        raise ValueError(f"no run of {self.directory} has {told}")
+
+    def assignments(self, **where: float | str) -> "pd.DataFrame":
+        """Returns what a run made of every example, in the order of the data set, with
+        those of an extra split behind it: `client`, who holds it, -1 where nobody does;
+        `cluster`, -1 where it has none; and `community` where the method finds them.
+
+        Args:
+            where: swept values; the first run that has them is taken.
+
+        Examples:
+            >>> fcjax.open("runs/spherical").assignments(seed=0).head(2)
+               client  cluster
+            0       3        2
+            1       1        0
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.assigned(self.point(**where)))
+
+    def embedding(
+        self, data_dir: Path | None = None, **where: float | str
+    ) -> np.ndarray:
+        """Returns the embedding [P, D] of the data set by a run's global model.
+
+        Args:
+            data_dir: where TFDS data sets are prepared.
+            where: as in `assignments`.
+
+        Raises:
+            ValueError: the clients are on their own, or the data cannot be read.
+
+        Examples:
+            >>> fcjax.open("runs/spherical").embedding().shape
+            (60, 2)
+        """
+        dataset, _ = load(self.flags(data_dir=data_dir))
+        return frozen.predict(self.model(**where), dataset.examples).embedding
+
+    def model(self, **where: float | str) -> frozen.Frozen:
+        """Returns the global model of a run, which `frozen.predict` applies.
+
+        Args:
+            where: as in `assignments`.
+
+        Raises:
+            ValueError: the clients of the run are on their own.
+
+        Examples:
+            >>> fcjax.open("runs/spherical").model(seed=0).centers.shape
+            (3, 2)
+        """
+        path = self.model_path(self.point(**where))
+        if not path.exists():
+            raise ValueError(
+                f"{self.directory} kept no model that all its clients share"
+            )
+        return frozen.read(path)
+
+    def communities(self, point: Point) -> communities.Kept | None:
+        """Returns which clients' clusters are the same in a run; None where its method
+        does not find out."""
+        path = self.communities_path(point)
+        return communities.read(path) if path.exists() else None
+
+    def assigned(self, point: Point) -> dict[str, np.ndarray]:
+        """Returns the columns of `assignments`, [P] each."""
+        same = [np.isclose(self._arrays[name], point[name]) for name in self.names]
+        run = int(np.flatnonzero(np.all(same, axis=0))[0])
+        columns = ("client", "cluster", "community")
+        return {k: self._arrays[k][run] for k in columns if k in self._arrays}
+
+    @cached_property
+    def _arrays(self) -> dict[str, np.ndarray]:
+        # Unpacked once: a file of the archive is all runs.
+        with np.load(self.directory / "assignments.npz") as file:
+            return dict(file)
+
+    def flags(self, *, data_dir: Path | None) -> Common:
+        """Returns the flags that the data of the runs came from."""
+        # Folders of before a flag was one have none of it.
+        flags = {name: self.config[name] for name in FLAGS if name in self.config}
+        flags["image_shape"] = tuple(flags["image_shape"])
+        return Common(**flags, data_dir=data_dir)
+
+    # Which runs.
+
+    def is_asked(self, point: Point) -> bool:
+        return self._key(point) in self._asked
+
+    def is_pending(self, point: Point) -> bool:
+        return self.is_asked(point) and self._key(point) not in self._finished
+
+    @property
+    def pending(self) -> list[Point]:
+        return [point for point in self._points if self.is_pending(point)]
+
+    @property
+    def first(self) -> Point:
+        """The run whose figures are drawn."""
+        return self._points[0]
+
+    @property
+    def settings(self) -> list[str]:
+        """What tells the settings of the grid apart: what it is dealt by, such as p,
+        and what varies but for the seed."""
+        level, *others = self.names
+        varied = [n for n in others if len({float(p[n]) for p in self._points}) > 1]
+        return [level, *(name for name in varied if name != "seed")]
+
+    def asked(self, rows: Iterable[Row]) -> list[Row]:
+        """Returns the rows, of `rows` or `rounds`, of the runs that were asked for."""
+        return [row for row in rows if self._key(row) in self._asked]
+
+    def of_runs(self, rows: Iterable[Row], points: Iterable[Point]) -> list[Row]:
+        """Returns those rows that are of these runs."""
+        runs = set(map(self._key, points))
+        return [row for row in rows if self._key(row) in runs]
+
+    def told(self, point: Point) -> str:
+        return ", ".join(f"{name} {point[name]:g}" for name in [*self.settings, "seed"])
 
     def place_of(self, points: Sequence[Point]) -> str:
         """Returns which of the runs these are, "run 3 of 9" or "runs 4 to 6 of 9", and
@@ -92,20 +272,53 @@ class Results:
             first = f"runs {places[0]} to {places[-1]}"
         return f"{first} of {len(self._points)}"
 
-    def is_asked(self, point: Point) -> bool:
-        return self._key(point) in self._asked
+    def log_name(self, point: Point) -> str:
+        """What a run is called where its rounds are logged: by what varies."""
+        return self._file_name(point, [*self.settings, "seed"])
 
-    def is_pending(self, point: Point) -> bool:
-        return self.is_asked(point) and self._key(point) not in self._finished
+    def model_path(self, point: Point) -> Path:
+        """Where the global model of a run is kept."""
+        # All swept values may be too long for the name of a file.
+        name = self._file_name(point, [self.names[0], self.names[-1]])
+        return self.directory / "models" / f"{name}.npz"
 
-    @property
-    def first(self) -> Point:
-        """The run whose figures are drawn."""
-        return self._points[0]
+    def communities_path(self, point: Point) -> Path:
+        """Where the communities of a run are kept."""
+        return self.directory / "communities" / self.model_path(point).name
 
-    @property
-    def pending(self) -> list[Point]:
-        return [point for point in self._points if self.is_pending(point)]
+    def _file_name(self, point: Point, shown: Sequence[str]) -> str:
+        values = {name: float(point[name]) for name in self.names}
+        digest = sha256(repr(values).encode()).hexdigest()[:8]
+        return ",".join([*(f"{name}={values[name]:g}" for name in shown), digest])
+
+    # What a session writes.
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other commands out of the folder.
+
+        Raises:
+            ValueError: another one is in it, or has changed it since it was opened.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # The system lets go of it when a process dies.
+        lock = filelock.FileLock(self.directory / ".lock", is_singleton=True)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise ValueError(
+                f"--out {self.directory} is in use by another command: wait for it, or "
+                "choose another folder"
+            ) from None
+        try:
+            if text_of(self.directory / "results.csv") != self._seen:
+                raise ValueError(
+                    f"another command has just ended in --out {self.directory}: start "
+                    "this one again"
+                )
+            yield
+        finally:
+            lock.release()
 
     def begin(self) -> None:
         """Creates the folder and writes the configuration."""
@@ -120,19 +333,17 @@ class Results:
         text = json.dumps(self.config, indent=2, sort_keys=True) + "\n"
         _replace(self.directory / "config.json", text)
 
-    def begin_call(self, points: Sequence[Point]) -> Path:
+    def begin_runs(self, points: Sequence[Point]) -> Path:
         """Returns where runs that go side by side save their state, and drops what
         others saved: had those run on, it would leave a gap in their history."""
-        keys = repr([self._key(point) for point in points])
-        folder = self.directory / "checkpoints" / sha256(keys.encode()).hexdigest()[:8]
+        name = name_of(*map(self._key, points))
+        folder = self.directory / "checkpoints" / name
         for other in folder.parent.glob("*"):
             if other != folder:
                 shutil.rmtree(other)
         return folder
 
-    def add_history(
-        self, position: Position, rows: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def add_history(self, position: Position, rows: Sequence[Row]) -> None:
         """Appends a round of some runs.
 
         A killed grid goes on from its last checkpoint, which may lie some rounds before
@@ -142,124 +353,104 @@ class Results:
         rows = [
             {"stage_index": position.stage, "round": position.round, **r} for r in rows
         ]
-        begun = {self._key(row) for row in rows} - self._running
+        begun = set(map(self._key, rows)) - self._running
         if begun:
             self._running |= begun
-            self.history = [
+            self.rounds = [
                 row
-                for row in self.history
-                if self._key(row) not in begun or _position(row) < position
+                for row in self.rounds
+                if self._key(row) not in begun
+                or (row["stage_index"], row["round"]) < position
             ]
-        self.history += rows
+        self.rounds += rows
         if begun or not set().union(*rows) <= set(self._columns):
-            self._columns = _columns(self.history)
-            _replace(path, _csv(self.history))
+            self._columns = columns_of(self.rounds)
+            _replace(path, _csv(self.rounds, self._columns))
         else:
             with path.open("a") as file:
-                file.write(_csv(rows, header=False, names=self._columns))
+                file.write(_csv(rows, self._columns, header=False))
                 file.flush()
                 os.fsync(file.fileno())
 
-    def add_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def add_rounds(self, rows: Sequence[Row]) -> None:
         """Adds rounds of finished runs that another folder held; what a session or a
         merge wrote of them here before it was killed gives way."""
-        runs = {self._key(row) for row in rows}
-        kept = [row for row in self.history if self._key(row) not in runs]
-        self.history = [*kept, *map(dict, rows)]
-        _replace(self.directory / "history.csv", _csv(self.history))
+        runs = set(map(self._key, rows))
+        self.rounds = [r for r in self.rounds if self._key(r) not in runs] + [*rows]
+        _replace(self.directory / "history.csv", _csv(self.rounds))
 
-    @property
-    def settings(self) -> list[str]:
-        """See `settings_of`."""
-        return settings_of(self.names, self._points)
-
-    def model_path(self, point: Point) -> Path:
-        """Where the global model of a run is kept."""
-        return self.directory / "models" / f"{run_name(point, self.names)}.npz"
-
-    def communities_path(self, point: Point) -> Path:
-        """Where the communities of a run are kept."""
-        return self.directory / "communities" / self.model_path(point).name
-
-    def log_name(self, point: Point) -> str:
-        """What a run is called where its rounds are logged: by what varies."""
-        shown = [f"{name}={point[name]:g}" for name in [*self.settings, "seed"]]
-        return ",".join([*shown, digest(point, self.names)])
-
-    def asked(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Returns the rows of the runs that were asked for."""
-        return [row for row in rows if self._key(row) in self._asked]
-
-    def history_of(self, points: Sequence[Point]) -> list[list[dict[str, Any]]]:
+    def history_of(self, points: Sequence[Point]) -> list[list[Row]]:
         """Returns the rounds of each of these runs, in order."""
         found = {self._key(point): [] for point in points}
-        for row in self.history:
+        for row in self.rounds:
             if self._key(row) in found:
                 found[self._key(row)].append(row)
         return list(found.values())
 
-    def add_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def add_rows(self, rows: Iterable[Row]) -> None:
         """Adds finished runs to `results.csv`, sorted by their swept values."""
-        self.rows = sorted([*self.rows, *map(dict, rows)], key=self._key)
-        self._finished = {self._key(row) for row in self.rows}
+        self.rows = sorted([*self.rows, *rows], key=self._key)
+        self._finished = set(map(self._key, self.rows))
         _replace(self.directory / "results.csv", _csv(self.rows))
 
     def add_assignments(
-        self,
-        points: Sequence[Point],
-        clients: np.ndarray,
-        clusters: np.ndarray,
-        communities: np.ndarray | None = None,
+        self, points: Sequence[Point], found: Sequence[Mapping[str, np.ndarray]]
     ) -> None:
-        """Adds runs to `assignments.npz`.
-
-        Args:
-            points: G runs.
-            clients: [G, P], who holds an example; -1 where nobody does.
-            clusters: [G, P], its cluster; -1 where the method gives it none.
-            communities: [G, P], its cluster's community, where the method finds them;
-                -1 where it has none.
-        """
+        """Adds runs to `assignments.npz`, with the columns of `assigned`; communities
+        only where all have them."""
         path = self.directory / "assignments.npz"
-        values = {name: np.array([p[name] for p in points]) for name in self.names}
-        new = {**values, "client": clients, "cluster": clusters}
-        if communities is not None:
-            new["community"] = communities
+        new = {name: np.array([p[name] for p in points]) for name in self.names}
+        for name in found[0]:
+            if all(name in each for each in found):
+                new[name] = np.stack([each[name] for each in found])
         if path.exists() and self.rows:
             # Only finished runs: a kill right after this file leaves others in it.
             with np.load(path) as old:
                 keys = zip(*(old[name] for name in self.names), strict=True)
                 kept = [tuple(map(float, key)) in self._finished for key in keys]
-                new = {
-                    name: np.concatenate([old[name][kept], new[name]]) for name in new
-                }
-        new["example"] = np.arange(clusters.shape[1])
+                new = {k: np.concatenate([old[k][kept], new[k]]) for k in new}
+        new["example"] = np.arange(new["cluster"].shape[1])
         temporary = path.with_suffix(".tmp.npz")
         np.savez_compressed(temporary, **new)  # pyright: ignore[reportArgumentType]
         temporary.replace(path)
+        self.__dict__.pop("_arrays", None)
 
     def _key(self, row: Mapping[str, Any]) -> tuple[float, ...]:
         return tuple(float(row[name]) for name in self.names)
 
-
-def run_name(point: Point, names: Sequence[str]) -> str:
-    """Returns a name for the files of a run: its first and last swept value, p and
-    seed, and a digest of all of them, whose names may be too long for a file."""
-    shown = [f"{name}={float(point[name]):g}" for name in (names[0], names[-1])]
-    return ",".join([*shown, digest(point, names)])
+    def _point(self, row: Row) -> Point:
+        return {name: row[name] for name in self.names}
 
 
-def digest(point: Point, names: Sequence[str]) -> str:
-    values = {name: float(point[name]) for name in names}
-    return sha256(repr(values).encode()).hexdigest()[:8]
+def read(directory: str | Path) -> Folder:
+    """Returns what a command left in a folder: `fcjax.open`.
+
+    Raises:
+        ValueError: it holds no finished run, or one that is too old to be read.
+    """
+    folder = Folder(Path(directory), read_config(Path(directory)))
+    if not folder.rows:
+        raise ValueError(f"{directory} holds no finished run yet")
+    return folder
 
 
-def settings_of(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns what tells the settings of a grid apart: what it is dealt by, such as p,
-    and what varies but for the seed."""
-    level, *others = names
-    varied = [n for n in others if len({float(row[n]) for row in rows}) > 1]
-    return [level, *(name for name in varied if name != "seed")]
+def parsed(where: Sequence[str]) -> dict[str, str]:
+    """Returns what --where holds, NAME=VALUE each, for `Folder.point`."""
+    return {name: value for name, _, value in (text.partition("=") for text in where)}
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """Returns config.json; raises ValueError where there is none or an old one."""
+    path = directory / "config.json"
+    if not path.exists():
+        raise ValueError(f"{directory} holds no run: it has no config.json")
+    config = json.loads(path.read_text())
+    if "swept" not in config:
+        raise ValueError(
+            f"{directory} is of an earlier fcjax, whose config.json does not say what "
+            "is swept: it is read by the version that wrote it"
+        )
+    return config
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -269,28 +460,38 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return sorted(k for k in names if one.get(k, missing) != other.get(k, missing))
 
 
-def _position(row: Mapping[str, Any]) -> Position:
-    return Position(int(row["stage_index"]), int(row["round"]))
+def text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[Row]:
     """Returns the rows of a table, none where the file is missing."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(io.StringIO(text_of(path))))
     # A kill in the middle of a write leaves a last row that is cut short.
-    return [row for row in rows if None not in row.values()]
+    whole = (row for row in rows if None not in row.values())
+    return [{name: value_of(text) for name, text in row.items()} for row in whole]
 
 
-def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def value_of(text: str) -> int | float | str | None:
+    """Returns a cell as it was before it was written."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None
+
+
+def columns_of(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _csv(rows: Sequence[Mapping[str, Any]], *, header: bool = True, names=None) -> str:
-    names = names or _columns(rows)
+def _csv(
+    rows: Sequence[Row], columns: Sequence[str] = (), *, header: bool = True
+) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    names = columns or columns_of(rows)
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     if header:
         writer.writeheader()
     writer.writerows(rows)

@@ -1,13 +1,13 @@
-"""What will run: the runs of a grid, which of them share a program, which a call.
+"""What will run: the runs of a grid, and which of them share a program.
 
 The product of all flags of several values is the grid. Runs whose arrays have the same
-shapes form a group, which is compiled once; a group runs as calls of as many runs as
-fit in memory side by side.
+shapes are a batch, which is compiled once, and is split into as many runs as fit in
+memory side by side.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -21,6 +21,10 @@ from fcjax.sweep.cluster_counts import check_size, numbers_of_clusters
 from fcjax.sweep.flags import Common, check_values
 from fcjax.sweep.folder import Point
 from fcjax.types import FederatedClustering, Federation, Grid
+
+Scope = Literal["global", "client-pooled", "client-mean"]
+"""What is scored: all examples by one match; or each client's by its own, where clients
+count by their examples, or all alike."""
 
 
 class Shared(NamedTuple):
@@ -43,9 +47,7 @@ class Method(NamedTuple):
     change shapes and have a program each."""
     build: Callable[[Mapping[str, Any]], FederatedClustering]
     """(settings of one run) -> the method."""
-    scope: Literal["global", "client-pooled", "client-mean"]
-    """What is scored: all examples by one match; or each client's by its own, where
-    clients count by their examples, or all alike."""
+    scope: Scope
     paper: Mapping[float, Mapping[str, float]]
     """By p: scores on the whole data set."""
     working_bytes: int = 0
@@ -61,14 +63,15 @@ class Method(NamedTuple):
 
 Describe = Callable[[Any, data.Dataset, int, int], Method]
 """(flags, data set, number of clients, number of clusters) -> the method. The flags
-hold one level of the rule of dealing."""
+hold one level of the rule of dealing; levels at which clients hold as much of a cluster
+are described once."""
 
 
-class Group(NamedTuple):
+class Batch(NamedTuple):
     """Runs of one program: what they differ in is traced, or is data."""
 
     method: Method
-    """Its whole numbers are those of the group."""
+    """Its whole numbers are those of the batch."""
     num_clients: int
     num_clusters: int
     points: tuple[Point, ...]
@@ -76,10 +79,11 @@ class Group(NamedTuple):
     present: tuple[np.ndarray, ...]
     """[R, M] of each run: who answers, in one row for all rounds or in a row each."""
     num_slots: int
-    """Rows that every client is padded to, so that one program serves all calls."""
+    """Rows that every client is padded to, so that one program serves all splits."""
     num_left_out: int
     """Rows that the examples without a client are padded to."""
-    runs_per_call: int = 1
+    side_by_side: int = 1
+    """How many of them run at a time."""
 
     @property
     def traced(self) -> dict[str, tuple[float, ...]]:
@@ -91,21 +95,60 @@ class Group(NamedTuple):
         """Makes the method from the traced hyper-parameters of a run."""
         return self.method.build({**self.method.settings, **hyper})
 
+    def take(self, runs: Iterable[int]) -> "Batch":
+        """Returns the batch of these of its runs alone."""
+        kept = list(runs)
+        return self._replace(
+            points=tuple(self.points[i] for i in kept),
+            partitions=tuple(self.partitions[i] for i in kept),
+            present=tuple(self.present[i] for i in kept),
+        )
 
-class Call(NamedTuple):
-    """Some runs of a group, side by side on the devices."""
+    def keep(self, wanted: Callable[[Point], bool]) -> "Batch":
+        """Returns the batch of those of its runs alone that are wanted."""
+        return self.take(i for i, point in enumerate(self.points) if wanted(point))
 
-    group: Group
-    points: tuple[Point, ...]
-    partitions: tuple[data.Partition, ...]
-    grid: Grid
-    left_out: Federation | None
-    """The rows that no client holds, where the method can assign them."""
+    def split(self) -> Iterator["Batch"]:
+        """Yields the runs that go side by side, in turn.
+
+        A killed grid finds them again: those that are left after the first ones are
+        those that splitting what is left gives.
+        """
+        count = -(-len(self.points) // self.side_by_side)
+        for runs in np.array_split(np.arange(len(self.points)), count):
+            yield self.take(runs)
+
+    def grid(self, pool: data.Pool) -> Grid:
+        """Returns what the program takes."""
+        hyper = {
+            name: jnp.array([point[name] for point in self.points], jnp.float32)
+            for name in self.traced
+        }
+        seeds = jnp.array([point["seed"] for point in self.points])
+        federations = data.federate(
+            pool,
+            self.partitions,
+            self.present,
+            num_clusters=self.num_clusters,
+            num_slots=self.num_slots,
+        )
+        return Grid(hyper, jax.vmap(jax.random.key)(seeds), federations)
+
+    def left_out(self, pool: data.Pool) -> Federation | None:
+        """Returns the rows that no client holds, where the method can assign them."""
+        if self.method.scope != "global":
+            return None
+        return data.federate_left_out(
+            pool,
+            self.partitions,
+            num_clusters=self.num_clusters,
+            num_slots=self.num_left_out,
+        )
 
 
-def groups(
+def batches(
     args: Common, dataset: data.Dataset, num_extra: int, describe: Describe
-) -> list[Group]:
+) -> list[Batch]:
     """Returns the grid, all of it dealt and checked.
 
     Args:
@@ -139,7 +182,7 @@ def groups(
             fixed = dict(zip(shapes, chosen, strict=True))
             points = span(args, levels, swept, {**numbers, **fixed})
             partitions = tuple(dealt(point) for point in points)
-            group = Group(
+            batch = Batch(
                 method._replace(settings={**method.settings, **fixed}),
                 num_clients,
                 num_clusters,
@@ -149,7 +192,7 @@ def groups(
                 max(len(rows) for part in partitions for rows in part.clients),
                 max(len(part.left_out) for part in partitions),
             )
-            found.append(group._replace(present=failures_of(group, args)))
+            found.append(batch._replace(present=failures_of(batch, args)))
     return found
 
 
@@ -166,10 +209,15 @@ def described(
     """
     held = {} if args.clusters else deal.levels_by_classes(args, dataset)
     rule, all_levels = deal.rule_of(args), deal.levels(args, dataset)
+    known: dict[tuple[int, int, int], Method] = {}
 
     def at(level: float | int, num_clients: int, num_clusters: int) -> Method:
         own = dataclasses.replace(args, **{rule: (level,)})
-        return describe(own, dataset, num_clients, num_clusters)
+        size = deal.cluster_size(own, dataset, num_clients, num_clusters)
+        key = (num_clients, num_clusters, size)
+        if key not in known:
+            known[key] = describe(own, dataset, num_clients, num_clusters)
+        return known[key]
 
     for num_clients, num_clusters in itertools.product(
         args.clients, numbers_of_clusters(args, dataset)
@@ -179,7 +227,7 @@ def described(
         levels = {num_clusters: all_levels}
         if held and method.scope != "global":
             if not 2 <= min(held) <= max(held) <= num_clusters:
-                drawn = deal.rule_of(args) == "classes_per_client"
+                drawn = rule == "classes_per_client"
                 flag = "--classes-per-client must lie"
                 raise ValueError(
                     f"{flag if drawn else '--class-range must end'} in "
@@ -189,13 +237,10 @@ def described(
             levels = held
         for number, its_levels in levels.items():
             check_size(num_clients, number, args, dataset)
-            methods = [at(level, num_clients, number) for level in its_levels]
-            together = itertools.groupby(
-                zip(methods, its_levels, strict=True), lambda pair: pair[0].settings
-            )
-            for _, pairs in together:
-                same, its_own = zip(*pairs, strict=True)
-                yield same[0], num_clients, number, its_own
+            each = [(at(level, num_clients, number), level) for level in its_levels]
+            for _, alike in itertools.groupby(each, lambda pair: pair[0].settings):
+                methods, same = zip(*alike, strict=True)
+                yield methods[0], num_clients, number, same
 
 
 def of_size(method: Method, size: int) -> Method:
@@ -213,34 +258,24 @@ def span(
     swept: Mapping[str, tuple],
     here: Mapping[str, int],
 ) -> list[Point]:
-    """Returns the runs of a group, which has one value of everything in `here`."""
+    """Returns the runs of a batch, which has one value of everything in `here`."""
     rest = {**swept, "failure_rate": args.failure_rate, "seed": args.seed}
     fixed = {name: (value,) for name, value in here.items()}
     axes = {deal.rule_of(args): levels, **fixed, **rest, **fixed}
     return [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
 
 
-def failures_of(group: Group, args: Common) -> tuple[np.ndarray, ...]:
-    """Returns who answers in each run of the group, see `Group.present`."""
-    rounds = 1 if args.failures == "fixed" else sum(num_rounds(group))
+def failures_of(batch: Batch, args: Common) -> tuple[np.ndarray, ...]:
+    """Returns who answers in each run of the batch, see `Batch.present`."""
+    rounds = 1 if args.failures == "fixed" else sum(num_rounds(batch))
     return tuple(
         data.failures(
-            group.num_clients,
+            batch.num_clients,
             point["failure_rate"],
             seed=deal.seed_of(point, args),
             num_rounds=rounds,
         )
-        for point in group.points
-    )
-
-
-def keep(group: Group, wanted: Callable[[Point], bool]) -> Group:
-    """Returns the group with those of its runs alone that are wanted."""
-    left = [i for i, point in enumerate(group.points) if wanted(point)]
-    return group._replace(
-        points=tuple(group.points[i] for i in left),
-        partitions=tuple(group.partitions[i] for i in left),
-        present=tuple(group.present[i] for i in left),
+        for point in batch.points
     )
 
 
@@ -254,64 +289,26 @@ def width(num_runs: int, most: int) -> int:
     return -(-num_runs // fewest)
 
 
-def calls(group: Group, pool: data.Pool) -> Iterator[Call]:
-    """Yields the calls of a group in turn.
-
-    A killed grid finds its calls again: those that are left after the first one are
-    those that dividing what is left gives.
-    """
-    count = -(-len(group.points) // group.runs_per_call)
-    for rows in np.array_split(np.arange(len(group.points)), count):
-        points = tuple(group.points[i] for i in rows)
-        partitions = tuple(group.partitions[i] for i in rows)
-        hyper = {
-            name: jnp.array([point[name] for point in points], jnp.float32)
-            for name in group.traced
-        }
-        keys = jax.vmap(jax.random.key)(jnp.array([point["seed"] for point in points]))
-        federations = data.federate(
-            pool,
-            partitions,
-            [group.present[i] for i in rows],
-            num_clusters=group.num_clusters,
-            num_slots=group.num_slots,
-        )
-        left_out = data.federate_left_out(
-            pool,
-            partitions,
-            num_clusters=group.num_clusters,
-            num_slots=group.num_left_out,
-        )
-        is_global = group.method.scope == "global"
-        yield Call(
-            group,
-            points,
-            partitions,
-            Grid(hyper, keys, federations),
-            left_out if is_global else None,
-        )
-
-
-def state_bytes(group: Group, examples: np.ndarray) -> int:
+def state_bytes(batch: Batch, examples: np.ndarray) -> int:
     """Returns the size of one run's state, and of what else a round of it holds."""
-    shape = (group.num_clients, group.num_slots)
+    shape = (batch.num_clients, batch.num_slots)
     federation = Federation(
         pool=jax.ShapeDtypeStruct(examples.shape, examples.dtype),  # pyright: ignore[reportArgumentType]
         indices=jax.ShapeDtypeStruct(shape, jnp.int32),  # pyright: ignore[reportArgumentType]
         mask=jax.ShapeDtypeStruct(shape, bool),  # pyright: ignore[reportArgumentType]
-        present=jax.ShapeDtypeStruct(group.present[0].shape, bool),  # pyright: ignore[reportArgumentType]
+        present=jax.ShapeDtypeStruct(batch.present[0].shape, bool),  # pyright: ignore[reportArgumentType]
         local_clusters=jax.ShapeDtypeStruct(shape[:1], jnp.int32),  # pyright: ignore[reportArgumentType]
     )
-    hyper = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in group.traced}
+    hyper = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in batch.traced}
 
     def init(hyper, federation):
-        return group.build(hyper).init(jax.random.key(0), federation)
+        return batch.build(hyper).init(jax.random.key(0), federation)
 
     state = jax.eval_shape(init, hyper, federation)
-    return num_bytes(state) + group.method.working_bytes
+    return num_bytes(state) + batch.method.working_bytes
 
 
-def num_rounds(group: Group) -> list[int]:
+def num_rounds(batch: Batch) -> list[int]:
     """Returns the rounds of each stage; fewer where it ends early."""
-    method = group.build({name: values[0] for name, values in group.traced.items()})
+    method = batch.build({name: values[0] for name, values in batch.traced.items()})
     return [stage.num_rounds for stage in method.stages]

@@ -12,39 +12,40 @@ from fcjax.data import placement
 from fcjax.data.conversion import counted
 from fcjax.evaluation import tables
 from fcjax.runs import page
-from fcjax.sweep.experiment import Experiment, short_name
-from fcjax.sweep.folder import Results
-from fcjax.sweep.plan import Group
+from fcjax.sweep.experiment import Experiment
+from fcjax.sweep.folder import Folder
+from fcjax.sweep.load import short_name
+from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.score import INTERNAL_SCORES
 
 
-def conclude(results: Results, *, labelled: bool) -> None:
+def conclude(folder: Folder, *, labelled: bool) -> None:
     """Prints mean and 95 % interval over seeds, beside the paper's figures, writes the
     table to files, and warns of the runs that failed. Without labels, where the sheets
     say more than any score, it also writes the page that shows them, unless there are
     no figures either."""
-    rows = results.asked(results.rows)
+    rows, directory = folder.asked(folder.rows), folder.directory
     summary = summarize(
         rows,
-        results.settings,
+        folder.settings,
         labelled=labelled,
-        reported=results.config.get("reported", ()),
+        reported=folder.config.get("reported", ()),
     )
     tables.show(summary)
-    tables.write(summary, results.directory)
+    tables.write(summary, directory)
     for row in rows:
         if row["status"] != "ok":
-            point = ", ".join(f"{name} {row[name]}" for name in results.settings)
+            point = ", ".join(f"{name} {row[name]}" for name in folder.settings)
             print(f"warning: the run with {point}, seed {row['seed']} {row['status']}")
     if labelled:
         return
     print("silhouette and calinski_harabasz: higher is better; davies_bouldin: lower")
-    if (results.directory / "figures").exists():
+    if (directory / "figures").exists():
         try:
-            page.main(page.Args(results.directory))
+            page.main(page.Args(directory))
         except ValueError as error:  # the data has moved, or needs its --data-dir
-            print(f"no page ({error}): fcjax page {results.directory} --help")
+            print(f"no page ({error}): fcjax page {directory} --help")
 
 
 def summarize(
@@ -67,47 +68,46 @@ def summarize(
     values = ("nmi", "acc", "kappa") if labelled else INTERNAL_SCORES
     # Of clients on their own, one match for all is another question.
     if any(
-        row["scope"] != "global" and row.get("global_acc") not in ("", None)
-        for row in rows
+        row["scope"] != "global" and row.get("global_acc") is not None for row in rows
     ):
         values = (*values, "global_acc")
     if reported:
         values = (*values, "initial_acc", *reported)
-    if any(float(row["failure_rate"]) > 0 for row in rows):
+    if any(row["failure_rate"] > 0 for row in rows):
         values = (*values, "participation", "surviving_nmi")
     paper = tables.paper_scores(rows, by=by, values=values)
     return tables.summarize(rows, by=by, values=values, paper=paper)
 
 
-def conclude_all(results: Sequence[Results], *, folder: Path | None) -> None:
+def conclude_all(folders: Sequence[Folder], *, out: Path | None) -> None:
     """Prints one table of several experiments, and writes it into the folder above
     their own, if there is one."""
-    settings = dict.fromkeys(name for one in results for name in one.settings)
-    rows = [row for one in results for row in one.asked(one.rows)]
+    settings = dict.fromkeys(name for one in folders for name in one.settings)
+    rows = [row for one in folders for row in one.asked(one.rows)]
     # What one method sweeps, another may not have.
-    rows = [{**dict.fromkeys(settings, ""), **row} for row in rows]
+    rows = [{**dict.fromkeys(settings), **row} for row in rows]
     reported = dict.fromkeys(
-        name for one in results for name in one.config.get("reported", ())
+        name for one in folders for name in one.config.get("reported", ())
     )
     summary = summarize(
         rows,
         list(settings),
-        labelled=rows[0]["nmi"] != "",
+        labelled=rows[0]["nmi"] is not None,
         reported=list(reported),
     )
     tables.show(summary)
-    if folder is not None:
-        tables.write(summary, folder)
+    if out is not None:
+        tables.write(summary, out)
 
 
 def print_header(experiment: Experiment) -> None:
     """Prints what is in force: data, devices, precision, padding, calls."""
-    args, groups = experiment.args, experiment.groups
-    partitions = [part for group in groups for part in group.partitions]
+    args, batches = experiment.args, experiment.batches
+    partitions = [part for batch in batches for part in batch.partitions]
     dropped = [len(partition.left_out) for partition in partitions]
     device = jax.local_devices()[0]
     print(
-        f"{groups[0].method.name} on {short_name(args.dataset)}: "
+        f"{batches[0].method.name} on {short_name(args.dataset)}: "
         f"{len(experiment.dataset.examples)} examples, "
         f"{counted(len(partitions), 'run')}\n"
         f"examples no client holds: {extremes(dropped)}\n"
@@ -115,13 +115,13 @@ def print_header(experiment: Experiment) -> None:
         f"{args.precision} matrix precision, JAX {jax.__version__}"
     )
     print(*experiment.notes, sep="\n")
-    shown = ["clients", "clusters", *differing(groups)]
-    for group in groups:
-        slots = group.num_clients * group.num_slots
-        padding = [1 - sum(map(len, p.clients)) / slots for p in group.partitions]
+    shown = ["clients", "clusters", *differing(batches)]
+    for batch in batches:
+        slots = batch.num_clients * batch.num_slots
+        padding = [1 - sum(map(len, p.clients)) / slots for p in batch.partitions]
         print(
-            *(f"{name} {group.points[0][name]}" for name in shown),
-            f"{counted(len(group.points), 'run')}, {group.runs_per_call} a call",
+            *(f"{name} {batch.points[0][name]}" for name in shown),
+            f"{counted(len(batch.points), 'run')}, {batch.side_by_side} a call",
             f"padding {np.mean(padding):.1%}",
             sep=", ",
             flush=True,
@@ -137,10 +137,10 @@ def print_pace(num_runs: int, seconds: float) -> None:
     )
 
 
-def differing(groups: Sequence[Group]) -> list[str]:
-    """Returns what each group has one value of, and another group has another."""
-    first = groups[0].points[0]
-    each = [{name: {p[name] for p in g.points} for name in first} for g in groups]
+def differing(batches: Sequence[Batch]) -> list[str]:
+    """Returns what each batch has one value of, and another batch has another."""
+    first = batches[0].points[0]
+    each = [{name: {p[name] for p in b.points} for name in first} for b in batches]
     return [
         name
         for name in first
@@ -165,9 +165,9 @@ def shower(progress: Progress, place: str) -> Callable[[engine.Round, int, list]
         progress.skip((step - ended - 1) * len(rows))
         ended = step
         metrics = {
-            name: np.mean([float(row[name]) for row in rows if row[name] != ""])
+            name: np.mean([row[name] for row in rows if row[name] is not None])
             for name in ("loss", "nmi", "acc")
-            if any(row[name] != "" for row in rows)
+            if any(row[name] is not None for row in rows)
         }
         stage, number = round.stage, round.position.round
         label = f"{stage.name} round {number}/{stage.num_rounds}"

@@ -1,66 +1,86 @@
-"""What a method finds in the data of a call: clusters and embeddings."""
+"""One run as it is scored, shown, kept and drawn: what it has found in its data."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
-from fcjax.data import Partition
 from fcjax.devices import each_run
 from fcjax.engine import Program
-from fcjax.sweep.plan import Call
-from fcjax.types import Grid
+from fcjax.types import Federation, Grid
 
 
-class Found(NamedTuple):
-    """The clusters of one run, -1 where the method gives none."""
+class Run(NamedTuple):
+    """What one run has found so far."""
 
+    point: Mapping[str, float | int]
+    """Its swept values, by flag."""
+    rows: Int[np.ndarray, "M N"]
+    """Examples that each client holds; one that several hold is there several times."""
+    mask: Bool[np.ndarray, "M N"]
+    """False where one of them is repeated."""
     of_clients: Int[np.ndarray, "M N"]
-    """What each client found of its own examples; -1 where one of them is repeated."""
-    of_examples: Int[np.ndarray, "P"]
-    """Of an example that several clients hold what the first of them found."""
+    """The cluster that each client found them in; -1 where one is repeated, or the
+    method gives none."""
+    holders: Int[np.ndarray, "P"]
+    """Who holds each example, the first of several; -1 where nobody does."""
+    clusters: Int[np.ndarray, "P"]
+    """Of every example, what its holder found; -1 where there is none."""
 
 
-def clusters_of(program: Program, call: Call, state: Any) -> list[Found]:
-    """Returns the clusters of each run of a call."""
+def runs_of(
+    program: Program,
+    points: tuple[Mapping[str, float | int], ...],
+    grid: Grid,
+    left_out: Federation | None,
+    state: Any,
+) -> list[Run]:
+    """Returns what the runs of a grid have found.
+
+    Args:
+        program: that runs them.
+        points: their swept values.
+        grid: the runs.
+        left_out: the rows that no client holds, if those have clusters, too.
+        state: of all of them, [G, ...].
+    """
 
     def assign(federations):
-        grid = call.grid._replace(federations=federations)
-        return np.asarray(program.assign(grid, state))
+        own = grid._replace(federations=federations)
+        return np.asarray(program.assign(own, state))
 
-    held, left_out = call.grid.federations, call.left_out
-    num_examples = held.pool.shape[0]
+    held, count = grid.federations, grid.federations.pool.shape[0]
     rows, mask = np.asarray(held.indices), np.asarray(held.mask)
     of_clients = np.where(mask, assign(held), -1)
+    clients = np.broadcast_to(np.arange(rows.shape[1])[:, None], rows.shape[1:])
     found = [
-        Found(own, of_examples(own, indices, here, num_examples, fill=-1))
-        for own, indices, here in zip(of_clients, rows, mask, strict=True)
+        Run(
+            *each,
+            of_examples(clients, *each[1:3], count, fill=-1),
+            of_examples(each[3], *each[1:3], count, fill=-1),
+        )
+        for each in zip(points, rows, mask, of_clients, strict=True)
     ]
     if left_out is not None:
         rows, mask = np.asarray(left_out.indices), np.asarray(left_out.mask)
-        others = assign(left_out)
-        for run, one in enumerate(found):
-            one.of_examples[rows[run][mask[run]]] = others[run][mask[run]]
+        for run, *others in zip(found, rows, mask, assign(left_out), strict=True):
+            of_no_client, there, clusters = others
+            run.clusters[of_no_client[there]] = clusters[there]
     return found
 
 
-def embedding_of(program: Program, call: Call, state: Any, run: int) -> np.ndarray:
-    """Returns the embedding [P, D] of one run, NaN where no client holds a row."""
-    grid = run_of(call.grid, run)
-    z = np.asarray(program.embed(grid, one_of(state, run)), np.float32)[0]
-    rows = np.asarray(grid.federations.indices)[0]
-    mask = np.asarray(grid.federations.mask)[0]
-    return of_examples(z, rows, mask, grid.federations.pool.shape[0], fill=np.nan)
-
-
-def holder(partition: Partition, num_examples: int) -> np.ndarray:
-    """Which client holds each example [P], the first one of several; -1 where none
-    does."""
-    holders = np.full(num_examples, -1)
-    for client, rows in reversed(list(enumerate(partition.clients))):
-        holders[rows] = client
-    return holders
+def embedding_of(
+    program: Program, grid: Grid, state: Any, run: int
+) -> Float[np.ndarray, "P D"]:
+    """Returns the embedding of one run of a grid, NaN where no client holds a row."""
+    grid = each_run(lambda x: x[run : run + 1], grid)
+    state = jax.tree.map(lambda x: x[run : run + 1], state)
+    z = np.asarray(program.embed(grid, state), np.float32)[0]
+    held = grid.federations
+    rows, mask = np.asarray(held.indices)[0], np.asarray(held.mask)[0]
+    return of_examples(z, rows, mask, held.pool.shape[0], fill=np.nan)
 
 
 def of_examples(
@@ -77,12 +97,3 @@ def of_examples(
     # The last one that is written stays.
     found[rows[mask][::-1]] = values[mask][::-1]
     return found
-
-
-def run_of(grid: Grid, run: int) -> Grid:
-    """Returns the grid of one run; the pool stays whole."""
-    return each_run(lambda x: x[run : run + 1], grid)
-
-
-def one_of(tree: Any, run: int) -> Any:
-    return jax.tree.map(lambda x: x[run : run + 1], tree)

@@ -3,258 +3,295 @@
 import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from fcjax import engine, server
-from fcjax.data import Dataset
+from fcjax.data import Scaling
 from fcjax.runs import draw
 from fcjax.sweep import communities, frozen, plan, report, score, sinks, stages
 from fcjax.sweep.experiment import Experiment
-from fcjax.sweep.plan import Call, Group
+from fcjax.sweep.folder import Row
+from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
-from fcjax.sweep.run import clusters_of, embedding_of, holder
+from fcjax.sweep.run import Run, embedding_of, runs_of
 from fcjax.sweep.score import round_off
-from fcjax.sweep.states import Checkpoints
+from fcjax.sweep.states import States
+from fcjax.types import Federation, Grid, State
 
 
 def execute(experiment: Experiment) -> None:
     """Runs what is pending, writes the results and prints the table."""
-    results = experiment.results
-    if results.rows:
-        print(f"reusing {len(results.rows)} finished runs of {results.directory}")
-    if experiment.groups:
+    folder = experiment.folder
+    if folder.rows:
+        print(f"reusing {len(folder.rows)} finished runs of {folder.directory}")
+    if experiment.batches:
         enable_compilation_cache()
-        results.begin()
+        folder.begin()
         report.print_header(experiment)
-        num_runs, start = len(results.pending), time.perf_counter()
+        num_runs, start = len(folder.pending), time.perf_counter()
         with jax.default_matmul_precision(experiment.args.precision):
             train(experiment)
         report.print_pace(num_runs, time.perf_counter() - start)
-    report.conclude(results, labelled=experiment.dataset.labels is not None)
-    print(f"results in {results.directory}")
+    report.conclude(folder, labelled=experiment.dataset.labels is not None)
+    print(f"results in {folder.directory}")
 
 
 def train(experiment: Experiment) -> None:
-    """Trains and scores the pending runs of the grid, group by group."""
-    args, results = experiment.args, experiment.results
-    compile_seconds, kept = listen_to_compiler(), stages.Kept(experiment)
+    """Trains and scores the pending runs of the grid, batch by batch."""
+    args, folder = experiment.args, experiment.folder
+    kept, compile_seconds = stages.Kept(experiment), listen_to_compiler()
     total = sum(
-        len(group.points) * sum(plan.num_rounds(group)) for group in experiment.groups
+        len(batch.points) * sum(plan.num_rounds(batch)) for batch in experiment.batches
     )
     with Progress(total) as progress:
-        for group in experiment.groups:
-            while group.points:
-                most = group.runs_per_call
+        for batch in experiment.batches:
+            while batch.points:
+                most = batch.side_by_side
                 try:
-                    train_group(experiment, group, kept, progress, compile_seconds)
+                    train_batch(experiment, batch, kept, progress, compile_seconds)
                 except jax.errors.JaxRuntimeError as error:
                     if "RESOURCE_EXHAUSTED" not in str(error) or most == 1:
                         raise
                     print(f"out of memory with {most} runs a call: now {most // 2}")
-                    group = group._replace(runs_per_call=most // 2)
-                group = plan.keep(group, results.is_pending)
+                    batch = batch._replace(side_by_side=most // 2)
+                batch = batch.keep(folder.is_pending)
     if args.plot:
-        draw.grid_figures(
-            results.directory / "figures",
-            results.asked(results.rows),
-            results.asked(results.history),
-            by=results.settings,
-            start=results.config.get("start_stage", ""),
-            reported=results.config.get("reported", ()),
-        )
+        draw.figures_of_grid(folder, folder.directory / "figures")
 
 
-def train_group(
+def train_batch(
     experiment: Experiment,
-    group: Group,
+    batch: Batch,
     kept: stages.Kept,
     progress: Progress,
     compile_seconds: Sequence[float],
 ) -> None:
-    """Runs a group, call by call."""
-    program, model = engine.Program(group.build, backend=experiment.args.backend), None
-    for call in stages.calls(group, experiment.pool):
+    """Trains a batch, as many runs at a time as go side by side."""
+    program, model = engine.Program(batch.build, backend=experiment.args.backend), None
+    for part in stages.in_turn(batch):
         compiled = sum(compile_seconds)
-        state = run_call(experiment, call, program, kept, progress)
+        call = Call(
+            program,
+            part,
+            part.grid(experiment.pool),
+            part.left_out(experiment.pool),
+        )
+        state, last = run(experiment, call, kept, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
         model = model or freeze(call, state)
-        finish(experiment, call, program, state, model, compile_seconds=compiled)
+        finish(experiment, call, state, last, model, compile_seconds=compiled)
 
 
-def run_call(
-    experiment: Experiment,
-    call: Call,
-    program: engine.Program,
-    kept: stages.Kept,
-    progress: Progress,
-) -> Any:
-    """Returns the state [G, ...] in which the runs of a call end."""
-    args, results = experiment.args, experiment.results
-    checkpoints = Checkpoints(
-        results.begin_call(call.points), interval=args.checkpoint_interval
-    )
-    show = report.shower(progress, results.place_of(call.points))
-    runs = {results.log_name(point): point for point in call.points}
-    with sinks.open_logs(
-        args.log, results.directory, runs, results.config, resume=args.resume
-    ) as logs:
-        return program.run(
-            call.grid,
-            on_round=recorder(experiment, call, program, kept, show, logs),
-            checkpoints=checkpoints,
-            start=kept.start(call),
-        )
+class Call(NamedTuple):
+    """Runs that go side by side, with what runs them."""
+
+    program: engine.Program
+    batch: Batch
+    grid: Grid
+    left_out: Federation | None
+
+    def runs(self, state: State) -> list[Run]:
+        return runs_of(self.program, self.batch.points, self.grid, self.left_out, state)
 
 
-def recorder(
-    experiment: Experiment,
-    call: Call,
-    program: engine.Program,
-    kept: stages.Kept,
-    show: Callable[[engine.Round, int, list], None],
-    logs: Sequence[sinks.Log],
-) -> Callable[[engine.Round], None]:
-    """Returns what is done after each round of a call: score, write, show, log."""
-    args, results = experiment.args, experiment.results
-    starts = list(itertools.accumulate(plan.num_rounds(call.group), initial=0))
-    clock = time.perf_counter()
+Last = tuple[list[Run], list[dict[str, float]]]
+"""What each run has found in its last round, and its scores."""
+
+
+def run(
+    experiment: Experiment, call: Call, kept: stages.Kept, progress: Progress
+) -> tuple[State, Last]:
+    """Trains runs side by side; after each round it scores, writes, shows, logs.
+
+    Returns:
+        The state [G, ...] in which they end, and what they have found by then.
+    """
+    args, folder, batch = experiment.args, experiment.folder, call.batch
+    labels, method = experiment.dataset.labels, batch.method
+    states = States(folder.begin_runs(batch.points), interval=args.checkpoint_interval)
+    show = report.shower(progress, folder.place_of(batch.points))
+    before = [0, *itertools.accumulate(plan.num_rounds(batch))]
+    names = {folder.log_name(point): point for point in batch.points}
+    clock, last = time.perf_counter(), None
+
+    def scored(state: State, names: Sequence[str]) -> Last:
+        runs = call.runs(state)
+        number = batch.num_clusters
+        return runs, [
+            score.score_round(
+                run, labels, method.scope, num_clusters=number, names=names
+            )
+            for run in runs
+        ]
+
+    def start(shapes: engine.ShapesOf) -> tuple[engine.Position, State] | None:
+        found = states.restore(shapes)
+        if found is None:
+            return kept.start(batch)(shapes)
+        print(f"going on from checkpoint {states.path_of(found[0])}")
+        return found
 
     def on_round(round: engine.Round) -> None:
-        nonlocal clock
-        number = round.position.round
-        step = starts[round.position.stage] + number
-        evaluated = round.is_last or number % args.evaluate_every == 0
-        clusters = clusters_of(program, call, round.state) if evaluated else None
+        nonlocal clock, last
+        stage, number = round.position
+        step = before[stage] + number
+        is_end = round.is_last and stage == len(before) - 2
+        found: list[dict[str, float]] = [{}] * len(batch.points)
+        if is_end:
+            last = scored(round.state, score.SCORES)
+            found = last[1]
+        elif round.is_last or number % args.evaluate_every == 0:
+            found = scored(round.state, score.ROUND_SCORES)[1]
         now = time.perf_counter()
-        metrics = {
-            name: server.total_bytes(x) if name.startswith(("up_", "down_")) else x
-            for name, x in round.metrics.items()
-        }
-        rows = []
-        for run, point in enumerate(call.points):
-            values = {name: each[run].item() for name, each in metrics.items()}
-            cluster = None if clusters is None else clusters[run]
-            values |= score.score_round(cluster, experiment.dataset, call, run)
-            values["seconds"] = round_off((now - clock) / len(call.points))
-            rows.append({"stage": round.stage.name, **point, **values})
-            if args.log:
-                logs[run](step, values)
-        results.add_history(round.position, rows)
-        kept.write(call, round)
+        seconds = round_off((now - clock) / len(batch.points))
+        metrics = metrics_of(round, len(batch.points))
+        rows = [
+            {
+                **{"stage": round.stage.name, **point, **measured},
+                **score.cells(scores),
+                "seconds": seconds,
+            }
+            for point, measured, scores in zip(
+                batch.points, metrics, found, strict=True
+            )
+        ]
+        for log, row in zip(logs, rows if args.log else [], strict=False):
+            own = ("stage", *folder.names)
+            log(step, {k: v for k, v in row.items() if k not in own})
+        folder.add_history(round.position, rows)
+        kept.write(batch, round)
         show(round, step, rows)
         clock = now
+        states.save(round)
 
-    return on_round
+    with (
+        states,
+        sinks.open_logs(
+            args.log, folder.directory, names, folder.config, resume=args.resume
+        ) as logs,
+    ):
+        state = call.program.run(call.grid, start=start, on_round=on_round)
+    return state, last or scored(state, score.SCORES)
+
+
+def metrics_of(round: engine.Round, num_runs: int) -> list[Row]:
+    """Returns the metrics of each run, with the bytes that crossed in all."""
+    each = {
+        name: server.total_bytes(x) if name.startswith(("up_", "down_")) else x
+        for name, x in round.metrics.items()
+    }
+    return [{k: x[run].item() for k, x in each.items()} for run in range(num_runs)]
 
 
 def finish(
     experiment: Experiment,
     call: Call,
-    program: engine.Program,
-    state: Any,
+    state: State,
+    last: Last,
     model: frozen.Program | None,
     *,
     compile_seconds: float,
 ) -> None:
-    """Scores and keeps the runs of a call that has ended, and draws the grid's first.
+    """Scores and keeps runs that have ended, and draws the grid's first.
 
     Args:
         experiment: whose runs they are.
         call: the runs.
-        program: what ran them.
         state: where they ended, [G, ...].
+        last: what they have found.
         model: of `freeze`.
         compile_seconds: of the call.
     """
-    args, dataset, results = experiment.args, experiment.dataset, experiment.results
-    clusters = clusters_of(program, call, state)
-    holders = [holder(part, len(clusters[0].of_examples)) for part in call.partitions]
-    histories = results.history_of(call.points)
-    same = communities.of_runs(call, clusters, program.communities(call.grid, state))
-    rows = []
-    for run, (point, found) in enumerate(zip(call.points, same, strict=True)):
-        embedding = embedding_of(program, call, state, run)
-        shown = clusters[run].of_examples
-        if found is not None:
-            communities.write(results.communities_path(point), found)
-        if args.plot and point == results.first:
-            folder = results.directory / "figures"
-            if model is None:
-                shown = draw.matched_by_client(dataset, holders[run], shown)
-            draw.run_figures(folder, dataset, holders[run], shown, embedding, found)
+    args, folder, dataset = experiment.args, experiment.folder, experiment.dataset
+    batch, found = call.batch, call.program.communities(call.grid, state)
+    histories, rows, assigned = folder.history_of(batch.points), [], []
+    kept = communities.of_runs(last[0], found)
+    for i, (run, scores, same) in enumerate(zip(*last, kept, strict=True)):
+        embedding = embedding_of(call.program, call.grid, state, i)
+        if same is not None:
+            communities.write(folder.communities_path(run.point), same)
+        if args.plot and run.point == folder.first:
+            figures = folder.directory / "figures"
+            draw.figures_of_run(
+                figures,
+                dataset,
+                run.holders,
+                run.clusters,
+                embedding,
+                same,
+                scope=batch.method.scope,
+            )
         if model is None:  # every client has an embedding of its own: none to compare
             embedding = None
         else:
-            path = results.model_path(point)
-            keep_model(path, model, dataset, call, state, run, shown, embedding)
-        scores = score.score_run(
-            dataset,
-            call,
+            path = folder.model_path(run.point)
+            keep_model(path, model, dataset.scaling, call, state, i, run, embedding)
+        ended = score.score_end(
             run,
-            clusters[run],
-            embedding,
-            num_rounds=len(histories[run]),
-            same=found,
+            dataset.labels,
+            batch.method.scope,
+            scores,
+            present=batch.present[i][: len(histories[i])],
+            embedding=embedding,
+            same=same,
         )
+        assigned.append(communities.columns(run.holders, run.clusters, same))
         rows.append(
             score.result_row(
                 args,
-                dataset,
-                call,
-                run,
-                histories[run],
-                scores,
+                batch,
+                i,
+                histories[i],
+                ended,
+                num_examples=len(dataset.examples),
                 compile_seconds=compile_seconds,
             )
         )
-    results.add_assignments(
-        call.points,
-        *communities.assignments(holders, [x.of_examples for x in clusters], same),
-    )
-    results.add_rows(rows)
+    folder.add_assignments(batch.points, assigned)
+    folder.add_rows(rows)
 
 
-def freeze(call: Call, state: Any) -> frozen.Program | None:
-    """Exports how the models of the call's group embed and assign; None where clients
-    have models of their own."""
-    group = call.group
-    if group.method.scope != "global":
+def freeze(call: Call, state: State) -> frozen.Program | None:
+    """Exports how the models of the runs embed and assign; None where clients have
+    models of their own."""
+    batch = call.batch
+    if batch.method.scope != "global":
         return None
     runs = (call.grid.hyper, state)
     hyper, one = jax.eval_shape(partial(jax.tree.map, lambda x: x[0]), runs)
     return frozen.freeze(
-        group.build,
+        batch.build,
         hyper,
         one,
         shape=call.grid.federations.pool.shape[1:],
-        num_clusters=group.num_clusters,
+        num_clusters=batch.num_clusters,
     )
 
 
 def keep_model(
     path: Path,
     model: frozen.Program,
-    dataset: Dataset,
+    scaling: Scaling | None,
     call: Call,
-    state: Any,
-    run: int,
-    clusters: np.ndarray,
+    state: State,
+    place: int,
+    run: Run,
     embedding: np.ndarray,
 ) -> None:
     """Writes the run's global model, for examples that come later."""
     leaves = frozen.pick(model, call.grid.hyper, state)
-    weights = {name: np.asarray(leaf[run]) for name, leaf in leaves.items()}
+    weights = {name: np.asarray(leaf[place]) for name, leaf in leaves.items()}
     held = ~np.isnan(embedding).any(axis=1)
     centers = frozen.cluster_centers(
-        embedding[held], clusters[held], num_clusters=call.group.num_clusters
+        embedding[held], run.clusters[held], num_clusters=call.batch.num_clusters
     )
-    frozen.write(path, model, weights, centers, dataset.scaling)
+    frozen.write(path, model, weights, centers, scaling)
 
 
 def listen_to_compiler() -> list[float]:

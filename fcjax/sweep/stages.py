@@ -1,34 +1,30 @@
 """What leading stages ended in, kept so that runs which share them train them once.
 
-    OUT/../stages/HASH.npz   a file a run: its state after them, and their rounds
+    OUT/../stages/NAME/   of a run: its state after them, see `states`, and its rounds,
+                          history.json
 
 Methods that differ in later stages alone, values of a setting of those, and commands of
-another day find the files, which may be deleted at any time.
+another day find them. They may be deleted at any time.
 """
 
 import hashlib
 import json
-import os
-import zipfile
 from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
+import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax.data import Pool
-from fcjax.engine import Round, Start
+from fcjax.engine import Position, Round, ShapesOf, Start
 from fcjax.sweep import deal, plan
 from fcjax.sweep.experiment import Experiment, configuration
 from fcjax.sweep.folder import Point
-from fcjax.sweep.plan import Call, Group
-from fcjax.sweep.states import Position, first_line
-from fcjax.types import PyTree
-
-Rows = list[dict[str, Any]]
+from fcjax.sweep.plan import Batch
+from fcjax.sweep.states import States, name_of
+from fcjax.types import State
 
 
 class Kept:
@@ -40,93 +36,98 @@ class Kept:
 
     def __init__(self, experiment: Experiment):
         self._experiment = experiment
-        folder = experiment.results.directory
+        folder = experiment.folder.directory
         if experiment.args.shard is not None:
             folder = folder.parent
         self.folder = folder.parent / "stages"
 
-    def start(self, call: Call) -> Start | None:
-        """Returns what lets a call begin after the stages it shares, if all its runs
-        are there: their rounds are added to its history."""
-        if call.group.method.shared is None or not self._experiment.args.resume:
-            return None
-        return partial(self._start, call, call.group.method.shared.num_stages)
+    def start(self, batch: Batch) -> Start:
+        """Returns what lets runs begin after the stages that they share, if all of them
+        are there: their rounds are added to the history."""
+        if batch.method.shared is None or not self._experiment.args.resume:
+            return lambda _: None
+        return partial(self._start, batch, batch.method.shared.num_stages)
 
-    def _start(self, call, num_stages, shapes) -> tuple[Position, PyTree] | None:
+    def _start(
+        self, batch: Batch, num_stages: int, shapes: ShapesOf
+    ) -> tuple[Position, State] | None:
         if not self.folder.exists():
             return None
         structure = shapes(num_stages - 1)
-        paths = self._paths(call, structure)
-        if not all(path.exists() for path in paths):
-            return None
-        try:
-            states, histories = zip(*map(read, paths), strict=True)
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            print(f"skipping unreadable stages in {self.folder}: {first_line(error)}")
+        one = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), structure
+        )
+        places = self._places(batch, structure)
+        found = [States(place).restore(lambda _: one) for place in places]
+        states = [each[1] for each in found if each is not None]
+        if len(states) < len(places):
             return None
         rows = [
             {**dict.fromkeys(("stage_index", "round", "stage")), **point, **row}
-            for point, history in zip(call.points, histories, strict=True)
-            for row in history
+            for point, place in zip(batch.points, places, strict=True)
+            for row in json.loads((place / "history.json").read_text())
         ]
-        # As a session writes them: round by round, the runs of a call side by side.
-        rows.sort(key=lambda row: (int(row["stage_index"]), int(row["round"])))
-        self._experiment.results.add_rounds(rows)
+        # As a session writes them: round by round, the runs side by side.
+        rows.sort(key=lambda row: (row["stage_index"], row["round"]))
+        self._experiment.folder.add_rounds(rows)
         print(
-            f"{len(paths)} runs go on from stages that were trained before "
+            f"{len(places)} runs go on from stages that were trained before "
             f"({self.folder})"
         )
-        leaves = [jnp.array(np.stack(each)) for each in zip(*states, strict=True)]
-        state = jax.tree.unflatten(jax.tree.structure(structure), leaves)
+        state = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
         return Position(num_stages, 0), state
 
-    def write(self, call: Call, round: Round) -> None:
-        """Keeps the runs of a call if the last of the stages they share has just ended
-        and its round is in their history."""
-        shared, results = call.group.method.shared, self._experiment.results
+    def write(self, batch: Batch, round: Round) -> None:
+        """Keeps the runs if the last of the stages they share has just ended and its
+        round is in their history."""
+        shared, folder = batch.method.shared, self._experiment.folder
         if shared is None or not round.is_last:
             return
         if round.position.stage != shared.num_stages - 1:
             return
-        state = [np.asarray(leaf) for leaf in jax.tree.leaves(round.state)]
-        paths = self._paths(call, round.state)
-        for run, history in enumerate(results.history_of(call.points)):
+        state = jax.tree.map(np.asarray, round.state)
+        places = self._places(batch, round.state)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for run, history in enumerate(folder.history_of(batch.points)):
             # Read back from a file, a row has the columns of all stages.
             fresh = history[-1]
             rows = [
                 {
                     name: value
                     for name, value in row.items()
-                    if name not in results.names and (value != "" or name in fresh)
+                    if name not in folder.names and (value is not None or name in fresh)
                 }
                 for row in history
             ]
-            write(paths[run], [np.asarray(leaf[run]) for leaf in state], rows)
+            own = round._replace(state=jax.tree.map(lambda x, run=run: x[run], state))
+            # Commands that run at the same time may keep the same run.
+            with filelock.FileLock(self.folder / ".lock"), States(places[run]) as kept:
+                places[run].mkdir(exist_ok=True)
+                (places[run] / "history.json").write_text(json.dumps(rows))
+                kept.save(own)
 
-    def _paths(self, call: Call, state: PyTree) -> list[Path]:
-        """Where each run of a call is kept that ends in a state of such shapes."""
+    def _places(self, batch: Batch, state: State) -> list[Path]:
+        """Where each of the runs is kept that end in a state of such shapes."""
         shapes = [
             (jax.tree_util.keystr(path), leaf.shape[1:], leaf.dtype.name)
             for path, leaf in jax.tree_util.tree_leaves_with_path(state)
         ]
-        paths = []
-        for point in call.points:
-            told = json.dumps([self._deciding(call.group, point), shapes, self._data])
-            name = hashlib.sha256(told.encode()).hexdigest()[:16]
-            paths.append(self.folder / f"{name}.npz")
-        return paths
+        return [
+            self.folder / name_of(self._deciding(batch, point), shapes, self._data)
+            for point in batch.points
+        ]
 
-    def _deciding(self, group: Group, point: Point) -> list:
+    def _deciding(self, batch: Batch, point: Point) -> list:
         """All flags that the leading stages of a run, and their scores, depend on."""
-        args, shared = self._experiment.args, group.method.shared
+        args, shared = self._experiment.args, batch.method.shared
         assert shared is not None
-        alone = group.method._replace(name=shared.name, settings={})
+        alone = batch.method._replace(name=shared.name, settings={})
         names = (deal.rule_of(args), "clients", "clusters", "failure_rate", "seed")
         return [
-            sorted(configuration(args, alone, {}).items()),
+            configuration(args, alone, {}),
             [point[name] for name in names],
-            plan.num_rounds(group)[: shared.num_stages],
-            sorted((k, point.get(k, value)) for k, value in shared.settings.items()),
+            plan.num_rounds(batch)[: shared.num_stages],
+            {k: point.get(k, value) for k, value in shared.settings.items()},
         ]
 
     @cached_property
@@ -139,14 +140,14 @@ class Kept:
         return told.hexdigest()
 
 
-def calls(group: Group, pool: Pool) -> Iterator[Call]:
-    """Yields the calls of a group as `plan.calls`, but where its method shares stages
-    first the runs that have the first value of whatever later stages alone depend on:
-    the others then find what those have trained."""
-    shared = group.method.shared
+def in_turn(batch: Batch) -> Iterator[Batch]:
+    """Yields the runs that go side by side as `Batch.split`, but where the method
+    shares stages first those that have the first value of whatever later stages alone
+    depend on: the others then find what those have trained."""
+    shared = batch.method.shared
     later = {
         name: values[0]
-        for name, values in group.traced.items()
+        for name, values in batch.traced.items()
         if shared is not None and name not in shared.settings
     }
 
@@ -154,22 +155,5 @@ def calls(group: Group, pool: Pool) -> Iterator[Call]:
         return all(point[name] == value for name, value in later.items())
 
     for part in (leads, lambda point: not leads(point)):
-        if any(map(part, group.points)):
-            yield from plan.calls(plan.keep(group, part), pool)
-
-
-def write(path: Path, leaves: list[np.ndarray], rows: Rows) -> None:
-    """Writes what `read` reads, whole or not at all: a run's state and its rounds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Commands that run at the same time may write the same run.
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        np.savez(file, *leaves, history=np.array(json.dumps(rows)))
-    temporary.replace(path)
-
-
-def read(path: Path) -> tuple[list[np.ndarray], Rows]:
-    """Returns the leaves of a run's state in the tree's order, and its rounds."""
-    with np.load(path) as file:
-        leaves = [file[f"arr_{i}"] for i in range(len(file.files) - 1)]
-        return leaves, json.loads(file["history"].item())
+        if any(map(part, batch.points)):
+            yield from batch.keep(part).split()

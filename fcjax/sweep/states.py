@@ -1,11 +1,17 @@
-"""Checkpoints of a grid, written with orbax."""
+"""States on disk, written with orbax: FOLDER/STAGE-ROUND.
 
+What a killed grid goes on from, what runs that share leading stages begin with, and
+what a figure reads of runs in the end. Each lies in a folder whose name is a digest of
+all that decides it.
+"""
+
+import json
 import re
 import shutil
 import time
-from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,21 +19,20 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
-from fcjax.types import PyTree
-
-ShapesOf = Callable[[int], PyTree]
-"""The shapes of the state in a stage: traced, so asked for where a state is read."""
+from fcjax.engine import Position, Round, ShapesOf
+from fcjax.types import State
 
 
-class Position(NamedTuple):
-    """Where a grid stands: rounds done in a stage."""
-
-    stage: int
-    round: int
+def name_of(*told: Any) -> str:
+    """Returns the name of a state from what decides it, JSON-like."""
+    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class Checkpoints:
-    """The last two states of a grid on disk, written while the next rounds run.
+class States:
+    """The last two states of some runs on disk, written while the next rounds run.
+
+    `Program.run(grid, start=states.restore, on_round=states.save)` goes on after a
+    kill; as a context it ends once all that was saved is written.
 
     Args:
         directory: created at the first save.
@@ -40,17 +45,20 @@ class Checkpoints:
         self._last_save = time.monotonic()
         self._pending: ocp.AsyncResponse | None = None
 
-    def restore(
-        self, shapes: ShapesOf
-    ) -> tuple[Position, PyTree] | tuple[Position, None]:
-        """Loads the newest checkpoint that can be read.
+    def __enter__(self) -> "States":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+
+    def restore(self, shapes: ShapesOf) -> tuple[Position, State] | None:
+        """Loads the newest state that can be read.
 
         Args:
             shapes: of the state in each stage.
 
         Returns:
-            Where the grid stands and its state; the beginning and None if there is
-            nothing to go on from.
+            Where the runs stand and their state; None if nothing can be read.
         """
         self._remove_partial()
         for path in reversed(self._complete()):
@@ -58,30 +66,31 @@ class Checkpoints:
             try:
                 state = ocp.load(str(path), _on_one_device(shapes(position.stage)))
             except (ValueError, OSError, KeyError) as error:
-                print(f"skipping the damaged checkpoint {path}: {first_line(error)}")
+                print(f"skipping the damaged state {path}: {first_line(error)}")
                 continue
-            print(f"going on from checkpoint {path}")
             # Off the device that orbax chose: the engine spreads and donates it.
             return position, jax.tree.map(lambda x: jnp.array(np.asarray(x)), state)
-        return Position(0, 0), None
+        return None
 
-    def save(self, position: Position, state: PyTree, *, force: bool) -> None:
-        """Saves the state if `force` or if the interval has passed.
+    def save(self, round: Round) -> None:
+        """Saves the state after a round if the interval has passed or the stage ends.
 
-        It is copied before this returns and written after: the caller may donate it.
+        It is copied before this returns and written after: the engine may donate it.
         Raises what the write before this one raised.
         """
-        if not force and time.monotonic() - self._last_save < self._interval:
+        if not round.is_last and time.monotonic() - self._last_save < self._interval:
             return
         self.wait()
         self._directory.mkdir(parents=True, exist_ok=True)
-        name = f"{position.stage:02d}-{position.round:06d}"
         # What device_get returns on a CPU is the donated memory itself.
-        copy = jax.tree.map(np.array, jax.device_get(state))
-        self._pending = ocp.save_async(
-            str(self._directory / name), copy, overwrite=True
-        )
+        copy = jax.tree.map(np.array, jax.device_get(round.state))
+        path = self.path_of(round.position)
+        self._pending = ocp.save_async(str(path), copy, overwrite=True)
         self._last_save = time.monotonic()
+
+    def path_of(self, position: Position) -> Path:
+        """Where the state of a round lies."""
+        return self._directory / f"{position.stage:02d}-{position.round:06d}"
 
     def wait(self) -> None:
         """Returns once all that was saved is on disk; raises what its write raised."""
@@ -104,7 +113,7 @@ class Checkpoints:
                 shutil.rmtree(path)
 
 
-def _on_one_device(structure: PyTree) -> PyTree:
+def _on_one_device(structure: State) -> State:
     device = SingleDeviceSharding(jax.local_devices()[0])
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), structure
