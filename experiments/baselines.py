@@ -19,6 +19,7 @@ from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.kfed import kfed
 from fcjax.sweep import experiment
 from fcjax.sweep.flags import Common, choose, shown
+from fcjax.sweep.load import short_name
 from fcjax.types import FederatedClustering
 
 Name = Literal["km", "fcm", "k-fed", "ffcm", "ffcm-mean", "exact-km", "exact-fcm"]
@@ -103,7 +104,7 @@ def describe(
                 f"got {value}"
             )
 
-    data_name, reported = experiment.short_name(args.dataset), baseline.reported
+    data_name, reported = short_name(args.dataset), baseline.reported
     return experiment.Method(
         name=name,
         settings=settings,

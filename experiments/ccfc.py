@@ -21,6 +21,7 @@ from fcjax.data.colour import simsiam_colour
 from fcjax.data.vectors import vector_view
 from fcjax.sweep import command, experiment
 from fcjax.sweep.flags import Common, choose, shown
+from fcjax.sweep.load import short_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +147,7 @@ def describe(
 ) -> experiment.Method:
     """Chooses defaults, network and views for the data set."""
     shape = dataset.examples.shape[1:]
-    name = experiment.short_name(args.dataset)
+    name = short_name(args.dataset)
     settings = REFERENCE | PAPER.get(name, {})
     settings |= {"backbone": backbone_of(shape)}
     if args.preset == "paper":

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from papers.ccfc import LEVELS
-from trained import load, train
+from trained import load_one, train
 
 from fcjax import data, engine, evaluation
 from fcjax.algorithms.ccfc import leave
@@ -25,6 +25,8 @@ from fcjax.devices import CLIENTS, over_runs
 from fcjax.evaluation.figures import Panel, maps
 from fcjax.evaluation.figures.panels import MARKERS
 from fcjax.sweep import deal, plan
+from fcjax.sweep.session import Call
+from fcjax.types import State
 
 EVENLY = {rule: () for rule in deal.RULES} | {"p": (0.0,)}
 
@@ -61,11 +63,9 @@ def embed(args: ccfc.Args, dataset: data.Dataset, folder: Path) -> list[Embedded
     return train(args, ccfc.describe, dataset, folder, partial(embed_call, dataset))
 
 
-def embed_call(
-    dataset: data.Dataset, call: plan.Call, program: engine.Program, state: Any
-) -> list[Embedded]:
+def embed_call(dataset: data.Dataset, call: Call, state: State) -> list[Embedded]:
     """Returns what the runs of a call embed that ended in `state`."""
-    method = call.group.method
+    method = call.batch.method
 
     def next_local(hyper, key, federation, state):
         alone = method.build({**method.settings, **hyper, "standalone": True})
@@ -76,11 +76,11 @@ def embed_call(
 
     local = over_runs(next_local, "shard_map", results=CLIENTS)
     next_round = engine.at_round(
-        call.grid, "cluster", plan.num_rounds(call.group)[-1] + 1
+        call.grid, "cluster", plan.num_rounds(call.batch)[-1] + 1
     )
     rows = np.asarray(call.grid.federations.indices)
     stacked = (
-        np.asarray(program.embed(call.grid, state)),
+        np.asarray(call.program.embed(call.grid, state)),
         np.asarray(local(next_round, state)),
         rows,
         np.asarray(dataset.labels)[rows],
@@ -109,7 +109,7 @@ def figure3(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
         ValueError: one line that names the flag and what it accepts.
     """
     args = replace(args, **EVENLY, model_weight=(0.0,), standalone=False)
-    dataset = load(args)
+    dataset = load_one(args)
     (fedavg,) = embed(args, dataset, folder)
     (alone,) = embed(replace(args, standalone=True), dataset, folder)
     labels, mask = fedavg.labels, fedavg.mask
@@ -154,7 +154,7 @@ def figure4(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
         ValueError: as `figure3`.
     """
     args = replace(args, **EVENLY, standalone=False)
-    dataset = load(args)
+    dataset = load_one(args)
     (scfc,) = embed(replace(args, sample_contrastive=True), dataset, folder)
     (full,) = embed(replace(args, sample_contrastive=False), dataset, folder)
     labels, rng = full.labels[full.mask], np.random.default_rng(args.seed[0])
@@ -201,7 +201,7 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     if max(args.clients) > (most := len(MARKERS)):
         raise ValueError(f"--clients must be at most {most}, the number of markers")
     args = replace(args, **{**EVENLY, "p": LEVELS}, standalone=False, clusters=())
-    dataset = two_classes(load(args, several=("p",)), 100, seed=args.seed[0])
+    dataset = two_classes(load_one(args, several=("p",)), 100, seed=args.seed[0])
     half = max(2, len(dataset.examples) // args.clients[0] // 2)
     args = replace(
         args,

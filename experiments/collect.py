@@ -22,7 +22,7 @@ class Args:
     """Merges shards of one grid; refuses those of different configurations."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Results folders, or folders that hold shards of a grid."""
+    """Folder folders, or folders that hold shards of a grid."""
     out: Annotated[
         Path | None, shown("where the shards are, if that is one folder")
     ] = None
@@ -45,11 +45,11 @@ def main(args: Args) -> None:
     results = shards.merge(folders, out)
     for line in shards.missing(folders):
         print(f"warning: {line}")
-    labelled = any(row["nmi"] != "" for row in results.rows)
+    labelled = any(row["nmi"] is not None for row in results.rows)
     report.conclude(results, labelled=labelled)
     if args.plot:
         draw.grid_figures(
-            out / "figures", results.rows, results.history, by=results.settings
+            out / "figures", results.rows, results.rounds, by=results.settings
         )
     print(f"{len(results.rows)} runs in {out}")
 

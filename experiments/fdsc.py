@@ -20,6 +20,7 @@ from fcjax.algorithms.subspace import Norm
 from fcjax.cluster import Assign
 from fcjax.sweep import experiment
 from fcjax.sweep.flags import Common, choose, shown
+from fcjax.sweep.load import short_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +179,7 @@ def defaults_of(
     args: Args, name: Name, num_clients: int, num_clusters: int
 ) -> dict[str, Any]:
     """Returns by flag what stands for one that is not given."""
-    dataset = re.sub("[-_]", "", experiment.short_name(args.dataset).lower())
+    dataset = re.sub("[-_]", "", short_name(args.dataset).lower())
     known = [v for start, v in BY_NAME.items() if dataset.startswith(start)]
     of_data = {"keep": max(0.4 - 0.1 * ((num_clusters - 1) // 10), 0.1)}
     of_data |= known[0] if known else OTHERS

@@ -14,12 +14,14 @@ from fdsc_methods import Name
 from jaxtyping import Bool, Float, Int
 from papers.fdsc import CALLED, MAPPED, scores_of
 from sklearn.cluster import KMeans
-from trained import load, train
+from trained import load_one, train
 
-from fcjax import data, engine, evaluation
+from fcjax import data, evaluation
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, blocks, latent, maps
-from fcjax.sweep import experiment, plan
+from fcjax.sweep.load import short_name
+from fcjax.sweep.session import Call
+from fcjax.types import State
 
 MAPPED_METHODS: tuple[Name, ...] = ("fdsc2", "dscn")
 """The rows of Figure 3."""
@@ -57,7 +59,7 @@ def figure3(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
-    dataset, seed = load(args), args.seed[0]
+    dataset, seed = load_one(args), args.seed[0]
     rows, panels = [], []
     for method in MAPPED_METHODS:
         held, found = trained(args, method, dataset, folder), []
@@ -103,7 +105,7 @@ def figure4(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: as `figure3`.
     """
-    dataset, rows, matrices = load(args), [], {}
+    dataset, rows, matrices = load_one(args), [], {}
     classes = np.unique(np.asarray(dataset.labels))
     for method in AVERAGED_METHODS:
         held = trained(args, method, dataset, folder)
@@ -115,7 +117,7 @@ def figure4(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
         rows.append({"method": CALLED[method], **row})
         title = f"{CALLED[method]}\ndiagonal {row['ratio']:.2f} times the rest"
         matrices[title] = matrix
-    name = experiment.short_name(args.dataset)
+    name = short_name(args.dataset)
     blocks(
         matrices,
         folder / f"figure4-{name}.png",
@@ -132,12 +134,10 @@ def trained(args: fdsc.Args, method: Name, dataset: data.Dataset, folder: Path) 
     return held
 
 
-def read(
-    dataset: data.Dataset, call: plan.Call, program: engine.Program, state: Any
-) -> list[Held]:
+def read(dataset: data.Dataset, call: Call, state: State) -> list[Held]:
     rows = np.asarray(call.grid.federations.indices)
     stacked = (
-        np.asarray(program.embed(call.grid, state)),
+        np.asarray(call.program.embed(call.grid, state)),
         np.asarray(state.clients.parts["coefficients"]["params"]),
         np.asarray(dataset.labels)[rows],
         np.asarray(call.grid.federations.mask),

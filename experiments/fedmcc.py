@@ -16,6 +16,7 @@ from fedmcc_methods import BY_SGD, CENTRAL, FIRST, ONE_STAGE, Name, method_of, v
 
 from fcjax.sweep import deal, experiment, plan
 from fcjax.sweep.flags import Common, choose, shown
+from fcjax.sweep.load import short_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +173,7 @@ def describe(
         build=partial(
             method_of,
             name,
-            view=view_of(name, experiment.short_name(args.dataset), shape),
+            view=view_of(name, short_name(args.dataset), shape),
             shape=shape,
             num_clusters=num_clusters,
             num_clustered=len(dataset.examples) if has_extra else None,

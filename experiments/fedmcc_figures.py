@@ -17,7 +17,8 @@ from papers.fedmcc import MAPPED
 from fcjax import evaluation, models
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, maps
-from fcjax.sweep import command, experiment, frozen
+from fcjax.sweep import command, frozen
+from fcjax.sweep.load import load
 
 PROJECTOR = "online/cluster_projector/"
 """What the names of its weights begin with in a model."""
@@ -95,7 +96,7 @@ def trained(args: fedmcc.Args) -> Iterator[Mapped]:
             flag = "--" + name.replace("_", "-")
             raise ValueError(f"{flag} takes one value for a figure, got {value}")
     (results,) = command.run(lambda: [(args, fedmcc.describe)])
-    dataset, _ = experiment.load(args)
+    dataset, _ = load(args)
     if dataset.labels is None:
         raise ValueError("figures need labels: not --no-labels")
     rows = results.asked(results.rows)

@@ -34,9 +34,10 @@ from fcjax import data
 from fcjax.devices import Backend
 from fcjax.evaluation import tables
 from fcjax.evaluation.tables import Estimate
-from fcjax.sweep import command, experiment
+from fcjax.sweep import command
 from fcjax.sweep.flags import Common, shown
-from fcjax.sweep.folder import Results
+from fcjax.sweep.folder import Folder
+from fcjax.sweep.load import short_name
 
 STUDIES = {
     **ccfc_studies.STUDIES,
@@ -188,12 +189,12 @@ def flags_of(
         flags["p"] = flags["p"][:1]
     # Another network, or less data, is another configuration and has its own folder.
     kind = (flags[name] for name in ("split", "backbone") if name in flags)
-    words = (experiment.short_name(dataset), row.runs or row.label, *kind)
+    words = (short_name(dataset), row.runs or row.label, *kind)
     name = re.sub(r"\W+", "-", " ".join(words).lower()).strip("-")
     return {**flags, "out": out_of(args) / name}
 
 
-def measured(study: Study, job: Job, results: Results | None) -> list[Measured]:
+def measured(study: Study, job: Job, results: Folder | None) -> list[Measured]:
     """Returns what a job's runs have, without p where no p changes it."""
     if results is None:
         return job.row.untrained(job.flags) if job.row.untrained else []
@@ -213,7 +214,7 @@ def datasets_of(study: Study, args: Args) -> dict[str, tuple[str, str]]:
         if name not in (study.by_path if path else (STAND_IN, *named)):
             accepted = [STAND_IN, *named, *(f"{x}=PATH" for x in study.by_path)]
             raise ValueError(f"--datasets takes {' '.join(accepted)}, got {given!r}")
-        called = experiment.short_name(name)
+        called = short_name(name)
         is_own = name != STAND_IN
         shown_as = (name, called) if is_own else (first, f"{called} for {first}")
         found[path or name] = shown_as

@@ -17,6 +17,7 @@ from sda_fdc_methods import CENTRAL, Name, method_of
 
 from fcjax.sweep import experiment, plan
 from fcjax.sweep.flags import Common, choose, shown
+from fcjax.sweep.load import short_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +167,7 @@ def describe(
         settings=settings,
         build=partial(method_of, name, shape=shape, num_clusters=num_clusters),
         scope="global",
-        paper=papers.scores_of(experiment.short_name(args.dataset), name),
+        paper=papers.scores_of(short_name(args.dataset), name),
         # The server's examples, as they are and as rows.
         working_bytes=dataset.examples.nbytes + 4 * dataset.examples.size,
         shared=plan.Shared("gan", 1, local) if local else None,

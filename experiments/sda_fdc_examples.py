@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import sda_fdc
 from jaxtyping import Float, Int, Shaped
-from trained import load, train
+from trained import load_one, train
 
-from fcjax import data, engine, evaluation
+from fcjax import data, evaluation
 from fcjax.evaluation.figures import image_rows
 from fcjax.sweep import plan
+from fcjax.sweep.session import Call
+from fcjax.types import State
 
 REAL = 8
 """Examples of a client that are drawn."""
@@ -54,7 +56,7 @@ def figure_synthetic(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
         ValueError: one line that names the flag and what it accepts.
     """
     args = replace(args, methods=("sda-fc-km",), num_init=(1,))
-    dealt, held_out = halves(load(args), seed=args.seed[0])
+    dealt, held_out = halves(load_one(args), seed=args.seed[0])
     read = partial(of_clients, dealt)
     (clients,) = train(args, sda_fdc.describe, dealt, folder, read)
     examples = np.concatenate([client.examples for client in clients])
@@ -73,11 +75,8 @@ def figure_synthetic(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def of_clients(
-    dataset: data.Dataset, call: plan.Call, program: engine.Program, state: Any
-) -> list[list[Client]]:
+def of_clients(dataset: data.Dataset, call: Call, state: State) -> list[list[Client]]:
     """Returns of each run the clients that have sent a generator."""
-    del program
     labels, source = np.asarray(dataset.labels), state.server.source
 
     def clients(partition, examples, sizes, arrived):
@@ -88,7 +87,7 @@ def of_clients(
         ]
 
     runs = map(np.asarray, (source.examples, source.sizes, state.clients))
-    return [clients(*run) for run in zip(call.partitions, *runs, strict=True)]
+    return [clients(*run) for run in zip(call.batch.partitions, *runs, strict=True)]
 
 
 def line(

@@ -9,12 +9,11 @@ import numpy as np
 import sda_fdc
 from jaxtyping import Float, Int
 from papers.sda_fdc import scores_of
-from trained import load
+from trained import load_one
 
 from fcjax import data, evaluation
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, maps
-from fcjax.runs.finished import Finished
 from fcjax.sweep import command, frozen
 
 PANELS = {
@@ -39,7 +38,7 @@ def figure3(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: a flag has several values, or the data has no labels.
     """
-    dataset = load(args)
+    dataset = load_one(args)
     rows, panels = [], []
     for method, (title, ending) in PANELS.items():
         out = args.out and args.out.with_name(args.out.name + ending)
@@ -69,7 +68,7 @@ def coded(
     the client that holds it (-1: nobody) and its cluster."""
     (results,) = command.run(lambda: [(args, sda_fdc.describe)])
     (row,) = results.asked(results.rows)
-    point = {name: float(row[name]) for name in results.names}
-    found = frozen.predict(frozen.read(results.model_path(point)), dataset.examples)
-    clients, _ = Finished(results.directory).assignments(point)
+    point = {name: row[name] for name in results.names}
+    found = frozen.predict(results.model(**point), dataset.examples)
+    clients = results.assigned(point)["client"]
     return found.embedding, clients, found.clusters

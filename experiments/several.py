@@ -17,7 +17,7 @@ def main(flags: type[Args], split: Callable[[Args], list[experiment.Task]]) -> N
     args: Any = tyro.cli(flags)
     results = command.run(lambda: split(processes.join(args)))
     if len(results) > 1:
-        report.conclude_all(results, folder=args.out)
+        report.conclude_all(results, out=args.out)
 
 
 def only(args: Any, name: str) -> Any:

@@ -1,13 +1,11 @@
 """Trains the runs of a figure, for what no results folder keeps: their last states."""
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -15,13 +13,15 @@ import numpy as np
 from fcjax import data, engine
 from fcjax.sweep import experiment, plan
 from fcjax.sweep.flags import Common
+from fcjax.sweep.load import load
 from fcjax.sweep.progress import Progress
-from fcjax.sweep.session import enable_compilation_cache
-from fcjax.sweep.states import Checkpoints
+from fcjax.sweep.session import Call, enable_compilation_cache
+from fcjax.sweep.states import States, name_of
+from fcjax.types import State
 
 T = TypeVar("T")
-Read = Callable[[plan.Call, engine.Program, Any], list[T]]
-"""(some runs, what ran them, their state in the end) -> what is kept, one a run."""
+Read = Callable[[Call, State], list[T]]
+"""(some runs, their state in the end) -> what is kept, one a run."""
 
 
 def train(
@@ -52,44 +52,46 @@ def train(
     asked = replace(args, out=folder / "runs", shard=None)
     loaded = dataset, dataset.examples[:0]
     prepared = experiment.prepare(asked, describe, lambda _: loaded)
-    groups, found = prepared.groups, []
-    total = sum(len(group.points) * sum(plan.num_rounds(group)) for group in groups)
+    batches, found = prepared.batches, []
+    total = sum(len(batch.points) * sum(plan.num_rounds(batch)) for batch in batches)
+    held = dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes()
     with jax.default_matmul_precision(args.precision), Progress(total) as progress:
-        for group in groups:
-            program = engine.Program(group.build)
-            for call in plan.calls(group, prepared.pool):
-                saved = folder / "checkpoints" / name_of(args, dataset, call)
+        for batch in batches:
+            program = engine.Program(batch.build)
+            for part in batch.split():
+                # All that decides what these runs end in.
+                config = experiment.configuration(args, part.method, part.points[0])
+                name = name_of(config, part.points, hashlib.sha256(held).hexdigest())
+                saved = folder / "checkpoints" / name
                 if not args.resume:
                     shutil.rmtree(saved, ignore_errors=True)
-                checkpoints = Checkpoints(saved, interval=args.checkpoint_interval)
-                show = partial(show_round, progress, len(call.points))
-                state = program.run(call.grid, on_round=show, checkpoints=checkpoints)
-                found += read(call, program, state)
+                call = Call(program, part, part.grid(prepared.pool), None)
+                found += read(call, run(args, call, saved, progress))
     return found
 
 
-def name_of(args: Common, dataset: data.Dataset, call: plan.Call) -> str:
-    """Returns a name of all that decides what the runs of a call end in."""
-    config = experiment.configuration(args, call.group.method, call.points[0])
-    told = hashlib.sha256(json.dumps([config, call.points], sort_keys=True).encode())
-    told.update(dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes())
-    return told.hexdigest()[:8]
+def run(args: Common, call: Call, saved: Path, progress: Progress) -> State:
+    """Trains runs side by side, from where they were left."""
+
+    def on_round(round: engine.Round) -> None:
+        stage, number = round.stage, round.position.round
+        label = f"{stage.name} round {number}/{stage.num_rounds}"
+        loss = {"loss": np.mean(round.metrics["loss"])}
+        progress.show(label, len(call.batch.points), loss, last=round.is_last)
+        states.save(round)
+
+    with States(saved, interval=args.checkpoint_interval) as states:
+        return call.program.run(call.grid, start=states.restore, on_round=on_round)
 
 
-def show_round(progress: Progress, count: int, round: engine.Round) -> None:
-    label = f"{round.stage.name} round {round.position.round}/{round.stage.num_rounds}"
-    loss = {"loss": np.mean(round.metrics["loss"])}
-    progress.show(label, count, loss, last=round.is_last)
-
-
-def load(args: Common, *, several: tuple[str, ...] = ()) -> data.Dataset:
+def load_one(args: Common, *, several: tuple[str, ...] = ()) -> data.Dataset:
     """Returns the data of a figure, once every flag but `several` has one value."""
     for name, value in vars(args).items():
         swept = isinstance(value, tuple) and name not in ("image_shape", "log")
         if swept and len(value) > 1 and name not in several:
             flag = "--" + name.replace("_", "-")
             raise ValueError(f"{flag} takes one value for a figure, got {value}")
-    dataset, extra = experiment.load(args)
+    dataset, extra = load(args)
     if dataset.labels is None or len(extra):
         raise ValueError("figures need labels: no --extra-split, and not --no-labels")
     return dataset

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fcjax.devices import CLIENTS, SERVER, STATE, Backend, over_runs
-from fcjax.types import Communities, FederatedClustering, Grid, Stage, State
+from fcjax.types import Communities, FederatedClustering, Grid, PyTree, Stage, State
 
 
 class Position(NamedTuple):
@@ -27,7 +27,7 @@ class Position(NamedTuple):
 
 Build = Callable[[Any], FederatedClustering]
 """From one run's hyper-parameters to its method."""
-ShapesOf = Callable[[int], State]
+ShapesOf = Callable[[int], PyTree]
 """The shapes of the state in a stage: traced, so asked for where a state is read."""
 Start = Callable[[ShapesOf], tuple[Position, State] | None]
 """(shapes of the state in a stage) -> where to go on from, if from anywhere, and the

@@ -14,7 +14,8 @@ import pytest
 
 from fcjax import engine
 from fcjax.devices import over_runs
-from fcjax.sweep.states import Checkpoints, Position
+from fcjax.engine import Position
+from fcjax.sweep.states import States
 from fcjax.types import FederatedClustering, Federation, Grid, Stage, State
 from tests.methods import DIFFERENT, DRAWN, METHODS, NUM_CLUSTERS, SWEPT, of_file
 
@@ -105,7 +106,7 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def trained(method, tmp_path_factory):
+def trained(method):
     calls, rounds = [], []
 
     def build(weight):
@@ -116,8 +117,7 @@ def trained(method, tmp_path_factory):
         rounds.append(Rounded(round.position, round.metrics, len(calls)))
 
     program = engine.Program(build)
-    checkpoints = Checkpoints(tmp_path_factory.mktemp("trained"))
-    state = program.run(grid(), on_round=on_round, checkpoints=checkpoints)
+    state = program.run(grid(), on_round=on_round)
     return Trained(program, calls, jax.device_get(state), tuple(rounds))
 
 
@@ -171,13 +171,13 @@ def test_a_further_round_traces_nothing(trained):
         assert set(calls) == {calls[0]}
 
 
-def test_a_second_grid_through_one_program_traces_nothing(method, trained, tmp_path):
+def test_a_second_grid_through_one_program_traces_nothing(method, trained):
     program, calls, first, _ = trained
     for ask in (program.assign, program.embed):
         ask(grid(), first)
     few = len(calls)
     other = grid((0.5, 0.9), seeds=(1, 2))
-    state = program.run(other, checkpoints=Checkpoints(tmp_path))
+    state = program.run(other)
     clusters, z = program.assign(other, state), program.embed(other, state)
     assert len(calls) == few
     assert clusters.shape == z.shape[:3] == (2, len(SIZES), max(SIZES))
@@ -249,17 +249,15 @@ def test_a_resumed_run_ends_with_the_same_bits(trained, tmp_path):
     def kill(round):
         if round.position == last:
             raise Stopped
+        states.save(round)
 
-    def checkpoints():
-        return Checkpoints(tmp_path, interval=0.0)
-
-    with pytest.raises(Stopped):
-        trained.program.run(grid(), on_round=kill, checkpoints=checkpoints())
+    with pytest.raises(Stopped), States(tmp_path, interval=0.0) as states:
+        trained.program.run(grid(), on_round=kill)
     rounds = []
     resumed = trained.program.run(
         grid(),
+        start=States(tmp_path).restore,
         on_round=lambda round: rounds.append(round.position),
-        checkpoints=checkpoints(),
     )
     assert rounds == [last]
     assert_same(trained.state, resumed)

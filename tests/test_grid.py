@@ -40,7 +40,7 @@ def whole(data, tmp_path_factory):
 KILL = """
 import os, signal, sys
 from pathlib import Path
-from fcjax.sweep.states import Position
+from fcjax.engine import Position
 from tests import test_grid
 from tests.sweep import drifting
 drifting.run_until(
@@ -147,7 +147,7 @@ def test_drawn_classes_and_a_subset_of_each_client_are_found_again(data, tmp_pat
         assert int(row["left_out"]) == sum(client < 0)
 
     def asked(*sizes):
-        groups = prepare(out, data, client_size=sizes, **flags).groups
+        groups = prepare(out, data, client_size=sizes, **flags).batches
         points = [point for group in groups for point in group.points]
         return [(p["classes_per_client"], p["client_size"]) for p in points]
 

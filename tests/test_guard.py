@@ -10,7 +10,6 @@ import pytest
 from fcjax import engine, models
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.devices import compiler_options
-from fcjax.sweep import plan
 from fcjax.types import Federation
 from tests.sweep import drifting
 
@@ -54,8 +53,8 @@ def grids(tmp_path_factory):
     flags = {"seed": (0, 1), "learn_rounds": (2,)}
     data = drifting.vectors(folder)
     prepared = drifting.prepare(folder / "out", data, **flags, runs_per_call=1)
-    (group,) = prepared.groups
-    return group.build, [call.grid for call in plan.calls(group, prepared.pool)]
+    (batch,) = prepared.batches
+    return batch.build, [part.grid(prepared.pool) for part in batch.split()]
 
 
 def test_programs_of_a_run(grids):

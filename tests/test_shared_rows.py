@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from fcjax.data import Dataset, Partition
 from fcjax.sweep import score
 from fcjax.sweep.communities import Kept
-from fcjax.sweep.plan import Group, Method, calls
-from fcjax.sweep.run import Found, holder, of_examples
+from fcjax.sweep.plan import Method
+from fcjax.sweep.run import Run, of_examples
 
 LABELS = np.array([0, 0, 1, 1, 1])
 CLIENTS = (np.array([0, 2, 3]), np.array([2, 1, 3, 4, 5]))
@@ -16,29 +15,22 @@ ROWS = np.array([[0, 2, 3, 0, 2], CLIENTS[1]])
 MASK = np.array([[True] * 3 + [False] * 2, [True] * 5])
 OF_CLIENTS = np.array([[0, 1, 0, -1, -1], [1, 0, 1, 0, 1]])
 OF_EXAMPLES = np.array([0, 0, 1, 0, 0, 1])
-METHOD = Method("by hand", {}, lambda _: None, "client-mean", {})
+
+
+HOLDERS = np.array([0, 1, 0, 0, 1, 1])
+RUN = Run({}, ROWS, MASK, OF_CLIENTS, HOLDERS, OF_EXAMPLES)
 
 
 def score_run(scope, same=None):
-    pool = np.arange(6.0, dtype=np.float32)[:, None]
-    group = Group(
-        METHOD._replace(scope=scope),
-        num_clients=2,
-        num_clusters=2,
-        points=({"overlap": 0.5, "failure_rate": 0.0, "seed": 0},),
-        partitions=(Partition(CLIENTS, np.arange(0), (2, 2)),),
-        present=(np.ones((1, 2), bool),),
-        num_slots=5,
-        num_left_out=0,
-    )
-    dataset, found = Dataset("", pool[:5], LABELS), Found(OF_CLIENTS, OF_EXAMPLES)
-    call = next(calls(group, pool))
-    return score.score_run(dataset, call, 0, found, None, num_rounds=1, same=same)
+    scores = score.against(RUN, LABELS, scope)
+    options = {"present": np.ones((1, 2), bool), "embedding": None, "same": same}
+    return score.score_end(RUN, LABELS, scope, scores, **options)
 
 
 def test_the_first_holder_has_an_example():
-    partition = Partition(CLIENTS, np.array([6]))
-    np.testing.assert_array_equal(holder(partition, 7), [0, 1, 0, 0, 1, 1, -1])
+    numbers = np.array([[0] * 5, [1] * 5])
+    found = of_examples(numbers, ROWS, MASK, 7, fill=-1)
+    np.testing.assert_array_equal(found, [*HOLDERS, -1])
     found = of_examples(OF_CLIENTS, ROWS, MASK, 7, fill=-1)
     np.testing.assert_array_equal(found, [*OF_EXAMPLES, -1])
     found = of_examples(OF_CLIENTS[..., None] + 0.5, ROWS, MASK, 7, fill=np.nan)
@@ -85,16 +77,17 @@ def test_a_common_clustering_counts_it_once_and_clients_by_their_own_match():
 
 def test_what_is_reported_is_of_the_last_round_and_of_the_start_s():
     history = [
-        {"stage": "dec", "acc": "0.5", "isolated": "7", "wrong": ""},
-        {"stage": "dec", "acc": "0.625", "isolated": "6", "wrong": ""},
+        {"stage": "dec", "acc": 0.5, "isolated": 7, "wrong": None},
+        {"stage": "dec", "acc": 0.625, "isolated": 6, "wrong": None},
         {"stage": "refine", "acc": 0.75, "isolated": 3, "wrong": 0.25, "turn": 1},
-        {"stage": "refine", "acc": "", "isolated": 2, "wrong": 0.125, "turn": 2},
+        {"stage": "refine", "acc": None, "isolated": 2, "wrong": 0.125, "turn": 2},
     ]
     names = ("isolated", "wrong", "turn", "missing")
-    method = METHOD._replace(reported=names)
-    last = {"isolated": 2, "wrong": 0.125, "turn": 2, "missing": ""}
-    assert score.reported(METHOD, history) == {}
+    plain = Method("by hand", {}, lambda _: None, "client-mean", {})
+    method = plain._replace(reported=names)
+    last = {"isolated": 2, "wrong": 0.125, "turn": 2, "missing": None}
+    assert score.reported(plain, history) == {}
     assert score.reported(method, history) == last
-    first = {"acc": 0.625, "isolated": 6} | dict.fromkeys(names[1:], "")
+    first = {"acc": 0.625, "isolated": 6} | dict.fromkeys(names[1:])
     first = {f"initial_{name}": value for name, value in first.items()}
     assert score.reported(method._replace(start="dec"), history) == last | first

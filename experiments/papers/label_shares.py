@@ -10,23 +10,22 @@ import numpy as np
 from jaxtyping import Integer
 
 from fcjax import evaluation
-from fcjax.runs.finished import Finished
-from fcjax.sweep import experiment
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Results
+from fcjax.sweep.folder import Folder
+from fcjax.sweep.load import load
 
 from .study import Measured, Paper
 
 
-def of_clusters(args: Common, results: Results) -> list[Measured]:
+def of_clusters(args: Common, results: Folder) -> list[Measured]:
     """Returns the share of the examples that each label has in a run, its clusters
     matched one to one to the classes, as for kappa; clusters that match none come
     last, under numbers that no class has."""
     classes = labels_of(args)
-    finished, measured = Finished(results.directory), []
+    measured = []
     for row in results.asked(results.rows):
-        point = {name: float(row[name]) for name in results.names}
-        _, clusters = finished.assignments(point)
+        point = {name: row[name] for name in results.names}
+        clusters = results.assigned(point)["cluster"]
         matched = evaluation.match(classes, clusters)
         found = shares(matched, among=np.union1d(classes, matched))
         measured += [{**point, **line} for line in found]
@@ -48,7 +47,7 @@ def shares(
 
 
 def labels_of(args: Common) -> Integer[np.ndarray, "P"]:
-    labels = experiment.load(args)[0].labels
+    labels = load(args)[0].labels
     assert labels is not None  # figures are of data sets that have classes
     return np.asarray(labels)
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from fcjax import data, evaluation
 from fcjax.evaluation import linear, tables
-from fcjax.runs.finished import Finished
 from fcjax.runs.probe import test_rows
-from fcjax.sweep import experiment, frozen
+from fcjax.sweep import frozen
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Results
+from fcjax.sweep.folder import Folder
+from fcjax.sweep.load import load
 
 from .study import Measured, Paper
 
@@ -31,27 +31,27 @@ Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Embedding and labels of the training examples, and of the test examples."""
 
 
-def scores(args: Common, results: Results) -> list[Measured]:
+def scores(args: Common, results: Folder) -> list[Measured]:
     """Returns the rows of results.csv: the swept values and the scores."""
     return [
-        {name: _plain(cell) for name, cell in row.items() if name != "dataset"}
+        {name: cell for name, cell in row.items() if name != "dataset"}
         for row in results.asked(results.rows)
     ]
 
 
-def refined(args: Common, results: Results) -> list[Measured]:
+def refined(args: Common, results: Folder) -> list[Measured]:
     """Returns the same of runs that refine clusters which they set out from: with the
     `improvement` of ACC over these in percent of theirs, and with `minutes`."""
     measured = scores(args, results)
     for row in measured:
         row["minutes"] = row["seconds"] / 60
-        if _has(row, "initial_acc"):
-            before = row["initial_acc"]
+        before = row.get("initial_acc")
+        if before is not None:
             row["improvement"] = 100 * (row["acc"] - before) / before
     return measured
 
 
-def categories(args: Common, results: Results) -> list[Measured]:
+def categories(args: Common, results: Folder) -> list[Measured]:
     """Returns of each seed the run of the highest ACC, with the `categories` that it
     identified: its communities, if it has them, else its K where there were several."""
     best: dict[float, Measured] = {}
@@ -64,31 +64,30 @@ def categories(args: Common, results: Results) -> list[Measured]:
     return [{**row, "categories": row.get(name)} for row in best.values()]
 
 
-def over_iterations(args: Common, results: Results) -> list[Measured]:
+def over_iterations(args: Common, results: Folder) -> list[Measured]:
     """Returns the rounds that end an iteration of each run, the start being iteration
     0. A run that ended keeps its last round up to the last iteration of any."""
     points = [_point(row, results) for row in results.asked(results.rows)]
     ends = []
     for rounds in results.history_of(points):
         # Of several rounds with as many refinements behind them the last one stays.
-        ends.append({int(float(row["iteration"])): row for row in rounds})
+        ends.append({int(row["iteration"]): row for row in rounds})
     last = max((max(of_run) for of_run in ends), default=-1)
     measured = []
     for of_run in ends:
         for iteration in range(last + 1):
             row = of_run[max(i for i in of_run if i <= iteration)]
-            line = {name: _plain(cell) for name, cell in row.items()}
-            measured.append({**line, "iteration": iteration})
+            measured.append({**row, "iteration": iteration})
     return measured
 
 
-def neighbors(args: Common, results: Results) -> list[Measured]:
+def neighbors(args: Common, results: Folder) -> list[Measured]:
     """Returns the accuracy of k neighbours' votes in the embedding, for every k that
     there are training examples for."""
-    dataset, _ = experiment.load(args)
+    dataset, _ = load(args)
     measured = []
     for row in results.asked(results.rows):
-        model = frozen.read(results.model_path(_point(row, results)))
+        model = results.model(**_point(row, results))
         embedding = frozen.predict(model, dataset.examples).embedding
         found = _votes(args, dataset, embedding, normalize=True)
         measured += [{"seed": float(row["seed"]), **line} for line in found]
@@ -97,12 +96,12 @@ def neighbors(args: Common, results: Results) -> list[Measured]:
 
 def neighbors_of_pixels(args: Common) -> list[Measured]:
     """Returns the same of the examples as they are, which no seed changes."""
-    dataset, _ = experiment.load(args)
+    dataset, _ = load(args)
     pixels = dataset.examples.reshape(len(dataset.examples), -1).astype(np.float32)
     return _votes(args, dataset, pixels, normalize=False)
 
 
-def linear_accuracy(args: Common, results: Results) -> list[Measured]:
+def linear_accuracy(args: Common, results: Folder) -> list[Measured]:
     """Returns the accuracy of a linear classifier of the embedding."""
 
     def accuracy(split: Split) -> float:
@@ -111,7 +110,7 @@ def linear_accuracy(args: Common, results: Results) -> list[Measured]:
     return _probed(args, results, accuracy, [{}])
 
 
-def few_labels_accuracy(args: Common, results: Results) -> list[Measured]:
+def few_labels_accuracy(args: Common, results: Folder) -> list[Measured]:
     """Returns the same from each share of the labels, the mean over five draws."""
 
     def accuracy(split: Split, label_fraction: float) -> float:
@@ -124,15 +123,16 @@ def few_labels_accuracy(args: Common, results: Results) -> list[Measured]:
     return _probed(args, results, accuracy, shares)
 
 
-def clients(args: Common, results: Results) -> list[Measured]:
+def clients(args: Common, results: Folder) -> list[Measured]:
     """Returns the kappa of every client on its own examples, with a match of its own,
     the ratio of its largest to its smallest class, and the mean over clients; clients
     count from 1."""
-    labels = experiment.load(args)[0].labels
+    labels = load(args)[0].labels
     assert labels is not None
-    finished, measured = Finished(results.directory), []
+    measured = []
     for row in results.asked(results.rows):
-        holders, clusters = finished.assignments(_point(row, results))
+        assigned = results.assigned(_point(row, results))
+        holders, clusters = assigned["client"], assigned["cluster"]
         holds = holders == np.arange(holders.max() + 1)[:, None]
         truth, found = (np.broadcast_to(x, holds.shape) for x in (labels, clusters))
         values = {
@@ -175,7 +175,9 @@ def against(
 
     for setting in dict.fromkeys(tables.setting_of(row, apart) for row in rows):
         own = [row for row in rows if tables.setting_of(row, apart) == setting]
-        known = [name for name in values if any(_has(row, name) for row in own)]
+        known = [
+            name for name in values if any(row.get(name) is not None for row in own)
+        ]
         levels = {tables.setting_of(row, [level])[0] for row in own}
         words = (
             value if isinstance(value, str) else f"{name} {value:g}"
@@ -199,28 +201,28 @@ def against(
 
 def _probed(
     args: Common,
-    results: Results,
+    results: Folder,
     accuracy: Callable[..., float],
     settings: Sequence[Mapping[str, float]],
 ) -> list[Measured]:
     """Returns `accuracy` of each run's embedding in each setting, NaN of one that
     diverged. The test examples are those of the test split where the runs saw the
     training split alone, else as in `neighbors`."""
-    dataset, test = experiment.load(args)[0], None
+    dataset, test = load(args)[0], None
     if args.split == "train":
         others = replace(args, split="test", limit=None, extra_split=None)
-        test = experiment.load(others)[0]
+        test = load(others)[0]
     labels, measured = dataset.labels, []
     assert labels is not None  # tables are of data sets that have classes
     held_out = np.zeros(len(labels), bool) if test else test_rows(args, dataset)
     for row in results.asked(results.rows):
-        model = frozen.read(results.model_path(_point(row, results)))
+        model = results.model(**_point(row, results))
         z = frozen.predict(model, dataset.examples).embedding
         test_z, test_labels = z[held_out], labels[held_out]
         if test:
             test_z, test_labels = frozen.predict(model, test.examples)[0], test.labels
         split = (z[~held_out], labels[~held_out], test_z, test_labels)
-        swept = {name: _plain(row[name]) for name in results.names}
+        swept = _point(row, results)
         is_finite = np.isfinite(z).all() and np.isfinite(test_z).all()
         for setting in settings:
             value = accuracy(split, **setting) if is_finite else np.nan
@@ -247,17 +249,5 @@ def _votes(
     return [{"k": k, "accuracy": accuracy} for k, accuracy in found.items()]
 
 
-def _point(row: Mapping[str, Any], results: Results) -> dict[str, float]:
-    return {name: float(row[name]) for name in results.names}
-
-
-def _has(row: Mapping[str, Any], name: str) -> bool:
-    return row.get(name, "") != ""
-
-
-def _plain(cell: Any) -> Any:
-    """A cell of a file or of this session as a number, where it is one."""
-    try:
-        return float(cell)
-    except ValueError:
-        return cell
+def _point(row: Mapping[str, Any], results: Folder) -> dict[str, float]:
+    return {name: row[name] for name in results.names}

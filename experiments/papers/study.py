@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Results
+from fcjax.sweep.folder import Folder
 
 Measured = dict[str, Any]
 """Columns of a table that a run, or a part of it, has: {"p": 0.25, "seed": 0, "nmi":
@@ -66,7 +66,7 @@ class Study(NamedTuple):
     """The paper's, the first of them with a name that data is loaded by."""
     rows: tuple[Row, ...]
     presets: Mapping[str, Preset]
-    measure: Callable[[Common, Results], list[Measured]] | None = None
+    measure: Callable[[Common, Folder], list[Measured]] | None = None
     """(flags of a row, what its runs left) -> what is measured of them."""
     by: tuple[str, ...] = ()
     """The columns that make a setting; `dataset` and `method` are those of the row."""

@@ -116,7 +116,7 @@ class Batch(NamedTuple):
         """
         count = -(-len(self.points) // self.side_by_side)
         for runs in np.array_split(np.arange(len(self.points)), count):
-            yield self.take(runs)
+            yield self.take(runs.tolist())
 
     def grid(self, pool: data.Pool) -> Grid:
         """Returns what the program takes."""

@@ -34,7 +34,7 @@ def score_round(
     *,
     num_clusters: int,
     names: Sequence[str] = ROUND_SCORES,
-) -> dict[str, float]:
+) -> dict[str, float | int]:
     """Scores a run after a round: against the labels, and how its clusters are in use;
     nothing where it has none yet."""
     if (run.clusters < 0).all():
@@ -45,7 +45,7 @@ def score_round(
     return scores | {name: in_use[name] for name in IN_USE}
 
 
-def cells(scores: Mapping[str, float]) -> Row:
+def cells(scores: Mapping[str, float | int]) -> Row:
     """Returns what history.csv has of `score_round`, empty cells where it has none."""
     return {
         name: round_off(scores[name]) if name in scores else None
@@ -89,7 +89,7 @@ def score_across(
     run: Run,
     labels: Labels,
     scope: Scope,
-    scores: Mapping[str, float],
+    scores: Mapping[str, float | int],
     same: Kept | None,
 ) -> dict[str, float]:
     """Scores a run that has ended the other way too: clients on their own by one match
@@ -117,7 +117,7 @@ def score_across(
         if own.any()
     ]
     across = {"client_acc": float(np.mean(each))} if each else {}
-    if scope == "global":
+    if scope == "global" and scores:
         across |= {"global_acc": scores["acc"], "global_nmi": scores["nmi"]}
     if same is not None:
         names = taken_globally(run.of_clients, same.community)[mask]
@@ -137,7 +137,7 @@ def score_end(
     run: Run,
     labels: Labels,
     scope: Scope,
-    scores: Mapping[str, float],
+    scores: Mapping[str, float | int],
     *,
     present: Bool[np.ndarray, "R M"],
     embedding: Float[np.ndarray, "P D"] | None,
@@ -171,7 +171,7 @@ def result_row(
     batch: Batch,
     run: int,
     history: Sequence[Row],
-    scores: Mapping[str, float],
+    scores: Mapping[str, float | int],
     *,
     num_examples: int,
     compile_seconds: float,

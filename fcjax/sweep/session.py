@@ -100,7 +100,7 @@ class Call(NamedTuple):
         return runs_of(self.program, self.batch.points, self.grid, self.left_out, state)
 
 
-Last = tuple[list[Run], list[dict[str, float]]]
+Last = tuple[list[Run], list[dict[str, float | int]]]
 """What each run has found in its last round, and its scores."""
 
 
@@ -142,7 +142,7 @@ def run(
         stage, number = round.position
         step = before[stage] + number
         is_end = round.is_last and stage == len(before) - 2
-        found: list[dict[str, float]] = [{}] * len(batch.points)
+        found: list[dict[str, float | int]] = [{}] * len(batch.points)
         if is_end:
             last = scored(round.state, score.SCORES)
             found = last[1]

@@ -58,15 +58,14 @@ class Kept:
             lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), structure
         )
         places = self._places(batch, structure)
-        found = [States(place).restore(lambda _: one) for place in places]
-        states = [each[1] for each in found if each is not None]
-        if len(states) < len(places):
-            return None
-        rows = [
-            {**dict.fromkeys(("stage_index", "round", "stage")), **point, **row}
-            for point, place in zip(batch.points, places, strict=True)
-            for row in json.loads((place / "history.json").read_text())
-        ]
+        states, rows = [], []
+        for point, place in zip(batch.points, places, strict=True):
+            found, path = States(place).restore(lambda _: one), place / "history.json"
+            if found is None or not path.exists():
+                return None
+            states.append(found[1])
+            first = dict.fromkeys(("stage_index", "round", "stage"))
+            rows += [{**first, **point, **row} for row in json.loads(path.read_text())]
         # As a session writes them: round by round, the runs side by side.
         rows.sort(key=lambda row: (row["stage_index"], row["round"]))
         self._experiment.folder.add_rounds(rows)

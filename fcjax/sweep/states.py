@@ -20,7 +20,7 @@ from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
 from fcjax.engine import Position, Round, ShapesOf
-from fcjax.types import State
+from fcjax.types import PyTree
 
 
 def name_of(*told: Any) -> str:
@@ -51,7 +51,7 @@ class States:
     def __exit__(self, *_: object) -> None:
         self.wait()
 
-    def restore(self, shapes: ShapesOf) -> tuple[Position, State] | None:
+    def restore(self, shapes: ShapesOf) -> tuple[Position, PyTree] | None:
         """Loads the newest state that can be read.
 
         Args:
@@ -113,7 +113,7 @@ class States:
                 shutil.rmtree(path)
 
 
-def _on_one_device(structure: State) -> State:
+def _on_one_device(structure: PyTree) -> PyTree:
     device = SingleDeviceSharding(jax.local_devices()[0])
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), structure

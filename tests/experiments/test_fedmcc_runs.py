@@ -9,8 +9,9 @@ import pytest
 from papers import measures
 from sklearn.metrics import normalized_mutual_info_score
 
-from fcjax.runs.finished import Finished
-from fcjax.sweep import command, experiment, frozen
+from fcjax.sweep import command, frozen
+from fcjax.sweep.folder import read
+from fcjax.sweep.load import load
 from tests.experiments.blobs import write_blobs
 
 
@@ -62,14 +63,13 @@ def test_k_means_goes_on_from_the_representation_of_mcc(args, trained, capsys):
     (row,) = results.rows
     assert row["method"] == results.directory.name == "fedmcc+k-means"
     stages = ["representation", "representation", "k-means"]
-    assert [line["stage"] for line in results.history] == stages
+    assert [line["stage"] for line in results.rounds] == stages
 
 
 def test_soft_assignments_are_two_layers_and_a_softmax(of_figures):
-    finished = Finished(of_figures.out)
-    point = finished.point(["num_rounds=2", "learning_rate=0.001"])
-    model = frozen.read(finished.model_path(point))
-    found = frozen.predict(model, experiment.load(of_figures)[0].examples)
+    finished = read(of_figures.out)
+    model = finished.model(num_rounds=2, learning_rate=0.001)
+    found = frozen.predict(model, load(of_figures)[0].examples)
     soft = fedmcc_figures.soft_assignments(model, found.embedding)
 
     def layer(number, x):
@@ -90,10 +90,10 @@ def test_figures_4_and_5_have_a_panel_a_number_of_rounds(of_figures, tmp_path, c
     fifth = fedmcc_figures.figure5(of_figures, tmp_path)
     assert [row["epochs"] for row in fifth] == [0, 2]
     assert [row["nmi"].paper for row in fifth] == pytest.approx([0.211, 0.706])
-    finished = Finished(of_figures.out)
+    finished = read(of_figures.out)
     for one, other in zip(fourth, fifth, strict=True):
-        where = [f"num_rounds={one['rounds']}", "learning_rate=0.001"]
-        _, clusters = finished.assignments(finished.point(where))
+        held = finished.assignments(num_rounds=one["rounds"], learning_rate=0.001)
+        clusters = held["cluster"].to_numpy()
         nmi = normalized_mutual_info_score(np.repeat([0, 1, 2], 16), clusters)
         assert one["nmi"] == pytest.approx(nmi, abs=1e-6)
         assert other["nmi"].mean == pytest.approx(nmi, abs=1e-6)

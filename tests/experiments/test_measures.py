@@ -8,11 +8,11 @@ import pytest
 import reproduce
 from papers import measures
 
+from fcjax.engine import Position
 from fcjax.evaluation import figures
 from fcjax.sweep import command
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Results
-from fcjax.sweep.states import Position
+from fcjax.sweep.folder import Folder
 from tests.data.test_sources import png, prepare
 
 
@@ -20,7 +20,8 @@ def results_of(folder, runs, *, level="overlap"):
     """A results folder as a session leaves it: of each (level, seed) its rounds and its
     row."""
     points = [{level: at, "seed": seed} for at, seed in runs]
-    results = Results(folder, {"method": "fedcref"}, points, resume=True)
+    config = {"method": "fedcref", "swept": [level, "seed"]}
+    results = Folder(folder, config, points)
     results.begin()
     rows = []
     for point, (rounds, row) in zip(points, runs.values(), strict=True):
@@ -29,7 +30,7 @@ def results_of(folder, runs, *, level="overlap"):
             results.add_history(place, [{**point, "stage": stage, **values}])
         rows.append({**point, "seconds": 90.0, **row})
     results.add_rows(rows)
-    return Results(folder, {"method": "fedcref"}, points, resume=True)
+    return Folder(folder, config, points)
 
 
 def rounds_of(first, *others, start=2):

@@ -13,7 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from fcjax import evaluation
 from fcjax.data import load, stratified_subset
 from fcjax.evaluation import linear, tables
-from fcjax.runs import finished, predict, probe
+from fcjax.runs import predict, probe
 from fcjax.sweep import experiment, frozen, session
 from tests.data.test_sources import png, prepare
 from tests.experiments.blobs import rows
@@ -136,8 +136,8 @@ def test_an_extra_split_trains_and_is_resized_but_is_not_scored(digits, tmp_path
     prepare(tmp_path / "data", {"train": encoded[:40], "unlabelled": encoded[40:]})
     flags = {"data_dir": tmp_path / "data", "extra_split": "unlabelled", "resize": 6}
     run(tmp_path / "out", "tiny", **flags, clusters=(3,))
-    of_run = finished.Finished(tmp_path / "out")
-    client, cluster = of_run.assignments(of_run.point([]))
+    held = folder.read(tmp_path / "out").assignments()
+    client, cluster = held["client"].to_numpy(), held["cluster"].to_numpy()
     assert len(cluster) == 60
     # 20 further examples for three clients.
     assert np.bincount(client[40:]).tolist() == [7, 7, 6]
@@ -157,10 +157,8 @@ def test_a_probe_of_the_embedding(table, capsys):
     def cells(line):
         return [cell.strip() for cell in line.split("|")[1:-1]]
 
-    of_run = finished.Finished(out)
-    point, dataset = of_run.point(["seed=0"]), load(str(path))
-    model = frozen.read(of_run.model_path(point))
-    z = frozen.predict(model, dataset.examples).embedding
+    of_run = folder.read(out)
+    dataset, z = load(str(path)), of_run.embedding(seed=0)
     test = np.argsort(np.argsort(np.random.default_rng(0).random(60))) < 10
     split = z[~test], dataset.labels[~test], z[test], dataset.labels[test]
     for line, k in zip(printed[3:5], (1, 5), strict=True):
@@ -182,7 +180,8 @@ def test_a_probe_of_the_embedding(table, capsys):
         mean = str(tables.estimate(accuracies.tolist()))
         assert cells(line) == [f"{100 * share:g} % of labels", str(count), mean]
 
-    client, cluster = of_run.assignments(point)
+    held = of_run.assignments(seed=0)
+    client, cluster = held["client"].to_numpy(), held["cluster"].to_numpy()
     each = [
         evaluation.kappa(dataset.labels[client == i], cluster[client == i])
         for i in range(3)
@@ -200,7 +199,7 @@ def resized(bars, tmp_path_factory):
 def test_a_folder_of_mixed_sizes_from_its_path_to_its_clusters(bars, resized, tmp_path):
     (row,) = rows(resized / "results.csv")
     assert float(row["nmi"]) == 1
-    assert finished.Finished(resized).flags(data_dir=None).resize == 6
+    assert folder.read(resized).flags(data_dir=None).resize == 6
     with pytest.raises(ValueError, match=r"mixed sizes.*which --resize gives them$"):
         run(tmp_path / "out", bars)
     assert not (tmp_path / "out").exists()
@@ -238,4 +237,4 @@ def test_new_images_can_be_resized_to_what_a_run_without_it_had(bars, tmp_path):
         predicted(out, bars, tmp_path / "table")
     found = predicted(out, bars, tmp_path / "table", resize=6)
     assert [int(row["cluster"]) for row in found] == clusters_of(out)
-    assert finished.Finished(out).flags(data_dir=None).resize is None
+    assert folder.read(out).flags(data_dir=None).resize is None

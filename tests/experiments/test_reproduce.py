@@ -18,8 +18,8 @@ from sklearn.metrics import cohen_kappa_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from fcjax.data import load, stratified_subset
-from fcjax.runs.finished import Finished
 from fcjax.sweep import frozen
+from fcjax.sweep.folder import read
 from tests.experiments.blobs import matched, rows, write_blobs
 
 TINY = {
@@ -118,10 +118,10 @@ def test_neighbors_vote_as_in_scikit_learn(out, used):
         return votes.score(z[test], used.labels[test])
 
     embeddings = []
-    finished = Finished(out / "vectors-ccfc")
+    finished = read(out / "vectors-ccfc")
     for seed in SEEDS:
-        path = finished.model_path(finished.point(["p=0", f"seed={seed}"]))
-        z = frozen.predict(frozen.read(path), used.examples).embedding
+        model = finished.model(p=0, seed=seed)
+        z = frozen.predict(model, used.examples).embedding
         embeddings.append(z / np.linalg.norm(z, axis=1, keepdims=True))
     for k in (3, 9):
         line = found["Raw pixels", k]
@@ -138,8 +138,9 @@ def test_clients_are_scored_on_their_own_examples(out, used):
     lines = [line for line in execute("ccfc-table4", out) if line["kappa"]]
     assert [line["client"] for line in lines] == ["1", "2", "3", "mean"]
     assert [line["kappa_paper"] for line in lines[:3]] == ["0.9605", "0.9643", "0.9611"]
-    finished = Finished(out / "vectors-ccfc")
-    holders, clusters = finished.assignments(finished.point(["p=0", "seed=0"]))
+    finished = read(out / "vectors-ccfc")
+    held = finished.assignments(p=0, seed=0)
+    holders, clusters = held["client"].to_numpy(), held["cluster"].to_numpy()
     kappas = []
     for client, line in enumerate(lines[:3]):
         truth, cluster = used.labels[holders == client], clusters[holders == client]

@@ -18,8 +18,8 @@ import sda_fdc
 import several
 
 from fcjax import data
-from fcjax.runs.finished import Finished
 from fcjax.sweep import plan
+from fcjax.sweep.folder import read
 from tests.experiments.blobs import rows
 from tests.own_clusters import corners
 
@@ -39,7 +39,7 @@ def groups(module, shape=VECTORS, **flags):
     return [
         group
         for own, describe in module.split(module.Args(**flags))
-        for group in plan.groups(own, made, 0, describe)
+        for group in plan.batches(own, made, 0, describe)
     ]
 
 
@@ -487,15 +487,14 @@ def test_all_methods_of_fedcref_run_in_one_command(tmp_path, monkeypatch):
 
     row = found["fedcref"]
     assert {"global_acc", "global_nmi", "client_acc", "active", "iteration"} <= set(row)
-    finished = Finished(tmp_path / "out" / "fedcref")
-    point = finished.point([])
-    holders, _ = finished.assignments(point)
+    finished = read(tmp_path / "out" / "fedcref")
+    holders = finished.assignments()["client"].to_numpy()
     counts = [len(set(holders[(labels == c) & (holders >= 0)])) for c in range(4)]
     assert sum(count > 1 for count in counts) == float(row["communities"]) > 0
     assert counts.count(1) == float(row["isolated"])
     assert (float(row["wrong_associations"]), row["initial_acc"]) == (0, "1.0")
     assert row["initial_isolated"] == f"{sum(counts):.1f}"
-    kept = finished.communities(point)
+    kept = finished.communities(finished.point())
     assert kept is not None
     pairs = sum(count * (count - 1) for count in counts)
     assert kept.edges.sum() == pairs

@@ -8,8 +8,8 @@ import sda_fdc_figures
 from papers import label_shares
 from sklearn.metrics import cohen_kappa_score, normalized_mutual_info_score
 
-from fcjax.runs.finished import Finished
-from fcjax.sweep import experiment
+from fcjax.sweep.folder import read
+from fcjax.sweep.load import load
 from tests.experiments.blobs import matched, rows, write_blobs
 
 SIZES = (15, 20, 25)
@@ -43,8 +43,7 @@ def out(tmp_path_factory):
 
 def clustering(folder):
     """The classes, and the clusters of the one run that a folder holds."""
-    finished = Finished(folder)
-    _, clusters = finished.assignments(finished.point([]))
+    clusters = read(folder).assignments()["cluster"].to_numpy()
     return np.repeat([0, 1, 2], SIZES), clusters
 
 
@@ -96,7 +95,7 @@ def test_figure_3_is_of_finished_runs_beside_the_paper(out, capsys):
 def test_clients_of_figure_3_are_who_holds_an_example(out):
     where = {"dataset": str(out / "vectors.npz"), "out": out / "vectors-sda-fdc"}
     args = sda_fdc.Args(p=(1.0,), plot=False, **where, **TINY)
-    dataset, _ = experiment.load(args)
+    dataset, _ = load(args)
     embedding, clients, clusters = sda_fdc_figures.coded(args, dataset)
     assert (embedding.shape, clusters.shape) == ((60, 10), (60,))
     # At p = 1 a client has all of one class.

@@ -52,7 +52,7 @@ def planned(table, preset):
     images = np.zeros((size, 8, 8, 1), np.uint8)
     dataset = Dataset("images", images, np.arange(size) % 10)
     return [
-        (job, plan.groups(job.flags, dataset, 0, job.describe))
+        (job, plan.batches(job.flags, dataset, 0, job.describe))
         for job in jobs(table, preset, seed=(0,)).values()
         if job.dataset in (EMNIST, "mnist") or preset == "smoke"
     ]

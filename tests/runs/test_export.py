@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
 from fcjax.runs import export
-from fcjax.runs.finished import Finished
 from fcjax.sweep import experiment, session
+from fcjax.sweep.folder import read
 from tests.data.test_sources import png, prepare
 
 FILES = {"network.safetensors", "config.json", "embeddings.npz", "assignments.csv"}
@@ -67,8 +67,9 @@ def test_the_network_is_computed_in_numpy_alone(exported, rows):
 
 def test_the_tables_are_those_of_the_run(finished, exported, rows):
     tables = np.load(exported / "embeddings.npz")
-    held = Finished(finished).assignments(Finished(finished).point(("seed=1",)))
-    np.testing.assert_array_equal((tables["client"], tables["cluster"]), held)
+    held = read(finished).assignments(seed=1)
+    for name in ("client", "cluster"):
+        np.testing.assert_array_equal(tables[name], held[name])
     np.testing.assert_array_equal(tables["label"], rows[1])
     # Of the examples that a client holds: rounding leaves some without one.
     is_held = tables["client"] >= 0
@@ -117,10 +118,10 @@ def test_an_export_of_images_has_no_rows_of_an_extra_split(tmp_path, capsys):
     export.main(export.Args(out, data_dir=data))
     assert "otherwise" not in capsys.readouterr().out
     tables = np.load(out / "export" / "embeddings.npz")
-    held = Finished(out).assignments(Finished(out).point(()))
-    np.testing.assert_array_equal([x.shape for x in held], [(90,), (90,)])
-    for name, of_all in zip(("client", "cluster"), held, strict=True):
-        np.testing.assert_array_equal(tables[name], of_all[:60])
+    held = read(out).assignments()
+    assert held.shape == (90, 2)
+    for name in ("client", "cluster"):
+        np.testing.assert_array_equal(tables[name], held[name][:60])
     np.testing.assert_array_equal(tables["label"], labels[:60])
     x = examples[:60].reshape(60, -1) / 255
     z = x / np.linalg.norm(x, axis=1, keepdims=True)

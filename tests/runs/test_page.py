@@ -15,8 +15,8 @@ from sklearn.datasets import load_digits
 from fcjax import data
 from fcjax.runs import page, page_text
 from fcjax.runs.assigned import Assigned
-from fcjax.runs.finished import Finished
 from fcjax.sweep import experiment, session
+from fcjax.sweep.folder import read
 from tests.sweep import drifting
 from tests.sweep.drifting import rows as table
 
@@ -115,10 +115,9 @@ def test_the_page_is_well_formed_and_asks_nothing_of_a_network(grid, found):
 
 def test_sheets_and_the_table_hold_every_file_by_its_distance(grid, found, best):
     count = int(best["clusters"])
-    run = Finished(grid)
-    held = run.assignments(run.point((f"clusters={count}",)))
+    held = read(grid).assignments(clusters=count)
     with np.load(grid / "embeddings.npz") as file:
-        np.testing.assert_array_equal((file["client"], file["cluster"]), held)
+        np.testing.assert_array_equal((file["client"], file["cluster"]), held.T)
         clusters = file["cluster"]
         own = file["embedding"] - file["centers"][clusters]
     distances = np.linalg.norm(own, axis=1)
@@ -174,15 +173,15 @@ def test_which_run_is_shown(grid, best, tmp_path):
     """Of those asked for the highest silhouette, and a collapsed one never first."""
     best = best["clusters"]
     out = shutil.copytree(grid, tmp_path / "out")
-    assert page.chosen(Finished(out), ())["clusters"] == best
+    assert page.chosen(read(out), ())["clusters"] == best
     other = "2" if best == "3" else "3"
-    asked = page.chosen(Finished(out), (f"clusters={other}",))
+    asked = page.chosen(read(out), (f"clusters={other}",))
     assert asked["clusters"] == other
     lines = (out / "results.csv").read_text().splitlines(keepends=True)
     place = next(i for i, line in enumerate(lines) if f",60,0,3,{best}," in line)
     lines[place] = lines[place].replace(",ok,", ",collapsed,")
     (out / "results.csv").write_text("".join(lines))
-    assert page.chosen(Finished(out), ())["clusters"] == other
+    assert page.chosen(read(out), ())["clusters"] == other
     page.main(page.Args(out))
     assert "1 of the 1 other runs collapsed" in Read(out / "page.html").text
     page.main(page.Args(out, where=(f"clusters={best}",)))
@@ -302,7 +301,7 @@ def test_clusters_by_hand():
 
 
 def test_warnings_of_empty_and_lone_clusters(finished):
-    run = Finished(finished)
+    run = read(finished)
     row = run.rows[0]
     sizes = {"Cluster 0": 1, "Cluster 1": 0, "Cluster 2": 58}
     noted = page_text.warnings(run, row, assigned([0, 2, -1]), sizes)

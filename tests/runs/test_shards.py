@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fcjax.engine import Position
 from fcjax.runs import shards
-from fcjax.runs.finished import Finished
-from fcjax.sweep.folder import Results
-from fcjax.sweep.states import Position
+from fcjax.sweep.folder import Folder, read
 
 COLLECT = Path(__file__).parents[2] / "experiments" / "collect.py"
 CONFIG = {"method": "ccfc", "latent_size": 8, "limit": None, "swept": ["p", "seed"]}
@@ -19,7 +18,7 @@ A, B, C = ({"p": 0.5, "seed": 0}, {"p": 0.5, "seed": 1}, {"p": 0.0, "seed": 0})
 
 def write(folder, points, *, nmi=0.25, seconds=1.0, cluster=0, model="", config=CONFIG):
     """What a session leaves of finished runs, two rounds each, in its order."""
-    results = Results(folder, config, points, resume=True)
+    results = Folder(folder, config, points, resume=True)
     results.begin()
     for number in (1, 2):
         rows = [{"stage": "train", **p, "loss": nmi, "nmi": nmi} for p in points]
@@ -28,8 +27,10 @@ def write(folder, points, *, nmi=0.25, seconds=1.0, cluster=0, model="", config=
         (folder / "models").mkdir()
         for point in points:
             results.model_path(point).write_text(model)
-    clusters = np.array([[cluster] * 3 + [p["seed"]] for p in points])
-    results.add_assignments(points, np.array([[0, 1, 1, -1]] * len(points)), clusters)
+    clients = np.array([0, 1, 1, -1])
+    found = [np.array([cluster] * 3 + [p["seed"]]) for p in points]
+    found = [{"client": clients, "cluster": each} for each in found]
+    results.add_assignments(points, found)
     row = {"method": "ccfc", "nmi": nmi, "seconds": seconds, "compile_seconds": 2.0}
     results.add_rows([{**point, **row} for point in points])
     return folder
@@ -37,7 +38,7 @@ def write(folder, points, *, nmi=0.25, seconds=1.0, cluster=0, model="", config=
 
 def begin(folder, points=(A,)):
     """What a session leaves whose first run has not ended."""
-    results = Results(folder, CONFIG, points, resume=True)
+    results = Folder(folder, CONFIG, points, resume=True)
     results.begin()
     unlike = {"stage": "train", "loss": 9.0, "nmi": 0.0}
     results.add_history(Position(0, 1), [{**unlike, **point} for point in points])
@@ -54,7 +55,7 @@ def grid(tmp_path):
 
 def merge(grid):
     results = shards.merge(shards.find([grid]), grid)
-    found = Finished(grid)
+    found = read(grid)
     assert runs(results.rows) == runs(found.rows)
     return found
 
@@ -85,14 +86,14 @@ def test_all_of_every_run_is_there_sorted_and_merging_again_changes_nothing(grid
         (B, 0.75, 4, "the second's"),
         (C, 0.25, 3, "the first's"),
     ):
-        rounds = found.of_runs(found.history, [point])
+        rounds = found.of_runs(found.rounds, [point])
         assert column(rounds, "round") == [1, 2]
         assert column(rounds, "loss") == [nmi, nmi]
-        clients, clusters = found.assignments(point)
-        assert clients.tolist() == [0, 1, 1, -1]
-        assert clusters.tolist() == [cluster, cluster, cluster, point["seed"]]
+        held = found.assignments(**point)
+        assert held["client"].tolist() == [0, 1, 1, -1]
+        assert held["cluster"].tolist() == [cluster, cluster, cluster, point["seed"]]
         assert found.model_path(point).read_text() == model
-    assert len(found.history) == 6
+    assert len(found.rounds) == 6
     assert len(list((grid / "models").iterdir())) == 3
     before = contents(grid)
     merge(grid)
@@ -107,15 +108,15 @@ def test_a_shard_that_ends_later_is_added(tmp_path):
     write(grid / "shard-1-of-2", [B], nmi=0.75)
     found = merge(grid)
     assert runs(found.rows) == [(0.5, 0), (0.5, 1)]
-    assert column(found.history, "round") == [1, 2, 1, 2]
-    assert column(found.history, "loss") == [0.25, 0.25, 0.75, 0.75]
+    assert column(found.rounds, "round") == [1, 2, 1, 2]
+    assert column(found.rounds, "loss") == [0.25, 0.25, 0.75, 0.75]
 
 
 def test_rounds_of_a_run_that_was_stopped_in_the_target_give_way(grid):
     """A session of the whole grid, or a merge, was killed there earlier."""
     begin(grid, [A, B])
     found = merge(grid)
-    assert sorted(column(found.history, "loss")) == [0.25] * 4 + [0.75] * 2
+    assert sorted(column(found.rounds, "loss")) == [0.25] * 4 + [0.75] * 2
 
 
 def test_a_run_that_is_there_twice_may_have_taken_another_time(tmp_path):
@@ -123,11 +124,11 @@ def test_a_run_that_is_there_twice_may_have_taken_another_time(tmp_path):
     one = write(tmp_path / "one", [A], seconds=1.0)
     other = write(tmp_path / "other", [A, B], seconds=5.0)
     shards.merge([one, other], tmp_path / "out")
-    found = Finished(tmp_path / "out")
+    found = read(tmp_path / "out")
     assert runs(found.rows) == [(0.5, 0), (0.5, 1)]
     assert column(found.rows, "seconds") == [1.0, 5.0]
-    assert len(found.history) == 4
-    assert found.assignments(A)[1].shape == (4,)
+    assert len(found.rounds) == 4
+    assert found.assignments(**A).shape == (4, 2)
 
 
 # --- what is refused

@@ -127,14 +127,14 @@ def run_until(position, out, data, *, at, kill=killed, **flags):
     """Runs until this round is done of the call that begins with the run `at`; all is
     kept of the rounds before."""
     prepared = prepare(out, data, **flags, checkpoint_interval=0.0)
-    add = prepared.results.add_history
+    add = prepared.folder.add_history
 
     def add_or_kill(reached, rows):
         if reached == position and at.items() <= rows[0].items():
             kill()
         add(reached, rows)
 
-    prepared.results.add_history = add_or_kill
+    prepared.folder.add_history = add_or_kill
     session.execute(prepared)
 
 

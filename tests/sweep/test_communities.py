@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fcjax.runs import draw
-from fcjax.runs.finished import Finished
 from fcjax.sweep import communities, experiment, session
 from fcjax.sweep.communities import Kept
+from fcjax.sweep.folder import read
 from tests.own_clusters import Args, corners, describe
 from tests.sweep.drifting import rows
 
@@ -91,7 +91,7 @@ def ended(tmp_path_factory):
 
 
 def runs_of(prepared):
-    (group,) = prepared.groups
+    (group,) = prepared.batches
     return list(zip(group.points, group.partitions, strict=True))
 
 
@@ -110,7 +110,7 @@ def table(capsys):
 def test_clients_that_share_rows_are_scored_and_counted(ended):
     prepared, labels = ended
     for row, (_, partition) in zip(
-        rows(prepared.results.directory / "results.csv"), runs_of(prepared), strict=True
+        rows(prepared.folder.directory / "results.csv"), runs_of(prepared), strict=True
     ):
         numbers = holders_of(partition, labels)
         expected = {
@@ -130,12 +130,12 @@ def test_clients_that_share_rows_are_scored_and_counted(ended):
 
 def test_a_run_s_communities_are_those_of_the_classes(ended):
     prepared, labels = ended
-    finished = Finished(prepared.results.directory)
+    finished = read(prepared.folder.directory)
     of_runs = np.load(finished.directory / "assignments.npz")["community"]
     for (point, partition), told in zip(runs_of(prepared), of_runs, strict=True):
         got = finished.communities(point)
-        held = finished.assignments(point)  # an example is its first holder's
-        expected = communities.of_examples(got.community, *held)
+        held = finished.assignments(**point)  # an example is its first holder's
+        expected = communities.of_examples(got.community, held.client, held.cluster)
         np.testing.assert_array_equal(told, expected)
         assert (told >= 0).any()
         numbers = holders_of(partition, labels)
@@ -158,11 +158,11 @@ def test_a_run_s_communities_are_those_of_the_classes(ended):
 
 
 def test_the_same_command_again_reuses_all_and_prints_what_is_reported(ended, capsys):
-    again, _ = prepare(ended[0].results.directory.parent)
-    assert again.groups == ()
-    before = (again.results.directory / "results.csv").read_bytes()
+    again, _ = prepare(ended[0].folder.directory.parent)
+    assert again.batches == ()
+    before = (again.folder.directory / "results.csv").read_bytes()
     session.execute(again)
-    assert (again.results.directory / "results.csv").read_bytes() == before
+    assert (again.folder.directory / "results.csv").read_bytes() == before
     names, line = table(capsys)
     start = names.index("nmi")
     assert names[start : start + 8] == [
@@ -180,20 +180,20 @@ def test_without_labels_communities_are_kept_and_nothing_is_scored(tmp_path, cap
     assert row["global_acc"] == row["client_acc"] == row["initial_acc"] == ""
     assert float(row["communities"]) == 4
     ((point, _),) = runs_of(prepared)
-    assert Finished(tmp_path / "out").communities(point).edges.sum() == 4 * 4 * 3
+    assert read(tmp_path / "out").communities(point).edges.sum() == 4 * 4 * 3
     names, _ = table(capsys)
     assert "isolated" in names
     assert "global_acc" not in names
 
 
 def test_shards_become_the_grid_and_collect_prints_it(ended, tmp_path, capsys):
-    whole = ended[0].results.directory
+    whole = ended[0].folder.directory
     for index in range(2):
         session.execute(prepare(tmp_path, shard=f"{index}/2")[0])
     capsys.readouterr()
     collect.main(collect.Args((tmp_path / "out",), plot=False))
     assert "initial_acc" in table(capsys)[0]
-    got, expected = Finished(tmp_path / "out"), Finished(whole)
+    got, expected = read(tmp_path / "out"), read(whole)
     for point, _ in runs_of(ended[0]):
         for one, other in zip(
             got.communities(point), expected.communities(point), strict=True
@@ -206,17 +206,17 @@ def test_shards_become_the_grid_and_collect_prints_it(ended, tmp_path, capsys):
 
 
 def test_iterations_are_drawn_from_the_end_of_the_start(ended, tmp_path):
-    results = ended[0].results
+    results = ended[0].folder
     by = results.settings
-    rounds = draw.since(results.history, "begin", by=by)
+    rounds = draw.since(results.rounds, "begin", by=by)
     assert [(row["stage"], int(row["round"]), row["seed"]) for row in rounds] == [
         ("refine", number, seed) for number in range(3) for seed in (0, 1)
     ]
     assert float(rounds[0]["isolated"]) > 0
-    assert draw.since(results.history, "", by=by) == results.history
+    assert draw.since(results.rounds, "", by=by) == results.rounds
     # What reports nothing has the figure of its rounds alone.
     options = {"by": by, "start": "begin", "reported": ("never_measured",)}
-    draw.grid_figures(tmp_path, results.rows, results.history, **options)
+    draw.grid_figures(tmp_path, results.rows, results.rounds, **options)
     assert not (tmp_path / "iterations.png").exists()
     # What a session drew, and what is drawn again.
     draw.main(draw.Args(results.directory, out=tmp_path))
@@ -226,8 +226,8 @@ def test_iterations_are_drawn_from_the_end_of_the_start(ended, tmp_path):
 
 
 def test_no_resume_removes_what_was_kept(ended, tmp_path):
-    shutil.copytree(ended[0].results.directory, tmp_path / "out")
+    shutil.copytree(ended[0].folder.directory, tmp_path / "out")
     folder = tmp_path / "out" / "communities"
     assert len(list(folder.iterdir())) == 2
-    prepare(tmp_path, seed=(0,), resume=False)[0].results.begin()
+    prepare(tmp_path, seed=(0,), resume=False)[0].folder.begin()
     assert not folder.exists()

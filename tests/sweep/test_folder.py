@@ -4,8 +4,8 @@ import json
 import numpy as np
 import pytest
 
-from fcjax.sweep.folder import Results
-from fcjax.sweep.states import Position
+from fcjax.engine import Position
+from fcjax.sweep.folder import Folder
 
 CONFIG = {"method": "ccfc", "clients": 10, "swept": ["p", "seed"], "limit": None}
 OTHER = {**CONFIG, "clients": 5}
@@ -13,7 +13,7 @@ A, B, C = ({"p": 0.5, "seed": 0}, {"p": 0.5, "seed": 1}, {"p": 0.0, "seed": 0})
 
 
 def open_results(folder, points, *, resume=True, config=CONFIG):
-    return Results(folder / "out", config, points, resume=resume)
+    return Folder(folder / "out", config, points, resume=resume)
 
 
 def add_rounds(results, points, *positions, value=0.0, **more):
@@ -35,8 +35,8 @@ def killed_after(folder, points, *positions, **more):
 
 
 def save_assignments(results, points, *, cluster):
-    clients = np.array([[-1, 0, 1, 2]] * len(points))
-    results.add_assignments(points, clients, np.full(clients.shape, cluster))
+    found = {"client": np.array([-1, 0, 1, 2]), "cluster": np.full(4, cluster)}
+    results.add_assignments(points, [found] * len(points))
 
 
 def save(results, points, *, nmi=0.25, cluster=0):
@@ -97,7 +97,7 @@ def contents(folder):
 def test_opening_writes_nothing(tmp_path):
     results = open_results(tmp_path, [A, B])
     assert results.pending == [A, B]
-    assert results.rows == results.history == results.asked(results.rows) == []
+    assert results.rows == results.rounds == results.asked(results.rows) == []
     assert list(tmp_path.iterdir()) == []
     finish(results)
     before = contents(tmp_path)
@@ -196,7 +196,7 @@ def test_history_after_the_resume_position_is_dropped(tmp_path, before, position
     killed_after(tmp_path, [A, B], *before, value=10.0)
     resumed = open_results(tmp_path, [A, B])
     resumed.begin()
-    assert len(rounds(resumed.history, A)) == len(before)
+    assert len(rounds(resumed.rounds, A)) == len(before)
     following = (position[0], position[1] + 1)
     add_rounds(resumed, [A, B], position, value=20.0)
     expected = [*[(0, number) for number in range(1, kept + 1)], position]
@@ -277,15 +277,15 @@ def test_no_resume_leaves_nothing_of_the_old_configuration_even_when_killed(tmp_
     """Else a resumed session takes the other configuration's runs for its own, or goes
     on from its state."""
     results = finish(open_results(tmp_path, [A, B]), cluster=3)
-    (results.begin_call([A]) / "00-000001").mkdir(parents=True)
+    (results.begin_runs([A]) / "00-000001").mkdir(parents=True)
     over = open_results(tmp_path, [B], resume=False, config=OTHER)
     assert over.pending == [B]
     over.begin()
     assert json.loads(contents(tmp_path)["config.json"]) == OTHER
     resumed = open_results(tmp_path, [A, B], config=OTHER)
     assert resumed.pending == [A, B]
-    assert resumed.history == []
-    assert not resumed.begin_call([A]).exists()
+    assert resumed.rounds == []
+    assert not resumed.begin_runs([A]).exists()
     finish(over, nmi=0.5, cluster=4, num_rounds=1)
     assert column(read(tmp_path, "results.csv"), "nmi") == [0.5]
     assert numbers(tmp_path, A, B) == [[], [1]]
@@ -297,16 +297,16 @@ def test_no_resume_leaves_nothing_of_the_old_configuration_even_when_killed(tmp_
 
 def test_checkpoints_belong_to_the_runs_of_a_call(tmp_path):
     results = open_results(tmp_path, [A, B])
-    both = results.begin_call([A, B])
+    both = results.begin_runs([A, B])
     assert both.parent == tmp_path / "out" / "checkpoints"
-    assert both == open_results(tmp_path, [A, B, C]).begin_call([A, B])
+    assert both == open_results(tmp_path, [A, B, C]).begin_runs([A, B])
     # The state of a call is stacked in the order of its runs.
-    assert len({both, results.begin_call([A]), results.begin_call([B, A])}) == 3
+    assert len({both, results.begin_runs([A]), results.begin_runs([B, A])}) == 3
     # A call drops what other calls saved.
     (both / "00-000003").mkdir(parents=True)
-    assert results.begin_call([A, B]) == both
+    assert results.begin_runs([A, B]) == both
     assert both.exists()
-    results.begin_call([B])
+    results.begin_runs([B])
     assert not both.exists()
 
 
@@ -333,7 +333,8 @@ def test_calls_follow_each_other(tmp_path):
 def test_a_model_is_named_by_all_that_is_swept(tmp_path):
     """Two runs of one p and seed do not share a file."""
     points = [{"p": 0.25, "weight": w, "seed": 3} for w in (0.1, 0.01)]
-    results = open_results(tmp_path, points)
+    config = {**CONFIG, "swept": [*points[0]]}
+    results = open_results(tmp_path, points, config=config)
     one, other = map(results.model_path, points)
     assert one != other
     assert one.name.startswith("p=0.25,seed=3,")

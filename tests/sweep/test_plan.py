@@ -11,7 +11,7 @@ from fcjax import data
 from fcjax.data import Dataset, Partition
 from fcjax.sweep import deal, experiment, plan
 from fcjax.sweep.flags import Common
-from fcjax.sweep.plan import Group, Method, Shared
+from fcjax.sweep.plan import Batch, Method, Shared
 from fcjax.types import FederatedClustering, Stage
 
 LABELS = np.array([0] * 6 + [1] * 2 + [2] * 3)
@@ -35,17 +35,20 @@ def describe(args, dataset, num_clients, num_clusters, **settings):
     return Method("by hand", chosen, never, "global", {})
 
 
-def groups(labels=LABELS, *, settings=None, num_extra=0, **flags):
+def batches(labels=LABELS, *, settings=None, num_extra=0, **flags):
     def method(*args):
         return describe(*args, **(settings or {}))
 
     flags = {"clients": (2,), "clusters": (3,), **flags}
-    return plan.groups(Common(**flags), dataset(labels), num_extra, method)
+    return plan.batches(Common(**flags), dataset(labels), num_extra, method)
 
 
-def calls(group, runs_per_call, labels=LABELS):
-    pool = jax.numpy.asarray(dataset(labels).examples)
-    return list(plan.calls(group._replace(runs_per_call=runs_per_call), pool))
+def split(batch, side_by_side):
+    return list(batch._replace(side_by_side=side_by_side).split())
+
+
+def pool_of(labels=LABELS):
+    return jax.numpy.asarray(dataset(labels).examples)
 
 
 def seeds(found):
@@ -74,7 +77,7 @@ def test_a_call_is_as_wide_as_fits_or_a_near_divisor():
 def test_a_killed_grid_finds_the_calls_that_are_left(num_runs):
     """A session keeps the width of the whole grid and divides the runs that are left:
     were its calls others, their checkpoint would not be found."""
-    group = Group(
+    batch = Batch(
         describe(None, None, 1, 2, batch_size=4),
         num_clients=1,
         num_clusters=2,
@@ -85,56 +88,57 @@ def test_a_killed_grid_finds_the_calls_that_are_left(num_runs):
         num_left_out=0,
     )
     for width in {plan.width(num_runs, most) for most in range(1, num_runs + 1)}:
-        whole = seeds(calls(group, width))
+        whole = seeds(split(batch, width))
         assert max(map(len, whole)) == len(whole[0]) == width
         assert [seed for call in whole for seed in call] == list(range(num_runs))
         for ended in range(1, len(whole)):
             first = whole[ended][0]
-            left = plan.keep(group, lambda point, n=first: point["seed"] >= n)
-            assert seeds(calls(left, width)) == whole[ended:]
+            left = batch.keep(lambda point, n=first: point["seed"] >= n)
+            assert seeds(split(left, width)) == whole[ended:]
 
 
 def test_the_calls_of_a_group_have_the_same_shapes():
     """The largest client has 5 rows at p = 0, 9 at p = 1; 1 or no row is left out."""
-    group, _ = groups(p=(0.0, 1.0), seed=(3, 5))
-    found = calls(group, 4)
+    batch, _ = batches(p=(0.0, 1.0), seed=(3, 5))
+    found = split(batch, 4)
     assert [{point["p"] for point in call.points} for call in found] == [{0}, {1}]
-    for call, sizes, num_left in zip(found, ([5, 5], [9, 2]), (1, 0), strict=True):
-        federations, left_out = call.grid.federations, call.left_out
+    for part, sizes, num_left in zip(found, ([5, 5], [9, 2]), (1, 0), strict=True):
+        grid, left_out = part.grid(pool_of()), part.left_out(pool_of())
+        federations = grid.federations
         assert federations.indices.shape == federations.mask.shape == (4, 2, 9)
         assert left_out.indices.shape == left_out.mask.shape == (4, 1, 1)
         np.testing.assert_array_equal(np.sum(federations.mask, -1), [sizes] * 4)
         np.testing.assert_array_equal(np.sum(left_out.mask, -1), [[num_left]] * 4)
         # Floats and seeds are arrays.
         rates = np.float32([0.1, 0.1, 0.2, 0.2])
-        np.testing.assert_array_equal(call.grid.hyper.pop("rate"), rates)
-        assert call.grid.hyper == {}
+        np.testing.assert_array_equal(grid.hyper.pop("rate"), rates)
+        assert grid.hyper == {}
         keys = [jax.random.key_data(jax.random.key(seed)) for seed in (3, 5, 3, 5)]
-        np.testing.assert_array_equal(jax.random.key_data(call.grid.keys), keys)
+        np.testing.assert_array_equal(jax.random.key_data(grid.keys), keys)
     # Methods without a common model leave out what nobody holds.
-    alone = group._replace(method=group.method._replace(scope="client-mean"))
-    assert calls(alone, 4)[0].left_out is None
+    alone = batch._replace(method=batch.method._replace(scope="client-mean"))
+    assert alone.left_out(pool_of()) is None
 
 
 # --- groups
 
 
 def test_whole_numbers_have_a_group_each():
-    found = groups(clients=(2, 3), clusters=(2, 3), p=(0.0, 1.0), seed=(0, 1))
+    found = batches(clients=(2, 3), clusters=(2, 3), p=(0.0, 1.0), seed=(0, 1))
     fixed = [
-        (group.num_clients, group.num_clusters, group.method.settings["batch_size"])
-        for group in found
+        (batch.num_clients, batch.num_clusters, batch.method.settings["batch_size"])
+        for batch in found
     ]
     assert fixed == list(itertools.product((2, 3), (2, 3), (4, 8)))
     dealt = {}
-    for group, (clients, clusters, batch_size) in zip(found, fixed, strict=True):
-        assert group.method.settings["rate"] == (0.1, 0.2)
-        assert group.method.settings["rounds"] == 3
-        assert [list(point.items()) for point in group.points] == [
+    for batch, (clients, clusters, batch_size) in zip(found, fixed, strict=True):
+        assert batch.method.settings["rate"] == (0.1, 0.2)
+        assert batch.method.settings["rounds"] == 3
+        assert [list(point.items()) for point in batch.points] == [
             list(zip(NAMES, (p, clients, clusters, batch_size, *rest), strict=True))
             for p, *rest in itertools.product((0.0, 1.0), (0.1, 0.2), (0.0,), (0, 1))
         ]
-        for point, partition in zip(group.points, group.partitions, strict=True):
+        for point, partition in zip(batch.points, batch.partitions, strict=True):
             key = (clients, point["p"], point["seed"])
             dealt.setdefault(key, set()).add(id(partition))
     # Runs that are dealt alike share a partition.
@@ -150,10 +154,10 @@ def test_whole_numbers_have_a_group_each():
     ],
 )
 def test_another_rule_takes_the_place_of_p(rule, values, deal):
-    group, _ = groups(**{rule: values}, settings={"rate": 0.1})
+    batch, _ = batches(**{rule: values}, settings={"rate": 0.1})
     names = [name for name in NAMES[1:] if name != "rate"]
     for point, partition, value in zip(
-        group.points, group.partitions, values, strict=True
+        batch.points, batch.partitions, values, strict=True
     ):
         assert list(point) == [rule, *names]
         assert point[rule] == value
@@ -164,14 +168,14 @@ def test_another_rule_takes_the_place_of_p(rule, values, deal):
 
 
 def test_data_without_labels_is_dealt_at_random():
-    group, _ = groups(None)
-    assert {point["p"] for point in group.points} == {0.0}
-    first, second = group.partitions[0].clients
-    rows = sorted([*first, *second, *group.partitions[0].left_out])
+    batch, _ = batches(None)
+    assert {point["p"] for point in batch.points} == {0.0}
+    first, second = batch.partitions[0].clients
+    rows = sorted([*first, *second, *batch.partitions[0].left_out])
     assert rows == list(range(11))
     assert (len(first), len(second)) == (5, 5)
-    group, _ = groups(None, client_size=(3,))
-    assert [len(rows) for rows in group.partitions[0].clients] == [3, 3]
+    batch, _ = batches(None, client_size=(3,))
+    assert [len(rows) for rows in batch.partitions[0].clients] == [3, 3]
 
 
 # --- classes drawn for each client
@@ -189,7 +193,7 @@ def in_common(*args):
 
 def drawn(describe, labels=LABELS, **flags):
     flags = {"clients": (2,), "classes_per_client": (2, 3), **flags}
-    return plan.groups(Common(**flags), dataset(labels), 0, describe)
+    return plan.batches(Common(**flags), dataset(labels), 0, describe)
 
 
 @pytest.mark.parametrize(
@@ -215,12 +219,12 @@ def drawn(describe, labels=LABELS, **flags):
 )
 def test_how_many_clusters_clients_of_drawn_classes_look_for(describe, flags, expected):
     found = drawn(describe, **flags, seed=(0, 1))
-    for group, (num_clusters, described, levels) in zip(found, expected, strict=True):
-        assert group.num_clusters == num_clusters
-        assert group.method.settings["described"] == described
-        assert sorted({x["classes_per_client"] for x in group.points}) == levels
-        for point, partition in zip(group.points, group.partitions, strict=True):
-            assert point["clusters"] == group.num_clusters
+    for batch, (num_clusters, described, levels) in zip(found, expected, strict=True):
+        assert batch.num_clusters == num_clusters
+        assert batch.method.settings["described"] == described
+        assert sorted({x["classes_per_client"] for x in batch.points}) == levels
+        for point, partition in zip(batch.points, batch.partitions, strict=True):
+            assert point["clusters"] == batch.num_clusters
             held = {len(set(LABELS[rows])) for rows in partition.clients}
             assert held == {point["classes_per_client"]}
 
@@ -230,8 +234,8 @@ def test_few_examples_are_refused_for_the_clusters_that_are_looked_for():
     with pytest.raises(ValueError, match=message):
         drawn(in_common, clients=(4,), classes_per_client=(1,))
     wide = np.repeat(np.arange(4), 4)
-    (group,) = drawn(local, wide, clients=(5,), classes_per_client=(2,))
-    assert group.num_clusters == 2  # 10 of 16; all four classes would take 20
+    (batch,) = drawn(local, wide, clients=(5,), classes_per_client=(2,))
+    assert batch.num_clusters == 2  # 10 of 16; all four classes would take 20
 
 
 # --- ranges of classes for each client
@@ -241,16 +245,16 @@ SIXES = np.repeat(np.arange(6), 20)
 
 def ranged(**flags):
     flags = {"clients": (4,), "overlap": (0.0, 0.5), "samples_per_class": 5, **flags}
-    return plan.groups(Common(**flags), dataset(SIXES), 0, local)
+    return plan.batches(Common(**flags), dataset(SIXES), 0, local)
 
 
 def test_clients_on_their_own_look_for_what_they_hold_at_most_the_upper_end():
-    (group,) = ranged(class_range=(2, 4), seed=(0, 1))
-    assert group.num_clusters == 4
-    assert group.method.settings["described"] == "4 of 4"
-    assert [point["overlap"] for point in group.points] == [0.0, 0.0, 0.5, 0.5]
-    assert {point["clusters"] for point in group.points} == {4}
-    parts = group.partitions
+    (batch,) = ranged(class_range=(2, 4), seed=(0, 1))
+    assert batch.num_clusters == 4
+    assert batch.method.settings["described"] == "4 of 4"
+    assert [point["overlap"] for point in batch.points] == [0.0, 0.0, 0.5, 0.5]
+    assert {point["clusters"] for point in batch.points} == {4}
+    parts = batch.partitions
     for part in parts:
         held = [len(np.unique(SIXES[rows])) for rows in part.clients]
         assert list(part.local_clusters) == held
@@ -260,27 +264,26 @@ def test_clients_on_their_own_look_for_what_they_hold_at_most_the_upper_end():
         assert [*map(len, plain.clients)] == [5 * k for k in plain.local_clusters]
         for own, more in zip(plain.clients, overlapping.clients, strict=True):
             assert set(own.tolist()) <= set(more.tolist())
-    (call,) = calls(group, 4, SIXES)
-    found = call.grid.federations.local_clusters
+    found = batch.grid(pool_of(SIXES)).federations.local_clusters
     np.testing.assert_array_equal(found, [part.local_clusters for part in parts])
 
 
 def test_a_given_number_is_every_clients_and_else_it_is_two_to_half_of_the_classes():
     found = ranged(class_range=(2, 4), clusters=(3, 5))
-    assert [group.num_clusters for group in found] == [3, 5]
-    assert {p.local_clusters for group in found for p in group.partitions} == {None}
-    (group,) = ranged(clients=(40,), overlap=(0.0,), samples_per_class=1)
-    assert group.num_clusters == 3
-    assert set(group.partitions[0].local_clusters) == {2, 3}
+    assert [batch.num_clusters for batch in found] == [3, 5]
+    assert {p.local_clusters for batch in found for p in batch.partitions} == {None}
+    (batch,) = ranged(clients=(40,), overlap=(0.0,), samples_per_class=1)
+    assert batch.num_clusters == 3
+    assert set(batch.partitions[0].local_clusters) == {2, 3}
 
 
 def test_a_subset_of_what_is_shared():
-    (group,) = ranged(class_range=(3, 3), client_size=(6,), overlap=(0.5,))
-    (partition,) = group.partitions
+    (batch,) = ranged(class_range=(3, 3), client_size=(6,), overlap=(0.5,))
+    (partition,) = batch.partitions
     assert [*map(len, partition.clients)] == [6] * 4
     left_out = set(range(120)).difference(*map(np.ndarray.tolist, partition.clients))
     assert partition.left_out.tolist() == sorted(left_out)
-    assert group.num_left_out == len(left_out)
+    assert batch.num_left_out == len(left_out)
 
 
 @pytest.mark.parametrize(
@@ -320,10 +323,10 @@ def test_levels_are_a_group_of_their_own_where_their_settings_differ():
         return Method("by hand", settings, never, "client-mean", {})
 
     args = Common(clients=(4,), overlap=(0.0, 0.3, 0.5), samples_per_class=5)
-    found = plan.groups(args, dataset(SIXES), 0, by_level)
-    levels = [[point["overlap"] for point in group.points] for group in found]
+    found = plan.batches(args, dataset(SIXES), 0, by_level)
+    levels = [[point["overlap"] for point in batch.points] for batch in found]
     assert levels == [[0.0, 0.3], [0.5]]
-    assert [group.method.settings["epochs"] for group in found] == [3, 2]
+    assert [batch.method.settings["epochs"] for batch in found] == [3, 2]
 
 
 def test_the_configuration_says_nothing_of_other_rules():
@@ -346,18 +349,18 @@ def test_the_configuration_says_nothing_of_other_rules():
 
 def test_sizes_of_clients_are_groups_of_their_own_and_on_top_of_any_rule():
     """At p = 0 each client has 5 of the 11 rows."""
-    found = groups(p=(0.0,), client_size=(3, 4, 9), settings=ONE)
-    for group, size in zip(found, (3, 4, 9), strict=True):
-        for point, partition in zip(group.points, group.partitions, strict=True):
+    found = batches(p=(0.0,), client_size=(3, 4, 9), settings=ONE)
+    for batch, size in zip(found, (3, 4, 9), strict=True):
+        for point, partition in zip(batch.points, batch.partitions, strict=True):
             assert list(point) == [*NAMES[:3], "client_size", *NAMES[4:]]
             assert point["client_size"] == size
             held = np.concatenate([*partition.clients, partition.left_out])
             assert sorted(held) == list(range(11))
-        assert group.num_slots == min(size, 5)
-        assert group.num_left_out == 11 - 2 * min(size, 5)
+        assert batch.num_slots == min(size, 5)
+        assert batch.num_left_out == 11 - 2 * min(size, 5)
     # Class 0, which has 6 rows, and 3 of them; classes 1 and 2: 2 and 3 rows.
-    (group,) = groups(class_share=(0.5,), client_size=(3,), settings=ONE)
-    first, second = group.partitions[0].clients
+    (batch,) = batches(class_share=(0.5,), client_size=(3,), settings=ONE)
+    first, second = batch.partitions[0].clients
     assert LABELS[first].tolist() == [0, 0, 0]
     assert sorted(LABELS[second]) == [1, 2, 2]  # of shares 1.2 and 1.8
 
@@ -375,7 +378,7 @@ def test_a_subset_has_no_scores_of_the_paper_and_shares_its_own_stages():
         ((3, 4), [({"rate": 0.1, "client_size": size}, {}) for size in (3, 4)]),
     ):
         args = Common(**flags, client_size=sizes)
-        found = plan.groups(args, dataset(), 0, with_shared)
+        found = plan.batches(args, dataset(), 0, with_shared)
         assert expected == [(x.method.shared.settings, x.method.paper) for x in found]
 
 
@@ -391,29 +394,29 @@ def test_a_group_is_padded_to_its_largest_client():
         # 3 clients get 3 each, 2 are left; or one class each: 6, 2 and 3.
         (3, (1.0, 0.0), 6, 2),
     ):
-        for group in groups(clients=(clients,), p=p):
-            assert [group.num_slots, group.num_left_out] == expected
+        for batch in batches(clients=(clients,), p=p):
+            assert [batch.num_slots, batch.num_left_out] == expected
 
 
 def test_extra_rows_are_dealt_evenly_behind_the_others():
-    group, _ = groups(p=(0.0,), num_extra=3)
-    assert group.num_slots == 5 + 2
-    first, second = group.partitions[0].clients
+    batch, _ = batches(p=(0.0,), num_extra=3)
+    assert batch.num_slots == 5 + 2
+    first, second = batch.partitions[0].clients
     assert sorted([*first[5:], *second[5:]]) == [11, 12, 13]
     # To a subset they are one class more: each of two clients has 5 of the 11 rows and
     # 5 of 10 extra ones, and of 6 it keeps 3 extra ones.
-    group, _ = groups(p=(0.0,), num_extra=10, client_size=(6,))
-    for rows in group.partitions[0].clients:
+    batch, _ = batches(p=(0.0,), num_extra=10, client_size=(6,))
+    for rows in batch.partitions[0].clients:
         assert len(rows) == 6
         assert sum(rows >= 11) == 3
-    assert group.num_left_out == 1 + 2 * 4
+    assert batch.num_left_out == 1 + 2 * 4
 
 
 def test_a_partition_seed_stands_for_all_seeds():
     flags = {"p": (0.0,), "failure_rate": (0.5,), "settings": {**ONE, "rate": 0.1}}
-    (group,) = groups(seed=(0, 1), partition_seed=7, **flags)
-    (other,) = groups(seed=(7,), **flags)
-    for partition, present in zip(group.partitions, group.present, strict=True):
+    (batch,) = batches(seed=(0, 1), partition_seed=7, **flags)
+    (other,) = batches(seed=(7,), **flags)
+    for partition, present in zip(batch.partitions, batch.present, strict=True):
         np.testing.assert_array_equal(partition.clients, other.partitions[0].clients)
         np.testing.assert_array_equal(present, other.present[0])
 
@@ -434,8 +437,8 @@ def test_failures_are_one_row_or_a_row_for_every_round_of_all_stages():
     def present(**flags):
         flags |= {"clients": (4,), "clusters": (2,), "p": (0.0,)}
         args = Common(failure_rate=(0.0, 0.5), **flags)
-        found = plan.groups(args, dataset(), 0, describe_rounds)
-        return [np.stack(group.present) for group in found]
+        found = plan.batches(args, dataset(), 0, describe_rounds)
+        return [np.stack(batch.present) for batch in found]
 
     # Two rates of learning, then two of failing.
     fixed = present()
@@ -448,12 +451,12 @@ def test_failures_are_one_row_or_a_row_for_every_round_of_all_stages():
 
 
 def test_keep_leaves_runs_with_what_is_theirs():
-    group, _ = groups(p=(0.0, 1.0), seed=(0, 1))
-    kept = plan.keep(group, lambda x: x["p"] == 1 and x["seed"] == 0)
+    batch, _ = batches(p=(0.0, 1.0), seed=(0, 1))
+    kept = batch.keep(lambda x: x["p"] == 1 and x["seed"] == 0)
     # p, then rate, then seed: the runs 4 to 7 are at p = 1.
     for name in ("points", "partitions", "present"):
-        every = getattr(group, name)
+        every = getattr(batch, name)
         assert [*map(id, getattr(kept, name))] == [id(every[4]), id(every[6])]
     # The largest client and what is left out are those of the whole grid still.
-    assert plan.keep(group, lambda x: x["p"] == 0).num_slots == 9
+    assert batch.keep(lambda x: x["p"] == 0).num_slots == 9
     assert kept.num_left_out == 1

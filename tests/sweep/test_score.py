@@ -8,14 +8,12 @@ from sklearn.metrics import (
     normalized_mutual_info_score,
 )
 
-from fcjax.data import Dataset, Partition
 from fcjax.evaluation.collapse import MAX_WEIGHT
 from fcjax.sweep import score
-from fcjax.sweep.plan import Group, Method, calls
-from fcjax.sweep.run import Found
+from fcjax.sweep.run import Run
 
-HEALTHY = {"stage": "train", "loss": "-0.5", "weight_size": "0.07"}
-HEALTHY |= {"occupied_clusters": "10", "largest_share": "0.2", "embedding_spread": 0.9}
+HEALTHY = {"stage": "train", "loss": -0.5, "weight_size": 0.07}
+HEALTHY |= {"occupied_clusters": 10, "largest_share": 0.2, "embedding_spread": 0.9}
 
 
 def history(**changes):
@@ -29,13 +27,13 @@ def history(**changes):
     ("changes", "diverged"),
     [
         ({}, False),
-        ({"loss": "nan"}, True),
-        ({"loss": "inf"}, True),
-        ({"weight_size": "4971.8"}, True),
-        ({"weight_size": "nan"}, True),
-        ({"weight_size": str(MAX_WEIGHT)}, False),
-        ({"weight_size": ""}, False),  # a round without it
-        ({"largest_share": "1.0"}, False),  # what passes is no collapse
+        ({"loss": np.nan}, True),
+        ({"loss": np.inf}, True),
+        ({"weight_size": 4971.8}, True),
+        ({"weight_size": np.nan}, True),
+        ({"weight_size": MAX_WEIGHT}, False),
+        ({"weight_size": None}, False),  # a round without it
+        ({"largest_share": 1.0}, False),  # what passes is no collapse
     ],
 )
 def test_status_names_the_first_round_that_diverged(changes, diverged):
@@ -46,7 +44,7 @@ def test_status_names_the_first_round_that_diverged(changes, diverged):
 def test_the_last_round_tells_a_collapse_also_without_a_size_of_weights():
     rows = [{k: v for k, v in row.items() if k != "weight_size"} for row in history()]
     assert score.status(rows, num_clusters=10) == "ok"
-    rows[-1]["largest_share"] = "0.95"
+    rows[-1]["largest_share"] = 0.95
     assert score.status(rows, num_clusters=10) == "collapsed"
 
 
@@ -54,8 +52,6 @@ def test_the_last_round_tells_a_collapse_also_without_a_size_of_weights():
 
 LABELS = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 0])
 CLUSTERS = np.array([0, 0, 1, 1, 1, 1, 2, 2, 0, 2, 1, 0])
-CLIENTS = (np.array([0, 1, 3, 10]), np.array([2, 4, 5, 11]), np.array([6, 7, 8]))
-"""Row 9 is nobody's; rows 10 and 11 are trained on too, and have no label."""
 SKLEARN = {
     "nmi": normalized_mutual_info_score,
     # Clusters match the classes of their numbers in every subset that is scored.
@@ -64,23 +60,18 @@ SKLEARN = {
 }
 
 
-def scored(present, scope, labels=LABELS):
-    """One run on `CLIENTS`: its labelled data, its call and what it found."""
-    pool = np.arange(12.0, dtype=np.float32)[:, None]
-    partition = Partition(CLIENTS, np.array([9]))
-    method = Method("by hand", {}, lambda _: None, scope, {})
-    point = {"p": 0.0, "failure_rate": 0.5, "seed": 0}
-    present = np.array(present, bool)
-    group = Group(method, 3, 3, (point,), (partition,), (present,), 4, 1)
-    call = next(calls(group, pool))
-    rows, mask = (np.asarray(x[0]) for x in call.grid.federations[1:3])
-    found = Found(np.where(mask, CLUSTERS[rows], -1), CLUSTERS)
-    return found, Dataset("by hand", pool[:10], labels), call
+ROWS = np.array([[0, 1, 3, 10], [2, 4, 5, 11], [6, 7, 8, 6]])
+"""Row 9 is nobody's; rows 10 and 11 are trained on too, and have no label."""
+MASK = np.array([[True] * 4, [True] * 4, [True, True, True, False]])
+HOLDERS = np.array([0, 0, 1, 0, 1, 1, 2, 2, 2, -1, 0, 1])
+RUN = Run({}, ROWS, MASK, np.where(MASK, CLUSTERS[ROWS], -1), HOLDERS, CLUSTERS)
 
 
-def score_run(*run, num_rounds, **options):
-    found, dataset, call = scored(*run, **options)
-    return score.score_run(dataset, call, 0, found, None, num_rounds=num_rounds)
+def score_run(present, scope, *, num_rounds, labels=LABELS):
+    scores = score.against(RUN, labels, scope)
+    present = np.array(present, bool)[:num_rounds]
+    options = {"present": present, "embedding": None}
+    return score.score_end(RUN, labels, scope, scores, **options)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +112,7 @@ def test_without_labels_nobody_survives_to_be_scored():
 
 
 def test_participation_by_hand():
-    counts = [{"participants": n} for n in ("4", "2", "2", 3)]  # of files and of now
+    counts = [{"participants": n} for n in (4, 2, 2, 3)]
     assert score.participation(counts, num_clients=5) == 0.55
 
 
@@ -134,13 +125,13 @@ def test_participation_by_hand():
     [("global", 5 / 12), ("client-pooled", 5 / 11), ("client-mean", 5 / 11)],
 )
 def test_collapse_is_told_of_the_clusters_that_are_shared(scope, share):
-    row = score.score_round(*scored([[1, 1, 1]], scope), 0)
+    row = score.score_round(RUN, LABELS, scope, num_clusters=3)
     assert row["largest_share"] == pytest.approx(share, abs=1e-6)
     assert row["occupied_clusters"] == 3
 
 
 def test_a_round_that_was_not_evaluated_or_has_no_clusters_yet_is_empty():
-    found, *others = scored([[1, 1, 1]], "global")
-    for nothing in (None, found._replace(of_examples=np.full(12, -1))):
-        row = score.score_round(nothing, *others, 0)
-        assert set(row.values()) == {""}
+    nothing = RUN._replace(clusters=np.full(12, -1))
+    scores = score.score_round(nothing, LABELS, "global", num_clusters=3)
+    assert scores == {}
+    assert set(score.cells(scores).values()) == {None}

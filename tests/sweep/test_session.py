@@ -24,7 +24,7 @@ def test_calls_that_do_not_fit_are_halved(tmp_path, capsys, monkeypatch):
     out = run(tmp_path / "out", path, **seeds, runs_per_call=4)
     assert sizes == [4, 2, 2]
     assert "out of memory with 4 runs a call: now 2" in capsys.readouterr().out
-    assert prepare(out, path, **seeds).groups == ()
+    assert prepare(out, path, **seeds).batches == ()
 
 
 def test_an_error_that_smaller_calls_do_not_mend_is_raised(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+from fcjax.engine import Position
 from fcjax.sweep import plan, stages
-from fcjax.sweep.states import Position
 from tests.sweep import drifting
 from tests.sweep.drifting import LEARN_ROUNDS, assert_same, rows, without_times
 
@@ -36,7 +36,14 @@ def run_until(position, out, data, *, of_seed=0, **flags):
 
 
 def kept(out):
-    return sorted((out / "stages").iterdir())
+    return sorted(x for x in (out / "stages").iterdir() if x.is_dir())
+
+
+def damage(folder):
+    """Cuts all that orbax has written off in the middle."""
+    for path in folder.glob("0*/**/*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def learnt_in(folder):
@@ -107,22 +114,21 @@ def test_columns_of_a_resumed_history_stay_behind(data, far_alone, tmp_path):
 def finds(out, data, **flags):
     """Whether the runs of the flags' only call find what they share."""
     prepared = drifting.prepare(out, data, **options(flags))
-    (group,) = prepared.groups
-    (call,) = stages.calls(group, prepared.pool)
-    prepared.results.begin()
-    start = stages.Kept(prepared).start(call)
-    if start is None:
-        return False
+    (batch,) = prepared.batches
+    (batch,) = stages.in_turn(batch)
+    prepared.folder.begin()
+    start = stages.Kept(prepared).start(batch)
+    grid = batch.grid(prepared.pool)
 
     def first(tree):
         return jax.tree.map(lambda x: x[0], tree)
 
     def stacked(x):
-        return jax.ShapeDtypeStruct((len(call.points), *x.shape), x.dtype)
+        return jax.ShapeDtypeStruct((len(batch.points), *x.shape), x.dtype)
 
-    pool, key = call.grid.federations.pool, call.grid.keys[0]
-    federation = first(call.grid.federations._replace(pool=None))._replace(pool=pool)
-    method = group.build(first(call.grid.hyper))
+    pool, key = grid.federations.pool, grid.keys[0]
+    federation = first(grid.federations._replace(pool=None))._replace(pool=pool)
+    method = batch.build(first(grid.hyper))
     state = jax.eval_shape(method.init, key, federation)
     # What it begins with has the shapes of what the first stage ends in.
     state = jax.eval_shape(method.stages[0].begin, key, state, federation)
@@ -231,36 +237,23 @@ def test_killed_it_goes_on_from_its_checkpoint_or_the_stages(
 # --- files
 
 
-def test_written_over_by_no_resume_and_never_read(after_near, near, data, far_alone):
+def test_written_over_by_no_resume_and_never_read(after_near, data, far_alone, capsys):
     for path in kept(after_near):
-        leaves, history = stages.read(path)
-        stages.write(path, [leaf + 1 for leaf in leaves], history)
+        damage(path)
     run(after_near / "far", data, method="far", resume=False)
+    assert "skipping" not in capsys.readouterr().out
     assert_same(after_near / "far", far_alone)
-    for path in kept(after_near):
-        (new,), _ = stages.read(path)
-        (old,), _ = stages.read(near / "stages" / path.name)
-        np.testing.assert_array_equal(new, old)
+    run(after_near / "again", data, method="far")
+    assert "2 runs go on from stages" in capsys.readouterr().out
+    assert_same(after_near / "again", far_alone)
 
 
 def test_a_damaged_file_is_trained_anew(after_near, far_alone, data, capsys):
-    path = kept(after_near)[0]
-    path.write_bytes(path.read_bytes()[:-100])
+    damage(kept(after_near)[0])
     run(after_near / "far", data, method="far")
     printed = capsys.readouterr().out
-    assert "skipping unreadable stages in" in printed
+    assert "skipping the damaged state" in printed
     assert "go on from" not in printed
     assert_same(after_near / "far", far_alone)
-    stages.read(path)
-
-
-def test_a_history_of_no_numbers_is_kept(tmp_path):
-    history = [{"stage_index": 0, "loss": float("nan"), "nmi": ""}]
-    leaves = [np.arange(3.0), np.array(4), np.zeros((0, 2), np.int8)]
-    stages.write(tmp_path / "new" / "x.npz", leaves, history)
-    found, rows_found = stages.read(tmp_path / "new" / "x.npz")
-    for leaf, other in zip(leaves, found, strict=True):
-        np.testing.assert_array_equal(leaf, other, strict=True)
-    assert list(rows_found[0]) == ["stage_index", "loss", "nmi"]
-    assert np.isnan(rows_found[0]["loss"])
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.npz"]
+    run(after_near / "again", data, method="far")
+    assert "2 runs go on from stages" in capsys.readouterr().out

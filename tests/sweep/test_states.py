@@ -1,4 +1,4 @@
-"""Checkpoints on a real disk, through orbax."""
+"""States on a real disk, through orbax."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from fcjax import engine
-from fcjax.sweep import plan
-from fcjax.sweep.states import Checkpoints, Position
+from fcjax.engine import Position
+from fcjax.sweep.states import States
 from tests.sweep import drifting
 
 
@@ -36,21 +36,26 @@ def assert_bits(found, expected):
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
+def after(position, state, *, is_last=False):
+    """A round, of which nothing else is saved."""
+    return engine.Round(None, Position(*position), {}, state, is_last)
+
+
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
 def saved(folder, *positions):
     """The checkpoints of some positions, each of a state that its round tells."""
-    checkpoints = Checkpoints(folder, interval=0.0)
+    checkpoints = States(folder, interval=0.0)
     for position in positions:
-        checkpoints.save(Position(*position), state_of(position[1]), force=False)
+        checkpoints.save(after(position, state_of(position[1])))
     checkpoints.wait()
     return checkpoints
 
 
 def test_nothing_to_go_on_from_is_the_beginning_and_silent(tmp_path, capsys):
-    assert Checkpoints(tmp_path / "none").restore(shapes) == ((0, 0), None)
+    assert States(tmp_path / "none").restore(shapes) is None
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "none").exists()
 
@@ -62,24 +67,23 @@ def test_nothing_to_go_on_from_is_the_beginning_and_silent(tmp_path, capsys):
 def test_the_newest_two_stay_of_those_that_are_due_or_forced(
     tmp_path, interval, expected
 ):
-    checkpoints = Checkpoints(tmp_path, interval=interval)
+    checkpoints = States(tmp_path, interval=interval)
     for position in ((0, 8), (0, 9), (0, 10), (1, 1)):
-        is_forced = position == (0, 9)
-        checkpoints.save(Position(*position), state_of(1), force=is_forced)
+        checkpoints.save(after(position, state_of(1), is_last=position == (0, 9)))
     checkpoints.wait()
     assert names(tmp_path) == expected
 
 
 def test_the_bits_come_back_of_the_state_at_the_time_of_the_call(tmp_path):
     """The next round takes its memory before the write has begun."""
-    checkpoints = Checkpoints(tmp_path, interval=0.0)
+    checkpoints = States(tmp_path, interval=0.0)
     overwrite = jax.jit(lambda x: jax.tree.map(jnp.add, x, x), donate_argnums=0)
     state = jax.block_until_ready(jax.tree.map(jnp.array, state_of(5)))
-    checkpoints.save(Position(2, 7), state, force=True)
+    checkpoints.save(after((2, 7), state))
     jax.block_until_ready(overwrite(state))
     assert state["weights"].is_deleted()
     checkpoints.wait()
-    position, found = Checkpoints(tmp_path).restore(shapes)
+    position, found = States(tmp_path).restore(shapes)
     assert position == Position(2, 7)
     assert_bits(found, state_of(5))
 
@@ -101,7 +105,7 @@ def test_a_save_returns_before_the_write_and_older_ones_stay_until_its_end(
             return write(*self.args, **self.options).result()
 
     monkeypatch.setattr(ocp, "save_async", Held)
-    checkpoints.save(Position(0, 3), state_of(3), force=True)
+    checkpoints.save(after((0, 3), state_of(3)))
     assert names(tmp_path) == ["00-000001", "00-000002"]
     go.set()
     checkpoints.wait()
@@ -114,10 +118,10 @@ def test_an_error_of_the_background_write_surfaces(tmp_path, monkeypatch):
             raise OSError("no space left")
 
     monkeypatch.setattr(ocp, "save_async", lambda *_, **__: Full())
-    checkpoints = Checkpoints(tmp_path, interval=0.0)
-    checkpoints.save(Position(0, 1), state_of(1), force=True)
+    checkpoints = States(tmp_path, interval=0.0)
+    checkpoints.save(after((0, 1), state_of(1)))
     with pytest.raises(OSError, match="no space left"):
-        checkpoints.save(Position(0, 2), state_of(2), force=True)
+        checkpoints.save(after((0, 2), state_of(2)))
     checkpoints.wait()  # told once
 
 
@@ -126,12 +130,11 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before(tmp_path, capsys):
     for path in (tmp_path / "00-000002").rglob("*"):
         if path.is_file():
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    position, state = Checkpoints(tmp_path).restore(shapes)
+    position, state = States(tmp_path).restore(shapes)
     assert position == Position(0, 1)
     assert_bits(state, state_of(1))
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"skipping the damaged checkpoint {tmp_path / '00-000002'}")
-    assert second == f"going on from checkpoint {tmp_path / '00-000001'}"
+    told = f"skipping the damaged state {tmp_path / '00-000002'}"
+    assert capsys.readouterr().out.startswith(told)
 
 
 def test_what_a_kill_left_half_written_is_not_there(tmp_path):
@@ -141,11 +144,11 @@ def test_what_a_kill_left_half_written_is_not_there(tmp_path):
     partial.mkdir()
     (partial / "data").write_text("half of it")
     (tmp_path / "notes").write_text("not ours")
-    checkpoints = Checkpoints(tmp_path, interval=0.0)
+    checkpoints = States(tmp_path, interval=0.0)
     assert checkpoints.restore(shapes)[0] == Position(0, 1)
     assert names(tmp_path) == ["00-000001", "notes"]
     for number in (2, 3):
-        checkpoints.save(Position(0, number), state_of(number), force=True)
+        checkpoints.save(after((0, number), state_of(number)))
     checkpoints.wait()
     assert names(tmp_path) == ["00-000002", "00-000003", "notes"]
 
@@ -154,11 +157,12 @@ def test_a_process_killed_while_it_writes_leaves_what_can_be_restored(tmp_path):
     """The state is large enough that its write is not over at once."""
     script = """if True:
         import os, pathlib, sys, jax.numpy as jnp
-        from fcjax.sweep.states import Checkpoints, Position
-        checkpoints = Checkpoints(pathlib.Path(sys.argv[1]), interval=0.0)
+        from fcjax.engine import Position, Round
+        from fcjax.sweep.states import States
+        checkpoints = States(pathlib.Path(sys.argv[1]), interval=0.0)
         for number in (1, 2):
             state = jnp.full(2**22, number, jnp.float32)
-            checkpoints.save(Position(0, number), state, force=True)
+            checkpoints.save(Round(None, Position(0, number), {}, state, True))
         os._exit(9)
     """
     run = subprocess.run(
@@ -166,28 +170,29 @@ def test_a_process_killed_while_it_writes_leaves_what_can_be_restored(tmp_path):
     )
     assert run.returncode == 9
     structure = jax.ShapeDtypeStruct((2**22,), jnp.float32)
-    position, state = Checkpoints(tmp_path).restore([structure].__getitem__)
+    position, state = States(tmp_path).restore([structure].__getitem__)
     assert position.round >= 1
     np.testing.assert_array_equal(state, position.round)
     assert all("tmp" not in name for name in names(tmp_path))
 
 
-def test_the_engine_waits_for_the_last_write_even_when_it_is_stopped(tmp_path):
+def test_the_last_write_is_waited_for_even_when_the_engine_is_stopped(tmp_path):
     folder, data = tmp_path / "checkpoints", drifting.vectors(tmp_path)
     prepared = drifting.prepare(tmp_path / "out", data, learn_rounds=(2,))
-    (group,) = prepared.groups
-    (call,) = plan.calls(group, prepared.pool)
+    (batch,) = prepared.batches
 
-    def run(on_round):
-        checkpoints = Checkpoints(folder, interval=0.0)
-        engine.run(group.build, call.grid, on_round=on_round, checkpoints=checkpoints)
+    def run(stop=None):
+        def on_round(round):
+            if round.position == stop:
+                raise KeyboardInterrupt
+            states.save(round)
 
-    def stop(round):
-        if round.position == (1, 2):
-            raise KeyboardInterrupt
+        with States(folder, interval=0.0) as states:
+            grid = batch.grid(prepared.pool)
+            engine.run(batch.build, grid, start=states.restore, on_round=on_round)
 
     with pytest.raises(KeyboardInterrupt):
-        run(stop)
+        run(stop=(1, 2))
     assert names(folder) == ["00-000002", "01-000001"]
-    run(lambda _: None)
+    run()
     assert names(folder) == ["01-000003", "01-000004"]
