@@ -100,7 +100,7 @@ def finished(tmp_path_factory):
     import tyro
     from sklearn.datasets import load_digits
 
-    from fcjax import session
+    from fcjax.sweep import session
     from fcjax.sweep import experiment
 
     folder = tmp_path_factory.getbasetemp()

@@ -124,7 +124,7 @@ class Folder:
 
         return pd.DataFrame(self.rounds)
 
-    def point(self, **where: float | str) -> Point:
+    def point(self, **where: float | int | str) -> Point:
         """Returns the first run that has these swept values, numbers or their text.
 
         Raises:
@@ -141,7 +141,7 @@ class Folder:
         told = " ".join(f"{name}={value}" for name, value in where.items())
         raise ValueError(f"no run of {self.directory} has {told}")
 
-    def assignments(self, **where: float | str) -> "pd.DataFrame":
+    def assignments(self, **where: float | int | str) -> "pd.DataFrame":
         """Returns what a run made of every example, in the order of the data set, with
         those of an extra split behind it: `client`, who holds it, -1 where nobody does;
         `cluster`, -1 where it has none; and `community` where the method finds them.
@@ -160,7 +160,7 @@ class Folder:
         return pd.DataFrame(self.assigned(self.point(**where)))
 
     def embedding(
-        self, data_dir: Path | None = None, **where: float | str
+        self, data_dir: Path | None = None, **where: float | int | str
     ) -> np.ndarray:
         """Returns the embedding [P, D] of the data set by a run's global model.
 
@@ -178,7 +178,7 @@ class Folder:
         dataset, _ = load(self.flags(data_dir=data_dir))
         return frozen.predict(self.model(**where), dataset.examples).embedding
 
-    def model(self, **where: float | str) -> frozen.Frozen:
+    def model(self, **where: float | int | str) -> frozen.Frozen:
         """Returns the global model of a run, which `frozen.predict` applies.
 
         Args:

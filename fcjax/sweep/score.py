@@ -142,7 +142,7 @@ def score_end(
     present: Bool[np.ndarray, "R M"],
     embedding: Float[np.ndarray, "P D"] | None,
     same: Kept | None = None,
-) -> dict[str, float]:
+) -> dict[str, float | int]:
     """Scores a run that has ended, also over the clients that answered at least once.
 
     Args:

@@ -134,8 +134,10 @@ def test_a_run_s_communities_are_those_of_the_classes(ended):
     of_runs = np.load(finished.directory / "assignments.npz")["community"]
     for (point, partition), told in zip(runs_of(prepared), of_runs, strict=True):
         got = finished.communities(point)
-        held = finished.assignments(**point)  # an example is its first holder's
-        expected = communities.of_examples(got.community, held.client, held.cluster)
+        held = finished.assigned(point)  # an example is its first holder's
+        expected = communities.of_examples(
+            got.community, held["client"], held["cluster"]
+        )
         np.testing.assert_array_equal(told, expected)
         assert (told >= 0).any()
         numbers = holders_of(partition, labels)
