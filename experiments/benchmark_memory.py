@@ -26,7 +26,7 @@ import tyro
 
 from fcjax import models
 from fcjax.algorithms.fedmcc import instance_contrast
-from fcjax.algorithms.parts import Networks, initialize, swap
+from fcjax.algorithms.parts import Networks, initialize
 from fcjax.data import placement
 from fcjax.types import Network
 
@@ -72,16 +72,16 @@ def compile_step(backbone: str, batch: int, microbatch: int | None) -> Any:
 
     def step(online, target, views):
         def loss(params):
-            parts = {name: {**online[name], "params": params[name]} for name in online}
+            parts = {**online, "params": params}
             value, parts = contrast(parts, target, views, mask)
-            return value, swap(parts)["batch_stats"]
+            return value, parts["batch_stats"]
 
-        return jax.grad(loss, has_aux=True)(swap(online)["params"])
+        return jax.grad(loss, has_aux=True)(online["params"])
 
     x = jax.ShapeDtypeStruct((batch, *SHAPES[backbone]), jnp.float32)
     one = jnp.zeros((1, *SHAPES[backbone]))
     online = jax.eval_shape(initialize_of(backbone), jax.random.key(0), one)
-    return jax.jit(step).lower(online, swap(online)["params"], (x, x)).compile()
+    return jax.jit(step).lower(online, online["params"], (x, x)).compile()
 
 
 def initialize_of(backbone: str) -> Callable:
@@ -105,7 +105,7 @@ def seconds(args: Args, batch: int, steps: dict[str, Any]) -> dict[str, list[flo
     views = [jax.random.uniform(jax.random.key(i), shape) for i in range(2)]
     init = jax.jit(initialize_of(args.backbone))
     online = init(jax.random.key(0), views[0][:1])
-    target = swap(online)["params"]
+    target = online["params"]
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(args.repeats + 1):
         for name, compiled in steps.items():

@@ -15,7 +15,7 @@ from encoders import Backbone, backbone_of, encoder_of, is_tiny
 from papers import ccfc as papers
 
 from fcjax import models
-from fcjax.algorithms.ccfc import ccfc
+from fcjax.algorithms.ccfc import ccfc, standalone
 from fcjax.data.augment import ccfc_grey
 from fcjax.data.colour import simsiam_colour
 from fcjax.data.vectors import vector_view
@@ -161,7 +161,8 @@ def describe(
     view = view_of(shape)
 
     def build(values):
-        return ccfc(
+        builder = standalone if values["standalone"] else ccfc
+        return builder(
             network_of(values, shape),
             optax.adam(values["learning_rate"]),
             view,
@@ -173,7 +174,6 @@ def describe(
             model_weight=values["model_weight"],
             num_init=values["num_init"],
             sample_contrastive=values["sample_contrastive"],
-            standalone=values["standalone"],
             own_init=values["own_init"],
             include_self=values["include_self"],
             euclidean=values["euclidean"],

@@ -20,7 +20,7 @@ from fcjax.evaluation.figures import Panel, maps
 from fcjax.sweep import command, frozen
 from fcjax.sweep.load import load
 
-PROJECTOR = "online/cluster_projector/"
+PROJECTOR = "online/params/cluster_projector/"
 """What the names of its weights begin with in a model."""
 
 
@@ -117,16 +117,16 @@ def soft_assignments(
     model: frozen.Frozen, features: Float[np.ndarray, "P D"]
 ) -> Float[np.ndarray, "P K"]:
     """Returns what a model's cluster projector makes of the features."""
-    variables = traverse_util.unflatten_dict(
+    params = traverse_util.unflatten_dict(
         {
             tuple(name.removeprefix(PROJECTOR).split("/")): weights
             for name, weights in model.weights.items()
             if name.startswith(PROJECTOR)
         }
     )
-    width = model.weights[f"{PROJECTOR}params/Dense_0/Dense_0/bias"].size
+    width = model.weights[f"{PROJECTOR}Dense_0/Dense_0/bias"].size
     projector = models.cluster_projector(len(model.centers), hidden_size=width)
-    return np.asarray(projector.apply(variables, features, train=False)[0])
+    return np.asarray(projector.apply({"params": params}, features, train=False)[0])
 
 
 def scores_of(found: Mapped) -> dict[str, float]:

@@ -17,7 +17,7 @@ from flax import linen as nn
 
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.cc import cc
-from fcjax.algorithms.ccfc import ccfc
+from fcjax.algorithms.ccfc import ccfc, standalone
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.dcn import by_dcn
 from fcjax.algorithms.dec import by_dec
@@ -77,8 +77,8 @@ def jitter(key, x):
     return x + 0.1 * jax.random.normal(key, x.shape)
 
 
-def build_ccfc(weight, *, epsilon=1e-5, **options):
-    return ccfc(
+def build_ccfc(weight, *, build=ccfc, epsilon=1e-5, **options):
+    return build(
         from_linen(TinySimSiam(epsilon)),
         # Not Adam: it divides a gradient that is mere rounding by its own size, so that
         # two orders of summation would part by whole steps.
@@ -302,7 +302,7 @@ METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
     "scfc": partial(build_ccfc, sample_contrastive=True, own_init=True),
-    "standalone": partial(build_ccfc, standalone=True),
+    "standalone": partial(build_ccfc, build=standalone),
     "fcm": fuzzy(lambda **options: central(by_fuzzy_cmeans(**options))),
     "k-fed": build_kfed,
     "ffcm": fuzzy(ffcm, num_rounds=3, local_iters=4, tolerance=0.0),

@@ -6,7 +6,6 @@ steps from the same weights.
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +13,9 @@ import numpy as np
 import optax
 
 from fcjax import clients, models, training
-from fcjax.algorithms.averaging import Contrast
-from fcjax.algorithms.fedmcc import cluster_level, instance_contrast
-from fcjax.algorithms.parts import Networks, Parts, both, initialize, swap, target_of
-from fcjax.types import Network
+from fcjax.algorithms.averaging import Contrast, follow, split_target
+from fcjax.algorithms.fedmcc import frozen_contrast, instance_contrast
+from fcjax.algorithms.parts import Networks, Parts, initialize, merge, part, pick
 from speed.case import Case, Sizes
 
 SIZES = Sizes(clients=10, examples=1000, batch_size=128)
@@ -41,8 +39,8 @@ def cases(sizes: Sizes = SIZES, *, side: int = 28) -> list[Case]:
     }
     x = jnp.asarray(views[0, 0, :1])
     trained = initialize(jax.random.key(0), path, x)
-    frozen = {"encoder": trained["encoder"]}
-    h, _ = path["encoder"].apply(frozen["encoder"], x, train=False)
+    frozen = pick(trained, ("encoder",))
+    h, _ = path["encoder"].apply(part(frozen, "encoder"), x, train=False)
     in_case = partial(_case, sizes, views)
     return [
         in_case(
@@ -53,25 +51,11 @@ def cases(sizes: Sizes = SIZES, *, side: int = 28) -> list[Case]:
         ),
         in_case(
             "cluster",
-            frozen_contrast(path["encoder"], Networks(head)),
+            frozen_contrast(Networks(path | head), temperature=CLUSTER_TEMPERATURE),
             initialize(jax.random.key(1), head, h),
             frozen,
         ),
     ]
-
-
-def frozen_contrast(encoder: Network, networks: Networks) -> Contrast:
-    """Returns the loss of `cluster_contrast`, which is none of its results."""
-    path = tuple(networks.named)
-
-    def contrast(online, target, views, mask):
-        h = tuple(encoder.apply(online["encoder"], x, train=False)[0] for x in views)
-        c, online = both(networks, online, path, h, mask)  # pyright: ignore[reportArgumentType]
-        c_target, _ = both(networks, target_of(online, target), path, h, mask)  # pyright: ignore[reportArgumentType]
-        value = cluster_level(c, c_target, mask, temperature=CLUSTER_TEMPERATURE)
-        return value, online
-
-    return contrast
 
 
 def _case(
@@ -87,8 +71,8 @@ def _case(
     pools = [jnp.asarray(view.reshape(-1, *view.shape[2:])) for view in views]
     rows = jnp.arange(len(pools[0])).reshape(sizes.clients, sizes.examples)
     keys = jax.random.split(jax.random.key(1), sizes.clients)
-    target = {name: part["params"] for name, part in trained.items()}
-    state = clients.repeat({**swap(trained), "target": target}, sizes.clients)
+    state = {**trained, "target": trained["params"]}
+    state = clients.repeat(state, sizes.clients)
 
     def train(state, frozen, keys, rows, mask, *pools):
         one = partial(train_one, frozen, pools)
@@ -97,11 +81,10 @@ def _case(
     def train_one(frozen, pools, key, variables, rows, mask):
         def loss(key, variables, slots, counted):
             del key
-            online, target = parts_of(variables)
+            online, target = split_target(variables)
             batch = tuple(pool[rows[slots]] for pool in pools)
-            value, online = contrast({**frozen, **online}, target, batch, counted)
-            online = {name: online[name] for name in trained}
-            return value, {**swap(online), "target": target}
+            value, online = contrast(merge(frozen, online), target, batch, counted)
+            return value, {**pick(online, target), "target": target}
 
         client, value = training.train(
             key,
@@ -111,7 +94,7 @@ def _case(
             optimizer=optimizer,
             batch_size=sizes.batch_size,
             num_epochs=1,
-            after_step=follow,
+            after_step=partial(follow, MOMENTUM),
         )
         return client.variables, value
 
@@ -140,17 +123,3 @@ def _case(
         num_examples=sizes.clients * sizes.examples,
         loop=loop,
     )
-
-
-def follow(variables: Any) -> Any:
-    """Returns the variables after a step of the target network."""
-    online, target = parts_of(variables)
-    params = {name: online[name]["params"] for name in target}
-    target = optax.incremental_update(params, target, 1 - MOMENTUM)
-    return {**variables, "target": target}
-
-
-def parts_of(variables: Any) -> tuple[Parts, Parts]:
-    """Returns the parts of the network that trains, and its target's parameters."""
-    online = {kind: part for kind, part in variables.items() if kind != "target"}
-    return swap(online), variables["target"]

@@ -42,7 +42,7 @@ class Loop:
         self.batch_size, self.learning_rate = batch_size, learning_rate
         self.momentum, self.temperature = momentum, temperature
         self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy())
-        params = {name: part["params"] for name, part in (trained | frozen).items()}
+        params = {**trained["params"], **frozen.get("params", {})}
         params = jax.tree.map(np.asarray, params)
         make, self.loss = encoder_projector, self.instance_loss
         if frozen:

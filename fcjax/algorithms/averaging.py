@@ -12,27 +12,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients, server, training
-from fcjax.algorithms.parts import Parts, Views, swap
-from fcjax.algorithms.rounds import all_rounds
+from fcjax.algorithms.parts import Networks, Parts, Views, merge, part, pick
+from fcjax.algorithms.rounds import all_rounds, go_on
 from fcjax.data.augment import Augment, to_float
-from fcjax.types import (
-    Federation,
-    Network,
-    PRNGKey,
-    PyTree,
-    Scalar,
-    Stage,
-    State,
-)
+from fcjax.types import Federation, PRNGKey, PyTree, Scalar, Stage, State
 
 Contrast = Callable[
-    [Parts, Parts, Views, Bool[Array, "B"]], tuple[Float[Array, ""], Parts]
+    [Parts, PyTree, Views, Bool[Array, "B"]], tuple[Float[Array, ""], Parts]
 ]
-"""(online, target, views, mask) -> (loss, online with new batch statistics). The
-target's batch norms take the statistics of the batch."""
+"""(online, target, views, mask) -> (loss, online with new batch statistics). The target
+is its parameters by part; its batch norms take the statistics of the batch."""
 
 
 class Local(NamedTuple):
@@ -76,6 +68,33 @@ class Personal(NamedTuple):
     """(where training began, where it ended, memory, number of the round) -> memory."""
 
 
+class Setup(NamedTuple):
+    """What all rounds of a stage share."""
+
+    networks: Networks
+    """Trained and frozen ones; the features of `encoder` are measured."""
+    trains: tuple[str, ...]
+    """The parts that are trained and averaged, batch statistics included; the others
+    are frozen and sent to each client once."""
+    passes: tuple[Pass, ...]
+    """The epochs of a client, one after another. A client weighs as much as it has
+    examples for them, and does not answer without any."""
+    local: Local
+    num_rounds: int
+    tracks: tuple[str, ...] = ()
+    """The parts that have a target network."""
+    momentum: Scalar = 0.99
+    """m of the target networks, which after every step become m times themselves and
+    1 - m times the online ones."""
+    average_target: bool = False
+    """Average the target networks too and send them back (Table VII of FedMCC); False
+    leaves each on its client."""
+    personal: Personal | None = None
+    """What clients mix in of their own."""
+    rounds_before: int = 0
+    """Rounds of earlier stages."""
+
+
 class Server(NamedTuple):
     online: Parts  # the global networks
     num_rounds: Int[Array, ""]  # rounds so far, over all stages
@@ -84,73 +103,18 @@ class Server(NamedTuple):
 class Stays(NamedTuple):
     """What stays on a client between its rounds."""
 
-    target: Parts  # parameters of its target networks
+    target: PyTree  # parameters of its target networks, by part
     memory: PyTree  # of `Personal`; () without
     opt_state: PyTree  # of its optimiser; () if that starts anew
 
 
-def start(
-    online: Parts,
-    local: Local,
-    federation: Federation,
-    *,
-    trains: tuple[str, ...],
-    tracks: tuple[str, ...] = (),
-    personal: Personal | None = None,
-    num_rounds: Int[Array, ""] | int = 0,
-) -> State:
-    """Returns the state in which a stage begins: every target network is a copy.
-
-    Args:
-        online: the server's networks.
-        local: see `Local`.
-        federation: whose clients they are.
-        trains, tracks, personal: as in `averaging`.
-        num_rounds: rounds so far.
-    """
-    num_clients = len(federation.indices)
-    sent = {name: online[name] for name in trains}
-    target = {name: online[name]["params"] for name in tracks}
-    memory = personal.begin(sent) if personal else ()
-    opt_state = ()
-    if local.keep_optimizer:
-        opt_state = _optimizer(local, 0).init(swap(sent)["params"])
-    stays = clients.repeat(Stays(target, memory, opt_state), num_clients)
-    return State(Server(online, jnp.int32(num_rounds)), stays)
-
-
-def averaging(
-    name: str,
-    num_rounds: int,
-    begin: Callable[[PRNGKey, State, Federation], State],
-    passes: tuple[Pass, ...],
-    local: Local,
-    *,
-    encoder: Network,
-    trains: tuple[str, ...],
-    momentum: Scalar = 0.99,
-    average_target: bool = False,
-    personal: Personal | None = None,
-    rounds_before: int = 0,
-) -> Stage:
+def averaging(name: str, setup: Setup, *, begin: Callable = go_on) -> Stage:
     """Builds a stage: the server sends, the clients train, the server averages.
 
     Args:
         name: of the stage.
-        num_rounds: of the stage.
+        setup: see `Setup`.
         begin: as in `Stage`; see `start`.
-        passes: the epochs of a client, one after another. A client weighs as much as
-            it has examples for them, and does not answer without any.
-        local: see `Local`.
-        encoder: of the networks, as its features are measured.
-        trains: the parts that are trained and averaged, batch statistics included; the
-            others are frozen and sent to each client once.
-        momentum: m of the target networks, which after every step become m times
-            themselves and 1 - m times the online ones.
-        average_target: average the target networks too and send them back (Table VII
-            of FedMCC); False leaves each on its client.
-        personal: what clients mix in of their own.
-        rounds_before: of earlier stages.
 
     Returns:
         The stage. Its metrics are the mean `loss` of the last pass over the clients
@@ -158,108 +122,165 @@ def averaging(
         examples as a network takes at a time, `weight_size` of the clients' networks,
         and the traffic by part.
     """
+    round = partial(federated_round, setup)
+    return all_rounds(name, round, setup.num_rounds, begin=begin)
 
-    def round(key: PRNGKey, state: State, federation: Federation):
-        before: Server = state.server
-        num_clients = len(federation.indices)
-        used = federation.mask & trained_on(federation.indices)
-        present = server.participants(federation, before.num_rounds)
-        present &= used.any(axis=1)
-        rounds = jnp.arange(rounds_before, rounds_before + num_rounds)
-        answers = jax.vmap(partial(server.participants, federation))(rounds)
-        earlier = rounds < before.num_rounds
-        is_new = present & ~answers.any(axis=0, where=earlier[:, None])
-        sent = {name: before.online[name] for name in trains}
-        frozen = {k: v for k, v in before.online.items() if k not in trains}
-        number = before.num_rounds - rounds_before
-        optimizer = _optimizer(local, number)
 
-        def client_round(key, sent, stays: Stays, rows, mask):
-            target, memory, opt_state = stays
-            if personal:
-                sent = personal.take_over(sent, memory, number)
-            if not local.keep_optimizer:
-                opt_state = optimizer.init(swap(sent)["params"])
-            client, value = clients.Client(_pack(sent, target), opt_state), None
-            for index, (contrast, chosen) in enumerate(passes):
-                client, value = training.train(
-                    jax.random.fold_in(key, index),
-                    client,
-                    partial(batch_loss, contrast, rows),
-                    mask & chosen(rows),
-                    optimizer=optimizer,
-                    batch_size=local.batch_size,
-                    num_epochs=local.num_epochs,
-                    drop_last=local.drop_last,
-                    after_step=follow,
-                )
-            trained, target = _unpack(client.variables)
-            if personal:
-                memory = personal.remember(sent, trained, memory, number)
-            # Evenly over a client's own rows, which come class by class.
-            count = min(local.at_once, len(rows))
-            few = jnp.arange(count) * mask.sum() // count
-            h, _ = encoder.apply(
-                {**frozen, **trained}["encoder"],
-                to_float(federation.pool[rows[few]]),
-                train=False,
-            )
-            size = training.root_mean_square(client.variables["params"])
-            measured = {
-                "loss": value,
-                "embedding_spread": training.spread(h, mask[few]),
-                "weight_size": size,
-            }
-            opt_state = client.opt_state if local.keep_optimizer else ()
-            return trained, Stays(target, memory, opt_state), measured
+def start(
+    setup: Setup,
+    online: Parts,
+    federation: Federation,
+    num_rounds: Int[Array, ""] | int = 0,
+) -> State:
+    """Returns the state in which a stage begins: every target network is a copy.
 
-        def batch_loss(contrast, rows, key, variables, slots, counted):
-            online, target = _unpack(variables)
-            x = to_float(federation.pool[rows[slots]])
-            views = two_views(key, x, local)
-            value, online = contrast({**frozen, **online}, target, views, counted)
-            return value, _pack({name: online[name] for name in trains}, target)
+    Args:
+        setup: of the stage.
+        online: the server's networks.
+        federation: whose clients they are.
+        num_rounds: rounds so far.
+    """
+    sent = pick(online, setup.trains)
+    target = {name: online["params"][name] for name in setup.tracks}
+    memory = setup.personal.begin(sent) if setup.personal else ()
+    opt_state = ()
+    if setup.local.keep_optimizer:
+        opt_state = optimizer_of(setup.local, 0).init(sent["params"])
+    stays = Stays(target, memory, opt_state)
+    stays = clients.repeat(stays, len(federation.indices))
+    return State(Server(online, jnp.int32(num_rounds)), stays)
 
-        trained, stays, measured = clients.for_each(
-            client_round,
-            clients.keys(key, num_clients),
-            clients.repeat(sent, num_clients),
-            state.clients,
-            federation.indices,
-            federation.mask,
+
+def federated_round(
+    setup: Setup, key: PRNGKey, state: State, federation: Federation
+) -> tuple[State, dict[str, Array]]:
+    """A round, lines 3 to 7 of FedMCC's algorithms: every client trains what it is
+    sent, and the server averages that by how many examples each has."""
+    before: Server = state.server
+    num_clients = len(federation.indices)
+    rows = [chosen(federation.indices) for _, chosen in setup.passes]
+    used = federation.mask & jnp.stack(rows).any(axis=0)
+    present = server.participants(federation, before.num_rounds) & used.any(axis=1)
+    is_new = present & ~seen_before(setup, federation, before.num_rounds)
+    names = [name for name in before.online["params"] if name not in setup.trains]
+    sent, frozen = pick(before.online, setup.trains), pick(before.online, names)
+    number = before.num_rounds - setup.rounds_before
+    trained, stays, measured = clients.for_each(
+        partial(client_round, setup, federation.pool, frozen, number),
+        clients.keys(key, num_clients),
+        clients.repeat(sent, num_clients),
+        state.clients,
+        federation.indices,
+        federation.mask,
+    )
+    stays: Stays = clients.keep_absent(present, stays, state.clients)
+    sizes = present * used.sum(axis=1).astype(float)
+    uploads = (trained, stays.target if setup.average_target else {})
+    (online, mean), (answered, first, measured) = server.receive(
+        uploads, sizes, (present, is_new, measured)
+    )
+    messages = {name: part(online, name) for name in setup.trains}
+    if setup.average_target:
+        stays = stays._replace(target=clients.repeat(mean, num_clients))
+        messages["target"] = mean
+    once = server.traffic(first, up={}, down={k: part(frozen, k) for k in names})
+    metrics = server.measure(answered, measured)
+    metrics |= server.traffic(answered, up=messages, down=messages) | once
+    after = Server(merge(frozen, online), before.num_rounds + 1)
+    return State(after, stays), metrics
+
+
+def client_round(
+    setup: Setup,
+    pool: Shaped[Array, "P *F"],
+    frozen: Parts,
+    number: Int[Array, ""],
+    key: PRNGKey,
+    sent: Parts,
+    stays: Stays,
+    rows: Int[Array, "N"],
+    mask: Bool[Array, "N"],
+) -> tuple[Parts, Stays, dict[str, Float[Array, ""]]]:
+    """ClientLocalTraining of FedMCC's algorithms.
+
+    Args:
+        setup: of the stage.
+        pool: of the examples.
+        frozen: the parts that are not trained.
+        number: of the round in its stage.
+        key, sent, stays, rows, mask: the client's.
+
+    Returns:
+        What the client uploads, what stays there, and its metrics.
+    """
+    local, (target, memory, opt_state) = setup.local, stays
+    optimizer = optimizer_of(local, number)
+    if setup.personal:
+        sent = setup.personal.take_over(sent, memory, number)
+    if not local.keep_optimizer:
+        opt_state = optimizer.init(sent["params"])
+
+    def loss(contrast, key, variables, slots, counted):
+        online, target = split_target(variables)
+        views = two_views(key, to_float(pool[rows[slots]]), local)
+        value, online = contrast(merge(frozen, online), target, views, counted)
+        return value, {**pick(online, setup.trains), "target": target}
+
+    client, value = clients.Client({**sent, "target": target}, opt_state), None
+    for index, (contrast, chosen) in enumerate(setup.passes):
+        client, value = training.train(
+            jax.random.fold_in(key, index),
+            client,
+            partial(loss, contrast),
+            mask & chosen(rows),
+            optimizer=optimizer,
+            batch_size=local.batch_size,
+            num_epochs=local.num_epochs,
+            drop_last=local.drop_last,
+            after_step=partial(follow, setup.momentum),
         )
-        stays: Stays = clients.keep_absent(present, stays, state.clients)
-        sizes = present * used.sum(axis=1).astype(float)
-        uploads = (trained, stays.target if average_target else {})
-        (online, mean), (answered, first, measured) = server.receive(
-            uploads, sizes, (present, is_new, measured)
-        )
-        if average_target:
-            stays = stays._replace(target=clients.repeat(mean, num_clients))
+    trained, target = split_target(client.variables)
+    if setup.personal:
+        memory = setup.personal.remember(sent, trained, memory, number)
+    # Evenly over a client's own rows, which come class by class.
+    few = jnp.arange(min(local.at_once, len(rows)))
+    few = few * mask.sum() // len(few)
+    encoder, variables = setup.networks.named["encoder"], merge(frozen, trained)
+    x = to_float(pool[rows[few]])
+    h, _ = encoder.apply(part(variables, "encoder"), x, train=False)
+    measured = {
+        "loss": value,
+        "embedding_spread": training.spread(h, mask[few]),
+        "weight_size": training.root_mean_square(trained["params"]),
+    }
+    opt_state = client.opt_state if local.keep_optimizer else ()
+    return trained, Stays(target, memory, opt_state), measured
 
-        messages = {**online, "target": mean} if average_target else online
-        once = server.traffic(first, up={}, down=frozen)
-        metrics = server.measure(answered, measured)
-        metrics |= server.traffic(answered, up=messages, down=messages) | once
-        after = Server({**frozen, **online}, before.num_rounds + 1)
-        return State(after, stays), metrics
 
-    def trained_on(rows):
-        return jnp.stack([chosen(rows) for _, chosen in passes]).any(axis=0)
+def follow(momentum: Scalar, variables: PyTree) -> PyTree:
+    """Returns the variables after a step of the target networks."""
 
-    def follow(variables):
-        online, target = _unpack(variables)
-        target = {
-            name: jax.tree.map(
-                lambda old, new: momentum * old + (1 - momentum) * new,
-                old,
-                online[name]["params"],
-            )
-            for name, old in target.items()
-        }
-        return _pack(online, target)
+    def mix(old, new):
+        return momentum * old + (1 - momentum) * new
 
-    return all_rounds(name, round, num_rounds, begin=begin)
+    target, params = variables["target"], variables["params"]
+    online = {name: params[name] for name in target}
+    return {**variables, "target": jax.tree.map(mix, target, online)}
+
+
+def split_target(variables: PyTree) -> tuple[Parts, PyTree]:
+    """Returns the online networks, and the parameters of their targets."""
+    online = {kind: x for kind, x in variables.items() if kind != "target"}
+    return online, variables["target"]
+
+
+def seen_before(
+    setup: Setup, federation: Federation, num_rounds: Int[Array, ""]
+) -> Bool[Array, "M"]:
+    """Returns who has answered in an earlier round of the stage."""
+    rounds = setup.rounds_before + jnp.arange(setup.num_rounds)
+    answers = jax.vmap(partial(server.participants, federation))(rounds)
+    return answers.any(axis=0, where=(rounds < num_rounds)[:, None])
 
 
 def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:
@@ -275,14 +296,6 @@ def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:
     return jax.lax.map(lambda pair: draw(*pair), pairs, batch_size=local.microbatch)
 
 
-def _optimizer(local: Local, number) -> optax.GradientTransformation:
+def optimizer_of(local: Local, number) -> optax.GradientTransformation:
+    """Returns the optimiser of a round."""
     return optax.chain(local.optimizer, optax.scale(local.schedule(number)))
-
-
-def _pack(online: Parts, target: Parts) -> PyTree:
-    return {**swap(online), "target": target}
-
-
-def _unpack(variables: PyTree) -> tuple[Parts, Parts]:
-    kinds = {kind: value for kind, value in variables.items() if kind != "target"}
-    return swap(kinds), variables["target"]

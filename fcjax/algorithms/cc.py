@@ -11,6 +11,7 @@ of the FedMCC paper (https://arxiv.org/abs/2206.05093).
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -21,20 +22,14 @@ from fcjax.algorithms.averaging import (
     Contrast,
     Local,
     Pass,
+    Setup,
     averaging,
     start,
 )
 from fcjax.algorithms.features import assembled
-from fcjax.algorithms.parts import (
-    Networks,
-    Parts,
-    Views,
-    both,
-    initialize,
-)
-from fcjax.algorithms.rounds import go_on
+from fcjax.algorithms.parts import Networks, Parts, Views, both, initialize, merge, part
 from fcjax.data.augment import to_float
-from fcjax.types import FederatedClustering, Federation, Network, Scalar, State
+from fcjax.types import FederatedClustering, Federation, Network, PRNGKey, Scalar, State
 
 Pair = tuple[Float[Array, "B _"], Float[Array, "B _"]]
 """What a head makes of both views."""
@@ -82,11 +77,6 @@ def cc(
     """
     networks = both_levels(encoder, projector, cluster_projector, local)
 
-    def instance_contrast(online, target, views, mask):
-        del target
-        z, online = both(networks, online, ("encoder", "projector"), views, mask)
-        return losses.nt_xent(*z, temperature=instance_temperature, mask=mask), online
-
     def contrast(online, target, views, mask):
         del target
         z, c, online = heads(networks, online, views, mask)
@@ -94,14 +84,20 @@ def cc(
         loss += losses.cluster_nt_xent(*c, temperature=cluster_temperature, mask=mask)
         return loss - total_entropy(c, mask), online
 
-    return one_stage(
-        networks,
-        instance_contrast,
-        contrast,
-        local,
-        num_rounds=num_rounds,
-        num_clustered=num_clustered,
-    )
+    extra = simclr_contrast(networks, temperature=instance_temperature)
+    passes = passes_of(contrast, extra, num_clustered)
+    return one_stage(Setup(networks, tuple(networks.named), passes, local, num_rounds))
+
+
+def simclr_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
+    """Returns the instance-level loss: an example's views against those of others."""
+
+    def contrast(online, target, views, mask):
+        del target
+        z, online = both(networks, online, ("encoder", "projector"), views, mask)
+        return losses.nt_xent(*z, temperature=temperature, mask=mask), online
+
+    return contrast
 
 
 def both_levels(
@@ -116,58 +112,47 @@ def both_levels(
     return Networks(named, local.microbatch)
 
 
-def one_stage(
-    networks: Networks,
-    instance_contrast: Contrast,
-    contrast: Contrast,
-    local: Local,
-    *,
-    num_rounds: int,
-    num_clustered: int | None,
-    tracks: tuple[str, ...] = (),
-    momentum: Scalar = 0.99,
-    average_target: bool = False,
-) -> FederatedClustering:
-    """Builds a method that learns features and clusters at once.
+def passes_of(
+    contrast: Contrast, extra: Contrast, num_clustered: int | None
+) -> tuple[Pass, ...]:
+    """Returns the epochs by the one loss on rows that are clustered, and before them by
+    the other on those that are not."""
+    clustered = Pass(contrast, is_clustered(num_clustered))
+    if num_clustered is None:
+        return (clustered,)
+    return Pass(extra, lambda rows: rows >= num_clustered), clustered
 
-    Args:
-        networks: `encoder`, `projector` and `cluster_projector`.
-        instance_contrast: the loss on rows that are not clustered.
-        contrast: the loss on those that are.
-        local: how a client trains in a round.
-        num_rounds, num_clustered: as in `cc`.
-        tracks, momentum, average_target: as in `averaging`.
-    """
-    trains = tuple(networks.named)
-    encoder = networks.named["encoder"]
 
-    def init(key, federation: Federation) -> State:
-        path_key, head_key = jax.random.split(key)
-        x = to_float(federation.pool[:1])
-        path = {name: networks.named[name] for name in ("encoder", "projector")}
-        parts = initialize(path_key, path, x)
-        h, _ = encoder.apply(parts["encoder"], x, train=False)
-        head = {"cluster_projector": networks.named["cluster_projector"]}
-        parts |= initialize(head_key, head, h)
-        return start(parts, local, federation, trains=trains, tracks=tracks)
+def one_stage(setup: Setup) -> FederatedClustering:
+    """Builds a method that learns features and clusters at once, by `encoder`,
+    `projector` and `cluster_projector`."""
+    init, stages = partial(initial_state, setup), (averaging("cluster", setup),)
+    assign = assign_by(setup.networks.named["cluster_projector"])
+    return assembled(setup, init, stages, assign)
 
-    passes = (Pass(contrast, is_clustered(num_clustered)),)
-    if num_clustered is not None:
-        extra = Pass(instance_contrast, lambda rows: rows >= num_clustered)
-        passes = (extra, *passes)
-    stage = averaging(
-        "cluster",
-        num_rounds,
-        go_on,
-        passes,
-        local,
-        encoder=encoder,
-        trains=trains,
-        momentum=momentum,
-        average_target=average_target,
-    )
-    assign = assign_by(networks.named["cluster_projector"])
-    return assembled(init, (stage,), assign, local, encoder=encoder)
+
+def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
+    """Returns the state before the first round: see `start_with_head`."""
+    path_key, head_key = jax.random.split(key)
+    named = setup.networks.named
+    path = {name: named[name] for name in ("encoder", "projector")}
+    parts = initialize(path_key, path, to_float(federation.pool[:1]))
+    return start_with_head(setup, head_key, parts, federation)
+
+
+def start_with_head(
+    setup: Setup,
+    key: PRNGKey,
+    parts: Parts,
+    federation: Federation,
+    num_rounds: Int[Array, ""] | int = 0,
+) -> State:
+    """Returns the state in which a stage begins with a new `cluster_projector`, which
+    takes the features of the encoder."""
+    named, x = setup.networks.named, to_float(federation.pool[:1])
+    h, _ = named["encoder"].apply(part(parts, "encoder"), x, train=False)
+    head = initialize(key, {"cluster_projector": named["cluster_projector"]}, h)
+    return start(setup, merge(parts, head), federation, num_rounds)
 
 
 def heads(
@@ -206,7 +191,8 @@ def assign_by(
     """Returns how features get a cluster: that of their largest soft assignment."""
 
     def assign(parts, h):
-        c, _ = cluster_projector.apply(parts["cluster_projector"], h, train=False)
+        variables = part(parts, "cluster_projector")
+        c, _ = cluster_projector.apply(variables, h, train=False)
         return jnp.argmax(c, axis=-1).astype(jnp.int32)
 
     return assign

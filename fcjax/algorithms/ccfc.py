@@ -5,6 +5,7 @@ CCFC: Bridging Federated Clustering and Contrastive Learning
     Authors' code: https://github.com/Jarvisyan/CCFC-pytorch
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -36,14 +37,6 @@ class Server(NamedTuple):
     num_rounds: Int[Array, ""]  # rounds so far, over all stages
 
 
-class Own(NamedTuple):
-    """What a client has that trains by itself; its server counts the rounds."""
-
-    variables: PyTree
-    centroids: Float[Array, "M K D"]
-    opt_state: PyTree
-
-
 class Setup(NamedTuple):
     """What all rounds share; see `ccfc`."""
 
@@ -51,10 +44,14 @@ class Setup(NamedTuple):
     optimizer: optax.GradientTransformation
     augment: Augment
     num_clusters: int
+    pretrain_rounds: int
+    cluster_rounds: int
     local_epochs: int
     batch_size: int
     model_weight: Scalar
     num_init: int
+    sample_contrastive: bool
+    own_init: bool
     include_self: bool
     euclidean: bool
 
@@ -72,7 +69,6 @@ def ccfc(
     model_weight: Scalar = 1e-3,
     num_init: int = 10,
     sample_contrastive: bool = False,
-    standalone: bool = False,
     own_init: bool = False,
     include_self: bool = True,
     euclidean: bool = False,
@@ -100,7 +96,6 @@ def ccfc(
             scikit-learn's default of its day.
         sample_contrastive: keep the loss of the first stage in the second: SCFC of
             the paper's ablation (Table 4).
-        standalone: clients neither upload nor download: the local models of Table 4.
         own_init: let the clients start from unrelated networks and average them after
             a first round of their own, as the code does, which draws them to the
             server's own first network meanwhile; False starts all from that one.
@@ -130,37 +125,38 @@ def ccfc(
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('pretrain', 100), ('cluster', 30)]
     """
-    if own_init and pretrain_rounds < 1:
-        raise ValueError("own_init is a round of pre-training, and there is none")
     setup = Setup(
-        *(network, optimizer, augment, num_clusters, local_epochs, batch_size),
-        *(model_weight, num_init, include_self, euclidean),
+        *(network, optimizer, augment, num_clusters, pretrain_rounds, cluster_rounds),
+        *(local_epochs, batch_size, model_weight, num_init, sample_contrastive),
+        *(own_init, include_self, euclidean),
     )
-    round_of = partial(standalone_round if standalone else federated_round, setup)
-
-    def cluster_round(key, state, federation):
-        new, metrics = round_of(True, False, key, state, federation)
-        if not standalone:
-            # Before the first round of this stage they were uploaded already.
-            times = 1 + (state.server.num_rounds == pretrain_rounds)
-            metrics["up_centroids"] = metrics["up_centroids"].at[0].multiply(times)
-        return new, metrics
-
-    first_round, pretrain_round = (
-        partial(round_of, False, own) for own in (True, False)
+    return in_two_stages(
+        setup, initial_state, federated_round, begin_clusters, downloaded
     )
-    first = all_rounds("first", first_round, 1)
-    pretrain = all_rounds("pretrain", pretrain_round, pretrain_rounds - own_init)
-    begin = partial(mine_centroids, setup, standalone)
-    second = all_rounds("cluster", cluster_round, cluster_rounds, begin=begin)
-    if sample_contrastive:  # which has no use for pseudo-labels
-        renew = partial(renew_optimizers, setup)
-        second = all_rounds("cluster", pretrain_round, cluster_rounds, begin=renew)
+
+
+def in_two_stages(
+    setup: Setup, init: Callable, round: Callable, begin: Callable, models_of: Callable
+) -> FederatedClustering:
+    """Returns the method of these functions: `initial_state`, `federated_round`,
+    `begin_clusters` and `downloaded`, or what clients have for them on their own."""
+    if setup.own_init and setup.pretrain_rounds < 1:
+        raise ValueError("own_init is a round of pre-training, and there is none")
+
+    def stage(name, num_rounds, by_clusters=False, own_init=False, **begin):
+        rounds = partial(round, setup, by_clusters, own_init)
+        return all_rounds(name, rounds, num_rounds, **begin)
+
+    by_clusters, begin = not setup.sample_contrastive, partial(begin, setup)
     return FederatedClustering(
-        init=partial(initial_state, setup, standalone),
-        stages=(*([first] if own_init else []), pretrain, second),
-        embed=partial(embed, setup),
-        assign=partial(assign, setup),
+        init=partial(init, setup),
+        stages=(
+            *([stage("first", 1, own_init=True)] if setup.own_init else []),
+            stage("pretrain", setup.pretrain_rounds - setup.own_init),
+            stage("cluster", setup.cluster_rounds, by_clusters, begin=begin),
+        ),
+        embed=partial(embed, setup, models_of),
+        assign=partial(assign, setup, models_of),
     )
 
 
@@ -182,13 +178,12 @@ def federated_round(
         key, state, federation: as in `Stage`.
     """
     before: Server = state.server
-    num_clients = len(federation.indices)
     present = server.participants(federation, before.num_rounds)
     clients_key, server_key = jax.random.split(key)
     trained, mined, measured = clients.for_each(
         partial(client_round, setup, by_clusters, own_init, federation.pool),
-        clients.keys(clients_key, num_clients),
-        *clients.repeat((before.variables, before.centroids), num_clients),
+        clients.keys(clients_key, len(present)),
+        *downloaded(state, len(present)),
         state.clients,
         federation.indices,
         federation.mask,
@@ -202,33 +197,11 @@ def federated_round(
     sent = {"network": variables, "centroids": centroids}
     metrics = server.measure(answered, measured)
     metrics |= server.traffic(answered, up=sent, down=sent)
+    if by_clusters:  # before the first such round they were uploaded already
+        times = 1 + (before.num_rounds == setup.pretrain_rounds)
+        metrics["up_centroids"] = metrics["up_centroids"].at[0].multiply(times)
     after = Server(variables, centroids, before.num_rounds + 1)
     return State(after, opt_state), metrics
-
-
-def standalone_round(
-    setup: Setup,
-    by_clusters: bool,
-    own_init: bool,
-    key: PRNGKey,
-    state: State,
-    federation: Federation,
-) -> tuple[State, dict[str, Array]]:
-    """A round in which nothing crosses: what it measures is for the metrics alone."""
-    own: Own = state.clients
-    present = server.participants(federation, state.server)
-    clients_key, _ = jax.random.split(key)
-    trained, mined, measured = clients.for_each(
-        partial(client_round, setup, by_clusters, own_init, federation.pool),
-        clients.keys(clients_key, len(federation.indices)),
-        *own,
-        federation.indices,
-        federation.mask,
-    )
-    new = Own(trained.variables, mined, trained.opt_state)
-    new = clients.keep_absent(present, new, own)
-    metrics = server.measure(*server.gather((present, measured)))
-    return State(state.server + 1, new), metrics
 
 
 def client_round(
@@ -250,20 +223,15 @@ def client_round(
     if own_init:
         start = setup.network.init(init_key, to_float(pool[:1]))
     if by_clusters:
-        labels = nearest(setup, encode(setup, anchor, pool, rows), centroids)
+        labels = nearest(setup, encode(setup, pool, anchor, rows), centroids)
 
     def loss(key, variables, slots, counted):
-        x, weight = to_float(pool[rows[slots]]), setup.model_weight
+        x = to_float(pool[rows[slots]])
         if by_clusters:
-            return cluster_contrast(
-                *(setup.network, variables, anchor, x, labels[slots], counted),
-                num_clusters=setup.num_clusters,
-                model_weight=weight,
-                include_self=setup.include_self,
-            )
-        views = two_views(setup, key, x)
+            return cluster_contrast(setup, variables, anchor, x, labels[slots], counted)
         return sample_contrast(
-            setup.network, variables, anchor, views, counted, model_weight=weight
+            *(setup.network, variables, anchor, two_views(setup, key, x), counted),
+            model_weight=setup.model_weight,
         )
 
     client, value = training.train(
@@ -314,26 +282,25 @@ def sample_contrast(
 
 
 def cluster_contrast(
-    network: Network,
+    setup: Setup,
     variables: PyTree,
     anchor: PyTree,
     x: Float[Array, "B *F"],
     labels: Int[Array, "B"],
     mask: Bool[Array, "B"],
-    *,
-    num_clusters: int,
-    model_weight: Scalar,
-    include_self: bool,
 ) -> tuple[Float[Array, ""], PyTree]:
     """Returns Eq. 4 on a batch under its pseudo-labels, and the variables with new
     batch statistics; the loss of the second stage."""
-    (z, p), variables = network.apply(variables, x, train=True, mask=mask)
-    (_, anchors), _ = network.apply(anchor, x, train=False)
+    (z, p), variables = setup.network.apply(variables, x, train=True, mask=mask)
+    (_, anchors), _ = setup.network.apply(anchor, x, train=False)
     contrast = losses.cluster_contrastive(
-        p, z, labels, num_clusters=num_clusters, include_self=include_self, mask=mask
+        *(p, z, labels),
+        num_clusters=setup.num_clusters,
+        include_self=setup.include_self,
+        mask=mask,
     )
     pull = losses.model_contrastive(p, anchors, mask=mask)
-    return contrast + model_weight * pull, variables
+    return contrast + setup.model_weight * pull, variables
 
 
 def mine(
@@ -345,7 +312,7 @@ def mine(
     mask: Bool[Array, "N"],
 ) -> tuple[Float[Array, "K D"], Float[Array, "N D"]]:
     """Returns the centroids of a client's own embedding, and that embedding."""
-    z = encode(setup, variables, pool, rows)
+    z = encode(setup, pool, variables, rows)
     found = kmeans(key, z, setup.num_clusters, mask=mask, num_init=setup.num_init)
     return found.centroids, z
 
@@ -363,120 +330,90 @@ def cluster_centroids(
     return found.centroids
 
 
-def initial_state(
-    setup: Setup, standalone: bool, key: PRNGKey, federation: Federation
-) -> State:
+def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     """Returns the state before the first round: one network for all."""
-    num_clients, example = len(federation.indices), to_float(federation.pool[:1])
-    variables = setup.network.init(key, example)
-    z = jax.eval_shape(partial(apply_eval, setup), variables, example)
-    opt_state = setup.optimizer.init(variables["params"])
-    opt_state = clients.repeat(opt_state, num_clients)
-    centroids = jnp.zeros((setup.num_clusters, z.shape[-1]))
-    state = State(Server(variables, centroids, jnp.int32(0)), opt_state)
-    return leave(state, num_clients) if standalone else state
-
-
-def leave(state: State, num_clients: int) -> State:
-    """Returns the state of standalone clients that go on from the server's model: a
-    round of theirs is the local training of the next communication round."""
-    models = (state.server.variables, state.server.centroids)
-    variables, centroids = clients.repeat(models, num_clients)
-    own = Own(variables, centroids, state.clients)
-    return State(state.server.num_rounds, own)
-
-
-def mine_centroids(
-    setup: Setup, standalone: bool, key: PRNGKey, state: State, federation: Federation
-) -> State:
-    """Begins the second stage: the clients of its first round mine with the network
-    that they now hold, and all optimisers are new."""
-    variables, centroids = held(state, len(federation.indices))
-    num_rounds = state.server if standalone else state.server.num_rounds
-    present = server.participants(federation, num_rounds)
-    clients_key, server_key = jax.random.split(key)
-
-    def mine_own(key, variables, rows, mask):
-        return mine(setup, key, variables, federation.pool, rows, mask)[0]
-
-    mined = clients.for_each(
-        mine_own,
-        clients.keys(clients_key, len(present)),
-        variables,
-        federation.indices,
-        federation.mask,
+    variables = setup.network.init(key, to_float(federation.pool[:1]))
+    z = jax.eval_shape(
+        partial(encode, setup, federation.pool), variables, jnp.arange(1)
     )
-    if standalone:
-        centroids = clients.keep_absent(present, mined, centroids)
-        own: Own = state.clients
-        state = state._replace(clients=own._replace(centroids=centroids))
-    else:
-        mined, answered = server.gather((mined, present))
-        centroids = cluster_centroids(setup, server_key, mined, answered)
-        before: Server = state.server
-        state = state._replace(server=before._replace(centroids=centroids))
-    return renew_optimizers(setup, key, state, federation)
+    centroids = jnp.zeros((setup.num_clusters, z.shape[-1]))
+    opt_state = setup.optimizer.init(variables["params"])
+    opt_state = clients.repeat(opt_state, len(federation.indices))
+    return State(Server(variables, centroids, jnp.int32(0)), opt_state)
 
 
-def renew_optimizers(
+def begin_clusters(
     setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> State:
-    """Returns the state in which no client has taken a step yet."""
-    del key
-    variables, _ = held(state, len(federation.indices))
-    opt_state = jax.vmap(setup.optimizer.init)(variables["params"])
-    if isinstance(state.clients, Own):
-        return state._replace(clients=state.clients._replace(opt_state=opt_state))
-    return state._replace(clients=opt_state)
+    """Begins the second stage, with new optimisers: the clients of its first round mine
+    with the averaged network, and the server clusters what they find. SCFC has no use
+    for pseudo-labels."""
+    before: Server = state.server
+    present = server.participants(federation, before.num_rounds)
+    clients_key, server_key = jax.random.split(key)
+    variables, _ = downloaded(state, len(present))
+    if not setup.sample_contrastive:
+        mined = mine_all(setup, clients_key, variables, federation)
+        mined, answered = server.gather((mined, present))
+        centroids = cluster_centroids(setup, server_key, mined, answered)
+        before = before._replace(centroids=centroids)
+    return State(before, jax.vmap(setup.optimizer.init)(variables["params"]))
 
 
-def held(state: State, num_clients: int) -> tuple[PyTree, Float[Array, "M K D"]]:
-    """Returns the network and the centroids that each client holds."""
-    if isinstance(state.clients, Own):
-        return state.clients.variables, state.clients.centroids
-    models = (state.server.variables, state.server.centroids)
-    return clients.repeat(models, num_clients)
+def mine_all(
+    setup: Setup, key: PRNGKey, variables: PyTree, federation: Federation
+) -> Float[Array, "M K D"]:
+    """Returns the centroids that each client mines with a network that it holds."""
+
+    def one(key, variables, rows, mask):
+        return mine(setup, key, variables, federation.pool, rows, mask)[0]
+
+    keys = clients.keys(key, len(federation.indices))
+    return clients.for_each(one, keys, variables, federation.indices, federation.mask)
 
 
-def embed(setup: Setup, state: State, federation: Federation) -> Float[Array, "M N D"]:
-    """As in `FederatedClustering`: projections, at unit length."""
-    variables, _ = held(state, len(federation.indices))
-    return clients.for_each(
-        lambda variables, rows: encode(setup, variables, federation.pool, rows),
-        variables,
-        federation.indices,
-    )
+def downloaded(state: State, num_clients: int) -> tuple[PyTree, Float[Array, "M K D"]]:
+    """Returns the network and the centroids that each client holds: the server's."""
+    before: Server = state.server
+    return clients.repeat((before.variables, before.centroids), num_clients)
 
 
-def assign(setup: Setup, state: State, federation: Federation) -> Int[Array, "M N"]:
-    """As in `FederatedClustering`: by the centroids that a client holds."""
+def embed(
+    setup: Setup, models_of: Callable, state: State, federation: Federation
+) -> Float[Array, "M N D"]:
+    """As in `FederatedClustering`: projections, at unit length, by the network that
+    each client holds; models_of is `downloaded`, or what clients have on their own."""
+    variables, _ = models_of(state, len(federation.indices))
+    one = partial(encode, setup, federation.pool)
+    return clients.for_each(one, variables, federation.indices)
+
+
+def assign(
+    setup: Setup, models_of: Callable, state: State, federation: Federation
+) -> Int[Array, "M N"]:
+    """As in `FederatedClustering`: by the centroids that each client holds."""
 
     def one(variables, centroids, rows):
-        return nearest(
-            setup, encode(setup, variables, federation.pool, rows), centroids
-        )
+        z = encode(setup, federation.pool, variables, rows)
+        return nearest(setup, z, centroids)
 
-    models = held(state, len(federation.indices))
+    models = models_of(state, len(federation.indices))
     return clients.for_each(one, *models, federation.indices)
 
 
 def encode(
     setup: Setup,
-    variables: PyTree,
     pool: Shaped[Array, "P *F"],
+    variables: PyTree,
     rows: Int[Array, "N"],
 ) -> Float[Array, "N D"]:
     """Returns the embedding of some rows of the pool."""
 
     def batch(rows):
-        return losses.normalize(apply_eval(setup, variables, to_float(pool[rows])))
+        (z, _), _ = setup.network.apply(variables, to_float(pool[rows]), train=False)
+        return losses.normalize(z)
 
     return training.in_batches(batch, rows, batch_size=setup.batch_size)
-
-
-def apply_eval(setup: Setup, variables, x):
-    (z, _), _ = setup.network.apply(variables, x, train=False)
-    return z
 
 
 def nearest(
@@ -489,3 +426,121 @@ def nearest(
     directions = losses.normalize(centroids).T
     similarity = jnp.matmul(z, directions, precision=jax.lax.Precision.HIGHEST)
     return jnp.argmax(similarity, axis=-1)
+
+
+# --- Clients on their own
+
+
+class Own(NamedTuple):
+    """What a client has that trains by itself; its server counts the rounds."""
+
+    variables: PyTree
+    centroids: Float[Array, "M K D"]
+    opt_state: PyTree
+
+
+def standalone(
+    network: Network,
+    optimizer: optax.GradientTransformation,
+    augment: Augment,
+    *,
+    num_clusters: int,
+    pretrain_rounds: int = 100,
+    cluster_rounds: int = 30,
+    local_epochs: int = 1,
+    batch_size: int = 128,
+    model_weight: Scalar = 1e-3,
+    num_init: int = 10,
+    sample_contrastive: bool = False,
+    own_init: bool = False,
+    include_self: bool = True,
+    euclidean: bool = False,
+) -> FederatedClustering:
+    """Builds the local models of CCFC's Table 4: its clients, each of which trains and
+    clusters alone, with nothing uploaded or downloaded.
+
+    Args:
+        network, optimizer, augment: as in `ccfc`, and so are the others: a client holds
+            and stays close to its own model of the round before where `ccfc` has the
+            server's.
+
+    Returns:
+        The method, with the stages and metrics of `ccfc` but for the traffic.
+
+    Raises:
+        ValueError: own_init without a round of pre-training.
+
+    Examples:
+        >>> import optax
+        >>> from fcjax import models
+        >>> from fcjax.data.vectors import vector_view
+        >>> network = models.mlp_simsiam(widths=(16,), hidden_size=16, latent_size=8)
+        >>> method = standalone(network, optax.adam(1e-3), vector_view, num_clusters=3)
+        >>> [stage.name for stage in method.stages]
+        ['pretrain', 'cluster']
+    """
+    setup = Setup(
+        *(network, optimizer, augment, num_clusters, pretrain_rounds, cluster_rounds),
+        *(local_epochs, batch_size, model_weight, num_init, sample_contrastive),
+        *(own_init, include_self, euclidean),
+    )
+    return in_two_stages(
+        setup, initial_clients, standalone_round, begin_alone, own_models
+    )
+
+
+def standalone_round(
+    setup: Setup,
+    by_clusters: bool,
+    own_init: bool,
+    key: PRNGKey,
+    state: State,
+    federation: Federation,
+) -> tuple[State, dict[str, Array]]:
+    """A round in which nothing crosses: what it measures is for the metrics alone."""
+    own: Own = state.clients
+    present = server.participants(federation, state.server)
+    clients_key, _ = jax.random.split(key)
+    trained, mined, measured = clients.for_each(
+        partial(client_round, setup, by_clusters, own_init, federation.pool),
+        clients.keys(clients_key, len(present)),
+        *own,
+        federation.indices,
+        federation.mask,
+    )
+    new = Own(trained.variables, mined, trained.opt_state)
+    new = clients.keep_absent(present, new, own)
+    metrics = server.measure(*server.gather((present, measured)))
+    return State(state.server + 1, new), metrics
+
+
+def initial_clients(setup: Setup, key: PRNGKey, federation: Federation) -> State:
+    """Returns the state before the first round, of `ccfc`'s network."""
+    return leave(initial_state(setup, key, federation), len(federation.indices))
+
+
+def leave(state: State, num_clients: int) -> State:
+    """Returns the state of standalone clients that go on from the server's model: a
+    round of theirs is the local training of the next communication round of `ccfc`."""
+    own = Own(*downloaded(state, num_clients), state.clients)
+    return State(state.server.num_rounds, own)
+
+
+def begin_alone(
+    setup: Setup, key: PRNGKey, state: State, federation: Federation
+) -> State:
+    """Begins the second stage, with new optimisers: who is present mines centroids."""
+    own: Own = state.clients
+    present = server.participants(federation, state.server)
+    clients_key, _ = jax.random.split(key)
+    if not setup.sample_contrastive:
+        mined = mine_all(setup, clients_key, own.variables, federation)
+        own = own._replace(centroids=clients.keep_absent(present, mined, own.centroids))
+    opt_state = jax.vmap(setup.optimizer.init)(own.variables["params"])
+    return state._replace(clients=own._replace(opt_state=opt_state))
+
+
+def own_models(state: State, num_clients: int) -> tuple[PyTree, Float[Array, "M K D"]]:
+    """Returns the network and the centroids that each client holds: its own."""
+    del num_clients
+    return state.clients.variables, state.clients.centroids

@@ -7,28 +7,24 @@ import jax
 from jaxtyping import Array, Float, Int
 
 from fcjax import clients, training
-from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.parts import Parts
+from fcjax.algorithms.averaging import Setup
+from fcjax.algorithms.parts import Parts, part
 from fcjax.data.augment import to_float
 from fcjax.types import (
     FederatedClustering,
     Federation,
     Network,
     PRNGKey,
-    PyTree,
     Stage,
     State,
 )
 
 
 def encode(
-    encoder: Network,
-    variables: PyTree,
-    federation: Federation,
-    *,
-    batch_size: int,
+    encoder: Network, parts: Parts, federation: Federation, *, batch_size: int
 ) -> Float[Array, "M N D"]:
-    """Returns the features of all clients' examples by one encoder."""
+    """Returns the features of all clients' examples by the server's encoder."""
+    variables = part(parts, "encoder")
 
     def batch(rows):
         x = to_float(federation.pool[rows])
@@ -41,30 +37,23 @@ def encode(
 
 
 def assembled(
+    setup: Setup,
     init: Callable[[PRNGKey, Federation], State],
     stages: tuple[Stage, ...],
     assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]],
-    local: Local,
-    *,
-    encoder: Network,
 ) -> FederatedClustering:
     """Returns the method of these stages.
 
     Args:
+        setup: of the stage that learns the features.
         init: as in `FederatedClustering`.
         stages: its stages.
         assign: (the server's parts, features) -> clusters; -1 where there are none yet.
-        local: see `Local`.
-        encoder: whose features are the embedding.
     """
 
     def embed(state: State, federation: Federation):
-        return encode(
-            encoder,
-            state.server.online["encoder"],
-            federation,
-            batch_size=local.at_once,
-        )
+        encoder, batch_size = setup.networks.named["encoder"], setup.local.at_once
+        return encode(encoder, state.server.online, federation, batch_size=batch_size)
 
     def assign_all(state: State, federation: Federation):
         h = embed(state, federation)

@@ -7,6 +7,7 @@ FedEMA: Divergence-Aware Federated Self-Supervised Learning
     says.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -68,41 +69,46 @@ def fedema(
         ['representation', 'k-means']
     """
 
-    def begin(sent):
-        return Memory(sent, jnp.float32(0), jnp.float32(0), jnp.int32(-2))
-
-    def take_over(sent, memory, number):
-        seen = memory.first_divergence
-        weight = autoscale / jnp.where(seen > 0, seen, 1) if scale is None else scale
-        share = jnp.minimum(1, weight * memory.divergence)
-        # One that was absent meanwhile, as in the code, goes on from the server's.
-        share = jnp.where(memory.number == number - 1, share, 0)
-
-        def mix(own, ours):
-            return share * own + (1 - share) * ours
-
-        return {
-            name: {
-                **variables,  # batch statistics are the server's
-                "params": jax.tree.map(
-                    mix, memory.online[name]["params"], variables["params"]
-                ),
-            }
-            for name, variables in sent.items()
-        }
-
-    def remember(began, trained, memory, number):
-        gone = divergence(began["encoder"], trained["encoder"])
-        first = jnp.where(memory.first_divergence > 0, memory.first_divergence, gone)
-        return Memory(trained, gone, first, number)
-
+    personal = Personal(begin, partial(take_over, autoscale, scale), remember)
     return byol(
-        encoder,
-        projector,
-        predictor,
-        clustering,
-        local,
+        *(encoder, projector, predictor, clustering, local),
         num_rounds=num_rounds,
         momentum=momentum,
-        personal=Personal(begin, take_over, remember),
+        personal=personal,
     )
+
+
+def begin(sent: Parts) -> Memory:
+    """Returns the memory of a client that has not trained."""
+    return Memory(sent, jnp.float32(0), jnp.float32(0), jnp.int32(-2))
+
+
+def take_over(
+    autoscale: Scalar,
+    scale: Scalar | None,
+    sent: Parts,
+    memory: Memory,
+    number: Int[Array, ""],
+) -> Parts:
+    """Returns the mean of the client's own parameters and the server's, whose batch
+    statistics it takes."""
+    seen = memory.first_divergence
+    weight = autoscale / jnp.where(seen > 0, seen, 1) if scale is None else scale
+    share = jnp.minimum(1, weight * memory.divergence)
+    # One that was absent meanwhile, as in the code, goes on from the server's.
+    share = jnp.where(memory.number == number - 1, share, 0)
+
+    def mix(own, ours):
+        return share * own + (1 - share) * ours
+
+    mixed = jax.tree.map(mix, memory.online["params"], sent["params"])
+    return {**sent, "params": mixed}
+
+
+def remember(
+    began: Parts, trained: Parts, memory: Memory, number: Int[Array, ""]
+) -> Memory:
+    """Returns the online network, and how far its encoder has gone."""
+    gone = divergence(began, trained)
+    first = jnp.where(memory.first_divergence > 0, memory.first_divergence, gone)
+    return Memory(trained, gone, first, number)

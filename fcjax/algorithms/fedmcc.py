@@ -9,6 +9,8 @@ FedMCC, MCC: Federated Momentum Contrastive Clustering
     clients from round to round; every client begins a round with a new optimiser.
 """
 
+from functools import partial
+
 from jaxtyping import Array, Bool, Float
 
 from fcjax import losses
@@ -16,8 +18,9 @@ from fcjax.algorithms.averaging import (
     Contrast,
     Local,
     Pass,
+    Server,
+    Setup,
     averaging,
-    start,
 )
 from fcjax.algorithms.cc import (
     Pair,
@@ -26,13 +29,21 @@ from fcjax.algorithms.cc import (
     heads,
     is_clustered,
     one_stage,
+    passes_of,
+    start_with_head,
     total_entropy,
 )
-from fcjax.algorithms.parts import Networks, both, initialize, target_of
+from fcjax.algorithms.parts import Networks, both, pick, target_of
 from fcjax.algorithms.two_stage import Clustering, two_stages
-from fcjax.data.augment import to_float
-from fcjax.models.microbatch import microbatched
-from fcjax.types import FederatedClustering, Federation, Network, Scalar, Stage, State
+from fcjax.types import (
+    FederatedClustering,
+    Federation,
+    Network,
+    PRNGKey,
+    Scalar,
+    Stage,
+    State,
+)
 
 
 def fedmcc(
@@ -74,11 +85,9 @@ def fedmcc(
         ['representation', 'cluster']
     """
     networks = Networks({"encoder": encoder, "projector": projector}, local.microbatch)
+    contrast = instance_contrast(networks, temperature=instance_temperature)
     return two_stages(
-        networks,
-        instance_contrast(networks, temperature=instance_temperature),
-        clustering,
-        local,
+        *(networks, contrast, clustering, local),
         num_rounds=num_rounds,
         tracks=("encoder", "projector"),
         momentum=momentum,
@@ -124,50 +133,30 @@ def cluster_contrast(
     """
 
     def stage(encoder: Network, rounds_before: int) -> Stage:
-        networks = Networks({"cluster_projector": cluster_projector}, local.microbatch)
-        trains = ("cluster_projector",)
-        in_parts = microbatched(encoder, local.at_once)
-
-        def begin(key, state: State, federation: Federation):
-            frozen = state.server.online["encoder"]
-            h, _ = encoder.apply(frozen, to_float(federation.pool[:1]), train=False)
-            return start(
-                {"encoder": frozen, **initialize(key, networks.named, h)},
-                local,
-                federation,
-                trains=trains,
-                tracks=trains,
-                num_rounds=state.server.num_rounds,
-            )
-
-        def contrast(online, target, views, mask):
-            frozen = online["encoder"]
-            h_a, h_b = (in_parts.apply(frozen, x, train=False)[0] for x in views)
-            c, online = both(networks, online, trains, (h_a, h_b), mask)
-            tracked = target_of(online, target)
-            c_target, _ = both(networks, tracked, trains, (h_a, h_b), mask)
-            return cluster_level(
-                c,
-                c_target,
-                mask,
-                temperature=cluster_temperature,
-                entropy_weight=entropy_weight,
-            ), online
-
-        return averaging(
-            "cluster",
-            num_rounds,
-            begin,
-            (Pass(contrast, is_clustered(num_clustered)),),
-            local,
-            encoder=encoder,
-            trains=trains,
-            momentum=momentum,
-            average_target=average_target,
+        named = {"encoder": encoder, "cluster_projector": cluster_projector}
+        networks, trains = Networks(named, local.microbatch), ("cluster_projector",)
+        contrast = frozen_contrast(
+            networks, temperature=cluster_temperature, entropy_weight=entropy_weight
+        )
+        passes = (Pass(contrast, is_clustered(num_clustered)),)
+        setup = Setup(
+            *(networks, trains, passes, local, num_rounds),
+            *(trains, momentum, average_target),
             rounds_before=rounds_before,
         )
+        return averaging("cluster", setup, begin=partial(begin_clusters, setup))
 
     return Clustering(stage, assign_by(cluster_projector))
+
+
+def begin_clusters(
+    setup: Setup, key: PRNGKey, state: State, federation: Federation
+) -> State:
+    """Begins Algorithm 2: the encoder of Algorithm 1 alone of all that was trained, and
+    a new cluster-level projector (line 1)."""
+    before: Server = state.server
+    parts = pick(before.online, ("encoder",))
+    return start_with_head(setup, key, parts, federation, before.num_rounds)
 
 
 def mcc(
@@ -220,25 +209,19 @@ def mcc(
         tracked = target_of(online, target)
         z_target, c_target, _ = heads(networks, tracked, views, mask)
         loss = instance_level(z, z_target, mask, temperature=instance_temperature)
-        loss += cluster_level(
-            c,
-            c_target,
-            mask,
+        return loss + cluster_level(
+            *(c, c_target, mask),
             temperature=cluster_temperature,
             entropy_weight=entropy_weight,
-        )
-        return loss, online
+        ), online
 
+    extra = instance_contrast(networks, temperature=instance_temperature)
+    passes, parts = passes_of(contrast, extra, num_clustered), tuple(networks.named)
     return one_stage(
-        networks,
-        instance_contrast(networks, temperature=instance_temperature),
-        contrast,
-        local,
-        num_rounds=num_rounds,
-        num_clustered=num_clustered,
-        tracks=tuple(networks.named),
-        momentum=momentum,
-        average_target=average_target,
+        Setup(
+            *(networks, parts, passes, local, num_rounds),
+            *(parts, momentum, average_target),
+        )
     )
 
 
@@ -250,6 +233,25 @@ def instance_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
         z, online = both(networks, online, path, views, mask)
         z_target, _ = both(networks, target_of(online, target), path, views, mask)
         return instance_level(z, z_target, mask, temperature=temperature), online
+
+    return contrast
+
+
+def frozen_contrast(
+    networks: Networks, *, temperature: Scalar, entropy_weight: Scalar = 1.0
+) -> Contrast:
+    """Returns the loss of Algorithm 2: both views through the frozen encoder, which is
+    in evaluation, and through both cluster-level projectors."""
+
+    def contrast(online, target, views, mask):
+        h, _ = both(networks, online, ("encoder",), views, mask, train=False)
+        path = ("cluster_projector",)
+        c, online = both(networks, online, path, h, mask)
+        c_target, _ = both(networks, target_of(online, target), path, h, mask)
+        loss = cluster_level(
+            *(c, c_target, mask), temperature=temperature, entropy_weight=entropy_weight
+        )
+        return loss, online
 
     return contrast
 

@@ -5,9 +5,9 @@ SimCLR: A Simple Framework for Contrastive Learning of Visual Representations
     https://arxiv.org/abs/2002.05709
 """
 
-from fcjax import losses
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.parts import Networks, both
+from fcjax.algorithms.cc import simclr_contrast
+from fcjax.algorithms.parts import Networks
 from fcjax.algorithms.two_stage import Clustering, two_stages
 from fcjax.types import FederatedClustering, Network, Scalar
 
@@ -48,10 +48,5 @@ def fedsimclr(
         ['representation', 'k-means']
     """
     networks = Networks({"encoder": encoder, "projector": projector}, local.microbatch)
-
-    def contrast(online, target, views, mask):
-        del target
-        z, online = both(networks, online, ("encoder", "projector"), views, mask)
-        return losses.nt_xent(*z, temperature=instance_temperature, mask=mask), online
-
+    contrast = simclr_contrast(networks, temperature=instance_temperature)
     return two_stages(networks, contrast, clustering, local, num_rounds=num_rounds)

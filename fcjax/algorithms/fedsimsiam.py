@@ -47,10 +47,8 @@ def fedsimsiam(
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
     """
-    networks = Networks(
-        {"encoder": encoder, "projector": projector, "predictor": predictor},
-        local.microbatch,
-    )
+    named = {"encoder": encoder, "projector": projector, "predictor": predictor}
+    networks = Networks(named, local.microbatch)
 
     def contrast(online, target, views, mask):
         del target

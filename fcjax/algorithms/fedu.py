@@ -10,15 +10,16 @@ FedU: Collaborative Unsupervised Visual Representation Learning from Decentraliz
 BYOL: Grill et al., Bootstrap Your Own Latent, 2020. https://arxiv.org/abs/2006.07733
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fcjax import losses
 from fcjax.algorithms.averaging import Contrast, Local, Personal
-from fcjax.algorithms.parts import Networks, both, target_of
+from fcjax.algorithms.parts import Networks, Parts, both, part, put, target_of
 from fcjax.algorithms.two_stage import Clustering, two_stages
 from fcjax.types import FederatedClustering, Network, PyTree, Scalar
 
@@ -72,34 +73,36 @@ def fedu(
         ['representation', 'k-means']
     """
 
-    def begin(sent):
-        # Below any threshold: whoever has not trained takes the server's.
-        return Memory(sent["predictor"], jnp.float32(-1))
-
-    def take_over(sent, memory, number):
-        del number
-        predictor = jax.tree.map(
-            lambda ours, own: jnp.where(memory.divergence < threshold, ours, own),
-            sent["predictor"],
-            memory.predictor,
-        )
-        return {**sent, "predictor": predictor}
-
-    def remember(began, trained, memory, number):
-        del memory, number
-        gone = divergence(began["encoder"], trained["encoder"])
-        return Memory(trained["predictor"], gone)
-
+    personal = Personal(begin, partial(take_over, threshold), remember)
     return byol(
-        encoder,
-        projector,
-        predictor,
-        clustering,
-        local,
+        *(encoder, projector, predictor, clustering, local),
         num_rounds=num_rounds,
         momentum=momentum,
-        personal=Personal(begin, take_over, remember),
+        personal=personal,
     )
+
+
+def begin(sent: Parts) -> Memory:
+    """Returns what makes a client that has not trained take over the server's."""
+    return Memory(part(sent, "predictor"), jnp.float32(-1))  # below any threshold
+
+
+def take_over(
+    threshold: Scalar, sent: Parts, memory: Memory, number: Int[Array, ""]
+) -> Parts:
+    """Returns the server's parts, or all but its predictor."""
+    del number
+    is_near = memory.divergence < threshold
+    ours, own = part(sent, "predictor"), memory.predictor
+    return put(sent, "predictor", jax.tree.map(partial(jnp.where, is_near), ours, own))
+
+
+def remember(
+    began: Parts, trained: Parts, memory: Memory, number: Int[Array, ""]
+) -> Memory:
+    """Returns the predictor, and how far the encoder has gone."""
+    del memory, number
+    return Memory(part(trained, "predictor"), divergence(began, trained))
 
 
 def byol(
@@ -115,15 +118,10 @@ def byol(
 ) -> FederatedClustering:
     """Builds BYOL on the clients under federated averaging, the target encoders being
     their own, with some way to mix what is theirs into what is the server's."""
-    networks = Networks(
-        {"encoder": encoder, "projector": projector, "predictor": predictor},
-        local.microbatch,
-    )
+    named = {"encoder": encoder, "projector": projector, "predictor": predictor}
+    networks = Networks(named, local.microbatch)
     return two_stages(
-        networks,
-        byol_contrast(networks),
-        clustering,
-        local,
+        *(networks, byol_contrast(networks), clustering, local),
         num_rounds=num_rounds,
         tracks=("encoder", "projector"),
         momentum=momentum,
@@ -151,11 +149,12 @@ def byol_contrast(networks: Networks) -> Contrast:
     return contrast
 
 
-def divergence(began: PyTree, ended: PyTree) -> Float[Array, ""]:
-    """Returns how far training has moved an encoder: the L2 norm of the difference of
+def divergence(began: Parts, ended: Parts) -> Float[Array, ""]:
+    """Returns how far training has moved the encoder: the L2 norm of the difference of
     a convolution's kernel, averaged over those that are no shortcut, as in the code; of
     all kernels where an encoder has no convolution."""
-    moved = jax.tree.map(jnp.subtract, ended["params"], began["params"])
+    ended, began = (parts["params"]["encoder"] for parts in (ended, began))
+    moved = jax.tree.map(jnp.subtract, ended, began)
     kernels = {
         jax.tree_util.keystr(path): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(moved)

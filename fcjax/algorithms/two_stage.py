@@ -15,17 +15,26 @@ from fcjax.algorithms.averaging import (
     Pass,
     Personal,
     Server,
+    Setup,
     averaging,
     start,
 )
 from fcjax.algorithms.cc import is_clustered
 from fcjax.algorithms.features import assembled, encode
-from fcjax.algorithms.parts import Networks, Parts, initialize
-from fcjax.algorithms.rounds import all_rounds, go_on
+from fcjax.algorithms.parts import Networks, Parts, initialize, part, pick, put
+from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import to_float
 from fcjax.devices import num_bytes
-from fcjax.types import FederatedClustering, Federation, Network, Scalar, Stage, State
+from fcjax.types import (
+    FederatedClustering,
+    Federation,
+    Network,
+    PRNGKey,
+    Scalar,
+    Stage,
+    State,
+)
 
 
 class Clustering(NamedTuple):
@@ -36,6 +45,15 @@ class Clustering(NamedTuple):
     all that was trained."""
     assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]]
     """(the server's parts, features) -> clusters."""
+
+
+class KMeans(NamedTuple):
+    """See `feature_kmeans`."""
+
+    num_clusters: int
+    num_init: int
+    num_clustered: int | None
+    batch_size: int
 
 
 def two_stages(
@@ -59,44 +77,31 @@ def two_stages(
         local: how a client trains in a round of the first stage.
         num_rounds: of the first stage.
         tracks: the parts that have a target network.
-        momentum, average_target, personal: as in `averaging`.
+        momentum, average_target, personal: as in `averaging.Setup`.
 
     Returns:
         The method, with stages `representation` and that of `clustering`, whose
         embedding is the encoder's features. It has no clusters (-1) before the second.
     """
+    setup = Setup(
+        *(networks, tuple(networks.named), (Pass(contrast),), local, num_rounds),
+        *(tracks, momentum, average_target, personal),
+    )
 
     def init(key, federation: Federation) -> State:
-        parts = initialize(key, networks.named, to_float(federation.pool[:1]))
-        return start(
-            parts,
-            local,
-            federation,
-            trains=tuple(networks.named),
-            tracks=tracks,
-            personal=personal,
-        )
+        x = to_float(federation.pool[:1])
+        return start(setup, initialize(key, networks.named, x), federation)
 
     def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
-        if "projector" in parts:  # the first stage goes on
+        if "projector" in parts["params"]:  # the first stage goes on
             return jnp.full(len(h), -1, jnp.int32)
         return clustering.assign(parts, h)
 
-    encoder = networks.named["encoder"]
-    representation = averaging(
-        "representation",
-        num_rounds,
-        go_on,
-        (Pass(contrast),),
-        local,
-        encoder=encoder,
-        trains=tuple(networks.named),
-        momentum=momentum,
-        average_target=average_target,
-        personal=personal,
+    stages = (
+        averaging("representation", setup),
+        clustering.stage(networks.named["encoder"], num_rounds),
     )
-    second = clustering.stage(encoder, num_rounds)
-    return assembled(init, (representation, second), assign, local, encoder=encoder)
+    return assembled(setup, init, stages, assign)
 
 
 def feature_kmeans(
@@ -124,48 +129,58 @@ def feature_kmeans(
         >>> stage.name, stage.num_rounds  # after 100 rounds of the first stage
         ('k-means', 1)
     """
-    features = partial(encode, batch_size=batch_size)
+    setup = KMeans(num_clusters, num_init, num_clustered, batch_size)
 
     def stage(encoder: Network, rounds_before: int) -> Stage:
         del rounds_before
-
-        def begin(key, state: State, federation: Federation):
-            del key
-            variables = state.server.online["encoder"]
-            h = features(encoder, variables, federation)
-            centroids = jnp.zeros((num_clusters, h.shape[-1]))
-            parts = {"encoder": variables, "centroids": centroids}
-            return State(state.server._replace(online=parts))
-
-        def round(key, state: State, federation: Federation):
-            before: Server = state.server
-            present = server.participants(federation, before.num_rounds)
-            variables = before.online["encoder"]
-            h = features(encoder, variables, federation)
-            mask = federation.mask & present[:, None]
-            mask &= is_clustered(num_clustered)(federation.indices)
-            rows, counted, answered = server.gather((h, mask, present))
-            found = kmeans(
-                key,
-                rows.reshape(-1, h.shape[-1]),
-                num_clusters,
-                mask=counted.reshape(-1),
-                num_init=num_init,
-            )
-            num_rows = counted.sum(dtype=jnp.int32)
-            feature = num_bytes(jax.ShapeDtypeStruct(h.shape[-1:], h.dtype))
-            parts = {"encoder": variables, "centroids": found.centroids}
-            metrics = {
-                "loss": found.inertia / num_rows,
-                "participants": answered.sum(),
-                "up_features": jnp.stack([num_rows, jnp.int32(feature)]),
-                **server.traffic(answered, up={}, down=parts),
-            }
-            return State(Server(parts, before.num_rounds + 1)), metrics
-
+        begin = partial(begin_kmeans, setup, encoder)
+        round = partial(kmeans_round, setup, encoder)
         return all_rounds("k-means", round, 1, begin=begin)
 
     def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
-        return assign_nearest(h, parts["centroids"])
+        return assign_nearest(h, parts["params"]["centroids"])
 
     return Clustering(stage, assign)
+
+
+def begin_kmeans(
+    setup: KMeans, encoder: Network, key: PRNGKey, state: State, federation: Federation
+) -> State:
+    """Returns the encoder alone, and centroids of zeros."""
+    del key
+    before: Server = state.server
+    parts, x = pick(before.online, ("encoder",)), to_float(federation.pool[:1])
+    h, _ = encoder.apply(part(parts, "encoder"), x, train=False)
+    centroids = jnp.zeros((setup.num_clusters, h.shape[-1]))
+    parts = put(parts, "centroids", {"params": centroids})
+    return State(before._replace(online=parts))
+
+
+def kmeans_round(
+    setup: KMeans, encoder: Network, key: PRNGKey, state: State, federation: Federation
+) -> tuple[State, dict[str, Array]]:
+    """The round: the server clusters the features of all who answer."""
+    before: Server = state.server
+    present = server.participants(federation, before.num_rounds)
+    h = encode(encoder, before.online, federation, batch_size=setup.batch_size)
+    mask = federation.mask & present[:, None]
+    mask &= is_clustered(setup.num_clustered)(federation.indices)
+    rows, counted, answered = server.gather((h, mask, present))
+    found = kmeans(
+        key,
+        rows.reshape(-1, h.shape[-1]),
+        setup.num_clusters,
+        mask=counted.reshape(-1),
+        num_init=setup.num_init,
+    )
+    num_rows = counted.sum(dtype=jnp.int32)
+    feature = num_bytes(jax.ShapeDtypeStruct(h.shape[-1:], h.dtype))
+    parts = put(before.online, "centroids", {"params": found.centroids})
+    down = {name: part(parts, name) for name in parts["params"]}
+    metrics = {
+        "loss": found.inertia / num_rows,
+        "participants": answered.sum(),
+        "up_features": jnp.stack([num_rows, jnp.int32(feature)]),
+        **server.traffic(answered, up={}, down=down),
+    }
+    return State(Server(parts, before.num_rounds + 1)), metrics

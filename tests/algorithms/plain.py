@@ -72,7 +72,7 @@ def views(key, x):
 
 def kernels(parts):
     """The only weights of each part."""
-    return {name: part["params"]["kernel"] for name, part in parts.items()}
+    return {name: params["kernel"] for name, params in parts["params"].items()}
 
 
 def unit(x):

@@ -9,7 +9,8 @@ import pytest
 
 from fcjax.algorithms import averaging as module
 from fcjax.algorithms import parts
-from fcjax.algorithms.averaging import Local, Pass
+from fcjax.algorithms.averaging import Local, Pass, Setup
+from fcjax.algorithms.parts import Networks, part
 from fcjax.types import Network
 from tests.algorithms.federations import federate, traffic
 from tests.algorithms.plain import kernels, matrix, noisy, views
@@ -28,22 +29,17 @@ POINT = Network(lambda key, x: {"params": {"point": x[0]}}, apply)
 
 def pull(online, target, views, mask):
     """Half the squared distance of the mean example: its step goes to the mean."""
-    h, _ = apply(online["encoder"], views[0], train=True)
+    h, _ = apply(part(online, "encoder"), views[0], train=True)
     return 0.5 * jnp.sum(h**2, where=mask[:, None]) / mask.sum(), online
 
 
 ONE_PASS = (Pass(pull),)
 
 
-def stage_of(local=None, *, passes=ONE_PASS, num_rounds=4, **options):
-    def begin(key, state, federation):
-        return state
-
-    return module.averaging(
-        *("pull", num_rounds, begin, passes, local or local_of()),
-        encoder=POINT,
-        trains=("encoder",),
-        **options,
+def setup_of(local=None, *, passes=ONE_PASS, num_rounds=4, **options):
+    networks = Networks({"encoder": POINT})
+    return Setup(
+        *(networks, ("encoder",), passes, local or local_of(), num_rounds), **options
     )
 
 
@@ -52,17 +48,15 @@ def local_of(optimizer=None, **options):
     return Local(optimizer or optax.sgd(0.5), lambda key, x: x, **options)
 
 
-def start(federation, local=None, point=0.0, others=(), **options):
-    online = {"encoder": {"params": {"point": jnp.array([point])}}}
-    online |= {name: {"params": {"w": jnp.ones(5)}} for name in others}
-    return module.start(
-        online, local or local_of(), federation, trains=("encoder",), **options
-    )
+def start(setup, federation, point=0.0, others=(), num_rounds=0):
+    params = {"encoder": {"point": jnp.array([point])}}
+    params |= {name: {"w": jnp.ones(5)} for name in others}
+    return module.start(setup, {"params": params}, federation, num_rounds)
 
 
-def run(stage, state, federation, num_rounds):
+def run(setup, state, federation, num_rounds):
     """Returns the state after each round, and its metrics."""
-    found, round = [], jax.jit(stage.round)
+    found, round = [], jax.jit(module.averaging("pull", setup).round)
     for number in range(num_rounds):
         state, metrics = round(jax.random.key(number), state, federation)
         found.append((state, metrics))
@@ -70,7 +64,7 @@ def run(stage, state, federation, num_rounds):
 
 
 def point(state):
-    return float(state.server.online["encoder"]["params"]["point"][0])
+    return float(state.server.online["params"]["encoder"]["point"][0])
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +74,9 @@ def federation():
 
 def test_the_schedule_scales_the_step_of_a_round_from_the_stage_on(federation):
     local = local_of(schedule=lambda number: 1.0 / (1 + number))
-    stage = stage_of(local, rounds_before=3)
-    found = run(stage, start(federation, point=4.0, num_rounds=3), federation, 2)
+    setup = setup_of(local, rounds_before=3)
+    state = start(setup, federation, point=4.0, num_rounds=3)
+    found = run(setup, state, federation, 2)
     # Half the way to 2 and -1, of 2 and 4 examples: to 3 and 1.5. Then a quarter of the
     # way from 2: to 2 and 1.25.
     assert point(found[0][0]) == pytest.approx((2 * 3 + 4 * 1.5) / 6)
@@ -95,9 +90,9 @@ def test_the_spread_is_of_examples_from_all_over_a_client():
     """Two at a time of those that come class by class, the first and the middle one,
     also of a client that is padded to twice its size."""
     rows = np.array([[1.0], [2.0], [-1.0], [-2.0], [1.0], [2.0], [-1.0], [-2.0]])
-    local = local_of(optax.sgd(0.0), batch_size=2)
+    setup = setup_of(local_of(optax.sgd(0.0), batch_size=2))
     federation = federate(rows, (np.arange(4), np.array([0, 1, 4, 5, 2, 3, 6, 7])))
-    ((_, metrics),) = run(stage_of(local), start(federation, local), federation, 1)
+    ((_, metrics),) = run(setup, start(setup, federation), federation, 1)
     assert float(metrics["embedding_spread"]) == pytest.approx(1)
 
 
@@ -105,20 +100,21 @@ def test_a_local_keeps_its_optimizer_and_drops_a_last_batch():
     """Adam counts: 5 examples in batches of 2, and one example, which is no batch, of a
     client that is absent the second time."""
     options = {"batch_size": 2, "keep_optimizer": True, "drop_last": True}
-    local = local_of(optax.adam(0.1), **options)
+    setup = setup_of(local_of(optax.adam(0.1), **options))
     federation = federate(POOL, (np.arange(5), np.arange(6, 7)))
     federation = federation._replace(present=jnp.array([[True, True], [True, False]]))
-    found = run(stage_of(local), start(federation, local), federation, 2)
+    found = run(setup, start(setup, federation), federation, 2)
     counts = [state.clients.opt_state[0][0].count for state, _ in found]
     np.testing.assert_array_equal(counts, [[2, 1], [4, 1]])
 
 
 def test_targets_follow_every_step_and_may_be_averaged(federation):
     """Two epochs of one step of 0.5 from p: to (p + mean) / 2, (p + 3 mean) / 4."""
-    stage = stage_of(local_of(num_epochs=2), momentum=0.8, average_target=True)
-    state = start(federation, point=4.0, tracks=("encoder",))
+    options = {"tracks": ("encoder",), "momentum": 0.8, "average_target": True}
+    setup = setup_of(local_of(num_epochs=2), **options)
+    state = start(setup, federation, point=4.0)
     expected, p = 4.0, 4.0
-    for new, metrics in run(stage, state, federation, 2):
+    for new, metrics in run(setup, state, federation, 2):
         means = np.array([2.0, -1.0])
         one, two = (p + means) / 2, (p + 3 * means) / 4
         ends = 0.8 * (0.8 * expected + 0.2 * one) + 0.2 * two
@@ -134,13 +130,14 @@ def test_frozen_parts_are_sent_to_each_client_once_and_never_come_back(federatio
     """In rounds 1 to 4 of all; client 1 was there in round 0 too, of another stage."""
     answers = [[False, True], [True, False], [False, True], [True, True], [True, True]]
     federation = federation._replace(present=jnp.array(answers))
-    state = start(federation, others=("frozen",), num_rounds=1)
-    found = run(stage_of(rounds_before=1), state, federation, 4)
+    setup = setup_of(rounds_before=1)
+    state = start(setup, federation, others=("frozen",), num_rounds=1)
+    found = run(setup, state, federation, 4)
     counts = zip((1, 1, 0, 0), (1, 1, 2, 2), strict=True)
     for (state, metrics), (new, all_there) in zip(found, counts, strict=True):
         encoder = {"down_encoder": [all_there, 4], "up_encoder": [all_there, 4]}
         assert traffic(metrics) == encoder | {"down_frozen": [new, 20]}
-        kept = state.server.online["frozen"]["params"]["w"]
+        kept = state.server.online["params"]["frozen"]["w"]
         np.testing.assert_array_equal(kept, np.ones(5))
 
 
@@ -154,8 +151,8 @@ def test_passes_follow_one_another_over_the_rows_that_they_choose():
     )
     rows = (np.arange(6), np.array([6, 0]), np.array([5]))
     federation = federate(POOL, rows)
-    state = start(federation)
-    ((state, metrics),) = run(stage_of(passes=passes), state, federation, 1)
+    setup = setup_of(passes=passes)
+    ((state, metrics),) = run(setup, start(setup, federation), federation, 1)
     ends = [-1 / 2, (8 / 2 + 1) / 2]
     assert point(state) == pytest.approx((5 * ends[0] + 2 * ends[1]) / 7)
     # From -1 the rows 1, 3, -1, -3; from 4 the row 1.
@@ -179,8 +176,8 @@ def test_no_gradient_reaches_a_target():
 
     def total(target):
         found = parts.target_of(online, target)
-        assert found["encoder"]["batch_stats"].keys() == {"mean", "calls"}
+        assert part(found, "encoder")["batch_stats"].keys() == {"mean", "calls"}
         return sum(w.sum() for w in kernels(found).values())
 
-    gradient = jax.grad(total)({name: x["params"] for name, x in online.items()})
+    gradient = jax.grad(total)(online["params"])
     assert not any(map(np.any, jax.tree.leaves(gradient)))

@@ -41,10 +41,10 @@ def draw(key, x=None):
     return {"params": {"a": a, "b": b}, "batch_stats": {"calls": jnp.float32(0)}}
 
 
-def build(augment=lambda key, x: x, optimizer=None, **options):
+def build(augment=lambda key, x: x, optimizer=None, builder=module.ccfc, **options):
     options = {"batch_size": 12, "model_weight": WEIGHT, "num_clusters": 3} | options
     network, optimizer = Network(draw, linear), optimizer or optax.sgd(RATE)
-    return module.ccfc(network, optimizer, augment, **options)
+    return builder(network, optimizer, augment, **options)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_clients_that_leave_train_as_in_the_next_round(second_stage, federation)
     """FedAvg in NumPy over the local models of a standalone round is the round; that of
     SCFC is one of pre-training."""
     is_scfc, _, before, after, (_, metrics) = second_stage
-    alone = build(optimizer=optax.adam(RATE), standalone=True)
+    alone = build(optimizer=optax.adam(RATE), builder=module.standalone)
     local, measured = jax.jit(alone.stages[0 if is_scfc else 1].round)(
         KEYS[1], module.leave(before, 2), federation
     )
@@ -234,7 +234,8 @@ def test_the_second_stage_begins_with_what_the_averaged_network_finds(standalone
     rng = np.random.default_rng(2)
     pool = rng.normal(size=(3, 4))[np.arange(20) % 3] + 0.05 * rng.normal(size=(20, 4))
     federation, options = federate(pool, ROWS), {"optimizer": optax.sgd(0.0)}
-    method = build(pretrain_rounds=0, standalone=standalone, **options)
+    builder = module.standalone if standalone else module.ccfc
+    method = build(pretrain_rounds=0, builder=builder, **options)
     start, stage = method.init(jax.random.key(3), federation), method.stages[1]
 
     def models(state):

@@ -146,7 +146,7 @@ def test_a_step_descends_the_loss_of_two_views(method, loss, apart):
         close(new.clients.target[name]["kernel"][0], expected)
     assert_all_cross(before, metrics)
     # Both views pass in the online encoder; none of the target's into its statistics.
-    assert float(new.server.online["encoder"]["batch_stats"]["calls"]) == 2
+    assert float(new.server.online["batch_stats"]["encoder"]["calls"]) == 2
 
 
 def test_extra_rows_of_cc_come_first_and_by_the_instance_loss_alone():
@@ -170,8 +170,8 @@ def test_extra_rows_of_cc_come_first_and_by_the_instance_loss_alone():
     assert_all_cross(before, metrics)
 
     # An example is where its soft assignment is the largest.
-    encoder = state.server.online["encoder"]
-    h = POOL @ np.asarray(after["encoder"]) - np.asarray(encoder["batch_stats"]["mean"])
+    mean = state.server.online["batch_stats"]["encoder"]["mean"]
+    h = POOL @ np.asarray(after["encoder"]) - np.asarray(mean)
     found = jax.jit(method.assign)(state, federation)
     y = h @ np.asarray(after["cluster_projector"])
     np.testing.assert_array_equal(found[0], y.argmax(axis=1))

@@ -10,6 +10,7 @@ import pytest
 
 from fcjax.algorithms import fedmcc as module
 from fcjax.algorithms.averaging import Local
+from fcjax.algorithms.parts import part
 from tests.algorithms import plain
 from tests.algorithms.federations import both_ways, federate, traffic
 from tests.algorithms.plain import kernels, matrix, noisy
@@ -144,7 +145,7 @@ def test_two_rounds_of_algorithm_1(trained):
 
         state, metrics = states[number + 1], measured[number]
         assert_close(kernels(state.server.online), w)
-        assert_close(state.server.online["encoder"]["batch_stats"]["mean"], running)
+        assert_close(state.server.online["batch_stats"]["encoder"]["mean"], running)
         for client, target in enumerate(targets):
             own = {k: v["kernel"][client] for k, v in state.clients.target.items()}
             assert_close(own, target)
@@ -156,7 +157,7 @@ def test_two_rounds_of_algorithm_1(trained):
 def test_a_round_of_algorithm_2(clustered):
     """Features are those of the encoder in evaluation; rows from 12 on do not count."""
     weight, begun, ended, metrics = clustered
-    encoder = begun.server.online["encoder"]
+    encoder = part(begun.server.online, "encoder")
     running = np.asarray(encoder["batch_stats"]["mean"])
     start = {"cluster_projector": kernels(begun.server.online)["cluster_projector"]}
     loss = partial(cluster_loss, weight=weight)
@@ -184,12 +185,12 @@ def test_the_second_stage_goes_on_with_the_encoder_alone(trained, clustered):
     states, first = trained
     _, *both, second = clustered
     for state in both:
-        assert set(state.server.online) == {"encoder", "cluster_projector"}
+        assert set(state.server.online["params"]) == {"encoder", "cluster_projector"}
         assert set(state.clients.target) == {"cluster_projector"}
         jax.tree.map(
             np.testing.assert_array_equal,
-            state.server.online["encoder"],
-            states[-1].server.online["encoder"],
+            part(state.server.online, "encoder"),
+            part(states[-1].server.online, "encoder"),
         )
     assert int(both[-1].server.num_rounds) == 3
     for metrics in first:
@@ -205,7 +206,7 @@ def test_clusters_are_the_largest_soft_assignments_of_the_second_stage(
     assert set(np.unique(before)) == {-1}
     state = clustered[2]
     h = POOL @ np.asarray(kernels(state.server.online)["encoder"])
-    h -= np.asarray(state.server.online["encoder"]["batch_stats"]["mean"])
+    h -= np.asarray(state.server.online["batch_stats"]["encoder"]["mean"])
     y = h @ np.asarray(kernels(state.server.online)["cluster_projector"])
     found = np.asarray(METHOD.assign(state, federation))
     np.testing.assert_array_equal(found[0, :6], y[:6].argmax(axis=1))

@@ -39,7 +39,7 @@ def test_divergence_is_the_mean_norm_over_convolutions_that_are_no_shortcut(
     layers, expected
 ):
     """Of all kernels where no convolution is."""
-    ended = {"params": layers}
+    ended = {"params": {"encoder": layers}}
     began = jax.tree.map(jnp.zeros_like, ended)
     assert float(divergence(began, ended)) == pytest.approx(expected)
 
@@ -63,6 +63,7 @@ def test_shortcuts_of_a_resnet_are_left_out(block, count):
     ended = jax.tree_util.tree_map_with_path(move, shapes)
     assert sum(seen) == 1 + 2 * count
     assert len(seen) > sum(seen)  # there are shortcuts
+    ended = {"params": {"encoder": ended["params"]}}
     began = jax.tree.map(np.zeros_like, ended)
     assert float(divergence(began, ended)) == pytest.approx(3)
 
@@ -117,7 +118,8 @@ def own_predictors():
             np.testing.assert_allclose(new, ours, atol=1e-6)
         np.testing.assert_allclose(second.clients.memory.divergence, 0, atol=1e-6)
         own, began = (
-            kernels({"own": x.clients.memory.predictor})["own"] for x in (first, second)
+            np.asarray(x.clients.memory.predictor["params"]["kernel"])
+            for x in (first, second)
         )
         gone = np.asarray(first.clients.memory.divergence)
         return kernels(first.server.online)["predictor"], own, gone, began
@@ -189,7 +191,7 @@ def test_a_second_round_begins_with_a_share_tau_of_a_clients_own(run):
     # of clients of 6, 10 and 8.
     calls = (6 * 4 + 10 * 6 + 8 * 4) / 24
     ours, own = (
-        online["encoder"]["batch_stats"]["calls"]
+        online["batch_stats"]["encoder"]["calls"]
         for online in (first.server.online, second.clients.memory.online)
     )
     assert float(ours) == pytest.approx(calls)

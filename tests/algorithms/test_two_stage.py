@@ -8,6 +8,7 @@ from sklearn.cluster import KMeans
 
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.fedsimclr import fedsimclr
+from fcjax.algorithms.parts import part
 from fcjax.algorithms.two_stage import feature_kmeans
 from tests.algorithms.federations import federate, traffic
 from tests.algorithms.plain import matrix, noisy
@@ -37,12 +38,12 @@ def test_the_features_of_those_present_are_clustered_in_one_place():
     begun = stage.begin(jax.random.key(2), state, federation)
     new, metrics = jax.jit(stage.round)(jax.random.key(3), begun, federation)
     for kept in (begun, new):
-        assert set(kept.server.online) == {"encoder", "centroids"}
+        assert set(kept.server.online["params"]) == {"encoder", "centroids"}
         assert jax.tree.leaves(kept.clients) == []
         jax.tree.map(
             np.testing.assert_array_equal,
-            kept.server.online["encoder"],
-            state.server.online["encoder"],
+            part(kept.server.online, "encoder"),
+            part(state.server.online, "encoder"),
         )
     assert stage.num_rounds == new.server.num_rounds == 1
     assert traffic(metrics) == {
@@ -52,11 +53,11 @@ def test_the_features_of_those_present_are_clustered_in_one_place():
     }
     assert int(metrics["participants"]) == 2
 
-    kernel = state.server.online["encoder"]["params"]["kernel"]
+    kernel = state.server.online["params"]["encoder"]["kernel"]
     features = pool[:30] @ np.asarray(kernel)
     expected = KMeans(3, n_init=10, random_state=0).fit(features)
     assert float(metrics["loss"]) == pytest.approx(expected.inertia_ / 30, rel=1e-4)
-    found = np.asarray(new.server.online["centroids"])
+    found = np.asarray(new.server.online["params"]["centroids"])
     order, centers = np.argsort(found[:, 0]), expected.cluster_centers_
     centers = centers[np.argsort(centers[:, 0])]
     np.testing.assert_allclose(found[order], centers, rtol=1e-3, atol=1e-3)

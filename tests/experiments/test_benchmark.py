@@ -15,7 +15,6 @@ from sklearn.datasets import load_digits
 from speed import server
 from speed.case import Sizes
 
-from fcjax.algorithms.parts import swap
 from tests.experiments.blobs import rows
 
 pytestmark = pytest.mark.nightly
@@ -181,7 +180,7 @@ def test_one_part_is_the_whole(key):
     """Both kinds do the same work."""
     views = [jax.random.uniform(k, (4, 28, 28, 1)) for k in jax.random.split(key)]
     online = jax.jit(memory.initialize_of("conv"))(key, views[0][:1])
-    target = swap(online)["params"]
+    target = online["params"]
     results = [
         memory.compile_step("conv", 4, size)(online, target, tuple(views))
         for size in (None, 4)

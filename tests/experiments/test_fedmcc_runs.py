@@ -73,7 +73,7 @@ def test_soft_assignments_are_two_layers_and_a_softmax(of_figures):
     soft = fedmcc_figures.soft_assignments(model, found.embedding)
 
     def layer(number, x):
-        name = f"online/cluster_projector/params/Dense_{number}/Dense_0"
+        name = f"online/params/cluster_projector/Dense_{number}/Dense_0"
         return x @ model.weights[f"{name}/kernel"] + model.weights[f"{name}/bias"]
 
     logits = layer(1, np.maximum(layer(0, found.embedding), 0))

@@ -132,7 +132,7 @@ def test_every_method_of_fedmcc_takes_every_kind_of_example(name, shape):
     assert [stage.name for stage in method.stages] == [*first, "cluster"]
     federation = federation_of(group, shape)
     state = jax.eval_shape(method.init, jax.random.key(0), federation)
-    sent = set(state.server.online)
+    sent = set(state.server.online["params"])
     assert {"encoder", "projector"} <= sent
     assert ("predictor" in sent) == (name in ("fedu", "fedema", "fedsimsiam"))
     assert ("cluster_projector" in sent) == (name in ONE_STAGE)
