@@ -13,8 +13,15 @@ import optax
 from fcjax import clients, models
 from fcjax.algorithms.central import by_kmeans, central
 from fcjax.algorithms.dec import by_dec
-from fcjax.algorithms.fedcref import fedcref
-from fcjax.algorithms.fedcref_start import Start, given, on_clients
+from fcjax.algorithms.fedcref import (
+    Association,
+    Halting,
+    Start,
+    Training,
+    fedcref,
+    given,
+    on_clients,
+)
 from fcjax.algorithms.pooling import Clustering
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import count_clusters
@@ -54,26 +61,29 @@ def method_of(
             levels=data.levels,
             **{name: values[name] for name in names},
         )
-    names = (
-        *("num_rounds", "local_epochs", "federated_rounds", "first_epochs"),
-        *("federated_epochs", "batch_size", "percentile", "threshold", "stability"),
-        *("tolerance", "stop_when_settled", "max_members"),
-    )
+    told = {
+        **values,
+        "first_match": values["associations"] == "first-match",
+        "last_local_model": values["community_model"] == "last-local",
+    }
+
+    def of(group):
+        return group(*(told[name] for name in group._fields))
+
     estimate = partial(by_silhouette, num_clusters=num_clusters)
-    most = values["max_refinements"]
+    known = known_of(values, data, num_clusters=num_clusters)
     return fedcref(
         models.reconstructor(prod(data.shape)),
         optimizer,
         start_of(values, data, num_clusters=num_clusters),
         num_clusters=num_clusters,
-        **{name: values[name] for name in names},
-        max_refinements=float("inf") if most is None else most,
-        first_match=values["associations"] == "first-match",
-        last_local_model=values["community_model"] == "last-local",
+        num_rounds=values["num_rounds"],
+        training=of(Training),
+        halting=of(Halting),
         renumber_leftovers=values["leftovers"] == "renumbered",
         num_local=estimate if values["local_clusters"] == "silhouette" else None,
-        **known_of(values, data, num_clusters=num_clusters),
         client_axis=client_axis(),
+        **{"association": of(Association), **known},
     )
 
 
@@ -87,14 +97,12 @@ def start_of(values: Mapping[str, Any], data: Data, *, num_clusters: int) -> Sta
     kind: Local = values["start"]
     if kind == "dirty":
         assert data.labels is not None  # the script refuses data without
-        return given(
-            "dirty",
-            fedcref_simulated.dirty(
-                jax.numpy.asarray(data.labels),
-                values["dirtiness"],
-                num_classes=int(data.labels.max()) + 1,
-            ),
+        clusters = fedcref_simulated.dirty(
+            jax.numpy.asarray(data.labels),
+            values["dirtiness"],
+            num_classes=int(data.labels.max()) + 1,
         )
+        return given("dirty", clusters)
 
     def clustering(num_used) -> Clustering:
         options = {"num_clusters": num_clusters, "num_used": num_used}
@@ -122,17 +130,13 @@ def known_of(
     """Returns what the experiment alone knows, by the labels."""
     if data.labels is None:
         return {}
-    sizes = {
-        "num_clusters": num_clusters,
-        "num_classes": int(data.labels.max()) + 1,
-    }
+    sizes = {"num_clusters": num_clusters, "num_classes": int(data.labels.max()) + 1}
     labels = jax.numpy.asarray(data.labels)
-    known: dict[str, Any] = {
-        "measure": fedcref_simulated.wrong_associations(labels, **sizes)
-    }
-    if values["associations"] == "perfect":
-        known["associate"] = fedcref_simulated.perfect(labels, **sizes)
-    return known
+    measure = fedcref_simulated.wrong_associations(labels, **sizes)
+    if values["associations"] != "perfect":
+        return {"measure": measure}
+    perfect = fedcref_simulated.perfect(labels, **sizes)
+    return {"measure": measure, "association": perfect}
 
 
 def by_silhouette(key, federation: Federation, *, num_clusters: int):

@@ -25,8 +25,7 @@ from fcjax.algorithms.dlrsc import dlrsc
 from fcjax.algorithms.dscn import dscn
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.fdsc import fdsc
-from fcjax.algorithms.fedcref import fedcref
-from fcjax.algorithms.fedcref_start import on_clients
+from fcjax.algorithms.fedcref import Association, Halting, Training, fedcref, on_clients
 from fcjax.algorithms.fedema import fedema
 from fcjax.algorithms.fedmcc import cluster_contrast, fedmcc, mcc
 from fcjax.algorithms.fedsimclr import fedsimclr
@@ -287,13 +286,15 @@ def build_fedcref(weight, **options):
         on_clients(local_kmeans, num_clusters=NUM_CLUSTERS),
         num_clusters=NUM_CLUSTERS,
         num_rounds=3,
-        local_epochs=3,
-        federated_rounds=2,
-        first_epochs=1,
-        federated_epochs=1,
-        batch_size=4,
-        threshold=0.9,
-        stability=2.0,  # nobody settles, so that all rounds are run
+        training=Training(
+            local_epochs=3,
+            federated_rounds=2,
+            first_epochs=1,
+            federated_epochs=1,
+            batch_size=4,
+        ),
+        association=Association(threshold=0.9),
+        halting=Halting(stability=2.0),  # nobody settles: all rounds are run
         **options,
     )
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import clients, server
-from fcjax.algorithms import fedcref_association
+from fcjax.algorithms.fedcref import association
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.sweep.flags import Common, choose
@@ -44,7 +44,7 @@ def build(settings, *, num_clusters):
         x = embed(None, federation)
         centers = jax.vmap(own)(keys, x, federation.mask, federation.local_clusters)
         clusters = jax.vmap(assign_nearest)(x, centers)
-        graph = fedcref_association.all_alone(clusters, num_clusters)
+        graph = association.all_alone(clusters, num_clusters)
         return State(jnp.int32(0), Own(centers, graph))
 
     def round(near, key, state, federation):
@@ -55,8 +55,8 @@ def build(settings, *, num_clusters):
         centers, exist = server.gather((own_centers, here))
         apart = own_centers[:, :, None, None] - centers[None, None]
         edges = jnp.linalg.norm(apart, axis=-1) < near
-        edges &= fedcref_association.may_be_joined(here)
-        numbers = fedcref_association.communities(server.gather(edges)).numbers
+        edges &= association.may_be_joined(here)
+        numbers = association.communities(server.gather(edges)).numbers
         graph = Communities(
             server.own_rows(numbers, len(here)), edges, assign(state, federation)
         )

@@ -13,7 +13,9 @@ import optax
 from fedcref_methods import client_axis
 
 from fcjax import clients, models
-from fcjax.algorithms import fedcref_models
+from fcjax.algorithms.fedcref import Training
+from fcjax.algorithms.fedcref.models import BATCH, Models, draw, errors_under
+from fcjax.algorithms.fedcref.models import train as train_model
 from fcjax.types import Federation
 from speed.case import Case, Sizes
 
@@ -41,18 +43,16 @@ def cases(
         present=jnp.ones((1, sizes.clients), bool),
         local_clusters=jnp.full(sizes.clients, num_clusters),
     )
-    options = fedcref_models.Models(
+    options = Models(
         models.reconstructor(math.prod(shape)),
         optax.adam(LEARNING_RATE),
-        sizes.batch_size,
         num_clusters,
+        Training(batch_size=sizes.batch_size),
         client_axis(),
     )
     num_models = sizes.clients * num_clusters
     keys = jax.random.split(jax.random.key(0), num_models)
-    variables = jax.vmap(lambda key: fedcref_models.draw(options, key, federation))(
-        keys
-    )
+    variables = jax.vmap(lambda key: draw(options, federation, key))(keys)
     opt_state = jax.vmap(options.optimizer.init)(variables["params"])
     members = np.arange(num_clusters)[:, None] == clusters
     members = jnp.tile(jnp.asarray(members), (sizes.clients, 1))
@@ -60,7 +60,7 @@ def cases(
 
     def train(state, keys, rows, members, federation):
         def one(key, client, rows, members):
-            return fedcref_models.train(
+            return train_model(
                 options, key, client, rows, members, federation, num_epochs=num_epochs
             )
 
@@ -69,7 +69,7 @@ def cases(
         )
 
     def errors(variables, exist, federation):
-        found = fedcref_models.errors_under(options, variables, exist, federation)
+        found = errors_under(options, variables, exist, federation)
         return variables, found
 
     def training_loop(num_threads: int):
@@ -91,7 +91,7 @@ def cases(
         return Errors(
             images,
             variables,
-            batch_size=fedcref_models.BATCH,
+            batch_size=BATCH,
             num_threads=num_threads,
         ).round
 

@@ -49,6 +49,20 @@ class Local(NamedTuple):
     start: PyTree  # of k-FED; () where the start is random
 
 
+class Setup(NamedTuple):
+    """What all rounds share; see `uifca`."""
+
+    flow: Flow
+    optimizer: optax.GradientTransformation
+    first: FederatedClustering | None  # k-FED; None where the start is random
+    num_clusters: int
+    communication_rounds: int
+    local_steps: int
+    batch_size: int
+    levels: int | None
+    rounds_before: int  # of k-FED, before the first cluster round
+
+
 def uifca(
     flow: Flow,
     optimizer: optax.GradientTransformation,
@@ -106,176 +120,193 @@ def uifca(
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('start', 1), ('train', 800)]
     """
-    rounds_before = int(start == "k-fed")
-    first = kfed(
-        num_clusters=num_clusters,
-        local_clusters=num_clusters,
-        unit_length=unit_length,
+    first = None
+    if start == "k-fed":
+        first = kfed(
+            num_clusters=num_clusters,
+            local_clusters=num_clusters,
+            unit_length=unit_length,
+        )
+    rounds_before = int(first is not None)
+    decay = optax.add_decayed_weights(2 * weight_decay, mask=kernels)
+    setup = Setup(
+        *(flow, optax.chain(decay, optimizer), first, num_clusters),
+        *(communication_rounds, local_steps, batch_size, levels, rounds_before),
     )
-    optimizer = optax.chain(
-        optax.add_decayed_weights(2 * weight_decay, mask=kernels), optimizer
-    )
-    # A client has examples of few flows, and is done with the others at once if it does
-    # not wait for the other clients.
-    one_by_one = "map" if platform() == "cpu" else None
-
-    def init(key: PRNGKey, federation: Federation) -> State:
-        flow_key, start_key = jax.random.split(key)
-        num_clients = len(federation.indices)
-        flows = jax.vmap(flow.init)(jax.random.split(flow_key, num_clusters))
-        begun = State((), ())
-        if start == "k-fed":
-            begun = first.init(start_key, federation)
-        unassigned = jnp.full(federation.indices.shape, -1, jnp.int32)
-        never = jnp.full(num_clients, -1, jnp.int32)
-        return State(
-            Server(flows, begun.server, jnp.int32(0)),
-            Local(unassigned, never, begun.clients),
-        )
-
-    def start_of(state: State) -> State:
-        return State(state.server.start, state.clients.start)
-
-    def start_round(key: PRNGKey, state: State, federation: Federation):
-        found, metrics = first.stages[0].round(key, start_of(state), federation)
-        num_rounds = state.server.num_rounds + 1
-        return State(
-            state.server._replace(start=found.server, num_rounds=num_rounds),
-            state.clients._replace(start=found.clients),
-        ), metrics
-
-    def train_round(key: PRNGKey, state: State, federation: Federation):
-        before: Server = state.server
-        local: Local = state.clients
-        draw_key, train_key = jax.random.split(key)
-        num_clients = len(federation.indices)
-        present = server.participants(federation, before.num_rounds)
-        number = (before.num_rounds - rounds_before) // communication_rounds
-
-        assigning = present & (local.assigned_in < number)
-        begun = first_assignments(draw_key, state, federation)
-
-        def likeliest(_, clusters):
-            del clusters
-            return log_likelihoods(before.flows, federation).argmax(axis=-1)
-
-        # In most rounds nobody needs them: a loop of no pass is none in a grid, too,
-        # where both branches of a condition would run.
-        num_passes = (number > 0) & assigning.any()
-        found = lax.fori_loop(0, num_passes.astype(int), likeliest, begun)
-        assignments = clients.keep_absent(assigning, found, local.assignments)
-
-        def train_flow(k, variables):
-            chosen = federation.mask & (assignments == k)
-            trained, values = clients.for_each(
-                partial(train, federation.pool),
-                clients.keys(jax.random.fold_in(train_key, k), num_clients),
-                clients.repeat(variables, num_clients),
-                federation.indices,
-                chosen,
-                axis=one_by_one,
-            )
-            counts = present * chosen.sum(axis=1).astype(float)
-            mean, (counts, values) = server.receive(trained, counts, (counts, values))
-            total = jnp.sum(counts * values, where=counts > 0)
-            kept = jax.tree.map(partial(jnp.where, counts.sum() > 0), mean, variables)
-            return kept, total, counts.sum()
-
-        flows, totals, counts = lax.map(
-            lambda pair: train_flow(*pair), (jnp.arange(num_clusters), before.flows)
-        )
-        late = assigning & (number == 0)
-        message = {"flows": flows}
-        once = {}
-        if start == "k-fed":
-            late &= ~local.start.answered
-            once = {"centroids": before.start.centroids}
-        answered, late = server.gather((present, late))
-        dimensions = math.prod(federation.pool.shape[1:])
-        metrics = {
-            "loss": totals.sum() / counts.sum() / dimensions,
-            "participants": answered.sum(),
-            "occupied": jnp.sum(counts > 0),
-            **server.traffic(answered, up=message, down=message),
-            **server.traffic(late, up={}, down=once),
-        }
-        assigned_in = jnp.where(assigning, number, local.assigned_in)
-        return State(
-            before._replace(flows=flows, num_rounds=before.num_rounds + 1),
-            local._replace(assignments=assignments, assigned_in=assigned_in),
-        ), metrics
-
-    def first_assignments(key, state: State, federation: Federation):
-        if start == "k-fed":
-            return first.assign(start_of(state), federation)
-        num_clients, num_slots = federation.indices.shape
-        return jax.vmap(
-            lambda key: jax.random.randint(key, (num_slots,), 0, num_clusters)
-        )(clients.keys(key, num_clients))
-
-    def train(pool, key, variables, rows, chosen):
-        """Some steps of a client on a flow, none without examples."""
-        order_key, step_key = jax.random.split(key)
-        count = chosen.sum()
-        order = training.shuffle(order_key, chosen)
-        places = jnp.arange(min(batch_size, len(rows)))
-
-        def loss(key, variables, slots, counted):
-            values = -log_likelihood(variables, pool[rows[slots]], key)
-            return jnp.sum(values, where=counted) / counted.sum(), variables
-
-        def step(i, carry):
-            client, total = carry
-            client, value = training.step(
-                jax.random.fold_in(step_key, i),
-                client,
-                loss,
-                order[(i * len(places) + places) % jnp.maximum(count, 1)],
-                # Not one example twice: those of a short batch are all that there are.
-                places < count,
-                optimizer=optimizer,
-            )
-            return client, total + value
-
-        begun = clients.Client(variables, optimizer.init(variables["params"]))
-        num_steps = jnp.where(count > 0, local_steps, 0)
-        client, total = lax.fori_loop(0, num_steps, step, (begun, 0.0))
-        return client.variables, total / local_steps
-
-    def log_likelihood(variables, examples, key=None) -> Float[Array, "B"]:
-        """Of the examples themselves; without a key a function of nothing else."""
-        y, log_det = losses.dequantize(key, to_float(examples), levels=levels)
-        z, of_flow = flow.forward(variables, y)
-        return losses.flow_log_likelihood(z, log_det + of_flow)
-
-    def log_likelihoods(flows, federation: Federation) -> Float[Array, "M N K"]:
-        def batch(rows):
-            x = federation.pool[rows]
-            return lax.map(lambda each: log_likelihood(each, x), flows).T
-
-        return clients.for_each(
-            partial(training.in_batches, batch, batch_size=BATCH),
-            federation.indices,
-        )
-
-    def embed(state: State, federation: Federation):
-        found = log_likelihoods(state.server.flows, federation)
-        return losses.normalize(found - found.mean(axis=-1, keepdims=True))
-
-    def assign(state: State, federation: Federation):
-        likeliest = log_likelihoods(state.server.flows, federation).argmax(axis=-1)
-        if start == "random":
-            return likeliest
-        trained = state.server.num_rounds > rounds_before
-        return jnp.where(trained, likeliest, first.assign(start_of(state), federation))
-
-    total_rounds = cluster_rounds * communication_rounds
+    num_rounds = cluster_rounds * communication_rounds
     stages = (
-        all_rounds("start", start_round, rounds_before),
-        all_rounds("train", train_round, total_rounds),
+        all_rounds("start", partial(start_round, setup), rounds_before),
+        all_rounds("train", partial(train_round, setup), num_rounds),
     )
-    stages = tuple(stage for stage in stages if stage.num_rounds)
-    return FederatedClustering(init, stages, embed, assign)
+    return FederatedClustering(
+        init=partial(initial_state, setup),
+        stages=tuple(stage for stage in stages if stage.num_rounds),
+        embed=partial(embed, setup),
+        assign=partial(assign, setup),
+    )
+
+
+def start_round(setup: Setup, key: PRNGKey, state: State, federation: Federation):
+    """The round of k-FED before the first cluster round."""
+    assert setup.first is not None
+    before: Server = state.server
+    found, metrics = setup.first.stages[0].round(key, start_of(state), federation)
+    after = before._replace(start=found.server, num_rounds=before.num_rounds + 1)
+    return State(after, state.clients._replace(start=found.clients)), metrics
+
+
+def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation):
+    """A communication round: clients that have not yet done so in this cluster round
+    assign their examples; then each flow is trained on what is assigned to it."""
+    before: Server = state.server
+    local: Local = state.clients
+    draw_key, train_key = jax.random.split(key)
+    present = server.participants(federation, before.num_rounds)
+    number = (before.num_rounds - setup.rounds_before) // setup.communication_rounds
+
+    assigning = present & (local.assigned_in < number)
+    begun = first_assignments(setup, draw_key, state, federation)
+
+    def likeliest(*_):
+        return log_likelihoods(setup, before.flows, federation).argmax(axis=-1)
+
+    # In most rounds nobody needs them: a loop of no pass is none in a grid, too, where
+    # both branches of a condition would run.
+    num_passes = (number > 0) & assigning.any()
+    found = lax.fori_loop(0, num_passes.astype(int), likeliest, begun)
+    assignments = clients.keep_absent(assigning, found, local.assignments)
+
+    train = partial(train_flow, setup, train_key, assignments, present, federation)
+    numbered = (jnp.arange(setup.num_clusters), before.flows)
+    flows, totals, counts = lax.map(train, numbered)
+    late, once = assigning & (number == 0), {}
+    if setup.first is not None:
+        late &= ~local.start.answered
+        once = {"centroids": before.start.centroids}
+    answered, late = server.gather((present, late))
+    dimensions = math.prod(federation.pool.shape[1:])
+    metrics = {
+        "loss": totals.sum() / counts.sum() / dimensions,
+        "participants": answered.sum(),
+        "occupied": jnp.sum(counts > 0),
+        **server.traffic(answered, up={"flows": flows}, down={"flows": flows}),
+        **server.traffic(late, up={}, down=once),
+    }
+    assigned_in = jnp.where(assigning, number, local.assigned_in)
+    after = before._replace(flows=flows, num_rounds=before.num_rounds + 1)
+    return State(after, Local(assignments, assigned_in, local.start)), metrics
+
+
+def train_flow(setup: Setup, key, assignments, present, federation: Federation, flow):
+    """Returns the mean of a flow, given with its number, that clients have trained on
+    the examples assigned to it, the sum of these' losses, and how many they are."""
+    number, flow = flow
+    num_clients = len(present)
+    chosen = federation.mask & (assignments == number)
+    trained, values = clients.for_each(
+        partial(client_round, setup, federation.pool),
+        clients.keys(jax.random.fold_in(key, number), num_clients),
+        clients.repeat(flow, num_clients),
+        federation.indices,
+        chosen,
+        # A client has examples of few flows, and is done with the others at once if it
+        # does not wait for the other clients.
+        axis="map" if platform() == "cpu" else None,
+    )
+    counts = present * chosen.sum(axis=1).astype(float)
+    mean, (counts, values) = server.receive(trained, counts, (counts, values))
+    total = jnp.sum(counts * values, where=counts > 0)
+    kept = jax.tree.map(partial(jnp.where, counts.sum() > 0), mean, flow)
+    return kept, total, counts.sum()
+
+
+def client_round(setup: Setup, pool, key: PRNGKey, flow: PyTree, rows, chosen):
+    """Returns a flow after some steps of a client, none without examples, and the mean
+    loss of them."""
+    order_key, step_key = jax.random.split(key)
+    count = chosen.sum()
+    order = training.shuffle(order_key, chosen)
+    places = jnp.arange(min(setup.batch_size, len(rows)))
+
+    def loss(key, variables, slots, counted):
+        values = -log_likelihood(setup, variables, pool[rows[slots]], key)
+        return jnp.sum(values, where=counted) / counted.sum(), variables
+
+    def step(i, carry):
+        client, total = carry
+        key = jax.random.fold_in(step_key, i)
+        slots = order[(i * len(places) + places) % jnp.maximum(count, 1)]
+        # Not one example twice: those of a short batch are all that there are.
+        client, value = training.step(
+            *(key, client, loss, slots, places < count), optimizer=setup.optimizer
+        )
+        return client, total + value
+
+    begun = clients.Client(flow, setup.optimizer.init(flow["params"]))
+    num_steps = jnp.where(count > 0, setup.local_steps, 0)
+    client, total = lax.fori_loop(0, num_steps, step, (begun, 0.0))
+    return client.variables, total / setup.local_steps
+
+
+def first_assignments(setup: Setup, key, state: State, federation: Federation):
+    """Returns where examples are in the first cluster round."""
+    if setup.first is not None:
+        return setup.first.assign(start_of(state), federation)
+    num_clients, num_slots = federation.indices.shape
+    return jax.vmap(
+        lambda key: jax.random.randint(key, (num_slots,), 0, setup.num_clusters)
+    )(clients.keys(key, num_clients))
+
+
+def log_likelihood(setup: Setup, flow, examples, key=None) -> Float[Array, "B"]:
+    """Of the examples themselves; without a key a function of nothing else."""
+    y, log_det = losses.dequantize(key, to_float(examples), levels=setup.levels)
+    z, of_flow = setup.flow.forward(flow, y)
+    return losses.flow_log_likelihood(z, log_det + of_flow)
+
+
+def log_likelihoods(setup: Setup, flows, federation) -> Float[Array, "M N K"]:
+    """Of all examples under all flows."""
+
+    def batch(rows):
+        x = federation.pool[rows]
+        return lax.map(lambda flow: log_likelihood(setup, flow, x), flows).T
+
+    each = partial(training.in_batches, batch, batch_size=BATCH)
+    return clients.for_each(each, federation.indices)
+
+
+def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
+    """Returns the state before the first round: no example is assigned."""
+    flow_key, start_key = jax.random.split(key)
+    flows = jax.vmap(setup.flow.init)(jax.random.split(flow_key, setup.num_clusters))
+    begun = State((), ())
+    if setup.first is not None:
+        begun = setup.first.init(start_key, federation)
+    unassigned = jnp.full(federation.indices.shape, -1, jnp.int32)
+    never = jnp.full(len(unassigned), -1, jnp.int32)
+    local = Local(unassigned, never, begun.clients)
+    return State(Server(flows, begun.server, jnp.int32(0)), local)
+
+
+def start_of(state: State) -> State:
+    """Returns the state of k-FED."""
+    return State(state.server.start, state.clients.start)
+
+
+def embed(setup: Setup, state: State, federation: Federation) -> Float[Array, "M N K"]:
+    """As in `FederatedClustering`: log-likelihoods about their mean, at unit length."""
+    found = log_likelihoods(setup, state.server.flows, federation)
+    return losses.normalize(found - found.mean(axis=-1, keepdims=True))
+
+
+def assign(setup: Setup, state: State, federation: Federation) -> Int[Array, "M N"]:
+    """As in `FederatedClustering`: the likeliest flow, before any training k-FED's."""
+    found = log_likelihoods(setup, state.server.flows, federation).argmax(axis=-1)
+    if setup.first is None:
+        return found
+    trained = state.server.num_rounds > setup.rounds_before
+    return jnp.where(trained, found, setup.first.assign(start_of(state), federation))
 
 
 def kernels(params: PyTree) -> PyTree:

@@ -10,11 +10,9 @@ import pytest
 from scipy.sparse.csgraph import connected_components
 
 from fcjax import engine, evaluation
-from fcjax.algorithms import fedcref_communities
-from fcjax.algorithms.fedcref import fedcref
-from fcjax.algorithms.fedcref_association import Groups
-from fcjax.algorithms.fedcref_models import Models
-from fcjax.algorithms.fedcref_start import given
+from fcjax.algorithms.fedcref import Association, Halting, Training, fedcref, given
+from fcjax.algorithms.fedcref.association import Groups
+from fcjax.algorithms.fedcref.models import Models, train_communities
 from fcjax.algorithms.parts import chained
 from fcjax.types import Federation, Grid, State
 from tests.algorithms.federations import federate, traffic
@@ -64,16 +62,21 @@ def at_start(key, federation):
     return jnp.asarray(OF_ROW, jnp.int32)[federation.indices]
 
 
+TRAINING = Training(
+    local_epochs=3,
+    federated_rounds=len(EPOCHS),
+    first_epochs=EPOCHS[0],
+    federated_epochs=EPOCHS[1],
+    batch_size=100,  # one batch, so that no order matters
+)
+
+
 def build(**options):
     settings = {
         "num_clusters": K,
         "num_rounds": 4,
-        "local_epochs": 3,
-        "federated_rounds": len(EPOCHS),
-        "first_epochs": EPOCHS[0],
-        "federated_epochs": EPOCHS[1],
-        "batch_size": 100,  # one batch, so that no order matters
-        "threshold": 0.6,
+        "training": TRAINING,
+        "association": Association(threshold=0.6),
         **options,
     }
     return fedcref(NETWORK, OPTIMIZER, given("given", at_start), **settings)
@@ -85,7 +88,7 @@ def iteration(**options):
 
     @jax.jit
     def run(stability, key, state, federation):
-        _, stage = build(stability=stability, **options).stages
+        _, stage = build(halting=Halting(stability), **options).stages
         return stage.round(key, state, federation)
 
     return run
@@ -212,10 +215,9 @@ def assert_close(one, other):
 
 
 CODE = {
-    "first_match": True,
-    "last_local_model": True,
+    "association": Association(threshold=0.6, first_match=True),
     "renumber_leftovers": True,
-    "max_members": 2,
+    "training": TRAINING._replace(last_local_model=True, max_members=2),
 }
 
 
@@ -263,13 +265,9 @@ MEMBERS = [(0, 0), (1, 1), (2, 2)], [(0, 1), (2, 0)]
 )
 def test_a_community_is_the_mean_of_its_members_or_what_the_code_has(options):
     """The code trains the first members alone, and takes what the first had last."""
-    found = fedcref_communities.train(
-        Models(NETWORK, OPTIMIZER, 100, K),
+    found = train_communities(
+        Models(NETWORK, OPTIMIZER, K, TRAINING._replace(**options)),
         *(KEY, jnp.asarray(START), Groups(NUMBERS, RANKS), FEDERATION),
-        first_epochs=EPOCHS[0],
-        num_epochs=EPOCHS[1],
-        num_rounds=len(EPOCHS),
-        **options,
     )
     own = own_of(START)
     for number, members in enumerate(MEMBERS):
@@ -290,7 +288,7 @@ def test_iterations_after_all_have_settled_change_nobody_s_clusters():
     for own in each[1:]:
         assert_close(own.models, each[1].models)
     assert build().stages[1].done(states[0])
-    goes_on = build(stop_when_settled=False).stages[1]
+    goes_on = build(halting=Halting(stop_when_settled=False)).stages[1]
     is_over = [bool(goes_on.done(state)) for state in states]
     assert 2 <= is_over.index(True) <= 4
 
@@ -304,7 +302,7 @@ def test_true_associations_make_communities_of_classes():
 
     rows = np.asarray(FEDERATION.indices)
     pure = [np.unique(LABELS[own], return_inverse=True)[1] for own in rows]
-    *_, (_, metrics) = iterate(1, clusters=np.stack(pure), associate=same_class)
+    *_, (_, metrics) = iterate(1, clusters=np.stack(pure), association=same_class)
     assert metrics["communities"] == 4
     assert metrics["isolated"] == 0
     # Three clients hold class 0, three 1, two 2, three 3.
@@ -346,7 +344,7 @@ def test_spread_over_devices_iterations_are_those_of_the_loop():
     grid = Grid(hyper, jax.random.split(KEY, 2), runs)
 
     def of(hyper):
-        return build(**hyper, stability=2.0)
+        return build(association=Association(**hyper), halting=Halting(stability=2.0))
 
     def refined(backend):
         rounds, program = [], engine.Program(of, backend=backend)

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 from scipy.sparse.csgraph import connected_components
 
-from fcjax.algorithms import fedcref_association
-from fcjax.algorithms.fedcref_association import accepts, first_matches
+from fcjax.algorithms.fedcref import Association
+from fcjax.algorithms.fedcref.association import (
+    accepts,
+    associate,
+    communities,
+    first_matches,
+)
+from tests.algorithms.federations import federate
 
 
 def by_equation(errors, own, clusters, mask, num_clusters, percentile, threshold):
@@ -36,8 +42,8 @@ def examples(seed, num_models=7, count=60):
 
 @pytest.mark.parametrize(("percentile", "threshold"), [(75.0, 0.2), (50.0, 0.1)])
 def test_accepted_models_are_those_of_the_equation(percentile, threshold):
-    settings = {"num_clusters": 4, "percentile": percentile, "threshold": threshold}
-    run = jax.jit(partial(accepts, **settings))
+    test = Association(percentile, threshold)
+    run = jax.jit(partial(accepts, test, num_clusters=4))
     accepted = 0
     for seed in range(10):
         errors, own, clusters, mask = args = examples(seed)
@@ -59,10 +65,9 @@ def test_by_hand_a_percentile_on_the_threshold_is_accepted():
     @jax.jit
     def accepted(threshold):
         return accepts(
+            Association(75.0, threshold),
             *(errors, jnp.zeros(9), clusters, jnp.ones(9, bool)),
             num_clusters=3,
-            percentile=75.0,
-            threshold=threshold,
         )[:, 0]
 
     for threshold, first in ((0.3001, True), (0.2999, False), (1.0, True)):
@@ -72,12 +77,12 @@ def test_by_hand_a_percentile_on_the_threshold_is_accepted():
 def test_both_clusters_must_accept():
     """Of two clients with a cluster each: 0 accepts the model of 1."""
     heavy, flat = [0.0, 0.1, 0.1, 0.1, 0.1, 9.0], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    clusters, mask = jnp.zeros((2, 6), int), jnp.ones((2, 6), bool)
-    options = {"num_clusters": 1, "percentile": 75.0, "threshold": 0.2}
+    federation = federate(np.zeros((12, 1)), np.split(np.arange(12), 2))
+    known = (jnp.zeros((2, 6), int), jnp.ones((2, 1), bool), federation)
     for others, accepts_too in ((flat, False), (heavy, True)):
         errors = jnp.zeros((2, 6, 2)).at[0, :, 1].set(jnp.array(heavy))
         errors = errors.at[1, :, 0].set(jnp.array(others))
-        found = fedcref_association.mutual(errors, clusters, mask, **options)
+        found = associate(Association(75.0, 0.2), errors, *known)
         expected = [[False, accepts_too], [accepts_too, False]]
         np.testing.assert_array_equal(found[:, 0, :, 0], expected)
 
@@ -111,7 +116,7 @@ def test_first_matches_are_those_of_a_loop_that_stops():
 
 def test_communities_are_components_of_two_clusters_or_more():
     rng = np.random.default_rng(4)
-    find = jax.jit(fedcref_association.communities)
+    find = jax.jit(communities)
     for density in (0.0, 0.02, 0.1):
         edges = random_graph(rng, (6, 4), density)
         edges[np.arange(6), :, np.arange(6)] = False

@@ -1,32 +1,22 @@
 import jax.numpy as jnp
 import pytest
 
-from fcjax.algorithms import fedcref_halting
+from fcjax.algorithms.fedcref import Halting, refinement
 
 
-def is_over(
-    *graphs,
-    active=4,
-    refined=1,
-    tolerance=0.1,
-    max_refinements=float("inf"),
-    stop_when_settled=True,
-):
+def is_over(*graphs, active=4, refined=1, **rule):
     """After graphs of so many communities and isolated clusters, from 40."""
-    trend = fedcref_halting.begin(jnp.int32(40), jnp.int32(4))
+    halting = Halting(**rule)
+    trend = refinement.begin(jnp.int32(40), jnp.int32(4))
     for number, (communities, isolated) in enumerate(graphs, start=1):
-        trend = fedcref_halting.follow(
-            *(trend, jnp.int32(communities), jnp.int32(isolated)),
+        trend = refinement.follow(
+            *(halting, trend, jnp.int32(communities), jnp.int32(isolated)),
             # The fifth never answers, so that it is active for ever.
             (jnp.arange(5) < active).at[4].set(True),
             jnp.full(5, refined * number).at[4].set(0),
             jnp.arange(5) < 4,
-            tolerance=tolerance,
         )
-    over = fedcref_halting.is_over(
-        trend, stop_when_settled=stop_when_settled, max_refinements=max_refinements
-    )
-    return bool(over)
+    return bool(refinement.is_over(halting, trend))
 
 
 UP_AND_DOWN = [(10, 20), (12, 23), (10, 20), (12, 23)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fcjax import evaluation
-from fcjax.algorithms.fedcref_refinement import agreement, refine
+from fcjax.algorithms.fedcref.refinement import agreement, refine
 
 
 def by_algorithm(errors, models, num_local, *, renumber=False):

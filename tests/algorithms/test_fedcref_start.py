@@ -5,7 +5,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from fcjax.algorithms.central import by_kmeans
-from fcjax.algorithms.fedcref_start import given, on_clients
+from fcjax.algorithms.fedcref import given, on_clients
 from tests.algorithms.test_fedcref import FEDERATION, KEY, SETS, K, X, own_of
 
 
@@ -15,9 +15,8 @@ def kmeans(num_used):
 
 def run(start):
     (phase,) = start.phases
-    local = FEDERATION.local_clusters
-    state = phase.begin(KEY, start.init(KEY, FEDERATION), FEDERATION, local)
-    state, loss = phase.round(KEY, state, FEDERATION, local)
+    state = phase.begin(KEY, start.init(KEY, FEDERATION), FEDERATION)
+    state, loss = phase.round(KEY, state, FEDERATION)
     return start.assign(state, FEDERATION), loss
 
 

@@ -22,17 +22,16 @@ class StartPhase(NamedTuple):
     """One phase of a start; states are stacked [M, ...]."""
 
     name: str
-    begin: Callable[[PRNGKey, Any, Federation, Int[Array, "M"]], Any]
-    """(key, state, federation, K_i) -> the state of this phase."""
-    round: Callable[
-        [PRNGKey, Any, Federation, Int[Array, "M"]], tuple[Any, Float[Array, "M"]]
-    ]
-    """(key, state, federation, K_i) -> (state, loss of each client)."""
+    begin: Callable[[PRNGKey, Any, Federation], Any]
+    """(key, state, federation) -> the state of this phase."""
+    round: Callable[[PRNGKey, Any, Federation], tuple[Any, Float[Array, "M"]]]
+    """(key, state, federation) -> (state, loss of each client)."""
     num_rounds: int = 1
 
 
 class Start(NamedTuple):
-    """How clients cluster on their own, before they know of each other."""
+    """How clients cluster on their own, before they know of each other; K_i are the
+    federation's `local_clusters`."""
 
     init: Callable[[PRNGKey, Federation], Any]
     """(key, federation) -> state."""
@@ -48,13 +47,15 @@ def start_stage(phase: StartPhase) -> Stage:
 
     def begin(key, state: State, federation: Federation):
         local = state.clients
-        begun = phase.begin(key, local.start, federation, local.num_local)
+        federation = federation._replace(local_clusters=local.num_local)
+        begun = phase.begin(key, local.start, federation)
         return state._replace(clients=local._replace(start=begun))
 
     def round(key, state: State, federation: Federation):
         before, local = state
         present = server.participants(federation, before.num_rounds)
-        new, values = phase.round(key, local.start, federation, local.num_local)
+        federation = federation._replace(local_clusters=local.num_local)
+        new, values = phase.round(key, local.start, federation)
         new = clients.keep_absent(present, new, local.start)
         answered, values, own, ever = server.gather(
             (present, values, local.num_local, ever_present(federation))
@@ -102,13 +103,14 @@ def on_clients(
         keys = clients.keys(key, len(federation.indices))
         return jax.vmap(lambda key: template.init(key, example))(keys)
 
-    def on_each(function, key, state, federation: Federation, num_local):
+    def on_each(function, key, state, federation: Federation):
         def one(key, state, rows, mask, num_local):
             phase = function(clustering(num_local))
             return phase(key, state, federation.pool[rows], mask)
 
         keys = clients.keys(key, len(federation.indices))
-        return each(one, keys, state, federation.indices, federation.mask, num_local)
+        own = (federation.indices, federation.mask, federation.local_clusters)
+        return each(one, keys, state, *own)
 
     def assign(state, federation: Federation):
         def one(state, rows):
@@ -143,20 +145,12 @@ def given(
         clusters: (key, federation) -> clusters in [0, K_i).
     """
 
-    def init(key: PRNGKey, federation: Federation):
-        del key
-        return jnp.full(federation.indices.shape, -1, jnp.int32)
-
-    def begin(key, state, federation, num_local):
-        del key, federation, num_local
-        return state
-
-    def round(key, state, federation: Federation, num_local):
-        del state, num_local
+    def round(key, state, federation: Federation):
+        del state
         return clusters(key, federation), jnp.zeros(len(federation.indices))
 
-    def assign(state, federation):
-        del federation
-        return state
-
-    return Start(init, (StartPhase(name, begin, round),), assign)
+    return Start(
+        init=lambda key, federation: jnp.full(federation.indices.shape, jnp.int32(-1)),
+        phases=(StartPhase(name, lambda key, state, *_: state, round),),
+        assign=lambda state, federation: state,
+    )

@@ -1,12 +1,7 @@
-"""Which clusters of different clients are the same: phase 2 of FedCRef.
+"""Which clusters of different clients are the same, and the communities that they
+make: phase 2 of FedCRef."""
 
-Federated Clustering: An Unsupervised Cluster-Wise Training for Decentralized Data
-Distributions
-    Mirko Nardi, Lorenzo Valerio, Andrea Passarella. 2024.
-    https://arxiv.org/abs/2408.10664
-    Authors' code: https://github.com/mirqr/fedcref
-"""
-
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -15,7 +10,32 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients, server
 from fcjax.cluster import connected_components
-from fcjax.types import Communities, Scalar
+from fcjax.types import Communities, Federation, Scalar
+
+Edges = Bool[Array, "M K A K"]
+"""Of the clusters of these clients with those of all A, on whatever device."""
+Associate = Callable[[Federation, Int[Array, "M N"]], Edges]
+"""(federation, clusters) -> the association graph."""
+
+
+class Association(NamedTuple):
+    """The test by which clusters are found to be the same: Eq. 2.
+
+    Examples:
+        >>> Association(threshold=0.3)
+        Association(percentile=75.0, threshold=0.3, first_match=False)
+    """
+
+    percentile: Scalar = 75.0
+    """alpha, in [0, 100]."""
+    threshold: Scalar = 0.2
+    """theta, in [0, 1]."""
+    first_match: bool = False
+    """Of the clusters of another client the first match is an edge, as in the authors'
+    code, not every match; see `first_matches`."""
+
+
+ASSOCIATION = Association()
 
 
 class Groups(NamedTuple):
@@ -27,15 +47,49 @@ class Groups(NamedTuple):
     """How many members of its community come before it."""
 
 
+def associate(
+    how: Association | Associate,
+    errors: Float[Array, "M N V"],
+    clusters: Int[Array, "M N"],
+    exist: Bool[Array, "M K"],
+    federation: Federation,
+    *,
+    client_axis: clients.ClientAxis | None = None,
+) -> Edges:
+    """Returns which clusters are the same: those that accept each other's models.
+
+    Args:
+        how: when a cluster accepts a model, or what stands in for that.
+        errors: of every example under the models of all clients' clusters, K a client.
+        clusters: in [0, K).
+        exist: which clusters there are.
+        federation: whose examples.
+        client_axis: how clients run, see `clients.for_each`.
+    """
+    if not isinstance(how, Association):
+        return how(federation, clusters) & may_be_joined(exist)
+    num_clusters = exist.shape[1]
+
+    def one(errors, models, clusters, mask):
+        own = jnp.take_along_axis(errors, models[clusters][:, None], axis=1)[:, 0]
+        return accepts(how, errors, own, clusters, mask, num_clusters=num_clusters)
+
+    each = (errors, own_models(*exist.shape), clusters, federation.mask)
+    accepted = server.gather(clients.for_each(one, *each, axis=client_axis))
+    accepted = accepted.reshape(*accepted.shape[:2], -1, num_clusters)
+    found = accepted & accepted.transpose(2, 3, 0, 1)
+    found = first_matches(found) if how.first_match else found
+    return server.own_rows(found, len(clusters)) & may_be_joined(exist)
+
+
 def accepts(
+    test: Association,
     errors: Float[Array, "N V"],
     own: Float[Array, "N"],
     clusters: Int[Array, "N"],
     mask: Bool[Array, "N"],
     *,
     num_clusters: int,
-    percentile: Scalar,
-    threshold: Scalar,
 ) -> Bool[Array, "K V"]:
     """Asks of every cluster of a client which models know it as well as its own does.
 
@@ -49,13 +103,12 @@ def accepts(
     model is not accepted; so it is where the cluster has less than two examples.
 
     Args:
+        test: the percentile, interpolated linearly, and the threshold.
         errors: of every example under every model.
         own: under the model of the cluster that it belongs to.
         clusters: in [0, K).
         mask: which examples count; others may hold anything.
         num_clusters: K.
-        percentile: alpha, in [0, 100], interpolated linearly.
-        threshold: theta, in [0, 1].
     """
     # Examples come cluster by cluster, those of each by size.
     clusters = jnp.where(mask, clusters, num_clusters)
@@ -69,57 +122,12 @@ def accepts(
     def ranked(rank):
         return ordered[jnp.minimum(starts + rank, len(ordered) - 1)]
 
-    place = percentile / 100 * last
+    place = test.percentile / 100 * last
     below = jnp.floor(place).astype(jnp.int32)
     low, high = ranked(below), ranked(jnp.minimum(below + 1, last))
     value = low + (place - below)[:, None] * (high - low)
     least, most = ranked(0), ranked(last)
-    return (most > least) & (value - least <= threshold * (most - least))
-
-
-def mutual(
-    errors: Float[Array, "M N V"],
-    clusters: Int[Array, "M N"],
-    mask: Bool[Array, "M N"],
-    *,
-    num_clusters: int,
-    percentile: Scalar,
-    threshold: Scalar,
-    first_match: bool = False,
-    client_axis: clients.ClientAxis | None = None,
-) -> Bool[Array, "M K A K"]:
-    """Returns which clusters accept each other's models, of these clients with all A.
-
-    Args:
-        errors: of every example under the models of all clients' clusters, K a client.
-        clusters: in [0, K).
-        mask: which examples count.
-        num_clusters: K.
-        percentile, threshold: as in `accepts`.
-        first_match: see `first_matches`.
-        client_axis: how clients run, see `clients.for_each`.
-    """
-
-    def one(errors, models, clusters, mask):
-        own = jnp.take_along_axis(errors, models[clusters][:, None], axis=1)[:, 0]
-        return accepts(
-            errors,
-            own,
-            clusters,
-            mask,
-            num_clusters=num_clusters,
-            percentile=percentile,
-            threshold=threshold,
-        )
-
-    models = own_models(len(clusters), num_clusters)
-    accepted = server.gather(
-        clients.for_each(one, errors, models, clusters, mask, axis=client_axis)
-    )
-    accepted = accepted.reshape(*accepted.shape[:2], -1, num_clusters)
-    found = accepted & accepted.transpose(2, 3, 0, 1)
-    found = first_matches(found) if first_match else found
-    return server.own_rows(found, len(clusters))
+    return (most > least) & (value - least <= test.threshold * (most - least))
 
 
 def own_models(num_own: int, num_clusters: int) -> Int[Array, "M K"]:
@@ -128,9 +136,9 @@ def own_models(num_own: int, num_clusters: int) -> Int[Array, "M K"]:
     return numbers[:, None] * num_clusters + jnp.arange(num_clusters)[None]
 
 
-def may_be_joined(exist: Bool[Array, "M K"]) -> Bool[Array, "M K A K"]:
+def may_be_joined(exist: Bool[Array, "M K"]) -> Edges:
     """Returns which pairs of clusters an edge may join: both exist, and they are of two
-    clients, one of these and any of all A."""
+    clients."""
     everyones = server.gather(exist)
     numbers = clients.first_number(len(exist)) + jnp.arange(len(exist))
     differ = numbers[:, None] != jnp.arange(len(everyones))[None]
@@ -169,7 +177,10 @@ def communities(edges: Bool[Array, "M K M K"]) -> Groups:
     numbers = jnp.where(is_member, (jnp.cumsum(is_root) - 1)[roots], -1)
     before = jnp.tri(count, k=-1, dtype=bool)
     ranks = jnp.sum((roots[:, None] == roots[None]) & before, axis=1)
-    shape = (num_clients, num_clusters)
-    return Groups(
-        numbers.astype(jnp.int32).reshape(shape), ranks.astype(jnp.int32).reshape(shape)
-    )
+    each = (x.astype(jnp.int32).reshape(num_clients, -1) for x in (numbers, ranks))
+    return Groups(*each)
+
+
+def most_communities(num_own: int, num_clusters: int) -> int:
+    """Returns how many communities of two clusters or more there can be."""
+    return clients.num_all(num_own) * num_clusters // 2
