@@ -4,6 +4,7 @@ The PyTorch side takes the same steps on all examples of a client, from the same
 and graphs of neighbours.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,8 +14,9 @@ from fdsc_methods import client_axis_of, locality_of, network_of, optimizer_of
 
 from fcjax import clients
 from fcjax.algorithms import subspace
-from fcjax.algorithms.fdsc import objective
-from fcjax.algorithms.subspace import ALL, pick
+from fcjax.algorithms.fdsc import Setup, objective
+from fcjax.algorithms.parts import swap
+from fcjax.algorithms.subspace import ALL, OUTER, Local, pick
 from fcjax.cluster import neighbor_graph
 from speed.case import Case, Sizes
 
@@ -48,38 +50,34 @@ def cases(
     x = jnp.asarray(images)
     mask = jnp.ones(x.shape[:2], bool)
     locality = locality_of(MNIST)
-    num_neighbors = locality.pop("num_neighbors")
     adjacency = jax.lax.map(
-        lambda x: neighbor_graph(x.reshape(len(x), -1), num_neighbors), x
+        lambda x: neighbor_graph(x.reshape(len(x), -1), locality["num_neighbors"]), x
     )
     network, optimizer = network_of(MNIST, shape), optimizer_of(MNIST)
     start = subspace.init(network, jax.random.key(0), x[0, :1], sizes.examples)
 
-    def autoencoder_loss(parts, x, mask, adjacency):
-        del adjacency
-        return subspace.autoencoder_loss(network, parts, x, mask)
+    local = Local(
+        *(network, optimizer, client_axis_of(shape)),
+        **dict.fromkeys(("pretrain_rounds", "num_rounds", "fit_steps"), 0),
+        local_steps=MNIST["local_steps"],
+    )
+    setup = Setup(local, sizes.clients, **locality)
 
-    def joint_loss(parts, x, mask, adjacency):
-        return objective(network, parts, x, mask, adjacency, **locality)
-
-    def case(name, loss, trains) -> Case:
+    def case(name, trains) -> Case:
         parts = pick(start, trains)
 
         def train(state, x, mask, adjacency):
             return clients.for_each(
-                train_one, *state, x, mask, adjacency, axis=client_axis_of(shape)
+                train_one, *state, x, mask, adjacency, axis=local.axis
             )
 
         def train_one(parts, opt_state, x, mask, adjacency):
-            parts, opt_state, value = subspace.train(
-                parts,
-                opt_state,
-                lambda parts: loss(parts, x, mask, adjacency),
-                optimizer=optimizer,
-                num_steps=MNIST["local_steps"],
+            loss = partial(objective, setup, adjacency=adjacency)
+            parts, opt_state, measured = subspace.train(
+                local, trains, parts, opt_state, loss, x, mask
             )
             # A sum of squares: of each pixel, it can be compared with small tolerance.
-            return (parts, opt_state), value / x.size
+            return (parts, opt_state), measured["loss"] / x.size
 
         def loop(num_threads: int):
             from speed.fdsc_torch import Loop
@@ -96,7 +94,7 @@ def cases(
                 num_threads=num_threads,
             ).round
 
-        state = parts, subspace.begin_optimizer(optimizer, parts)
+        state = parts, optimizer.init(swap(parts)["params"])
         return Case(
             name,
             f"{sizes.clients} clients x {sizes.examples} images of {height}x{width}, "
@@ -109,7 +107,4 @@ def cases(
             loop=loop,
         )
 
-    return [
-        case("fdsc pretrain", autoencoder_loss, ("encoder", "decoder")),
-        case("fdsc train", joint_loss, ALL),
-    ]
+    return [case("fdsc pretrain", OUTER), case("fdsc train", ALL)]

@@ -4,7 +4,9 @@ DEC and DCN begin alike: an auto-encoder is trained whole, then its codes are cl
 by k-means.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,59 +15,96 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import losses, training
 from fcjax.algorithms.parts import chained, swap
-from fcjax.algorithms.pooling import BATCH
+from fcjax.algorithms.pooling import BATCH, Clustering, Counted, Examples, Phase, go_on
 from fcjax.clients import Client
-from fcjax.cluster import kmeans
+from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.vectors import as_rows
 from fcjax.models.autoencoder import AutoEncoder
 from fcjax.types import Network, PRNGKey, PyTree
 
 
-def begin(
-    key: PRNGKey,
-    autoencoder: AutoEncoder,
-    optimizer: optax.GradientTransformation,
-    x: Shaped[Array, "1 *F"],
-) -> Client:
+class Codes(NamedTuple):
+    """How an auto-encoder is trained and its codes are clustered; see `by_dec`."""
+
+    autoencoder: AutoEncoder
+    optimizer: optax.GradientTransformation
+    num_clusters: int
+    batch_size: int
+    num_init: int
+    num_used: Int[Array, ""] | int | None = None
+
+
+def clustering(
+    codes: Codes,
+    new: Callable,
+    put: Callable,
+    centroids_of: Callable,
+    pretrain_rounds: int,
+    later: tuple[Phase, ...],
+) -> Clustering:
+    """Returns the clustering that begins with an auto-encoder and k-means of its codes.
+
+    Args:
+        codes: of the auto-encoder.
+        new: (variables, opt_state) -> a state that has both.
+        put: (state, centroids) -> the state that has them.
+        centroids_of: (state) -> its centroids [K, D], () where there are none yet.
+        pretrain_rounds: epochs of the auto-encoder.
+        later: the phases that follow.
+    """
+    kmeans_of_codes = partial(begin_kmeans, codes, put), partial(cluster, codes, put)
+    phases = (
+        Phase("autoencoder", go_on, partial(train, codes), pretrain_rounds),
+        Phase("k-means", *kmeans_of_codes),
+        *later,
+    )
+
+    def init(key, x):
+        return new(*begin(codes, key, x))
+
+    def embed(state, x):
+        return encode(codes.autoencoder, state.variables, x)
+
+    def assign(state, z):
+        centroids = centroids_of(state)
+        if isinstance(centroids, tuple):
+            return jnp.full(len(z), -1, jnp.int32)
+        return assign_nearest(z, centroids)
+
+    def results(state):
+        encoder = swap(state.variables)["encoder"]
+        return {"encoder": encoder, "centroids": centroids_of(state)}
+
+    return Clustering(init, phases, embed, assign, results)
+
+
+def begin(codes: Codes, key: PRNGKey, x: Shaped[Array, "1 *F"]) -> Client:
     """Draws an auto-encoder of such examples: variables by kind, and then by part,
     `encoder` and `decoder`."""
     rows = as_rows(x, unit_length=False)
-    variables = chained(autoencoder._asdict()).init(key, rows)
-    return Client(variables, optimizer.init(variables["params"]))
+    variables = chained(codes.autoencoder._asdict()).init(key, rows)
+    return Client(variables, codes.optimizer.init(variables["params"]))
 
 
-def train(
-    key: PRNGKey,
-    client: Client,
-    autoencoder: AutoEncoder,
-    x: Shaped[Array, "N *F"],
-    mask: Bool[Array, "N"],
-    *,
-    optimizer: optax.GradientTransformation,
-    batch_size: int,
-) -> tuple[Client, Float[Array, ""]]:
-    """Trains an auto-encoder for an epoch.
-
-    Returns:
-        What it has become, and the mean loss of its steps: the squared error of an
-        example, summed over features.
-    """
-    network = chained(autoencoder._asdict())
+def train(codes: Codes, key: PRNGKey, state: Any, x: Examples, mask: Counted):
+    """Trains an auto-encoder for an epoch: as in `Phase`, of a state that has
+    `variables` and `opt_state`. The loss is an example's squared error, summed over
+    features."""
+    network = chained(codes.autoencoder._asdict())
+    x, mask = flat(x, mask)
 
     def loss(key, variables, slots, counted):
         del key
         rows = counted_rows(x, slots, counted)
         return reconstruction(network, variables, rows, counted)
 
-    return training.train(
-        key,
-        client,
-        loss,
-        mask,
-        optimizer=optimizer,
-        batch_size=batch_size,
+    client, value = training.train(
+        *(key, Client(state.variables, state.opt_state), loss, mask),
+        optimizer=codes.optimizer,
+        batch_size=codes.batch_size,
         num_epochs=1,
     )
+    return state._replace(**client._asdict()), value
 
 
 def reconstruction(
@@ -122,46 +161,31 @@ def encode_all(
     return training.in_batches(batch, jnp.arange(len(x)), batch_size=BATCH)
 
 
-def no_centroids(
-    autoencoder: AutoEncoder,
-    variables: PyTree,
-    x: Shaped[Array, "N *F"],
-    num_clusters: int,
-) -> Float[Array, "K D"]:
-    """Returns zeros of the shape of the codes' centroids."""
-    code = jax.eval_shape(partial(encode, autoencoder), variables, x[:1])
-    return jnp.zeros((num_clusters, code.shape[-1]))
+def begin_kmeans(
+    codes: Codes, put: Callable, key: PRNGKey, state: Any, x: Examples, mask: Counted
+):
+    """Returns the state with zeros for centroids."""
+    del key
+    encode_one = partial(encode, codes.autoencoder)
+    code = jax.eval_shape(encode_one, state.variables, flat(x, mask)[0][:1])
+    return put(state, jnp.zeros((codes.num_clusters, code.shape[-1])))
 
 
-def cluster_codes(
-    key: PRNGKey,
-    autoencoder: AutoEncoder,
-    variables: PyTree,
-    x: Shaped[Array, "N *F"],
-    mask: Bool[Array, "N"],
-    *,
-    num_clusters: int,
-    num_init: int,
-    num_used: Int[Array, ""] | int | None = None,
-) -> tuple[Float[Array, "K D"], Float[Array, ""]]:
-    """Clusters the codes of the examples that count by k-means.
-
-    Returns:
-        The centroids, and the inertia a code.
-    """
+def cluster(
+    codes: Codes, put: Callable, key: PRNGKey, state: Any, x: Examples, mask: Counted
+):
+    """Clusters the codes of the examples that count by k-means: as in `Phase`; the loss
+    is the inertia a code."""
+    x, mask = flat(x, mask)
     found = kmeans(
-        key,
-        encode_all(autoencoder, variables, x),
-        num_clusters,
-        num_used=num_used,
+        *(key, encode_all(codes.autoencoder, state.variables, x), codes.num_clusters),
+        num_used=codes.num_used,
         mask=mask,
-        num_init=num_init,
+        num_init=codes.num_init,
     )
-    return found.centroids, found.inertia / mask.sum()
+    return put(state, found.centroids), found.inertia / mask.sum()
 
 
-def flat(
-    x: Shaped[Array, "..."], mask: Bool[Array, "*N"]
-) -> tuple[Shaped[Array, "..."], Bool[Array, "..."]]:
+def flat(x: Examples, mask: Counted) -> tuple[Examples, Bool[Array, "..."]]:
     """Returns the examples of a `pooling.Phase` and their mask on one axis."""
     return x.reshape(-1, *x.shape[mask.ndim :]), mask.reshape(-1)

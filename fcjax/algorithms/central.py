@@ -7,21 +7,16 @@ pixels: https://github.com/Jarvisyan/SDA-FC
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from fcjax import losses, server
-from fcjax.algorithms.pooling import (
-    Clustering,
-    Phase,
-    Pooling,
-    cluster_stages,
-    go_on,
-    pooled,
-    pooled_method,
-)
+from fcjax.algorithms import pooling
+from fcjax.algorithms.pooling import Clustering, Phase
 from fcjax.cluster import assign_nearest, fuzzy_cmeans, kmeans, used_clusters
 from fcjax.data.vectors import as_rows
 from fcjax.devices import num_bytes
@@ -59,7 +54,7 @@ def central(clustering: Clustering) -> FederatedClustering:
     """
 
     def init(key: PRNGKey, federation: Federation) -> State:
-        return pooled((), clustering.init(key, federation.pool[:1]), federation)
+        return pooling.pooled((), clustering.init(key, federation.pool[:1]), federation)
 
     def examples(source, federation: Federation, arrived):
         del source
@@ -76,8 +71,8 @@ def central(clustering: Clustering) -> FederatedClustering:
         count = jnp.sum(sizes, where=sends)
         return {"up_examples": jnp.stack([count, jnp.int32(example)])}
 
-    stages = cluster_stages(clustering, Pooling(examples, uploads))
-    return pooled_method(init, stages, clustering)
+    stages = pooling.cluster_stages(clustering, pooling.Pooling(examples, uploads))
+    return pooling.pooled_method(init, stages, clustering)
 
 
 def by_kmeans(
@@ -109,20 +104,9 @@ def by_kmeans(
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('cluster', 1)]
     """
-
-    def cluster(key, x, mask):
-        found = kmeans(
-            key,
-            x,
-            num_clusters,
-            num_used=num_used,
-            mask=mask,
-            num_init=num_init,
-            num_iters=num_iters,
-        )
-        return found.centroids, found.inertia
-
-    return _of_rows(cluster, num_clusters, unit_length, by_cosine)
+    options = {"num_used": num_used, "num_init": num_init, "num_iters": num_iters}
+    find = partial(kmeans, num_clusters=num_clusters, **options)
+    return _of_rows(find, "inertia", num_clusters, unit_length, by_cosine)
 
 
 def by_fuzzy_cmeans(
@@ -151,26 +135,15 @@ def by_fuzzy_cmeans(
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('cluster', 1)]
     """
-
-    def cluster(key, x, mask):
-        found = fuzzy_cmeans(
-            key,
-            x,
-            num_clusters,
-            fuzzifier=fuzzifier,
-            mask=mask,
-            num_init=num_init,
-            num_iters=num_iters,
-        )
-        return found.centroids, found.objective
-
-    return _of_rows(cluster, num_clusters, unit_length, by_cosine)
+    options = {"fuzzifier": fuzzifier, "num_init": num_init, "num_iters": num_iters}
+    find = partial(fuzzy_cmeans, num_clusters=num_clusters, **options)
+    return _of_rows(find, "objective", num_clusters, unit_length, by_cosine)
 
 
 def _of_rows(
-    cluster, num_clusters: int, unit_length: bool, by_cosine: bool
+    find: Callable, total: str, num_clusters: int, unit_length: bool, by_cosine: bool
 ) -> Clustering:
-    """Of (key, rows, mask) -> (centroids, the sum that they minimise)."""
+    """Of (key, rows, mask) -> `centroids` and, by its name, what they minimise."""
 
     def init(key, x):
         del key
@@ -179,21 +152,17 @@ def _of_rows(
     def round(key, centroids, x, mask):
         del centroids
         rows = as_rows(x.reshape(-1, *x.shape[mask.ndim :]), unit_length=unit_length)
-        centroids, total = cluster(key, rows, mask.reshape(-1))
+        found = find(key, rows, mask=mask.reshape(-1))
+        centroids = found.centroids
         if by_cosine:
             used = used_clusters(centroids)[:, None]
             centroids = jnp.where(used, losses.normalize(centroids), centroids)
-        return centroids, total / mask.sum()
+        return centroids, getattr(found, total) / mask.sum()
 
-    def embed(centroids, x):
-        del centroids
-        return as_rows(x, unit_length=unit_length)
-
-    def assign(centroids: Float[Array, "K D"], z) -> Int[Array, "N"]:
-        return assign_nearest(z, centroids)
-
-    def results(centroids):
-        return {"centroids": centroids}
-
-    phase = Phase("cluster", go_on, round)
-    return Clustering(init, (phase,), embed, assign, results)
+    return Clustering(
+        init,
+        phases=(Phase("cluster", pooling.go_on, round),),
+        embed=lambda _, x: as_rows(x, unit_length=unit_length),
+        assign=lambda centroids, z: assign_nearest(z, centroids),
+        results=lambda centroids: {"centroids": centroids},
+    )

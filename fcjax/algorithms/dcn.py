@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients, training
 from fcjax.algorithms import autoencoding
-from fcjax.algorithms.autoencoding import flat
+from fcjax.algorithms.autoencoding import Codes, encode_all, flat
 from fcjax.algorithms.parts import swap
-from fcjax.algorithms.pooling import Clustering, Phase, go_on
+from fcjax.algorithms.pooling import Clustering, Counted, Examples, Phase, go_on
 from fcjax.cluster import assign_nearest, lloyd, running_means
 from fcjax.losses import deep_kmeans
 from fcjax.models.autoencoder import AutoEncoder
@@ -33,10 +33,18 @@ class DCNState(NamedTuple):
 
     variables: PyTree  # of encoder and decoder
     opt_state: PyTree
-    centroids: Any  # [K, D]; () before k-means
-    counts: Any  # [K], examples seen by each; () before the joint phase
-    assignments: Any  # [*N], when last seen, else -1; () before the joint phase
-    num_rounds: Any  # of the joint phase so far; () before it
+    centroids: Any = ()  # [K, D]; () before k-means
+    counts: Any = ()  # [K], examples seen by each; () before the joint phase
+    assignments: Any = ()  # [*N], when last seen, else -1; () before the joint phase
+    num_rounds: Any = ()  # of the joint phase so far; () before it
+
+
+class Setup(NamedTuple):
+    """What the rounds of the joint phase share; see `by_dcn`."""
+
+    codes: Codes
+    cluster_weight: Scalar
+    refresh_every: int
 
 
 def by_dcn(
@@ -86,136 +94,119 @@ def by_dcn(
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('autoencoder', 50), ('k-means', 1), ('joint', 50), ('final k-means', 1)]
     """
-
-    def init(key: PRNGKey, x):
-        client = autoencoding.begin(key, autoencoder, optimizer, x)
-        return DCNState(*client, (), (), (), ())
-
-    def encode(state: DCNState, x):
-        return autoencoding.encode(autoencoder, state.variables, x)
-
-    def train_autoencoder(key, state: DCNState, x, mask):
-        client, value = autoencoding.train(
-            *(key, client_of(state), autoencoder, *flat(x, mask)),
-            optimizer=optimizer,
-            batch_size=batch_size,
-        )
-        return state._replace(**client._asdict()), value
-
-    def begin_kmeans(key, state: DCNState, x, mask):
-        del key
-        x, _ = flat(x, mask)
-        return state._replace(
-            centroids=autoencoding.no_centroids(
-                autoencoder, state.variables, x, num_clusters
-            )
-        )
-
-    def cluster_codes(key, state: DCNState, x, mask):
-        centroids, value = autoencoding.cluster_codes(
-            *(key, autoencoder, state.variables, *flat(x, mask)),
-            num_clusters=num_clusters,
-            num_init=num_init,
-        )
-        return state._replace(centroids=centroids), value
-
-    def begin_joint(key, state: DCNState, x, mask):
-        del key
-        z = autoencoding.encode_all(autoencoder, state.variables, flat(x, mask)[0])
-        nearest = assign_nearest(z, state.centroids).reshape(mask.shape)
-        return state._replace(
-            counts=jnp.full(num_clusters, FIRST_COUNT, jnp.float32),
-            assignments=jnp.where(mask, nearest, -1),
-            num_rounds=jnp.int32(0),
-        )
-
-    def loss(x, state: DCNState, key, variables, slots, counted):
-        del key
-        rows = autoencoding.counted_rows(x, slots, counted)
-        parts = swap(variables)
-        z, parts["encoder"] = autoencoder.encoder.apply(
-            parts["encoder"], rows, train=True, mask=counted
-        )
-        decoded, parts["decoder"] = autoencoder.decoder.apply(
-            parts["decoder"], z, train=True, mask=counted
-        )
-        seen = state.assignments[slots]
-        # What came only now belongs to the cluster that is nearest now.
-        new = assign_nearest(z, state.centroids)
-        own = state.centroids[jnp.where(seen < 0, new, seen)]
-        value = deep_kmeans(
-            *(rows, decoded, z, own), cluster_weight=cluster_weight, mask=counted
-        )
-        return value, swap(parts)
-
-    def train_jointly(key, state: DCNState, x, mask):
-        shape = mask.shape
-        x, mask = flat(x, mask)
-
-        def step(key, state: DCNState, slots, counted):
-            client, value = training.step(
-                key,
-                client_of(state),
-                partial(loss, x, state),
-                slots,
-                counted,
-                optimizer=optimizer,
-            )
-            state = state._replace(**client._asdict())
-            z = encode(state, x[slots])
-            nearest = assign_nearest(z, state.centroids)
-            centroids, counts = running_means(
-                state.centroids, state.counts, z, nearest, mask=counted
-            )
-            counting = jnp.where(counted, slots, len(x))  # no slot: dropped
-            assignments = state.assignments.at[counting].set(nearest, mode="drop")
-            state = state._replace(
-                centroids=centroids, counts=counts, assignments=assignments
-            )
-            return state, value
-
-        state, value = training.epochs(
-            key,
-            state._replace(assignments=state.assignments.reshape(-1)),
-            step,
-            mask,
-            batch_size=batch_size,
-            num_epochs=1,
-        )
-        number = state.num_rounds + 1
-
-        def refresh(state: DCNState):
-            z = autoencoding.encode_all(autoencoder, state.variables, x)
-            found = lloyd(z, state.centroids, mask=mask)
-            return state._replace(
-                centroids=found.centroids,
-                assignments=jnp.where(mask, found.assignments, -1),
-            )
-
-        state = lax.cond(number % refresh_every == 0, refresh, lambda s: s, state)
-        assignments = state.assignments.reshape(shape)
-        return state._replace(assignments=assignments, num_rounds=number), value
-
-    def assign(state: DCNState, z: Float[Array, "N D"]) -> Int[Array, "N"]:
-        if isinstance(state.centroids, tuple):  # there are none yet
-            return jnp.full(len(z), -1, jnp.int32)
-        return assign_nearest(z, state.centroids)
-
-    def results(state: DCNState):
-        encoder = swap(state.variables)["encoder"]
-        return {"encoder": encoder, "centroids": state.centroids}
-
-    phases = (
-        Phase("autoencoder", go_on, train_autoencoder, pretrain_rounds),
-        Phase("k-means", begin_kmeans, cluster_codes),
-        Phase("joint", begin_joint, train_jointly, joint_rounds),
-        Phase("final k-means", go_on, cluster_codes),
-    )
-    return Clustering(
-        init, phases if joint_rounds else phases[:2], encode, assign, results
+    codes = Codes(autoencoder, optimizer, num_clusters, batch_size, num_init)
+    setup = Setup(codes, cluster_weight, refresh_every)
+    jointly = partial(begin_joint, codes), partial(train_jointly, setup)
+    joint = Phase("joint", *jointly, joint_rounds)
+    last = Phase("final k-means", go_on, partial(autoencoding.cluster, codes, put))
+    later = (joint, last) if joint_rounds else ()
+    return autoencoding.clustering(
+        codes, DCNState, put, lambda state: state.centroids, pretrain_rounds, later
     )
 
 
-def client_of(state: DCNState) -> clients.Client:
-    """Returns what the optimiser changes."""
-    return clients.Client(state.variables, state.opt_state)
+def put(state: DCNState, centroids: Float[Array, "K D"]) -> DCNState:
+    """Returns the state with these centroids."""
+    return state._replace(centroids=centroids)
+
+
+def begin_joint(
+    codes: Codes, key: PRNGKey, state: DCNState, x: Examples, mask: Counted
+) -> DCNState:
+    """Returns the state in which every example that has come is of its nearest
+    centroid, and centroids stand for few examples."""
+    del key
+    z = encode_all(codes.autoencoder, state.variables, flat(x, mask)[0])
+    nearest = assign_nearest(z, state.centroids).reshape(mask.shape)
+    return state._replace(
+        counts=jnp.full(codes.num_clusters, FIRST_COUNT, jnp.float32),
+        assignments=jnp.where(mask, nearest, -1),
+        num_rounds=jnp.int32(0),
+    )
+
+
+def train_jointly(
+    setup: Setup, key: PRNGKey, state: DCNState, x: Examples, mask: Counted
+) -> tuple[DCNState, Float[Array, ""]]:
+    """An epoch of networks and clusters by turns, and now and then k-means."""
+    shape = mask.shape
+    x, mask = flat(x, mask)
+    state, value = training.epochs(
+        key,
+        state._replace(assignments=state.assignments.reshape(-1)),
+        partial(joint_step, setup, x),
+        mask,
+        batch_size=setup.codes.batch_size,
+        num_epochs=1,
+    )
+    number = state.num_rounds + 1
+    refresh = partial(refresh_clusters, setup.codes, x, mask)
+    is_due = number % setup.refresh_every == 0
+    state = lax.cond(is_due, refresh, lambda state: state, state)
+    assignments = state.assignments.reshape(shape)
+    return state._replace(assignments=assignments, num_rounds=number), value
+
+
+def joint_step(
+    setup: Setup,
+    x: Shaped[Array, "N *F"],
+    key: PRNGKey,
+    state: DCNState,
+    slots: Int[Array, "B"],
+    counted: Bool[Array, "B"],
+) -> tuple[DCNState, Float[Array, ""]]:
+    """A step of the networks by the clusters that are stored, then of the centroids by
+    the codes that the batch has now."""
+    client, value = training.step(
+        *(key, clients.Client(state.variables, state.opt_state)),
+        *(partial(loss, setup, x, state), slots, counted),
+        optimizer=setup.codes.optimizer,
+    )
+    z = autoencoding.encode(setup.codes.autoencoder, client.variables, x[slots])
+    nearest = assign_nearest(z, state.centroids)
+    centroids, counts = running_means(
+        state.centroids, state.counts, z, nearest, mask=counted
+    )
+    counting = jnp.where(counted, slots, len(x))  # no slot: dropped
+    assignments = state.assignments.at[counting].set(nearest, mode="drop")
+    return DCNState(*client, centroids, counts, assignments, state.num_rounds), value
+
+
+def loss(
+    setup: Setup,
+    x: Shaped[Array, "N *F"],
+    state: DCNState,
+    key: PRNGKey,
+    variables: PyTree,
+    slots: Int[Array, "B"],
+    counted: Bool[Array, "B"],
+) -> tuple[Float[Array, ""], PyTree]:
+    """Returns Eq. 3 of the SDA-FDC paper on a batch, by the clusters that are stored,
+    and the variables with new batch statistics."""
+    del key
+    encoder, decoder = setup.codes.autoencoder
+    rows, parts = autoencoding.counted_rows(x, slots, counted), swap(variables)
+    z, parts["encoder"] = encoder.apply(
+        parts["encoder"], rows, train=True, mask=counted
+    )
+    decoded, parts["decoder"] = decoder.apply(
+        parts["decoder"], z, train=True, mask=counted
+    )
+    seen = state.assignments[slots]
+    # What came only now belongs to the cluster that is nearest now.
+    new = assign_nearest(z, state.centroids)
+    own = state.centroids[jnp.where(seen < 0, new, seen)]
+    value = deep_kmeans(
+        *(rows, decoded, z, own), cluster_weight=setup.cluster_weight, mask=counted
+    )
+    return value, swap(parts)
+
+
+def refresh_clusters(
+    codes: Codes, x: Shaped[Array, "N *F"], mask: Bool[Array, "N"], state: DCNState
+) -> DCNState:
+    """K-means of all codes, from the centroids that there are."""
+    z = encode_all(codes.autoencoder, state.variables, x)
+    found = lloyd(z, state.centroids, mask=mask)
+    assignments = jnp.where(mask, found.assignments, -1)
+    return state._replace(centroids=found.centroids, assignments=assignments)

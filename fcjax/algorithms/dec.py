@@ -8,23 +8,30 @@ Unsupervised Deep Embedding for Clustering Analysis
 """
 
 from functools import partial
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import losses, training
 from fcjax.algorithms import autoencoding
-from fcjax.algorithms.autoencoding import flat
+from fcjax.algorithms.autoencoding import Codes, flat
 from fcjax.algorithms.parts import swap
-from fcjax.algorithms.pooling import Clustering, Phase, go_on
+from fcjax.algorithms.pooling import Clustering, Counted, Examples, Phase
 from fcjax.clients import Client
-from fcjax.cluster import assign_nearest
 from fcjax.models.autoencoder import AutoEncoder
-from fcjax.types import PRNGKey
+from fcjax.types import PRNGKey, PyTree
 
 SGD = optax.sgd(0.01, momentum=0.9)
 """The optimiser of the paper's clusters."""
+
+
+class Setup(NamedTuple):
+    """What the rounds of the joint phase share; see `by_dec`."""
+
+    codes: Codes
+    optimizer: optax.GradientTransformation
+    num_epochs: int
 
 
 def by_dec(
@@ -76,82 +83,66 @@ def by_dec(
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('autoencoder', 300), ('k-means', 1), ('dec', 70)]
     """
-
-    def init(key: PRNGKey, x) -> Client:
-        return autoencoding.begin(key, autoencoder, optimizer, x)
-
-    def embed(state: Client, x):
-        return autoencoding.encode(autoencoder, state.variables, x)
-
-    def train_autoencoder(key, state: Client, x, mask):
-        return autoencoding.train(
-            *(key, state, autoencoder, *flat(x, mask)),
-            optimizer=optimizer,
-            batch_size=batch_size,
-        )
-
-    def begin_kmeans(key, state: Client, x, mask):
-        del key
-        x, _ = flat(x, mask)
-        centroids = autoencoding.no_centroids(
-            autoencoder, state.variables, x, num_clusters
-        )
-        encoder = swap(state.variables)["encoder"]
-        return Client(
-            swap({"encoder": encoder, "centroids": {"params": centroids}}), ()
-        )
-
-    def cluster_codes(key, state: Client, x, mask):
-        centroids, loss = autoencoding.cluster_codes(
-            *(key, autoencoder, state.variables, *flat(x, mask)),
-            num_clusters=num_clusters,
-            num_used=num_used,
-            num_init=num_init,
-        )
-        params = {**state.variables["params"], "centroids": centroids}
-        return state._replace(variables={**state.variables, "params": params}), loss
-
-    def begin_dec(key, state: Client, x, mask):
-        del key, x, mask
-        return state._replace(opt_state=joint_optimizer.init(state.variables["params"]))
-
-    def divergence(x, p, key, variables, slots, counted):
-        del key
-        parts = swap(variables)
-        rows = autoencoding.counted_rows(x, slots, counted)
-        z, parts["encoder"] = autoencoder.encoder.apply(
-            parts["encoder"], rows, train=True, mask=counted
-        )
-        q = losses.student_t(z, parts["centroids"]["params"], mask=counted)
-        return losses.assignment_kl(p[slots], q, mask=counted), swap(parts)
-
-    def sharpen(key, state: Client, x, mask):
-        x, mask = flat(x, mask)
-        z = autoencoding.encode_all(autoencoder, state.variables, x)
-        q = losses.student_t(z, state.variables["params"]["centroids"], mask=mask)
-        loss = partial(divergence, x, losses.target_distribution(q, mask=mask))
-        return training.train(
-            *(key, state, loss, mask),
-            optimizer=joint_optimizer,
-            batch_size=batch_size,
-            num_epochs=joint_epochs,
-        )
-
-    def assign(state: Client, z: Float[Array, "N D"]) -> Int[Array, "N"]:
-        if "centroids" not in state.variables["params"]:
-            return jnp.full(len(z), -1, jnp.int32)
-        return assign_nearest(z, state.variables["params"]["centroids"])
-
-    def results(state: Client):
-        encoder = swap(state.variables)["encoder"]
-        centroids = state.variables["params"].get("centroids", ())
-        return {"encoder": encoder, "centroids": centroids}
-
-    phases = (
-        Phase("autoencoder", go_on, train_autoencoder, pretrain_rounds),
-        Phase("k-means", begin_kmeans, cluster_codes),
-        Phase("dec", begin_dec, sharpen, joint_rounds),
+    codes = Codes(autoencoder, optimizer, num_clusters, batch_size, num_init, num_used)
+    setup = Setup(codes, joint_optimizer, joint_epochs)
+    dec = Phase("dec", partial(begin, setup), partial(sharpen, setup), joint_rounds)
+    later = (dec,) if joint_rounds else ()
+    return autoencoding.clustering(
+        codes, Client, put, centroids_of, pretrain_rounds, later
     )
-    return Clustering(
-        init, phases if joint_rounds else phases[:2], embed, assign, results
+
+
+def put(state: Client, centroids: Float[Array, "K D"]) -> Client:
+    """Returns the state that has an encoder and these centroids."""
+    encoder = swap(state.variables)["encoder"]
+    return Client(swap({"encoder": encoder, "centroids": {"params": centroids}}), ())
+
+
+def centroids_of(state: Client) -> Any:
+    """Returns the centroids, () before k-means."""
+    return state.variables["params"].get("centroids", ())
+
+
+def begin(
+    setup: Setup, key: PRNGKey, state: Client, x: Examples, mask: Counted
+) -> Client:
+    """Returns the state in which encoder and centroids have not taken a step yet."""
+    del key, x, mask
+    return state._replace(opt_state=setup.optimizer.init(state.variables["params"]))
+
+
+def sharpen(
+    setup: Setup, key: PRNGKey, state: Client, x: Examples, mask: Counted
+) -> tuple[Client, Float[Array, ""]]:
+    """A round: P of all examples, then some epochs of encoder and centroids by it."""
+    x, mask = flat(x, mask)
+    autoencoder = setup.codes.autoencoder
+    z = autoencoding.encode_all(autoencoder, state.variables, x)
+    q = losses.student_t(z, centroids_of(state), mask=mask)
+    p = losses.target_distribution(q, mask=mask)
+    return training.train(
+        *(key, state, partial(divergence, autoencoder, x, p), mask),
+        optimizer=setup.optimizer,
+        batch_size=setup.codes.batch_size,
+        num_epochs=setup.num_epochs,
     )
+
+
+def divergence(
+    autoencoder: AutoEncoder,
+    x: Shaped[Array, "N *F"],
+    p: Float[Array, "N K"],
+    key: PRNGKey,
+    variables: PyTree,
+    slots: Int[Array, "B"],
+    counted: Bool[Array, "B"],
+) -> tuple[Float[Array, ""], PyTree]:
+    """Returns KL(P || Q) on a batch, Eq. 2, and the variables with new batch
+    statistics."""
+    del key
+    rows, parts = autoencoding.counted_rows(x, slots, counted), swap(variables)
+    z, parts["encoder"] = autoencoder.encoder.apply(
+        parts["encoder"], rows, train=True, mask=counted
+    )
+    q = losses.student_t(z, parts["centroids"]["params"], mask=counted)
+    return losses.assignment_kl(p[slots], q, mask=counted), swap(parts)

@@ -6,25 +6,19 @@ Deep Subspace Clustering Networks
     Authors' code: https://github.com/panji1990/Deep-subspace-clustering-networks
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float
 
 from fcjax import clients, server
 from fcjax.algorithms import subspace
 from fcjax.algorithms.parts import Parts
-from fcjax.algorithms.rounds import all_rounds
-from fcjax.algorithms.subspace import (
-    ALL,
-    OUTER,
-    PRIVATE,
-    Affinity,
-    SubspaceNetwork,
-    pick,
-)
+from fcjax.algorithms.subspace import Affinity, Local, Names, Spectral, SubspaceNetwork
 from fcjax.cluster import Assign
 from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, State
 
@@ -86,83 +80,58 @@ def dscn(
         >>> [stage.name for stage in method.stages]
         ['pretrain', 'train']
     """
-
-    def init(key: PRNGKey, federation: Federation) -> State:
-        num_clients, num_slots = federation.indices.shape
-
-        def one(key):
-            return subspace.init(network, key, federation.pool[:1], num_slots)
-
-        parts = jax.vmap(one)(clients.keys(key, num_clients))
-        begun = State(jnp.int32(0), Private(parts, ()))
-        return stages[0].begin(key, begun, federation)
-
-    def begin(trains, key: PRNGKey, state: State, federation: Federation):
-        del key, federation
-        trained = pick(state.clients.parts, trains)
-        opt_state = jax.vmap(partial(subspace.begin_optimizer, optimizer))(trained)
-        return state._replace(clients=state.clients._replace(opt_state=opt_state))
-
-    def round(
-        trains, loss, num_steps, key: PRNGKey, state: State, federation: Federation
-    ):
-        del key
-        present = server.participants(federation, state.server)
-
-        def one(private: Private, rows, mask):
-            parts, opt_state = private
-            x = federation.pool[rows]
-            trained, opt_state, value = subspace.train(
-                pick(parts, trains),
-                opt_state,
-                lambda trained: loss(network, {**parts, **trained}, x, mask),
-                optimizer=optimizer,
-                num_steps=num_steps,
-            )
-            parts = {**parts, **trained}
-            z = subspace.encode(network, parts["encoder"], x)
-            norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)
-            return Private(parts, opt_state), {"loss": value, "code_norm": norm}
-
-        new, measured = clients.for_each(
-            one, state.clients, federation.indices, federation.mask, axis=client_axis
-        )
-        private = clients.keep_absent(present, new, state.clients)
-        metrics = server.measure(*server.gather((present, measured)))
-        return State(state.server + 1, private), metrics
-
-    def embed(state: State, federation: Federation):
-        def one(encoder, rows):
-            return subspace.encode(network, encoder, federation.pool[rows])
-
-        encoders = state.clients.parts["encoder"]
-        return clients.for_each(one, encoders, federation.indices, axis=client_axis)
-
-    def assign(state: State, federation: Federation):
-        of_client = partial(subspace.coefficients_of, network)
-        coefficients = jax.vmap(of_client)(state.clients.parts, federation.mask)
-        return subspace.cluster(
-            coefficients,
-            federation.mask,
-            affinity=affinity,
-            num_clusters=num_clusters,
-            assign_labels=assign_labels,
-            client_axis=client_axis,
-        )
-
-    def stage(name, trains, loss, num_rounds, num_steps):
-        one = partial(round, trains, loss, num_steps)
-        return all_rounds(name, one, num_rounds, begin=partial(begin, trains))
-
-    once, whole = int(fit_steps > 0), subspace.subspace_loss
-    stages = (
-        stage(
-            *("pretrain", OUTER, subspace.autoencoder_loss),
-            *(pretrain_rounds, local_steps),
-        ),
-        stage("start", PRIVATE, whole, once, fit_steps),
-        stage("train", ALL, whole, num_rounds, local_steps),
-        stage("fit", PRIVATE, whole, once, fit_steps),
+    local = Local(
+        *(network, optimizer, client_axis),
+        *(pretrain_rounds, num_rounds, local_steps, fit_steps),
     )
-    stages = tuple(stage for stage in stages if stage.num_rounds)
-    return FederatedClustering(init, stages, embed, assign)
+    spectral = Spectral(num_clusters, affinity, assign_labels, client_axis)
+    stages = subspace.stages(local, partial(round, local), partial(round, local))
+    return FederatedClustering(
+        init=partial(initial_state, local, stages[0].begin),
+        stages=stages,
+        embed=partial(embed, local),
+        assign=partial(subspace.assign, network, spectral),
+    )
+
+
+def round(
+    local: Local, trains: Names, key: PRNGKey, state: State, federation: Federation
+) -> tuple[State, dict[str, Array]]:
+    """A round in which every client trains some of its parts, and nothing crosses: what
+    it measures is for the metrics alone."""
+    del key
+    present = server.participants(federation, state.server)
+    loss = partial(subspace.subspace_loss, local.network)
+
+    def one(private: Private, rows, mask):
+        parts, opt_state, measured = subspace.train(
+            local, trains, *private, loss, federation.pool[rows], mask
+        )
+        return Private(parts, opt_state), measured
+
+    new, measured = clients.for_each(
+        *(one, state.clients, federation.indices, federation.mask), axis=local.axis
+    )
+    private = clients.keep_absent(present, new, state.clients)
+    metrics = server.measure(*server.gather((present, measured)))
+    return State(state.server + 1, private), metrics
+
+
+def initial_state(
+    local: Local, begin: Callable, key: PRNGKey, federation: Federation
+) -> State:
+    """Returns the state before the first round, every client's drawn by itself."""
+    (num_clients, count), x = federation.indices.shape, federation.pool[:1]
+    draw = partial(subspace.init, local.network, x=x, num_samples=count)
+    parts = jax.vmap(draw)(clients.keys(key, num_clients))
+    return begin(key, State(jnp.int32(0), Private(parts, ())), federation)
+
+
+def embed(local: Local, state: State, federation: Federation) -> Float[Array, "M N D"]:
+    """As in `FederatedClustering`: codes, in the space of each client."""
+
+    def codes(encoder, rows):
+        return subspace.encode(local.network, encoder, federation.pool[rows])
+
+    encoders = state.clients.parts["encoder"]
+    return clients.for_each(codes, encoders, federation.indices, axis=local.axis)

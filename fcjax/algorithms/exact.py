@@ -55,8 +55,7 @@ def exact_cmeans(
         held = server.pooled(federation, present).astype(float)
         x = as_rows(pool[jnp.arange(pool.shape[0])], unit_length=unit_length)
         x = clear(x, held)
-        centroids = x[plus_plus(key, x, held, num_clusters)]
-        return begin(centroids)
+        return begin(x[plus_plus(key, x, held, num_clusters)])
 
     def client_round(centroids, x, mask):
         x = clear(x, mask.astype(float))
@@ -97,9 +96,5 @@ def exact_cmeans(
         return State(after), metrics
 
     return plain(
-        init,
-        round,
-        unit_length=unit_length,
-        num_rounds=num_rounds,
-        tolerance=tolerance,
+        init, round, unit_length=unit_length, num_rounds=num_rounds, tolerance=tolerance
     )

@@ -5,6 +5,7 @@ Federated Deep Subspace Clustering
     https://arxiv.org/abs/2501.00230
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -16,15 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from fcjax import clients, losses, server
 from fcjax.algorithms import subspace
 from fcjax.algorithms.parts import Parts
-from fcjax.algorithms.rounds import all_rounds
-from fcjax.algorithms.subspace import (
-    ALL,
-    OUTER,
-    PRIVATE,
-    Affinity,
-    SubspaceNetwork,
-    pick,
-)
+from fcjax.algorithms.subspace import Affinity, Local, Names, SubspaceNetwork, pick
 from fcjax.cluster import Assign, neighbor_graph
 from fcjax.data.vectors import client_rows
 from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Scalar, State
@@ -43,6 +36,18 @@ class Private(NamedTuple):
     parts: Parts  # D_i and R_i: decoder, coefficients
     opt_state: PyTree  # of all that the stage trains
     adjacency: Bool[Array, "M N N"]  # A_i
+
+
+class Setup(NamedTuple):
+    """What all rounds share; see `fdsc`."""
+
+    local: Local
+    num_participants: int
+    num_neighbors: int
+    locality_weight: Scalar
+    mean_locality: bool
+    adjacency_weight: Scalar
+    coefficient_weight: Scalar
 
 
 def fdsc(
@@ -112,167 +117,135 @@ def fdsc(
         >>> [stage.name for stage in method.stages]
         ['train']
     """
-
-    def init(key: PRNGKey, federation: Federation) -> State:
-        num_clients, num_slots = federation.indices.shape
-
-        def one(key):
-            return subspace.init(network, key, federation.pool[:1], num_slots)
-
-        encoder = one(key)["encoder"]
-        private = jax.vmap(one)(clients.keys(key, num_clients))
-        del private["encoder"]
-        adjacency = clients.for_each(
-            lambda x, mask: neighbor_graph(x, num_neighbors, mask=mask),
-            client_rows(federation, unit_length=False),
-            federation.mask,
-            axis=client_axis,
-        )
-        begun = State(Server(encoder, jnp.int32(0)), Private(private, (), adjacency))
-        return stages[0].begin(key, begun, federation)
-
-    def begin(trains, key: PRNGKey, state: State, federation: Federation):
-        del key
-        sent = clients.repeat(state.server.encoder, len(federation.indices))
-        trained = pick({"encoder": sent, **state.clients.parts}, trains)
-        opt_state = jax.vmap(partial(subspace.begin_optimizer, optimizer))(trained)
-        return state._replace(clients=state.clients._replace(opt_state=opt_state))
-
-    def autoencoder_loss(parts, x, mask, adjacency):
-        del adjacency
-        return subspace.autoencoder_loss(network, parts, x, mask)
-
-    def loss(parts, x, mask, adjacency):
-        return objective(
-            network,
-            parts,
-            x,
-            mask,
-            adjacency,
-            locality_weight=locality_weight,
-            mean_locality=mean_locality,
-            adjacency_weight=adjacency_weight,
-            coefficient_weight=coefficient_weight,
-        )
-
-    def train(
-        trains, loss, num_steps, chosen, count, state: State, federation: Federation
-    ):
-        """The chosen clients, `count` at most, train some parts.
-
-        Returns the encoders that they have then, what stays on the clients, and for the
-        server who they are, how many examples each has, and what they measured.
-        """
-        private: Private = state.clients
-
-        def one(private: Private, rows, mask):
-            x = federation.pool[rows]
-            parts = {"encoder": state.server.encoder, **private.parts}
-            trained, opt_state, value = subspace.train(
-                pick(parts, trains),
-                private.opt_state,
-                lambda trained: loss({**parts, **trained}, x, mask, private.adjacency),
-                optimizer=optimizer,
-                num_steps=num_steps,
-            )
-            parts = {**parts, **trained}
-            encoder = parts.pop("encoder")
-            z = subspace.encode(network, encoder, x)
-            norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)
-            measured = {"loss": value, "code_norm": norm}
-            return encoder, (parts, opt_state), measured
-
-        slots = clients.slots_of(chosen, count)
-        own = (private, federation.indices, federation.mask)
-        encoders, trained, measured = clients.for_each(
-            one, *clients.take(own, slots), axis=client_axis
-        )
-        parts, opt_state = clients.put(private[:2], slots, trained, where=chosen)
-        private = private._replace(parts=parts, opt_state=opt_state)
-        sizes = federation.mask.sum(axis=1).astype(float)
-        return encoders, private, (chosen[slots], (chosen * sizes)[slots], measured)
-
-    def federated_round(
-        trains, loss, key: PRNGKey, state: State, federation: Federation
-    ):
-        before: Server = state.server
-        present = server.participants(federation, before.num_rounds)
-        chosen = server.choose(key, present, num_participants)
-        encoders, private, (answered, sizes, measured) = train(
-            trains, loss, local_steps, chosen, num_participants, state, federation
-        )
-        encoder, received = server.receive(encoders, sizes, (answered, measured))
-        message = {"encoder": encoder}
-        metrics = server.measure(*received)
-        metrics |= server.traffic(received[0], up=message, down=message)
-        return State(Server(encoder, before.num_rounds + 1), private), metrics
-
-    def fit(key: PRNGKey, state: State, federation: Federation):
-        del key
-        before: Server = state.server
-        present = server.participants(federation, before.num_rounds)
-        _, private, (answered, _, measured) = train(
-            PRIVATE, loss, fit_steps, present, len(present), state, federation
-        )
-        received = server.gather((answered, measured))
-        metrics = server.measure(*received)
-        message = {"encoder": before.encoder}
-        metrics |= server.traffic(received[0], up={}, down=message)
-        return State(Server(before.encoder, before.num_rounds + 1), private), metrics
-
-    def embed(state: State, federation: Federation):
-        def one(rows):
-            return subspace.encode(network, state.server.encoder, federation.pool[rows])
-
-        return clients.for_each(one, federation.indices, axis=client_axis)
-
-    def assign(state: State, federation: Federation):
-        of_client = partial(subspace.coefficients_of, network)
-        return subspace.cluster(
-            jax.vmap(of_client)(state.clients.parts, federation.mask),
-            federation.mask,
-            affinity=affinity,
-            num_clusters=num_clusters,
-            assign_labels=assign_labels,
-            client_axis=client_axis,
-        )
-
-    def stage(name, round, trains, num_rounds):
-        return all_rounds(name, round, num_rounds, begin=partial(begin, trains))
-
-    pretrain = partial(federated_round, OUTER, autoencoder_loss)
-    joint = partial(federated_round, ALL, loss)
-    once = int(fit_steps > 0)
-    stages = (
-        stage("pretrain", pretrain, OUTER, pretrain_rounds),
-        stage("start", fit, PRIVATE, once),
-        stage("train", joint, ALL, num_rounds),
-        stage("fit", fit, PRIVATE, once),
+    local = Local(
+        *(network, optimizer, client_axis),
+        *(pretrain_rounds, num_rounds, local_steps, fit_steps),
     )
-    stages = tuple(stage for stage in stages if stage.num_rounds)
-    return FederatedClustering(init, stages, embed, assign)
+    spectral = subspace.Spectral(num_clusters, affinity, assign_labels, client_axis)
+    setup = Setup(
+        *(local, num_participants, num_neighbors, locality_weight, mean_locality),
+        *(adjacency_weight, coefficient_weight),
+    )
+    rounds = (partial(federated_round, setup), partial(fit_round, setup))
+    stages = subspace.stages(local, *rounds)
+    return FederatedClustering(
+        init=partial(initial_state, setup, stages[0].begin),
+        stages=stages,
+        embed=partial(embed, setup),
+        assign=partial(subspace.assign, network, spectral),
+    )
+
+
+def federated_round(
+    setup: Setup, trains: Names, key: PRNGKey, state: State, federation: Federation
+) -> tuple[State, dict[str, Array]]:
+    """A round of Algorithm 1: clients that are drawn train the server's encoder and
+    parts of their own, the server averages the encoders (Eq. 6)."""
+    before: Server = state.server
+    present = server.participants(federation, before.num_rounds)
+    chosen = server.choose(key, present, setup.num_participants)
+    slots = clients.slots_of(chosen, setup.num_participants)
+    encoders, private, measured = train(setup, trains, chosen, slots, state, federation)
+    sizes = (chosen * federation.mask.sum(axis=1).astype(float))[slots]
+    encoder, (answered, measured) = server.receive(
+        encoders, sizes, (chosen[slots], measured)
+    )
+    message = {"encoder": encoder}
+    metrics = server.measure(answered, measured)
+    metrics |= server.traffic(answered, up=message, down=message)
+    return State(Server(encoder, before.num_rounds + 1), private), metrics
+
+
+def fit_round(
+    setup: Setup, trains: Names, key: PRNGKey, state: State, federation: Federation
+) -> tuple[State, dict[str, Array]]:
+    """A round in which all clients that are present train what they never send to fit
+    the server's encoder, which stands."""
+    del key
+    before: Server = state.server
+    present = server.participants(federation, before.num_rounds)
+    slots = clients.slots_of(present, len(present))
+    _, private, measured = train(setup, trains, present, slots, state, federation)
+    answered, measured = server.gather((present[slots], measured))
+    metrics = server.measure(answered, measured)
+    metrics |= server.traffic(answered, up={}, down={"encoder": before.encoder})
+    return State(Server(before.encoder, before.num_rounds + 1), private), metrics
+
+
+def train(
+    setup: Setup,
+    trains: Names,
+    chosen: Bool[Array, "M"],
+    slots: Int[Array, "C"],
+    state: State,
+    federation: Federation,
+) -> tuple[PyTree, Private, dict[str, Float[Array, "C"]]]:
+    """The chosen clients, who are at these places, train some parts.
+
+    Returns:
+        Their encoders, what stays on the clients, and what they measured.
+    """
+    before: Server = state.server
+    private: Private = state.clients
+
+    def one(private: Private, rows, mask):
+        parts, x = {"encoder": before.encoder, **private.parts}, federation.pool[rows]
+        loss = partial(objective, setup, adjacency=private.adjacency)
+        parts, opt_state, measured = subspace.train(
+            setup.local, trains, parts, private.opt_state, loss, x, mask
+        )
+        return parts.pop("encoder"), (parts, opt_state), measured
+
+    own = clients.take((private, federation.indices, federation.mask), slots)
+    encoders, trained, measured = clients.for_each(one, *own, axis=setup.local.axis)
+    parts, opt_state = clients.put(private[:2], slots, trained, where=chosen)
+    return encoders, Private(parts, opt_state, private.adjacency), measured
 
 
 def objective(
-    network: SubspaceNetwork,
+    setup: Setup,
     parts: Parts,
     x: Shaped[Array, "N *F"],
     mask: Bool[Array, "N"],
     adjacency: Bool[Array, "N N"],
-    *,
-    locality_weight: Scalar,
-    mean_locality: bool,
-    adjacency_weight: Scalar,
-    coefficient_weight: Scalar,
 ) -> Float[Array, ""]:
-    """Returns Eq. 8 of a client, without halves; the weights are those of `fdsc`."""
+    """Returns Eq. 8 of a client, without halves."""
+    network = setup.local.network
     locality = losses.locality_alignment(
         network.expression.matrix(parts["coefficients"]["params"]),
         adjacency,
-        alpha=adjacency_weight,
-        beta=coefficient_weight,
+        alpha=setup.adjacency_weight,
+        beta=setup.coefficient_weight,
         mask=mask,
     )
-    pairs = mask.sum() ** 2 if mean_locality else 1
+    pairs = mask.sum() ** 2 if setup.mean_locality else 1
     value = subspace.subspace_loss(network, parts, x, mask)
-    return value + locality_weight / pairs * locality
+    return value + setup.locality_weight / pairs * locality
+
+
+def initial_state(
+    setup: Setup, begin: Callable, key: PRNGKey, federation: Federation
+) -> State:
+    """Returns the state before the first round: E_*, each client's D_i and R_i, and its
+    graph A_i of nearest neighbours."""
+    (num_clients, count), x = federation.indices.shape, federation.pool[:1]
+    draw = partial(subspace.init, setup.local.network, x=x, num_samples=count)
+    private = pick(jax.vmap(draw)(clients.keys(key, num_clients)), subspace.PRIVATE)
+    adjacency = clients.for_each(
+        lambda x, mask: neighbor_graph(x, setup.num_neighbors, mask=mask),
+        client_rows(federation, unit_length=False),
+        federation.mask,
+        axis=setup.local.axis,
+    )
+    shared = Server(draw(key)["encoder"], jnp.int32(0))
+    return begin(key, State(shared, Private(private, (), adjacency)), federation)
+
+
+def embed(setup: Setup, state: State, federation: Federation) -> Float[Array, "M N D"]:
+    """As in `FederatedClustering`: codes by the server's encoder."""
+    encode = partial(subspace.encode, setup.local.network, state.server.encoder)
+    return clients.for_each(
+        lambda rows: encode(federation.pool[rows]),
+        federation.indices,
+        axis=setup.local.axis,
+    )

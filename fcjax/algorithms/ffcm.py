@@ -6,6 +6,8 @@ Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm (FFCM)
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import jax
@@ -57,59 +59,60 @@ def ffcm(
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('cluster', 20)]
     """
-
-    def init(key: PRNGKey, federation: Federation) -> State:
-        num_features = math.prod(federation.pool.shape[1:])
-        centroids = jax.random.uniform(key, (num_clusters, num_features))
-        return begin(centroids)
-
-    def round(key: PRNGKey, state: State, federation: Federation):
-        before: MovingCentroids = state.server
-        present = server.participants(federation, before.num_rounds)
-
-        def client_round(x, mask):
-            found = fuzzy_lloyd(
-                x,
-                before.centroids,
-                fuzzifier=fuzzifier,
-                mask=mask,
-                num_iters=local_iters,
-                tolerance=tolerance,
-            )
-            supports = jnp.sum(found.memberships, axis=0, where=mask[:, None])
-            return found.centroids, supports, found.objective / mask.sum()
-
-        local, supports, losses = clients.for_each(
-            client_round,
-            client_rows(federation, unit_length=unit_length),
-            federation.mask,
-        )
-        received, supports, losses, answered = server.gather(
-            (local, supports, losses, present)
-        )
-        if aggregation == "mean":
-            centroids = support_mean(received, supports, answered, before.centroids)
-        else:
-            first = before.num_rounds == 0
-            centroids = cluster_all(key, received, answered, before.centroids, first)
-        after = move(before, centroids)
-        upload = {"centroids": received[0]}
-        if aggregation == "mean":
-            upload["supports"] = supports[0]
-        metrics = {
-            **server.measure(answered, {"loss": losses}),
-            "moved": after.moved,
-            **server.traffic(answered, up=upload, down={"centroids": centroids}),
-        }
-        return State(after), metrics
-
+    improve = partial(
+        fuzzy_lloyd, fuzzifier=fuzzifier, num_iters=local_iters, tolerance=tolerance
+    )
+    one = partial(round, improve, aggregation == "mean", unit_length)
     return plain(
-        init,
-        round,
+        partial(initial_state, num_clusters),
+        one,
         unit_length=unit_length,
         num_rounds=num_rounds,
         tolerance=tolerance,
     )
+
+
+def round(
+    improve: Callable,
+    by_mean: bool,
+    unit_length: bool,
+    key: PRNGKey,
+    state: State,
+    federation: Federation,
+) -> tuple[State, dict[str, Array]]:
+    """A round: clients improve the server's centroids, the server averages or clusters
+    theirs."""
+    before: MovingCentroids = state.server
+    present = server.participants(federation, before.num_rounds)
+
+    def client_round(x, mask):
+        found = improve(x, before.centroids, mask=mask)
+        supports = jnp.sum(found.memberships, axis=0, where=mask[:, None])
+        return found.centroids, supports, found.objective / mask.sum()
+
+    x = client_rows(federation, unit_length=unit_length)
+    found = clients.for_each(client_round, x, federation.mask)
+    (received, supports, losses), answered = server.gather((found, present))
+    upload = {"centroids": received[0]}
+    if by_mean:
+        upload["supports"] = supports[0]
+        centroids = support_mean(received, supports, answered, before.centroids)
+    else:
+        first = before.num_rounds == 0
+        centroids = cluster_all(key, received, answered, before.centroids, first)
+    after = move(before, centroids)
+    metrics = {
+        **server.measure(answered, {"loss": losses}),
+        "moved": after.moved,
+        **server.traffic(answered, up=upload, down={"centroids": centroids}),
+    }
+    return State(after), metrics
+
+
+def initial_state(num_clusters: int, key: PRNGKey, federation: Federation) -> State:
+    """Returns the state before the first round: centroids at random."""
+    num_features = math.prod(federation.pool.shape[1:])
+    return begin(jax.random.uniform(key, (num_clusters, num_features)))
 
 
 def support_mean(
@@ -141,8 +144,7 @@ def cluster_all(
     points = received.reshape(num_clients * num_clusters, -1)
     mask = jnp.repeat(answered, num_clusters)
 
-    def seed(_, before):
-        del before
+    def seed(*_):
         return kmeans(key, points, num_clusters, mask=mask).centroids
 
     # A loop, that later rounds go past it.

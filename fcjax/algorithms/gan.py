@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import training
+from fcjax.clients import Client
 from fcjax.data.augment import to_float
 from fcjax.losses import discriminator_loss, generator_loss
 from fcjax.models.gan import Gan
@@ -56,20 +57,20 @@ class Losses(NamedTuple):
 class Training(NamedTuple):
     """What changes in a step."""
 
-    variables: GanVariables
-    generator_opt: PyTree
-    discriminator_opt: PyTree
+    generator: Client
+    discriminator: Client
 
 
 def initialize_gan(
-    key: PRNGKey, adversarial: Adversarial, x: Float[Array, "1 *F"]
+    key: PRNGKey, adversarial: Adversarial, x: Shaped[Array, "1 *F"]
 ) -> GanVariables:
     """Draws the networks of a GAN of such examples."""
     generator_key, discriminator_key = jax.random.split(key)
     noise = jnp.zeros((1, adversarial.num_categories + adversarial.noise_size))
     generator, discriminator = adversarial.gan
     return GanVariables(
-        generator.init(generator_key, noise), discriminator.init(discriminator_key, x)
+        generator.init(generator_key, noise),
+        discriminator.init(discriminator_key, to_float(x)),
     )
 
 
@@ -99,81 +100,79 @@ def train_gan(
     Returns:
         The trained networks, and the losses on the way.
     """
-    generator, discriminator = adversarial.gan
     decay = optax.scale(jnp.asarray(adversarial.decay) ** number)
     of_generator = optax.chain(adversarial.generator_optimizer, decay)
     of_discriminator = optax.chain(adversarial.discriminator_optimizer, decay)
+    adversarial = adversarial._replace(
+        generator_optimizer=of_generator, discriminator_optimizer=of_discriminator
+    )
 
-    def step(key, at: Training, slots, counted):
-        variables = at.variables
-        real = to_float(examples[rows[slots]])
-        drawn = noise(
-            key,
-            categories(
-                jax.random.fold_in(key, 0),
-                counted.sum(),
-                len(slots),
-                adversarial.num_categories,
-            ),
-            num_categories=adversarial.num_categories,
-            noise_size=adversarial.noise_size,
-        )
+    def one(key, at, slots, counted):
+        return step(adversarial, key, at, to_float(examples[rows[slots]]), counted)
 
-        def generate(params):
-            return generator.apply(
-                {**variables.generator, "params": params},
-                drawn,
-                train=True,
-                mask=counted,
-            )
-
-        fake, pull_back, made = jax.vjp(
-            generate, variables.generator["params"], has_aux=True
-        )
-
-        def tell_apart(params):
-            judge = {**variables.discriminator, "params": params}
-            on_real, judge = discriminator.apply(judge, real, train=True, mask=counted)
-            on_fake, judge = discriminator.apply(judge, fake, train=True, mask=counted)
-            return discriminator_loss(on_real, on_fake, mask=counted), judge
-
-        params = variables.discriminator["params"]
-        (told, judge), gradients = jax.value_and_grad(tell_apart, has_aux=True)(params)
-        updates, discriminator_opt = of_discriminator.update(
-            gradients, at.discriminator_opt, params
-        )
-        judge = {**judge, "params": optax.apply_updates(params, updates)}
-
-        def pass_as_real(fake):
-            on_fake, _ = discriminator.apply(judge, fake, train=True, mask=counted)
-            return generator_loss(on_fake, mask=counted)
-
-        fooled, gradients = jax.value_and_grad(pass_as_real)(fake)
-        (gradients,) = pull_back(gradients)
-        params = variables.generator["params"]
-        updates, generator_opt = of_generator.update(
-            gradients, at.generator_opt, params
-        )
-        made = {**made, "params": optax.apply_updates(params, updates)}
-        variables = GanVariables(made, judge)
-        at = Training(variables, generator_opt, discriminator_opt)
-        return at, Losses(told, fooled)
-
+    generator, discriminator = variables
     at = Training(
-        variables,
-        of_generator.init(variables.generator["params"]),
-        of_discriminator.init(variables.discriminator["params"]),
+        Client(generator, of_generator.init(generator["params"])),
+        Client(discriminator, of_discriminator.init(discriminator["params"])),
     )
     at, losses = training.epochs(
-        key,
-        at,
-        step,
-        mask,
+        *(key, at, one, mask),
         batch_size=adversarial.batch_size,
         num_epochs=1,
         zero=Losses(0.0, 0.0),  # pyright: ignore[reportArgumentType]
     )
-    return at.variables, losses
+    return GanVariables(at.generator.variables, at.discriminator.variables), losses
+
+
+def step(
+    adversarial: Adversarial,
+    key: PRNGKey,
+    at: Training,
+    real: Float[Array, "B *F"],
+    counted: Bool[Array, "B"],
+) -> tuple[Training, Losses]:
+    """A step of the discriminator on a batch of real examples and as many synthetic
+    ones, then one of the generator on the same synthetic ones."""
+    generator, discriminator = adversarial.gan
+    chosen_key, num_categories = jax.random.fold_in(key, 0), adversarial.num_categories
+    chosen = categories(chosen_key, counted.sum(), len(real), num_categories)
+    drawn = noise(adversarial, key, chosen)
+
+    def generate(params):
+        maker = {**at.generator.variables, "params": params}
+        return generator.apply(maker, drawn, train=True, mask=counted)
+
+    def tell_apart(params):
+        judge = {**at.discriminator.variables, "params": params}
+        on_real, judge = discriminator.apply(judge, real, train=True, mask=counted)
+        on_fake, judge = discriminator.apply(judge, fake, train=True, mask=counted)
+        return discriminator_loss(on_real, on_fake, mask=counted), judge
+
+    def pass_as_real(fake):
+        judge = judging.variables
+        on_fake, _ = discriminator.apply(judge, fake, train=True, mask=counted)
+        return generator_loss(on_fake, mask=counted)
+
+    params = at.generator.variables["params"]
+    fake, pull_back, maker = jax.vjp(generate, params, has_aux=True)
+    params = at.discriminator.variables["params"]
+    (told, judge), gradients = jax.value_and_grad(tell_apart, has_aux=True)(params)
+    judging = Client(judge, at.discriminator.opt_state)
+    judging = descend(adversarial.discriminator_optimizer, judging, gradients)
+    fooled, gradients = jax.value_and_grad(pass_as_real)(fake)
+    making = Client(maker, at.generator.opt_state)
+    making = descend(adversarial.generator_optimizer, making, *pull_back(gradients))
+    return Training(making, judging), Losses(told, fooled)
+
+
+def descend(
+    optimizer: optax.GradientTransformation, client: Client, gradients: PyTree
+) -> Client:
+    """Returns a network and the state of its optimiser after a step."""
+    params = client.variables["params"]
+    updates, opt_state = optimizer.update(gradients, client.opt_state, params)
+    params = optax.apply_updates(params, updates)
+    return Client({**client.variables, "params": params}, opt_state)
 
 
 def synthesise(
@@ -195,17 +194,13 @@ def synthesise(
         adversarial: whose networks they are.
         dtype: uint8 rounds to the 256 values of a pixel, as real images have them.
     """
-    num_categories = adversarial.num_categories
+
+    def one(slot):
+        category = slot[None] % adversarial.num_categories
+        return noise(adversarial, jax.random.fold_in(key, slot), category)[0]
 
     def batch(slots):
-        drawn = jax.vmap(
-            lambda slot: noise(
-                jax.random.fold_in(key, slot),
-                slot[None] % num_categories,
-                num_categories=num_categories,
-                noise_size=adversarial.noise_size,
-            )[0]
-        )(slots)
+        drawn = jax.vmap(one)(slots)
         x, _ = adversarial.gan.generator.apply(generator, drawn, train=False)
         return jnp.round(255 * x).astype(dtype) if dtype == jnp.uint8 else x
 
@@ -213,15 +208,12 @@ def synthesise(
 
 
 def noise(
-    key: PRNGKey,
-    chosen: Int[Array, "B"],
-    *,
-    num_categories: int,
-    noise_size: int,
+    adversarial: Adversarial, key: PRNGKey, chosen: Int[Array, "B"]
 ) -> Float[Array, "B L"]:
     """Returns what a generator takes: categories, one-hot, and normal noise."""
-    z = jax.random.normal(key, (len(chosen), noise_size))
-    return jnp.concatenate([jax.nn.one_hot(chosen, num_categories), z], axis=1)
+    z = jax.random.normal(key, (len(chosen), adversarial.noise_size))
+    one_hot = jax.nn.one_hot(chosen, adversarial.num_categories)
+    return jnp.concatenate([one_hot, z], axis=1)
 
 
 def categories(

@@ -6,6 +6,7 @@ Heterogeneity for the Win: One-Shot Federated Clustering
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -37,6 +38,16 @@ class Local(NamedTuple):
     centroids: Float[Array, "M L D"]
     clusters: Int[Array, "M L"]  # of each local centroid
     answered: Bool[Array, "M"]
+
+
+class Setup(NamedTuple):
+    """What clients and server share; see `kfed`."""
+
+    num_clusters: int
+    local_clusters: int
+    num_iters: int
+    unit_length: bool
+    inherit: bool
 
 
 def kfed(
@@ -90,60 +101,44 @@ def kfed(
             f"--local-clusters must lie in 1..{num_clusters}, the number of clusters, "
             f"got {local_clusters}"
         )
+    setup = Setup(num_clusters, local_clusters, num_iters, unit_length, inherit)
+    init, only = partial(initial_state, setup), partial(round, setup)
+    method = plain(init, only, unit_length=unit_length)
+    if not inherit:
+        return method
+    return method._replace(assign=partial(assign, unit_length, method.assign))
 
-    def init(key: PRNGKey, federation: Federation) -> State:
-        del key
-        num_clients = len(federation.indices)
-        num_features = math.prod(federation.pool.shape[1:])
-        local = Local(
-            jnp.zeros((num_clients, local_clusters, num_features)),
-            jnp.zeros((num_clients, local_clusters), jnp.int32),
-            jnp.zeros(num_clients, bool),
-        )
-        return State(Server(jnp.zeros((num_clusters, num_features))), local)
 
-    def client_round(key, x, mask):
-        found = lloyd(
-            x,
-            local_start(key, x, mask, num_clusters=local_clusters),
-            mask=mask,
-            num_iters=num_iters,
-        )
-        return found.centroids, found.inertia / mask.sum()
+def round(
+    setup: Setup, key: PRNGKey, state: State, federation: Federation
+) -> tuple[State, dict[str, Array]]:
+    """The one round: clients cluster their examples (Algorithm 1), the server their
+    centroids (Algorithm 2), and sends each client the clusters of its own."""
+    del state
+    present = server.participants(federation, jnp.int32(0))
+    local, losses = clients.for_each(
+        partial(client_round, setup),
+        clients.keys(key, len(present)),
+        client_rows(federation, unit_length=setup.unit_length),
+        federation.mask,
+    )
+    received, answered, losses = server.gather((local, present, losses))
+    numbers = {"num_clusters": setup.num_clusters, "num_iters": setup.num_iters}
+    centroids = aggregate(received, answered, **numbers)
+    inherited = jax.vmap(assign_nearest, in_axes=(0, None))(local, centroids)
+    down = {"clusters": inherited[0]} if setup.inherit else {"centroids": centroids}
+    metrics = server.measure(answered, {"loss": losses})
+    metrics |= server.traffic(answered, up={"centroids": local[0]}, down=down)
+    return State(Server(centroids), Local(local, inherited, present)), metrics
 
-    def round(key: PRNGKey, state: State, federation: Federation):
-        del state
-        present = server.participants(federation, jnp.int32(0))
-        local, losses = clients.for_each(
-            client_round,
-            clients.keys(key, len(present)),
-            client_rows(federation, unit_length=unit_length),
-            federation.mask,
-        )
-        received, answered, losses = server.gather((local, present, losses))
-        centroids = aggregate(
-            received, answered, num_clusters=num_clusters, num_iters=num_iters
-        )
-        inherited = jax.vmap(assign_nearest, in_axes=(0, None))(local, centroids)
-        down = {"clusters": inherited[0]} if inherit else {"centroids": centroids}
-        metrics = server.measure(answered, {"loss": losses})
-        metrics |= server.traffic(answered, up={"centroids": local[0]}, down=down)
-        return State(Server(centroids), Local(local, inherited, present)), metrics
 
-    method = plain(init, round, unit_length=unit_length)
-
-    def assign(state: State, federation: Federation):
-        local: Local = state.clients
-        x = client_rows(federation, unit_length=unit_length)
-        nearest = jax.vmap(assign_nearest, in_axes=(0, None))(x, state.server.centroids)
-        # Other clients than those of the round, such as one that holds new examples.
-        if len(federation.indices) != len(local.answered):
-            return nearest
-        own = jax.vmap(assign_nearest)(x, local.centroids)
-        inherited = jnp.take_along_axis(local.clusters, own, axis=1)
-        return jnp.where(local.answered[:, None], inherited, nearest)
-
-    return method._replace(assign=assign) if inherit else method
+def client_round(
+    setup: Setup, key: PRNGKey, x: Float[Array, "N D"], mask: Bool[Array, "N"]
+) -> tuple[Float[Array, "L D"], Float[Array, ""]]:
+    """Algorithm 1: returns the centroids of a client, and the inertia an example."""
+    start = local_start(key, x, mask, num_clusters=setup.local_clusters)
+    found = lloyd(x, start, mask=mask, num_iters=setup.num_iters)
+    return found.centroids, found.inertia / mask.sum()
 
 
 def local_start(
@@ -163,10 +158,9 @@ def local_start(
     """
     span_key, seed_key = jax.random.split(key)
     x = clear(x, mask.astype(float))
+    projected = x
     if num_clusters < x.shape[1]:
         projected = matmul(x, top_singular_vectors(span_key, x, num_clusters))
-    else:
-        projected = x
     seeds = plus_plus(seed_key, projected, mask.astype(float), num_clusters)
     distances = squared_distances(projected, projected[seeds])
     nearest = distances.argmin(axis=0)[None] == jnp.arange(num_clusters)[:, None]
@@ -195,6 +189,33 @@ def aggregate(
     first = jnp.repeat(jnp.arange(num_clients) == jnp.argmax(answered), local_clusters)
     start = farthest_first(points, mask.astype(float), first, num_clusters)
     return lloyd(points, points[start], mask=mask, num_iters=num_iters).centroids
+
+
+def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
+    """Returns the state before the round, in which nobody has answered."""
+    del key
+    num_clients = len(federation.indices)
+    num_features = math.prod(federation.pool.shape[1:])
+    local = Local(
+        jnp.zeros((num_clients, setup.local_clusters, num_features)),
+        jnp.zeros((num_clients, setup.local_clusters), jnp.int32),
+        jnp.zeros(num_clients, bool),
+    )
+    return State(Server(jnp.zeros((setup.num_clusters, num_features))), local)
+
+
+def assign(
+    unit_length: bool, by_server: Callable, state: State, federation: Federation
+) -> Int[Array, "M N"]:
+    """As in `FederatedClustering`: the cluster of the nearest local centroid."""
+    local, nearest = state.clients, by_server(state, federation)
+    # Other clients than those of the round, such as one that holds new examples.
+    if len(federation.indices) != len(local.answered):
+        return nearest
+    x = client_rows(federation, unit_length=unit_length)
+    own = jax.vmap(assign_nearest)(x, local.centroids)
+    inherited = jnp.take_along_axis(local.clusters, own, axis=1)
+    return jnp.where(local.answered[:, None], inherited, nearest)
 
 
 def top_singular_vectors(

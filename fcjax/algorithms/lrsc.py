@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fcjax import clients, losses, server
+from fcjax import clients, server
 from fcjax.algorithms import subspace
 from fcjax.algorithms.plain import plain
-from fcjax.algorithms.subspace import Affinity
+from fcjax.algorithms.subspace import Affinity, Spectral
 from fcjax.cluster import Assign
 from fcjax.cluster.distances import clear
 from fcjax.data.vectors import client_rows
@@ -70,20 +70,12 @@ def lrsc(
             axis=client_axis,
         )
         coefficients = clients.keep_absent(present, coefficients, state.clients)
-        measured = {"loss": objectives}
-        metrics = server.measure(*server.gather((present, measured)))
+        metrics = server.measure(*server.gather((present, {"loss": objectives})))
         return State(state.server + 1, coefficients), metrics
 
     def assign(state: State, federation: Federation):
-        # Its diagonal is the largest entry of a column, and says nothing.
-        return subspace.cluster(
-            jax.vmap(losses.off_diagonal)(state.clients, federation.mask),
-            federation.mask,
-            affinity=affinity,
-            num_clusters=num_clusters,
-            assign_labels=assign_labels,
-            client_axis=client_axis,
-        )
+        spectral = Spectral(num_clusters, affinity, assign_labels, client_axis)
+        return subspace.cluster(spectral, state.clients, federation.mask)
 
     method = plain(init, round, unit_length=unit_length)
     return method._replace(assign=assign)

@@ -55,12 +55,11 @@ def plain(
         The method. An example's embedding is its row, its cluster the nearest centroid.
     """
 
-    def embed(state: State, federation: Federation):
-        del state
+    def embed(_, federation: Federation):
         return client_rows(federation, unit_length=unit_length)
 
     def assign(state: State, federation: Federation):
-        x = client_rows(federation, unit_length=unit_length)
+        x = embed(state, federation)
         return jax.vmap(assign_nearest, in_axes=(0, None))(x, state.server.centroids)
 
     def done(state: State):

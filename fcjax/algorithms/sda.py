@@ -9,6 +9,7 @@ Federated clustering with GAN-based data synthesis
     Authors' code of SDA-FC: https://github.com/Jarvisyan/SDA-FC
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -17,22 +18,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
 from fcjax import clients, server, training
-from fcjax.algorithms.gan import (
-    Adversarial,
-    GanVariables,
-    initialize_gan,
-    synthesise,
-    train_gan,
-)
-from fcjax.algorithms.pooling import (
-    Clustering,
-    Pooling,
-    cluster_stages,
-    pooled,
-    pooled_method,
-)
+from fcjax.algorithms import gan, pooling
+from fcjax.algorithms.gan import Adversarial, GanVariables
 from fcjax.algorithms.rounds import all_rounds, ever_present
-from fcjax.data.augment import to_float
 from fcjax.types import FederatedClustering, Federation, PRNGKey, State
 
 
@@ -50,9 +38,17 @@ class Synthetic(NamedTuple):
     sizes: Int[Array, "M"]  # how many of them count
 
 
+class Setup(NamedTuple):
+    """What all rounds share; see `sda`."""
+
+    adversarial: Adversarial
+    clustering: pooling.Clustering
+    num_synthetic: int | None
+
+
 def sda(
     adversarial: Adversarial,
-    clustering: Clustering,
+    clustering: pooling.Clustering,
     *,
     num_synthetic: int | None = None,
 ) -> FederatedClustering:
@@ -89,112 +85,114 @@ def sda(
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('gan', 2), ('cluster', 1)]
     """
-
-    def init(key: PRNGKey, federation: Federation) -> State:
-        num_clients = len(federation.indices)
-        gan = initialize_gan(key, adversarial, to_float(federation.pool[:1]))
-        received = jnp.zeros(num_clients, bool)
-        own = Trained(clients.repeat(gan, num_clients), received)
-        return State(jnp.int32(0), own)  # the server counts the rounds
-
-    def round(key, state: State, federation: Federation):
-        own: Trained = state.clients
-        num_clients = len(federation.indices)
-        present = server.participants(federation, state.server)
-        received = (own.received | present) & ever_present(federation)
-
-        def client_round(key, gan, rows, mask):
-            gan, losses = train_gan(
-                key,
-                gan,
-                federation.pool,
-                rows,
-                mask,
-                adversarial,
-                number=state.server,
-            )
-            weights = [network["params"] for network in gan]
-            return gan, (losses, training.root_mean_square(weights))
-
-        gans, measured = clients.for_each(
-            client_round,
-            clients.keys(key, num_clients),
-            own.gans,
-            federation.indices,
-            federation.mask,
-        )
-        gans = clients.keep_absent(received, gans, own.gans)
-        (losses, size), answered, trained, new = server.gather(
-            (measured, present, received, present & ~own.received)
-        )
-        one = jax.tree.map(lambda x: x[0], gans)
-        metrics = {
-            "loss": jnp.mean(losses.discriminator, where=trained),
-            "generator_loss": jnp.mean(losses.generator, where=trained),
-            "weight_size": jnp.mean(size, where=trained),
-            "participants": answered.sum(),
-            **server.traffic(new, up={}, down={"gan": one}),
-        }
-        return State(state.server + 1, Trained(gans, received)), metrics
-
-    def construct(key, state: State, federation: Federation) -> State:
-        own: Trained = state.clients
-        sizes = jnp.where(own.received, federation.mask.sum(axis=1), 0)
-        generators, sizes = server.gather((own.gans.generator, sizes))
-        pool = federation.pool
-        count = num_synthetic
-        if count is None:
-            count = federation.indices.shape[1]
-        else:
-            sizes = jnp.where(sizes > 0, count, 0)
-        make = partial(
-            synthesise,
-            count=count,
-            adversarial=adversarial,
-            dtype=pool.dtype,
-        )
-        synthesis_key, init_key = jax.random.split(key)
-        made = clients.for_each(
-            make,
-            clients.fold_in(synthesis_key, len(sizes)),
-            generators,
-        )
-        begun = clustering.init(init_key, jnp.zeros((1, *pool.shape[1:]), pool.dtype))
-        return pooled(Synthetic(made, sizes), begun, federation, state.server)
-
-    def examples(source: Synthetic, federation: Federation, arrived):
-        arrived = server.gather(arrived & ever_present(federation))
-        slots = jnp.arange(source.examples.shape[1])[None]
-        return source.examples, arrived[:, None] & (slots < source.sizes[:, None])
-
-    def uploads(source: Synthetic, federation: Federation, sends):
-        example = jax.eval_shape(to_float, federation.pool[:1])
-        gan = jax.eval_shape(
-            lambda x: initialize_gan(jax.random.key(0), adversarial, x), example
-        )
-        message = {"generator": gan.generator, "size": source.sizes[0]}
-        return server.traffic(sends & (source.sizes > 0), up=message, down={})
-
-    num_epochs = adversarial.num_rounds
-    first, *others = cluster_stages(
-        clustering, Pooling(examples, uploads), rounds_before=num_epochs
+    setup = Setup(adversarial, clustering, num_synthetic)
+    gans = all_rounds("gan", partial(gan_round, adversarial), adversarial.num_rounds)
+    first, *others = pooling.cluster_stages(
+        clustering,
+        pooling.Pooling(examples, partial(uploads, adversarial)),
+        rounds_before=adversarial.num_rounds,
     )
+    first = first._replace(begin=partial(begin_clustering, setup, first.begin))
+    init = partial(initial_state, adversarial)
+    method = pooling.pooled_method(init, (gans, first, *others), clustering)
+    return method._replace(assign=partial(assign, method.assign))
 
-    def begin_clustering(key, state: State, federation: Federation):
-        construct_key, begin_key = jax.random.split(key)
-        server_state = construct(construct_key, state, federation)
-        return first.begin(begin_key, server_state, federation)
 
-    stages = (
-        all_rounds("gan", round, num_epochs),
-        first._replace(begin=begin_clustering),
-        *others,
+def gan_round(
+    adversarial: Adversarial, key: PRNGKey, state: State, federation: Federation
+) -> tuple[State, dict[str, Array]]:
+    """A round of the first stage: clients that have been sent a GAN train it, each by
+    itself, and nothing is uploaded."""
+    own: Trained = state.clients
+    present = server.participants(federation, state.server)
+    received = (own.received | present) & ever_present(federation)
+    train = partial(gan.train_gan, examples=federation.pool, adversarial=adversarial)
+
+    def client_round(key, own, rows, mask):
+        own, losses = train(key, own, rows=rows, mask=mask, number=state.server)
+        size = training.root_mean_square([network["params"] for network in own])
+        measured = {"loss": losses.discriminator, "generator_loss": losses.generator}
+        return own, {**measured, "weight_size": size}
+
+    gans, measured = clients.for_each(
+        client_round,
+        clients.keys(key, len(present)),
+        own.gans,
+        federation.indices,
+        federation.mask,
     )
-    method = pooled_method(init, stages, clustering)
+    gans = clients.keep_absent(received, gans, own.gans)
+    measured, answered, trained, new = server.gather(
+        (measured, present, received, present & ~own.received)
+    )
+    one = jax.tree.map(lambda x: x[0], gans)
+    metrics = {
+        **server.measure(trained, measured),
+        "participants": answered.sum(),
+        **server.traffic(new, up={}, down={"gan": one}),
+    }
+    return State(state.server + 1, Trained(gans, received)), metrics
 
-    def assign(state: State, federation: Federation):
-        if isinstance(state.clients, Trained):
-            return jnp.full(federation.indices.shape, -1, jnp.int32)
-        return method.assign(state, federation)
 
-    return method._replace(assign=assign)
+def begin_clustering(
+    setup: Setup, begin: Callable, key: PRNGKey, state: State, federation: Federation
+) -> State:
+    """Returns the state in which the server has made examples with all generators, and
+    begins the first phase of their clustering; until a client answers, its own count
+    nowhere."""
+    construct_key, begin_key = jax.random.split(key)
+    synthesis_key, init_key = jax.random.split(construct_key)
+    own, pool, count = state.clients, federation.pool, setup.num_synthetic
+    sizes = jnp.where(own.received, federation.mask.sum(axis=1), 0)
+    generators, sizes = server.gather((own.gans.generator, sizes))
+    if count is None:
+        count = federation.indices.shape[1]
+    else:
+        sizes = jnp.where(sizes > 0, count, 0)
+    make = partial(gan.synthesise, adversarial=setup.adversarial, dtype=pool.dtype)
+    keys = clients.fold_in(synthesis_key, len(sizes))
+    made = clients.for_each(partial(make, count=count), keys, generators)
+    nothing = jnp.zeros((1, *pool.shape[1:]), pool.dtype)
+    begun = setup.clustering.init(init_key, nothing)
+    state = pooling.pooled(Synthetic(made, sizes), begun, federation, state.server)
+    return begin(begin_key, state, federation)
+
+
+def examples(
+    source: Synthetic, federation: Federation, arrived: Bool[Array, "M"]
+) -> tuple[Shaped[Array, "A S *F"], Bool[Array, "A S"]]:
+    """As in `Pooling`: what was made for those who have answered."""
+    arrived = server.gather(arrived & ever_present(federation))
+    slots = jnp.arange(source.examples.shape[1])[None]
+    return source.examples, arrived[:, None] & (slots < source.sizes[:, None])
+
+
+def uploads(
+    adversarial: Adversarial,
+    source: Synthetic,
+    federation: Federation,
+    sends: Bool[Array, "A"],
+) -> dict[str, Int[Array, "2"]]:
+    """As in `Pooling`: a generator and a size of each that has been sent a GAN."""
+    key, x = jax.random.key(0), federation.pool[:1]
+    one = jax.eval_shape(lambda x: gan.initialize_gan(key, adversarial, x), x)
+    message = {"generator": one.generator, "size": source.sizes[0]}
+    return server.traffic(sends & (source.sizes > 0), up=message, down={})
+
+
+def initial_state(
+    adversarial: Adversarial, key: PRNGKey, federation: Federation
+) -> State:
+    """Returns the state before the first round: one GAN for all, which nobody has been
+    sent; the server counts the rounds."""
+    one = gan.initialize_gan(key, adversarial, federation.pool[:1])
+    num_clients = len(federation.indices)
+    own = Trained(clients.repeat(one, num_clients), jnp.zeros(num_clients, bool))
+    return State(jnp.int32(0), own)
+
+
+def assign(by_clustering: Callable, state: State, federation: Federation):
+    """As in `FederatedClustering`: none before the server clusters."""
+    if isinstance(state.clients, Trained):
+        return jnp.full(federation.indices.shape, -1, jnp.int32)
+    return by_clustering(state, federation)

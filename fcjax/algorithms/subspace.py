@@ -7,6 +7,7 @@ Deep Subspace Clustering Networks
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -17,10 +18,11 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients, losses, training
 from fcjax.algorithms.parts import Parts, swap
+from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import Assign, spectral_clustering
 from fcjax.data.augment import to_float
 from fcjax.models.autoencoder import AutoEncoder
-from fcjax.types import PRNGKey, PyTree, Scalar
+from fcjax.types import Federation, PRNGKey, PyTree, Scalar, Stage, State
 
 FIRST_COEFFICIENT = 1e-8
 """What every coefficient begins with, in the PyTorch port of DSC-Net, whose weights
@@ -34,6 +36,7 @@ OUTER = ("encoder", "decoder")
 PRIVATE = ("decoder", "coefficients")
 """What no client of FDSC ever sends."""
 
+Names = tuple[str, ...]
 Affinity = Callable[[Float[Array, "N N"], Bool[Array, "N"]], Float[Array, "N N"]]
 """(coefficients, mask) -> the affinity that is clustered; see `cluster.affinity`."""
 Norm = Literal["frobenius", "l1", "nuclear"]
@@ -53,14 +56,10 @@ class Expression(NamedTuple):
 
 def dense(*, norm: Norm = "frobenius") -> Expression:
     """Returns a matrix of N x N parameters, as in DSC-Net and FDSC."""
-
-    def penalty(coefficients, mask):
-        return losses.coefficient_penalty(coefficients, norm=norm, mask=mask)
-
     return Expression(
         lambda key, count: jnp.full((count, count), jnp.float32(FIRST_COEFFICIENT)),
-        lambda coefficients: coefficients,
-        penalty,
+        lambda c: c,
+        lambda c, mask: losses.coefficient_penalty(c, norm=norm, mask=mask),
     )
 
 
@@ -68,10 +67,8 @@ def low_rank(rank: int) -> Expression:
     """Returns U U^T of a matrix U [N, rank], as in DLRSC; at most N columns."""
 
     def init(key: PRNGKey, count: int):
-        def row(key):
-            return FIRST_FACTOR * jax.random.normal(key, (min(rank, count),))
-
-        return jax.vmap(row)(clients.fold_in(key, count))
+        row = partial(jax.random.normal, shape=(min(rank, count),))
+        return FIRST_FACTOR * jax.vmap(row)(clients.fold_in(key, count))
 
     def penalty(factor, mask):
         return jnp.sum(jnp.where(mask[:, None], factor, 0) ** 2)
@@ -94,6 +91,65 @@ class SubspaceNetwork(NamedTuple):
     """lambda_2."""
     pixel_scale: Scalar = 1.0
     """What examples in [0, 1] are multiplied by: the weights belong to a scale."""
+
+
+class Local(NamedTuple):
+    """What a client trains in which stage, and how; see `fdsc`."""
+
+    network: SubspaceNetwork
+    optimizer: optax.GradientTransformation
+    axis: clients.ClientAxis | None
+    pretrain_rounds: int
+    num_rounds: int
+    local_steps: int
+    fit_steps: int
+
+
+class Spectral(NamedTuple):
+    """How a client's coefficients are clustered; see `fdsc`."""
+
+    num_clusters: int
+    affinity: Affinity
+    assign_labels: Assign = "kmeans"
+    axis: clients.ClientAxis | None = None
+
+
+def stages(local: Local, round: Callable, fit: Callable) -> tuple[Stage, ...]:
+    """Returns stages `pretrain`, `start`, `train` and `fit`, those that have rounds.
+
+    Args:
+        local: of a client.
+        round, fit: of those that train the encoder and of the others, as in `Stage`,
+            but for the names of the parts that are trained, which come first.
+    """
+    once = int(local.fit_steps > 0)
+    every = (
+        ("pretrain", round, OUTER, local.pretrain_rounds),
+        ("start", fit, PRIVATE, once),
+        ("train", round, ALL, local.num_rounds),
+        ("fit", fit, PRIVATE, once),
+    )
+    return tuple(
+        all_rounds(
+            name, partial(one, trains), count, begin=partial(begin_stage, local, trains)
+        )
+        for name, one, trains, count in every
+        if count
+    )
+
+
+def begin_stage(
+    local: Local, trains: Names, key: PRNGKey, state: State, federation: Federation
+) -> State:
+    """Returns the state in which no client has taken a step with what is trained."""
+    del key
+    parts = state.clients.parts
+    if "encoder" not in parts:  # it is shared
+        sent = clients.repeat(state.server.encoder, len(federation.indices))
+        parts = {"encoder": sent, **parts}
+    params = swap(pick(parts, trains))["params"]
+    opt_state = jax.vmap(local.optimizer.init)(params)
+    return state._replace(clients=state.clients._replace(opt_state=opt_state))
 
 
 def init(
@@ -163,78 +219,82 @@ def _reconstruction(network, parts, x, z, mask):
 
 
 def train(
-    trained: Parts,
+    local: Local,
+    trains: Names,
+    parts: Parts,
     opt_state: PyTree,
-    loss: Callable[[Parts], Float[Array, ""]],
-    *,
-    optimizer: optax.GradientTransformation,
-    num_steps: int,
-) -> tuple[Parts, PyTree, Float[Array, ""]]:
+    joint_loss: Callable[..., Float[Array, ""]],
+    x: Shaped[Array, "N *F"],
+    mask: Bool[Array, "N"],
+) -> tuple[Parts, PyTree, dict[str, Float[Array, ""]]]:
     """Takes steps on all examples of a client at once: coefficients tie each to all.
 
     Args:
-        trained: the parts that change.
-        opt_state: of their parameters.
-        loss: (these parts) -> the loss of the client.
-        optimizer: of the steps.
-        num_steps: tau.
+        local: how.
+        trains: the parts that change; `OUTER` are trained without coefficients.
+        parts: these and those that they need.
+        opt_state: of what changes.
+        joint_loss: (parts, x, mask) -> the loss with coefficients.
+        x, mask: the client's examples.
 
     Returns:
-        The parts, the state of the optimiser, and the mean loss of the steps.
+        The parts, the state of the optimiser, and what is measured: the mean `loss` of
+        the steps, and `code_norm`.
     """
+    loss = partial(autoencoder_loss, local.network) if trains == OUTER else joint_loss
+    num_steps = local.fit_steps if trains == PRIVATE else local.local_steps
+
+    def objective(params):
+        return loss({**parts, **swap({"params": params})}, x, mask)
 
     def step(carry, _):
         params, opt_state = carry
-
-        def objective(params):
-            return loss(swap({"params": params}))
-
         value, gradients = jax.value_and_grad(objective)(params)
-        updates, opt_state = optimizer.update(gradients, opt_state, params)
-        params = jax.tree.map(jnp.add, params, updates)
-        return (params, opt_state), value
+        updates, opt_state = local.optimizer.update(gradients, opt_state, params)
+        return (jax.tree.map(jnp.add, params, updates), opt_state), value
 
-    params = swap(trained)["params"]
-    carry = (params, opt_state)
-    carry, values = lax.scan(step, carry, None, length=num_steps)
-    return swap({"params": carry[0]}), carry[1], values.mean()
+    carry = (swap(pick(parts, trains))["params"], opt_state)
+    (params, opt_state), values = lax.scan(step, carry, None, length=num_steps)
+    parts = {**parts, **swap({"params": params})}
+    z = encode(local.network, parts["encoder"], x)
+    norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)
+    return parts, opt_state, {"loss": values.mean(), "code_norm": norm}
 
 
-def pick(parts: Parts, names: tuple[str, ...]) -> Parts:
+def pick(parts: Parts, names: Names) -> Parts:
+    """Returns some of the parts."""
     return {name: parts[name] for name in names}
 
 
-def begin_optimizer(optimizer: optax.GradientTransformation, trained: Parts) -> PyTree:
-    """Returns the optimiser's state before the first step of `train`."""
-    return optimizer.init(swap(trained)["params"])
+def assign(
+    network: SubspaceNetwork, spectral: Spectral, state: State, federation: Federation
+) -> Int[Array, "M N"]:
+    """As in `FederatedClustering`: by the coefficients that each client holds."""
+    held = state.clients.parts["coefficients"]["params"]
+    return cluster(spectral, jax.vmap(network.expression.matrix)(held), federation.mask)
 
 
 def cluster(
-    coefficients: Float[Array, "M N N"],
-    mask: Bool[Array, "M N"],
-    *,
-    affinity: Affinity,
-    num_clusters: int,
-    assign_labels: Assign = "kmeans",
-    client_axis: clients.ClientAxis | None = None,
+    spectral: Spectral, coefficients: Float[Array, "M N N"], mask: Bool[Array, "M N"]
 ) -> Int[Array, "M N"]:
-    """Clusters the examples of every client by its own coefficients: ids of different
-    clients have nothing to do with each other."""
+    """Clusters the examples of every client by its own coefficients, but for their
+    diagonal: ids of different clients have nothing to do with each other."""
 
     def one(coefficients, mask):
+        # In LRSC the largest entries of all are there, and say nothing.
+        coefficients = losses.off_diagonal(coefficients, mask)
         # Always the same draws: clusters are a function of the state.
         order_key, seed_key = jax.random.split(jax.random.key(0))
         # Where eigenvalues coincide, their vectors follow the order of the examples,
         # which is often that of the classes: it must not tell.
         order = training.shuffle(order_key, mask)
-        shuffled = affinity(coefficients[order][:, order], mask[order])
         found = spectral_clustering(
             seed_key,
-            shuffled,
-            num_clusters,
+            spectral.affinity(coefficients[order][:, order], mask[order]),
+            spectral.num_clusters,
             mask=mask[order],
-            assign_labels=assign_labels,
+            assign_labels=spectral.assign_labels,
         )
         return jnp.zeros_like(found).at[order].set(found)
 
-    return clients.for_each(one, coefficients, mask, axis=client_axis)
+    return clients.for_each(one, coefficients, mask, axis=spectral.axis)

@@ -11,7 +11,7 @@ from sklearn.cluster import SpectralClustering
 
 from fcjax import models
 from fcjax.algorithms import subspace
-from fcjax.algorithms.subspace import SubspaceNetwork, dense, low_rank
+from fcjax.algorithms.subspace import Spectral, SubspaceNetwork, dense, low_rank
 from fcjax.evaluation import ari
 from tests.algorithms.subspaces import plain_affinity
 
@@ -144,12 +144,7 @@ OWN = jnp.array([np.arange(18) < len(groups) for _, groups in CLIENTS])
 @pytest.mark.parametrize("assign_labels", ["kmeans", "discretize"])
 def test_clusters_are_those_of_sklearn_for_each_client(assign_labels):
     find = jax.jit(
-        partial(
-            subspace.cluster,
-            affinity=plain_affinity,
-            num_clusters=3,
-            assign_labels=assign_labels,
-        )
+        partial(subspace.cluster, Spectral(3, plain_affinity, assign_labels))
     )
     found = np.asarray(find(COEFFICIENTS, OWN))
     for client, (c, groups) in enumerate(CLIENTS):
@@ -167,8 +162,6 @@ def test_coefficients_that_say_nothing_find_no_classes():
     num_clients, size = 6, 60
     same = jnp.full((num_clients, size, size), 1e-4)
     mask = jnp.ones((num_clients, size), bool)
-    found = np.asarray(
-        subspace.cluster(same, mask, affinity=plain_affinity, num_clusters=3)
-    )
+    found = np.asarray(subspace.cluster(Spectral(3, plain_affinity), same, mask))
     classes = np.repeat(np.arange(3), size // 3)
     assert abs(np.mean([ari(classes, own) for own in found])) < 0.1
