@@ -100,8 +100,7 @@ def finished(tmp_path_factory):
     import tyro
     from sklearn.datasets import load_digits
 
-    from fcjax.sweep import session
-    from fcjax.sweep import experiment
+    from fcjax.sweep import experiment, session
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
