@@ -50,12 +50,13 @@ def main(args: Args) -> None:
     """Writes the files; raises ValueError where the run does not allow it."""
     folder = read(args.run)
     point = folder.point(**parsed(args.where))
-    found = assigned.of_run(folder, point, data_dir=args.data_dir)
-    if found.model is None:
+    if not folder.model_path(point).exists():
         raise ValueError(
             f"{args.run} kept no global model to export: its clients are on their own, "
             "and their clusters are in assignments.npz"
         )
+    found = assigned.of_run(folder, point, data_dir=args.data_dir)
+    assert found.model is not None
     config = {
         **folder.config,
         **point,

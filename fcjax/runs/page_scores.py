@@ -101,8 +101,8 @@ def curves(
     drawn = [
         inline.curve(
             SCORES[name].title,
-            {line["clusters"]: line[name].mean for line in alike if name in line},
-            marked=own["clusters"],
+            {float(line["clusters"]): line[name].mean for line in alike if name in line},
+            marked=float(own["clusters"]),
         )
         for name in internal
     ]
