@@ -10,17 +10,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-import several
-from papers import ccfc as papers
-
+from experiments import several
+from experiments.papers.ccfc import printed
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.kfed import kfed
-from fcjax.sweep import experiment
-from fcjax.sweep.flags import Common, choose, shown
+from fcjax.sweep import plan
+from fcjax.sweep.flags import Common, Limits, default, settings_of, shown
 from fcjax.sweep.load import short_name
-from fcjax.types import FederatedClustering
 
 Name = Literal["km", "fcm", "k-fed", "ffcm", "ffcm-mean", "exact-km", "exact-fcm"]
 CENTRAL = ("km", "fcm")
@@ -42,82 +40,68 @@ class Args(Common):
     """Which methods to run, each into a results folder of its own."""
     unit_length: bool = True
     """Scale every example to L2 norm 1, as the papers' figures imply."""
-    num_init: Annotated[
-        tuple[int, ...], shown("km 10, fcm 1, as the papers' code")
-    ] = ()
-    """Seedings of a central method; the best by its objective counts."""
-    fuzzifier: Annotated[tuple[float, ...], shown("1.1")] = ()
-    """m of fuzzy c-means, above 1."""
+    num_init: tuple[int, ...] = default(10)
+    """Seedings of a central method, the best by its objective counts; fcm 1."""
+    fuzzifier: Annotated[tuple[float, ...], Limits(above=1)] = default(1.1)
+    """m of fuzzy c-means."""
     local_clusters: Annotated[tuple[int, ...], shown("as many as --clusters")] = ()
     """How many clusters each client of k-fed finds (k')."""
     inherit: bool = True
     """k-fed: clusters of clients are assigned whole; else each example by itself."""
-    num_rounds: Annotated[tuple[int, ...], shown("ffcm 20, exact 100")] = ()
-    """Most rounds of communication."""
-    local_iters: Annotated[tuple[int, ...], shown("30")] = ()
+    num_rounds: tuple[int, ...] = default(100)
+    """Most rounds of communication; ffcm 20."""
+    local_iters: tuple[int, ...] = default(30)
     """Most iterations of a client of ffcm in a round."""
 
 
 class Baseline(NamedTuple):
-    build: Callable[..., FederatedClustering]
-    defaults: Mapping[str, Any]
-    """By flag, which is called as in the builder."""
+    build: Callable[..., Any]
+    flags: tuple[str, ...]
+    """Those that it takes beside --unit-length, called as in the builder."""
+    chosen: Mapping[str, Any] = {}
+    """What is not the flags' default."""
     reported: str | None = None
     """What the CCFC paper calls it."""
 
 
-FCM = {"fuzzifier": 1.1}
-FFCM = {"num_rounds": 20, "local_iters": 30, **FCM}
+FFCM = ("num_rounds", "local_iters", "fuzzifier")
 BASELINES: dict[Name, Baseline] = {
-    "km": Baseline(lambda **flags: central(by_kmeans(**flags)), {"num_init": 10}, "KM"),
-    "fcm": Baseline(
-        lambda **flags: central(by_fuzzy_cmeans(**flags)), {"num_init": 1, **FCM}, "FCM"
-    ),
-    "k-fed": Baseline(kfed, {"local_clusters": None, "inherit": True}, "k-FED"),
-    "ffcm": Baseline(ffcm, FFCM, "FFCM"),
-    "ffcm-mean": Baseline(partial(ffcm, aggregation="mean"), FFCM),
-    "exact-km": Baseline(exact_cmeans, {"num_rounds": 100}),
-    "exact-fcm": Baseline(exact_cmeans, {"num_rounds": 100, **FCM}),
+    "km": Baseline(by_kmeans, ("num_init",), {}, "KM"),
+    "fcm": Baseline(by_fuzzy_cmeans, ("num_init", "fuzzifier"), {"num_init": 1}, "FCM"),
+    "k-fed": Baseline(kfed, ("local_clusters", "inherit"), {}, "k-FED"),
+    "ffcm": Baseline(ffcm, FFCM, {"num_rounds": 20}, "FFCM"),
+    "ffcm-mean": Baseline(partial(ffcm, aggregation="mean"), FFCM, {"num_rounds": 20}),
+    "exact-km": Baseline(exact_cmeans, ("num_rounds",)),
+    "exact-fcm": Baseline(exact_cmeans, ("num_rounds", "fuzzifier")),
 }
 SMOKE = {"num_init": 1, "num_rounds": 3}
 
 
-def describe(
-    args: Args, dataset, num_clients: int, num_clusters: int
-) -> experiment.Method:
+def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Describes the first of the methods that are asked for."""
     name = args.methods[0]
     baseline = BASELINES[name]
-    defaults = {**baseline.defaults, "unit_length": True}
-    if "local_clusters" in defaults:
-        defaults["local_clusters"] = num_clusters
-    if args.preset == "smoke":
-        defaults |= {k: v for k, v in SMOKE.items() if k in defaults}
-    settings = choose(defaults, args)
-    for value in settings.get("fuzzifier", ()):
-        if value <= 1:
-            raise ValueError(f"--fuzzifier must be above 1, got {value}")
+    smoke = SMOKE if args.preset == "smoke" else {}
+    changes = ({"local_clusters": num_clusters}, baseline.chosen, smoke)
+    settings = settings_of(args, *changes, names=("unit_length", *baseline.flags))
     for value in settings.get("local_clusters", ()):
         if value > num_clusters:
-            raise ValueError(
-                f"--local-clusters must be at most --clusters {num_clusters}, "
-                f"got {value}"
-            )
+            most = f"at most --clusters {num_clusters}"
+            raise ValueError(f"--local-clusters must be {most}, got {value}")
 
-    data_name, reported = short_name(args.dataset), baseline.reported
-    return experiment.Method(
+    def build(values):
+        found = baseline.build(num_clusters=num_clusters, **values)
+        return central(found) if name in CENTRAL else found
+
+    data, reported = short_name(args.dataset), baseline.reported
+    return plan.Method(
         name=name,
         settings=settings,
-        build=lambda values: baseline.build(num_clusters=num_clusters, **values),
+        build=build,
         scope="global",
-        paper=papers.scores_of(data_name, reported) if reported else {},
+        paper=printed.scores_of(data, reported) if reported else {},
         working_bytes=4 * dataset.examples.size,  # the examples as float32
     )
-
-
-def split(args: Args) -> list[experiment.Task]:
-    """Returns an experiment for each method."""
-    return several.tasks(args, describe, only)
 
 
 def only(args: Args, name: Name) -> Args:
@@ -127,4 +111,4 @@ def only(args: Args, name: Name) -> Args:
 
 
 if __name__ == "__main__":
-    several.main(Args, split)
+    several.main(Args, describe, only)

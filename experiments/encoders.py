@@ -1,13 +1,14 @@
 """Which encoder suits which examples."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from fcjax import models
 from fcjax.models.resnet import resnet18, resnet34, resnet50
 from fcjax.models.simsiam import Encoder
+from fcjax.sweep.flags import shown
 
-Backbone = Literal[
+Kind = Literal[
     "conv",
     "resnet18",
     "resnet34",
@@ -17,10 +18,16 @@ Backbone = Literal[
     "resnet50-imagenet",
     "mlp",
 ]
+Backbone = Annotated[
+    Kind | None,
+    shown("conv; colour resnet18, -imagenet above 64 pixels; vectors mlp"),
+]
+"""A flag. A resnet begins with a 3x3 convolution, -imagenet with a 7x7 and a max-pool,
+which halve the image twice."""
 RESNETS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
 
 
-def backbone_of(shape: tuple[int, ...], *, resnet: str = "resnet18") -> Backbone:
+def backbone_of(shape: tuple[int, ...], *, resnet: str = "resnet18") -> Kind:
     """Returns the encoder for examples of this shape."""
     if len(shape) == 1:
         return "mlp"
@@ -35,7 +42,7 @@ def is_tiny(shape: tuple[int, ...]) -> bool:
 
 
 def encoder_of(
-    backbone: Backbone, shape: tuple[int, ...], *, channels: Sequence[int]
+    backbone: Kind, shape: tuple[int, ...], *, channels: Sequence[int]
 ) -> Encoder:
     """Returns the layers of an encoder.
 

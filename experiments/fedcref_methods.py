@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import optax
 
-from fcjax import clients, models
+from fcjax import clients, data, models
 from fcjax.algorithms.central import by_kmeans, central
 from fcjax.algorithms.dec import by_dec
 from fcjax.algorithms.fedcref import (
@@ -27,10 +27,55 @@ from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import count_clusters
 from fcjax.data.vectors import client_rows
 from fcjax.devices import platform
+from fcjax.sweep import plan
+from fcjax.sweep.flags import Default
 from fcjax.types import FederatedClustering, Federation
 
 Name = Literal["fedcref", "dec", "uifca"]
 Local = Literal["dec", "k-means", "dirty"]
+
+
+DEC = ("pretrain_rounds", "joint_rounds", "dec_batch_size")
+FLOWS = (
+    *("cluster_rounds", "communication_rounds", "local_steps", "flow_width"),
+    *("batch_size", "learning_rate"),
+)
+ITERATION = (
+    *("start", "percentile", "threshold", "stability", "tolerance", "num_rounds"),
+    *("stop_when_settled", "max_refinements", "max_members", "associations"),
+    *("community_model", "leftovers", "local_clusters", "local_epochs"),
+    *("federated_rounds", "first_epochs", "federated_epochs", "batch_size"),
+    "learning_rate",
+)
+STARTS: dict[Local, tuple[str, ...]] = {
+    "dec": DEC,
+    "k-means": (),
+    "dirty": ("dirtiness",),
+}
+LAST_PHASES: dict[Local, str] = {"dec": "dec", "k-means": "cluster", "dirty": "dirty"}
+REPORTED = ("communities", "isolated", "wrong_associations", "active", "iteration")
+PAPER = {
+    "pretrain_rounds": 300,
+    "joint_rounds": 70,
+    "dec_batch_size": 256,
+    "cluster_rounds": 20,
+    "communication_rounds": 40,
+    "local_steps": 100,
+    "flow_width": 512,
+}
+SMOKE = {
+    "num_rounds": 3,
+    "federated_rounds": 3,
+    "pretrain_rounds": 3,
+    "joint_rounds": 2,
+    "cluster_rounds": 2,
+    "communication_rounds": 1,
+    "local_steps": 3,
+}
+SOME = 2000
+"""Images in which all values of a pixel are seen."""
+PAPERS_SIZE = 500
+"""Examples of a cluster, for which the paper's settings are."""
 
 
 class Data(NamedTuple):
@@ -42,6 +87,95 @@ class Data(NamedTuple):
     """How many values a pixel has; None of vectors."""
     labels: np.ndarray | None
     """0, 1, ... of every example; what only a simulation or a measure is given."""
+
+
+def flags_of(name: Name, start: Local) -> tuple[str, ...]:
+    """Returns the flags that a method has."""
+    if name == "fedcref":
+        return (*ITERATION, *STARTS[start])
+    return DEC if name == "dec" else FLOWS
+
+
+def chosen(args: Any, name: Name, cluster_size: int) -> list[dict[str, Any]]:
+    """Returns what presets and the data choose, each before what wins over it."""
+    is_paper = args.preset == "paper"
+    found: list[dict[str, Any]] = []
+    if name == "uifca":
+        rate = 1e-4 if is_paper else 3e-3
+        found = [{"batch_size": 128, "learning_rate": rate}]
+    elif not is_paper:
+        found = [of_few(max(cluster_size, 1))]
+    return [*found, {"smoke": SMOKE, "paper": PAPER}.get(args.preset, {})]
+
+
+def of_few(size: int) -> dict[str, Any]:
+    """Returns the settings that few examples ask for, see BENCHMARKS.md.
+
+    Their models need more epochs to be worth a comparison, but so many that they know
+    each by heart leave nothing to refine. And the largest of few differences, which the
+    test divides by, is smaller.
+    """
+    shortage = max(PAPERS_SIZE / size, 1)
+    return {
+        "local_epochs": round(20 * shortage**0.5),
+        "threshold": round(0.2 * shortage**0.2, 2),
+    }
+
+
+def described(
+    args: Any,
+    settings: Mapping[str, Any],
+    dataset: data.Dataset,
+    num_clients: int,
+    num_clusters: int,
+) -> plan.Method:
+    """Describes the first of the methods that are asked for."""
+    name, labels = args.methods[0], dataset.labels
+    check(args, name, has_labels=labels is not None)
+    shape = dataset.examples.shape[1:]
+    of_data = Data(
+        shape,
+        levels_of(dataset.examples) if len(shape) == 3 else None,
+        None if labels is None else np.unique(labels, False, True)[1],
+    )
+    build = partial(method_of, name, data=of_data, num_clusters=num_clusters)
+    if name != "fedcref":
+        size = dataset.examples.nbytes + 4 * dataset.examples.size
+        return plan.Method(name, settings, build, "global", working_bytes=size)
+    start = LAST_PHASES[args.start]
+    if args.start == "dec" and settings["joint_rounds"] == (0,):
+        start = "k-means"
+    return plan.Method(
+        name=name,
+        settings=settings,
+        build=build,
+        scope="client-mean",
+        # The errors of all examples under the models of all clusters.
+        working_bytes=4 * len(dataset.examples) * num_clients * num_clusters,
+        start=start,
+        reported=REPORTED,
+    )
+
+
+def levels_of(images: np.ndarray) -> int:
+    """Returns how many values a pixel can have: 17 of digits, 256 of most others."""
+    values = np.unique(images[:SOME].astype(float))
+    largest = 255 if images.dtype == np.uint8 else 1
+    step = np.median(np.diff(values)) if len(values) > 1 else largest / 255
+    return round(largest / step) + 1
+
+
+def check(args: Any, name: Name, *, has_labels: bool) -> None:
+    """Refuses what a method cannot have, in a line that names the flag."""
+    if not isinstance(args.dirtiness, Default) and args.start != "dirty":
+        raise ValueError("--dirtiness is of --start dirty, give both")
+    if name != "fedcref" or (has_labels and args.extra_split is None):
+        return
+    why = "has no labels" if not has_labels else "has examples without labels"
+    if args.start == "dirty":
+        raise ValueError(f"--start dirty is made from classes, and the data {why}")
+    if args.associations == "perfect":
+        raise ValueError(f"--associations perfect knows classes, and the data {why}")
 
 
 def method_of(

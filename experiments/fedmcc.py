@@ -7,15 +7,15 @@ python experiments/fedmcc.py --methods mcc cc
 """
 
 import dataclasses
-from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import several
-from encoders import Backbone, backbone_of, is_tiny
-from fedmcc_methods import BY_SGD, CENTRAL, FIRST, ONE_STAGE, Name, method_of, view_of
+from experiments.papers.fedmcc.methods import CENTRAL, ONE_STAGE, Name
 
-from fcjax.sweep import deal, experiment, plan
-from fcjax.sweep.flags import Common, choose, shown
+from experiments import several
+from experiments.encoders import Backbone
+from experiments.papers.fedmcc import methods
+from fcjax.sweep import deal, plan
+from fcjax.sweep.flags import Common, Limits, Positive, default, settings_of, shown
 from fcjax.sweep.load import short_name
 
 
@@ -37,165 +37,74 @@ class Args(Common):
     #: The second stage: mcc trains a cluster projector on the frozen encoder, k-means
     #: clusters the features of all clients in one place.
     cluster_by: Literal["mcc", "k-means"] = "mcc"
-    num_rounds: Annotated[
-        tuple[int, ...], shown("100; cc, mcc 500; digits 20, 100")
-    ] = ()
-    """Rounds of the first stage, or of the only one."""
-    cluster_rounds: Annotated[tuple[int, ...], shown("10; digits 20")] = ()
+    num_rounds: tuple[int, ...] = default(100)
+    """Rounds of the first stage, or of the only one; cc, mcc 500."""
+    cluster_rounds: Annotated[tuple[int, ...], Limits(least=1)] = default(10)
     """Rounds of mcc as the second stage."""
-    local_epochs: Annotated[tuple[int, ...], shown("5; cc, mcc 1")] = ()
-    """E: epochs that a client trains in a round."""
-    batch_size: Annotated[tuple[int, ...], shown("128")] = ()
+    local_epochs: tuple[int, ...] = default(5)
+    """E: epochs that a client trains in a round; cc, mcc 1."""
+    batch_size: tuple[int, ...] = default(128)
     """n: examples in a local step."""
     drop_last: Annotated[bool | None, shown("no; the paper preset yes")] = None
     """Leave a last batch out that is not full, as CC's and EasyFL's code does."""
-    microbatch: Annotated[int | None, shown("a batch at once")] = None
+    microbatch: Annotated[int | None, Limits(least=1), shown("a batch at once")] = None
     """Examples that a network takes at a time, which bounds the memory of a batch."""
-    #: The encoder. A resnet begins with a 3x3 convolution, -imagenet with a 7x7 and a
-    #: max-pool, which halve the image twice.
-    backbone: Annotated[
-        Backbone | None,
-        shown(
-            "conv; colour resnet18, cc and mcc resnet34, -imagenet above 64 pixels; "
-            "vectors mlp"
-        ),
-    ] = None
-    optimizer: Annotated[
-        Literal["adam", "sgd"] | None, shown("adam; fedu, fedema, fedsimsiam sgd")
-    ] = None
-    """Of the first stage; sgd has momentum 0.9 and a cosine over the rounds."""
-    learning_rate: Annotated[
-        tuple[float, ...], shown("adam 0.0003, conv and mlp 0.001; sgd 0.032")
-    ] = ()
-    """Of the first stage."""
-    cluster_learning_rate: Annotated[
-        tuple[float, ...], shown("0.0003, conv and mlp 0.001")
-    ] = ()
-    """Of the second stage's Adam."""
-    instance_temperature: Annotated[tuple[float, ...], shown("0.5")] = ()
+    backbone: Backbone = None
+    """The encoder; cc and mcc have resnet34 for colour."""
+    #: Of the first stage: adam, or as of fedu, fedema and fedsimsiam sgd, which has
+    #: momentum 0.9 and a cosine over the rounds.
+    optimizer: Annotated[Literal["adam", "sgd"] | None, shown("by the method")] = None
+    learning_rate: tuple[float, ...] = default(3e-4)
+    """Of the first stage; sgd 0.032, small networks 0.001."""
+    cluster_learning_rate: tuple[float, ...] = default(3e-4)
+    """Of the second stage's Adam; small networks 0.001."""
+    instance_temperature: Positive = default(0.5)
     """tau_I of examples."""
-    cluster_temperature: Annotated[tuple[float, ...], shown("1")] = ()
+    cluster_temperature: Positive = default(1.0)
     """tau_C of clusters."""
     #: Of the entropies against the contrast of clusters, where there are target
     #: networks: 1 as in equation 9, 0.5 has the ratio of CC.
-    entropy_weight: Annotated[tuple[float, ...], shown("1")] = ()
-    momentum: Annotated[tuple[float, ...], shown("0.99; conv and mlp 0.9")] = ()
-    """m of the target networks."""
+    entropy_weight: tuple[float, ...] = default(1.0)
+    momentum: Annotated[tuple[float, ...], Limits(most=1)] = default(0.99)
+    """m of the target networks; small networks 0.9."""
     average_target: bool = False
     """fedmcc, mcc: average the target networks too, as in Table VII."""
-    threshold: Annotated[tuple[float, ...], shown("0.4")] = ()
+    threshold: tuple[float, ...] = default(0.4)
     """fedu: divergence (mu) from which a client keeps its own predictor."""
-    autoscale: Annotated[tuple[float, ...], shown("0.7")] = ()
+    autoscale: tuple[float, ...] = default(0.7)
     """fedema: share (tau) of its own network in a client's second round."""
     scale: Annotated[tuple[float, ...], shown("by --autoscale")] = ()
     """fedema: the weight (lambda) of a client's divergence, instead."""
 
 
-LOCAL = {  # Section IV-A
-    "num_rounds": 100,
-    "local_epochs": 5,
-    "batch_size": 128,
-    "learning_rate": 3e-4,
-    "drop_last": True,  # not in the text: CC's and EasyFL's
-    "microbatch": None,
-}
-SECOND = {
-    "cluster_rounds": 10,
-    "cluster_learning_rate": 3e-4,
-    "cluster_temperature": 1.0,
-    "entropy_weight": 1.0,
-    "momentum": 0.99,
-}
-ALONE = {"num_rounds": 500, "local_epochs": 1}  # Figure 5 of MCC
-SGD = {"learning_rate": 0.032}  # EasyFL's, for FedU and FedEMA
-# Of some hundred steps an average of a hundred would keep the random beginning.
-SMALL = {"learning_rate": 1e-3, "cluster_learning_rate": 1e-3, "momentum": 0.9}
-DIGITS = {"num_rounds": 20, "cluster_rounds": 20}
-SMOKE = {"num_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
+def settings(args: Args, name: Name, shape: tuple[int, ...]):
+    """Returns the settings of a method for examples of this shape."""
+    names = methods.flags_of(name, args.cluster_by)
+    return settings_of(args, *methods.chosen(args, name, shape), names=names)
 
 
-def defaults_of(args: Args, name: Name, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Returns by flag what stands for one that is not given."""
-    resnet = "resnet34" if name in CENTRAL else "resnet18"
-    settings = {**LOCAL, **FIRST[name]}
-    settings |= {"backbone": backbone_of(shape, resnet=resnet), "optimizer": "adam"}
-    if name in BY_SGD:
-        settings |= {"optimizer": "sgd"}
-    if name not in ONE_STAGE:
-        settings |= {"cluster_by": args.cluster_by}
-        if args.cluster_by == "mcc":
-            settings |= SECOND
-    if name == "fedema" and args.scale:
-        settings |= {"scale": None}
-    found = {}
-    if name in CENTRAL:
-        found |= ALONE
-    if args.preset != "paper":
-        found |= {"drop_last": False}  # of few examples every one counts
-    if args.preset != "paper" and settings["backbone"] in ("conv", "mlp"):
-        found |= SMALL
-    if (args.optimizer or settings["optimizer"]) == "sgd":
-        found |= SGD
-    if args.preset != "paper" and is_tiny(shape):
-        found |= {**DIGITS, "num_rounds": 100} if name in CENTRAL else DIGITS
-    if args.preset == "smoke":
-        found |= SMOKE
-    return settings | {k: v for k, v in found.items() if k in settings}
-
-
-def describe(
-    args: Args, dataset, num_clients: int, num_clusters: int
-) -> experiment.Method:
+def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Describes the first of the methods that are asked for."""
-    name = args.methods[0]
-    shape = dataset.examples.shape[1:]
-    settings = choose(defaults_of(args, name, shape), args)
-    for value in settings.get("momentum", ()):
-        if value > 1:
-            raise ValueError(f"--momentum must be at most 1, got {value}")
-    for flag in ("instance_temperature", "cluster_temperature"):
-        if 0 in settings.get(flag, ()):
-            raise ValueError(f"--{flag.replace('_', '-')} must be above 0, got 0")
-    if 0 in settings.get("cluster_rounds", ()):
-        raise ValueError(
-            "--cluster-rounds must be at least 1, got 0; --cluster-by k-means takes one"
-        )
-    if args.microbatch is not None and args.microbatch < 1:
-        raise ValueError(f"--microbatch must be at least 1, got {args.microbatch}")
-    has_extra = args.extra_split is not None
-    first = {*LOCAL, *FIRST[name], "backbone", "optimizer", "scale"}
-    representation = plan.Shared(
-        name, 1, {flag: value for flag, value in settings.items() if flag in first}
-    )
-    return experiment.Method(
-        name=called(args, name),
-        settings=settings,
-        build=partial(
-            method_of,
-            name,
-            view=view_of(name, short_name(args.dataset), shape),
-            shape=shape,
-            num_clusters=num_clusters,
-            num_clustered=len(dataset.examples) if has_extra else None,
-        ),
-        scope="global",
-        paper={},
-        shared=None if name in ONE_STAGE else representation,
-    )
+    name, shape = args.methods[0], dataset.examples.shape[1:]
+    found, first = settings(args, name, shape), methods.flags_of(name)
+    shared = plan.Shared(name, 1, {k: v for k, v in found.items() if k in first})
+    some = len(dataset.examples) if args.extra_split is not None else None
+    view = methods.view_of(name, short_name(args.dataset), shape)
 
+    def build(values):
+        numbers = {"num_clusters": num_clusters, "num_clustered": some}
+        return methods.method_of(name, values, view, shape, **numbers)
 
-def split(args: Args) -> list[experiment.Task]:
-    """Returns an experiment for each method."""
-    return several.tasks(args, describe, only)
+    is_shared = None if name in ONE_STAGE else shared
+    return plan.Method(called(args, name), found, build, "global", shared=is_shared)
 
 
 def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method; a central one has a single client."""
-    out = args.out and args.out / called(args, name)
     if name in CENTRAL:
         undealt = {rule: () for rule in deal.RULES} | {"p": (0.0,)}
         args = dataclasses.replace(args, clients=(1,), **undealt)
-    return dataclasses.replace(args, methods=(name,), out=out)
+    return several.only(args, name, called(args, name))
 
 
 def called(args: Args, name: Name) -> str:
@@ -205,4 +114,4 @@ def called(args: Args, name: Name) -> str:
 
 
 if __name__ == "__main__":
-    several.main(Args, split)
+    several.main(Args, describe, only)

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from functools import partial
+from inspect import signature
 from typing import Any, Literal
 
 import optax
-from encoders import encoder_of
+from encoders import backbone_of, encoder_of, is_tiny
 
 from fcjax import models
 from fcjax.algorithms.averaging import Local
@@ -19,6 +20,7 @@ from fcjax.algorithms.two_stage import feature_kmeans
 from fcjax.data.augment import Augment, ccfc_grey
 from fcjax.data.colour import simsiam_colour
 from fcjax.data.vectors import vector_view
+from fcjax.sweep.flags import taken_by
 from fcjax.types import FederatedClustering
 
 Name = Literal[
@@ -35,20 +37,58 @@ Name = Literal[
 CENTRAL = ("cc", "mcc")
 ONE_STAGE = ("fed-cc", "fedmcc-one-stage", *CENTRAL)
 BY_SGD = ("fedu", "fedema", "fedsimsiam")
-FIRST = {  # by method, what else its first or only stage takes
-    "fedmcc": {
-        "instance_temperature": 0.5,
-        "momentum": 0.99,
-        "average_target": False,
-    },
-    "fedu": {"threshold": 0.4, "momentum": 0.99},
-    "fedema": {"autoscale": 0.7, "momentum": 0.99},
-    "fedsimsiam": {},
-    "fedsimclr": {"instance_temperature": 0.5},
-    "cc": {"instance_temperature": 0.5, "cluster_temperature": 1.0},
+BUILDERS = {
+    "fedmcc": fedmcc,
+    "fedu": fedu,
+    "fedema": fedema,
+    "fedsimsiam": fedsimsiam,
+    "fedsimclr": fedsimclr,
+    "fed-cc": cc,
+    "fedmcc-one-stage": mcc,
+    "cc": cc,
+    "mcc": mcc,
 }
-FIRST["mcc"] = FIRST["cc"] | FIRST["fedmcc"] | {"entropy_weight": 1.0}
-FIRST |= {"fed-cc": FIRST["cc"], "fedmcc-one-stage": FIRST["mcc"]}
+LOCAL = (
+    *("local_epochs", "batch_size", "learning_rate", "drop_last", "microbatch"),
+    *("backbone", "optimizer"),
+)
+"""How a client trains, of every method."""
+SECOND = (
+    *("cluster_rounds", "cluster_learning_rate", "cluster_temperature"),
+    *("entropy_weight", "momentum"),
+)
+
+ALONE = {"num_rounds": 500, "local_epochs": 1}  # Figure 5 of MCC
+SGD = {"learning_rate": 0.032}  # EasyFL's, for FedU and FedEMA
+# Of some hundred steps an average of a hundred would keep the random beginning.
+SMALL = {"learning_rate": 1e-3, "cluster_learning_rate": 1e-3, "momentum": 0.9}
+DIGITS = {"num_rounds": 20, "cluster_rounds": 20}
+SMOKE = {"num_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
+
+
+def flags_of(name: Name, cluster_by: str = "") -> set[str]:
+    """Returns the flags that a method has; of its first stage alone without
+    `cluster_by`."""
+    found = {*LOCAL, *signature(BUILDERS[name]).parameters}
+    if cluster_by and name not in ONE_STAGE:
+        found |= {"cluster_by", *(SECOND if cluster_by == "mcc" else ())}
+    return found
+
+
+def chosen(args: Any, name: Name, shape: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Returns what presets and the data choose, each before what wins over it."""
+    is_paper = args.preset == "paper"
+    resnet = "resnet34" if name in CENTRAL else "resnet18"
+    backbone = backbone_of(shape, resnet=resnet)
+    optimizer = "sgd" if name in BY_SGD else "adam"
+    # Of few examples every one counts.
+    found = [{"backbone": backbone, "optimizer": optimizer, "drop_last": is_paper}]
+    found += [ALONE] if name in CENTRAL else []
+    found += [SMALL] if not is_paper and backbone in ("conv", "mlp") else []
+    found += [SGD] if (args.optimizer or optimizer) == "sgd" else []
+    if not is_paper and is_tiny(shape):
+        found += [DIGITS, {"num_rounds": 100} if name in CENTRAL else {}]
+    return [*found, SMOKE] if args.preset == "smoke" else found
 
 
 def view_of(name: Name, dataset: str, shape: tuple[int, ...]) -> Augment:
@@ -106,18 +146,11 @@ def method_of(
     projector = models.projector(128, hidden_size=width)
     clusters = models.cluster_projector(num_clusters, hidden_size=width)
     local = local_of(values, view)._replace(keep_optimizer=name in CENTRAL)
-    own = {"num_rounds", *FIRST[name]} | ({"scale"} if name == "fedema" else set())
-    settings = {k: v for k, v in values.items() if k in own}
+    build: Any = BUILDERS[name]
+    settings = taken_by(build, values)
     if name in ONE_STAGE:
-        build = cc if name in ("cc", "fed-cc") else mcc
-        return build(
-            encoder,
-            projector,
-            clusters,
-            local,
-            num_clustered=num_clustered,
-            **settings,
-        )
+        heads = (projector, clusters)
+        return build(encoder, *heads, local, num_clustered=num_clustered, **settings)
 
     if values["cluster_by"] == "k-means":
         second = feature_kmeans(
@@ -138,10 +171,8 @@ def method_of(
             average_target=values.get("average_target", False),
             num_clustered=num_clustered,
         )
-    if name == "fedmcc":
-        return fedmcc(encoder, projector, second, local, **settings)
-    if name == "fedsimclr":
-        return fedsimclr(encoder, projector, second, local, **settings)
+    if name in ("fedmcc", "fedsimclr"):
+        return build(encoder, projector, second, local, **settings)
     if name == "fedsimsiam":
         sizes = {"size": 128, "hidden_size": 256} if is_small else {}
         projector = models.simsiam_projector(**sizes)
@@ -151,7 +182,6 @@ def method_of(
     else:
         sizes = {"size": 128, "hidden_size": 512} if is_small else {}
         projector, predictor = models.byol_head(**sizes), models.byol_head(**sizes)
-    build = {"fedsimsiam": fedsimsiam, "fedu": fedu, "fedema": fedema}[name]
     return build(encoder, projector, predictor, second, local, **settings)
 
 

@@ -22,6 +22,54 @@ CENTRAL = ("dcn", "dcn-disjoint")
 DEEP = ("sda-fdc", "sda-fdc-disjoint", *CENTRAL)
 
 
+LOCAL = (
+    *("gan_rounds", "gan_batch_size", "generator_learning_rate"),
+    *("discriminator_learning_rate", "gan_decay", "noise_size"),
+)
+DISJOINT = ("pretrain_rounds", "batch_size", "learning_rate", "num_init")
+JOINT = (*DISJOINT, "joint_rounds", "refresh_every", "cluster_weight")
+SYNTHETIC = (*LOCAL, "num_synthetic")
+FLAGS: dict[Name, tuple[str, ...]] = {
+    "sda-fdc": (*SYNTHETIC, *JOINT),
+    "sda-fdc-disjoint": (*SYNTHETIC, *DISJOINT),
+    "sda-fc-km": (*SYNTHETIC, "num_init", "unit_length"),
+    "sda-fc-fcm": (*SYNTHETIC, "num_init", "unit_length", "fuzzifier"),
+    "dcn": JOINT,
+    "dcn-disjoint": DISJOINT,
+}
+# With these weights both terms of Eq. 3 begin about alike: an auto-encoder errs less on
+# small images, and much less on vectors.
+VECTORS = {
+    # Of CCEGAN, later code of the authors. Not as there: its noise is uniform, its Adam
+    # is kept from epoch to epoch and decays weights, and it takes ten times the steps.
+    "generator_learning_rate": 3e-4,
+    "discriminator_learning_rate": 6e-4,
+    "noise_size": 5,
+    "pretrain_rounds": 15,
+    "joint_rounds": 10,
+    "cluster_weight": 0.5,
+}
+DIGITS = {  # BENCHMARKS.md says what was tried
+    "gan_rounds": 100,
+    "joint_rounds": 20,
+    "cluster_weight": 2.0,
+}
+SMOKE = {"gan_rounds": 3, "pretrain_rounds": 3, "joint_rounds": 2, "num_init": 1}
+
+
+def chosen(
+    name: Name, shape: tuple[int, ...], *, preset: str, per_client: int
+) -> list[dict[str, Any]]:
+    """Returns what presets and the data choose, each before what wins over it."""
+    found = [{"num_init": {"sda-fc-km": 10, "sda-fc-fcm": 1}.get(name, 20)}]
+    found += [VECTORS] if len(shape) == 1 else []
+    if preset != "paper":
+        # Some twelve steps an epoch, where a client has examples for so many.
+        found += [{"gan_batch_size": min(64, max(16, per_client // 12))}]
+        found += [DIGITS] if is_tiny(shape) else []
+    return [*found, SMOKE] if preset == "smoke" else found
+
+
 def method_of(
     name: Name,
     values: Mapping[str, Any],

@@ -11,30 +11,33 @@ from fcjax.sweep import command, deal, experiment, processes, report
 Args = TypeVar("Args")
 
 
-def main(flags: type[Args], split: Callable[[Args], list[experiment.Task]]) -> None:
+def only(args: Any, name: str, called: str = "") -> Any:
+    """Returns the flags of one method, whose results go into a folder of its own."""
+    out = args.out and args.out / (called or name)
+    return dataclasses.replace(args, methods=(name,), out=out)
+
+
+def main(
+    flags: type[Args], describe: Any, only: Callable[[Any, Any], Any] = only
+) -> None:
     """Runs a script: reads its flags, runs the experiment of each method, and prints a
-    table of all."""
+    table of all.
+
+    Args:
+        flags: the script's dataclass of flags.
+        describe: of the first of the methods, see `plan.Describe`.
+        only: (flags, method) -> the flags of that method.
+    """
     args: Any = tyro.cli(flags)
-    results = command.run(lambda: split(processes.join(args)))
+    results = command.run(lambda: tasks(processes.join(args), describe, only))
     if len(results) > 1:
         report.conclude_all(results, out=args.out)
-
-
-def only(args: Any, name: str) -> Any:
-    """Returns the flags of one method, whose results go into a folder of its own."""
-    out = args.out and args.out / name
-    return dataclasses.replace(args, methods=(name,), out=out)
 
 
 def tasks(
     args: Any, describe: Any, only: Callable[[Any, Any], Any] = only
 ) -> list[experiment.Task]:
     """Returns an experiment for each of `args.methods`.
-
-    Args:
-        args: the script's flags.
-        describe: of the first of the methods, see `plan.Describe`.
-        only: (flags, method) -> the flags of that method.
 
     Raises:
         ValueError: none is given, or one twice.

@@ -1,9 +1,11 @@
 """The flags that every script has, and what stands for those that are not given."""
 
 import dataclasses
-from collections.abc import Mapping
+import inspect
+import math
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import tyro
 
@@ -86,8 +88,8 @@ class Common:
     #: Which clients those are. fixed: the same ones for the whole run, as in the CCFC
     #: paper; per-round: as many, drawn anew in every round.
     failures: Literal["fixed", "per-round"] = "fixed"
-    #: smoke: a minute; default: chosen for the data set; paper: the paper's settings.
-    #: An explicit flag wins over all of them.
+    #: smoke: a minute; default: what suits the data; paper: the paper's settings. An
+    #: explicit flag wins over all of them. What they choose is printed.
     preset: Preset = "default"
     out: Annotated[Path | None, shown("runs/METHOD-DATASET-HASH")] = None
     """Results folder."""
@@ -130,13 +132,40 @@ def check_values(name: str, values: tuple, *, least: int | None = None) -> None:
         raise ValueError(f"{flag} must be at least {least}, got {min(values)}")
 
 
-def choose(defaults: Mapping[str, Any], args: Common) -> dict[str, Any]:
-    """Returns the settings of a method: the flags that were given, else its defaults.
+class Limits(NamedTuple):
+    """What the numbers of a flag may be, where its annotation holds one; counts are at
+    least 1 without, other numbers at least 0."""
+
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+
+
+Counts = Annotated[tuple[int, ...], Limits(least=1)]
+Positive = Annotated[tuple[float, ...], Limits(above=0)]
+Shares = Annotated[tuple[float, ...], Limits(most=1)]
+
+
+class Default(tuple):
+    """The values of a flag that was not given."""
+
+
+def default(*values: Any) -> Any:
+    """Returns what a flag of several values stands for where it is not given; presets
+    and the data may then choose otherwise, see `settings_of`."""
+    return Default(values)
+
+
+def settings_of(
+    args: Common, *changes: Mapping[str, Any], names: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Returns the settings of a method: each flag as it was given, else as the last of
+    `changes` has it that does, else its default.
 
     Args:
-        defaults: by flag, for every flag that the method has; what one left at None, or
-            at () where it may be swept, stands for.
-        args: the script's flags; others than those are left out.
+        args: the script's flags.
+        changes: by flag, what presets and the data choose.
+        names: of the flags that the method has; None is all that the script adds.
 
     Returns:
         By flag, its value; a tuple of the values where it may be swept.
@@ -144,19 +173,44 @@ def choose(defaults: Mapping[str, Any], args: Common) -> dict[str, Any]:
     Raises:
         ValueError: a number is negative, infinite, or zero where it counts something.
     """
-    settings = {}
-    for name, default in defaults.items():
+    chosen = {name: value for change in changes for name, value in change.items()}
+    common = {field.name for field in dataclasses.fields(Common)} | {"methods"}
+    settings, hints = {}, get_type_hints(type(args), include_extras=True)
+    for name in (field.name for field in dataclasses.fields(args)):
+        if name in common or (names is not None and name not in names):
+            continue
         value = getattr(args, name)
         if value is None:
-            value = default
-        elif value == ():
-            value = (default,)
-        flag = "--" + name.replace("_", "-")
-        for number in value if isinstance(value, tuple) else ():
-            may_be_none = name.endswith(("_rounds", "_steps"))
-            low = int(isinstance(number, int) and not may_be_none)
-            if not low <= number < float("inf"):
-                finite = "finite and " if isinstance(number, float) else ""
-                raise ValueError(f"{flag} must be {finite}at least {low}, got {number}")
+            value = chosen.get(name)
+        elif value == () or isinstance(value, Default):
+            value = (chosen[name],) if name in chosen else tuple(value)
+        if value == ():  # it belongs to another flag, which stands for it
+            continue
+        check_numbers(name, value, hints[name])
         settings[name] = value
     return settings
+
+
+def check_numbers(name: str, value: Any, hint: Any) -> None:
+    """Raises ValueError where a number of a flag is not one that it can take."""
+    found = [x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Limits)]
+    flag = "--" + name.replace("_", "-")
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        is_count = isinstance(number, int) and not name.endswith(("_rounds", "_steps"))
+        (least, above, most) = found[0] if found else Limits(int(is_count))
+        least = max(least, 0)
+        finite = "finite and " if isinstance(number, float) else ""
+        if not least <= number < math.inf:
+            raise ValueError(f"{flag} must be {finite}at least {least}, got {number}")
+        if number <= above:
+            raise ValueError(f"{flag} must be above {above}, got {number}")
+        if number > most:
+            raise ValueError(f"{flag} must be at most {most}, got {number}")
+
+
+def taken_by(build: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of the settings of a run that a builder takes by their names."""
+    names = inspect.signature(build).parameters
+    return {name: value for name, value in values.items() if name in names}

@@ -48,7 +48,7 @@ class Method(NamedTuple):
     build: Callable[[Mapping[str, Any]], FederatedClustering]
     """(settings of one run) -> the method."""
     scope: Scope
-    paper: Mapping[float, Mapping[str, float]]
+    paper: Mapping[float, Mapping[str, float]] = {}
     """By p: scores on the whole data set."""
     working_bytes: int = 0
     """What a round of one run holds beside its state, as a copy of the data."""
