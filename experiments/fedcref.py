@@ -13,16 +13,8 @@ from experiments.papers.fedcref.methods import Local, Name
 from experiments import several
 from experiments.papers.fedcref import methods
 from fcjax.devices import platform
-from fcjax.sweep import deal, plan
-from fcjax.sweep.flags import (
-    Common,
-    Counts,
-    Default,
-    Limits,
-    Shares,
-    default,
-    settings_of,
-)
+from fcjax.sweep import deal, flags, plan
+from fcjax.sweep.flags import Common, Counts, Limits, Shares, default, settings_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +61,7 @@ class Args(Common):
     community_model: Literal["mean", "last-local"] = "mean"
     """Of its members' models; or what the first had last, as in the authors' code."""
     leftovers: Literal["nearest", "renumbered"] = "nearest"
-    """Of examples that no model took; renumbered by a second vote: the authors' code."""
+    """Of examples that no model took; the authors' code renumbers by a second vote."""
     local_epochs: tuple[int, ...] = default(20)
     """Of a cluster's model; more where classes have less than 500 examples."""
     federated_rounds: Counts = default(15)
@@ -111,7 +103,7 @@ def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method."""
     if args.labels and not any(getattr(args, rule) for rule in deal.RULES):
         args = dataclasses.replace(args, overlap=(0.0,))
-    if args.preset == "paper" and isinstance(args.clients, Default):
+    if args.preset == "paper" and isinstance(args.clients, flags.Default):
         args = dataclasses.replace(args, clients=(25,))
     if name == "fedcref":
         if deal.rule_of(args) == "overlap" and len(args.methods) > 1:
