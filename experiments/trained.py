@@ -81,7 +81,7 @@ def run(args: Common, call: Call, saved: Path, progress: Progress) -> State:
         states.save(round)
 
     with States(saved, interval=args.checkpoint_interval) as states:
-        return call.program.run(call.grid, start=states.restore, on_round=on_round)
+        return call.program.run(call.grid, start=states.go_on, on_round=on_round)
 
 
 def load_one(args: Common, *, several: tuple[str, ...] = ()) -> data.Dataset:

@@ -101,7 +101,11 @@ def curves(
     drawn = [
         inline.curve(
             SCORES[name].title,
-            {float(line["clusters"]): line[name].mean for line in alike if name in line},
+            {
+                float(line["clusters"]): line[name].mean
+                for line in alike
+                if name in line
+            },
             marked=float(own["clusters"]),
         )
         for name in internal

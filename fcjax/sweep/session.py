@@ -131,11 +131,7 @@ def run(
         ]
 
     def start(shapes: engine.ShapesOf) -> tuple[engine.Position, State] | None:
-        found = states.restore(shapes)
-        if found is None:
-            return kept.start(batch)(shapes)
-        print(f"going on from checkpoint {states.path_of(found[0])}")
-        return found
+        return states.go_on(shapes) or kept.start(batch)(shapes)
 
     def on_round(round: engine.Round) -> None:
         nonlocal clock, last

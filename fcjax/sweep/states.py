@@ -72,6 +72,13 @@ class States:
             return position, jax.tree.map(lambda x: jnp.array(np.asarray(x)), state)
         return None
 
+    def go_on(self, shapes: ShapesOf) -> tuple[Position, PyTree] | None:
+        """`restore`, which says from where."""
+        found = self.restore(shapes)
+        if found is not None:
+            print(f"going on from checkpoint {self.path_of(found[0])}")
+        return found
+
     def save(self, round: Round) -> None:
         """Saves the state after a round if the interval has passed or the stage ends.
 

@@ -77,9 +77,9 @@ def test_what_varies_makes_a_figure_or_its_lines(tmp_path, drawn, varied, expect
 
 def test_unlabelled_data_has_its_internal_scores(tmp_path, drawn):
     rows, history = grid(p=(0,), model_weight=(0, 1), seed=(0,))
-    for silhouette, expected in (("", set()), ("0.3", {"against_model_weight.png"})):
+    for silhouette, expected in ((None, set()), (0.3, {"against_model_weight.png"})):
         for row in rows:
-            row |= {"nmi": "", "acc": "", "kappa": "", "silhouette": silhouette}
+            row |= {"nmi": None, "acc": None, "kappa": None, "silhouette": silhouette}
         draw.grid_figures(tmp_path, rows, history, by=["p", "model_weight"])
         assert drawn.keys() - {"learning_curves.png"} == expected
     (axes,) = drawn["against_model_weight.png"].axes

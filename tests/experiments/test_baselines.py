@@ -3,6 +3,7 @@
 import baselines
 import numpy as np
 import pytest
+import several
 from sklearn.cluster import KMeans
 
 from fcjax.sweep import command, report
@@ -20,8 +21,10 @@ def run(data_file, out, **changes):
     args = baselines.Args(
         dataset=str(data_file), clients=(4,), plot=False, out=out, **changes
     )
-    results = command.run(lambda: baselines.split(args))
-    report.conclude_all(results, folder=out)
+    results = command.run(
+        lambda: several.tasks(args, baselines.describe, baselines.only)
+    )
+    report.conclude_all(results, out=out)
 
 
 @pytest.fixture(scope="module")

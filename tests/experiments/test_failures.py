@@ -108,9 +108,9 @@ def test_a_run_says_who_answered_and_how_they_fared(grids, kind, num_survivors):
 
 
 def run(rate, seed, **more):
-    row = {"method": "ccfc", "dataset": "digits", "scope": "global", "p": "0.0"}
-    row |= {"failure_rate": rate, "seed": seed, "nmi": "0.5", "acc": "0.6"}
-    return {**row, "kappa": "0.4", "silhouette": "0.3", **more}
+    row = {"method": "ccfc", "dataset": "digits", "scope": "global", "p": 0.0}
+    row |= {"failure_rate": float(rate), "seed": seed, "nmi": 0.5, "acc": 0.6}
+    return {**row, "kappa": 0.4, "silhouette": 0.3, **more}
 
 
 def columns(runs, *, labelled=True):

@@ -52,7 +52,7 @@ def test_both_stages_go_into_a_folder(trained):
     first, _, last = history
     stages = ["representation", "representation", "cluster"]
     assert [line["stage"] for line in history] == stages
-    assert first["nmi"] == ""  # no clusters yet
+    assert first["nmi"] is None  # no clusters yet
     assert 0 <= float(last["nmi"]) <= 1
     assert "up_target" not in last
 

@@ -15,6 +15,7 @@ from fcjax.data import load, stratified_subset
 from fcjax.evaluation import linear, tables
 from fcjax.runs import predict, probe
 from fcjax.sweep import experiment, frozen, session
+from fcjax.sweep.folder import read
 from tests.data.test_sources import png, prepare
 from tests.experiments.blobs import rows
 
@@ -136,7 +137,7 @@ def test_an_extra_split_trains_and_is_resized_but_is_not_scored(digits, tmp_path
     prepare(tmp_path / "data", {"train": encoded[:40], "unlabelled": encoded[40:]})
     flags = {"data_dir": tmp_path / "data", "extra_split": "unlabelled", "resize": 6}
     run(tmp_path / "out", "tiny", **flags, clusters=(3,))
-    held = folder.read(tmp_path / "out").assignments()
+    held = read(tmp_path / "out").assignments()
     client, cluster = held["client"].to_numpy(), held["cluster"].to_numpy()
     assert len(cluster) == 60
     # 20 further examples for three clients.
@@ -157,7 +158,7 @@ def test_a_probe_of_the_embedding(table, capsys):
     def cells(line):
         return [cell.strip() for cell in line.split("|")[1:-1]]
 
-    of_run = folder.read(out)
+    of_run = read(out)
     dataset, z = load(str(path)), of_run.embedding(seed=0)
     test = np.argsort(np.argsort(np.random.default_rng(0).random(60))) < 10
     split = z[~test], dataset.labels[~test], z[test], dataset.labels[test]
@@ -199,7 +200,7 @@ def resized(bars, tmp_path_factory):
 def test_a_folder_of_mixed_sizes_from_its_path_to_its_clusters(bars, resized, tmp_path):
     (row,) = rows(resized / "results.csv")
     assert float(row["nmi"]) == 1
-    assert folder.read(resized).flags(data_dir=None).resize == 6
+    assert read(resized).flags(data_dir=None).resize == 6
     with pytest.raises(ValueError, match=r"mixed sizes.*which --resize gives them$"):
         run(tmp_path / "out", bars)
     assert not (tmp_path / "out").exists()
@@ -237,4 +238,4 @@ def test_new_images_can_be_resized_to_what_a_run_without_it_had(bars, tmp_path):
         predicted(out, bars, tmp_path / "table")
     found = predicted(out, bars, tmp_path / "table", resize=6)
     assert [int(row["cluster"]) for row in found] == clusters_of(out)
-    assert folder.read(out).flags(data_dir=None).resize is None
+    assert read(out).flags(data_dir=None).resize is None

@@ -1,0 +1,29 @@
+"""What the examples of docstrings open: a finished run of experiments/spherical.py."""
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """A folder that holds runs/spherical, of 60 vectors that four clients hold."""
+    from experiments import spherical
+    from fcjax.sweep import experiment, session
+
+    folder = tmp_path_factory.mktemp("examples")
+    labels = np.repeat([0, 1, 2], 20)
+    noise = np.random.default_rng(0).normal(scale=0.1, size=(60, 2))
+    x = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])[labels] + noise
+    np.savez(folder / "rows.npz", x=x, y=labels)
+    flags = {"dataset": str(folder / "rows.npz"), "clients": (4,), "plot": False}
+    args = spherical.Args(**flags, p=(0.25,), out=folder / "runs" / "spherical")
+    session.execute(experiment.prepare(args, spherical.describe))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _beside_the_runs(request, monkeypatch):
+    if isinstance(request.node, pytest.DoctestItem) and "fcjax.open(" in "".join(
+        example.source for example in request.node.dtest.examples
+    ):
+        monkeypatch.chdir(request.getfixturevalue("runs"))
