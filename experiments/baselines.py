@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-import several
-from papers import ccfc as papers
-
+from experiments import several
+from experiments.papers.ccfc import printed
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.ffcm import ffcm
@@ -110,7 +109,7 @@ def describe(
         settings=settings,
         build=lambda values: baseline.build(num_clusters=num_clusters, **values),
         scope="global",
-        paper=papers.scores_of(data_name, reported) if reported else {},
+        paper=printed.scores_of(data_name, reported) if reported else {},
         working_bytes=4 * dataset.examples.size,  # the examples as float32
     )
 

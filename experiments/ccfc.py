@@ -11,9 +11,9 @@ from functools import partial
 from typing import Annotated
 
 import optax
-from encoders import Backbone, backbone_of, encoder_of, is_tiny
-from papers import ccfc as papers
 
+from experiments.encoders import Backbone, backbone_of, encoder_of, is_tiny
+from experiments.papers.ccfc import printed
 from fcjax import models
 from fcjax.algorithms.ccfc import ccfc, standalone
 from fcjax.data.augment import ccfc_grey
@@ -185,7 +185,7 @@ def describe(
         settings=settings,
         build=build,
         scope="client-pooled" if args.standalone else "global",
-        paper={} if is_ablation else papers.scores_of(name, "CCFC"),
+        paper={} if is_ablation else printed.scores_of(name, "CCFC"),
     )
 
 

@@ -13,9 +13,8 @@ import re
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import several
-from fdsc_methods import FEDERATED, Name, method_of
-
+from experiments import several
+from experiments.papers.fdsc.methods import FEDERATED, Name, method_of
 from fcjax.algorithms.subspace import Norm
 from fcjax.cluster import Assign
 from fcjax.sweep import experiment

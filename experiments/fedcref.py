@@ -12,9 +12,9 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import several
-from fedcref_methods import Data, Local, Name, method_of
 
+from experiments import several
+from experiments.papers.fedcref.methods import Data, Local, Name, method_of
 from fcjax.devices import platform
 from fcjax.sweep import deal, experiment
 from fcjax.sweep.flags import Common, choose, shown

@@ -10,10 +10,17 @@ import dataclasses
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import several
-from encoders import Backbone, backbone_of, is_tiny
-from fedmcc_methods import BY_SGD, CENTRAL, FIRST, ONE_STAGE, Name, method_of, view_of
-
+from experiments import several
+from experiments.encoders import Backbone, backbone_of, is_tiny
+from experiments.papers.fedmcc.methods import (
+    BY_SGD,
+    CENTRAL,
+    FIRST,
+    ONE_STAGE,
+    Name,
+    method_of,
+    view_of,
+)
 from fcjax.sweep import deal, experiment, plan
 from fcjax.sweep.flags import Common, choose, shown
 from fcjax.sweep.load import short_name

@@ -10,11 +10,10 @@ import dataclasses
 from functools import partial
 from typing import Annotated, Any
 
-import several
-from encoders import is_tiny
-from papers import sda_fdc as papers
-from sda_fdc_methods import CENTRAL, Name, method_of
-
+from experiments import several
+from experiments.encoders import is_tiny
+from experiments.papers.sda_fdc import printed
+from experiments.papers.sda_fdc.methods import CENTRAL, Name, method_of
 from fcjax.sweep import experiment, plan
 from fcjax.sweep.flags import Common, choose, shown
 from fcjax.sweep.load import short_name
@@ -167,7 +166,7 @@ def describe(
         settings=settings,
         build=partial(method_of, name, shape=shape, num_clusters=num_clusters),
         scope="global",
-        paper=papers.scores_of(short_name(args.dataset), name),
+        paper=printed.scores_of(short_name(args.dataset), name),
         # The server's examples, as they are and as rows.
         working_bytes=dataset.examples.nbytes + 4 * dataset.examples.size,
         shared=plan.Shared("gan", 1, local) if local else None,
