@@ -10,10 +10,10 @@ import dataclasses
 from typing import Annotated
 
 import optax
-from experiments.papers.ccfc.networks import network_of, view_of
 
 from experiments.encoders import Backbone, backbone_of, is_tiny
 from experiments.papers.ccfc import printed
+from experiments.papers.ccfc.networks import network_of, view_of
 from fcjax.algorithms.ccfc import ccfc, standalone
 from fcjax.sweep import command, plan
 from fcjax.sweep.flags import Common, default, settings_of, shown, taken_by

@@ -9,10 +9,9 @@ python experiments/fdsc.py --dataset mnist --data-dir DIR --clients 20 --client-
 import dataclasses
 from typing import Annotated, Literal
 
-from experiments.papers.fdsc.methods import Name
-
 from experiments import several
 from experiments.papers.fdsc import methods
+from experiments.papers.fdsc.methods import Name
 from fcjax.algorithms.subspace import Norm
 from fcjax.cluster import Assign
 from fcjax.sweep import plan

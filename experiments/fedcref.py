@@ -8,10 +8,9 @@ python experiments/fedcref.py --preset paper --dataset mnist --data-dir DIR
 import dataclasses
 from typing import Annotated, Literal
 
-from experiments.papers.fedcref.methods import Local, Name
-
 from experiments import several
 from experiments.papers.fedcref import methods
+from experiments.papers.fedcref.methods import Local, Name
 from fcjax.devices import platform
 from fcjax.sweep import deal, flags, plan
 from fcjax.sweep.flags import Common, Counts, Limits, Shares, default, settings_of

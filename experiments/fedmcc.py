@@ -9,11 +9,10 @@ python experiments/fedmcc.py --methods mcc cc
 import dataclasses
 from typing import Annotated, Literal
 
-from experiments.papers.fedmcc.methods import CENTRAL, ONE_STAGE, Name
-
 from experiments import several
 from experiments.encoders import Backbone
 from experiments.papers.fedmcc import methods
+from experiments.papers.fedmcc.methods import CENTRAL, ONE_STAGE, Name
 from fcjax.sweep import deal, plan
 from fcjax.sweep.flags import Common, Limits, Positive, default, settings_of, shown
 from fcjax.sweep.load import short_name

@@ -20,16 +20,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
-from papers import (
-    ccfc_studies,
-    fdsc_studies,
-    fedcref_studies,
-    fedmcc_studies,
-    sda_fdc_copies,
-    sda_fdc_studies,
-)
-from papers.study import Measured, Paper, Row, Study
 
+from experiments.papers.ccfc import studies as ccfc_studies
+from experiments.papers.fdsc import studies as fdsc_studies
+from experiments.papers.fedcref import studies as fedcref_studies
+from experiments.papers.fedmcc import studies as fedmcc_studies
+from experiments.papers.sda_fdc import copies as sda_fdc_copies
+from experiments.papers.sda_fdc import studies as sda_fdc_studies
+from experiments.papers.study import Measured, Paper, Row, Study
 from fcjax import data
 from fcjax.devices import Backend
 from fcjax.evaluation import tables
@@ -115,8 +113,9 @@ def reproduce(study: Study, args: Args) -> None:
 
 def mapped(study: Study, job: Job, folder: Path) -> list[dict[str, Any]]:
     """Trains a row, draws its embeddings and returns the numbers shown."""
-    module, function = study.maps.split(".")
-    draw = getattr(importlib.import_module(module), function)
+    module, _, function = study.maps.rpartition(".")
+    module = importlib.import_module(f"experiments.papers.{module}")
+    draw = getattr(module, function)
     return [{"dataset": job.dataset, **line} for line in draw(job.flags, folder)]
 
 
@@ -156,7 +155,7 @@ def jobs(study: Study, args: Args) -> list[Job]:
             if args.methods and row.label not in args.methods:
                 continue
             if row.script:
-                script = importlib.import_module(row.script)
+                script = importlib.import_module(f"experiments.{row.script}")
                 paper = dataset if dataset == STAND_IN else shown_as[0]
                 flags = script.Args(**flags_of(study, row, dataset, args, paper=paper))
                 found.append(Job(row, shown_as[1], flags, script.describe))

@@ -9,10 +9,9 @@ python experiments/sda_fdc.py --methods dcn --dataset mnist --data-dir DIR
 import dataclasses
 from typing import Annotated
 
-from experiments.papers.sda_fdc.methods import CENTRAL, Name
-
 from experiments import several
 from experiments.papers.sda_fdc import methods, printed
+from experiments.papers.sda_fdc.methods import CENTRAL, Name
 from fcjax.sweep import plan
 from fcjax.sweep.flags import Common, Counts, Limits, default, settings_of, shown
 from fcjax.sweep.load import short_name

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fcjax import clients, cluster, losses, server, types
 from fcjax.data.vectors import as_rows, client_rows
-from fcjax.sweep import command, experiment, flags
+from fcjax.sweep import command, flags, plan
 
 
 class Server(NamedTuple):  # Yours; what clients keep is types.State's other part.
@@ -66,14 +66,14 @@ def contract(scalar: types.Scalar):  # Yours: what --method tests.
 
 @dataclasses.dataclass(frozen=True)
 class Args(flags.Common):  # Yours: flags are named as in the builder.
-    momentum: tuple[float, ...] = (0.0,)
+    momentum: tuple[float, ...] = flags.default(0.0)
     """Weight of the last centroid beside the new one. Several values span a grid."""
 
 
 def describe(args: Args, dataset, num_clients: int, num_clusters: int):
     build = partial(spherical_kmeans, num_clusters=num_clusters)
-    settings = flags.choose({"momentum": 0.0}, args)
-    return experiment.Method("spherical", settings, lambda v: build(**v), "global", {})
+    settings = flags.settings_of(args)
+    return plan.Method("spherical", settings, lambda v: build(**v), "global")
 
 
 if __name__ == "__main__":

@@ -12,14 +12,16 @@ from pathlib import Path
 from types import ModuleType
 
 HERE = Path(__file__).parent
-INSTALLED = HERE / "experiments"
-"""Where a wheel has the scripts; in a checkout they lie beside the package."""
+INSTALLED = HERE / "scripts"
+"""Where a wheel has experiments/; in a checkout it lies beside the package."""
 
 
 def main() -> None:
     """Runs the command that the first argument names, or lists all."""
-    scripts = INSTALLED if INSTALLED.is_dir() else HERE.parent / "experiments"
+    root = INSTALLED if INSTALLED.is_dir() else HERE.parent
+    scripts = root / "experiments"
     commands = programs(scripts) | programs(HERE / "runs")
+    commands |= programs(scripts / "benchmarks")  # not in a wheel
     name, flags = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
     if name in ("-h", "--help"):
         print(listing(commands))
@@ -29,9 +31,9 @@ def main() -> None:
         near = difflib.get_close_matches(name, commands, n=1)
         hint = f"did you mean {near[0]}?" if near else "`fcjax --help` lists them"
         sys.exit(f"fcjax has no command {name}: {hint}")
-    # As Python runs a script, whose neighbours are imported by their bare names; but
-    # for `runpy` the name in its usage would be the path.
-    sys.path.insert(0, str(scripts))
+    # Scripts import `experiments`, which lies in no site-packages.
+    sys.path.insert(0, str(root))
+    # But for `runpy` the name in its usage would be the path.
     sys.argv = [f"fcjax {name}", *flags]
     script = sys.modules["__main__"] = ModuleType("__main__")
     script.__file__ = str(path)

@@ -96,10 +96,10 @@ def finished(tmp_path_factory):
     changes it copies it. Two seeds; 80 rows of 12 numbers in four classes, which are in
     rows.npz beside it, as printed.txt is; three clients, of which one never answers."""
     # Late: fcjax is to be imported under jaxtyping's hook.
-    import ccfc
     import tyro
     from sklearn.datasets import load_digits
 
+    from experiments import ccfc
     from fcjax.sweep import experiment, session
 
     folder = tmp_path_factory.getbasetemp()

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import jax
 import optax
-import spherical
 from flax import linen as nn
 
+from experiments import spherical
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.cc import cc
 from fcjax.algorithms.ccfc import ccfc, standalone

@@ -25,7 +25,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [*PAGES, *sorted(ROOT.glob("*.md"))]
 FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
-COMMAND = re.compile(r"(?:\w+=\S+ )*(python experiments/\w+\.py|fcjax [a-z][a-z-]+ \S)")
+COMMAND = re.compile(
+    r"(?:\w+=\S+ )*(python experiments/[\w/]+\.py|fcjax [a-z][a-z-]+ \S)"
+)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 
@@ -86,15 +88,13 @@ def test_a_command_parses(line):
     while words[0] not in ("python", "fcjax"):
         words = words[1:]
     _, name, *flags = words
-    tools = programs(ROOT / "fcjax" / "runs")
-    if name in tools:
-        name = f"fcjax.runs.{tools[name].stem}"
-    else:
-        name = programs(ROOT / "experiments").get(name, Path(name)).stem
+    called = programs(ROOT / "experiments") | programs(ROOT / "fcjax" / "runs")
+    path = (ROOT / called.get(name, name)).relative_to(ROOT)
+    module = importlib.import_module(".".join(path.with_suffix("").parts))
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            tyro.cli(importlib.import_module(name).Args, args=flags)
+            tyro.cli(module.Args, args=flags)
         except SystemExit as error:
             if error.code != 0:  # that of --help
                 pytest.fail(said.getvalue())

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer
 
+from experiments.papers.study import Measured, Paper
 from fcjax import evaluation
 from fcjax.sweep.flags import Common
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import load
-
-from .study import Measured, Paper
 
 
 def of_clusters(args: Common, results: Folder) -> list[Measured]:

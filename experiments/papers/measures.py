@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from experiments.papers.study import Measured, Paper
 from fcjax import data, evaluation
 from fcjax.evaluation import linear, tables
 from fcjax.runs.probe import test_rows
@@ -20,8 +21,6 @@ from fcjax.sweep import frozen
 from fcjax.sweep.flags import Common
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import load
-
-from .study import Measured, Paper
 
 NEIGHBORS = (3, 5, 7, 9, 100, 1000, 7000)
 """Those of Table 3 of the CCFC paper."""

@@ -75,8 +75,8 @@ class Study(NamedTuple):
     paper: Mapping[tuple, Mapping[str, float]] = {}
     draw: Draw | None = None
     maps: str = ""
-    """MODULE.FUNCTION of experiments/ that trains a row by itself, draws its embeddings
-    and returns the numbers shown; nothing else is run or measured then."""
+    """PAPER.MODULE.FUNCTION of this folder that trains a row by itself, draws its
+    embeddings and returns the numbers shown; nothing else is run or measured then."""
     by_path: tuple[str, ...] = ()
     """The data sets that have no name to be loaded by."""
     notes: tuple[str, ...] = ()

@@ -1,11 +1,11 @@
 """The script of the baselines: a folder a method, one table, one line of error."""
 
-import baselines
 import numpy as np
 import pytest
 import several
 from sklearn.cluster import KMeans
 
+from experiments import baselines
 from fcjax.sweep import command, report
 from tests.experiments.blobs import rows, write_blobs
 

@@ -2,19 +2,19 @@
 
 import importlib.util
 
-import benchmark
-import benchmark_clustering as clustering
-import benchmark_growth as growth
-import benchmark_memory as memory
 import chex
 import jax
 import numpy as np
 import pytest
-from benchmark_growth import STUDIES, Point
 from sklearn.datasets import load_digits
-from speed import server
-from speed.case import Sizes
 
+from experiments.benchmarks import benchmark
+from experiments.benchmarks import benchmark_clustering as clustering
+from experiments.benchmarks import benchmark_growth as growth
+from experiments.benchmarks import benchmark_memory as memory
+from experiments.benchmarks.benchmark_growth import STUDIES, Point
+from experiments.benchmarks.speed import server
+from experiments.benchmarks.speed.case import Sizes
 from tests.experiments.blobs import rows
 
 pytestmark = pytest.mark.nightly

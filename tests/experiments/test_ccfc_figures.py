@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-import ccfc
-import ccfc_figures
 import numpy as np
 import pytest
 from flax import linen as nn
 from matplotlib.image import imread
 from sklearn.metrics import calinski_harabasz_score
 
+from experiments import ccfc
+from experiments.papers.ccfc import figures as ccfc_figures
 from fcjax import data
 from fcjax.models import from_linen
 from fcjax.sweep.load import load

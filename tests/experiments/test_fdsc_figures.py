@@ -1,10 +1,10 @@
 """The figures of the FDSC paper, of what clients hold when training ends."""
 
-import fdsc
-import fdsc_figures
 import numpy as np
 import pytest
 
+from experiments import fdsc
+from experiments.papers.fdsc import figures as fdsc_figures
 from fcjax.evaluation.figures import Panel, maps
 from tests.experiments.blobs import write_blobs
 

@@ -1,12 +1,12 @@
 """What FedCRef's experiments know by the labels: a dirty start, true associations."""
 
-import fedcref_simulated
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
+from experiments.papers.fedcref import simulated as fedcref_simulated
 from tests.algorithms.federations import federate
 
 SETS = ((0, 2, 3, 5), (1, 4), (3,))

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-import fedmcc
-import fedmcc_figures
 import numpy as np
 import pytest
-from papers import measures
 from sklearn.metrics import normalized_mutual_info_score
 
+from experiments import fedmcc
+from experiments.papers import measures
+from experiments.papers.fedmcc import figures as fedmcc_figures
 from fcjax.sweep import command, frozen
 from fcjax.sweep.folder import read
 from fcjax.sweep.load import load

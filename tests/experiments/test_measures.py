@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import baselines
 import numpy as np
 import pytest
-import reproduce
-from papers import measures
 
+from experiments import baselines, reproduce
+from experiments.papers import measures
 from fcjax.engine import Position
 from fcjax.evaluation import figures
 from fcjax.sweep import command

@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-import baselines
 import jax
 import numpy as np
 import pytest
 from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 
+from experiments import baselines
 from fcjax import evaluation
 from fcjax.data import load, stratified_subset
 from fcjax.evaluation import linear, tables

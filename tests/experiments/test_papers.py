@@ -3,14 +3,12 @@
 from itertools import product
 from types import SimpleNamespace
 
-import ccfc
 import numpy as np
 import pytest
-import reproduce
-import sda_fdc
-from papers import ccfc as ccfc_paper
-from papers import sda_fdc as sda_fdc_paper
 
+from experiments import ccfc, reproduce, sda_fdc
+from experiments.papers.ccfc import printed as ccfc_paper
+from experiments.papers.sda_fdc import printed as sda_fdc_paper
 from fcjax.data import Dataset
 
 PAPER = {name: study.paper for name, study in reproduce.STUDIES.items()}

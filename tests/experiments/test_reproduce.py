@@ -6,17 +6,17 @@ import runpy
 import sys
 from pathlib import Path
 
-import ccfc_figures
-import fdsc_figures
-import fedmcc_figures
 import numpy as np
 import pytest
-import reproduce
-import sda_fdc_examples
-import sda_fdc_figures
 from sklearn.metrics import cohen_kappa_score
 from sklearn.neighbors import KNeighborsClassifier
 
+from experiments import reproduce
+from experiments.papers.ccfc import figures as ccfc_figures
+from experiments.papers.fdsc import figures as fdsc_figures
+from experiments.papers.fedmcc import figures as fedmcc_figures
+from experiments.papers.sda_fdc import examples as sda_fdc_examples
+from experiments.papers.sda_fdc import figures as sda_fdc_figures
 from fcjax.data import load, stratified_subset
 from fcjax.sweep import frozen
 from fcjax.sweep.folder import read
@@ -166,8 +166,9 @@ def test_a_figure_has_its_table_and_its_drawing(out):
 def test_figures_name_functions_that_there_are():
     for study in reproduce.STUDIES.values():
         if study.maps:
-            module, function = study.maps.split(".")
-            assert callable(getattr(importlib.import_module(module), function))
+            module, _, function = study.maps.rpartition(".")
+            module = importlib.import_module(f"experiments.papers.{module}")
+            assert callable(getattr(module, function))
 
 
 def test_what_stands_in_for_the_papers_data_is_called_so():
@@ -191,7 +192,7 @@ def study(name, **flags):
 
 
 def figure(draw, **flags):
-    script = importlib.import_module(draw.__module__.rpartition("_")[0])
+    script = importlib.import_module(f"experiments.{draw.__module__.split('.')[2]}")
     return lambda out: draw(script.Args(out=out, **flags), out)
 
 

@@ -4,19 +4,13 @@ build, down to the shapes of states, without compiling anything; little runs."""
 import sys
 import typing
 
-import baselines
-import fdsc
-import fdsc_methods
-import fedcref
-import fedmcc
-import fedmcc_methods
 import jax
 import numpy as np
 import pytest
-import reproduce
-import sda_fdc
-import several
 
+from experiments import baselines, fdsc, fedcref, fedmcc, reproduce, sda_fdc, several
+from experiments.papers.fdsc import methods as fdsc_methods
+from experiments.papers.fedmcc import methods as fedmcc_methods
 from fcjax import data
 from fcjax.sweep import plan
 from fcjax.sweep.folder import read

@@ -5,11 +5,11 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sda_fdc
-import sda_fdc_examples
-import sda_fdc_methods
 from matplotlib.image import imread
 
+from experiments import sda_fdc
+from experiments.papers.sda_fdc import examples as sda_fdc_examples
+from experiments.papers.sda_fdc import methods as sda_fdc_methods
 from fcjax import data, models
 from fcjax.models.gan import Gan
 from fcjax.types import Network

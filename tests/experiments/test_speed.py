@@ -4,19 +4,19 @@ their operations are those counted by hand."""
 import itertools
 from functools import partial
 
-import fdsc as fdsc_script
-import fedcref as fedcref_script
-import fedmcc as fedmcc_script
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import sda_fdc as sda_fdc_script
-from fdsc_methods import locality_of, network_of
-from speed import ccfc, fdsc, fedcref, fedmcc, sda_fdc
-from speed.case import Side, Sizes, check_parity, flops
 
+from experiments import fdsc as fdsc_script
+from experiments import fedcref as fedcref_script
+from experiments import fedmcc as fedmcc_script
+from experiments import sda_fdc as sda_fdc_script
+from experiments.benchmarks.speed import ccfc, fdsc, fedcref, fedmcc, sda_fdc
+from experiments.benchmarks.speed.case import Side, Sizes, check_parity, flops
+from experiments.papers.fdsc.methods import locality_of, network_of
 from fcjax import training
 from fcjax.algorithms.fdsc import fdsc as fdsc_method
 from fcjax.types import Federation

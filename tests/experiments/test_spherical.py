@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-import spherical
 from sklearn.datasets import load_digits
 
+from experiments import spherical
 from fcjax import engine
 from fcjax.sweep import command
 from fcjax.types import State

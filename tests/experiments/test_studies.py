@@ -6,10 +6,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-import reproduce
-import sda_fdc_figures
-from papers import fdsc_studies, fedcref_studies
 
+from experiments import reproduce
+from experiments.papers.fdsc import studies as fdsc_studies
+from experiments.papers.fedcref import studies as fedcref_studies
+from experiments.papers.sda_fdc import figures as sda_fdc_figures
 from fcjax.data import Dataset
 from fcjax.sweep import plan
 

@@ -5,11 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
-import spherical
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
+from experiments import spherical
 from fcjax.runs import export
 from fcjax.sweep import experiment, session
 from fcjax.sweep.folder import read

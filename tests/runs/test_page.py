@@ -8,10 +8,10 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-import spherical
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from experiments import spherical
 from fcjax import data
 from fcjax.runs import page, page_text
 from fcjax.runs.assigned import Assigned

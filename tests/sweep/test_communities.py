@@ -3,10 +3,10 @@ scores and prints of a method that finds out."""
 
 import shutil
 
-import collect
 import numpy as np
 import pytest
 
+from experiments import collect
 from fcjax.runs import draw
 from fcjax.sweep import communities, experiment, session
 from fcjax.sweep.communities import Kept

@@ -6,19 +6,13 @@ import sys
 from collections import UserDict
 from typing import get_args, get_type_hints
 
-import baselines
-import ccfc
-import fdsc
-import fedcref
-import fedmcc
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sda_fdc
-import spherical
 import tyro
 from sklearn.metrics import normalized_mutual_info_score
 
+from experiments import baselines, ccfc, fdsc, fedcref, fedmcc, sda_fdc, spherical
 from fcjax.data import heterogeneous, load
 from fcjax.sweep import command, experiment, session
 from fcjax.sweep.flags import Common

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import collect
 import pytest
 
+from experiments import collect
 from fcjax.sweep import processes
 from fcjax.sweep.flags import Common
 from tests.sweep.drifting import rows, run, vectors, without_times

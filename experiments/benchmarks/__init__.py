@@ -1,0 +1,1 @@
+"""Seconds, memory and scores beside other programs."""

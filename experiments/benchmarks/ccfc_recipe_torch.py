@@ -1,0 +1,170 @@
+"""The recipe of CCFC's authors as a plain PyTorch loop, one client after another.
+
+Written from what their public code does (github.com/Jarvisyan/CCFC-pytorch): unrelated
+first networks, views by PIL, scikit-learn's k-means with ten seedings, and an Adam a
+client that is new with the second stage.
+"""
+
+import random
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+from PIL import Image, ImageFilter
+from sklearn.cluster import KMeans
+from torch.nn.functional import normalize  # pyright: ignore[reportMissingImports]
+
+from experiments.benchmarks.speed.ccfc_torch import distance, simsiam
+from fcjax import models
+
+BATCH_SIZE, LEARNING_RATE, MODEL_WEIGHT = 32, 1e-3, 1e-3
+
+
+class Recipe:
+    """Clients, their networks, and the server's."""
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        held: tuple[np.ndarray, ...],
+        *,
+        channels: tuple[int, ...],
+        num_clusters: int,
+        seed: int,
+    ):
+        """Takes uint8 images [P, H, W, 1] and the rows that each client holds."""
+        random.seed(seed)
+        torch.manual_seed(seed)
+        torch.set_num_threads(1)
+        self.num_clusters, self.grey = num_clusters, images[..., 0]
+        self.pixels = torch.from_numpy(self.grey[:, None] / np.float32(255))
+        self.held = [torch.from_numpy(rows) for rows in held]
+        network = models.simsiam(models.conv_encoder(channels))
+        shapes = network.init(jax.random.key(0), jnp.zeros((1, *images.shape[1:])))
+        self.server, *self.clients = (begun(shapes) for _ in range(1 + len(held)))
+
+    def pretrain(self, num_rounds: int) -> np.ndarray:
+        """Runs SimSiam; returns the cluster of every image [P]."""
+        unused = torch.zeros(len(self.pixels), dtype=torch.long)
+        optimizers = self.new_optimizers()
+        for number in range(num_rounds):
+            if number > 0:  # the first networks are the clients' own
+                self.download()
+            self.round(self.contrast_examples, optimizers, unused)
+        return self.labels().numpy()
+
+    def cluster(self, num_rounds: int) -> np.ndarray:
+        """Runs cluster contrast after `pretrain`; returns what `pretrain` does."""
+        self.download()
+        labels = self.labels()
+        optimizers = self.new_optimizers()
+        for _ in range(num_rounds):
+            self.download()
+            self.round(self.contrast_clusters, optimizers, labels)
+            labels = self.labels()
+        return labels.numpy()
+
+    def new_optimizers(self) -> list[Any]:
+        return [
+            torch.optim.Adam(c.parameters(), lr=LEARNING_RATE) for c in self.clients
+        ]
+
+    def download(self) -> None:
+        for client in self.clients:
+            client.load_state_dict(self.server.state_dict())
+
+    def round(self, loss, optimizers, labels) -> None:
+        """An epoch of every client, and the mean of their networks by size."""
+        self.server.eval()
+        for client, optimizer, rows in zip(
+            self.clients, optimizers, self.held, strict=True
+        ):
+            client.train()
+            for batch in torch.randperm(len(rows)).split(BATCH_SIZE):
+                optimizer.zero_grad()
+                loss(client, rows[batch], labels[rows[batch]]).backward()
+                optimizer.step()
+        shares = torch.tensor([len(rows) for rows in self.held]).float()
+        shares /= shares.sum()
+        states = [client.state_dict() for client in self.clients]
+        for name, value in self.server.state_dict().items():
+            each = torch.stack([state[name].float() for state in states], dim=-1)
+            value.copy_(each @ shares)
+
+    def contrast_examples(self, client, rows, labels):
+        del labels
+        one, two = (torch.stack([self.view(int(r)) for r in rows]) for _ in range(2))
+        with torch.no_grad():
+            g1, g2 = self.server(one)[1], self.server(two)[1]
+        (z1, p1), (z2, p2) = client(one), client(two)
+        contrast = (distance(p1, z2) + distance(p2, z1)) / 2
+        return contrast + MODEL_WEIGHT * (distance(p1, g1) + distance(p2, g2)) / 2
+
+    def contrast_clusters(self, client, rows, labels):
+        with torch.no_grad():
+            anchors = self.server(self.pixels[rows])[1]
+        z, p = client(self.pixels[rows])
+        u, v = normalize(p), normalize(z.detach())
+        terms = [
+            -(u[labels == c] @ v[labels == c].T).mean()
+            for c in range(self.num_clusters)
+            if (labels == c).sum() > 1
+        ]
+        return torch.stack(terms).mean() + MODEL_WEIGHT * distance(p, anchors)
+
+    def labels(self):
+        """Mined by the clients' networks, clustered, and the nearest by cosine in the
+        embedding by the server's."""
+        mined = [
+            self.means(self.encode(client, rows).numpy())
+            for client, rows in zip(self.clients, self.held, strict=True)
+        ]
+        centroids = torch.from_numpy(self.means(np.concatenate(mined))).float()
+        z = self.encode(self.server, torch.arange(len(self.pixels)))
+        return (z @ normalize(centroids).T).argmax(dim=1)
+
+    def means(self, points: np.ndarray) -> np.ndarray:
+        seed = random.getrandbits(32)
+        found = KMeans(self.num_clusters, n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]
+        return found.fit(points).cluster_centers_
+
+    def encode(self, module, rows):
+        module.eval()
+        with torch.no_grad():
+            z = torch.cat([module(self.pixels[part])[0] for part in rows.split(512)])
+        return normalize(z)
+
+    def view(self, row: int):
+        array = np.array(view(self.grey[row]), np.float32)
+        return torch.from_numpy(array / 255)[None]
+
+
+def begun(shapes: Any):
+    """Returns the network of these shapes with PyTorch's own initialisation."""
+    module = simsiam(shapes, "conv")
+    for part in module.modules():
+        if hasattr(part, "reset_parameters"):
+            part.reset_parameters()  # pyright: ignore[reportCallIssue]
+    return module
+
+
+def view(image: np.ndarray) -> Image.Image:
+    """Returns a random resized crop, rotated and with even chance blurred."""
+    height, width = image.shape
+    for _ in range(10):
+        area = height * width * random.uniform(0.5, 1.0)
+        aspect = np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3)))
+        w, h = round((area * aspect) ** 0.5), round((area / aspect) ** 0.5)
+        if w <= width and h <= height:
+            top, left = random.randint(0, height - h), random.randint(0, width - w)
+            break
+    else:
+        top, left, w, h = 0, 0, width, height
+    drawn = Image.fromarray(image).crop((left, top, left + w, top + h))
+    drawn = drawn.resize((width, height), Image.Resampling.BILINEAR)
+    drawn = drawn.rotate(random.uniform(-10, 10), Image.Resampling.NEAREST)
+    if random.random() < 0.5:
+        drawn = drawn.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
+    return drawn

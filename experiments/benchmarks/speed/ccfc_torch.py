@@ -1,0 +1,207 @@
+"""What fcjax is timed against: the same local training in PyTorch, on the CPU.
+
+Plain and fair: the same clients, batches and threads, one client after another as one
+would write it there, weights copied from the library's network, no data loader.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+from torch import nn  # pyright: ignore[reportMissingImports]
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
+
+from experiments.benchmarks.speed.weights_torch import (
+    features_first,
+    layer_arrays,
+    load,
+    norm_arrays,
+)
+
+
+class Loop:
+    """Clients that train SimSiam with a pull towards an anchor, and their round."""
+
+    def __init__(
+        self,
+        views: np.ndarray,
+        variables: Any,
+        *,
+        backbone: str,
+        batch_size: int,
+        learning_rate: float,
+        model_weight: float,
+        num_threads: int,
+    ):
+        """Takes views [2, M, N, H, W, C] and the variables all clients start from."""
+        torch.set_num_threads(num_threads)
+        torch.manual_seed(0)
+        self.batch_size, self.model_weight = batch_size, model_weight
+        self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy())
+
+        def network():
+            return simsiam(variables, backbone)
+
+        self.anchor = network().eval()
+        self.models = [network().train() for _ in views[0]]
+        self.optimizers = [
+            torch.optim.Adam(model.parameters(), lr=learning_rate)
+            for model in self.models
+        ]
+
+    def round(self) -> float:
+        """Trains every client one epoch; returns their mean loss."""
+        means = []
+        for i, (model, optimizer) in enumerate(
+            zip(self.models, self.optimizers, strict=True)
+        ):
+            order = torch.randperm(self.views.shape[2])
+            losses = []
+            for batch in order.split(self.batch_size):
+                first, second = self.views[0, i][batch], self.views[1, i][batch]
+                with torch.no_grad():
+                    anchors = self.anchor(first)[1], self.anchor(second)[1]
+                z1, p1 = model(first)
+                z2, p2 = model(second)
+                contrast = (distance(p1, z2) + distance(p2, z1)) / 2
+                pull = (distance(p1, anchors[0]) + distance(p2, anchors[1])) / 2
+                loss = contrast + self.model_weight * pull
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+            means.append(torch.stack(losses).mean())
+        return torch.stack(means).mean().item()
+
+
+def distance(p, z):
+    return -functional.cosine_similarity(p, z.detach()).mean()
+
+
+def simsiam(variables: Any, backbone: str) -> nn.Module:
+    """Returns the network of these variables."""
+    params = jax.tree.map(np.asarray, variables["params"])
+    is_conv = backbone == "conv"
+    encoder = conv_encoder(params) if is_conv else ResNet18()
+    dense = [params[f"Dense_{i}"]["Dense_0"]["kernel"].shape for i in range(4)]
+    network = SimSiam(encoder, dense)
+    arrays = list(conv_arrays(params) if is_conv else resnet_arrays(params))
+    arrays += head_arrays(params, params["Conv_2"]["bias"].size if is_conv else None)
+    return load(network, arrays)
+
+
+class SimSiam(nn.Module):
+    """Encoder, projector and predictor, of layers [in, out] given in their order."""
+
+    def __init__(self, encoder: nn.Module, dense: list[tuple[int, int]]):
+        super().__init__()
+        hidden, latent, bottleneck, out = (nn.Linear(*shape) for shape in dense)
+        self.encoder = encoder
+        self.projector = nn.Sequential(
+            hidden,
+            nn.BatchNorm1d(hidden.out_features),
+            nn.ReLU(),
+            latent,
+            nn.BatchNorm1d(latent.out_features, affine=False),
+        )
+        self.predictor = nn.Sequential(
+            bottleneck, nn.BatchNorm1d(bottleneck.out_features), nn.ReLU(), out
+        )
+
+    def forward(self, x):
+        z = self.projector(self.encoder(x))
+        return z, self.predictor(z)
+
+
+def conv_encoder(params: Any) -> nn.Module:
+    """Returns CCFC's encoder, of these widths."""
+    layers = []
+    for i in range(3):
+        inputs, features = params[f"Conv_{i}"]["kernel"].shape[2:]
+        layers += [
+            nn.Conv2d(inputs, features, 4, stride=2, padding=1),
+            nn.BatchNorm2d(features),
+            nn.LeakyReLU(0.2),
+        ]
+    return nn.Sequential(*layers, nn.Flatten())
+
+
+class ResNet18(nn.Module):
+    """With the stem for small images; torchvision's layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)
+        )
+        widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
+        widths += [(128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
+        self.blocks = nn.Sequential(*(Block(*width) for width in widths))
+
+    def forward(self, x):
+        return self.blocks(torch.relu(self.stem(x))).mean(dim=(2, 3))
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    def __init__(self, inputs: int, features: int, stride: int):
+        super().__init__()
+
+        def conv(inputs, size, stride):
+            padding = size // 2
+            return nn.Conv2d(inputs, features, size, stride, padding, bias=False)
+
+        self.body = nn.Sequential(
+            conv(inputs, 3, stride),
+            nn.BatchNorm2d(features),
+            nn.ReLU(),
+            conv(features, 3, 1),
+            nn.BatchNorm2d(features),
+        )
+        self.shortcut = nn.Identity()
+        if inputs != features:
+            self.shortcut = nn.Sequential(
+                conv(inputs, 1, stride), nn.BatchNorm2d(features)
+            )
+
+    def forward(self, x):
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def conv_arrays(params: Any) -> Iterator[np.ndarray]:
+    """The encoder's parameters, in the order and the axes of PyTorch's."""
+    return layer_arrays(params, [f"Conv_{i}" for i in range(3)])
+
+
+def resnet_arrays(params: Any) -> Iterator[np.ndarray]:
+    """As `conv_arrays`, for ResNet-18."""
+    params = params["encoder"]
+    layers = [params, *(params[f"BasicBlock_{i}"] for i in range(8))]
+    for layer in layers:
+        for i, name in enumerate(("Conv_0", "Conv_1", "shortcut")):
+            if name in layer:
+                yield layer[name]["kernel"].transpose(3, 2, 0, 1)
+                yield from norm_arrays(layer[f"BatchNorm_{i}"])
+
+
+def head_arrays(params: Any, channels: int | None) -> Iterator[np.ndarray]:
+    """As `conv_arrays`, for projector and predictor.
+
+    Args:
+        params: of the whole network.
+        channels: features at a pixel, where the encoder flattens them.
+    """
+    # The encoder's batch norms, if they are the network's own, are counted first.
+    norms = iter(sorted(k for k in params if k.startswith("BatchNorm"))[-2:])
+    for i in range(4):
+        layer = params[f"Dense_{i}"]["Dense_0"]
+        kernel = layer["kernel"]
+        if i == 0 and channels is not None:
+            kernel = features_first(kernel, channels)
+        yield kernel.T
+        yield layer["bias"]
+        if i in (0, 2):
+            yield from norm_arrays(params[next(norms)])

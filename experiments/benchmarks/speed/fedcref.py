@@ -1,0 +1,123 @@
+"""FedCRef's local training: a small auto-encoder for each cluster of each client; and
+what follows it, the errors of all examples under all of these models.
+
+The PyTorch side trains the same models on the same clusters, one after another.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.benchmarks.speed.case import Case, Sizes
+from experiments.papers.fedcref.methods import client_axis
+from fcjax import clients, models
+from fcjax.algorithms.fedcref import Training
+from fcjax.algorithms.fedcref.models import BATCH, Models, draw, errors_under
+from fcjax.algorithms.fedcref.models import train as train_model
+from fcjax.types import Federation
+
+LOCAL_EPOCHS, BATCH_SIZE, LEARNING_RATE = 20, 32, 1e-3
+"""Of `experiments/fedcref.py` for clusters of 500 examples; smaller ones have more
+epochs there, which a round's time is but proportional to."""
+SIZES = Sizes(clients=20, examples=400, batch_size=BATCH_SIZE)
+
+
+def cases(
+    sizes: Sizes = SIZES,
+    shape: tuple[int, int, int] = (28, 28, 1),
+    *,
+    num_clusters: int = 4,
+    num_epochs: int = LOCAL_EPOCHS,
+) -> list[Case]:
+    """Clusters are of equal size. Models go on from round to round, where the method
+    draws new ones: drawing is of neither side."""
+    images = np.random.default_rng(0).random((*sizes[:2], *shape), np.float32)
+    clusters = np.arange(sizes.examples) % num_clusters
+    federation = Federation(
+        pool=jnp.asarray(images.reshape(-1, *shape)),
+        indices=jnp.arange(images[..., 0, 0, 0].size).reshape(sizes[:2]),
+        mask=jnp.ones(sizes[:2], bool),
+        present=jnp.ones((1, sizes.clients), bool),
+        local_clusters=jnp.full(sizes.clients, num_clusters),
+    )
+    options = Models(
+        models.reconstructor(math.prod(shape)),
+        optax.adam(LEARNING_RATE),
+        num_clusters,
+        Training(batch_size=sizes.batch_size),
+        client_axis(),
+    )
+    num_models = sizes.clients * num_clusters
+    keys = jax.random.split(jax.random.key(0), num_models)
+    variables = jax.vmap(lambda key: draw(options, federation, key))(keys)
+    opt_state = jax.vmap(options.optimizer.init)(variables["params"])
+    members = np.arange(num_clusters)[:, None] == clusters
+    members = jnp.tile(jnp.asarray(members), (sizes.clients, 1))
+    rows = jnp.repeat(federation.indices, num_clusters, axis=0)
+
+    def train(state, keys, rows, members, federation):
+        def one(key, client, rows, members):
+            return train_model(
+                options, key, client, rows, members, federation, num_epochs=num_epochs
+            )
+
+        return clients.for_each(
+            one, keys, state, rows, members, axis=options.client_axis
+        )
+
+    def errors(variables, exist, federation):
+        found = errors_under(options, variables, exist, federation)
+        return variables, found
+
+    def training_loop(num_threads: int):
+        from experiments.benchmarks.speed.fedcref_torch import Training
+
+        return Training(
+            images,
+            clusters,
+            variables,
+            batch_size=sizes.batch_size,
+            num_epochs=num_epochs,
+            learning_rate=LEARNING_RATE,
+            num_threads=num_threads,
+        ).round
+
+    def errors_loop(num_threads: int):
+        from experiments.benchmarks.speed.fedcref_torch import Errors
+
+        return Errors(
+            images,
+            variables,
+            batch_size=BATCH,
+            num_threads=num_threads,
+        ).round
+
+    cluster_size = -(-sizes.examples // num_clusters)
+    num_examples = sizes.clients * sizes.examples
+    of = f"{sizes.clients} clients x {sizes.examples} images of {shape[0]}x{shape[1]}"
+    return [
+        Case(
+            "fedcref local models",
+            f"{of}, {num_clusters} clusters a client, {num_epochs} epochs, "
+            f"batch {sizes.batch_size}",
+            train,
+            (clients.Client(variables, opt_state), keys, rows, members, federation),
+            by_client=(True, True, True, True, False),
+            num_batches=-(-cluster_size // sizes.batch_size),
+            num_examples=num_examples * num_epochs,
+            loop=training_loop,
+        ),
+        Case(
+            "fedcref errors",
+            f"{of} under {num_models} models, inference",
+            errors,
+            (variables, jnp.ones(num_models, bool), federation),
+            by_client=(),
+            num_batches=num_models,
+            num_examples=num_examples * num_models,
+            loop=errors_loop,
+        ),
+    ]

@@ -1,0 +1,125 @@
+"""FedMCC's local training, by examples and then by clusters, against a target network.
+
+Every client trains one epoch on two fixed views of its images, in both stages with the
+networks that `experiments/fedmcc.py` has for MNIST; the PyTorch loop takes the same
+steps from the same weights.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.benchmarks.speed.case import Case, Sizes
+from fcjax import clients, models, training
+from fcjax.algorithms.averaging import Contrast, follow, split_target
+from fcjax.algorithms.fedmcc import frozen_contrast, instance_contrast
+from fcjax.algorithms.parts import Networks, Parts, initialize, merge, part, pick
+
+SIZES = Sizes(clients=10, examples=1000, batch_size=128)
+CHANNELS, HIDDEN_SIZE, LATENT_SIZE, NUM_CLUSTERS = (16, 32, 64), 256, 128, 10
+LEARNING_RATE, MOMENTUM = 1e-3, 0.9
+INSTANCE_TEMPERATURE, CLUSTER_TEMPERATURE = 0.5, 1.0
+
+
+def cases(sizes: Sizes = SIZES, *, side: int = 28) -> list[Case]:
+    """An epoch of each stage, on images of so many pixels a side."""
+    shape = (2, sizes.clients, sizes.examples, side, side, 1)
+    views = np.random.default_rng(0).random(shape, np.float32)
+    path = {
+        "encoder": models.encoder(models.conv_encoder(CHANNELS)),
+        "projector": models.projector(LATENT_SIZE, hidden_size=HIDDEN_SIZE),
+    }
+    head = {
+        "cluster_projector": models.cluster_projector(
+            NUM_CLUSTERS, hidden_size=HIDDEN_SIZE
+        )
+    }
+    x = jnp.asarray(views[0, 0, :1])
+    trained = initialize(jax.random.key(0), path, x)
+    frozen = pick(trained, ("encoder",))
+    h, _ = path["encoder"].apply(part(frozen, "encoder"), x, train=False)
+    in_case = partial(_case, sizes, views)
+    return [
+        in_case(
+            "representation",
+            instance_contrast(Networks(path), temperature=INSTANCE_TEMPERATURE),
+            trained,
+            {},
+        ),
+        in_case(
+            "cluster",
+            frozen_contrast(Networks(path | head), temperature=CLUSTER_TEMPERATURE),
+            initialize(jax.random.key(1), head, h),
+            frozen,
+        ),
+    ]
+
+
+def _case(
+    sizes: Sizes,
+    views: np.ndarray,
+    stage: str,
+    contrast: Contrast,
+    trained: Parts,
+    frozen: Parts,
+) -> Case:
+    optimizer = optax.adam(LEARNING_RATE)
+    # As `averaging` has it: images in a pool, and an optimiser anew in every round.
+    pools = [jnp.asarray(view.reshape(-1, *view.shape[2:])) for view in views]
+    rows = jnp.arange(len(pools[0])).reshape(sizes.clients, sizes.examples)
+    keys = jax.random.split(jax.random.key(1), sizes.clients)
+    state = {**trained, "target": trained["params"]}
+    state = clients.repeat(state, sizes.clients)
+
+    def train(state, frozen, keys, rows, mask, *pools):
+        one = partial(train_one, frozen, pools)
+        return clients.for_each(one, keys, state, rows, mask)
+
+    def train_one(frozen, pools, key, variables, rows, mask):
+        def loss(key, variables, slots, counted):
+            del key
+            online, target = split_target(variables)
+            batch = tuple(pool[rows[slots]] for pool in pools)
+            value, online = contrast(merge(frozen, online), target, batch, counted)
+            return value, {**pick(online, target), "target": target}
+
+        client, value = training.train(
+            key,
+            clients.Client(variables, optimizer.init(variables["params"])),
+            loss,
+            mask,
+            optimizer=optimizer,
+            batch_size=sizes.batch_size,
+            num_epochs=1,
+            after_step=partial(follow, MOMENTUM),
+        )
+        return client.variables, value
+
+    def loop(num_threads: int):
+        from experiments.benchmarks.speed import fedmcc_torch
+
+        return fedmcc_torch.Loop(
+            views,
+            trained,
+            frozen,
+            batch_size=sizes.batch_size,
+            learning_rate=LEARNING_RATE,
+            momentum=MOMENTUM,
+            temperature=CLUSTER_TEMPERATURE if frozen else INSTANCE_TEMPERATURE,
+            num_threads=num_threads,
+        ).round
+
+    return Case(
+        f"fedmcc {stage}",
+        f"{sizes.clients} clients x {sizes.examples} images of "
+        f"{views.shape[3]}x{views.shape[4]}, batch {sizes.batch_size}",
+        train,
+        (state, frozen, keys, rows, jnp.ones(rows.shape, bool), *pools),
+        by_client=(True, False, True, True, True, *(False for _ in pools)),
+        num_batches=-(-sizes.examples // sizes.batch_size),
+        num_examples=sizes.clients * sizes.examples,
+        loop=loop,
+    )

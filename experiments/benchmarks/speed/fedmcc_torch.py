@@ -1,0 +1,134 @@
+"""What FedMCC's local training is timed against: both stages in PyTorch, on the CPU.
+
+Plain and fair: the same clients, batches, losses and threads, one client after another,
+weights copied from the library's networks, no data loader.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+from torch import nn  # pyright: ignore[reportMissingImports]
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
+
+from experiments.benchmarks.speed.ccfc_torch import conv_arrays, conv_encoder
+from experiments.benchmarks.speed.weights_torch import (
+    features_first,
+    layer_arrays,
+    load,
+)
+
+
+class Loop:
+    """Clients that train a network against a target that follows it."""
+
+    def __init__(
+        self,
+        views: np.ndarray,
+        trained: Any,
+        frozen: Any,
+        *,
+        batch_size: int,
+        learning_rate: float,
+        momentum: float,
+        temperature: float,
+        num_threads: int,
+    ):
+        """Takes views [2, M, N, H, W, C] and the variables all clients start from.
+
+        Encoder and projector are trained by examples, a cluster projector by clusters
+        of what the frozen encoder makes of the views.
+        """
+        torch.set_num_threads(num_threads)
+        torch.manual_seed(0)
+        self.batch_size, self.learning_rate = batch_size, learning_rate
+        self.momentum, self.temperature = momentum, temperature
+        self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy())
+        params = {**trained["params"], **frozen.get("params", {})}
+        params = jax.tree.map(np.asarray, params)
+        make, self.loss = encoder_projector, self.instance_loss
+        if frozen:
+            make, self.loss = cluster_projector, self.cluster_loss
+            encoder = params["encoder"]
+            self.encoder = load(conv_encoder(encoder), conv_arrays(encoder)).eval()
+        self.models = [(make(params), make(params)) for _ in views[0]]
+
+    def round(self) -> float:
+        """Trains every client one epoch; returns their mean loss."""
+        means = []
+        for i, (online, target) in enumerate(self.models):
+            optimizer = torch.optim.Adam(online.parameters(), lr=self.learning_rate)
+            order = torch.randperm(self.views.shape[2])
+            losses = []
+            for batch in order.split(self.batch_size):
+                views = self.views[0, i][batch], self.views[1, i][batch]
+                loss = self.loss(online, target, views)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+                follow(target, online, self.momentum)
+                losses.append(loss.detach())
+            means.append(torch.stack(losses).mean())
+        return torch.stack(means).mean().item()
+
+    def instance_loss(self, online, target, views):
+        z_a, z_b = (online(x) for x in views)
+        with torch.no_grad():
+            t_a, t_b = (target(x) for x in views)
+        return self.nt_xent(z_a, t_b) / 2 + self.nt_xent(t_a, z_b) / 2
+
+    def cluster_loss(self, online, target, views):
+        with torch.no_grad():
+            h = [self.encoder(x) for x in views]
+            t_a, t_b = (target(x) for x in h)
+        c_a, c_b = (online(x) for x in h)
+        contrast = self.nt_xent(c_a.T, t_b.T) / 2 + self.nt_xent(t_a.T, c_b.T) / 2
+        return contrast - sum(entropy(c) for c in (c_a, c_b, t_a, t_b))
+
+    def nt_xent(self, a, b):
+        z = functional.normalize(torch.cat([a, b]))
+        similarity = (z @ z.T / self.temperature).fill_diagonal_(-torch.inf)
+        positives = torch.arange(len(z)).roll(len(a))
+        return functional.cross_entropy(similarity, positives)
+
+
+def entropy(c):
+    shares = c.mean(dim=0)
+    return -(shares * shares.log()).sum()
+
+
+@torch.no_grad()
+def follow(target: nn.Module, online: nn.Module, momentum: float):
+    """Moves the parameters of a target network towards those of the online one."""
+    for old, new in zip(target.parameters(), online.parameters(), strict=True):
+        old.lerp_(new, 1 - momentum)
+
+
+def encoder_projector(params: Any) -> nn.Module:
+    """Returns the network of the first stage."""
+    network = nn.Sequential(conv_encoder(params["encoder"]), *head(params["projector"]))
+    arrays = [
+        *conv_arrays(params["encoder"]),
+        *head_arrays(params["projector"], params["encoder"]),
+    ]
+    return load(network, arrays)
+
+
+def cluster_projector(params: Any) -> nn.Module:
+    """Returns the network of the second stage, on the encoder's features."""
+    layers = params["cluster_projector"]
+    network = nn.Sequential(*head(layers), nn.Softmax(dim=1))
+    return load(network, head_arrays(layers, params["encoder"]))
+
+
+def head(params: Any) -> list[nn.Module]:
+    first, second = (params[f"Dense_{i}"]["Dense_0"]["kernel"].shape for i in range(2))
+    return [nn.Linear(*first), nn.ReLU(), nn.Linear(*second)]
+
+
+def head_arrays(params: Any, encoder: Any) -> Iterator[np.ndarray]:
+    first, *others = layer_arrays(params, ["Dense_0", "Dense_1"])
+    yield features_first(first.T, encoder["Conv_2"]["bias"].size).T
+    yield from others

@@ -1,0 +1,177 @@
+"""SDA-FDC's training: the clients' GANs, and DCN of pooled examples on the server.
+
+An epoch of each, with the networks and settings that `experiments/sda_fdc.py` has for
+MNIST, of the GAN also with those for Pendigits; the PyTorch loop takes the same steps
+from the same weights.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks.speed.case import Case, Sizes
+from experiments.papers.sda_fdc.methods import adversarial_of, clustering_of
+from fcjax import clients
+from fcjax.algorithms.gan import initialize_gan, train_gan
+
+SIZES = Sizes(clients=10, examples=1000, batch_size=64)
+NUM_CLUSTERS, NUM_COLUMNS = 10, 16
+SETTINGS = {
+    "gan_rounds": 50,
+    "generator_learning_rate": 1.8e-3,
+    "discriminator_learning_rate": 2e-4,
+    "gan_decay": 0.99,
+    "noise_size": 62,
+    "pretrain_rounds": 50,
+    "joint_rounds": 50,
+    "refresh_every": 10,
+    "learning_rate": 1e-3,
+    "cluster_weight": 20.0,
+    "num_init": 20,
+}
+OF_ROWS = {
+    "generator_learning_rate": 3e-4,
+    "discriminator_learning_rate": 6e-4,
+    "noise_size": 5,
+}
+BETAS = {"images": (0.5, 0.999), "rows": (0.5, 0.9)}
+"""Of the GANs' Adam."""
+
+
+def cases(
+    sizes: Sizes = SIZES,
+    *,
+    side: int = 28,
+    pooled_batch_size: int = 128,
+) -> list[Case]:
+    """An epoch of the clients' GANs and of both phases of DCN.
+
+    Args:
+        sizes: of the GANs; the server has as many examples as all clients together.
+        side: of the images, in pixels.
+        pooled_batch_size: of DCN.
+    """
+    shape = (sizes.clients, sizes.examples)
+    rng = np.random.default_rng(0)
+    images = rng.random((*shape, side, side, 1), np.float32)
+    rows = rng.random((*shape, NUM_COLUMNS), np.float32)
+    settings = {**SETTINGS, "gan_batch_size": sizes.batch_size}
+    return [
+        gan_case("sda-fdc gan", images, settings, BETAS["images"]),
+        gan_case("sda-fdc gan of rows", rows, settings | OF_ROWS, BETAS["rows"]),
+        *dcn_cases(images, {**SETTINGS, "batch_size": pooled_batch_size}),
+    ]
+
+
+def gan_case(
+    name: str,
+    examples: np.ndarray,
+    settings: dict[str, Any],
+    betas: tuple[float, float],
+) -> Case:
+    """Every client trains its GAN for its first epoch, of examples [M, N, *F]."""
+    num_clients, num_examples, *shape = examples.shape
+    adversarial = adversarial_of(settings, tuple(shape), num_clusters=NUM_CLUSTERS)
+    pool = jnp.asarray(examples.reshape(-1, *shape))
+    gan = initialize_gan(jax.random.key(0), adversarial, pool[:1])
+    keys = jax.random.split(jax.random.key(1), num_clients)
+    rows = jnp.arange(len(pool)).reshape(num_clients, num_examples)
+
+    def train(gans, keys, pool, rows, mask):
+        def train_one(key, gan, rows, mask):
+            number = jnp.int32(0)
+            return train_gan(key, gan, pool, rows, mask, adversarial, number=number)
+
+        gans, losses = clients.for_each(train_one, keys, gans, rows, mask)
+        return gans, jnp.stack(losses, axis=1)
+
+    def loop(num_threads: int, **options):
+        from experiments.benchmarks.speed.sda_fdc_torch import GanLoop
+
+        return GanLoop(
+            examples,
+            gan,
+            batch_size=adversarial.batch_size,
+            generator_learning_rate=settings["generator_learning_rate"],
+            discriminator_learning_rate=settings["discriminator_learning_rate"],
+            betas=betas,
+            num_categories=adversarial.num_categories,
+            noise_size=adversarial.noise_size,
+            num_threads=num_threads,
+            **options,
+        ).round
+
+    return Case(
+        name,
+        f"{num_clients} clients x {num_examples} {described(shape)}, "
+        f"batch {adversarial.batch_size}",
+        train,
+        (
+            clients.repeat(gan, num_clients),
+            keys,
+            pool,
+            rows,
+            jnp.ones(rows.shape, bool),
+        ),
+        by_client=(True, True, False, True, True),
+        num_batches=-(-num_examples // adversarial.batch_size),
+        num_examples=num_clients * num_examples,
+        loop=loop,
+    )
+
+
+def dcn_cases(examples: np.ndarray, settings: dict[str, Any]) -> list[Case]:
+    """An epoch of the auto-encoder, and one in which its codes are clustered, of the
+    examples [M, S, *F] of all clients."""
+    num_clients, per_client, *shape = examples.shape
+    count, batch_size = num_clients * per_client, settings["batch_size"]
+    clustering = clustering_of(
+        "sda-fdc", settings, tuple(shape), num_clusters=NUM_CLUSTERS
+    )
+    autoencoder, _, joint, _ = clustering.phases
+    x, mask = jnp.asarray(examples), jnp.ones(examples.shape[:2], bool)
+    state = clustering.init(jax.random.key(0), x[0, :1])
+    # Any centroids do: k-means of 10,000 codes would only take its time.
+    codes = clustering.embed(state, x[0, :NUM_CLUSTERS])
+    clustered = joint.begin(jax.random.key(1), state._replace(centroids=codes), x, mask)
+
+    def case(phase, state, cluster_weight):
+        def train(state, key, x, mask):
+            return phase.round(key, state, x, mask)
+
+        def loop(num_threads: int):
+            from experiments.benchmarks.speed.sda_fdc_torch import DcnLoop
+
+            return DcnLoop(
+                examples.reshape(count, -1),
+                state,
+                batch_size=batch_size,
+                learning_rate=settings["learning_rate"],
+                cluster_weight=cluster_weight,
+                num_threads=num_threads,
+            ).round
+
+        return Case(
+            f"sda-fdc {phase.name}",
+            f"{count} {described(shape)} pooled, batch {batch_size}",
+            train,
+            (state, jax.random.key(2), x, mask),
+            by_client=(),
+            num_batches=-(-count // batch_size),
+            num_examples=count,
+            loop=loop,
+        )
+
+    return [
+        case(autoencoder, state, None),
+        case(joint, clustered, settings["cluster_weight"]),
+    ]
+
+
+def described(shape: list[int]) -> str:
+    """Returns what examples of this shape are called."""
+    return (
+        f"rows of {shape[0]}" if len(shape) == 1 else "images of {}x{}".format(*shape)
+    )

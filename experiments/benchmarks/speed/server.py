@@ -1,0 +1,102 @@
+"""The server's step of a round: what it makes of all that clients upload."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from experiments.benchmarks.speed import ccfc, fdsc, fedcref, fedmcc
+from experiments.benchmarks.speed.case import Sizes
+from fcjax import server
+from fcjax.cluster import kmeans
+from fcjax.devices import num_bytes
+
+NUM_CLUSTERS = 10
+
+
+class Step(NamedTuple):
+    """A server's step, ready to be timed."""
+
+    name: str
+    of: str
+    run: Callable[..., Any]
+    uploads: Any
+    """Of all clients, stacked: the only argument of `run`."""
+
+
+def steps(method: str, sizes: Sizes) -> list[Step]:
+    """Returns the server's step of a method, on the networks of its local training.
+
+    None of SDA-FDC, whose server trains: that is among its other parts.
+    """
+    make = {"ccfc": _ccfc, "fedmcc": _fedmcc, "fdsc": _fdsc, "fedcref": _fedcref}
+    return [make[method](sizes)] if method in make else []
+
+
+def _ccfc(sizes: Sizes) -> Step:
+    networks = _state(ccfc, sizes).variables
+    count = _count(networks)
+    points = jax.random.normal(
+        jax.random.key(0), (count * NUM_CLUSTERS, ccfc.LATENT_SIZE)
+    )
+
+    def run(uploads):
+        networks, points = uploads
+        centroids = kmeans(jax.random.key(1), points, NUM_CLUSTERS).centroids
+        return server.weighted_mean(networks, jnp.ones(count)), centroids
+
+    return Step(
+        "ccfc server",
+        f"mean of {count} networks, k-means of {len(points)} centroids",
+        run,
+        (networks, points),
+    )
+
+
+def _fedmcc(sizes: Sizes) -> Step:
+    state = _state(fedmcc, sizes)
+    return _mean("fedmcc", {k: v for k, v in state.items() if k != "target"})
+
+
+def _fdsc(sizes: Sizes) -> Step:
+    parts, _ = _state(fdsc, sizes)
+    return _mean("fdsc", {name: parts[name] for name in ("encoder", "decoder")})
+
+
+def _fedcref(sizes: Sizes) -> Step:
+    networks = _state(fedcref, sizes).variables
+    count = _count(networks)
+    groups = jnp.arange(count) % NUM_CLUSTERS
+
+    def run(networks):
+        return server.group_means(networks, jnp.ones(count), groups, NUM_CLUSTERS)
+
+    return Step(
+        "fedcref server",
+        f"means of {count} models in {NUM_CLUSTERS} communities",
+        run,
+        networks,
+    )
+
+
+def _mean(method: str, networks: Any) -> Step:
+    count = _count(networks)
+
+    def run(networks):
+        return server.weighted_mean(networks, jnp.ones(count))
+
+    return Step(f"{method} server", f"mean of {count} networks", run, networks)
+
+
+def _state(part: Any, sizes: Sizes) -> Any:
+    return part.cases(sizes)[0].arguments[0]
+
+
+def _count(networks: Any) -> int:
+    return len(jax.tree.leaves(networks)[0])
+
+
+def megabytes(step: Step) -> float:
+    """Returns how much the clients upload."""
+    return num_bytes(step.uploads) / 1e6

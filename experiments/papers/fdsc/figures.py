@@ -1,0 +1,168 @@
+"""The figures of the FDSC paper, of what clients hold when training ends: Figure 3, the
+codes of their examples, with the numbers of Table 1, and Figure 4, their coefficients.
+"""
+
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from sklearn.cluster import KMeans
+
+from experiments import fdsc, several
+from experiments.papers.fdsc.methods import Name
+from experiments.papers.fdsc.printed import CALLED, MAPPED, scores_of
+from experiments.trained import load_one, train
+from fcjax import data, evaluation
+from fcjax.evaluation import tables
+from fcjax.evaluation.figures import Panel, blocks, latent, maps
+from fcjax.sweep.load import short_name
+from fcjax.sweep.session import Call
+from fcjax.types import State
+
+MAPPED_METHODS: tuple[Name, ...] = ("fdsc2", "dscn")
+"""The rows of Figure 3."""
+AVERAGED_METHODS: tuple[Name, ...] = ("dscn", "fdsc1", "fdsc2")
+"""The maps of Figure 4. The paper's FDSC is one of the last two; FDSC2 is drawn to the
+graph of neighbours, which has blocks by itself."""
+NUM_SHOWN = 4
+"""Clients of Figure 3."""
+
+
+class Held(NamedTuple):
+    """What the clients of a run hold in the end."""
+
+    codes: Float[np.ndarray, "M N D"]
+    coefficients: Float[np.ndarray, "M N N"]
+    """The diagonal counts nowhere."""
+    labels: Int[np.ndarray, "M N"]
+    mask: Bool[np.ndarray, "M N"]
+    """False where a shorter client repeats its own examples."""
+
+
+def figure3(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
+    """Draws Figure 3: t-SNE of the codes of four clients, drawn by the seed, by FDSC2
+    and below by DSCN. Colours are classes.
+
+    Args:
+        args: one value a flag; the methods are set here.
+        folder: of `figure3.png` and checkpoints; created.
+
+    Returns:
+        Table 1: a row a method with the scores of k-means on the maps, for as many
+        clusters as the client has classes, as means over the clients shown and beside
+        the paper's.
+
+    Raises:
+        ValueError: one line that names the flag and what it accepts.
+    """
+    dataset, seed = load_one(args), args.seed[0]
+    rows, panels = [], []
+    for method in MAPPED_METHODS:
+        held, found = trained(args, method, dataset, folder), []
+        num_clients = len(held.mask)
+        drawn = np.random.default_rng(seed).permutation(num_clients)[:NUM_SHOWN]
+        for client in sorted(drawn):
+            own = held.mask[client]
+            labels, points = held.labels[client][own], held.codes[client][own]
+            points = latent.project(points, seed)
+            found.append(scores_of_map(points, labels, seed=seed))
+            told = f"ACC {found[-1]['acc']:.3f}, NMI {found[-1]['nmi']:.3f}"
+            panels.append(
+                Panel(f"{CALLED[method]}, client {client}\n{told}", points, labels)
+            )
+        paper = scores_of(MAPPED[CALLED[method]])
+        means = {
+            name: tables.estimate([mean(x[name] for x in found)], paper=printed)
+            for name, printed in paper.items()
+        }
+        rows.append({"method": CALLED[method], **means})
+    maps(
+        panels,
+        folder / "figure3.png",
+        seed=seed,
+        columns=len(panels) // len(MAPPED_METHODS),
+        mapped=True,
+    )
+    return rows
+
+
+def figure4(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
+    """Draws Figure 4: the size of the coefficients by pair of classes, of DSCN, FDSC1
+    and FDSC2, as means over all clients. The largest of each map is 1.
+
+    Args:
+        args: one value a flag; the methods are set here.
+        folder: of `figure4-DATASET.png` and checkpoints; created.
+
+    Returns:
+        A row a method: the mean of the map's diagonal, the mean of the rest, and how
+        many times that the diagonal is.
+
+    Raises:
+        ValueError: as `figure3`.
+    """
+    dataset, rows, matrices = load_one(args), [], {}
+    classes = np.unique(np.asarray(dataset.labels))
+    for method in AVERAGED_METHODS:
+        held = trained(args, method, dataset, folder)
+        matrix = by_classes(held, classes)
+        matrix = matrix / np.nanmax(matrix)
+        is_same = np.eye(len(classes), dtype=bool)
+        within, between = (float(np.nanmean(matrix[x])) for x in (is_same, ~is_same))
+        row = {"diagonal": within, "rest": between, "ratio": within / between}
+        rows.append({"method": CALLED[method], **row})
+        title = f"{CALLED[method]}\ndiagonal {row['ratio']:.2f} times the rest"
+        matrices[title] = matrix
+    name = short_name(args.dataset)
+    blocks(
+        matrices,
+        folder / f"figure4-{name}.png",
+        names=classes,
+        scale="mean size of a coefficient, the largest 1",
+    )
+    return rows
+
+
+def trained(args: fdsc.Args, method: Name, dataset: data.Dataset, folder: Path) -> Held:
+    """Trains a run of a method and returns what its clients hold."""
+    args = several.only(args, method)
+    (held,) = train(args, fdsc.describe, dataset, folder, partial(read, dataset))
+    return held
+
+
+def read(dataset: data.Dataset, call: Call, state: State) -> list[Held]:
+    rows = np.asarray(call.grid.federations.indices)
+    stacked = (
+        np.asarray(call.program.embed(call.grid, state)),
+        np.asarray(state.clients.parts["coefficients"]["params"]),
+        np.asarray(dataset.labels)[rows],
+        np.asarray(call.grid.federations.mask),
+    )
+    return [Held(*run) for run in zip(*stacked, strict=True)]
+
+
+def by_classes(held: Held, classes: Int[np.ndarray, "K"]) -> Float[np.ndarray, "K K"]:
+    """Returns the mean |c_ij| over pairs of different examples of a client, i of the
+    class of the row and j of that of the column; NaN where no client has such a pair.
+    """
+    totals, counts = np.zeros((2, len(classes), len(classes)))
+    for coefficients, labels, own in zip(*held[1:], strict=True):
+        sizes = np.abs(coefficients[np.ix_(own, own)]).astype(float)
+        np.fill_diagonal(sizes, 0)
+        member = (labels[own][:, None] == classes).astype(float)
+        held_by_class = member.sum(axis=0)
+        totals += member.T @ sizes @ member
+        counts += np.outer(held_by_class, held_by_class) - np.diag(held_by_class)
+    with np.errstate(invalid="ignore"):
+        return totals / counts
+
+
+def scores_of_map(
+    points: Float[np.ndarray, "n 2"], labels: Int[np.ndarray, "n"], *, seed: int
+) -> dict[str, float]:
+    """Returns the scores of k-means on a map, for as many clusters as classes."""
+    kmeans = KMeans(len(np.unique(labels)), n_init=10, random_state=seed)  # pyright: ignore
+    return evaluation.scores(labels, kmeans.fit_predict(points))

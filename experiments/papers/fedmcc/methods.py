@@ -1,0 +1,207 @@
+"""FedMCC and what it is measured by, built from the settings of a run."""
+
+from collections.abc import Mapping
+from functools import partial
+from inspect import signature
+from typing import Any, Literal
+
+import optax
+
+from experiments.encoders import backbone_of, encoder_of, is_tiny
+from fcjax import models
+from fcjax.algorithms.averaging import Local
+from fcjax.algorithms.cc import cc
+from fcjax.algorithms.fedema import fedema
+from fcjax.algorithms.fedmcc import cluster_contrast, fedmcc, mcc
+from fcjax.algorithms.fedsimclr import fedsimclr
+from fcjax.algorithms.fedsimsiam import fedsimsiam
+from fcjax.algorithms.fedu import fedu
+from fcjax.algorithms.two_stage import feature_kmeans
+from fcjax.data.augment import Augment, ccfc_grey
+from fcjax.data.colour import simsiam_colour
+from fcjax.data.vectors import vector_view
+from fcjax.sweep.flags import taken_by
+from fcjax.types import FederatedClustering
+
+Name = Literal[
+    "fedmcc",
+    "fedu",
+    "fedema",
+    "fedsimsiam",
+    "fedsimclr",
+    "fed-cc",
+    "fedmcc-one-stage",
+    "cc",
+    "mcc",
+]
+CENTRAL = ("cc", "mcc")
+ONE_STAGE = ("fed-cc", "fedmcc-one-stage", *CENTRAL)
+BY_SGD = ("fedu", "fedema", "fedsimsiam")
+BUILDERS = {
+    "fedmcc": fedmcc,
+    "fedu": fedu,
+    "fedema": fedema,
+    "fedsimsiam": fedsimsiam,
+    "fedsimclr": fedsimclr,
+    "fed-cc": cc,
+    "fedmcc-one-stage": mcc,
+    "cc": cc,
+    "mcc": mcc,
+}
+LOCAL = (
+    *("local_epochs", "batch_size", "learning_rate", "drop_last", "microbatch"),
+    *("backbone", "optimizer"),
+)
+"""How a client trains, of every method."""
+SECOND = (
+    *("cluster_rounds", "cluster_learning_rate", "cluster_temperature"),
+    *("entropy_weight", "momentum"),
+)
+
+ALONE = {"num_rounds": 500, "local_epochs": 1}  # Figure 5 of MCC
+SGD = {"learning_rate": 0.032}  # EasyFL's, for FedU and FedEMA
+# Of some hundred steps an average of a hundred would keep the random beginning.
+SMALL = {"learning_rate": 1e-3, "cluster_learning_rate": 1e-3, "momentum": 0.9}
+DIGITS = {"num_rounds": 20, "cluster_rounds": 20}
+SMOKE = {"num_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
+
+
+def flags_of(name: Name, cluster_by: str = "") -> set[str]:
+    """Returns the flags that a method has; of its first stage alone without
+    `cluster_by`."""
+    found = {*LOCAL, *signature(BUILDERS[name]).parameters}
+    if cluster_by and name not in ONE_STAGE:
+        found |= {"cluster_by", *(SECOND if cluster_by == "mcc" else ())}
+    return found
+
+
+def chosen(args: Any, name: Name, shape: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Returns what presets and the data choose, each before what wins over it."""
+    is_paper = args.preset == "paper"
+    resnet = "resnet34" if name in CENTRAL else "resnet18"
+    backbone = backbone_of(shape, resnet=resnet)
+    optimizer = "sgd" if name in BY_SGD else "adam"
+    # Of few examples every one counts.
+    found = [{"backbone": backbone, "optimizer": optimizer, "drop_last": is_paper}]
+    found += [ALONE] if name in CENTRAL else []
+    found += [SMALL] if not is_paper and backbone in ("conv", "mlp") else []
+    found += [SGD] if (args.optimizer or optimizer) == "sgd" else []
+    if not is_paper and is_tiny(shape):
+        found += [DIGITS, {"num_rounds": 100} if name in CENTRAL else {}]
+    return [*found, SMOKE] if args.preset == "smoke" else found
+
+
+def view_of(name: Name, dataset: str, shape: tuple[int, ...]) -> Augment:
+    """Returns the augmentation for examples of this shape: CC's, but for the methods
+    that have one of their own.
+
+    Args:
+        name: of the method.
+        dataset: its name without folders.
+        shape: of an example.
+    """
+    if len(shape) == 1:
+        return vector_view
+    if shape[2] == 1:
+        # A digit mirrored is none. Mild, as BENCHMARKS.md has it: what a view may do to
+        # an example, clusters of frozen features need not tell apart.
+        return partial(
+            ccfc_grey,
+            crop_scale=(0.75, 1.0),
+            max_degrees=10.0,
+            blur_probability=0.0,
+            order=1,
+        )
+    if name == "fedsimsiam":
+        return simsiam_colour
+    is_mild = dataset.startswith(("cifar", "tiny")) and name not in BY_SGD
+    strength = 0.5 if is_mild else 1.0
+    blurs = max(shape[:2]) > 96 and not dataset.startswith(("cifar", "stl"))
+    return partial(
+        simsiam_colour,
+        crop_scale=(0.08, 1.0),
+        brightness=0.8 * strength,
+        contrast=0.8 * strength,
+        saturation=0.8 * strength,
+        hue=0.2 * strength,
+        blur_probability=0.5 if blurs and name not in BY_SGD else 0.0,
+    )
+
+
+def method_of(
+    name: Name,
+    values: Mapping[str, Any],
+    view: Augment,
+    shape: tuple[int, ...],
+    *,
+    num_clusters: int,
+    num_clustered: int | None,
+) -> FederatedClustering:
+    """Builds one of the methods from the settings of a run."""
+    is_small = values["backbone"] in ("conv", "mlp")
+    channels = (256, 256) if values["backbone"] == "mlp" else (16, 32, 64)
+    layers = encoder_of(values["backbone"], shape, channels=channels)
+    encoder = models.encoder(layers)
+    width = 256 if is_small else None
+    projector = models.projector(128, hidden_size=width)
+    clusters = models.cluster_projector(num_clusters, hidden_size=width)
+    local = local_of(values, view)._replace(keep_optimizer=name in CENTRAL)
+    build: Any = BUILDERS[name]
+    settings = taken_by(build, values)
+    if name in ONE_STAGE:
+        heads = (projector, clusters)
+        return build(encoder, *heads, local, num_clustered=num_clustered, **settings)
+
+    if values["cluster_by"] == "k-means":
+        second = feature_kmeans(
+            num_clusters=num_clusters,
+            num_clustered=num_clustered,
+            batch_size=local.at_once,
+        )
+    else:
+        adam = optax.adam(values["cluster_learning_rate"])
+        constant = optax.constant_schedule(1.0)
+        second = cluster_contrast(
+            clusters,
+            local._replace(optimizer=adam, schedule=constant),
+            num_rounds=values["cluster_rounds"],
+            cluster_temperature=values["cluster_temperature"],
+            entropy_weight=values["entropy_weight"],
+            momentum=values["momentum"],
+            average_target=values.get("average_target", False),
+            num_clustered=num_clustered,
+        )
+    if name in ("fedmcc", "fedsimclr"):
+        return build(encoder, projector, second, local, **settings)
+    if name == "fedsimsiam":
+        sizes = {"size": 128, "hidden_size": 256} if is_small else {}
+        projector = models.simsiam_projector(**sizes)
+        predictor = models.simsiam_predictor(
+            **{**sizes, "hidden_size": 64} if is_small else {}
+        )
+    else:
+        sizes = {"size": 128, "hidden_size": 512} if is_small else {}
+        projector, predictor = models.byol_head(**sizes), models.byol_head(**sizes)
+    return build(encoder, projector, predictor, second, local, **settings)
+
+
+def local_of(values: Mapping[str, Any], view: Augment) -> Local:
+    """Returns how a client trains in a round of the first stage."""
+    if values["optimizer"] == "adam":
+        optimizer = optax.adam(values["learning_rate"])
+        schedule = optax.constant_schedule(1.0)
+    else:
+        optimizer = optax.chain(
+            optax.add_decayed_weights(5e-4),
+            optax.sgd(values["learning_rate"], momentum=0.9),
+        )
+        schedule = optax.cosine_decay_schedule(1.0, max(1, values["num_rounds"]))
+    return Local(
+        optimizer,
+        view,
+        num_epochs=values["local_epochs"],
+        batch_size=values["batch_size"],
+        schedule=schedule,
+        microbatch=values["microbatch"],
+        drop_last=values["drop_last"],
+    )

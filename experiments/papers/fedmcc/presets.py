@@ -1,0 +1,58 @@
+"""How much is run for the tables of the FedMCC paper, in small and as Section IV-A."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.papers.fedmcc.printed import IID, NON_IID
+from experiments.papers.study import Preset
+
+SCRIPT = "fedmcc"
+SHARES = (IID, NON_IID)
+LARGE = {"resize": 224}
+BY_DATASET = {  # Section IV-A; an image of MNIST goes through the same network
+    "cifar10": LARGE,
+    "cifar100": LARGE,
+    "cifar20": LARGE,
+    "stl10": {**LARGE, "extra_split": "unlabelled"},
+    "imagenet-10": LARGE,
+    "imagenet-dogs": LARGE,
+    "tiny-imagenet": LARGE,
+    "mnist": {"resize": 32, "backbone": "resnet18"},
+}
+SHORT = {"num_rounds": (10,), "cluster_rounds": (5,)}
+"""Of a smoke run."""
+OF_SHARES = "class_share 1: IID, each of 5 clients has all classes; 0.2: two in ten"
+
+
+def methods(name: str, **flags: Any) -> dict[str, Any]:
+    return {"methods": (name,), **flags}
+
+
+def rounds(*, smoke: tuple[int, ...], paper: tuple[int, ...]) -> dict[str, dict]:
+    """Returns a row's flags by preset: how many rounds its runs train."""
+    return {"smoke": {"num_rounds": smoke}, "paper": {"num_rounds": paper}}
+
+
+def presets(
+    smoke: Mapping[str, tuple],
+    paper: Mapping[str, tuple],
+    *,
+    smoke_seeds: tuple[int, ...] = (0, 1),
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
+    split: Mapping[str, str] | None = None,
+) -> dict[str, Preset]:
+    """Returns both presets from the grid of each; `split` says which examples of the
+    paper's data are trained on."""
+    split = split or {}
+    small = dict.fromkeys(BY_DATASET, split)
+    whole = {name: {**flags, **split} for name, flags in BY_DATASET.items()}
+    full = {script: {"preset": "paper"} for script in (SCRIPT, "baselines")}
+    return {
+        "smoke": Preset(smoke, smoke_seeds, {SCRIPT: SHORT}, small),
+        "paper": Preset(paper, seeds, full, whole),
+    }
+
+
+def of_shares(*shares: float, **options: Any) -> dict[str, Preset]:
+    grid = {"class_share": shares}
+    return presets(grid, grid, **options)

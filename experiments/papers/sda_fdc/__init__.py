@@ -1,0 +1,1 @@
+"""The SDA-FDC paper."""

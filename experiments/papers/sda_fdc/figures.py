@@ -1,0 +1,74 @@
+"""The t-SNE figure of the SDA-FDC paper: Figure 3 as a function, drawn from the models
+that finished runs of its tables leave."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from experiments import sda_fdc
+from experiments.papers.sda_fdc.printed import scores_of
+from experiments.trained import load_one
+from fcjax import data, evaluation
+from fcjax.evaluation import tables
+from fcjax.evaluation.figures import Panel, maps
+from fcjax.sweep import command, frozen
+
+PANELS = {
+    "sda-fdc-disjoint": ("SDA-FDC (disjoint)", "-disjoint"),
+    "sda-fdc": ("SDA-FDC", ""),
+}
+"""Title and what the name of the results folder ends in, by method."""
+
+
+def figure3(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
+    """Draws Figure 3: examples as pixels, as codes of SDA-FDC (disjoint) and as codes
+    of SDA-FDC. Colours are the clients, at p = 1 the classes too.
+
+    Args:
+        args: one value a flag; the methods are set here. Runs of the ablation lie
+            beside --out, in a folder of that name that ends in -disjoint.
+        folder: of `figure3.png`; created.
+
+    Returns:
+        A row a panel of codes: panel, and nmi and kappa beside the paper's on MNIST.
+
+    Raises:
+        ValueError: a flag has several values, or the data has no labels.
+    """
+    dataset = load_one(args)
+    rows, panels = [], []
+    for method, (title, ending) in PANELS.items():
+        out = args.out and args.out.with_name(args.out.name + ending)
+        codes, clients, clusters = coded(
+            replace(args, methods=(method,), out=out), dataset
+        )
+        if not panels:
+            pixels = dataset.examples.reshape(len(clients), -1)
+            panels.append(Panel("raw pixels", pixels, clients))
+        found = evaluation.scores(np.asarray(dataset.labels), clusters)
+        reported = scores_of("mnist", method).get(args.p[0], {}) if args.p else {}
+        scores = {
+            name: tables.estimate([float(found[name])], paper=reported.get(name))
+            for name in ("nmi", "kappa")
+        }
+        rows.append({"panel": title, **scores})
+        told = f"NMI {scores['nmi'].mean:.3f}, kappa {scores['kappa'].mean:.3f}"
+        panels.append(Panel(f"{title}\n{told}", codes, clients))
+    maps(panels, folder / "figure3.png", seed=args.seed[0], groups="client")
+    return rows
+
+
+def coded(
+    args: sda_fdc.Args, dataset: data.Dataset
+) -> tuple[Float[np.ndarray, "P D"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+    """Trains a run, or takes the finished one, and returns of every example its code,
+    the client that holds it (-1: nobody) and its cluster."""
+    (results,) = command.run(lambda: [(args, sda_fdc.describe)])
+    (row,) = results.asked(results.rows)
+    point = {name: row[name] for name in results.names}
+    found = frozen.predict(results.model(**point), dataset.examples)
+    clients = results.assigned(point)["client"]
+    return found.embedding, clients, found.clusters
