@@ -94,9 +94,9 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
         of_data = {"own_init": 0 not in args.pretrain_rounds}
     smoke = SMOKE if args.preset == "smoke" else {}
     settings = settings_of(args, first, PAPER.get(name, {}), of_data, smoke)
-    builder = standalone if args.standalone else ccfc
 
     def build(values):
+        builder = standalone if values["standalone"] else ccfc
         network, optimizer = (
             network_of(values, shape),
             optax.adam(values["learning_rate"]),

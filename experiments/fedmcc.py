@@ -39,7 +39,7 @@ class Args(Common):
     num_rounds: tuple[int, ...] = default(100)
     """Rounds of the first stage, or of the only one; cc, mcc 500."""
     cluster_rounds: Annotated[tuple[int, ...], Limits(least=1)] = default(10)
-    """Rounds of mcc as the second stage."""
+    """Rounds of mcc as the second stage; --cluster-by k-means takes one."""
     local_epochs: tuple[int, ...] = default(5)
     """E: epochs that a client trains in a round; cc, mcc 1."""
     batch_size: tuple[int, ...] = default(128)

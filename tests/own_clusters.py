@@ -12,7 +12,7 @@ from fcjax import clients, server
 from fcjax.algorithms.fedcref import association
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
-from fcjax.sweep.flags import Common, choose
+from fcjax.sweep.flags import Common, settings_of
 from fcjax.sweep.plan import Method
 from fcjax.types import Communities, FederatedClustering, State
 
@@ -88,7 +88,7 @@ def describe(args, dataset, num_clients, num_clusters):
     del dataset, num_clients
     return Method(
         "own-clusters",
-        choose({"near": 0.3}, args),
+        settings_of(args),
         lambda settings: build(settings, num_clusters=num_clusters),
         "client-mean",
         {},

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-import several
 from sklearn.cluster import KMeans
 
-from experiments import baselines
+from experiments import baselines, several
 from fcjax.sweep import command, report
 from tests.experiments.blobs import rows, write_blobs
 

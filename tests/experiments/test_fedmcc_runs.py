@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import normalized_mutual_info_score
 
-from experiments import fedmcc
+from experiments import fedmcc, several
 from experiments.papers import measures
 from experiments.papers.fedmcc import figures as fedmcc_figures
 from fcjax.sweep import command, frozen
@@ -28,7 +28,7 @@ def args(tmp_path_factory):
 
 
 def run(args):
-    (results,) = command.run(lambda: fedmcc.split(args))
+    (results,) = command.run(lambda: several.tasks(args, fedmcc.describe, fedmcc.only))
     return results
 
 

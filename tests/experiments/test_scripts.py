@@ -10,7 +10,9 @@ import pytest
 
 from experiments import baselines, fdsc, fedcref, fedmcc, reproduce, sda_fdc, several
 from experiments.papers.fdsc import methods as fdsc_methods
+from experiments.papers.fedcref import methods as fedcref_methods
 from experiments.papers.fedmcc import methods as fedmcc_methods
+from experiments.papers.sda_fdc import methods as sda_methods
 from fcjax import data
 from fcjax.sweep import plan
 from fcjax.sweep.folder import read
@@ -28,11 +30,20 @@ def dataset(shape, *, labelled=True):
     return data.Dataset("made", examples, np.arange(240) % 4 if labelled else None)
 
 
+def tasks(module, args):
+    return several.tasks(args, module.describe, getattr(module, "only", several.only))
+
+
+def plain(settings):
+    """Settings of one value each, without the tuples of what may be swept."""
+    return {k: v[0] if isinstance(v, tuple) else v for k, v in settings.items()}
+
+
 def groups(module, shape=VECTORS, **flags):
     made = dataset(shape, labelled=flags.get("labels", True))
     return [
         group
-        for own, describe in module.split(module.Args(**flags))
+        for own, describe in tasks(module, module.Args(**flags))
         for group in plan.batches(own, made, 0, describe)
     ]
 
@@ -71,15 +82,15 @@ PROCESSED = {"post_processing": True}
         (fdsc, None, {"methods": ()}, "takes different methods"),
         (fedcref, None, {"methods": ("dec", "dec")}, "takes different methods"),
         (fedcref, "fedcref", {"dirtiness": (0.3,)}, "is of --start dirty, give both"),
-        (fedcref, "fedcref", {"threshold": (1.5,)}, "must lie in [0, 1], got 1.5"),
-        (fedcref, "fedcref", {"percentile": (101.0,)}, "must lie in [0, 100]"),
-        (fedcref, "fedcref", {"stability": (2.0,)}, "must lie in [0, 1]"),
-        (fedcref, "fedcref", {"start": "dirty", "dirtiness": (2.0,)}, "must lie in"),
+        (fedcref, "fedcref", {"threshold": (1.5,)}, "must be at most 1, got 1.5"),
+        (fedcref, "fedcref", {"percentile": (101.0,)}, "must be at most 100, got 101"),
+        (fedcref, "fedcref", {"stability": (2.0,)}, "must be at most 1, got 2"),
+        (fedcref, "fedcref", {"start": "dirty", "dirtiness": (2.0,)}, "at most 1"),
         (fedcref, "fedcref", {"num_rounds": (0,)}, LEAST),
         (fedcref, "fedcref", {"federated_rounds": (0,)}, LEAST),
         (fedcref, "fedcref", {"pretrain_rounds": (0,)}, LEAST),
         (fedcref, "fedcref", {"max_members": 0}, LEAST),
-        (fedcref, "fedcref", {"max_refinements": 0.0}, LEAST),
+        (fedcref, "fedcref", {"max_refinements": 0.0}, "at least 1, got 0"),
         (fedcref, "uifca", {"local_steps": (0,)}, LEAST),
         (fedcref, "fedcref", {**UNLABELLED, "start": "dirty"}, "is made from classes"),
         (fedcref, "fedcref", {**UNLABELLED, "associations": "perfect"}, "knows class"),
@@ -88,7 +99,12 @@ PROCESSED = {"post_processing": True}
         (fedmcc, "mcc", {"momentum": (1.5,)}, "must be at most 1, got 1.5"),
         (fedmcc, "mcc", {"instance_temperature": (0.5, 0.0)}, ABOVE),
         (fedmcc, "fedmcc", {"cluster_temperature": (0.0,)}, ABOVE),
-        (fedmcc, "fedmcc", {"cluster_rounds": (0,)}, "--cluster-by k-means takes one"),
+        (
+            fedmcc,
+            "fedmcc",
+            {"cluster_rounds": (0,)},
+            "--cluster-rounds must be at least 1, got 0",
+        ),
         (fedmcc, "cc", {"microbatch": 0}, LEAST),
         (sda_fdc, "sda-fc-fcm", {"fuzzifier": (1.5, 1.0)}, "must be above 1, got 1.0"),
         (sda_fdc, "sda-fdc", {"gan_rounds": (0,)}, LEAST),
@@ -153,7 +169,7 @@ STAGES = {
     ids=str,
 )
 def test_every_method_of_sda_fdc_and_of_fdsc_takes_every_kind_of_example(name, shape):
-    module = sda_fdc if name in sda_fdc.SERVER else fdsc
+    module = sda_fdc if name in sda_methods.FLAGS else fdsc
     group = only_group(module, name, shape)
     method, federation = built(group), federation_of(group, shape)
     assert [stage.name for stage in method.stages] == STAGES[name]
@@ -181,7 +197,7 @@ def test_every_method_of_sda_fdc_and_of_fdsc_takes_every_kind_of_example(name, s
 def test_the_settings_of_the_fedmcc_paper():
     """Section IV-A; those of FedU and FedEMA are their code's."""
     args = fedmcc.Args(preset="paper")
-    ours = fedmcc.defaults_of(args, "fedmcc", COLOUR)
+    ours = plain(fedmcc.settings(args, "fedmcc", COLOUR))
     assert ours == {
         **{"num_rounds": 100, "local_epochs": 5, "batch_size": 128},
         **{"learning_rate": 3e-4, "drop_last": True, "microbatch": None},
@@ -190,11 +206,11 @@ def test_the_settings_of_the_fedmcc_paper():
         **{"cluster_rounds": 10, "cluster_learning_rate": 3e-4},
         **{"cluster_temperature": 1.0, "entropy_weight": 1.0},
     }
-    fedu = fedmcc.defaults_of(args, "fedu", COLOUR)
+    fedu = plain(fedmcc.settings(args, "fedu", COLOUR))
     assert (fedu["optimizer"], fedu["learning_rate"]) == ("sgd", 0.032)
     assert (fedu["threshold"], fedu["momentum"]) == (0.4, 0.99)
-    assert fedmcc.defaults_of(args, "fedema", COLOUR)["autoscale"] == 0.7
-    mcc = fedmcc.defaults_of(args, "mcc", (224, 224, 3))
+    assert fedmcc.settings(args, "fedema", COLOUR)["autoscale"] == (0.7,)
+    mcc = plain(fedmcc.settings(args, "mcc", (224, 224, 3)))
     assert mcc["backbone"] == "resnet34-imagenet"
     assert (mcc["num_rounds"], mcc["local_epochs"]) == (500, 1)
 
@@ -202,7 +218,8 @@ def test_the_settings_of_the_fedmcc_paper():
 def test_the_settings_of_the_sda_fdc_authors_code():
     def settings(name, shape=GREY, *, preset="paper", per_client=7000):
         args = sda_fdc.Args(preset=preset)
-        return sda_fdc.defaults_of(args, name, shape, per_client=per_client)
+        found = sda_fdc.settings(args, name, shape, per_client=per_client)
+        return plain(found)
 
     assert settings("sda-fc-km") == {
         **{"gan_rounds": 50, "gan_batch_size": 64, "gan_decay": 0.99},
@@ -285,7 +302,7 @@ def test_methods_of_two_stages_share_the_first(name, flags, own):
     )
     assert first == second
     assert (first.name, first.num_stages) == (name, 1)
-    assert set(first.settings) == {*fedmcc.LOCAL, "backbone", "optimizer"} | own
+    assert set(first.settings) == {*fedmcc_methods.LOCAL, "num_rounds"} | own
 
 
 # --- FDSC
@@ -434,7 +451,7 @@ def test_small_clusters_have_more_epochs_and_a_larger_threshold(flags, expected)
 
 
 def test_the_levels_of_a_pixel_are_those_between_its_extremes():
-    levels = fedcref.levels_of
+    levels = fedcref_methods.levels_of
     digits = np.array([0, 16, 32, 48, 64, 80, 96, 112, 128, 143, 255], np.uint8)
     assert levels(digits) == 17
     assert levels(np.arange(256, dtype=np.uint8)) == 256
@@ -460,7 +477,7 @@ def test_the_settings_of_the_fdsc_and_fedcref_papers():
 def run(module, out, monkeypatch, *flags):
     """Runs a script by its command; returns the row of each method."""
     monkeypatch.setattr(sys, "argv", [f"{module.__name__}.py", f"--out={out}", *flags])
-    several.main(module.Args, module.split)
+    several.main(module.Args, module.describe, getattr(module, "only", several.only))
     found = {x.parent.name: rows(x) for x in out.glob("*/results.csv")}
     return {name: row for name, (row,) in found.items()}
 

@@ -140,7 +140,8 @@ def test_training_of_fdsc_is_that_of_the_method():
 
 
 def defaults(script, name, *sizes, dataset="digits", **options):
-    return script.defaults_of(script.Args(dataset=dataset), name, *sizes, **options)
+    found = script.settings(script.Args(dataset=dataset), name, *sizes, **options)
+    return {k: v[0] if isinstance(v, tuple) else v for k, v in found.items()}
 
 
 BATCHES = {"gan_batch_size": 64, "batch_size": 128}

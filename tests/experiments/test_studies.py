@@ -13,6 +13,7 @@ from experiments.papers.fedcref import studies as fedcref_studies
 from experiments.papers.sda_fdc import figures as sda_fdc_figures
 from fcjax.data import Dataset
 from fcjax.sweep import plan
+from fcjax.sweep.flags import Default
 
 FDSC, FEDCREF = list(fdsc_studies.STUDIES), list(fedcref_studies.STUDIES)
 OTHERS = [x for x in reproduce.STUDIES if x.startswith(("fedmcc-", "sda-fdc-"))]
@@ -233,7 +234,8 @@ def test_the_paper_preset_of_fedcref_has_the_settings_of_table_1(table):
         assert flags.clients == ((20, 30, 40) if by_clients else (25,))
         if flags.methods == ("fedcref",):
             start = "dec" if label == FROM_DEC else "dirty"
-            assert (flags.start, bool(flags.dirtiness)) == (start, start == "dirty")
+            given = not isinstance(flags.dirtiness, Default)
+            assert (flags.start, given) == (start, start == "dirty")
             assert (flags.associations == "perfect") == (label == PERFECT)
 
 
@@ -246,9 +248,9 @@ def test_data_sets_of_fedcref_have_their_own_settings():
         name: tuple(getattr(job.flags, flag) for flag in told)
         for (name, _), job in found.items()
     } == {
-        EMNIST: (levels, (2, 5), "train", (), ()),
-        "kmnist": (levels, (2, 5), "train", (), ()),
-        "kmnist49": (levels, (2, 15), "all", (), ()),  # a file has no splits
+        EMNIST: (levels, (2, 5), "train", (0.2,), (20,)),
+        "kmnist": (levels, (2, 5), "train", (0.2,), (20,)),
+        "kmnist49": (levels, (2, 15), "all", (0.2,), (20,)),  # a file has no splits
         "fashion_mnist": (levels, (2, 5), "train", (0.15,), (30,)),
     }
 
@@ -257,8 +259,8 @@ def test_table_7_of_fedcref_runs_the_five_settings_of_the_paper():
     ran = [
         (alpha, theta)
         for job in jobs("fedcref-table7").values()
-        for alpha in job.flags.percentile or (75.0,)
-        for theta in job.flags.threshold or (0.2,)
+        for alpha in job.flags.percentile
+        for theta in job.flags.threshold
     ]
     settings = [key[1:] for key in reproduce.STUDIES["fedcref-table7"].paper]
     assert sorted(ran) == sorted(settings)
