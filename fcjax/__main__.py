@@ -33,7 +33,7 @@ def main() -> None:
         sys.exit(f"fcjax has no command {name}: {hint}")
     # Scripts import `experiments`, which lies in no site-packages.
     sys.path.insert(0, str(root))
-    # But for `runpy` the name in its usage would be the path.
+    # With `runpy` the name in its usage would be the path.
     sys.argv = [f"fcjax {name}", *flags]
     script = sys.modules["__main__"] = ModuleType("__main__")
     script.__file__ = str(path)
