@@ -15,8 +15,8 @@ from fdsc_methods import client_axis_of, locality_of, network_of, optimizer_of
 from fcjax import clients
 from fcjax.algorithms import subspace
 from fcjax.algorithms.fdsc import Setup, objective
-from fcjax.algorithms.parts import swap
-from fcjax.algorithms.subspace import ALL, OUTER, Local, pick
+from fcjax.algorithms.parts import pick
+from fcjax.algorithms.subspace import ALL, OUTER, Local
 from fcjax.cluster import neighbor_graph
 from speed.case import Case, Sizes
 
@@ -94,7 +94,7 @@ def cases(
                 num_threads=num_threads,
             ).round
 
-        state = parts, optimizer.init(swap(parts)["params"])
+        state = parts, optimizer.init(parts["params"])
         return Case(
             name,
             f"{sizes.clients} clients x {sizes.examples} images of {height}x{width}, "
