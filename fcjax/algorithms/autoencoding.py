@@ -14,8 +14,9 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import losses, training
-from fcjax.algorithms.parts import chained, swap
-from fcjax.algorithms.pooling import BATCH, Clustering, Counted, Examples, Phase, go_on
+from fcjax.algorithms.parts import chained, part
+from fcjax.algorithms.pooling import BATCH, Clustering, Counted, Examples, Phase
+from fcjax.algorithms.rounds import go_on
 from fcjax.clients import Client
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.vectors import as_rows
@@ -46,7 +47,8 @@ def clustering(
 
     Args:
         codes: of the auto-encoder.
-        new: (variables, opt_state) -> a state that has both.
+        new: (variables, opt_state) -> a state that has both; variables are by kind, and
+            then by part, `encoder` and `decoder`.
         put: (state, centroids) -> the state that has them.
         centroids_of: (state) -> its centroids [K, D], () where there are none yet.
         pretrain_rounds: epochs of the auto-encoder.
@@ -60,7 +62,9 @@ def clustering(
     )
 
     def init(key, x):
-        return new(*begin(codes, key, x))
+        rows = as_rows(x, unit_length=False)
+        variables = chained(codes.autoencoder._asdict()).init(key, rows)
+        return new(variables, codes.optimizer.init(variables["params"]))
 
     def embed(state, x):
         return encode(codes.autoencoder, state.variables, x)
@@ -72,18 +76,10 @@ def clustering(
         return assign_nearest(z, centroids)
 
     def results(state):
-        encoder = swap(state.variables)["encoder"]
+        encoder = part(state.variables, "encoder")
         return {"encoder": encoder, "centroids": centroids_of(state)}
 
     return Clustering(init, phases, embed, assign, results)
-
-
-def begin(codes: Codes, key: PRNGKey, x: Shaped[Array, "1 *F"]) -> Client:
-    """Draws an auto-encoder of such examples: variables by kind, and then by part,
-    `encoder` and `decoder`."""
-    rows = as_rows(x, unit_length=False)
-    variables = chained(codes.autoencoder._asdict()).init(key, rows)
-    return Client(variables, codes.optimizer.init(variables["params"]))
 
 
 def train(codes: Codes, key: PRNGKey, state: Any, x: Examples, mask: Counted):
@@ -91,10 +87,8 @@ def train(codes: Codes, key: PRNGKey, state: Any, x: Examples, mask: Counted):
     `variables` and `opt_state`. The loss is an example's squared error, summed over
     features."""
     network = chained(codes.autoencoder._asdict())
-    x, mask = flat(x, mask)
 
-    def loss(key, variables, slots, counted):
-        del key
+    def loss(_, variables, slots, counted):
         rows = counted_rows(x, slots, counted)
         return reconstruction(network, variables, rows, counted)
 
@@ -146,7 +140,7 @@ def encode(
 ) -> Float[Array, "N D"]:
     """Returns the codes of examples."""
     rows = as_rows(x, unit_length=False)
-    encoder = swap(variables)["encoder"]
+    encoder = part(variables, "encoder")
     return autoencoder.encoder.apply(encoder, rows, train=False)[0]
 
 
@@ -162,12 +156,10 @@ def encode_all(
 
 
 def begin_kmeans(
-    codes: Codes, put: Callable, key: PRNGKey, state: Any, x: Examples, mask: Counted
+    codes: Codes, put: Callable, _: PRNGKey, state: Any, x: Examples, mask: Counted
 ):
     """Returns the state with zeros for centroids."""
-    del key
-    encode_one = partial(encode, codes.autoencoder)
-    code = jax.eval_shape(encode_one, state.variables, flat(x, mask)[0][:1])
+    code = jax.eval_shape(partial(encode, codes.autoencoder), state.variables, x[:1])
     return put(state, jnp.zeros((codes.num_clusters, code.shape[-1])))
 
 
@@ -176,7 +168,6 @@ def cluster(
 ):
     """Clusters the codes of the examples that count by k-means: as in `Phase`; the loss
     is the inertia a code."""
-    x, mask = flat(x, mask)
     found = kmeans(
         *(key, encode_all(codes.autoencoder, state.variables, x), codes.num_clusters),
         num_used=codes.num_used,
@@ -184,8 +175,3 @@ def cluster(
         num_init=codes.num_init,
     )
     return put(state, found.centroids), found.inertia / mask.sum()
-
-
-def flat(x: Examples, mask: Counted) -> tuple[Examples, Bool[Array, "..."]]:
-    """Returns the examples of a `pooling.Phase` and their mask on one axis."""
-    return x.reshape(-1, *x.shape[mask.ndim :]), mask.reshape(-1)

@@ -18,7 +18,7 @@ from fcjax import clients, server, training
 from fcjax.algorithms.parts import Networks, Parts, Views, merge, part, pick
 from fcjax.algorithms.rounds import all_rounds, go_on
 from fcjax.data.augment import Augment, to_float
-from fcjax.types import Federation, PRNGKey, PyTree, Scalar, Stage, State
+from fcjax.types import Federation, Network, PRNGKey, PyTree, Scalar, Stage, State
 
 Contrast = Callable[
     [Parts, PyTree, Views, Bool[Array, "B"]], tuple[Float[Array, ""], Parts]
@@ -47,6 +47,10 @@ class Local(NamedTuple):
     def at_once(self) -> int:
         """How many examples a network takes at a time where it is not trained."""
         return self.microbatch or self.batch_size
+
+    def networks(self, **named: Network) -> Networks:
+        """Returns networks, by part, that take as many at a time in training."""
+        return Networks(named, self.microbatch)
 
 
 class Pass(NamedTuple):
@@ -146,8 +150,7 @@ def start(
     opt_state = ()
     if setup.local.keep_optimizer:
         opt_state = optimizer_of(setup.local, 0).init(sent["params"])
-    stays = Stays(target, memory, opt_state)
-    stays = clients.repeat(stays, len(federation.indices))
+    stays = clients.repeat(Stays(target, memory, opt_state), len(federation.indices))
     return State(Server(online, jnp.int32(num_rounds)), stays)
 
 

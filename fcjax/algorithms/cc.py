@@ -18,14 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import losses
-from fcjax.algorithms.averaging import (
-    Contrast,
-    Local,
-    Pass,
-    Setup,
-    averaging,
-    start,
-)
+from fcjax.algorithms.averaging import Contrast, Local, Pass, Setup, averaging, start
 from fcjax.algorithms.features import assembled
 from fcjax.algorithms.parts import Networks, Parts, Views, both, initialize, merge, part
 from fcjax.data.augment import to_float
@@ -75,10 +68,11 @@ def cc(
         >>> [stage.name for stage in method.stages]
         ['cluster']
     """
-    networks = both_levels(encoder, projector, cluster_projector, local)
+    networks = local.networks(
+        encoder=encoder, projector=projector, cluster_projector=cluster_projector
+    )
 
-    def contrast(online, target, views, mask):
-        del target
+    def contrast(online, _, views, mask):
         z, c, online = heads(networks, online, views, mask)
         loss = losses.nt_xent(*z, temperature=instance_temperature, mask=mask)
         loss += losses.cluster_nt_xent(*c, temperature=cluster_temperature, mask=mask)
@@ -92,24 +86,11 @@ def cc(
 def simclr_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
     """Returns the instance-level loss: an example's views against those of others."""
 
-    def contrast(online, target, views, mask):
-        del target
+    def contrast(online, _, views, mask):
         z, online = both(networks, online, ("encoder", "projector"), views, mask)
         return losses.nt_xent(*z, temperature=temperature, mask=mask), online
 
     return contrast
-
-
-def both_levels(
-    encoder: Network, projector: Network, cluster_projector: Network, local: Local
-) -> Networks:
-    """Returns the networks of a method that contrasts examples and clusters."""
-    named = {
-        "encoder": encoder,
-        "projector": projector,
-        "cluster_projector": cluster_projector,
-    }
-    return Networks(named, local.microbatch)
 
 
 def passes_of(
@@ -127,8 +108,8 @@ def one_stage(setup: Setup) -> FederatedClustering:
     """Builds a method that learns features and clusters at once, by `encoder`,
     `projector` and `cluster_projector`."""
     init, stages = partial(initial_state, setup), (averaging("cluster", setup),)
-    assign = assign_by(setup.networks.named["cluster_projector"])
-    return assembled(setup, init, stages, assign)
+    head = setup.networks.named["cluster_projector"]
+    return assembled(setup, init, stages, partial(assign, head))
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
@@ -185,14 +166,10 @@ def is_clustered(
     return lambda rows: rows < num_clustered
 
 
-def assign_by(
-    cluster_projector: Network,
-) -> Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]]:
-    """Returns how features get a cluster: that of their largest soft assignment."""
-
-    def assign(parts, h):
-        variables = part(parts, "cluster_projector")
-        c, _ = cluster_projector.apply(variables, h, train=False)
-        return jnp.argmax(c, axis=-1).astype(jnp.int32)
-
-    return assign
+def assign(
+    cluster_projector: Network, parts: Parts, h: Float[Array, "N D"]
+) -> Int[Array, "N"]:
+    """Returns the clusters of features: those of their largest soft assignments."""
+    variables = part(parts, "cluster_projector")
+    c, _ = cluster_projector.apply(variables, h, train=False)
+    return jnp.argmax(c, axis=-1).astype(jnp.int32)

@@ -17,6 +17,7 @@ from jaxtyping import Array, Int
 from fcjax import losses, server
 from fcjax.algorithms import pooling
 from fcjax.algorithms.pooling import Clustering, Phase
+from fcjax.algorithms.rounds import go_on
 from fcjax.cluster import assign_nearest, fuzzy_cmeans, kmeans, used_clusters
 from fcjax.data.vectors import as_rows
 from fcjax.devices import num_bytes
@@ -56,15 +57,13 @@ def central(clustering: Clustering) -> FederatedClustering:
     def init(key: PRNGKey, federation: Federation) -> State:
         return pooling.pooled((), clustering.init(key, federation.pool[:1]), federation)
 
-    def examples(source, federation: Federation, arrived):
-        del source
+    def examples(_, federation: Federation, arrived):
         # In the order of the pool: how it was dealt must not change the draws. Fetched
         # by rows, since a pool may lie on the host.
         x = federation.pool[jnp.arange(federation.pool.shape[0])]
         return x, server.pooled(federation, arrived)
 
-    def uploads(source, federation: Federation, sends):
-        del source
+    def uploads(_, federation: Federation, sends):
         sizes = server.gather(federation.mask.sum(axis=1))
         pool = federation.pool
         example = num_bytes(jax.ShapeDtypeStruct(pool.shape[1:], pool.dtype))
@@ -80,7 +79,6 @@ def by_kmeans(
     num_clusters: int,
     num_used: Int[Array, ""] | int | None = None,
     num_init: int = 10,
-    num_iters: int = 300,
     unit_length: bool = True,
     by_cosine: bool = False,
 ) -> Clustering:
@@ -91,7 +89,6 @@ def by_kmeans(
         num_used: how many of them are used, all by default; see `cluster.kmeans`.
         num_init: seedings, of which the best by inertia counts; 10 is scikit-learn's
             default at the time of the papers.
-        num_iters: bound of the Lloyd iterations.
         unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
         by_cosine: scale the centroids to L2 norm 1 in the end, so that the nearest is
             the one of the largest inner product, by which SDA-FC's code assigns.
@@ -104,8 +101,7 @@ def by_kmeans(
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('cluster', 1)]
     """
-    options = {"num_used": num_used, "num_init": num_init, "num_iters": num_iters}
-    find = partial(kmeans, num_clusters=num_clusters, **options)
+    find = partial(kmeans, num_used=num_used, num_init=num_init, num_iters=300)
     return _of_rows(find, "inertia", num_clusters, unit_length, by_cosine)
 
 
@@ -114,7 +110,6 @@ def by_fuzzy_cmeans(
     num_clusters: int,
     fuzzifier: Scalar = 1.1,
     num_init: int = 1,
-    num_iters: int = 300,
     unit_length: bool = True,
     by_cosine: bool = False,
 ) -> Clustering:
@@ -124,7 +119,6 @@ def by_fuzzy_cmeans(
         num_clusters: K.
         fuzzifier: m > 1; 1.1 is that of the code of SDA-FC.
         num_init: seedings; the package behind that code takes one.
-        num_iters: bound of the iterations.
         unit_length, by_cosine: as in `by_kmeans`.
 
     Returns:
@@ -135,24 +129,21 @@ def by_fuzzy_cmeans(
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('cluster', 1)]
     """
-    options = {"fuzzifier": fuzzifier, "num_init": num_init, "num_iters": num_iters}
-    find = partial(fuzzy_cmeans, num_clusters=num_clusters, **options)
+    find = partial(fuzzy_cmeans, fuzzifier=fuzzifier, num_init=num_init)
     return _of_rows(find, "objective", num_clusters, unit_length, by_cosine)
 
 
 def _of_rows(
     find: Callable, total: str, num_clusters: int, unit_length: bool, by_cosine: bool
 ) -> Clustering:
-    """Of (key, rows, mask) -> `centroids` and, by its name, what they minimise."""
+    """Of (key, rows, K, mask) -> `centroids` and, by its name, what they minimise."""
 
-    def init(key, x):
-        del key
+    def init(_, x):
         return jnp.zeros((num_clusters, math.prod(x.shape[1:])))
 
-    def round(key, centroids, x, mask):
-        del centroids
-        rows = as_rows(x.reshape(-1, *x.shape[mask.ndim :]), unit_length=unit_length)
-        found = find(key, rows, mask=mask.reshape(-1))
+    def round(key, _, x, mask):
+        rows = as_rows(x, unit_length=unit_length)
+        found = find(key, rows, num_clusters, mask=mask)
         centroids = found.centroids
         if by_cosine:
             used = used_clusters(centroids)[:, None]
@@ -161,7 +152,7 @@ def _of_rows(
 
     return Clustering(
         init,
-        phases=(Phase("cluster", pooling.go_on, round),),
+        phases=(Phase("cluster", go_on, round),),
         embed=lambda _, x: as_rows(x, unit_length=unit_length),
         assign=lambda centroids, z: assign_nearest(z, centroids),
         results=lambda centroids: {"centroids": centroids},

@@ -16,9 +16,10 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients, training
 from fcjax.algorithms import autoencoding
-from fcjax.algorithms.autoencoding import Codes, encode_all, flat
-from fcjax.algorithms.parts import swap
-from fcjax.algorithms.pooling import Clustering, Counted, Examples, Phase, go_on
+from fcjax.algorithms.autoencoding import Codes, encode_all
+from fcjax.algorithms.parts import Networks, forward
+from fcjax.algorithms.pooling import Clustering, Counted, Examples, Phase
+from fcjax.algorithms.rounds import go_on
 from fcjax.cluster import assign_nearest, lloyd, running_means
 from fcjax.losses import deep_kmeans
 from fcjax.models.autoencoder import AutoEncoder
@@ -35,7 +36,7 @@ class DCNState(NamedTuple):
     opt_state: PyTree
     centroids: Any = ()  # [K, D]; () before k-means
     counts: Any = ()  # [K], examples seen by each; () before the joint phase
-    assignments: Any = ()  # [*N], when last seen, else -1; () before the joint phase
+    assignments: Any = ()  # [N], when last seen, else -1; () before the joint phase
     num_rounds: Any = ()  # of the joint phase so far; () before it
 
 
@@ -111,13 +112,12 @@ def put(state: DCNState, centroids: Float[Array, "K D"]) -> DCNState:
 
 
 def begin_joint(
-    codes: Codes, key: PRNGKey, state: DCNState, x: Examples, mask: Counted
+    codes: Codes, _: PRNGKey, state: DCNState, x: Examples, mask: Counted
 ) -> DCNState:
     """Returns the state in which every example that has come is of its nearest
     centroid, and centroids stand for few examples."""
-    del key
-    z = encode_all(codes.autoencoder, state.variables, flat(x, mask)[0])
-    nearest = assign_nearest(z, state.centroids).reshape(mask.shape)
+    z = encode_all(codes.autoencoder, state.variables, x)
+    nearest = assign_nearest(z, state.centroids)
     return state._replace(
         counts=jnp.full(codes.num_clusters, FIRST_COUNT, jnp.float32),
         assignments=jnp.where(mask, nearest, -1),
@@ -129,13 +129,8 @@ def train_jointly(
     setup: Setup, key: PRNGKey, state: DCNState, x: Examples, mask: Counted
 ) -> tuple[DCNState, Float[Array, ""]]:
     """An epoch of networks and clusters by turns, and now and then k-means."""
-    shape = mask.shape
-    x, mask = flat(x, mask)
     state, value = training.epochs(
-        key,
-        state._replace(assignments=state.assignments.reshape(-1)),
-        partial(joint_step, setup, x),
-        mask,
+        *(key, state, partial(joint_step, setup, x), mask),
         batch_size=setup.codes.batch_size,
         num_epochs=1,
     )
@@ -143,8 +138,7 @@ def train_jointly(
     refresh = partial(refresh_clusters, setup.codes, x, mask)
     is_due = number % setup.refresh_every == 0
     state = lax.cond(is_due, refresh, lambda state: state, state)
-    assignments = state.assignments.reshape(shape)
-    return state._replace(assignments=assignments, num_rounds=number), value
+    return state._replace(num_rounds=number), value
 
 
 def joint_step(
@@ -176,22 +170,17 @@ def loss(
     setup: Setup,
     x: Shaped[Array, "N *F"],
     state: DCNState,
-    key: PRNGKey,
+    _: PRNGKey,
     variables: PyTree,
     slots: Int[Array, "B"],
     counted: Bool[Array, "B"],
 ) -> tuple[Float[Array, ""], PyTree]:
     """Returns Eq. 3 of the SDA-FDC paper on a batch, by the clusters that are stored,
     and the variables with new batch statistics."""
-    del key
-    encoder, decoder = setup.codes.autoencoder
-    rows, parts = autoencoding.counted_rows(x, slots, counted), swap(variables)
-    z, parts["encoder"] = encoder.apply(
-        parts["encoder"], rows, train=True, mask=counted
-    )
-    decoded, parts["decoder"] = decoder.apply(
-        parts["decoder"], z, train=True, mask=counted
-    )
+    networks = Networks(setup.codes.autoencoder._asdict())
+    rows = autoencoding.counted_rows(x, slots, counted)
+    z, variables = forward(networks, variables, ("encoder",), rows, counted)
+    decoded, variables = forward(networks, variables, ("decoder",), z, counted)
     seen = state.assignments[slots]
     # What came only now belongs to the cluster that is nearest now.
     new = assign_nearest(z, state.centroids)
@@ -199,7 +188,7 @@ def loss(
     value = deep_kmeans(
         *(rows, decoded, z, own), cluster_weight=setup.cluster_weight, mask=counted
     )
-    return value, swap(parts)
+    return value, variables
 
 
 def refresh_clusters(

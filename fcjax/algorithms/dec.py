@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import losses, training
 from fcjax.algorithms import autoencoding
-from fcjax.algorithms.autoencoding import Codes, flat
-from fcjax.algorithms.parts import swap
+from fcjax.algorithms.autoencoding import Codes
+from fcjax.algorithms.parts import Networks, forward, pick, put
 from fcjax.algorithms.pooling import Clustering, Counted, Examples, Phase
 from fcjax.clients import Client
 from fcjax.models.autoencoder import AutoEncoder
@@ -88,14 +88,14 @@ def by_dec(
     dec = Phase("dec", partial(begin, setup), partial(sharpen, setup), joint_rounds)
     later = (dec,) if joint_rounds else ()
     return autoencoding.clustering(
-        codes, Client, put, centroids_of, pretrain_rounds, later
+        codes, Client, begin_clusters, centroids_of, pretrain_rounds, later
     )
 
 
-def put(state: Client, centroids: Float[Array, "K D"]) -> Client:
+def begin_clusters(state: Client, centroids: Float[Array, "K D"]) -> Client:
     """Returns the state that has an encoder and these centroids."""
-    encoder = swap(state.variables)["encoder"]
-    return Client(swap({"encoder": encoder, "centroids": {"params": centroids}}), ())
+    encoder = pick(state.variables, ("encoder",))
+    return Client(put(encoder, "centroids", {"params": centroids}), ())
 
 
 def centroids_of(state: Client) -> Any:
@@ -104,10 +104,9 @@ def centroids_of(state: Client) -> Any:
 
 
 def begin(
-    setup: Setup, key: PRNGKey, state: Client, x: Examples, mask: Counted
+    setup: Setup, _: PRNGKey, state: Client, x: Examples, mask: Counted
 ) -> Client:
     """Returns the state in which encoder and centroids have not taken a step yet."""
-    del key, x, mask
     return state._replace(opt_state=setup.optimizer.init(state.variables["params"]))
 
 
@@ -115,7 +114,6 @@ def sharpen(
     setup: Setup, key: PRNGKey, state: Client, x: Examples, mask: Counted
 ) -> tuple[Client, Float[Array, ""]]:
     """A round: P of all examples, then some epochs of encoder and centroids by it."""
-    x, mask = flat(x, mask)
     autoencoder = setup.codes.autoencoder
     z = autoencoding.encode_all(autoencoder, state.variables, x)
     q = losses.student_t(z, centroids_of(state), mask=mask)
@@ -132,17 +130,15 @@ def divergence(
     autoencoder: AutoEncoder,
     x: Shaped[Array, "N *F"],
     p: Float[Array, "N K"],
-    key: PRNGKey,
+    _: PRNGKey,
     variables: PyTree,
     slots: Int[Array, "B"],
     counted: Bool[Array, "B"],
 ) -> tuple[Float[Array, ""], PyTree]:
     """Returns KL(P || Q) on a batch, Eq. 2, and the variables with new batch
     statistics."""
-    del key
-    rows, parts = autoencoding.counted_rows(x, slots, counted), swap(variables)
-    z, parts["encoder"] = autoencoder.encoder.apply(
-        parts["encoder"], rows, train=True, mask=counted
-    )
-    q = losses.student_t(z, parts["centroids"]["params"], mask=counted)
-    return losses.assignment_kl(p[slots], q, mask=counted), swap(parts)
+    networks = Networks(autoencoder._asdict())
+    rows = autoencoding.counted_rows(x, slots, counted)
+    z, variables = forward(networks, variables, ("encoder",), rows, counted)
+    q = losses.student_t(z, variables["params"]["centroids"], mask=counted)
+    return losses.assignment_kl(p[slots], q, mask=counted), variables

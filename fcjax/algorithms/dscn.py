@@ -6,9 +6,7 @@ Deep Subspace Clustering Networks
     Authors' code: https://github.com/panji1990/Deep-subspace-clustering-networks
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +15,10 @@ from jaxtyping import Array, Float
 
 from fcjax import clients, server
 from fcjax.algorithms import subspace
-from fcjax.algorithms.parts import Parts
-from fcjax.algorithms.subspace import Affinity, Local, Names, Spectral, SubspaceNetwork
+from fcjax.algorithms.parts import part
+from fcjax.algorithms.subspace import Affinity, Local, Names, Private, SubspaceNetwork
 from fcjax.cluster import Assign
-from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, State
-
-
-class Private(NamedTuple):
-    """A client's own: everything. The server counts the rounds."""
-
-    parts: Parts  # encoder, decoder, coefficients
-    opt_state: PyTree
+from fcjax.types import FederatedClustering, Federation, PRNGKey, State
 
 
 def dscn(
@@ -84,28 +75,26 @@ def dscn(
         *(network, optimizer, client_axis),
         *(pretrain_rounds, num_rounds, local_steps, fit_steps),
     )
-    spectral = Spectral(num_clusters, affinity, assign_labels, client_axis)
-    stages = subspace.stages(local, partial(round, local), partial(round, local))
+    spectral = subspace.Spectral(num_clusters, affinity, assign_labels, client_axis)
     return FederatedClustering(
-        init=partial(initial_state, local, stages[0].begin),
-        stages=stages,
+        init=partial(initial_state, local),
+        stages=subspace.stages(local, partial(round, local), partial(round, local)),
         embed=partial(embed, local),
         assign=partial(subspace.assign, network, spectral),
     )
 
 
 def round(
-    local: Local, trains: Names, key: PRNGKey, state: State, federation: Federation
+    local: Local, trains: Names, _: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """A round in which every client trains some of its parts, and nothing crosses: what
     it measures is for the metrics alone."""
-    del key
     present = server.participants(federation, state.server)
     loss = partial(subspace.subspace_loss, local.network)
 
     def one(private: Private, rows, mask):
         parts, opt_state, measured = subspace.train(
-            local, trains, *private, loss, federation.pool[rows], mask
+            local, trains, *private[:2], loss, federation.pool[rows], mask
         )
         return Private(parts, opt_state), measured
 
@@ -117,14 +106,13 @@ def round(
     return State(state.server + 1, private), metrics
 
 
-def initial_state(
-    local: Local, begin: Callable, key: PRNGKey, federation: Federation
-) -> State:
-    """Returns the state before the first round, every client's drawn by itself."""
+def initial_state(local: Local, key: PRNGKey, federation: Federation) -> State:
+    """Returns the state before the first round, every client's drawn by itself; the
+    server counts the rounds."""
     (num_clients, count), x = federation.indices.shape, federation.pool[:1]
     draw = partial(subspace.init, local.network, x=x, num_samples=count)
     parts = jax.vmap(draw)(clients.keys(key, num_clients))
-    return begin(key, State(jnp.int32(0), Private(parts, ())), federation)
+    return State(jnp.int32(0), Private(parts))
 
 
 def embed(local: Local, state: State, federation: Federation) -> Float[Array, "M N D"]:
@@ -133,5 +121,5 @@ def embed(local: Local, state: State, federation: Federation) -> Float[Array, "M
     def codes(encoder, rows):
         return subspace.encode(local.network, encoder, federation.pool[rows])
 
-    encoders = state.clients.parts["encoder"]
+    encoders = part(state.clients.parts, "encoder")
     return clients.for_each(codes, encoders, federation.indices, axis=local.axis)

@@ -69,8 +69,7 @@ def exact_cmeans(
         sums = jnp.matmul(parts, x, precision=jax.lax.Precision.HIGHEST)
         return sums, parts.sum(axis=1), (jnp.sum(parts * distances), mask.sum())
 
-    def round(key: PRNGKey, state: State, federation: Federation):
-        del key
+    def round(_: PRNGKey, state: State, federation: Federation):
         before: MovingCentroids = state.server
         present = server.participants(federation, before.num_rounds)
         sums, masses, objectives = clients.for_each(

@@ -5,7 +5,6 @@ Federated Deep Subspace Clustering
     https://arxiv.org/abs/2501.00230
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -16,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients, losses, server
 from fcjax.algorithms import subspace
-from fcjax.algorithms.parts import Parts
-from fcjax.algorithms.subspace import Affinity, Local, Names, SubspaceNetwork, pick
+from fcjax.algorithms.parts import Parts, part, pick, put
+from fcjax.algorithms.subspace import Affinity, Local, Names, Private, SubspaceNetwork
 from fcjax.cluster import Assign, neighbor_graph
 from fcjax.data.vectors import client_rows
 from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Scalar, State
@@ -28,14 +27,6 @@ class Server(NamedTuple):
 
     encoder: PyTree  # E_*
     num_rounds: Int[Array, ""]
-
-
-class Private(NamedTuple):
-    """What no client sends, [M, ...]."""
-
-    parts: Parts  # D_i and R_i: decoder, coefficients
-    opt_state: PyTree  # of all that the stage trains
-    adjacency: Bool[Array, "M N N"]  # A_i
 
 
 class Setup(NamedTuple):
@@ -127,10 +118,9 @@ def fdsc(
         *(adjacency_weight, coefficient_weight),
     )
     rounds = (partial(federated_round, setup), partial(fit_round, setup))
-    stages = subspace.stages(local, *rounds)
     return FederatedClustering(
-        init=partial(initial_state, setup, stages[0].begin),
-        stages=stages,
+        init=partial(initial_state, setup),
+        stages=subspace.stages(local, *rounds),
         embed=partial(embed, setup),
         assign=partial(subspace.assign, network, spectral),
     )
@@ -157,15 +147,14 @@ def federated_round(
 
 
 def fit_round(
-    setup: Setup, trains: Names, key: PRNGKey, state: State, federation: Federation
+    setup: Setup, trains: Names, _: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """A round in which all clients that are present train what they never send to fit
     the server's encoder, which stands."""
-    del key
     before: Server = state.server
     present = server.participants(federation, before.num_rounds)
     slots = clients.slots_of(present, len(present))
-    _, private, measured = train(setup, trains, present, slots, state, federation)
+    private, measured = train(setup, trains, present, slots, state, federation)[1:]
     answered, measured = server.gather((present[slots], measured))
     metrics = server.measure(answered, measured)
     metrics |= server.traffic(answered, up={}, down={"encoder": before.encoder})
@@ -189,12 +178,13 @@ def train(
     private: Private = state.clients
 
     def one(private: Private, rows, mask):
-        parts, x = {"encoder": before.encoder, **private.parts}, federation.pool[rows]
+        parts, x = put(private.parts, "encoder", before.encoder), federation.pool[rows]
         loss = partial(objective, setup, adjacency=private.adjacency)
         parts, opt_state, measured = subspace.train(
             setup.local, trains, parts, private.opt_state, loss, x, mask
         )
-        return parts.pop("encoder"), (parts, opt_state), measured
+        stays = (pick(parts, subspace.PRIVATE), opt_state)
+        return part(parts, "encoder"), stays, measured
 
     own = clients.take((private, federation.indices, federation.mask), slots)
     encoders, trained, measured = clients.for_each(one, *own, axis=setup.local.axis)
@@ -212,7 +202,7 @@ def objective(
     """Returns Eq. 8 of a client, without halves."""
     network = setup.local.network
     locality = losses.locality_alignment(
-        network.expression.matrix(parts["coefficients"]["params"]),
+        network.expression.matrix(parts["params"]["coefficients"]),
         adjacency,
         alpha=setup.adjacency_weight,
         beta=setup.coefficient_weight,
@@ -223,9 +213,7 @@ def objective(
     return value + setup.locality_weight / pairs * locality
 
 
-def initial_state(
-    setup: Setup, begin: Callable, key: PRNGKey, federation: Federation
-) -> State:
+def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     """Returns the state before the first round: E_*, each client's D_i and R_i, and its
     graph A_i of nearest neighbours."""
     (num_clients, count), x = federation.indices.shape, federation.pool[:1]
@@ -237,8 +225,8 @@ def initial_state(
         federation.mask,
         axis=setup.local.axis,
     )
-    shared = Server(draw(key)["encoder"], jnp.int32(0))
-    return begin(key, State(shared, Private(private, (), adjacency)), federation)
+    shared = Server(part(draw(key), "encoder"), jnp.int32(0))
+    return State(shared, Private(private, (), adjacency))
 
 
 def embed(setup: Setup, state: State, federation: Federation) -> Float[Array, "M N D"]:

@@ -10,14 +10,7 @@ from fcjax import clients, training
 from fcjax.algorithms.averaging import Setup
 from fcjax.algorithms.parts import Parts, part
 from fcjax.data.augment import to_float
-from fcjax.types import (
-    FederatedClustering,
-    Federation,
-    Network,
-    PRNGKey,
-    Stage,
-    State,
-)
+from fcjax.types import FederatedClustering, Federation, Network, PRNGKey, Stage, State
 
 
 def encode(
@@ -31,8 +24,7 @@ def encode(
         return encoder.apply(variables, x, train=False)[0]
 
     return clients.for_each(
-        partial(training.in_batches, batch, batch_size=batch_size),
-        federation.indices,
+        partial(training.in_batches, batch, batch_size=batch_size), federation.indices
     )
 
 

@@ -14,36 +14,11 @@ from functools import partial
 from jaxtyping import Array, Bool, Float
 
 from fcjax import losses
-from fcjax.algorithms.averaging import (
-    Contrast,
-    Local,
-    Pass,
-    Server,
-    Setup,
-    averaging,
-)
-from fcjax.algorithms.cc import (
-    Pair,
-    assign_by,
-    both_levels,
-    heads,
-    is_clustered,
-    one_stage,
-    passes_of,
-    start_with_head,
-    total_entropy,
-)
+from fcjax.algorithms import cc
+from fcjax.algorithms.averaging import Contrast, Local, Pass, Server, Setup, averaging
 from fcjax.algorithms.parts import Networks, both, pick, target_of
 from fcjax.algorithms.two_stage import Clustering, two_stages
-from fcjax.types import (
-    FederatedClustering,
-    Federation,
-    Network,
-    PRNGKey,
-    Scalar,
-    Stage,
-    State,
-)
+from fcjax.types import FederatedClustering, Federation, Network, PRNGKey, Scalar, State
 
 
 def fedmcc(
@@ -84,7 +59,7 @@ def fedmcc(
         >>> [stage.name for stage in method.stages]
         ['representation', 'cluster']
     """
-    networks = Networks({"encoder": encoder, "projector": projector}, local.microbatch)
+    networks = local.networks(encoder=encoder, projector=projector)
     contrast = instance_contrast(networks, temperature=instance_temperature)
     return two_stages(
         *(networks, contrast, clustering, local),
@@ -132,13 +107,13 @@ def cluster_contrast(
         'cluster'
     """
 
-    def stage(encoder: Network, rounds_before: int) -> Stage:
-        named = {"encoder": encoder, "cluster_projector": cluster_projector}
-        networks, trains = Networks(named, local.microbatch), ("cluster_projector",)
+    def stage(encoder: Network, rounds_before: int):
+        trains = ("cluster_projector",)
+        networks = local.networks(encoder=encoder, cluster_projector=cluster_projector)
         contrast = frozen_contrast(
             networks, temperature=cluster_temperature, entropy_weight=entropy_weight
         )
-        passes = (Pass(contrast, is_clustered(num_clustered)),)
+        passes = (Pass(contrast, cc.is_clustered(num_clustered)),)
         setup = Setup(
             *(networks, trains, passes, local, num_rounds),
             *(trains, momentum, average_target),
@@ -146,7 +121,7 @@ def cluster_contrast(
         )
         return averaging("cluster", setup, begin=partial(begin_clusters, setup))
 
-    return Clustering(stage, assign_by(cluster_projector))
+    return Clustering(stage, partial(cc.assign, cluster_projector))
 
 
 def begin_clusters(
@@ -156,7 +131,7 @@ def begin_clusters(
     a new cluster-level projector (line 1)."""
     before: Server = state.server
     parts = pick(before.online, ("encoder",))
-    return start_with_head(setup, key, parts, federation, before.num_rounds)
+    return cc.start_with_head(setup, key, parts, federation, before.num_rounds)
 
 
 def mcc(
@@ -202,12 +177,14 @@ def mcc(
         >>> [stage.name for stage in method.stages]
         ['cluster']
     """
-    networks = both_levels(encoder, projector, cluster_projector, local)
+    networks = local.networks(
+        encoder=encoder, projector=projector, cluster_projector=cluster_projector
+    )
 
     def contrast(online, target, views, mask):
-        z, c, online = heads(networks, online, views, mask)
+        z, c, online = cc.heads(networks, online, views, mask)
         tracked = target_of(online, target)
-        z_target, c_target, _ = heads(networks, tracked, views, mask)
+        z_target, c_target, _ = cc.heads(networks, tracked, views, mask)
         loss = instance_level(z, z_target, mask, temperature=instance_temperature)
         return loss + cluster_level(
             *(c, c_target, mask),
@@ -216,8 +193,8 @@ def mcc(
         ), online
 
     extra = instance_contrast(networks, temperature=instance_temperature)
-    passes, parts = passes_of(contrast, extra, num_clustered), tuple(networks.named)
-    return one_stage(
+    passes, parts = cc.passes_of(contrast, extra, num_clustered), tuple(networks.named)
+    return cc.one_stage(
         Setup(
             *(networks, parts, passes, local, num_rounds),
             *(parts, momentum, average_target),
@@ -257,7 +234,7 @@ def frozen_contrast(
 
 
 def instance_level(
-    z: Pair, z_target: Pair, mask: Bool[Array, "B"], *, temperature: Scalar
+    z: cc.Pair, z_target: cc.Pair, mask: Bool[Array, "B"], *, temperature: Scalar
 ) -> Float[Array, ""]:
     """Returns L_I of a batch, Eq. 8: each view of the online network against the other
     view of the target's."""
@@ -268,8 +245,8 @@ def instance_level(
 
 
 def cluster_level(
-    c: Pair,
-    c_target: Pair,
+    c: cc.Pair,
+    c_target: cc.Pair,
     mask: Bool[Array, "B"],
     *,
     temperature: Scalar,
@@ -295,5 +272,5 @@ def cluster_level(
     loss = losses.cluster_nt_xent(c_a, t_b, temperature=temperature, mask=mask)
     loss += losses.cluster_nt_xent(t_a, c_b, temperature=temperature, mask=mask)
     loss /= 2
-    loss -= entropy_weight * total_entropy(c, mask)
-    return loss - entropy_weight * total_entropy(c_target, mask)
+    loss -= entropy_weight * cc.total_entropy(c, mask)
+    return loss - entropy_weight * cc.total_entropy(c_target, mask)

@@ -7,7 +7,6 @@ SimCLR: A Simple Framework for Contrastive Learning of Visual Representations
 
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.cc import simclr_contrast
-from fcjax.algorithms.parts import Networks
 from fcjax.algorithms.two_stage import Clustering, two_stages
 from fcjax.types import FederatedClustering, Network, Scalar
 
@@ -47,6 +46,6 @@ def fedsimclr(
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
     """
-    networks = Networks({"encoder": encoder, "projector": projector}, local.microbatch)
+    networks = local.networks(encoder=encoder, projector=projector)
     contrast = simclr_contrast(networks, temperature=instance_temperature)
     return two_stages(networks, contrast, clustering, local, num_rounds=num_rounds)

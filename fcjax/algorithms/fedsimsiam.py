@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fcjax import losses
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.parts import Networks, both
+from fcjax.algorithms.parts import both
 from fcjax.algorithms.two_stage import Clustering, two_stages
 from fcjax.types import FederatedClustering, Network
 
@@ -47,11 +47,9 @@ def fedsimsiam(
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
     """
-    named = {"encoder": encoder, "projector": projector, "predictor": predictor}
-    networks = Networks(named, local.microbatch)
+    networks = local.networks(encoder=encoder, projector=projector, predictor=predictor)
 
-    def contrast(online, target, views, mask):
-        del target
+    def contrast(online, _, views, mask):
         z, online = both(networks, online, ("encoder", "projector"), views, mask)
         z_a, z_b = (jnp.where(mask[:, None], x, 0) for x in z)
         p, online = both(networks, online, ("predictor",), z, mask)

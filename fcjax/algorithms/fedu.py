@@ -11,7 +11,7 @@ BYOL: Grill et al., Bootstrap Your Own Latent, 2020. https://arxiv.org/abs/2006.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -88,20 +88,16 @@ def begin(sent: Parts) -> Memory:
 
 
 def take_over(
-    threshold: Scalar, sent: Parts, memory: Memory, number: Int[Array, ""]
+    threshold: Scalar, sent: Parts, memory: Memory, _: Int[Array, ""]
 ) -> Parts:
     """Returns the server's parts, or all but its predictor."""
-    del number
     is_near = memory.divergence < threshold
     ours, own = part(sent, "predictor"), memory.predictor
     return put(sent, "predictor", jax.tree.map(partial(jnp.where, is_near), ours, own))
 
 
-def remember(
-    began: Parts, trained: Parts, memory: Memory, number: Int[Array, ""]
-) -> Memory:
+def remember(began: Parts, trained: Parts, *_: Any) -> Memory:
     """Returns the predictor, and how far the encoder has gone."""
-    del memory, number
     return Memory(part(trained, "predictor"), divergence(began, trained))
 
 
@@ -111,22 +107,13 @@ def byol(
     predictor: Network,
     clustering: Clustering,
     local: Local,
-    *,
-    num_rounds: int,
-    momentum: Scalar,
-    personal: Personal,
+    **options: Any,
 ) -> FederatedClustering:
     """Builds BYOL on the clients under federated averaging, the target encoders being
-    their own, with some way to mix what is theirs into what is the server's."""
-    named = {"encoder": encoder, "projector": projector, "predictor": predictor}
-    networks = Networks(named, local.microbatch)
-    return two_stages(
-        *(networks, byol_contrast(networks), clustering, local),
-        num_rounds=num_rounds,
-        tracks=("encoder", "projector"),
-        momentum=momentum,
-        personal=personal,
-    )
+    their own, with what else `two_stages` takes."""
+    networks = local.networks(encoder=encoder, projector=projector, predictor=predictor)
+    stages = networks, byol_contrast(networks), clustering, local
+    return two_stages(*stages, tracks=("encoder", "projector"), **options)
 
 
 def byol_contrast(networks: Networks) -> Contrast:

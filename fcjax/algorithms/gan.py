@@ -5,7 +5,7 @@ so that what one client's generator makes is more diverse. No label is seen.
 Authors' code: https://github.com/Jarvisyan/SDA-FC
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from fcjax.types import PRNGKey, PyTree, Scalar
 
 BATCH = 256
 """Examples that are synthesised at a time."""
+
+Losses = tuple[Float[Array, ""], Float[Array, ""]]
+"""Of the discriminator and the generator."""
 
 
 class Adversarial(NamedTuple):
@@ -40,35 +43,21 @@ class Adversarial(NamedTuple):
     noise_size: int = 62
 
 
-class GanVariables(NamedTuple):
-    """The variables of both networks."""
+class Pair(NamedTuple):
+    """What both networks have: variables, or all that a step changes."""
 
-    generator: PyTree
-    discriminator: PyTree
-
-
-class Losses(NamedTuple):
-    """Of both networks, means over the steps of a round."""
-
-    discriminator: Float[Array, ""]
-    generator: Float[Array, ""]
-
-
-class Training(NamedTuple):
-    """What changes in a step."""
-
-    generator: Client
-    discriminator: Client
+    generator: Any
+    discriminator: Any
 
 
 def initialize_gan(
     key: PRNGKey, adversarial: Adversarial, x: Shaped[Array, "1 *F"]
-) -> GanVariables:
+) -> Pair:
     """Draws the networks of a GAN of such examples."""
     generator_key, discriminator_key = jax.random.split(key)
     noise = jnp.zeros((1, adversarial.num_categories + adversarial.noise_size))
     generator, discriminator = adversarial.gan
-    return GanVariables(
+    return Pair(
         generator.init(generator_key, noise),
         discriminator.init(discriminator_key, to_float(x)),
     )
@@ -76,14 +65,14 @@ def initialize_gan(
 
 def train_gan(
     key: PRNGKey,
-    variables: GanVariables,
+    variables: Pair,
     examples: Shaped[Array, "P *F"],
     rows: Int[Array, "N"],
     mask: Bool[Array, "N"],
     adversarial: Adversarial,
     *,
     number: Int[Array, ""],
-) -> tuple[GanVariables, Losses]:
+) -> tuple[Pair, Losses]:
     """Trains a client's GAN for an epoch: in each batch a step of the discriminator on
     real and synthetic examples, then one of the generator on the same synthetic ones,
     for which the authors' code draws others.
@@ -98,7 +87,7 @@ def train_gan(
         number: of the round, from 0.
 
     Returns:
-        The trained networks, and the losses on the way.
+        The trained networks, and the mean losses of the steps.
     """
     decay = optax.scale(jnp.asarray(adversarial.decay) ** number)
     of_generator = optax.chain(adversarial.generator_optimizer, decay)
@@ -111,7 +100,7 @@ def train_gan(
         return step(adversarial, key, at, to_float(examples[rows[slots]]), counted)
 
     generator, discriminator = variables
-    at = Training(
+    at = Pair(
         Client(generator, of_generator.init(generator["params"])),
         Client(discriminator, of_discriminator.init(discriminator["params"])),
     )
@@ -119,18 +108,18 @@ def train_gan(
         *(key, at, one, mask),
         batch_size=adversarial.batch_size,
         num_epochs=1,
-        zero=Losses(0.0, 0.0),  # pyright: ignore[reportArgumentType]
+        zero=(0.0, 0.0),
     )
-    return GanVariables(at.generator.variables, at.discriminator.variables), losses
+    return Pair(at.generator.variables, at.discriminator.variables), losses
 
 
 def step(
     adversarial: Adversarial,
     key: PRNGKey,
-    at: Training,
+    at: Pair,
     real: Float[Array, "B *F"],
     counted: Bool[Array, "B"],
-) -> tuple[Training, Losses]:
+) -> tuple[Pair, Losses]:
     """A step of the discriminator on a batch of real examples and as many synthetic
     ones, then one of the generator on the same synthetic ones."""
     generator, discriminator = adversarial.gan
@@ -162,7 +151,7 @@ def step(
     fooled, gradients = jax.value_and_grad(pass_as_real)(fake)
     making = Client(maker, at.generator.opt_state)
     making = descend(adversarial.generator_optimizer, making, *pull_back(gradients))
-    return Training(making, judging), Losses(told, fooled)
+    return Pair(making, judging), (told, fooled)
 
 
 def descend(

@@ -54,14 +54,12 @@ def lrsc(
         [('cluster', 1)]
     """
 
-    def init(key: PRNGKey, federation: Federation) -> State:
-        del key
+    def init(_: PRNGKey, federation: Federation) -> State:
         num_clients, num_slots = federation.indices.shape
         nothing = jnp.zeros((num_clients, num_slots, num_slots))
         return State(jnp.int32(0), nothing)  # rounds, and the clients' coefficients
 
-    def round(key: PRNGKey, state: State, federation: Federation):
-        del key
+    def round(_: PRNGKey, state: State, federation: Federation):
         present = server.participants(federation, state.server)
         coefficients, objectives = clients.for_each(
             lambda x, mask: low_rank_coefficients(x, fidelity, mask=mask),

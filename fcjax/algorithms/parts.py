@@ -121,12 +121,3 @@ def merge(parts: Parts, others: Parts) -> Parts:
         kind: {**parts.get(kind, {}), **others.get(kind, {})}
         for kind in {**parts, **others}
     }
-
-
-def swap(nested: Mapping[str, Mapping[str, PyTree]]) -> dict[str, dict[str, PyTree]]:
-    """Returns what is at [a][b] at [b][a]: from kinds of variables to parts."""
-    swapped: dict[str, dict[str, PyTree]] = {}
-    for outer, inner in nested.items():
-        for name, value in inner.items():
-            swapped.setdefault(name, {})[outer] = value
-    return swapped

@@ -16,9 +16,8 @@ from fcjax import clients, server, training
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Stage, State
 
-Examples = Shaped[Array, "..."]
-"""[*N, *F]."""
-Counted = Bool[Array, "*N"]
+Examples = Shaped[Array, "N *F"]
+Counted = Bool[Array, "N"]
 
 BATCH = 512
 """Examples that an embedding takes at a time, so that its layers stay small."""
@@ -35,17 +34,11 @@ class Phase(NamedTuple):
     num_rounds: int = 1
 
 
-def go_on(key, state, x, mask):
-    """Begins a phase with the state that the one before has ended in."""
-    del key, x, mask
-    return state
-
-
 class Clustering(NamedTuple):
     """How examples that lie in one place are clustered.
 
-    The examples may be stacked on any axes. The mask says which of them are there: it
-    may gain some from round to round, and the others may hold anything.
+    The mask says which examples are there: it may gain some from round to round, and
+    the others may hold anything.
     """
 
     init: Callable[[PRNGKey, Shaped[Array, "1 *F"]], Any]

@@ -11,15 +11,13 @@ from fcjax.types import Federation, PRNGKey, Stage
 State = TypeVar("State")
 
 
-def go_on(key: PRNGKey, state: State, federation: Federation) -> State:
-    """Begins a stage with the state that the one before has ended in."""
-    del key, federation
+def go_on(_: PRNGKey, state: State, *data: object) -> State:
+    """Begins a stage, or a phase, with the state that the one before has ended in."""
     return state
 
 
-def never(state: object) -> Bool[Array, ""]:
+def never(_: object) -> Bool[Array, ""]:
     """Ends no stage before its last round."""
-    del state
     return jnp.array(False)
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Int, Shaped
 
 from fcjax import clients, server, training
 from fcjax.algorithms import gan, pooling
-from fcjax.algorithms.gan import Adversarial, GanVariables
+from fcjax.algorithms.gan import Adversarial, Pair
 from fcjax.algorithms.rounds import all_rounds, ever_present
 from fcjax.types import FederatedClustering, Federation, PRNGKey, State
 
@@ -27,7 +27,7 @@ from fcjax.types import FederatedClustering, Federation, PRNGKey, State
 class Trained(NamedTuple):
     """What the clients have in the first stage."""
 
-    gans: GanVariables  # stacked on M
+    gans: Pair  # stacked on M
     received: Bool[Array, "M"]  # who has been sent one
 
 
@@ -109,10 +109,9 @@ def gan_round(
     train = partial(gan.train_gan, examples=federation.pool, adversarial=adversarial)
 
     def client_round(key, own, rows, mask):
-        own, losses = train(key, own, rows=rows, mask=mask, number=state.server)
+        own, (told, fooled) = train(key, own, rows=rows, mask=mask, number=state.server)
         size = training.root_mean_square([network["params"] for network in own])
-        measured = {"loss": losses.discriminator, "generator_loss": losses.generator}
-        return own, {**measured, "weight_size": size}
+        return own, {"loss": told, "generator_loss": fooled, "weight_size": size}
 
     gans, measured = clients.for_each(
         client_round,
@@ -160,11 +159,12 @@ def begin_clustering(
 
 def examples(
     source: Synthetic, federation: Federation, arrived: Bool[Array, "M"]
-) -> tuple[Shaped[Array, "A S *F"], Bool[Array, "A S"]]:
+) -> tuple[Shaped[Array, "N *F"], Bool[Array, "N"]]:
     """As in `Pooling`: what was made for those who have answered."""
     arrived = server.gather(arrived & ever_present(federation))
     slots = jnp.arange(source.examples.shape[1])[None]
-    return source.examples, arrived[:, None] & (slots < source.sizes[:, None])
+    counted = arrived[:, None] & (slots < source.sizes[:, None])
+    return source.examples.reshape(-1, *source.examples.shape[2:]), counted.reshape(-1)
 
 
 def uploads(

@@ -8,7 +8,7 @@ Deep Subspace Clustering Networks
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients, losses, training
-from fcjax.algorithms.parts import Parts, swap
+from fcjax.algorithms.parts import Parts, merge, part, pick, put
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import Assign, spectral_clustering
 from fcjax.data.augment import to_float
@@ -105,6 +105,14 @@ class Local(NamedTuple):
     fit_steps: int
 
 
+class Private(NamedTuple):
+    """What no client sends, [M, ...]."""
+
+    parts: Parts  # D_i and R_i: decoder, coefficients; in DSCN the encoder, too
+    opt_state: PyTree = ()  # of all that the stage trains
+    adjacency: Any = ()  # FDSC's graph A_i, [M, N, N]
+
+
 class Spectral(NamedTuple):
     """How a client's coefficients are clustered; see `fdsc`."""
 
@@ -122,33 +130,30 @@ def stages(local: Local, round: Callable, fit: Callable) -> tuple[Stage, ...]:
         round, fit: of those that train the encoder and of the others, as in `Stage`,
             but for the names of the parts that are trained, which come first.
     """
+
+    def stage(name, one, trains, num_rounds):
+        begin = partial(begin_stage, local, trains)
+        return all_rounds(name, partial(one, trains), num_rounds, begin=begin)
+
     once = int(local.fit_steps > 0)
     every = (
-        ("pretrain", round, OUTER, local.pretrain_rounds),
-        ("start", fit, PRIVATE, once),
-        ("train", round, ALL, local.num_rounds),
-        ("fit", fit, PRIVATE, once),
+        stage("pretrain", round, OUTER, local.pretrain_rounds),
+        stage("start", fit, PRIVATE, once),
+        stage("train", round, ALL, local.num_rounds),
+        stage("fit", fit, PRIVATE, once),
     )
-    return tuple(
-        all_rounds(
-            name, partial(one, trains), count, begin=partial(begin_stage, local, trains)
-        )
-        for name, one, trains, count in every
-        if count
-    )
+    return tuple(stage for stage in every if stage.num_rounds)
 
 
 def begin_stage(
-    local: Local, trains: Names, key: PRNGKey, state: State, federation: Federation
+    local: Local, trains: Names, _: PRNGKey, state: State, federation: Federation
 ) -> State:
     """Returns the state in which no client has taken a step with what is trained."""
-    del key
     parts = state.clients.parts
-    if "encoder" not in parts:  # it is shared
+    if "encoder" not in parts["params"]:  # it is shared
         sent = clients.repeat(state.server.encoder, len(federation.indices))
-        parts = {"encoder": sent, **parts}
-    params = swap(pick(parts, trains))["params"]
-    opt_state = jax.vmap(local.optimizer.init)(params)
+        parts = put(parts, "encoder", sent)
+    opt_state = jax.vmap(local.optimizer.init)(pick(parts, trains)["params"])
     return state._replace(clients=state.clients._replace(opt_state=opt_state))
 
 
@@ -158,11 +163,11 @@ def init(
     """Draws encoder, decoder and coefficients of a client with `num_samples` slots."""
     encoder_key, decoder_key, coefficient_key = jax.random.split(key, 3)
     encoder, decoder = network.autoencoder
-    parts = {"encoder": encoder.init(encoder_key, to_float(x))}
-    z = encode(network, parts["encoder"], x)
-    parts["decoder"] = decoder.init(decoder_key, z)
+    parts = put({}, "encoder", encoder.init(encoder_key, to_float(x)))
+    z = encode(network, part(parts, "encoder"), x)
+    parts = put(parts, "decoder", decoder.init(decoder_key, z))
     coefficients = network.expression.init(coefficient_key, num_samples)
-    return {**parts, "coefficients": {"params": coefficients}}
+    return put(parts, "coefficients", {"params": coefficients})
 
 
 def encode(
@@ -173,14 +178,6 @@ def encode(
     return network.autoencoder.encoder.apply(encoder, x, train=False)[0]
 
 
-def coefficients_of(
-    network: SubspaceNetwork, parts: Parts, mask: Bool[Array, "N"]
-) -> Float[Array, "N N"]:
-    """Returns C: nothing on its diagonal and beyond the client's own examples."""
-    matrix = network.expression.matrix(parts["coefficients"]["params"])
-    return losses.off_diagonal(matrix, mask)
-
-
 def subspace_loss(
     network: SubspaceNetwork,
     parts: Parts,
@@ -189,14 +186,14 @@ def subspace_loss(
 ) -> Float[Array, ""]:
     """Returns |X - X'|^2 + lambda_1 |C|^2 + lambda_2 |Z - C Z|^2, where X' is decoded
     from C Z: FDSC's Eq. 4."""
-    z = encode(network, parts["encoder"], x)
-    expressed = coefficients_of(network, parts, mask) @ z
-    coefficients = parts["coefficients"]["params"]
+    z = encode(network, part(parts, "encoder"), x)
+    held = parts["params"]["coefficients"]
+    _, matrix, penalty = network.expression
+    expressed = losses.off_diagonal(matrix(held), mask) @ z
     return (
         _reconstruction(network, parts, x, expressed, mask)
-        + network.penalty_weight * network.expression.penalty(coefficients, mask)
-        + network.expression_weight
-        * losses.self_expression(z, network.expression.matrix(coefficients), mask=mask)
+        + network.penalty_weight * penalty(held, mask)
+        + network.expression_weight * losses.self_expression(z, matrix(held), mask=mask)
     )
 
 
@@ -207,12 +204,13 @@ def autoencoder_loss(
     mask: Bool[Array, "N"],
 ) -> Float[Array, ""]:
     """Returns |X - X'|^2, where X' is decoded from Z: pre-training."""
-    z = encode(network, parts["encoder"], x)
+    z = encode(network, part(parts, "encoder"), x)
     return _reconstruction(network, parts, x, z, mask)
 
 
 def _reconstruction(network, parts, x, z, mask):
-    decoded, _ = network.autoencoder.decoder.apply(parts["decoder"], z, train=False)
+    decoder = part(parts, "decoder")
+    decoded, _ = network.autoencoder.decoder.apply(decoder, z, train=False)
     x = network.pixel_scale * to_float(x)
     errors = losses.reconstruction_error(x, decoded)
     return jnp.sum(jnp.where(mask, errors, 0))
@@ -245,7 +243,7 @@ def train(
     num_steps = local.fit_steps if trains == PRIVATE else local.local_steps
 
     def objective(params):
-        return loss({**parts, **swap({"params": params})}, x, mask)
+        return loss(merge(parts, {"params": params}), x, mask)
 
     def step(carry, _):
         params, opt_state = carry
@@ -253,24 +251,19 @@ def train(
         updates, opt_state = local.optimizer.update(gradients, opt_state, params)
         return (jax.tree.map(jnp.add, params, updates), opt_state), value
 
-    carry = (swap(pick(parts, trains))["params"], opt_state)
+    carry = (pick(parts, trains)["params"], opt_state)
     (params, opt_state), values = lax.scan(step, carry, None, length=num_steps)
-    parts = {**parts, **swap({"params": params})}
-    z = encode(local.network, parts["encoder"], x)
+    parts = merge(parts, {"params": params})
+    z = encode(local.network, part(parts, "encoder"), x)
     norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)
     return parts, opt_state, {"loss": values.mean(), "code_norm": norm}
-
-
-def pick(parts: Parts, names: Names) -> Parts:
-    """Returns some of the parts."""
-    return {name: parts[name] for name in names}
 
 
 def assign(
     network: SubspaceNetwork, spectral: Spectral, state: State, federation: Federation
 ) -> Int[Array, "M N"]:
     """As in `FederatedClustering`: by the coefficients that each client holds."""
-    held = state.clients.parts["coefficients"]["params"]
+    held = state.clients.parts["params"]["coefficients"]
     return cluster(spectral, jax.vmap(network.expression.matrix)(held), federation.mask)
 
 

@@ -2,23 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fcjax import server
-from fcjax.algorithms.averaging import (
-    Contrast,
-    Local,
-    Pass,
-    Personal,
-    Server,
-    Setup,
-    averaging,
-    start,
-)
+from fcjax.algorithms.averaging import Contrast, Local, Pass, Setup, averaging, start
 from fcjax.algorithms.cc import is_clustered
 from fcjax.algorithms.features import assembled, encode
 from fcjax.algorithms.parts import Networks, Parts, initialize, part, pick, put
@@ -26,15 +17,7 @@ from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import to_float
 from fcjax.devices import num_bytes
-from fcjax.types import (
-    FederatedClustering,
-    Federation,
-    Network,
-    PRNGKey,
-    Scalar,
-    Stage,
-    State,
-)
+from fcjax.types import FederatedClustering, Federation, Network, PRNGKey, Stage, State
 
 
 class Clustering(NamedTuple):
@@ -63,10 +46,7 @@ def two_stages(
     local: Local,
     *,
     num_rounds: int,
-    tracks: tuple[str, ...] = (),
-    momentum: Scalar = 0.99,
-    average_target: bool = False,
-    personal: Personal | None = None,
+    **options: Any,
 ) -> FederatedClustering:
     """Builds a method that learns features on the clients, then clusters them.
 
@@ -76,17 +56,15 @@ def two_stages(
         clustering: the second stage.
         local: how a client trains in a round of the first stage.
         num_rounds: of the first stage.
-        tracks: the parts that have a target network.
-        momentum, average_target, personal: as in `averaging.Setup`.
+        **options: tracks, momentum, average_target and personal, as in
+            `averaging.Setup`.
 
     Returns:
         The method, with stages `representation` and that of `clustering`, whose
         embedding is the encoder's features. It has no clusters (-1) before the second.
     """
-    setup = Setup(
-        *(networks, tuple(networks.named), (Pass(contrast),), local, num_rounds),
-        *(tracks, momentum, average_target, personal),
-    )
+    trains, passes = tuple(networks.named), (Pass(contrast),)
+    setup = Setup(networks, trains, passes, local, num_rounds, **options)
 
     def init(key, federation: Federation) -> State:
         x = to_float(federation.pool[:1])
@@ -131,8 +109,7 @@ def feature_kmeans(
     """
     setup = KMeans(num_clusters, num_init, num_clustered, batch_size)
 
-    def stage(encoder: Network, rounds_before: int) -> Stage:
-        del rounds_before
+    def stage(encoder: Network, _: int) -> Stage:
         begin = partial(begin_kmeans, setup, encoder)
         round = partial(kmeans_round, setup, encoder)
         return all_rounds("k-means", round, 1, begin=begin)
@@ -144,13 +121,12 @@ def feature_kmeans(
 
 
 def begin_kmeans(
-    setup: KMeans, encoder: Network, key: PRNGKey, state: State, federation: Federation
+    setup: KMeans, encoder: Network, _: PRNGKey, state: State, federation: Federation
 ) -> State:
     """Returns the encoder alone, and centroids of zeros."""
-    del key
-    before: Server = state.server
+    before = state.server
     parts, x = pick(before.online, ("encoder",)), to_float(federation.pool[:1])
-    h, _ = encoder.apply(part(parts, "encoder"), x, train=False)
+    h = encoder.apply(part(parts, "encoder"), x, train=False)[0]
     centroids = jnp.zeros((setup.num_clusters, h.shape[-1]))
     parts = put(parts, "centroids", {"params": centroids})
     return State(before._replace(online=parts))
@@ -160,7 +136,7 @@ def kmeans_round(
     setup: KMeans, encoder: Network, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """The round: the server clusters the features of all who answer."""
-    before: Server = state.server
+    before = state.server
     present = server.participants(federation, before.num_rounds)
     h = encode(encoder, before.online, federation, batch_size=setup.batch_size)
     mask = federation.mask & present[:, None]
@@ -183,4 +159,5 @@ def kmeans_round(
         "up_features": jnp.stack([num_rows, jnp.int32(feature)]),
         **server.traffic(answered, up={}, down=down),
     }
-    return State(Server(parts, before.num_rounds + 1)), metrics
+    after = before._replace(online=parts, num_rounds=before.num_rounds + 1)
+    return State(after), metrics

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fcjax.algorithms.parts import put
 from fcjax.algorithms.subspace import SubspaceNetwork, dense
 from fcjax.cluster import subspace_affinity, symmetric_affinity
 from fcjax.evaluation import accuracy
@@ -134,13 +135,13 @@ def follow(method, federation, *, first=0, state=None) -> list[Round]:
 
 def parts_of(state, client, size):
     """What a client trains from: arrays without what its padding holds."""
-    own = jax.tree.map(lambda x: x[client], state.clients.parts)
+    own = jax.tree.map(lambda x: x[client], state.clients.parts["params"])
     shared = hasattr(state.server, "encoder")
-    encoder = state.server.encoder if shared else own["encoder"]
+    encoder = state.server.encoder["params"] if shared else own["encoder"]
     return {
-        "encoder": encoder["params"]["kernel"],
-        "decoder": own["decoder"]["params"]["kernel"],
-        "coefficients": own["coefficients"]["params"][:size, :size],
+        "encoder": encoder["kernel"],
+        "decoder": own["decoder"]["kernel"],
+        "coefficients": own["coefficients"][:size, :size],
     }
 
 
@@ -217,7 +218,7 @@ def assert_clusters_are_of_the_coefficients(method, state, federation):
     same = turns[:, None] == turns
     c = jnp.asarray(same + 100 * np.eye(len(turns)), jnp.float32)
     coefficients = {"params": jnp.broadcast_to(c, (len(mask), *c.shape))}
-    parts = {**state.clients.parts, "coefficients": coefficients}
+    parts = put(state.clients.parts, "coefficients", coefficients)
     state = state._replace(clients=state.clients._replace(parts=parts))
     found = np.asarray(method.assign(state, federation))
     for own, clusters in zip(mask, found, strict=True):

@@ -19,11 +19,12 @@ OPTIMIZER = optax.sgd(RATE, momentum=MOMENTUM)
 AUTOENCODER = AutoEncoder(matrix(2), matrix(5))
 KEY = jax.random.key(4)
 
-# Ten examples of images [5, 1], stacked on two clients; others are no number.
-MASK = np.array([[True] * 6 + [False], [True, False, True, True, True, False, False]])
-X = np.random.default_rng(0).normal(size=(2, 7, 5, 1)).astype(np.float32)
-X[~MASK] = np.nan
-OWN, ROWS = MASK.ravel(), X.reshape(14, 5).astype(np.float64)
+# Ten examples of images [5, 1]; others are no number.
+OWN = np.array([True] * 6 + [False] + [True, False, True, True, True, False, False])
+X = np.random.default_rng(0).normal(size=(14, 5, 1)).astype(np.float32)
+X[~OWN] = np.nan
+ROWS = X.reshape(14, 5).astype(np.float64)
+DATA = jnp.asarray(X), jnp.asarray(OWN)
 
 
 def clustering(**options):
@@ -49,8 +50,7 @@ class Trained(NamedTuple):
 
 
 def fit(found, key, x, mask) -> Trained:
-    example = x.reshape(-1, *x.shape[mask.ndim :])[:1]
-    states, losses, steps = [found.init(jax.random.key(0), example)], [], []
+    states, losses, steps = [found.init(jax.random.key(0), x[:1])], [], []
     for phase in found.phases:
         states.append(phase.begin(key, states[-1], x, mask))
         steps.append(jax.jit(phase.round))
@@ -62,7 +62,7 @@ def fit(found, key, x, mask) -> Trained:
 
 @pytest.fixture(scope="module")
 def trained():
-    return fit(clustering(), KEY, jnp.asarray(X), jnp.asarray(MASK))
+    return fit(clustering(), KEY, *DATA)
 
 
 def kernels(tree):
@@ -128,7 +128,7 @@ def assert_trains_the_autoencoder_alone(trained):
 
 
 def assert_is_kmeans_of_codes_that_count(before, ended, centroids, loss):
-    z, centroids = X[MASK].reshape(-1, 5) @ weights(before)[0], np.asarray(centroids)
+    z, centroids = X[OWN].reshape(-1, 5) @ weights(before)[0], np.asarray(centroids)
     own = nearest(z, centroids)
     means = [z[own == k].mean(axis=0) for k in range(K)]
     np.testing.assert_allclose(centroids, means, atol=1e-5)
@@ -145,7 +145,7 @@ def assert_returns_encoder_and_nearest_centroids(found, start, state):
     assert jax.tree.map(jnp.shape, sent["encoder"]) == {"params": {"kernel": (5, 2)}}
     assert found.results(start)["centroids"] == ()
     z = ROWS[:6] @ weights(state)[0]
-    codes = found.embed(state, jnp.asarray(X[0, :6]))
+    codes = found.embed(state, jnp.asarray(X[:6]))
     np.testing.assert_allclose(codes, z, atol=1e-5)
     own = nearest(z, np.asarray(sent["centroids"]))
     np.testing.assert_array_equal(found.assign(state, codes), own)
@@ -174,13 +174,13 @@ def test_then_networks_and_clusters_by_turns(trained):
     w, momentum = weights(begun), trace(begun)
     centroids, counts = np.asarray(begun.centroids, np.float64), np.full(K, 100.0)
     first = np.where(OWN, nearest(ROWS @ w[0], centroids), -1)
-    np.testing.assert_array_equal(begun.assignments, first.reshape(2, 7))
+    np.testing.assert_array_equal(begun.assignments, first)
     np.testing.assert_array_equal(begun.counts, counts)
 
     stored = np.where(OWN, (first + 1) % K, -1)  # as if long ago: not what it would be
     stored[9:12] = -1  # three that come only now
-    begun = begun._replace(assignments=jnp.asarray(stored.reshape(2, 7)))
-    ended, loss = trained.steps[2](KEY, begun, jnp.asarray(X), jnp.asarray(MASK))
+    begun = begun._replace(assignments=jnp.asarray(stored))
+    ended, loss = trained.steps[2](KEY, begun, *DATA)
     values, drawn_to = [], []
     for slots in batches():
         new = nearest(ROWS[slots] @ w[0], centroids)
@@ -201,7 +201,7 @@ def test_then_networks_and_clusters_by_turns(trained):
     assert_close(trace(ended), momentum)
     assert_close([ended.centroids, ended.counts], [centroids, counts])
     assert counts.sum() == 310
-    np.testing.assert_array_equal(ended.assignments, stored.reshape(2, 7))
+    np.testing.assert_array_equal(ended.assignments, stored)
     assert float(loss) == pytest.approx(np.mean(values), rel=1e-4)
 
 
@@ -218,39 +218,34 @@ def descended(z, centroids):
 
 
 def test_every_so_many_epochs_k_means_goes_on_from_the_centroids(trained):
-    """Every second of four: of all codes that count, with the networks as they are. The
-    same whether examples are stacked or flat."""
+    """Every second of four: of all codes that count, with the networks as they are."""
     refreshed = jax.jit(clustering(refresh_every=2).phases[2].round)
-    flat = jnp.asarray(X.reshape(14, 5, 1)), jnp.asarray(OWN)
     state = trained.states[BEGUN]
     # As if they had run far along: k-means has something to do.
     state = state._replace(centroids=state.centroids[::-1] + 0.5)
     for number, key in enumerate(jax.random.split(KEY, 4), start=1):
-        args = (jnp.asarray(X), jnp.asarray(MASK))
-        along, loss_along = trained.steps[2](key, state, *args)
-        state = state._replace(assignments=state.assignments.reshape(-1))
-        state, loss = refreshed(key, state, *flat)
-        state = state._replace(assignments=state.assignments.reshape(2, 7))
+        along, loss_along = trained.steps[2](key, state, *DATA)
+        state, loss = refreshed(key, state, *DATA)
         assert int(state.num_rounds) == number
         assert float(loss) == float(loss_along)
         if number % 2:
             assert_same(state, along)
             continue
         assert_same((state.variables, state.counts), (along.variables, along.counts))
-        z = X[MASK].reshape(-1, 5) @ weights(state)[0]
+        z = X[OWN].reshape(-1, 5) @ weights(state)[0]
         centroids, own = descended(z, np.asarray(along.centroids, np.float64))
         np.testing.assert_allclose(state.centroids, centroids, atol=1e-4)
-        np.testing.assert_array_equal(np.asarray(state.assignments)[MASK], own)
-        np.testing.assert_array_equal(np.asarray(state.assignments)[~MASK], -1)
+        np.testing.assert_array_equal(np.asarray(state.assignments)[OWN], own)
+        np.testing.assert_array_equal(np.asarray(state.assignments)[~OWN], -1)
         assert np.abs(centroids - np.asarray(along.centroids)).max() > 1e-2
 
 
 def test_in_the_end_k_means_is_begun_anew(trained):
     """From new seeds: centroids that have all run far away are no hindrance."""
-    ended, args = trained.states[ENDED], (jnp.asarray(X), jnp.asarray(MASK))
+    ended = trained.states[ENDED]
     far = ended._replace(centroids=ended.centroids + 100)
-    begun = clustering().phases[3].begin(KEY, far, *args)
-    state, loss = trained.steps[3](KEY, begun, *args)
+    begun = clustering().phases[3].begin(KEY, far, *DATA)
+    state, loss = trained.steps[3](KEY, begun, *DATA)
     assert_is_kmeans_of_codes_that_count(ended, state, state.centroids, loss)
 
 

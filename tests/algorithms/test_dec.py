@@ -29,7 +29,7 @@ def clustering(**options):
 
 @pytest.fixture(scope="module")
 def trained():
-    return dcn.fit(clustering(), dcn.KEY, jnp.asarray(dcn.X), jnp.asarray(dcn.MASK))
+    return dcn.fit(clustering(), dcn.KEY, *dcn.DATA)
 
 
 def student_t(z, centroids):

@@ -60,7 +60,7 @@ def test_every_client_descends_by_itself(history):
     assert stages == ["pretrain", "start", "train", "train", "fit"]
     for round in history:
         assert_each_descends(round)
-    first = history[1].before.clients.parts["coefficients"]["params"]
+    first = history[1].before.clients.parts["params"]["coefficients"]
     np.testing.assert_array_equal(first, np.float32(1e-8))
     for one, other in ((0, 1), (1, 2), (3, 4)):  # a stage begins where one ended
         jax.tree.map(
@@ -83,7 +83,7 @@ def test_nothing_crosses_the_boundary_and_an_absent_client_stands_still(history)
 
 def test_clients_begin_apart_and_codes_and_clusters_are_of_what_they_hold(history):
     first, last = history[0].before, history[-1].after
-    kernels = np.asarray(first.clients.parts["encoder"]["params"]["kernel"])
+    kernels = np.asarray(first.clients.parts["params"]["encoder"]["kernel"])
     assert len(np.unique(kernels[:, 0, 0])) == len(ROWS)
     method = build(num_rounds=1)
     z = np.asarray(method.embed(last, FEDERATION))
@@ -102,7 +102,7 @@ def expressed_by_factor(parts, x):
 
 
 def test_dlrsc_descends_in_a_factor_of_few_columns(low_rank):
-    factor = low_rank.before.clients.parts["coefficients"]["params"]
+    factor = low_rank.before.clients.parts["params"]["coefficients"]
     assert factor.shape == (len(ROWS), FEDERATION.mask.shape[1], 2 * 2)
     assert np.abs(factor).max() < 1e-3  # 1e-4 times normal draws
     assert 0.5e-4 < factor.std() < 2e-4

@@ -175,7 +175,7 @@ def test_optimisers_begin_anew_with_what_a_stage_trains(history):
         for leaf in jax.tree.leaves(begun.clients.opt_state):
             assert not leaf.any()
     for round in of(history, "pretrain"):  # which leaves the coefficients alone
-        coefficients = round.after.clients.parts["coefficients"]["params"]
+        coefficients = round.after.clients.parts["params"]["coefficients"]
         np.testing.assert_array_equal(coefficients, np.float32(1e-8))
     jax.tree.map(
         np.testing.assert_array_equal,

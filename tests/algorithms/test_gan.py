@@ -8,7 +8,7 @@ import pytest
 
 from fcjax.algorithms.gan import (
     Adversarial,
-    GanVariables,
+    Pair,
     categories,
     initialize_gan,
     synthesise,
@@ -140,7 +140,7 @@ def epoch(key, w, v, running, real, held, number):
     return w, v, running, np.mean(losses, axis=0)
 
 
-def as_plain(gan: GanVariables):
+def as_plain(gan: Pair):
     statistics = gan.generator["batch_stats"]["mean"]
     kernels = [network["params"]["kernel"] for network in gan]
     w, v, running = (np.asarray(x, np.float64) for x in (*kernels, statistics))

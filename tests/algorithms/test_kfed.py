@@ -89,7 +89,7 @@ def test_the_server_begins_with_the_first_that_answered_and_adds_the_farthest():
     # and 50: farthest first takes 50, Lloyd leaves {0, 0.4}, {1} and so on.
     received = jnp.array([[7.0, 8.0], [0.0, 1.0], [10.0, 11.0], [0.4, 50.0]])[..., None]
     answered = jnp.array([False, True, True, True])
-    find = jax.jit(partial(aggregate, num_clusters=3, num_iters=300))
+    find = jax.jit(partial(aggregate, num_clusters=3))
     found = find(received, answered)
     reference = KMeans(3, init=[[0.0], [1.0], [50.0]], n_init=1, tol=0)
     reference.fit([[0.0], [1.0], [10.0], [11.0], [0.4], [50.0]])

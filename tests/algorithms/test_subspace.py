@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from sklearn.cluster import SpectralClustering
 
-from fcjax import models
+from fcjax import losses, models
 from fcjax.algorithms import subspace
+from fcjax.algorithms.parts import part, put
 from fcjax.algorithms.subspace import Spectral, SubspaceNetwork, dense, low_rank
 from fcjax.evaluation import ari
 from tests.algorithms.subspaces import plain_affinity
@@ -29,9 +30,10 @@ def build(expression, scale=SCALE):
     return SubspaceNetwork(autoencoder, expression, PENALTY, EXPRESSION, scale)
 
 
-def layer(variables):
-    params = variables["params"]["Dense_0"]["Dense_0"]
-    return [np.asarray(params[name]) for name in ("kernel", "bias")]
+def layer(params):
+    return [
+        np.asarray(params["Dense_0"]["Dense_0"][name]) for name in ("kernel", "bias")
+    ]
 
 
 def torch_loss(parts, kind):
@@ -41,8 +43,9 @@ def torch_loss(parts, kind):
     def tensors(arrays):
         return [torch.tensor(np.asarray(x), requires_grad=True) for x in arrays]
 
-    encoder, decoder = (tensors(layer(parts[name])) for name in ("encoder", "decoder"))
-    (held,) = tensors([parts["coefficients"]["params"]])
+    params = parts["params"]
+    encoder, decoder = (tensors(layer(params[name])) for name in ("encoder", "decoder"))
+    (held,) = tensors([params["coefficients"]])
     own = torch.tensor(MASK)
     x = SCALE * torch.tensor(X)[own]
     c = held @ held.T if kind == "low_rank" else held
@@ -63,8 +66,8 @@ def test_the_loss_and_its_gradients_are_those_of_torch(kind, key):
     network = build(low_rank(4) if kind == "low_rank" else dense())
     parts = subspace.init(network, key, jnp.asarray(X[:1]), N)
     size = 0.0 if kind == "zero" else 0.5
-    c = size * jax.random.normal(key, parts["coefficients"]["params"].shape)
-    parts["coefficients"] = {"params": c}
+    c = size * jax.random.normal(key, parts["params"]["coefficients"].shape)
+    parts = put(parts, "coefficients", {"params": c})
     loss = partial(subspace.subspace_loss, network)
     slope = jax.jit(jax.value_and_grad(loss))
     value, gradients = slope(parts, jnp.asarray(X), jnp.asarray(MASK))
@@ -72,7 +75,7 @@ def test_the_loss_and_its_gradients_are_those_of_torch(kind, key):
     assert float(value) == pytest.approx(expected, rel=1e-5)
     assert np.abs(by_part["coefficients"][0]).max() > 1e-3
     for name, leaves in by_part.items():
-        found = sorted(jax.tree.leaves(gradients[name]), key=np.ndim)
+        found = sorted(jax.tree.leaves(gradients["params"][name]), key=np.ndim)
         for leaf, grad in zip(found, sorted(leaves, key=np.ndim), strict=True):
             bound = 1e-5 * np.abs(grad).max()
             np.testing.assert_allclose(leaf, grad, rtol=1e-5, atol=bound)
@@ -82,8 +85,9 @@ def test_pixels_are_scaled_from_0_to_1(key):
     """A network of scale 255 sees bytes as they are."""
     pixels = np.random.default_rng(1).integers(0, 256, (4, F), np.uint8)
     network = build(dense(), scale=255.0)
-    encoder = subspace.init(network, key, jnp.asarray(pixels[:1]), 4)["encoder"]
-    w, b = layer(encoder)
+    parts = subspace.init(network, key, jnp.asarray(pixels[:1]), 4)
+    encoder = part(parts, "encoder")
+    w, b = layer(encoder["params"])
     found = subspace.encode(network, encoder, jnp.asarray(pixels))
     np.testing.assert_allclose(found, pixels @ w + b, rtol=1e-4, atol=1e-3)
 
@@ -100,8 +104,7 @@ def test_low_rank_coefficients_by_hand():
         (u, everyone, [[0, 1, 4], [1, 0, -2], [4, -2, 0]], 1 + 4 + 9 + 1 + 0 + 4),
         (u.at[1].set(jnp.nan), everyone.at[1].set(False), [[0, 0, 4], [0] * 3], 9),
     ):
-        parts = {"coefficients": {"params": held}}
-        found = subspace.coefficients_of(network, parts, mask)
+        found = losses.off_diagonal(network.expression.matrix(held), mask)
         np.testing.assert_allclose(found[: len(expected)], expected)
         assert float(network.expression.penalty(held, mask)) == square
 

@@ -19,7 +19,9 @@ from experiments.benchmarks.speed.case import Side, Sizes, check_parity, flops
 from experiments.papers.fdsc.methods import locality_of, network_of
 from fcjax import training
 from fcjax.algorithms.fdsc import fdsc as fdsc_method
-from fcjax.types import Federation
+from fcjax.algorithms.parts import part, pick
+from fcjax.algorithms.subspace import PRIVATE
+from fcjax.types import Federation, State
 
 pytestmark = pytest.mark.nightly
 
@@ -128,11 +130,13 @@ def test_training_of_fdsc_is_that_of_the_method():
         local_clusters=jnp.full(2, 2),
     )
     state = jax.jit(method.init)(jax.random.key(0), federation)
-    np.testing.assert_array_equal(state.adjacency, adjacency)
-    state = state._replace(
-        encoder=jax.tree.map(lambda x: x[0], parts["encoder"]),
-        private={name: parts[name] for name in ("decoder", "coefficients")},
+    np.testing.assert_array_equal(state.clients.adjacency, adjacency)
+    encoder = jax.tree.map(lambda x: x[0], part(parts, "encoder"))
+    state = State(
+        state.server._replace(encoder=encoder),
+        state.clients._replace(parts=pick(parts, PRIVATE)),
     )
+    state = method.stages[0].begin(jax.random.key(0), state, federation)
     round = jax.jit(method.stages[0].round)
     _, metrics = round(jax.random.key(0), state, federation)
     loss = Side(case).round() * 8 * 6 * 7 * 3  # of all pixels of a client

@@ -21,8 +21,8 @@ from experiments.papers.fdsc.methods import (
 from fcjax import clients
 from fcjax.algorithms import subspace
 from fcjax.algorithms.fdsc import Setup, objective
-from fcjax.algorithms.parts import swap
-from fcjax.algorithms.subspace import ALL, OUTER, Local, pick
+from fcjax.algorithms.parts import pick
+from fcjax.algorithms.subspace import ALL, OUTER, Local
 from fcjax.cluster import neighbor_graph
 
 MNIST: dict[str, Any] = {
@@ -99,7 +99,7 @@ def cases(
                 num_threads=num_threads,
             ).round
 
-        state = parts, optimizer.init(swap(parts)["params"])
+        state = parts, optimizer.init(parts["params"])
         return Case(
             name,
             f"{sizes.clients} clients x {sizes.examples} images of {height}x{width}, "

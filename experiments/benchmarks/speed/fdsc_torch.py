@@ -110,7 +110,7 @@ class SubspaceNetwork(nn.Module):
 
 def network(parts: Any, shape: tuple[int, ...]) -> SubspaceNetwork:
     """Returns the network of these parts, for images [H, W, C]."""
-    params = jax.tree.map(np.array, {name: parts[name]["params"] for name in parts})
+    params = jax.tree.map(np.array, parts["params"])
     model = SubspaceNetwork(params, shape)
     layers = [*model.encoder.parameters(), *model.decoder.parameters()]
     with torch.no_grad():

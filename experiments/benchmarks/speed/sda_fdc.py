@@ -131,10 +131,10 @@ def dcn_cases(examples: np.ndarray, settings: dict[str, Any]) -> list[Case]:
         "sda-fdc", settings, tuple(shape), num_clusters=NUM_CLUSTERS
     )
     autoencoder, _, joint, _ = clustering.phases
-    x, mask = jnp.asarray(examples), jnp.ones(examples.shape[:2], bool)
-    state = clustering.init(jax.random.key(0), x[0, :1])
+    x, mask = jnp.asarray(examples.reshape(count, *shape)), jnp.ones(count, bool)
+    state = clustering.init(jax.random.key(0), x[:1])
     # Any centroids do: k-means of 10,000 codes would only take its time.
-    codes = clustering.embed(state, x[0, :NUM_CLUSTERS])
+    codes = clustering.embed(state, x[:NUM_CLUSTERS])
     clustered = joint.begin(jax.random.key(1), state._replace(centroids=codes), x, mask)
 
     def case(phase, state, cluster_weight):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from experiments.benchmarks.speed import ccfc, fdsc, fedcref, fedmcc
 from experiments.benchmarks.speed.case import Sizes
 from fcjax import server
+from fcjax.algorithms.parts import pick
 from fcjax.cluster import kmeans
 from fcjax.devices import num_bytes
 
@@ -61,7 +62,7 @@ def _fedmcc(sizes: Sizes) -> Step:
 
 def _fdsc(sizes: Sizes) -> Step:
     parts, _ = _state(fdsc, sizes)
-    return _mean("fdsc", {name: parts[name] for name in ("encoder", "decoder")})
+    return _mean("fdsc", pick(parts, ("encoder", "decoder")))
 
 
 def _fedcref(sizes: Sizes) -> Step:

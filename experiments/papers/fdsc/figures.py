@@ -137,7 +137,7 @@ def read(dataset: data.Dataset, call: Call, state: State) -> list[Held]:
     rows = np.asarray(call.grid.federations.indices)
     stacked = (
         np.asarray(call.program.embed(call.grid, state)),
-        np.asarray(state.clients.parts["coefficients"]["params"]),
+        np.asarray(state.clients.parts["params"]["coefficients"]),
         np.asarray(dataset.labels)[rows],
         np.asarray(call.grid.federations.mask),
     )
