@@ -26,9 +26,6 @@ matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 OVERSAMPLING, POWER_ITERS = 10, 5
 """Of the randomised singular vectors: further directions, and how often they turn."""
-NUM_ITERS = 300
-"""Bound of the Lloyd iterations, at the clients and at the server. The code iterates at
-both; the paper's server takes one step."""
 
 
 class Server(NamedTuple):
@@ -48,6 +45,7 @@ class Setup(NamedTuple):
 
     num_clusters: int
     local_clusters: int
+    num_iters: int
     unit_length: bool
     inherit: bool
 
@@ -56,6 +54,7 @@ def kfed(
     *,
     num_clusters: int,
     local_clusters: int,
+    num_iters: int = 300,
     unit_length: bool = True,
     inherit: bool = True,
 ) -> FederatedClustering:
@@ -65,6 +64,8 @@ def kfed(
         num_clusters: k, of the server.
         local_clusters: k', of every client, at most k. The paper's theory wants
             k' <= sqrt(k); where data is dealt at random only k' = k makes sense.
+        num_iters: bound of the Lloyd iterations, at the clients and at the server. The
+            code iterates at both; the paper's server takes one step.
         unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
         inherit: an example has the cluster of its nearest local centroid, as in the
             paper; False assigns it to the nearest centroid of the server, which is how
@@ -100,7 +101,7 @@ def kfed(
             f"--local-clusters must lie in 1..{num_clusters}, the number of clusters, "
             f"got {local_clusters}"
         )
-    setup = Setup(num_clusters, local_clusters, unit_length, inherit)
+    setup = Setup(num_clusters, local_clusters, num_iters, unit_length, inherit)
     init, only = partial(initial_state, setup), partial(round, setup)
     method = plain(init, only, unit_length=unit_length)
     if not inherit:
@@ -121,7 +122,8 @@ def round(
         federation.mask,
     )
     received, answered, losses = server.gather((local, present, losses))
-    centroids = aggregate(received, answered, num_clusters=setup.num_clusters)
+    numbers = {"num_clusters": setup.num_clusters, "num_iters": setup.num_iters}
+    centroids = aggregate(received, answered, **numbers)
     inherited = jax.vmap(assign_nearest, in_axes=(0, None))(local, centroids)
     down = {"clusters": inherited[0]} if setup.inherit else {"centroids": centroids}
     metrics = server.measure(answered, {"loss": losses})
@@ -134,7 +136,7 @@ def client_round(
 ) -> tuple[Float[Array, "L D"], Float[Array, ""]]:
     """Algorithm 1: returns the centroids of a client, and the inertia an example."""
     start = local_start(key, x, mask, num_clusters=setup.local_clusters)
-    found = lloyd(x, start, mask=mask, num_iters=NUM_ITERS)
+    found = lloyd(x, start, mask=mask, num_iters=setup.num_iters)
     return found.centroids, found.inertia / mask.sum()
 
 
@@ -171,7 +173,11 @@ def local_start(
 
 
 def aggregate(
-    received: Float[Array, "M L D"], answered: Bool[Array, "M"], *, num_clusters: int
+    received: Float[Array, "M L D"],
+    answered: Bool[Array, "M"],
+    *,
+    num_clusters: int,
+    num_iters: int,
 ) -> Float[Array, "K D"]:
     """Returns the server's centroids: those of the first client that answered, then
     always the one farthest from all chosen, then Lloyd over all that were received,
@@ -181,7 +187,7 @@ def aggregate(
     mask = jnp.repeat(answered, local_clusters)
     first = jnp.repeat(jnp.arange(num_clients) == jnp.argmax(answered), local_clusters)
     start = farthest_first(points, mask.astype(float), first, num_clusters)
-    return lloyd(points, points[start], mask=mask, num_iters=NUM_ITERS).centroids
+    return lloyd(points, points[start], mask=mask, num_iters=num_iters).centroids
 
 
 def initial_state(setup: Setup, _: PRNGKey, federation: Federation) -> State:

@@ -102,7 +102,9 @@ class Folder:
         """A line a run that has ended, as in results.csv; NaN where a cell is empty.
 
         Examples:
-            >>> fcjax.open("runs/spherical").results[["p", "seed", "status"]]
+            >>> import fcjax
+            >>> run = fcjax.open("runs/spherical")
+            >>> run.results[["p", "seed", "status"]]
                   p  seed status
             0  0.25     0     ok
         """
@@ -115,7 +117,9 @@ class Folder:
         """A line a run a round, as in history.csv; NaN where a cell is empty.
 
         Examples:
-            >>> fcjax.open("runs/spherical").history[["stage", "round", "participants"]]
+            >>> import fcjax
+            >>> run = fcjax.open("runs/spherical")
+            >>> run.history[["stage", "round", "participants"]]
                  stage  round  participants
             0  cluster      1             4
             1  cluster      2             4
@@ -150,7 +154,9 @@ class Folder:
             where: swept values; the first run that has them is taken.
 
         Examples:
-            >>> fcjax.open("runs/spherical").assignments(seed=0).head(2)
+            >>> import fcjax
+            >>> run = fcjax.open("runs/spherical")
+            >>> run.assignments(seed=0).head(2)
                client  cluster
             0       3        2
             1       1        0
@@ -172,7 +178,9 @@ class Folder:
             ValueError: the clients are on their own, or the data cannot be read.
 
         Examples:
-            >>> fcjax.open("runs/spherical").embedding().shape
+            >>> import fcjax
+            >>> run = fcjax.open("runs/spherical")
+            >>> run.embedding().shape
             (60, 2)
         """
         dataset, _ = load(self.flags(data_dir=data_dir))
@@ -188,7 +196,9 @@ class Folder:
             ValueError: the clients of the run are on their own.
 
         Examples:
-            >>> fcjax.open("runs/spherical").model(seed=0).centers.shape
+            >>> import fcjax
+            >>> run = fcjax.open("runs/spherical")
+            >>> run.model(seed=0).centers.shape
             (3, 2)
         """
         path = self.model_path(self.point(**where))
