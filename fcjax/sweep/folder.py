@@ -158,8 +158,8 @@ class Folder:
             >>> run = fcjax.open("runs/spherical")
             >>> run.assignments(seed=0).head(2)
                client  cluster
-            0       3        2
-            1       1        0
+            0       0        0
+            1       0        0
         """
         import pandas as pd
 
