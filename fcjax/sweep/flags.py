@@ -191,6 +191,19 @@ def settings_of(
     return settings
 
 
+def chosen(args: Common, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of the settings that presets or the data have chosen: neither was
+    the flag given, nor is it the default."""
+    found = {}
+    for name, value in settings.items():
+        given = getattr(args, name, value)
+        values = value if isinstance(value, tuple) else (value,)
+        is_open = given is None or given == () or isinstance(given, Default)
+        if is_open and values not in (given, (given,)):
+            found[name] = values[0]
+    return found
+
+
 def check_numbers(name: str, value: Any, hint: Any) -> None:
     """Raises ValueError where a number of a flag is not one that it can take."""
     found = [x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Limits)]

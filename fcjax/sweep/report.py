@@ -12,6 +12,7 @@ from fcjax.data import placement
 from fcjax.data.conversion import counted
 from fcjax.evaluation import tables
 from fcjax.runs import page
+from fcjax.sweep import flags
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import short_name
@@ -114,6 +115,9 @@ def print_header(experiment: Experiment) -> None:
         f"{jax.local_device_count()} x {device.device_kind} through {args.backend}, "
         f"{args.precision} matrix precision, JAX {jax.__version__}"
     )
+    chosen = flags.chosen(args, batches[0].method.settings)
+    if chosen:
+        print("chosen:", ", ".join(f"{name} {value}" for name, value in chosen.items()))
     print(*experiment.notes, sep="\n")
     shown = ["clients", "clusters", *differing(batches)]
     for batch in batches:

@@ -1,9 +1,13 @@
 import csv
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import fcjax
 from fcjax.engine import Position
 from fcjax.sweep.folder import Folder
 
@@ -339,3 +343,80 @@ def test_a_model_is_named_by_all_that_is_swept(tmp_path):
     assert one != other
     assert one.name.startswith("p=0.25,seed=3,")
     assert one == results.model_path({"p": 0.25, "weight": 1e-1, "seed": 3.0})
+
+
+# --- two commands in one folder
+
+
+def test_a_second_command_is_refused_until_the_first_ends_or_is_killed(tmp_path):
+    script = """if True:
+        import json, pathlib, sys, time
+        from fcjax.sweep.folder import Folder
+        folder = Folder(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), [])
+        with folder.locked():
+            print("in", flush=True)
+            time.sleep(600)
+    """
+    ours = open_results(tmp_path, [A])
+    command = [sys.executable, "-c", script, ours.directory, json.dumps(CONFIG)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    ) as first:
+        assert first.stdout.readline() == "in\n"
+        told = pytest.raises(ValueError, match="in use by another command")
+        with told as error, ours.locked():
+            pass
+        assert "\n" not in str(error.value)
+        first.kill()
+    with ours.locked(), ours.locked():  # a command may come twice into its own folder
+        finish(ours)
+
+
+def test_a_command_that_was_overtaken_is_to_start_again(tmp_path):
+    ours = open_results(tmp_path, [A, B])
+    finish(open_results(tmp_path, [A]))
+    with pytest.raises(ValueError, match="start this one again"), ours.locked():
+        pass
+
+
+# --- reading
+
+
+def test_a_folder_without_runs_or_of_before_is_refused_in_a_line(tmp_path):
+    for config, rows, told in (
+        (None, "", "it has no config.json"),
+        ({"method": "ccfc"}, "p,seed\n0.5,0\n", "of an earlier fcjax"),
+        (CONFIG, "", "holds no finished run yet"),
+    ):
+        if config:
+            (tmp_path / "config.json").write_text(json.dumps(config))
+        (tmp_path / "results.csv").write_text(rows)
+        with pytest.raises(ValueError, match=told) as error:
+            fcjax.open(tmp_path)
+        assert "\n" not in str(error.value)
+
+
+def test_frames_have_numbers_and_the_runs_of_a_setting_are_found(tmp_path):
+    points = [{**A, "acc": None}, {**B, "acc": 0.5}]
+    results = open_results(tmp_path, [A, B])
+    results.begin()
+    save_assignments(results, [A], cluster=3)
+    results.add_rows(points[:1])
+    save_assignments(results, [B], cluster=4)
+    results.add_rows(points[1:])
+    run = fcjax.open(tmp_path / "out")
+    assert run.results.dtypes.map(str).to_dict() == {
+        **{"p": "float64", "seed": "int64", "acc": "float64"}
+    }
+    np.testing.assert_array_equal(run.results["acc"], [np.nan, 0.5])
+    assert run.assignments(seed=1)["cluster"].tolist() == [4] * 4
+    assert run.assignments(p="0.5")["client"].tolist() == [-1, 0, 1, 2]
+    for where, told in (
+        ({"seed": 2}, "has seed=2"),
+        ({"q": 1}, "takes p=VALUE seed=VALUE, got 'q=1'"),
+        ({"p": "half"}, "got 'p=half'"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            run.point(**where)
+    with pytest.raises(ValueError, match="kept no model that all its clients share"):
+        run.model()
