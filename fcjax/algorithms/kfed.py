@@ -177,7 +177,7 @@ def aggregate(
     answered: Bool[Array, "M"],
     *,
     num_clusters: int,
-    num_iters: int,
+    num_iters: int = 300,
 ) -> Float[Array, "K D"]:
     """Returns the server's centroids: those of the first client that answered, then
     always the one farthest from all chosen, then Lloyd over all that were received,
