@@ -56,15 +56,12 @@ def crop_and_resize(
     from around it. The box, in whole pixels, lies in the image, so it is never
     scaled down and antialiasing would change nothing.
     """
-    low, high, weight = _taps(image.shape[0], top, height)
-    weight = weight[:, None, None]
-    image = (1 - weight) * _take(image, low) + weight * _take(image, high)
-
-    low, high, weight = _taps(image.shape[1], left, width)
-    weight = weight[None, :, None]
-    return (1 - weight) * _take(image, low, axis=1) + weight * _take(
-        image, high, axis=1
-    )
+    for axis, start, extent in ((0, top, height), (1, left, width)):
+        low, high, weight = _taps(image.shape[axis], start, extent)
+        weight = jnp.expand_dims(weight, (1 - axis, 2))
+        below, above = _take(image, low, axis), _take(image, high, axis)
+        image = (1 - weight) * below + weight * above
+    return image
 
 
 def rotate(image: Image, degrees: Number, *, order: Literal[0, 1] = 1) -> Image:
@@ -242,18 +239,14 @@ def _random_box(
 
     # Without a fitting box: the largest centred one of an allowed aspect ratio.
     any_fits = fits.any()
-    box_height = jnp.where(
-        any_fits, heights[first], jnp.minimum(jnp.round(width / ratio[0]), height)
-    )
-    box_width = jnp.where(
-        any_fits, widths[first], jnp.minimum(jnp.round(height * ratio[1]), width)
-    )
+    highest = jnp.minimum(jnp.round(width / ratio[0]), height)
+    widest = jnp.minimum(jnp.round(height * ratio[1]), width)
+    box_height = jnp.where(any_fits, heights[first], highest)
+    box_width = jnp.where(any_fits, widths[first], widest)
+    spaces = height - box_height, width - box_width
     top, left = (
         jnp.where(any_fits, jnp.floor(uniform * (space + 1)), jnp.floor(space / 2))
-        for uniform, space in (
-            (uniforms[-2], height - box_height),
-            (uniforms[-1], width - box_width),
-        )
+        for uniform, space in zip(uniforms[-2:], spaces, strict=True)
     )
     return top, left, box_height, box_width
 
@@ -281,8 +274,7 @@ def _convolution(weights: Float[Array, " T"], size: int) -> Float[Array, "S S"]:
     The weights that reach past an end fall on its last pixel.
     """
     tails = jnp.cumsum(weights[::-1])[::-1]
-    i = jnp.arange(size)[:, None]
-    j = jnp.arange(size)[None, :]
+    i, j = jnp.arange(size)[:, None], jnp.arange(size)[None, :]
     # A look-up costs a fraction of an exponential for each entry and example.
     matrix = weights[jnp.abs(i - j)]
     matrix = jnp.where(j == 0, tails[i], matrix)

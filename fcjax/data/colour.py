@@ -111,20 +111,13 @@ def random_color_jitter(
     """
     order_key, uniform_key = jax.random.split(key)
     coin, *uniforms, turn = jax.random.uniform(uniform_key, (5,))
-    spreads = (brightness, contrast, saturation)
-    lows = [jnp.maximum(0.0, 1.0 - spread) for spread in spreads]
-    factors = [
-        low + (1 + spread - low) * uniform
-        for low, spread, uniform in zip(lows, spreads, uniforms, strict=True)
-    ]
-    adjusted = adjust_in_order(
-        image,
-        jax.random.permutation(order_key, 4),
-        brightness=factors[0],
-        contrast=factors[1],
-        saturation=factors[2],
-        hue=hue * (2 * turn - 1),
-    )
+    spreads = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
+    factors = {}
+    for (name, spread), uniform in zip(spreads.items(), uniforms, strict=True):
+        low = jnp.maximum(0.0, 1.0 - spread)
+        factors[name] = low + (1 + spread - low) * uniform
+    order = jax.random.permutation(order_key, 4)
+    adjusted = adjust_in_order(image, order, hue=hue * (2 * turn - 1), **factors)
     return jnp.where(coin < probability, adjusted, image)
 
 

@@ -110,21 +110,20 @@ def scaled(
     Raises:
       ValueError: the scaling is of another number of columns.
     """
-    columns = vectors.astype(np.float64)
-    if scaling is not None:
-        if scaling.low.shape != columns.shape[1:]:
-            raise ValueError(
-                f"has {columns.shape[1]} columns, {len(scaling.low)} are needed"
-            )
-        unit = (columns - scaling.low) / scaling.span
-        return unit.astype(np.float32), [], scaling
-    low, high = columns.min(0), columns.max(0)
-    constant = low == high
-    scaling = Scaling(low, np.where(constant, 1, high - low))
-    notes = ["each column scaled to [0, 1] by its minimum and maximum"]
-    if constant.any():
-        notes.append(f"{counted(int(constant.sum()), 'constant column')} set to 0")
-    return ((columns - low) / scaling.span).astype(np.float32), notes, scaling
+    columns, notes = vectors.astype(np.float64), []
+    if scaling is None:
+        low, high = columns.min(0), columns.max(0)
+        constant = low == high
+        scaling = Scaling(low, np.where(constant, 1, high - low))
+        notes.append("each column scaled to [0, 1] by its minimum and maximum")
+        if constant.any():
+            notes.append(f"{counted(int(constant.sum()), 'constant column')} set to 0")
+    elif scaling.low.shape != columns.shape[1:]:
+        raise ValueError(
+            f"has {columns.shape[1]} columns, {len(scaling.low)} are needed"
+        )
+    unit = (columns - scaling.low) / scaling.span
+    return unit.astype(np.float32), notes, scaling
 
 
 def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:

@@ -48,10 +48,10 @@ def federate(
       >>> print(federation.indices[0, 1], federation.mask[0, 1])  # row 3 again, and why
       [3 4 3] [ True  True False]
     """
-    if len({len(partition.clients) for partition in partitions}) != 1:
+    counts = [len(partition.clients) for partition in partitions]
+    if len(set(counts)) != 1:
         raise ValueError(
-            "all partitions of a grid must have the same --clients, got "
-            f"{[len(partition.clients) for partition in partitions]}"
+            f"all partitions of a grid must have the same --clients, got {counts}"
         )
     grid = [part.clients for part in partitions]
     found = _stack(pool, grid, present, num_clusters, num_slots)

@@ -9,28 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fcjax.data.conversion import (
-    classes,
-    counted,
-    duplicates,
-    images_or_vectors,
-    pixels,
-    scaled,
-)
+from fcjax.data import conversion
 from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.folders import read_images
-from fcjax.data.idx import read_idx, read_idx_folder, unpacked
+from fcjax.data.idx import Content, read_idx, read_idx_folder, unpacked
 from fcjax.data.resizing import check, resized
-
-# Values, labels where there are any, and a line on each conversion.
-_Content = tuple[np.ndarray, np.ndarray | None, list[str]]
 
 _TABLES = (".csv", ".csv.gz", ".tra", ".tes", ".data", ".txt")
 _IDX = re.compile(r"(\.gz|\.idx|-ubyte|[.-]idx\d(-\w+)?)$", re.IGNORECASE)
-_ACCEPTED = (
-    ".npz, .mat, .csv (also .tra, .tes, .data, .txt), IDX (.gz or not), and a folder "
-    "of images or of the four IDX files"
-)
 
 
 def read(
@@ -87,22 +73,22 @@ def read(
     try:
         # One name, so that no array outlives what is made of it.
         examples, labels, notes = _content(Path(path), image_shape, labelled, resize)
-        examples = images_or_vectors(examples, image_shape)
-        if examples.ndim == 4:
-            examples, converted = pixels(examples)
-            if resize is not None:
-                examples = resized(examples, resize)
-                converted.append(f"images resized to {resize}x{resize}")
-        elif resize is not None:
+        examples = conversion.images_or_vectors(examples, image_shape)
+        if examples.ndim == 2 and resize is not None:
             raise ValueError(
                 "holds feature vectors, which are not images that --resize takes; give "
                 "--image-shape if they are"
             )
+        if examples.ndim == 4:
+            examples, converted = conversion.pixels(examples)
         else:
-            examples, converted, scaling = scaled(examples, scaling)
-        notes = [*notes, *converted]
+            examples, converted, scaling = conversion.scaled(examples, scaling)
+        notes += converted
+        if resize is not None:
+            examples = resized(examples, resize)
+            notes.append(f"images resized to {resize}x{resize}")
         if labels is not None:
-            labels, told = classes(labels)
+            labels, told = conversion.classes(labels)
             notes += told
     except OSError as error:
         raise ValueError(f"--dataset {name} cannot be read ({error})") from error
@@ -110,7 +96,7 @@ def read(
         raise ValueError(f"--dataset {name} is no table ({error})") from error
     except ValueError as error:
         raise ValueError(f"--dataset {name} {' '.join(str(error).split())}") from error
-    notes += duplicates(examples)
+    notes += conversion.duplicates(examples)
     return validate(Dataset(name, examples, labels, tuple(notes), scaling))
 
 
@@ -123,12 +109,7 @@ def is_file_name(name: str) -> bool:
     return ends or bool(_IDX.search(name)) or name.startswith(("./", "../", "/"))
 
 
-def _content(
-    path: Path,
-    image_shape: tuple[int, ...] | None,
-    labelled: bool,
-    resize: int | None,
-) -> _Content:
+def _content(path: Path, image_shape, labelled: bool, resize: int | None) -> Content:
     name = path.name.lower()
     if not path.exists():
         raise ValueError("does not exist")
@@ -144,21 +125,22 @@ def _content(
         return _table(path, labelled)
     if _IDX.search(name):
         return read_idx(path, labelled)
-    raise ValueError(f"is of an unknown kind; accepted are {_ACCEPTED}")
+    raise ValueError(
+        "is of an unknown kind; accepted are .npz, .mat, .csv (also .tra, .tes, .data, "
+        ".txt), IDX (.gz or not), and a folder of images or of the four IDX files"
+    )
 
 
-def _npz(path: Path, labelled: bool) -> _Content:
+def _npz(path: Path, labelled: bool) -> Content:
     content = io.BytesIO(path.read_bytes())
     try:
         arrays = np.load(content, allow_pickle=False)
+        names = arrays.files
     except Exception as error:
         raise ValueError("is damaged or no .npz file") from error
-    if not isinstance(arrays, np.lib.npyio.NpzFile):
-        raise ValueError("is damaged or no .npz file")
-    told = ", ".join(arrays.files) or "none"
 
-    def one_of(*names: str) -> np.ndarray | None:
-        found = [name for name in names if name in arrays.files]
+    def one_of(*accepted: str) -> np.ndarray | None:
+        found = [name for name in accepted if name in names]
         if len(found) > 1:
             raise ValueError(f"has both arrays {' and '.join(found)}, give one")
         try:
@@ -172,11 +154,12 @@ def _npz(path: Path, labelled: bool) -> _Content:
     values = one_of("x", "images")
     labels = one_of("y", "labels") if labelled else None
     if values is None:
+        told = ", ".join(names) or "none"
         raise ValueError(f"needs an array x or images, its arrays: {told}")
     return values, labels, []
 
 
-def _mat(path: Path, image_shape: tuple[int, ...] | None, labelled: bool) -> _Content:
+def _mat(path: Path, image_shape, labelled: bool) -> Content:
     import scipy.io
 
     content = path.read_bytes()
@@ -201,69 +184,61 @@ def _mat(path: Path, image_shape: tuple[int, ...] | None, labelled: bool) -> _Co
     return values, labels if labelled else None, notes
 
 
-def _table(path: Path, labelled: bool) -> _Content:
+def _table(path: Path, labelled: bool) -> Content:
     try:
         lines = unpacked(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError("is not UTF-8 text") from error
-    filled = [number for number, line in enumerate(lines) if line.strip()]
-    if not filled:
+    rows = {number: line for number, line in enumerate(lines, 1) if line.strip()}
+    if not rows:
         raise ValueError("is empty")
-    first = next(csv.reader([lines[filled[0]]]))
+    begin = next(iter(rows))
+    first = next(csv.reader([rows[begin]]))
     width = len(first) - labelled
     if width < 1:
         raise ValueError(
             "has 1 column; commas must separate at least one feature and the class"
         )
-    has_header = not any(map(_is_number, first[:width]))
-    if labelled and has_header and first[0].strip().lower() in ("label", "class"):
-        raise ValueError(
-            f"has {first[0]!r} as its first column; the classes must be the last one"
-        )
-    rows = [lines[number] for number in filled[has_header:]]
+    notes = []
+    if not any(map(_is_number, first[:width])):
+        if labelled and first[0].strip().lower() in ("label", "class"):
+            raise ValueError(
+                f"has {first[0]!r} as its first column; the classes must be the last "
+                "one"
+            )
+        notes.append(f"first row taken as a header: {rows.pop(begin)[:60]}")
     if not rows:
         raise ValueError("has 0 examples, 2 are needed")
     codes: dict[str, int] = {}
+    encode = {width: lambda name: codes.setdefault(name.strip(), len(codes))}
     try:
         table = np.loadtxt(
-            rows,
+            list(rows.values()),
             delimiter=",",
-            comments=None,
             quotechar='"',
+            comments=None,
             ndmin=2,
-            encoding=None,
-            converters=(
-                {width: lambda name: codes.setdefault(name.strip(), len(codes))}
-                if labelled
-                else None
-            ),
+            converters=encode if labelled else None,  # pyright: ignore
         )
+        if table.shape[1] != len(first):
+            raise ValueError(f"{table.shape[1]} columns in every row but the first")
     except ValueError as error:
-        fault = _table_fault(lines, filled, width, len(first), has_header)
-        raise ValueError(fault) from error
-    if table.shape[1] != len(first):
-        raise ValueError(_table_fault(lines, filled, width, len(first), has_header))
-    names = np.array(list(codes))
-    notes = [f"first row taken as a header: {lines[filled[0]][:60]}"] * has_header
-    labels = names[table[:, width].astype(int)] if labelled else None
+        raise ValueError(_table_fault(rows, width, len(first))) from error
+    labels = np.array(list(codes))[table[:, width].astype(int)] if labelled else None
     return table[:, :width], labels, notes
 
 
-def _table_fault(
-    lines: list[str], filled: list[int], width: int, columns: int, has_header: bool
-) -> str:
+def _table_fault(rows: dict[int, str], width: int, columns: int) -> str:
     """Says where a table is wrong: too slow for every table, fine for a wrong one."""
-    for line in filled[has_header:]:
-        row = next(csv.reader([lines[line]]))
+    for number, line in rows.items():
+        row = next(csv.reader([line]))
         if len(row) != columns:
-            there = counted(len(row), "column")
-            return f"has {there} in row {line + 1}, but {columns} in the first row"
+            there = conversion.counted(len(row), "column")
+            return f"has {there} in row {number}, but {columns} in the first row"
         for column, cell in enumerate(row[:width], 1):
             if not _is_number(cell):
-                return (
-                    f"has {cell!r} in row {line + 1}, column {column}, where a number "
-                    "is needed"
-                )
+                place = f"row {number}, column {column}"
+                return f"has {cell!r} in {place}, where a number is needed"
     return "is no table of numbers separated by commas"
 
 

@@ -14,7 +14,6 @@ from fcjax.data.resizing import square
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _SUFFIXES += (".ppm", ".pgm")
-_GREY = {"1", "L"}
 
 
 def read_images(
@@ -71,11 +70,10 @@ def _listing(folder: Path) -> tuple[list[Path], list[Path], int]:
     subfolders, images, others = [], [], 0
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
-                others += 1
-            elif entry.is_dir():
+            shown = not entry.name.startswith(".")
+            if shown and entry.is_dir():
                 subfolders.append(Path(entry.path))
-            elif entry.name.lower().endswith(_SUFFIXES):
+            elif shown and entry.name.lower().endswith(_SUFFIXES):
                 images.append(Path(entry.path))
             else:
                 others += 1
@@ -97,21 +95,19 @@ def _decoded(
             modes.append(image.mode)
             animated += getattr(image, "is_animated", False)
             own = image.size
+        first, name = files[0].relative_to(folder), file.relative_to(folder)
         if resize is None and own != (size := size or own):
-            told = f"{files[0].relative_to(folder)} of {size[0]}x{size[1]} and "
-            told += f"{file.relative_to(folder)} of {own[0]}x{own[1]}"
             raise ValueError(
-                f"has images of mixed sizes, {told} (width x height); all must have "
-                "one size, which --resize gives them"
+                f"has images of mixed sizes, {first} of {size[0]}x{size[1]} and {name} "
+                f"of {own[0]}x{own[1]} (width x height); all must have one size, which "
+                "--resize gives them"
             )
         if modes[-1].startswith(("I", "F")):
             raise ValueError(
-                f"has {file.relative_to(folder)} of mode {modes[-1]}; accepted are 8 "
-                "bits a channel"
+                f"has {name} of mode {modes[-1]}; accepted are 8 bits a channel"
             )
-    target = "L" if set(modes) <= _GREY else "RGB"
+    target, channels = ("L", 1) if set(modes) <= {"1", "L"} else ("RGB", 3)
     width, height = (resize, resize) if resize else size or (0, 0)
-    channels = 1 if target == "L" else 3
     images = np.empty((len(files), height, width, channels), np.uint8)
     for row, file in enumerate(files):
         with _opened(file, folder) as image:
@@ -120,9 +116,9 @@ def _decoded(
                 image = image.convert("RGBA")
             pixels = np.atleast_3d(np.asarray(image.convert(target)))
             images[row] = pixels if resize is None else square(pixels, resize)
-    notes = []
-    if others := sorted(set(modes) - {target}):
-        number = counted(sum(mode != target for mode in modes), "image")
+    notes, others = [], sorted(set(modes) - {target})
+    if others:
+        number = counted(len(modes) - modes.count(target), "image")
         notes.append(f"{number} of mode {', '.join(others)} converted to {target}")
     if animated:
         notes.append(f"first frame taken of {counted(animated, 'animated image')}")

@@ -34,23 +34,16 @@ def read_idx_folder(folder: Path, labelled: bool) -> Content | None:
     Raises:
       ValueError: one of the files is missing or damaged, or they do not fit.
     """
-    names = {
-        split: [
-            f"{split}-images{dot}idx3-ubyte{packed}"
-            for dot in "-."
-            for packed in ("", ".gz")
-        ]
-        for split in ("train", "t10k")
-    }
-    found = {
-        split: [folder / name for name in spelled if (folder / name).exists()]
-        for split, spelled in names.items()
-    }
+    found = {}
+    for split in ("train", "t10k"):
+        plain = [f"{split}-images{dot}idx3-ubyte" for dot in "-."]
+        spelled = [folder / f"{name}{end}" for name in plain for end in ("", ".gz")]
+        found[plain[0]] = [file for file in spelled if file.exists()]
     if not any(found.values()):
         return None
-    for split, files in found.items():
+    for name, files in found.items():
         if not files:
-            raise ValueError(f"has no {names[split][0]} (or .gz) beside the others")
+            raise ValueError(f"has no {name} (or .gz) beside the others")
     parts = [_pair(files[0], folder, labelled) for files in found.values()]
     (train, train_labels, _), (test, test_labels, _) = parts
     if train.shape[1:] != test.shape[1:]:

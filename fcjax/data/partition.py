@@ -70,31 +70,25 @@ def heterogeneous(
     if not 0 <= p <= 1:
         raise ValueError(f"--p must lie in [0, 1], got {p}")
     check_num_clients(num_clients, len(labels))
-    classes = np.unique(labels)
-    rows = [np.flatnonzero(labels == c) for c in classes]
+    rows = [np.flatnonzero(labels == c) for c in np.unique(labels)]
+    # At p = 1 the clients whose home a class is share all of it.
+    at_home = [range(c % num_clients, num_clients, len(rows)) for c in range(len(rows))]
+    shares = [_even(len(own), len(n)) for own, n in zip(rows, at_home, strict=True)]
     size = len(labels) // num_clients
     head, tail = round(size * p), round(size * (1 - p))
 
-    starts = [0] * len(classes)
     held: list[list[np.ndarray]] = []
     for client in range(num_clients):
-        homes = range(client % len(classes), len(classes), num_clients)
+        homes = range(client % len(rows), len(rows), num_clients)
+        quotas = _even(head, len(homes))
         if p == 1:
-            quotas = [
-                _even(
-                    len(rows[c]), len(range(c % num_clients, num_clients, len(rows)))
-                )[client // len(rows)]
-                for c in homes
-            ]
-        else:
-            quotas = _even(head, len(homes))
+            quotas = [shares[c][client // len(rows)] for c in homes]
         held.append([])
         for c, quota in zip(homes, quotas, strict=True):
-            held[client].append(rows[c][starts[c] : starts[c] + quota])
-            starts[c] += len(held[client][-1])
+            held[client].append(rows[c][:quota])
+            rows[c] = rows[c][quota:]
 
-    rest = np.concatenate([r[start:] for r, start in zip(rows, starts, strict=True)])
-    rest = np.random.default_rng(seed).permutation(rest)
+    rest = np.random.default_rng(seed).permutation(np.concatenate(rows))
     start = 0
     for parts in held if p < 1 else []:
         block = tail + head - sum(map(len, parts))
@@ -217,7 +211,10 @@ def thinned(
     clients = []
     for rows in partition.clients:
         classes, counts = np.unique(labels[rows], return_counts=True)
-        quotas = _quotas(counts, min(size, len(rows)))
+        quotas = in_proportion(counts, min(size, len(rows)))
+        while size >= len(counts) and quotas.min() == 0:
+            quotas[quotas.argmin()] += 1
+            quotas[quotas.argmax()] -= 1
         kept = np.zeros(len(rows), bool)
         for c, quota in zip(classes, quotas, strict=True):
             kept[rng.permutation(np.flatnonzero(labels[rows] == c))[:quota]] = True
@@ -227,13 +224,12 @@ def thinned(
     return partition._replace(clients=tuple(clients), left_out=left_out)
 
 
-def _quotas(counts: np.ndarray, size: int) -> np.ndarray:
+def in_proportion(counts: np.ndarray, size: int) -> np.ndarray:
+    """Returns how many of each count are of `size` in all: the floor of its share, and
+    one more for those with the largest remainders, the first one at a tie."""
     quotas, remainders = np.divmod(counts * size, counts.sum())
     largest = np.argsort(-remainders, kind="stable")
     quotas[largest[: size - quotas.sum()]] += 1
-    while size >= len(counts) and quotas.min() == 0:
-        quotas[quotas.argmin()] += 1
-        quotas[quotas.argmax()] -= 1
     return quotas
 
 

@@ -150,9 +150,8 @@ def _split(
             continue
         rows = rng.permutation(np.flatnonzero(labels == c))
         clients = sorted(clients, key=sizes.__getitem__)
-        for client, own in zip(
-            clients, np.array_split(rows, len(clients)), strict=True
-        ):
+        shares = np.array_split(rows, len(clients))
+        for client, own in zip(clients, shares, strict=True):
             held[client].append(own)
             sizes[client] += len(own)
     return tuple(map(np.concatenate, held))

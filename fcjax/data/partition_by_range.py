@@ -65,7 +65,6 @@ def class_ranges(
       ((2, 2), [4, 4])
     """
     check_num_clients(num_clients, len(labels))
-    _check_overlap(overlap)
     classes = np.unique(labels)
     low, high = class_range
     if not 1 <= low <= high <= len(classes):
@@ -118,7 +117,6 @@ def rows_held(size: int, num_holders: int, overlap: float) -> int:
       >>> rows_held(100, 7, 0.0), rows_held(100, 7, 0.5)  # 100 + 6 * 12
       (100, 172)
     """
-    _check_overlap(overlap)
     return size + (num_holders - 1) * _num_shared(size, num_holders, overlap)
 
 
@@ -136,12 +134,9 @@ def _sets_of_classes(
     return chosen
 
 
-def _check_overlap(overlap: float) -> None:
+def _num_shared(size: int, num_holders: int, overlap: float) -> int:
     if not 0 <= overlap < 1:
         raise ValueError(f"--overlap must lie in [0, 1), got {overlap}")
-
-
-def _num_shared(size: int, num_holders: int, overlap: float) -> int:
     wanted = overlap * size / (num_holders + overlap - num_holders * overlap)
     # What is whole in decimals may come out a little less.
     return math.floor(wanted + 1e-9)

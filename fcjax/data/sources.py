@@ -6,6 +6,7 @@ import numpy as np
 
 from fcjax.data.dataset import Dataset, Scaling
 from fcjax.data.files import is_file_name, read
+from fcjax.data.partition import in_proportion
 from fcjax.data.resizing import check, resized
 from fcjax.data.tfds import is_tfds, read_tfds
 
@@ -66,10 +67,8 @@ def load(
         )
     if image_shape is not None:
         raise ValueError(f"--image-shape is for files, but --dataset is {name}")
-    if name == "digits":
-        dataset = _digits(split)
-    else:
-        dataset = read_tfds(name, data_dir, split, resize)
+    is_digits = name == "digits"
+    dataset = _digits(split) if is_digits else read_tfds(name, data_dir, split, resize)
     if resize is not None:
         images = resized(dataset.examples, resize)
         notes = (f"images resized to {resize}x{resize}",)
@@ -145,18 +144,12 @@ def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> 
         )
     labels = np.zeros(total, int) if dataset.labels is None else dataset.labels
     classes, counts = np.unique(labels, return_counts=True)
-    quotas, remainders = np.divmod(counts * num_examples, total)
-    largest = np.argsort(-remainders, kind="stable")
-    quotas[largest[: num_examples - quotas.sum()]] += 1
     rng = np.random.default_rng(seed)
-    rows = np.sort(
-        np.concatenate(
-            [
-                rng.choice(np.flatnonzero(labels == c), quota, replace=False)
-                for c, quota in zip(classes, quotas, strict=True)
-            ]
-        )
-    )
+    drawn = [
+        rng.choice(np.flatnonzero(labels == c), quota, replace=False)
+        for c, quota in zip(classes, in_proportion(counts, num_examples), strict=True)
+    ]
+    rows = np.sort(np.concatenate(drawn))
     kept = None if dataset.labels is None else dataset.labels[rows]
     return dataset._replace(examples=dataset.examples[rows], labels=kept)
 

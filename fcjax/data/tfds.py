@@ -20,16 +20,25 @@ _COARSE = {"cifar20": "cifar100"}
 _NAME = r"\w+(/[\w.+-]+)?(:[\d.*]+)?"
 
 
+@contextlib.contextmanager
+def _quiet_absl() -> Iterator[None]:
+    """Holds back TFDS's warnings, which our own errors say better."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def is_tfds(name: str) -> bool:
     """Returns whether TFDS has a data set of this name, prepared or not."""
-    if name in _COARSE or not re.fullmatch(_NAME, name):
-        return name in _COARSE
-    import tensorflow_datasets as tfds
-
-    known = tfds.list_builders(with_community_datasets=False)
-    return re.split("[/:]", name)[0] in known
+    fits = re.fullmatch(_NAME, name)
+    return name in _COARSE or bool(fits and re.split("[/:]", name)[0] in _known())
 
 
+@_quiet_absl()
 def read_tfds(
     name: str,
     data_dir: str | os.PathLike[str] | None,
@@ -50,22 +59,17 @@ def read_tfds(
     Raises:
       ValueError: as `sources.load`.
     """
-    with _quiet_absl():
-        return validate(_read(name, data_dir, split, resize, flag))
-
-
-def _read(
-    name: str,
-    data_dir: str | os.PathLike[str] | None,
-    split: str,
-    resize: int | None,
-    flag: str,
-) -> Dataset:
     label = "coarse_label" if name in _COARSE else "label"
     builder = _builder(_COARSE.get(name, name), data_dir)
     _check_features(name, dict((builder.info.features or {}).items()), label)
     where = os.fspath(builder.data_dir)
     prepare = _prepare_command(_COARSE.get(name, name), data_dir)
+    again = f"move that folder away and run: {prepare}"
+
+    def damaged(error: Exception) -> ValueError:
+        told = f"is damaged in {where} ({_last_line(error)})"
+        return ValueError(f"--dataset {name} {told}; {again}")
+
     if not builder.is_prepared():
         raise ValueError(
             f"--dataset {name} is not prepared in {where}; give the --data-dir where "
@@ -74,20 +78,18 @@ def _read(
     known = list(builder.info.splits)
     wanted = [s for s in _SPLITS if s in known] if split == "all" else [split]
     if not wanted or not set(wanted) <= set(known):
-        raise ValueError(
-            f"{flag} {split} is not in {name}, which has "
-            f"{', '.join(builder.info.splits) or 'no splits'}"
-        )
+        told = ", ".join(known) or "no splits"
+        raise ValueError(f"{flag} {split} is not in {name}, which has {told}")
     try:
         source = builder.as_data_source("+".join(wanted))
     except NotImplementedError as error:
         raise ValueError(
             f"--dataset {name} is prepared in {where} in a format that only "
-            f"TensorFlow reads; move that folder away and run: {prepare}"
+            f"TensorFlow reads; {again}"
         ) from error
     # A damaged file surfaces as almost any exception type, from three libraries.
     except Exception as error:
-        raise _damaged(name, where, prepare, error) from error
+        raise damaged(error) from error
     labels = np.empty(len(source), np.int64)
     images = np.empty((len(source), 0, 0, 0), np.uint8)
     for start in range(0, len(source), _CHUNK):
@@ -95,7 +97,7 @@ def _read(
         try:
             examples = source.__getitems__(list(rows))
         except Exception as error:
-            raise _damaged(name, where, prepare, error) from error
+            raise damaged(error) from error
         for row, example in zip(rows, examples, strict=True):
             image = example["image"]
             if resize is not None:
@@ -109,13 +111,13 @@ def _read(
                     "them"
                 )
             images[row], labels[row] = image, example[label]
-    return Dataset(name, images, labels)
+    return validate(Dataset(name, images, labels))
 
 
 def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> Any:
     import tensorflow_datasets as tfds
 
-    known = tfds.list_builders(with_community_datasets=False)
+    known = _known()
     if not re.fullmatch(_NAME, name):
         raise _unknown(name, known)
     try:
@@ -136,20 +138,18 @@ def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> Any:
         ) from error
 
 
+def _known() -> list[str]:
+    import tensorflow_datasets as tfds
+
+    return tfds.list_builders(with_community_datasets=False)
+
+
 def _unknown(name: str, known: list[str]) -> ValueError:
-    near = difflib.get_close_matches(
-        name, ["digits", *_COARSE, *known], n=3, cutoff=0.5
-    )
+    known = ["digits", *_COARSE, *known]
+    near = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.5))
+    nearest = f", the nearest: {near}" if near else ""
     return ValueError(
-        f"--dataset {name!r} is unknown; give digits or a TFDS name"
-        + (f", the nearest: {', '.join(near)}" if near else "")
-    )
-
-
-def _damaged(name: str, where: str, prepare: str, error: Exception) -> ValueError:
-    return ValueError(
-        f"--dataset {name} is damaged in {where} ({_last_line(error)}); "
-        f"move that folder away and run: {prepare}"
+        f"--dataset {name!r} is unknown; give digits or a TFDS name{nearest}"
     )
 
 
@@ -173,23 +173,9 @@ def _check_features(name: str, features: Mapping[str, Any], called: str) -> None
     image, label = features.get("image"), features.get(called)
     if not isinstance(image, tfds.features.Image) or image.np_dtype != np.uint8:
         needed = "'image' of 8-bit pixels"
-    elif (
-        label is None or label.shape != () or np.dtype(label.np_dtype).kind not in "iu"
-    ):
+    elif not label or label.shape or np.dtype(label.np_dtype).kind not in "iu":
         needed = f"'{called}' of one integer an example"
     else:
         return
     has = ", ".join(features) or "none"
     raise ValueError(f"--dataset {name} needs a feature {needed}, its features: {has}")
-
-
-@contextlib.contextmanager
-def _quiet_absl() -> Iterator[None]:
-    """Holds back TFDS's warnings, which our own errors say better."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

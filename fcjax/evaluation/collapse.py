@@ -6,6 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
+from fcjax.evaluation.knn import unit
+
 # No data set of the papers has a class anywhere near this large.
 MAX_SHARE = 0.9
 # The spread is 1 without collapse; at a hundredth, k-means separates noise.
@@ -97,11 +99,5 @@ def status(
 def _spread(embedding: Float[np.ndarray, "n D"]) -> float:
     if not np.isfinite(embedding).all():
         return math.nan
-    # Scaling by the largest entry first keeps the norm of huge vectors finite.
-    largest = np.abs(embedding).max(axis=1, keepdims=True)
-    scaled = np.divide(
-        embedding, largest, out=np.zeros_like(embedding), where=largest > 0
-    )
-    norms = np.linalg.norm(scaled, axis=1, keepdims=True)
-    unit = scaled / np.maximum(norms, 1)
-    return float(unit.std(axis=0).mean() * math.sqrt(unit.shape[1]))
+    spread = unit(embedding).std(axis=0).mean()
+    return float(spread * math.sqrt(embedding.shape[1]))

@@ -59,24 +59,18 @@ def internal_scores(
         raise ValueError("no examples to score")
     if max_points < 3:
         raise ValueError(f"max_points must be at least 3, got {max_points}")
-    scores = {
-        "silhouette": math.nan,
-        "davies_bouldin": math.nan,
-        "calinski_harabasz": math.nan,
-    }
+    others = ("davies_bouldin", "calinski_harabasz")
+    scores: dict[str, float] = dict.fromkeys(("silhouette", *others), math.nan)
     points = _standardized(embedding)
     if points is None or not _defined(assignments):
         return scores
-    scores["davies_bouldin"] = float(metrics.davies_bouldin_score(points, assignments))
-    scores["calinski_harabasz"] = float(
-        metrics.calinski_harabasz_score(points, assignments)
-    )
-    order = np.random.default_rng(seed).permutation(len(points))
-    drawn = order[:max_points] if len(points) > max_points else slice(None)
+    drawn = np.random.default_rng(seed).permutation(len(points))[:max_points]
     if _defined(assignments[drawn]):
-        scores["silhouette"] = float(
-            metrics.silhouette_score(points[drawn], assignments[drawn])
-        )
+        silhouette = metrics.silhouette_score(points[drawn], assignments[drawn])
+        scores["silhouette"] = float(silhouette)
+    for name in others:
+        score = getattr(metrics, f"{name}_score")
+        scores[name] = float(score(points, assignments))
     return scores
 
 

@@ -61,11 +61,12 @@ def knn_accuracy(
     for k in num_neighbors:
         if not 1 <= k <= len(train):
             raise ValueError(f"num_neighbors takes 1 .. {len(train)}, got {k}")
-    # Distances do not change; without a common offset float32 resolves more of them.
-    offset = 0 if normalize else train.mean(axis=0)
-    train, test = train - offset, test - offset
     if normalize:
-        train, test = _unit(train), _unit(test)
+        train, test = unit(train), unit(test)
+    else:
+        # Distances stay; without a common offset float32 resolves more of them.
+        offset = train.mean(axis=0)
+        train, test = train - offset, test - offset
     # |x - t|^2 falls where x.t - |t|^2 / 2 rises, x being the same for a whole row.
     penalty = np.square(train).sum(axis=1) / 2
     classes, codes = np.unique(train_labels, return_inverse=True)
@@ -77,27 +78,21 @@ def knn_accuracy(
         # Partitioned at every k, what lies between two of them needs no order.
         order = np.argpartition(farness, [k - 1 for k in ks], axis=1)
         votes = np.zeros((len(farness), len(classes)), int)
+        each = np.arange(len(farness))[:, None]
         for before, k in zip([0, *ks], ks, strict=False):
-            votes += _count(codes[order[:, before:k]], len(classes))
+            np.add.at(votes, (each, codes[order[:, before:k]]), 1)
             winners = classes[votes.argmax(axis=1)]
             hits[k] += int(np.sum(winners == test_labels[start : start + rows]))
     return {k: hits[k] / len(test) for k in num_neighbors}
 
 
-def _count(
-    codes: Integer[np.ndarray, "rows k"], num_classes: int
-) -> Integer[np.ndarray, "rows C"]:
-    cells = codes + num_classes * np.arange(len(codes))[:, None]
-    counts = np.bincount(cells.ravel(), minlength=num_classes * len(codes))
-    return counts.reshape(len(codes), num_classes)
-
-
-def _unit(vectors: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n D"]:
-    # A vector of zeros has no direction: it stays, as near to one as to another.
-    largest = np.abs(vectors).max(axis=1, keepdims=True)
-    vectors = vectors / np.where(largest > 0, largest, 1)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms > 0, norms, 1)
+def unit(vectors: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n D"]:
+    """Returns vectors of length 1; one of zeros has no direction, and stays."""
+    # By the largest entry first: squares of what a type holds may not fit in it.
+    for order in (np.inf, None):
+        norms = np.linalg.norm(vectors, order, axis=1, keepdims=True)
+        vectors = vectors / np.where(norms > 0, norms, 1)
+    return vectors
 
 
 def check_embeddings(train, train_labels, test, test_labels) -> None:

@@ -5,6 +5,7 @@ any embedding. A module of its own, which `fcjax.evaluation` does not import.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,21 +63,10 @@ def linear_probe(
       Zhuang et al., Divergence-aware federated self-supervised learning, ICLR 2022.
       Federated momentum contrastive clustering (FedMCC), section IV-C, Tables III, IV.
     """
-    train, classes, codes, test = _prepare(
-        train_z, train_labels, test_z, test_labels, rescale
-    )
-    _check_positive(num_epochs, batch_size, learning_rate)
-    weights = _fit(
-        key[None],
-        train,
-        codes,
-        jnp.arange(len(codes))[None],
-        learning_rate,
-        num_classes=len(classes),
-        num_epochs=num_epochs,
-        batch_size=batch_size,
-    )
-    return float(_accuracy(weights, test, classes, test_labels)[0])
+    data = train_z, train_labels, test_z, test_labels
+    rows = np.arange(len(train_labels))[None]
+    settings = {"num_epochs": num_epochs, "batch_size": batch_size}
+    return float(_probe(key[None], data, rows, learning_rate, rescale, **settings)[0])
 
 
 def semi_supervised(
@@ -121,30 +111,16 @@ def semi_supervised(
       representations (SimCLR), 2020, section 4 and appendix B.5.
       FedMCC, section IV-C, Table V.
     """
-    train, classes, codes, test = _prepare(
-        train_z, train_labels, test_z, test_labels, rescale
-    )
-    _check_positive(num_epochs, batch_size, learning_rate)
     if num_draws < 1:
         raise ValueError(f"num_draws takes 1 or more, got {num_draws}")
     draw_keys, train_keys = jax.vmap(jax.random.split, out_axes=1)(
         clients.fold_in(key, num_draws)
     )
-    rows = [
-        stratified_draw(k, train_labels, label_fraction=label_fraction)
-        for k in draw_keys
-    ]
-    weights = _fit(
-        train_keys,
-        train,
-        codes,
-        jnp.asarray(np.stack(rows)),
-        learning_rate,
-        num_classes=len(classes),
-        num_epochs=num_epochs,
-        batch_size=batch_size,
-    )
-    return _accuracy(weights, test, classes, test_labels)
+    draw = partial(stratified_draw, labels=train_labels, label_fraction=label_fraction)
+    data = train_z, train_labels, test_z, test_labels
+    settings = {"num_epochs": num_epochs, "batch_size": batch_size}
+    rows = np.stack([draw(key) for key in draw_keys])
+    return _probe(train_keys, data, rows, learning_rate, rescale, **settings)
 
 
 def labels_per_class(
@@ -177,6 +153,39 @@ def stratified_draw(
     return np.sort(shuffled[rank < np.repeat(quotas, counts)])
 
 
+def _probe(
+    keys: Key[Array, "T"],
+    data: tuple[Any, Any, Any, Any],
+    rows: Int[np.ndarray, "T s"],
+    learning_rate: float,
+    rescale: bool,
+    *,
+    num_epochs: int,
+    batch_size: int,
+) -> Float[np.ndarray, "T"]:
+    """Checks everything; returns the test accuracies of T classifiers, each trained on
+    its own rows of the training examples."""
+    train, classes, codes, test = _prepare(*data, rescale)
+    for name, count in (("num_epochs", num_epochs), ("batch_size", batch_size)):
+        if count < 1:
+            raise ValueError(f"{name} takes 1 or more, got {count}")
+    if not 0 < learning_rate < np.inf:
+        raise ValueError(f"learning_rate must be positive, got {learning_rate}")
+    weights = _fit(
+        keys,
+        train,
+        codes,
+        jnp.asarray(rows),
+        learning_rate,
+        len(classes),
+        num_epochs=num_epochs,
+        batch_size=batch_size,
+    )
+    logits = jax.vmap(_logits, in_axes=(0, None))(weights, test)
+    winners = classes[np.asarray(jnp.argmax(logits, axis=-1))]
+    return np.mean(winners == np.asarray(data[-1]), axis=-1)
+
+
 @partial(jax.jit, static_argnames=("num_classes", "num_epochs", "batch_size"))
 def _fit(
     keys: Key[Array, "T"],
@@ -184,17 +193,15 @@ def _fit(
     codes: Int[Array, "n"],
     rows: Int[Array, "T s"],
     learning_rate: Scalar,
-    *,
     num_classes: int,
+    *,
     num_epochs: int,
     batch_size: int,
 ) -> dict[str, Float[Array, "T ..."]]:
     """Trains T classifiers side by side, each on its own rows of one embedding."""
     optimizer = optax.adam(learning_rate)
-    zeros = {
-        "kernel": jnp.zeros((z.shape[1], num_classes)),
-        "bias": jnp.zeros((num_classes,)),
-    }
+    shapes = {"kernel": (z.shape[1], num_classes), "bias": (num_classes,)}
+    zeros = {name: jnp.zeros(shape) for name, shape in shapes.items()}
     start = clients.Client({"params": zeros}, optimizer.init(zeros))
 
     def fit(key, rows):
@@ -224,12 +231,6 @@ def _logits(weights, z: Float[Array, "B D"]) -> Float[Array, "B C"]:
     return product + weights["bias"][None]
 
 
-def _accuracy(weights, test, classes, test_labels) -> Float[np.ndarray, "T"]:
-    logits = jax.vmap(_logits, in_axes=(0, None))(weights, test)
-    winners = classes[np.asarray(jnp.argmax(logits, axis=-1))]
-    return np.mean(winners == np.asarray(test_labels), axis=-1)
-
-
 def _prepare(train_z, train_labels, test_z, test_labels, rescale):
     """Checks everything; returns (train, classes, codes, test)."""
     train, test = np.asarray(train_z, np.float32), np.asarray(test_z, np.float32)
@@ -237,19 +238,8 @@ def _prepare(train_z, train_labels, test_z, test_labels, rescale):
     if rescale:
         mean = train.mean(axis=0, dtype=np.float64).astype(np.float32)
         train, test = train - mean, test - mean
-        # Squares of what float32 holds may not fit: of what is at most 1 they do.
-        largest = np.abs(train).max()
-        if largest > 0:
-            train, test = train / largest, test / largest
-            size = np.sqrt(np.mean(np.square(train)))
-            train, test = train / size, test / size
+        # Squares of what float32 holds may not fit in it.
+        size = np.sqrt(np.mean(np.square(train, dtype=np.float64))) or 1.0
+        train, test = np.float32(train / size), np.float32(test / size)
     classes, codes = np.unique(np.asarray(train_labels), return_inverse=True)
     return jnp.asarray(train), classes, jnp.asarray(codes), jnp.asarray(test)
-
-
-def _check_positive(num_epochs, batch_size, learning_rate) -> None:
-    for name, count in (("num_epochs", num_epochs), ("batch_size", batch_size)):
-        if count < 1:
-            raise ValueError(f"{name} takes 1 or more, got {count}")
-    if not 0 < learning_rate < np.inf:
-        raise ValueError(f"learning_rate must be positive, got {learning_rate}")

@@ -8,6 +8,7 @@ import csv
 import io
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,13 @@ class Estimate(NamedTuple):
     paper: float | None = None
     """What the paper reports for the same setting."""
 
+    @property
+    def difference(self) -> "Difference | None":
+        """Ours less the paper's; None where one of the two is missing."""
+        if self.n == 0 or self.paper is None:
+            return None
+        return Difference(self.mean - self.paper)
+
     def __str__(self) -> str:
         if self.n == 0:
             return ""
@@ -49,7 +57,7 @@ class Estimate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Ours less the paper's."""
+    """Of two scores, written with its sign."""
 
     value: float
 
@@ -106,10 +114,9 @@ def summarize(
         known = (paper or {}).get(setting, {})
         line: dict[str, Any] = dict(zip(by, setting, strict=True))
         for name in values:
-            if numbers := [
-                x for run in runs if (x := number(run.get(name))) is not None
-            ]:
-                line[name] = estimate(numbers, paper=known.get(name))
+            found = [x for run in runs if (x := number(run.get(name))) is not None]
+            if found:
+                line[name] = estimate(found, paper=known.get(name))
         summary.append(line)
     return summary
 
@@ -157,12 +164,9 @@ def to_csv(summary: Summary) -> str:
     An estimate NAME is five columns: NAME (the mean), NAME_half_width, NAME_paper,
     NAME_difference (ours less the paper's) and NAME_seeds. Empty is what is not there.
     """
-    lines = [
-        dict(x for cell in line.items() for x in _plain_cells(*cell))
-        for line in summary
-    ]
+    lines = [dict(chain(*starmap(_plain_cells, line.items()))) for line in summary]
     text = io.StringIO()
-    names = dict.fromkeys(name for line in lines for name in line)
+    names = dict.fromkeys(chain(*lines))
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
@@ -247,17 +251,16 @@ def _table(summary: Summary, style: box.Box, differences: bool) -> Table:
 def _columns(summary: Summary, differences: bool) -> dict[str, list[Any]]:
     """The cells below each name, with the paper's beside ours and the seeds last."""
     columns: dict[str, list[Any]] = {}
-    for name in dict.fromkeys(name for line in summary for name in line):
+    for name in dict.fromkeys(chain(*summary)):
         cells = columns[name] = [line.get(name) for line in summary]
-        known = [e.paper if isinstance(e, Estimate) else None for e in cells]
+        known = [getattr(cell, "paper", None) for cell in cells]
         if any(value is not None for value in known):
             columns[f"{name}, paper"] = [
                 None if value is None else Estimate(value, None, 1) for value in known
             ]
             if differences:
-                columns[f"{name}, difference"] = [
-                    _difference(e) if isinstance(e, Estimate) else None for e in cells
-                ]
+                off = [getattr(cell, "difference", None) for cell in cells]
+                columns[f"{name}, difference"] = off
     estimates = [[e for e in x.values() if isinstance(e, Estimate)] for x in summary]
     if any(estimates):
         columns["seeds"] = [max((e.n for e in line), default=0) for line in estimates]
@@ -268,18 +271,11 @@ def _plain_cells(name: str, cell: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(cell, Estimate):
         yield name, _text(cell)
         return
-    off = _difference(cell)
     yield name, cell.mean if cell.n else None
     yield f"{name}_half_width", cell.half_width
     yield f"{name}_paper", cell.paper
-    yield f"{name}_difference", None if off is None else off.value
+    yield f"{name}_difference", cell.difference and cell.difference.value
     yield f"{name}_seeds", cell.n
-
-
-def _difference(ours: Estimate) -> Difference | None:
-    if ours.n == 0 or ours.paper is None:
-        return None
-    return Difference(ours.mean - ours.paper)
 
 
 def _is_text(cells: Sequence[Any]) -> bool:

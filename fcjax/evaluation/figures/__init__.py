@@ -6,11 +6,9 @@ the path sets the format.
 
 from fcjax.evaluation.figures.associations import associations
 from fcjax.evaluation.figures.bars import bars
-from fcjax.evaluation.figures.blocks import blocks
-from fcjax.evaluation.figures.curves import learning_curves
-from fcjax.evaluation.figures.heatmaps import confusion, partition
+from fcjax.evaluation.figures.curves import against, learning_curves
+from fcjax.evaluation.figures.heatmaps import blocks, confusion, partition
 from fcjax.evaluation.figures.latent import tsne
-from fcjax.evaluation.figures.levels import against
 from fcjax.evaluation.figures.panels import Panel, maps
 from fcjax.evaluation.figures.sheets import contact_sheet, image_rows
 

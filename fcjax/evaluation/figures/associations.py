@@ -79,32 +79,19 @@ def associations(
     scale = min(1.0, _MOST_INCHES / (_INCHES_A_UNIT * (high - low).max()))
     width, height = scale * _INCHES_A_UNIT * (high - low)
     beside = columns * (0.7 + 0.08 * max(map(len, marks))) + 0.2
-    figure = Figure(
-        figsize=(max(width, 2.4) + beside, max(height, 1.6) + 0.5),
-        layout="constrained",
-    )
+    size = max(width, 2.4) + beside, max(height, 1.6) + 0.5
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
     axes.set_axis_off()
-    for chosen, color, alpha, thick in (
-        (~wrong, _RIGHT, 0.3, 0.5),
-        (wrong, _WRONG, 0.85, 1.1),
-    ):
-        axes.add_collection(
-            LineCollection(
-                list(places[ends[chosen]]), colors=color, alpha=alpha, linewidths=thick
-            )
-        )
+    right, bad = list(places[ends[~wrong]]), list(places[ends[wrong]])
+    axes.add_collection(LineCollection(right, colors=_RIGHT, alpha=0.3, linewidths=0.5))
+    axes.add_collection(LineCollection(bad, colors=_WRONG, alpha=0.85, linewidths=1.1))
     if floor is not None:
         axes.axhline(floor, color="0.8", linewidth=0.8)
+        told = f"{(~edges.any(axis=1)).sum()} isolated"
         axes.text(
-            high[0],
-            floor,
-            f"{(~edges.any(axis=1)).sum()} isolated",
-            ha="right",
-            va="bottom",
-            fontsize=8,
-            color=style.INK,
+            high[0], floor, told, ha="right", va="bottom", color=style.INK, size=8
         )
     shares = sizes / max(1, sizes.max())
     axes.scatter(
@@ -116,23 +103,11 @@ def associations(
         zorder=3,
     )
     axes.set_title(title, fontsize=11, color=style.INK)
-    figure.legend(
-        list(marks.values()),
-        list(marks),
-        loc="outside right center",
-        ncols=columns,
-        frameon=False,
-        fontsize=9,
-    )
+    style.legend(figure, marks, loc="outside right center", ncols=columns)
     return style.write(figure, path)
 
 
-def _check(
-    edges: np.ndarray,
-    sizes: np.ndarray,
-    groups: np.ndarray,
-    labels: Sequence[str] | None,
-) -> None:
+def _check(edges, sizes, groups, labels: Sequence[str] | None) -> None:
     if not len(groups):
         raise ValueError("no clusters to draw")
     if edges.shape != (len(groups),) * 2 or len(sizes) != len(groups):
@@ -170,21 +145,15 @@ def _layout(
         row = row or box  # the first of a row is its largest
         own = own[np.argsort(groups[own], kind="stable")]
         angles = np.pi / 2 - 2 * np.pi * np.arange(len(own)) / len(own)
-        center = np.array([left + box / 2, top - row / 2])
         circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-        places[own] = center + _radius(len(own)) * circle
+        places[own] = [left + box / 2, top - row / 2] + _radius(len(own)) * circle
         left += box
     floor = top - row - 0.3 if len(members) and len(isolated) else None
     isolated = isolated[np.argsort(groups[isolated], kind="stable")]
     across = max(1, int(width / 1.3))
-    places[isolated] = np.stack(
-        [
-            0.65 + 1.3 * (np.arange(len(isolated)) % across),
-            (0.0 if floor is None else floor - 1.2)
-            - 1.3 * (np.arange(len(isolated)) // across),
-        ],
-        axis=1,
-    )
+    row, column = np.divmod(np.arange(len(isolated)), across)
+    first = 0.0 if floor is None else floor - 1.2
+    places[isolated] = np.stack([0.65 + 1.3 * column, first - 1.3 * row], axis=1)
     return places, floor
 
 
@@ -194,13 +163,4 @@ def _radius(count: int) -> float:
 
 
 def _dot(color: Any, rim: str) -> Line2D:
-    return Line2D(
-        [],
-        [],
-        color=color,
-        marker="o",
-        markersize=7,
-        markeredgecolor=rim,
-        markeredgewidth=0.6,
-        linestyle="",
-    )
+    return style.mark(color, markersize=7, markeredgecolor=rim, markeredgewidth=0.6)

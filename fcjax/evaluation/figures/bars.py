@@ -42,31 +42,28 @@ def bars(
         raise ValueError("no shares to draw")
     summary = summarize(rows, by=[by, group], values=[value])
     settings = list(dict.fromkeys(line[by] for line in summary))
-    groups = sorted(dict.fromkeys(line[group] for line in summary))
-    places = {name: place for place, name in enumerate(groups)}
+    groups = sorted({line[group] for line in summary})
     width = 0.8 / len(settings)
 
     size = max(4.0, 1.2 + 0.6 * len(groups)), 3.2
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    for number, (setting, color) in enumerate(
-        zip(settings, style.colors(len(settings)), strict=True)
-    ):
+    colors = style.colors(len(settings))
+    for number, setting in enumerate(settings):
         own = [line for line in summary if line[by] == setting and value in line]
         known = [line[value].half_width for line in own]
         axes.bar(
-            [places[line[group]] + (number + 0.5) * width - 0.4 for line in own],
+            [groups.index(line[group]) + (number + 0.5) * width - 0.4 for line in own],
             [line[value].mean for line in own],
             width=0.92 * width,
             yerr=[np.nan if half is None else half for half in known],
             error_kw={"ecolor": style.INK, "elinewidth": 0.9},
-            color=color,
+            color=colors[number],
             label=str(setting),
         )
     axes.set_ylim(0, min(1.0, axes.get_ylim()[1]))
     axes.set_xticks(range(len(groups)), [str(name) for name in groups])
-    axes.set_xlabel(group, fontsize=10)
-    axes.set_ylabel(f"{value} of the examples", fontsize=10)
+    axes.set(xlabel=group, ylabel=f"{value} of the examples")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     style.plain_axes(axes)
     axes.tick_params(axis="x", length=0)

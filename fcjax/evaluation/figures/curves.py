@@ -1,23 +1,41 @@
-"""Learning curves: scores and loss against the round."""
+"""Lines of scores in bands of their intervals: against the round, and against a swept
+value such as p, a weight, a learning rate or a failure rate."""
 
-from collections import defaultdict
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fcjax.evaluation.figures import lines, style
-from fcjax.evaluation.tables import Estimate, estimate, number, setting_of
+from fcjax.evaluation.figures import style
+from fcjax.evaluation.tables import Estimate, setting_of, summarize
+
+_OURS = {"marker": "o", "markersize": 4.0}
+_PAPER = {
+    "linestyle": "--",
+    "linewidth": 1.1,
+    "marker": "s",
+    "markersize": 4,
+    "markerfacecolor": "white",
+}
+# More bands than these hide each other.
+_MOST_BANDS = 12
+# More colours than these are a scale, for which fewer names will do.
+_MOST_NAMED, _SCALE_NAMES = 20, 12
+
+_Rows = Sequence[Mapping[str, Any]]
 
 
 def learning_curves(
-    history: Sequence[Mapping[str, Any]],
+    history: _Rows,
     path: str | Path,
     *,
     by: Sequence[str] = ("p",),
@@ -47,69 +65,200 @@ def learning_curves(
     if not history:
         raise ValueError("no history to draw")
     starts, shifts, end = _stage_axis(history)
-    settings: dict[tuple, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in history:
-        settings[setting_of(row, by)].append(row)
-    colors = style.colors(len(settings))
-    marker = "o" if end - min(starts.values()) < 20 else ""
-    figure = Figure(figsize=(7.2, 0.9 + 1.9 * len(values)), layout="constrained")
-    panels = figure.subplots(len(values), sharex=True, squeeze=False)[:, 0]
+    rows = [{**x, "at": float(x["round"]) + shifts[x["stage"]]} for x in history]
+    colors = _colors(rows, by)
+    look = {"marker": "o" if end - min(starts.values()) < 20 else "", "markersize": 3.0}
+    figure, panels = _panels(len(values), 0.9 + 1.9 * len(values))
     for axes, value in zip(panels, values, strict=True):
-        pieces = [[stage] for stage in starts]
-        if value in style.SCORE_TITLES:
-            pieces = [list(starts)]
-        curves = [
-            (color, _over_rounds(rows, stages, shifts, value))
-            for rows, color in zip(settings.values(), colors, strict=True)
-            for stages in pieces
-        ]
-        lines.panel(
-            axes, curves, value, among=len(settings), marker=marker, markersize=3.0
-        )
+        of_line = by if value in style.SCORE_TITLES else [*by, "stage"]
+        _lines(axes, rows, value, by=of_line, at="at", colors=colors, look=look)
         for start in list(starts.values())[1:]:
             axes.axvline(start - 0.5, color="0.55", linewidth=0.8, linestyle=":")
         axes.margins(x=0.01)
-    panels[-1].set_xlabel("round", fontsize=10)
+    panels[-1].set_xlabel("round")
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.align_ylabels(panels)
     if len(starts) > 1:
         _name_stages(panels[0], starts, end)
-    handles = {
-        style.name_setting(by, setting): Line2D([], [], color=color, linewidth=1.8)
-        for setting, color in zip(settings, colors, strict=True)
-        if by
-    }
-    lines.legend(figure, handles)
+    _legend(figure, by, colors, {"linewidth": 1.8}, {})
     return style.write(figure, path)
 
 
-def _over_rounds(
-    rows: Sequence[Mapping[str, Any]],
-    stages: Sequence[str],
-    shifts: Mapping[str, float],
+def against(
+    rows: _Rows,
+    path: str | Path,
+    *,
+    level: str,
+    by: Sequence[str] = ("method", "dataset"),
+    values: Sequence[str] = ("nmi", "kappa"),
+    paper: Mapping[tuple, Mapping[str, float]] | None = None,
+    log: bool | None = None,
+) -> Figure:
+    """Draws scores against a swept value, one line a setting.
+
+    A line is the mean over the runs of its setting, the band around it the 95 %
+    interval where there are several; more than 12 settings have no bands, and of more
+    than 20 the legend names 12. A mean of NaN leaves a gap. The paper's values are a
+    dashed line with squares.
+
+    Args:
+      rows: one dict a run, as in results.csv.
+      path: where to write the figure; the ending sets the format.
+      level: the column on the horizontal axis: p, or failure_rate or model_weight for
+        Figures 6 and 7 of the CCFC paper.
+      by: the columns that make a setting, without the level.
+      values: the columns to draw, one panel each. Scores share the range 0 to 1.
+      paper: from a setting and a level, a tuple in the order of `by` with the level
+        last, to the paper's values. Settings that no row has are not drawn.
+      log: spaces the levels by their logarithm, with room for 0; None does so where
+        those above 0 span more than a factor of 20.
+
+    Returns:
+      The figure, written to `path`.
+
+    Raises:
+      ValueError: if there are no rows, a column is missing, or a level is not a number.
+    """
+    if not rows:
+        raise ValueError("no results to draw")
+    levels: set[Any] = {setting_of(row, [level])[0] for row in rows}
+    for at in levels:
+        if at is None or isinstance(at, str):
+            raise ValueError(f"{level} must be a number, got {at!r}")
+    colors = _colors(rows, by)
+    known = {key: x for key, x in (paper or {}).items() if key[:-1] in colors}
+    figure, panels = _panels(len(values), 0.7 + 2.3 * len(values))
+    _level_axis(panels[-1], level, sorted(map(float, levels)), log)
+    for axes, value in zip(panels, values, strict=True):
+        for setting, color in colors.items():
+            reported = sorted(
+                (float(key[-1]), scores[value])
+                for key, scores in known.items()
+                if key[:-1] == setting and value in scores
+            )
+            if reported:
+                # Above the measured lines, whose intervals would cross out the squares.
+                axes.plot(*zip(*reported, strict=True), color=color, zorder=3, **_PAPER)
+        _lines(axes, rows, value, by=by, at=level, colors=colors, look=_OURS)
+    paper_line = Line2D([], [], color=style.INK, **_PAPER)
+    _legend(figure, by, colors, _OURS, {"paper": paper_line} if known else {})
+    return style.write(figure, path)
+
+
+def _colors(rows: _Rows, by: Sequence[str]) -> dict[tuple, Any]:
+    """A colour for each setting, in the order of their first rows."""
+    settings = dict.fromkeys(setting_of(row, by) for row in rows)
+    return dict(zip(settings, style.colors(len(settings)), strict=True))
+
+
+def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(7.2, height), layout="constrained")
+    panels = figure.subplots(count, sharex=True, squeeze=False)[:, 0]
+    figure.align_ylabels(panels)
+    return figure, list(panels)
+
+
+def _lines(
+    axes: Axes,
+    rows: _Rows,
     value: str,
-) -> dict[float, Estimate]:
-    measured: dict[float, list[float]] = defaultdict(list)
-    for row in rows:
-        if row["stage"] in stages and (x := number(row.get(value))) is not None:
-            measured[float(row["round"]) + shifts[row["stage"]]].append(x)
-    return {at: estimate(measured[at]) for at in sorted(measured)}
+    *,
+    by: Sequence[str],
+    at: str,
+    colors: Mapping[tuple, Any],
+    look: dict[str, Any],
+) -> None:
+    """Plots the means of a value at each `at` in bands of their intervals, a line for
+    each setting of `by`; its colour is that of a setting or of the beginning of one.
+
+    A NaN leaves a gap in the line, and an estimate without an interval in the band.
+    Scores share the range 0 to 1, and below 0 what lies there; a wide interval, such as
+    that of two seeds, does not change it. A single estimate always has a marker.
+    """
+    found: dict[tuple, dict[float, Estimate]] = {}
+    summary = summarize(rows, by=[*by, at], values=[value])
+    for line in sorted(summary, key=itemgetter(at)):
+        if value in line:
+            own = found.setdefault(setting_of(line, by), {})
+            own[float(line[at])] = line[value]
+    curves = [
+        (color, own)
+        for setting, color in colors.items()
+        for key, own in found.items()
+        if key[: len(setting)] == setting
+    ]
+    crowded = len(colors) > _MOST_BANDS
+    for color, means in curves:
+        drawn: dict[str, Any] = {"linewidth": 0.9 if crowded else 1.5} | look
+        if len(means) == 1:
+            drawn["marker"] = "o"
+        heights = [e.mean for e in means.values()]
+        axes.plot(list(means), heights, color=color, **drawn)
+    if value in style.SCORE_TITLES:
+        axes.set_ylim(min(-0.02, axes.get_ylim()[0]), 1.02)
+    for color, means in () if crowded else curves:
+        _band(axes, means, color)
+    axes.set_ylabel(style.TITLES.get(value, value))
+    style.plain_axes(axes)
 
 
-def _stage_axis(
-    history: Sequence[Mapping[str, Any]],
-) -> tuple[dict[str, float], dict[str, float], float]:
-    """Where each stage starts, what its rounds are shifted by, and where all end."""
-    rounds: dict[str, list[float]] = {}
-    for row in history:
-        rounds.setdefault(row["stage"], []).append(float(row["round"]))
-    starts, shifts, end = {}, {}, -np.inf
-    for stage, of_stage in rounds.items():
-        first = min(of_stage)
-        shifts[stage] = 0.0 if first > end else end + 1 - first
-        starts[stage] = first + shifts[stage]
-        end = max(of_stage) + shifts[stage]
-    return starts, shifts, end
+def _band(axes: Axes, means: Mapping[float, Estimate], color: Any) -> None:
+    known = [np.nan if e.half_width is None else e.half_width for e in means.values()]
+    mean, half_width = np.array([e.mean for e in means.values()]), np.array(known)
+    if np.nan_to_num(half_width).any():
+        axes.fill_between(
+            list(means),
+            mean - half_width,
+            mean + half_width,
+            facecolor=to_rgba(color, 0.18),
+            # All that is seen of a band over one place alone.
+            edgecolor=to_rgba(color, 0.4),
+            linewidth=0.8,
+        )
+
+
+def _legend(
+    figure: Figure,
+    by: Sequence[str],
+    colors: Mapping[tuple, Any],
+    look: Mapping[str, Any],
+    also: Mapping[str, Line2D],
+) -> None:
+    """Adds a legend below, for which the figure grows; none where there are no names.
+
+    More than 20 settings have colours of a scale, and an even choice of 12 is named.
+    """
+    chosen = list(colors) if by else []
+    cut = len(chosen) > _MOST_NAMED
+    if cut:
+        places = np.linspace(0, len(chosen) - 1, _SCALE_NAMES).round().astype(int)
+        chosen = [chosen[i] for i in places]
+    marks = {
+        style.name_setting(by, setting): Line2D([], [], color=colors[setting], **look)
+        for setting in chosen
+    } | dict(also)
+    if not marks:
+        return
+    # Long names stand below each other, short ones side by side.
+    columns = min(len(marks), max(1, 84 // (8 + max(map(len, marks)))))
+    width, height = figure.get_size_inches()
+    rows = math.ceil(len(marks) / columns) + cut
+    figure.set_size_inches(width, height + 0.22 * rows)
+    title = f"{len(chosen)} of {len(colors)} settings" if cut else None
+    placed = {"loc": "outside lower center", "ncols": columns}
+    style.legend(figure, marks, title=title, title_fontsize=9, **placed)
+
+
+def _level_axis(
+    axes: Axes, name: str, levels: Sequence[float], log: bool | None
+) -> None:
+    # Before anything is drawn, so that the margins are those of the scale.
+    above = [x for x in levels if x > 0] or [1.0]
+    if log or (log is None and max(above) > 20 * min(above)):
+        axes.set_xscale("symlog", linthresh=min(above), linscale=0.5)
+    if len(levels) <= 10:
+        axes.set_xticks(levels, [f"{x:g}" for x in levels])
+        axes.minorticks_off()
+    axes.set_xlabel(name, fontsize=10)
 
 
 def _name_stages(axes: Axes, starts: Mapping[str, float], end: float) -> None:
@@ -132,3 +281,19 @@ def _name_stages(axes: Axes, starts: Mapping[str, float], end: float) -> None:
             fontsize=9,
             color=style.INK,
         )
+
+
+def _stage_axis(
+    history: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, float], dict[str, float], float]:
+    """Where each stage starts, what its rounds are shifted by, and where all end."""
+    rounds: dict[str, list[float]] = {}
+    for row in history:
+        rounds.setdefault(row["stage"], []).append(float(row["round"]))
+    starts, shifts, end = {}, {}, -np.inf
+    for stage, of_stage in rounds.items():
+        first = min(of_stage)
+        shifts[stage] = 0.0 if first > end else end + 1 - first
+        starts[stage] = first + shifts[stage]
+        end = max(of_stage) + shifts[stage]
+    return starts, shifts, end

@@ -1,23 +1,25 @@
-"""Heat maps of counts: classes of clients, and classes against clusters."""
+"""Heat maps: classes of clients, classes against clusters, pairs of classes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float, Integer, Shaped
 from matplotlib.axes import Axes
-from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator
+from sklearn.metrics.cluster import contingency_matrix
 
 from fcjax.evaluation.figures import style
 from fcjax.evaluation.scores import accuracy, match
 
 # More rows or columns than these have no room for numbers.
 _MOST_WRITTEN = 20
+_INCHES = 3.6
 
 
 def partition(
@@ -50,15 +52,10 @@ def partition(
     rows, columns, counts = _cross(clients[held], labels[held])
     figure, axes = _canvas(counts.shape)
     image = _map(axes, counts, rows, columns, largest=float(counts.max()))
-    if max(counts.shape) <= _MOST_WRITTEN:
-        _write_cells(axes, image, [[f"{count:,}" for count in row] for row in counts])
-    axes.set_xlabel("class", fontsize=10)
-    axes.set_ylabel("client", fontsize=10)
-    bar = _scale(figure, axes, image, "examples")
-    bar.locator, bar.formatter = (
-        MaxNLocator(integer=True),
-        StrMethodFormatter("{x:,.0f}"),
-    )
+    _write_cells(axes, image, np.vectorize("{:,}".format)(counts))
+    axes.set(xlabel="class", ylabel="client")
+    ticks = MaxNLocator(integer=True)
+    _scale(figure, axes, image, "examples", ticks=ticks, format="{x:,.0f}")
     return style.write(figure, path)
 
 
@@ -92,26 +89,62 @@ def confusion(
     shares = counts / counts.sum(axis=1, keepdims=True)
     figure, axes = _canvas(counts.shape)
     image = _map(axes, shares, classes, assignments[first], largest=1.0)
-    if max(counts.shape) <= _MOST_WRITTEN:
-        texts = [
-            [
-                f"{100 * share:.0f}%\n{count:,}" if count else ""
-                for share, count in zip(*pair, strict=True)
-            ]
-            for pair in zip(shares, counts, strict=True)
-        ]
-        _write_cells(axes, image, texts)
+    texts = np.vectorize("{:.0f}%\n{:,}".format)(100 * shares, counts)
+    _write_cells(axes, image, np.where(counts > 0, texts, ""))
     num_matched = int(np.isin(targets, classes).sum())
     for column, row in enumerate(np.searchsorted(classes, targets[:num_matched])):
         cell = column - 0.5, row - 0.5
         axes.add_patch(Rectangle(cell, 1, 1, fill=False, color=style.INK, linewidth=1))
     if 0 < num_matched < len(targets):
         axes.axvline(num_matched - 0.5, color=style.INK, linewidth=1.2, linestyle=":")
-    axes.set_xlabel("cluster, in the order of the matched classes", fontsize=10)
-    axes.set_ylabel("class", fontsize=10)
+    axes.set(xlabel="cluster, in the order of the matched classes", ylabel="class")
     agreement = accuracy(labels, assignments)
     axes.set_title(f"ACC {agreement:.3f}", fontsize=11, color=style.INK)
     _scale(figure, axes, image, "share of the class")
+    return style.write(figure, path)
+
+
+def blocks(
+    matrices: Mapping[str, Float[np.ndarray, "K K"]],
+    path: str | Path,
+    *,
+    names: Sequence | np.ndarray,
+    scale: str,
+) -> Figure:
+    """Draws matrices of pairs of classes on one scale, 0 to 1.
+
+    A diagonal darker than the rest is the block structure that subspace clustering
+    looks for.
+
+    Args:
+      matrices: by title; NaN where there is no such pair, which is left grey.
+      path: where to write the figure; the ending sets the format.
+      names: of the K classes.
+      scale: what the values are, beside the bar of colours.
+
+    Returns:
+      The figure, written to `path`.
+
+    Raises:
+      ValueError: if there is no matrix, a value lies outside [0, 1], or there are not
+        K names.
+    """
+    if not matrices:
+        raise ValueError("no matrices to draw")
+    for title, matrix in matrices.items():
+        if len(names) != len(matrix):
+            raise ValueError(f"{title}: {len(names)} names of {len(matrix)} classes")
+        if np.any(matrix < 0) or np.any(matrix > 1):
+            raise ValueError(f"{title}: values must lie in [0, 1]")
+    size = (_INCHES * len(matrices) + 0.9, _INCHES + 0.8)
+    figure = Figure(size, layout="compressed")
+    all_axes = figure.subplots(1, len(matrices), squeeze=False)[0]
+    for axes, (title, matrix) in zip(all_axes, matrices.items(), strict=True):
+        image = _map(axes, matrix, names, names, largest=1.0)
+        axes.set(facecolor="0.85", xlabel="class")
+        axes.set_title(title, fontsize=12, color=style.INK)
+    all_axes[0].set_ylabel("class")
+    _scale(figure, list(all_axes), image, scale)
     return style.write(figure, path)
 
 
@@ -119,11 +152,8 @@ def _cross(
     rows: np.ndarray, columns: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, Integer[np.ndarray, "R C"]]:
     """The names of rows and columns, and how often each pair occurs."""
-    row_names, row = np.unique(rows, return_inverse=True)
-    column_names, column = np.unique(columns, return_inverse=True)
-    counts = np.zeros((len(row_names), len(column_names)), int)
-    np.add.at(counts, (row, column), 1)
-    return row_names, column_names, counts
+    counts = np.asarray(contingency_matrix(rows, columns))
+    return np.unique(rows), np.unique(columns), counts
 
 
 def _canvas(shape: tuple[int, ...]) -> tuple[Figure, Axes]:
@@ -151,26 +181,21 @@ def _map(
     return image
 
 
-def _write_cells(axes: Axes, image: AxesImage, texts: Sequence[Sequence[str]]) -> None:
-    values = np.asarray(image.get_array())
+def _write_cells(
+    axes: Axes, image: AxesImage, texts: Shaped[np.ndarray, "R C"]
+) -> None:
+    if max(texts.shape) > _MOST_WRITTEN:
+        return
     # White on the dark half of the scale.
-    dark = values > 0.55 * image.get_clim()[1]
-    for row, line in enumerate(texts):
-        for column, text in enumerate(line):
-            axes.text(
-                column,
-                row,
-                text,
-                ha="center",
-                va="center",
-                fontsize=7,
-                color="white" if dark[row, column] else style.INK,
-            )
+    dark = np.asarray(image.get_array()) > 0.55 * image.get_clim()[1]
+    for (row, column), text in np.ndenumerate(texts):
+        color = "white" if dark[row, column] else style.INK
+        axes.text(column, row, str(text), ha="center", va="center", size=7, color=color)
 
 
-def _scale(figure: Figure, axes: Axes, image: AxesImage, name: str) -> Colorbar:
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
-    bar.set_label(name, fontsize=10)
+def _scale(
+    figure: Figure, axes: Axes | list[Axes], image: AxesImage, name: str, **ticks: Any
+) -> None:
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, label=name, **ticks)
     bar.ax.tick_params(labelsize=9, color="0.6", labelcolor=style.INK)
     bar.outline.set(edgecolor="0.8", linewidth=0.8)  # pyright: ignore
-    return bar

@@ -6,7 +6,6 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
@@ -69,7 +68,7 @@ def tsne(
         known = np.unique(hues) if kind == "client" else shared
         colors = style.colors(len(known))[np.searchsorted(known, hues)]
         frame(axes, f"by {kind}")
-        cloud(axes, points, colors[shown], among=len(points))
+        cloud(axes, points, colors[shown], len(points))
         _legend(axes, np.asarray(names), np.asarray(hues), colors, kind)
     return style.write(figure, path)
 
@@ -111,7 +110,6 @@ def cloud(
     axes: Axes,
     points: Float[np.ndarray, "n 2"],
     colors: Float[np.ndarray, "n 4"],
-    *,
     among: int,
     marker: str = "o",
 ) -> None:
@@ -126,18 +124,6 @@ def _legend(
     """Names the groups in the order of their hues; many by an even choice of them."""
     _, first = np.unique(hues, return_index=True)
     listed = first[np.linspace(0, len(first) - 1, min(len(first), 20)).astype(int)]
-    handles = [
-        Line2D([], [], color=tuple(colors[i]), marker="o", markersize=6, linestyle="")
-        for i in listed
-    ]
-    axes.legend(
-        handles,
-        [str(names[i]) for i in listed],
-        title=kind,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
-        fontsize=9,
-        title_fontsize=10,
-        handletextpad=0.1,
-    )
+    marks = {str(names[i]): style.mark(tuple(colors[i])) for i in listed}
+    placed = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    style.legend(axes, marks, title=kind, **placed, **style.MARKS)

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float, Integer
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from fcjax.evaluation.figures import latent, style
 
@@ -95,31 +94,20 @@ def maps(
         hues = colors[np.searchsorted(classes, panel.labels[shown])]
         latent.frame(axes, panel.title)
         if panel.clients is None:
-            latent.cloud(axes, points, hues, among=len(points))
+            latent.cloud(axes, points, hues, len(points))
             continue
-        for client, marker in zip(clients, MARKERS, strict=False):
-            mine = panel.clients[shown] == client
-            latent.cloud(
-                axes, points[mine], hues[mine], among=len(points), marker=marker
-            )
-    _legend(
-        figure,
-        groups,
-        {str(name): ("o", color) for name, color in zip(classes, colors, strict=True)},
-        loc="outside right center",
-        ncols=-(-len(classes) // 14),
-    )
+        for client, shape in zip(clients, MARKERS, strict=False):
+            own = panel.clients[shown] == client
+            latent.cloud(axes, points[own], hues[own], len(points), shape)
+    look = style.MARKS | {"columnspacing": 1.0}
+    marks = {str(name): style.mark(c) for name, c in zip(classes, colors, strict=True)}
+    placed = {"loc": "outside right center", "ncols": -(-len(classes) // 14)}
+    style.legend(figure, marks, title=groups, **placed, **look)
     if len(clients):
-        _legend(
-            figure,
-            "client",
-            {
-                str(name): (marker, _GREY)
-                for name, marker in zip(clients, MARKERS, strict=False)
-            },
-            loc="outside lower center",
-            ncols=len(clients),
-        )
+        shapes = zip(clients, MARKERS, strict=False)
+        marks = {str(name): style.mark(_GREY, shape) for name, shape in shapes}
+        placed = {"loc": "outside lower center", "ncols": len(clients)}
+        style.legend(figure, marks, title="client", **placed, **look)
     return style.write(figure, path)
 
 
@@ -134,21 +122,3 @@ def _checked(panel: Panel, *, mapped: bool) -> Panel:
             f"{panel.title}: a map has 2 columns, not {embedding.shape[1]}"
         )
     return Panel(panel.title, embedding, np.asarray(panel.labels), clients)
-
-
-def _legend(figure: Figure, kind: str, marks: dict[str, tuple], **placed: Any) -> None:
-    handles = [
-        Line2D([], [], color=color, marker=marker, markersize=6, linestyle="")
-        for marker, color in marks.values()
-    ]
-    figure.legend(
-        handles,
-        list(marks),
-        title=kind,
-        **placed,
-        frameon=False,
-        fontsize=9,
-        title_fontsize=10,
-        handletextpad=0.1,
-        columnspacing=1.0,
-    )

@@ -9,9 +9,11 @@ from matplotlib.figure import Figure
 
 from fcjax.evaluation.figures import style
 
+Images = UInt8[np.ndarray | Array, "_ _ _ _"] | Float[np.ndarray | Array, "_ _ _ _"]
+
 
 def contact_sheet(
-    images: UInt8[np.ndarray | Array, "_ _ _ _"] | Float[np.ndarray | Array, "_ _ _ _"],
+    images: Images,
     assignments: Integer[np.ndarray | Array, "_"],
     path: str | Path,
     *,
@@ -38,7 +40,6 @@ def contact_sheet(
     images, assignments = np.asarray(images), np.asarray(assignments)
     if len(images) != len(assignments):
         raise ValueError(f"{len(images)} images but {len(assignments)} assignments")
-    _check_channels(images)
     if per_cluster < 1:
         raise ValueError(f"per_cluster must be at least 1, got {per_cluster}")
     clusters, sizes = np.unique(assignments[assignments >= 0], return_counts=True)
@@ -50,17 +51,13 @@ def contact_sheet(
         rng.permutation(np.flatnonzero(assignments == cluster))[:columns]
         for cluster in clusters
     ]
-    names = [
-        f"cluster {cluster} ({size:,})"
-        for cluster, size in zip(clusters, sizes, strict=True)
-    ]
+    called = zip(clusters, sizes, strict=True)
+    names = [f"cluster {cluster} ({size:,})" for cluster, size in called]
     return image_rows([images[rows] for rows in drawn], names, path)
 
 
 def image_rows(
-    rows: Sequence[
-        UInt8[np.ndarray | Array, "_ _ _ _"] | Float[np.ndarray | Array, "_ _ _ _"]
-    ],
+    rows: Sequence[Images],
     names: Sequence[str],
     path: str | Path,
     *,
@@ -88,7 +85,8 @@ def image_rows(
         raise ValueError("no images to draw")
     if len(rows) != len(names):
         raise ValueError(f"{len(rows)} rows but {len(names)} names")
-    _check_channels(rows[0])
+    if rows[0].shape[-1] not in (1, 3):
+        raise ValueError(f"images have 1 or 3 channels, not {rows[0].shape[-1]}")
     sheet = _mosaic([_unit_range(row) for row in rows], columns)
     # Ten to twenty rows fill a page; more of them still fit a file.
     side = min(0.6, 40 / len(rows))
@@ -100,15 +98,8 @@ def image_rows(
     left = 2 * border + 0.6 * font / 72 * max(map(len, names))
     top = 2 * border + 1.2 * font / 72 if captions else border
     figure = Figure(figsize=(left + width + border, border + height + top))
-    total_width, total_height = figure.get_size_inches()
-    axes = figure.add_axes(
-        (
-            left / total_width,
-            border / total_height,
-            width / total_width,
-            height / total_height,
-        )
-    )
+    placed = np.array([[left, border], [width, height]]) / figure.get_size_inches()
+    axes = figure.add_axes(placed.ravel())  # pyright: ignore
     axes.imshow(sheet)
     middles = sheet.shape[0] / len(rows) * (np.arange(len(rows)) + 0.5) - 0.5
     axes.set_yticks(middles, names, fontsize=font, color=style.INK)
@@ -118,11 +109,6 @@ def image_rows(
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return style.write(figure, path)
-
-
-def _check_channels(images: np.ndarray) -> None:
-    if images.shape[-1] not in (1, 3):
-        raise ValueError(f"images have 1 or 3 channels, not {images.shape[-1]}")
 
 
 def _unit_range(images: np.ndarray) -> Float[np.ndarray, "n H W C"]:
@@ -138,14 +124,10 @@ def _mosaic(
     rows: list[Float[np.ndarray, "_ H W C"]], columns: int
 ) -> Float[np.ndarray, "height width 3"]:
     """Tiles with a white border to the right of and below each of them."""
-    height, width, channels = rows[0].shape[1:]
+    height, width = rows[0].shape[1:3]
     gap = max(1, height // 14)
-    sheet = np.ones(
-        (len(rows), columns, height + gap, width + gap, channels), np.float32
-    )
+    shape = len(rows) * (height + gap), columns * (width + gap)
+    sheet = np.ones((len(rows), height + gap, columns, width + gap, 3), np.float32)
     for row, images in enumerate(rows):
-        sheet[row, : len(images), :height, :width] = images
-    lines = sheet.swapaxes(1, 2).reshape(
-        len(rows) * (height + gap), columns * (width + gap), channels
-    )
-    return np.broadcast_to(lines, (*lines.shape[:2], 3))
+        sheet[row, :height, : len(images), :width] = images.swapaxes(0, 1)
+    return sheet.reshape(*shape, 3)

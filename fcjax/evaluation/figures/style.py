@@ -1,6 +1,6 @@
 """What all figures share: colours, axes, legends of settings, writing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,11 @@ from jaxtyping import Float
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 INK = "0.25"
+MARKS = {"title_fontsize": 10, "handletextpad": 0.1}
+"""The look of a legend of markers under a title."""
 SCORE_TITLES = {
     "acc": "ACC",
     "nmi": "NMI",
@@ -59,9 +62,16 @@ def plain_axes(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def score_range(axes: Axes) -> None:
-    """Shows 0 to 1, and below 0 what lies there."""
-    axes.set_ylim(min(-0.02, axes.get_ylim()[0]), 1.02)
+def mark(color: Any, marker: str = "o", **look: Any) -> Line2D:
+    """A marker of a legend."""
+    look = {"markersize": 6, "linestyle": ""} | look
+    return Line2D([], [], color=color, marker=marker, **look)
+
+
+def legend(owner: Axes | Figure, marks: Mapping[str, Any], **look: Any) -> None:
+    """Names marks, in small letters and without a frame."""
+    look = {"frameon": False, "fontsize": 9} | look
+    owner.legend(list(marks.values()), list(marks), **look)
 
 
 def write(figure: Figure, path: str | Path) -> Figure:
