@@ -22,7 +22,7 @@ class Args:
     """Merges shards of one grid; refuses those of different configurations."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Folder folders, or folders that hold shards of a grid."""
+    """Results folders, or folders that hold shards of a grid."""
     out: Annotated[
         Path | None, shown("where the shards are, if that is one folder")
     ] = None

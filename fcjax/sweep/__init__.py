@@ -1,8 +1,7 @@
-"""From a script's flags to the grid they span, and what is found and scored in it.
+"""From a script's flags to the table: the grid they span, its runs, and what is kept.
 
-`flags` and `dealing` say what is wanted, `experiment` checks it, `plan` tells which
-runs share a program and a call; `found`, `communities` and `scoring` read what was
-trained.
+`flags`, `load` and `deal` say what is wanted, `plan` what runs of it, `experiment` checks
+it, `session` trains and scores it, `folder` and `states` keep it, `report` tells of it.
 """
 
 __all__: list[str] = []
