@@ -1,6 +1,3 @@
-"""What can be done with finished runs: each file that can be run is a command.
-
-`finished` reads a run's folder back, `frozen` its network without the method's code.
-"""
+"""What can be done with finished runs: each file that can be run is a command."""
 
 __all__: list[str] = []

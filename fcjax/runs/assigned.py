@@ -1,11 +1,11 @@
 """What a run found, example by example, in the order of its data set."""
 
-import csv
 import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 
 from fcjax import data
@@ -66,10 +66,9 @@ def of_run(folder: Folder, point: Point, *, data_dir: Path | None) -> Assigned:
     names = np.array(example_names(flags.dataset, len(dataset.examples)))
     if flags.limit is not None:
         every = dataset._replace(examples=np.arange(len(names)))
-        rows = data.stratified_subset(every, flags.limit).examples
-        labels = None if dataset.labels is None else dataset.labels[rows]
-        dataset = dataset._replace(examples=dataset.examples[rows], labels=labels)
-        names = names[rows]
+        kept = data.stratified_subset(every, flags.limit)
+        names = names[kept.examples]
+        dataset = kept._replace(examples=dataset.examples[kept.examples])
     found, count = folder.assigned(point), len(dataset.examples)
     if len(found["cluster"]) != count + len(extra):
         raise ValueError(
@@ -78,7 +77,7 @@ def of_run(folder: Folder, point: Point, *, data_dir: Path | None) -> Assigned:
         )
     model = prediction = None
     if folder.model_path(point).exists():
-        model = folder.model(**point)
+        model = frozen.read(folder.model_path(point))
         prediction = frozen.predict(model, dataset.examples)
     held = found["client"][:count], found["cluster"][:count]
     kept = folder.communities(point)
@@ -86,36 +85,34 @@ def of_run(folder: Folder, point: Point, *, data_dir: Path | None) -> Assigned:
     return Assigned(dataset, names.tolist(), *held, same, model, prediction)
 
 
-def arrays(found: Assigned) -> dict[str, np.ndarray]:
-    """Returns what embeddings.npz holds; raises ValueError where there is no model."""
-    if found.model is None or found.prediction is None:
-        raise ValueError("clients on their own have no common embedding")
+def write_embeddings(path: Path, found: Assigned) -> None:
+    """Writes embeddings.npz, see `export`, of a run that has a model."""
+    assert found.model is not None
+    assert found.prediction is not None
     labels = found.dataset.labels
-    return {
-        "embedding": found.prediction.embedding,
-        "cluster": found.clusters,
-        "client": found.clients,
-        "centers": found.model.centers,
-        **({} if labels is None else {"label": labels}),
-    }
+    np.savez(
+        path,
+        embedding=found.prediction.embedding,
+        cluster=found.clusters,
+        client=found.clients,
+        centers=found.model.centers,
+        **({} if labels is None else {"label": labels}),  # pyright: ignore[reportArgumentType]
+    )
 
 
 def write_table(path: Path, found: Assigned) -> None:
     """Writes assignments.csv: example, client, cluster, distance (empty where there is
     none), and community and label if there are any."""
-    labels, same = found.dataset.labels, found.communities
     columns = {
         "example": found.names,
         "client": found.clients,
         "cluster": found.clusters,
-        "distance": ["" if np.isnan(d) else f"{d:.6g}" for d in found.distances],
-        **({} if same is None else {"community": same}),
-        **({} if labels is None else {"label": labels}),
+        "distance": found.distances,
+        "community": found.communities,
+        "label": found.dataset.labels,
     }
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+    table = pd.DataFrame({k: v for k, v in columns.items() if v is not None})
+    table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
 
 
 def example_names(dataset: str, count: int) -> list[str]:

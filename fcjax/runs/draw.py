@@ -61,11 +61,10 @@ def matched_by_client(
     labels, named = dataset.labels, clusters.copy()
     if labels is None:
         return named
-    for client in np.unique(holders[holders >= 0]):
-        (own,) = np.nonzero((holders == client) & (clusters >= 0))
-        own = own[own < len(labels)]
-        if len(own):
-            named[own] = evaluation.match(labels[own], clusters[own])
+    assigned = clusters >= 0
+    for client in np.unique(holders[assigned & (holders >= 0)]):
+        own = assigned & (holders == client)
+        named[own] = evaluation.match(labels[own], clusters[own])
     return named
 
 
@@ -92,11 +91,11 @@ def figures_of_run(
         scope: of the method; clients' own clusters are shown as the classes that each
             client matches them with.
     """
-    if scope != "global":
-        clusters = matched_by_client(dataset, holders, clusters)
     folder.mkdir(parents=True, exist_ok=True)
     count, labels = len(dataset.examples), dataset.labels
     holders, clusters = holders[:count], clusters[:count]
+    if scope != "global":
+        clusters = matched_by_client(dataset, holders, clusters)
     assigned = clusters >= 0
     if labels is not None:
         figures.partition(labels, holders, folder / "partition.png")
@@ -107,12 +106,7 @@ def figures_of_run(
         figures.contact_sheet(dataset.examples, clusters, folder / "clusters.png")
     if found is not None:
         graph = communities.graph(found, labels)
-        figures.associations(
-            graph.edges,
-            folder / "associations.png",
-            sizes=graph.sizes,
-            groups=graph.groups,
-        )
+        figures.associations(path=folder / "associations.png", **graph._asdict())
     if embedding is None:
         return
     embedding = embedding[:count]
@@ -163,7 +157,11 @@ def grid_figures(
     labelled = rows[0]["nmi"] is not None
     values = ("nmi", "acc", "loss") if labelled else ("loss",)
     # An extended grid has its settings in the order in which they were asked for.
-    history = sorted(history, key=lambda row: _in_order(tables.setting_of(row, by)))
+    # Numbers before text, which no number compares with.
+    history = sorted(
+        history,
+        key=lambda row: [(isinstance(v, str), v) for v in tables.setting_of(row, by)],
+    )
     figures.learning_curves(
         history, folder / "learning_curves.png", by=by, values=values
     )
@@ -209,11 +207,6 @@ def since(
     # A curve breaks between two stages.
     name = after[0]["stage"] if after else start
     return [*({**row, "stage": name} for row in begun.values()), *after]
-
-
-def _in_order(setting: tuple) -> list[tuple]:
-    # Numbers before text, which no number compares with.
-    return [(isinstance(value, str), value) for value in setting]
 
 
 if __name__ == "__main__":

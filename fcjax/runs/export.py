@@ -57,12 +57,8 @@ def main(args: Args) -> None:
         )
     found = assigned.of_run(folder, point, data_dir=args.data_dir)
     assert found.model is not None
-    config = {
-        **folder.config,
-        **point,
-        "seed": int(point["seed"]),
-        "preprocessing": preprocessing(found.dataset, found.model.scaling),
-    }
+    config = {**folder.config, **point, "seed": int(point["seed"])}
+    config["preprocessing"] = preprocessing(found.dataset, found.model.scaling)
     out = args.out or args.run / "export"
     try:
         write(out, config, found)
@@ -70,9 +66,9 @@ def main(args: Args) -> None:
         raise ValueError(f"--out {out} cannot be written ({error})") from error
     if found.moved:
         print(
-            f"{found.moved} examples are assigned otherwise than in the run: the data"
+            f"{found.moved} examples are assigned otherwise than in the run: the data\n"
+            "set is another one now, or they lie between clusters on this device"
         )
-        print("set is another one now, or they lie between clusters on this device")
     print(f"network and embeddings of the run with {folder.told(point)}: {out}")
 
 
@@ -89,18 +85,14 @@ def preprocessing(
         `shape` of an example, `scaling` in words, `notes` on what was converted, and
         for feature vectors `low` and `span`, a number a column.
     """
+    found = {"shape": dataset.examples.shape[1:], "notes": dataset.notes}
+    if scaling is not None:
+        columns = {"low": scaling.low.tolist(), "span": scaling.span.tolist()}
+        return {**found, "scaling": "columns less low, divided by span", **columns}
     told = "values in [0, 1], as they are"
     if dataset.examples.dtype == np.uint8:
         told = "values 0 to 255, divided by 255"
-    found = {"shape": dataset.examples.shape[1:], "notes": dataset.notes}
-    if scaling is None:
-        return {**found, "scaling": told}
-    return {
-        **found,
-        "scaling": "columns less low, divided by span",
-        "low": scaling.low.tolist(),
-        "span": scaling.span.tolist(),
-    }
+    return {**found, "scaling": told}
 
 
 def write(out: Path, config: Mapping[str, Any], found: Assigned) -> None:
@@ -114,7 +106,7 @@ def write(out: Path, config: Mapping[str, Any], found: Assigned) -> None:
         network = safetensors.numpy.save(dict(found.model.weights), metadata)
         (folder / "network.safetensors").write_bytes(network)
         (folder / "config.json").write_text(text)
-        np.savez(folder / "embeddings.npz", **assigned.arrays(found))  # pyright: ignore[reportArgumentType]
+        assigned.write_embeddings(folder / "embeddings.npz", found)
         assigned.write_table(folder / "assignments.csv", found)
         for file in list(folder.iterdir()):
             file.replace(out / file.name)

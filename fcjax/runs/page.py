@@ -3,34 +3,54 @@
 page.html         opens in any browser, without a network and without JavaScript
 assignments.csv   of the run that it shows: example, client, cluster, distance
 embeddings.npz    of the same run, as `fcjax export` writes it
+
+What it says, and how it looks, is the template page.html beside this file.
 """
 
 import dataclasses
-import html
+import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import jinja2
 import numpy as np
 import tyro
 from jaxtyping import Int
 
 import fcjax
+from fcjax.evaluation import tables
 from fcjax.evaluation.figures import inline, latent
-from fcjax.runs import assigned, page_text
+from fcjax.runs import assigned
 from fcjax.runs.assigned import Assigned
-from fcjax.runs.page_scores import scores
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import Folder, Row, parsed, read
 from fcjax.sweep.load import short_name
+from fcjax.sweep.score import INTERNAL_SCORES
 
-NEAREST, FARTHEST = 20, 6
-"""Examples of a cluster that are shown."""
-MOST_CLUSTERS = 200
-"""Clusters that are shown; of clients on their own there may be more."""
 MOST_POINTS = 2000
 """Examples on the map."""
+
+TITLES = {
+    "silhouette": "silhouette, higher is better",
+    "calinski_harabasz": "Calinski-Harabasz, higher is better",
+    "davies_bouldin": "Davies-Bouldin, lower is better",
+    "acc": "ACC against labels",
+    "nmi": "NMI against labels",
+}
+"""Of the scores on the page."""
+
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
+TEMPLATES.filters["commas"] = "{:,}".format
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +86,7 @@ def main(args: Args) -> None:
     out.mkdir(parents=True, exist_ok=True)
     assigned.write_table(out / "assignments.csv", found)
     if found.prediction is not None:
-        np.savez(out / "embeddings.npz", **assigned.arrays(found))  # pyright: ignore[reportArgumentType]
+        assigned.write_embeddings(out / "embeddings.npz", found)
     (out / "page.html").write_text(render(folder, row, found, out), encoding="utf-8")
     print(f"page of the run with {folder.told(point)}: {out / 'page.html'}")
 
@@ -82,9 +102,8 @@ def chosen(folder: Folder, where: Sequence[str]) -> Row:
     first = folder.point(**wanted)
     rows = [row for row in folder.rows if all(row[n] == first[n] for n in wanted)]
     rows = [row for row in rows if row["status"] == "ok"] or rows
-    scores = [row["silhouette"] for row in rows]
-    known = [-np.inf if s is None or np.isnan(s) else s for s in scores]
-    return rows[int(np.argmax(known))]
+    scores = np.array([row["silhouette"] for row in rows], float)
+    return rows[int(np.argmax(np.where(np.isnan(scores), -np.inf, scores)))]
 
 
 def clusters_of(found: Assigned, *, num_clusters: int, scope: str) -> list[Cluster]:
@@ -92,22 +111,18 @@ def clusters_of(found: Assigned, *, num_clusters: int, scope: str) -> list[Clust
     these are the communities of their clusters, or without any each client's own."""
     # Those without a distance keep the order of the data set.
     nearest = np.argsort(found.distances, kind="stable")
-    if found.communities is not None:
-        groups = found.communities[nearest]
-        numbers = range(int(groups.max()) + 1)
-        return [Cluster(f"Community {k}", nearest[groups == k]) for k in numbers]
-    groups = found.clusters[nearest]
-    if scope == "global":
+    if found.communities is None and scope != "global":
+        owned = np.stack([found.clients, found.clusters], axis=1)[nearest]
         return [
-            Cluster(f"Cluster {k}", nearest[groups == k]) for k in range(num_clusters)
+            Cluster(f"Client {i}, cluster {k}", nearest[(owned == [i, k]).all(axis=1)])
+            for i, k in np.unique(owned[(owned >= 0).all(axis=1)], axis=0)
         ]
-    holders = found.clients[nearest]
-    held = (holders >= 0) & (groups >= 0)
-    pairs = np.unique(np.stack([holders, groups])[:, held], axis=1).T
-    return [
-        Cluster(f"Client {i}, cluster {k}", nearest[(holders == i) & (groups == k)])
-        for i, k in pairs
-    ]
+    kind, groups = "Cluster", found.clusters
+    if found.communities is not None:
+        kind, groups = "Community", found.communities
+        num_clusters = int(groups.max()) + 1
+    groups = groups[nearest]
+    return [Cluster(f"{kind} {k}", nearest[groups == k]) for k in range(num_clusters)]
 
 
 def render(folder: Folder, row: Row, found: Assigned, out: Path) -> str:
@@ -119,88 +134,170 @@ def render(folder: Folder, row: Row, found: Assigned, out: Path) -> str:
         found: the examples of that run.
         out: the folder of the page, from where its links lead.
     """
-    count = int(row["clusters"])
-    clusters = clusters_of(found, num_clusters=count, scope=row["scope"])
+    num_clusters, config = int(row["clusters"]), folder.config
+    clusters = clusters_of(found, num_clusters=num_clusters, scope=row["scope"])
     sizes = {cluster.name: len(cluster.rows) for cluster in clusters}
-    title = html.escape(f"{short_name(folder.config['dataset'])} in {count} clusters")
-    paragraphs = [
-        page_text.told(folder, row, found),
-        *(
-            f'<p class="warning">{html.escape(text)}</p>'
-            for text in page_text.warnings(folder, row, found, sizes)
-        ),
-    ]
-    sections = {
-        "Scores": scores(folder, row),
-        "Clusters": sheets(found, clusters),
-        "Map": map_of(found, num_clusters=count),
-        "How to read this": page_text.READING,
-        "Files": page_text.links(folder, row, out),
-        "Settings of this run": page_text.settings(folder, row),
-    }
-    return page_text.DOCUMENT.format(
-        title=title,
-        style=page_text.STYLE,
-        top="\n".join(paragraphs),
-        body="\n".join(f"<h2>{name}</h2>\n{text}" for name, text in sections.items()),
+    held = np.bincount(found.clients[found.clients >= 0])
+    point = {name: row[name] for name in folder.names}
+    settings = point | {k: v for k, v in config.items() if k != "swept"}
+    own = [f"{n}={float(row[n]):g}" for n in [*varied(folder), "seed"]]
+    drawn, num_points = map_of(found, num_clusters=num_clusters)
+    return TEMPLATES.get_template("page.html").render(
+        scores(folder, row),
+        title=f"{short_name(config['dataset'])} in {num_clusters} clusters",
+        folder=folder,
+        row=row,
+        found=found,
+        held=sorted({held.min(), held.max()}),
+        command=f"{shlex.quote(str(folder.directory))} --where {' '.join(own)}",
+        warnings=warnings(folder, row, found, sizes),
+        clusters=clusters,
+        about=partial(about, found),
+        inline=inline,
+        map=drawn,
+        num_points=num_points,
+        link=partial(os.path.relpath, start=out),
+        out=out,
+        model=folder.model_path(point),
+        settings=sorted(settings.items()),
         version=fcjax.__version__,
     )
 
 
-def sheets(found: Assigned, clusters: Sequence[Cluster]) -> str:
-    """Returns a sheet a cluster: how large it is, and its examples that are nearest to
-    its center and farthest from it."""
-    measured = found.prediction is not None
-    parts = [page_text.SHEETS if measured else page_text.SHEETS_OF_CLIENTS]
-    for cluster in clusters[:MOST_CLUSTERS]:
-        told = "; ".join(page_text.about(found, cluster.rows))
-        rest = cluster.rows[NEAREST:]
-        parts.append(f"<section>\n<h3>{cluster.name}</h3>\n<p>{html.escape(told)}</p>")
-        if len(cluster.rows):
-            parts.append(sheet(found, cluster.rows[:NEAREST]))
-        if measured and len(rest):
-            between = len(rest) - len(rest[-FARTHEST:])
-            told = f"{between:,} others, then the farthest" if between else "Farthest"
-            parts.append(f"<p>{told}:</p>\n{sheet(found, rest[-FARTHEST:])}")
-        parts.append("</section>")
-    if len(clusters) > MOST_CLUSTERS:
-        rest = len(clusters) - MOST_CLUSTERS
-        parts.append(f"<p>{rest:,} further clusters are in assignments.csv.</p>")
-    return "\n".join(parts)
+def varied(folder: Folder) -> list[str]:
+    """Returns what tells the settings of the grid apart."""
+    rows = folder.rows
+    return [n for n in folder.settings if len({float(row[n]) for row in rows}) > 1]
 
 
-def sheet(found: Assigned, rows: Int[np.ndarray, "n"]) -> str:
-    """Returns some examples side by side, a list."""
-    members = [member(found, row) for row in rows.tolist()]
-    return '<ul class="sheet">\n' + "\n".join(members) + "\n</ul>"
+def scores(folder: Folder, row: Row) -> dict[str, Any]:
+    """Returns the scores of every setting for a table, and curves over --clusters of
+    those settings that differ from the shown run's in nothing else.
+
+    Returns:
+        `by`, what tells settings apart; `lines`, of `tables.summarize`, and which of
+        them is `shown`; `best`, from each score to its best mean, None where fewer than
+        two are compared; `internal`, the scores without labels; `curves` of them, and
+        at which `end` of the numbers of clusters the best silhouette is, if at any.
+    """
+    by = varied(folder) or ["clusters"]
+    names = [name for name in TITLES if row.get(name) is not None]
+    runs = [{**r, "runs": 1, "occupied": occupied(folder, r)} for r in folder.rows]
+    lines = tables.summarize(runs, by=by, values=["runs", "occupied", *names])
+    best = {}
+    for name in names:
+        known = [line[name].mean for line in lines if name in line]
+        known = [value for value in known if not np.isnan(value)]
+        best_of = min if name == "davies_bouldin" else max
+        best[name] = best_of(known) if len(known) > 1 else None
+
+    internal = [name for name in names if name in INTERNAL_SCORES]
+    others = [name for name in by if name != "clusters"]
+    alike = [line for line in lines if all(line[n] == row[n] for n in others)]
+    over = {}
+    if "clusters" in by and len(alike) > 1:
+        for name in internal:
+            measured = [line for line in alike if name in line]
+            over[name] = {float(line["clusters"]): line[name].mean for line in measured}
+    known = {k: v for k, v in over.get("silhouette", {}).items() if not np.isnan(v)}
+    ends = {min(known): "fewest", max(known): "most"} if len(known) > 1 else {}
+    return {
+        "by": by,
+        "titles": TITLES,
+        "lines": lines,
+        "shown": next(x for x in lines if all(x[n] == row[n] for n in by)),
+        "best": best,
+        "internal": internal,
+        "curves": [
+            inline.curve(TITLES[name], values, marked=float(row["clusters"]))
+            for name, values in over.items()
+        ],
+        "end": ends.get(max(known, key=lambda count: known[count], default=None)),
+    }
 
 
-def member(found: Assigned, row: int) -> str:
-    """Returns one example of a sheet, an item of a list."""
-    name, pixels = html.escape(found.names[row]), found.dataset.examples[row]
-    picture = ""
-    if pixels.ndim == 3:
-        kind = ' class="small"' if inline.is_small(pixels) else ""
-        picture = f'<img{kind} src="{inline.image(pixels)}" alt="">'
-    return f'<li title="{name}">{picture}<span>{name}</span></li>'
+def occupied(folder: Folder, row: Row) -> int | None:
+    """Returns how many clusters of a run hold examples, None of clients' own."""
+    if row["scope"] != "global":
+        return None
+    clusters = folder.assigned({n: row[n] for n in folder.names})["cluster"]
+    return len(np.unique(clusters[clusters >= 0]))
 
 
-def map_of(found: Assigned, *, num_clusters: int) -> str:
-    """Returns the map of the embedding with its explanation, or why there is none."""
+def warnings(
+    folder: Folder, row: Row, found: Assigned, sizes: Mapping[str, int]
+) -> list[str]:
+    """Returns what to be careful about, a sentence or two each.
+
+    Args:
+        folder: that a command left.
+        row: of the run that is shown.
+        found: its examples.
+        sizes: by the name of a cluster, how many examples it has.
+    """
+    status, has_diverged = row["status"], row["status"] not in ("ok", "collapsed")
+    others = [each["status"] for each in folder.rows if each is not row]
+    failed = len(others) - others.count("ok")
+    empty, single = ([k for k, n in sizes.items() if n == m] for m in (0, 1))
+    is_own = row["scope"] != "global" and found.communities is None
+    groups = found.clusters if found.communities is None else found.communities
+    missing = int((groups < 0).sum())
+    noted = {
+        "This run collapsed: nearly all examples are in one cluster, or have nearly "
+        "the same embedding. Its clusters say little; another seed or learning rate "
+        "may do better.": status == "collapsed",
+        f"This run {status}: its loss or its weights grew without bound. Its clusters "
+        "say nothing; a smaller learning rate may help.": has_diverged,
+        f"{failed} of the {len(others)} other runs collapsed or diverged; results.csv "
+        "says which ones.": failed,
+        f"Empty clusters, {len(empty)} of {len(sizes)}: {listed(empty)}. The data may "
+        "have fewer groups, or training was too short.": empty,
+        f"Clusters of a single example: {listed(single)}.": single,
+        "Every client clustered its own examples: cluster 0 of one client and cluster "
+        "0 of another have nothing to do with each other.": is_own,
+        f"Examples in none of the clusters below: {missing:,}.": missing,
+        f"Of {found.moved:,} examples the network says another cluster now than in the "
+        "run: the data has changed since, or they lie between clusters.": found.moved,
+    }
+    return [text for text, holds in noted.items() if holds]
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """Returns names in a row, the first ones of many."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def about(found: Assigned, rows: Int[np.ndarray, "n"]) -> dict[str, Any]:
+    """Returns a cluster in numbers: its `share` of the examples; `clients`, how many
+    hold it; the mean `distance` to its center, None where there is none; and where the
+    data has labels the most frequent `label`, and the `purity`, its share in it."""
+    holders, distance = found.clients[rows], found.distances[rows].mean()
+    told = {
+        "share": len(rows) / len(found.clusters),
+        "clients": len(np.unique(holders[holders >= 0])),
+        "distance": distance if np.isfinite(distance) else None,
+    }
+    if found.dataset.labels is not None:
+        labels, counts = np.unique(found.dataset.labels[rows], return_counts=True)
+        told |= {"label": labels[counts.argmax()], "purity": counts.max() / len(rows)}
+    return told
+
+
+def map_of(found: Assigned, *, num_clusters: int) -> tuple[str, int]:
+    """Returns the map of the embedding and how many examples are on it; nothing where
+    clients have no common one, or too few examples have one."""
     if found.prediction is None:
-        return page_text.NO_MAP
+        return "", 0
     z = found.prediction.embedding
     (rows,) = np.nonzero(np.isfinite(z).all(axis=1) & (found.clusters >= 0))
     if len(rows) < 4:
-        return page_text.NO_MAP
+        return "", 0
     rows = np.random.default_rng(0).permutation(rows)[:MOST_POINTS]
     points = latent.project(latent.checked(z[rows]), 0)
     titles = [f"{found.names[row]}, cluster {found.clusters[row]}" for row in rows]
-    drawn = inline.scatter(
-        points, found.clusters[rows], titles, num_groups=num_clusters
-    )
-    told = page_text.MAP.format(number=f"{len(rows):,}")
-    return f"{drawn}\n{told}"
+    groups = found.clusters[rows]
+    return inline.scatter(points, groups, titles, num_groups=num_clusters), len(rows)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Clusters of new examples from a finished run: `fcjax predict RUN`."""
 
-import csv
 import dataclasses
 import sys
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+import pandas as pd
 import tyro
 
 from fcjax import data
@@ -55,19 +56,14 @@ def main(args: Args) -> None:
     )
     found = frozen.predict(model, dataset.examples)
     names = example_names(args.dataset, len(dataset.examples))
-    centers = range(len(model.centers))
+    own = found.distances[np.arange(len(names)), found.clusters]
+    table = pd.DataFrame({"example": names, "cluster": found.clusters, "distance": own})
+    table[[f"to_{k}" for k in range(len(model.centers))]] = found.distances
     out = args.out or args.run / "predictions.csv"
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["example", "cluster", "distance", *(f"to_{k}" for k in centers)]
-        )
-        for name, cluster, distances in zip(
-            names, found.clusters, found.distances, strict=True
-        ):
-            values = [distances[cluster], *distances]
-            writer.writerow([name, cluster, *(f"{value:.6g}" for value in values)])
+    table.to_csv(
+        out, index=False, float_format="%.6g", na_rep="nan", lineterminator="\n"
+    )
     print(f"{len(names)} examples by the run with {folder.told(point)}: {out}")
 
 

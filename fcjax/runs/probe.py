@@ -60,16 +60,10 @@ def main(args: Args) -> None:
     embedding = frozen.predict(folder.model(**point), dataset.examples).embedding
 
     is_test = test_rows(flags, dataset)
-    split = (
-        embedding[~is_test],
-        dataset.labels[~is_test],
-        embedding[is_test],
-        dataset.labels[is_test],
-    )
-    found = evaluation.knn_accuracy(
-        *split,
-        num_neighbors=[k for k in args.num_neighbors if k <= (~is_test).sum()],
-    )
+    both = embedding, dataset.labels
+    split = [x[rows] for rows in (~is_test, is_test) for x in both]
+    counts = [k for k in args.num_neighbors if k <= len(split[0])]
+    found = evaluation.knn_accuracy(*split, num_neighbors=counts)
     print(f"{folder.told(point)}: {is_test.sum()} examples by {(~is_test).sum()}")
     tables.show([{"neighbors": k, "accuracy": f"{v:.4f}"} for k, v in found.items()])
 
@@ -77,11 +71,7 @@ def main(args: Args) -> None:
         "linear classifiers of the frozen embedding; from a share of the labels the "
         f"mean ± 95 % interval over {args.num_draws} draws"
     )
-    tables.show(
-        linear_rows(
-            *split, label_fraction=args.label_fraction, num_draws=args.num_draws
-        )
-    )
+    tables.show(linear_rows(split, args.label_fraction, num_draws=args.num_draws))
 
     found, count = folder.assigned(point), len(dataset.labels)
     holders, clusters = found["client"][:count], found["cluster"][:count]
@@ -104,50 +94,39 @@ def test_rows(flags: Common, dataset: data.Dataset) -> np.ndarray:
 
 
 def linear_rows(
-    train_z: np.ndarray,
-    train_labels: np.ndarray,
-    test_z: np.ndarray,
-    test_labels: np.ndarray,
-    *,
-    label_fraction: Sequence[float],
-    num_draws: int,
+    split: Sequence[np.ndarray], shares: Sequence[float], *, num_draws: int
 ) -> list[dict[str, Any]]:
-    """Returns a row of the linear probe and one for each share of the labels."""
-    arrays = (jax.random.key(0), train_z, train_labels, test_z, test_labels)
+    """Returns a row of the linear probe and one for each share of the labels.
 
-    def row(protocol, num_labels, accuracies):
-        accuracy = str(tables.estimate(accuracies))
-        return {"protocol": protocol, "labels": num_labels, "accuracy": accuracy}
-
-    probed = linear.linear_probe(*arrays)
-    rows = [row("linear probe", len(train_labels), [probed])]
-    for share in label_fraction:
+    Args:
+        split: embedding and labels to train on, and those to test on.
+        shares: of the labels to train on.
+        num_draws: how many times each is drawn.
+    """
+    key, labels = jax.random.key(0), split[1]
+    found = [("linear probe", len(labels), [linear.linear_probe(key, *split)])]
+    for share in shares:
         drawn = linear.semi_supervised(
-            *arrays, label_fraction=share, num_draws=num_draws
+            key, *split, label_fraction=share, num_draws=num_draws
         )
-        count = linear.labels_per_class(train_labels, label_fraction=share).sum()
-        rows.append(row(f"{100 * share:g} % of labels", count, drawn.tolist()))
-    return rows
+        count = linear.labels_per_class(labels, label_fraction=share).sum()
+        found.append((f"{100 * share:g} % of labels", count, drawn.tolist()))
+    return [
+        {"protocol": protocol, "labels": n, "accuracy": str(tables.estimate(values))}
+        for protocol, n, values in found
+    ]
 
 
 def cluster_rows(
-    labels: np.ndarray,
-    clusters: np.ndarray,
-    embedding: np.ndarray,
-    point: Point,
+    labels: np.ndarray, clusters: np.ndarray, embedding: np.ndarray, point: Point
 ) -> list[dict[str, str]]:
     """Returns the scores of the run's clusters and of as many by k-means, the best of
     ten seedings; examples without a cluster are left out of both."""
     counted = clusters >= 0
-    found = kmeans(
-        jax.random.key(0), jnp.asarray(embedding[counted]), int(point["clusters"])
-    )
-    assigned = {
-        "of the run": clusters[counted],
-        "k-means": np.asarray(found.assignments),
-    }
+    z, count = jnp.asarray(embedding[counted]), int(point["clusters"])
+    found = np.asarray(kmeans(jax.random.key(0), z, count).assignments)
     rows = []
-    for name, own in assigned.items():
+    for name, own in (("of the run", clusters[counted]), ("k-means", found)):
         scores = evaluation.scores(labels[counted], own)
         cells = {score: f"{scores[score]:.4f}" for score in ("nmi", "acc", "kappa")}
         rows.append({"clusters": name, **cells})

@@ -19,11 +19,11 @@ def find(folders: Iterable[Path]) -> list[Path]:
     """
     found = []
     for folder in folders:
-        inside = sorted(folder.glob("shard-*-of-*"))
-        itself = [folder] if (folder / "results.csv").exists() else []
-        if not inside and not itself and not (folder / "config.json").exists():
+        here = [folder] if (folder / "results.csv").exists() else []
+        here += sorted(folder.glob("shard-*-of-*"))
+        if not here and not (folder / "config.json").exists():
             raise ValueError(f"{folder} holds neither results nor shards of a grid")
-        found += itself + (inside or ([] if itself else [folder]))
+        found += here or [folder]
     return list(dict.fromkeys(found))
 
 
@@ -84,15 +84,12 @@ def merge(folders: Sequence[Path], out: Path) -> Folder:
                 )
     points = [dict(zip(first.names, key, strict=True)) for key in where]
     results = Folder(out, first.config, points)
-    results.begin()
-    for source in sources:
-        new = [
-            point
-            for (owner, _), point in zip(where.values(), points, strict=True)
-            if owner is source and results.is_pending(point)
-        ]
-        if new:
-            take(results, source, new)
+    with results.locked():
+        results.begin()
+        for source in sources:
+            new = [p for p in results.pending if where[tuple(p.values())][0] is source]
+            if new:
+                take(results, source, new)
     return results
 
 
@@ -101,10 +98,8 @@ def take(results: Folder, source: Folder, points: Sequence[Point]) -> None:
     results.add_rounds(source.of_runs(source.rounds, points))
     results.add_assignments(points, [source.assigned(point) for point in points])
     for point in points:
-        for old, new in (
-            (source.model_path(point), results.model_path(point)),
-            (source.communities_path(point), results.communities_path(point)),
-        ):
+        for path in (Folder.model_path, Folder.communities_path):
+            old, new = path(source, point), path(results, point)
             if old.exists():
                 new.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(old, new)

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 
 from experiments import spherical
 from fcjax import data
-from fcjax.runs import page, page_text
+from fcjax.runs import page
 from fcjax.runs.assigned import Assigned
 from fcjax.sweep import experiment, session
 from fcjax.sweep.folder import read
@@ -124,7 +124,7 @@ def test_sheets_and_the_table_hold_every_file_by_its_distance(grid, found, best)
     rows = table(grid / "assignments.csv")
     assert [row["example"] for row in rows] == NAMES
     told = [[int(row[name]) for row in rows] for name in ("client", "cluster")]
-    np.testing.assert_array_equal(told, held)
+    np.testing.assert_array_equal(told, held.T)
     told = [float(row["distance"]) for row in rows]
     np.testing.assert_allclose(told, distances, rtol=1e-4)
     assert list(found.sheets) == [f"Cluster {k}" for k in range(count)]
@@ -304,7 +304,7 @@ def test_warnings_of_empty_and_lone_clusters(finished):
     run = read(finished)
     row = run.rows[0]
     sizes = {"Cluster 0": 1, "Cluster 1": 0, "Cluster 2": 58}
-    noted = page_text.warnings(run, row, assigned([0, 2, -1]), sizes)
+    noted = page.warnings(run, row, assigned([0, 2, -1]), sizes)
     assert noted == [
         "Empty clusters, 1 of 3: Cluster 1. The data may have fewer groups, or "
         "training was too short.",
@@ -312,5 +312,5 @@ def test_warnings_of_empty_and_lone_clusters(finished):
         "Examples in none of the clusters below: 1.",
     ]
     diverged = {**row, "status": "diverged in round 2 of cluster"}
-    (first, *_) = page_text.warnings(run, diverged, assigned([0]), {})
+    (first, *_) = page.warnings(run, diverged, assigned([0]), {})
     assert first.startswith("This run diverged in round 2 of cluster: its loss")
