@@ -124,7 +124,7 @@ def test_sheets_and_the_table_hold_every_file_by_its_distance(grid, found, best)
     rows = table(grid / "assignments.csv")
     assert [row["example"] for row in rows] == NAMES
     told = [[int(row[name]) for row in rows] for name in ("client", "cluster")]
-    np.testing.assert_array_equal(told, held.T)
+    np.testing.assert_array_equal(told, held)
     told = [float(row["distance"]) for row in rows]
     np.testing.assert_allclose(told, distances, rtol=1e-4)
     assert list(found.sheets) == [f"Cluster {k}" for k in range(count)]
