@@ -226,4 +226,4 @@ def check_numbers(name: str, value: Any, hint: Any) -> None:
 def taken_by(build: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns those of the settings of a run that a builder takes by their names."""
     names = inspect.signature(build).parameters
-    return {name: value for name, value in values.items() if name in names}
+    return {name: values[name] for name in names if name in values}
