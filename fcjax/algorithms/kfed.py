@@ -124,7 +124,8 @@ def kfed(
         centroids = aggregate(
             received, answered, num_clusters=num_clusters, num_iters=num_iters
         )
-        inherited = jax.vmap(assign_nearest, in_axes=(0, None))(local, centroids)
+        nearest = partial(assign_nearest, centroids=centroids)
+        inherited = clients.for_each(nearest, local)
         down = {"clusters": inherited[0]} if inherit else {"centroids": centroids}
         metrics = server.measure(answered, {"loss": losses})
         metrics |= server.traffic(answered, up={"centroids": local[0]}, down=down)
@@ -135,11 +136,12 @@ def kfed(
     def assign(state: State, federation: Federation):
         local: Local = state.clients
         x = client_rows(federation, unit_length=unit_length)
-        nearest = jax.vmap(assign_nearest, in_axes=(0, None))(x, state.server.centroids)
+        by_server = partial(assign_nearest, centroids=state.server.centroids)
+        nearest = clients.for_each(by_server, x)
         # Other clients than those of the round, such as one that holds new examples.
         if len(federation.indices) != len(local.answered):
             return nearest
-        own = jax.vmap(assign_nearest)(x, local.centroids)
+        own = clients.for_each(assign_nearest, x, local.centroids)
         inherited = jnp.take_along_axis(local.clusters, own, axis=1)
         return jnp.where(local.answered[:, None], inherited, nearest)
 

@@ -20,7 +20,6 @@ from fcjax import clients, losses, server, training
 from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.data.augment import to_float
-from fcjax.devices import platform
 from fcjax.models.realnvp import Flow
 from fcjax.types import (
     FederatedClustering,
@@ -115,9 +114,6 @@ def uifca(
     optimizer = optax.chain(
         optax.add_decayed_weights(2 * weight_decay, mask=kernels), optimizer
     )
-    # A client has examples of few flows, and is done with the others at once if it does
-    # not wait for the other clients.
-    one_by_one = "map" if platform() == "cpu" else None
 
     def init(key: PRNGKey, federation: Federation) -> State:
         flow_key, start_key = jax.random.split(key)
@@ -173,7 +169,6 @@ def uifca(
                 clients.repeat(variables, num_clients),
                 federation.indices,
                 chosen,
-                axis=one_by_one,
             )
             counts = present * chosen.sum(axis=1).astype(float)
             mean, (counts, values) = server.receive(trained, counts, (counts, values))
