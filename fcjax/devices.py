@@ -71,9 +71,9 @@ def take_cores() -> None:
             return
     # A LAPACK call of jaxlib 0.10.0 to 0.11.1 waits, on a thread of the pool that all
     # devices share, for tasks that it hands to the same pool: as many calls at once as
-    # there are threads wait for ever. A device makes one at a time.
-    if num_devices > 1:
-        os.environ.setdefault("NPROC", str(max(num_cores(), num_devices + 1)))
+    # there are threads wait for ever. A device makes one at a time. Some sums are cut
+    # into as many parts as there are threads: up to eight devices have the same number.
+    os.environ.setdefault("NPROC", str(max(num_cores(), num_devices + 1, 9)))
 
 
 def num_cores() -> int:
@@ -83,23 +83,31 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def compiler_options(num_devices: int, *, num_bytes: int) -> dict[str, bool | int]:
+def compiler_options(
+    num_devices: int = 1, *, num_bytes: int
+) -> dict[str, bool | int | str]:
     """Returns how to compile a program on a CPU; nothing is asked for elsewhere.
 
-    Where its devices are all cores, its operations do not wait for other cores, which
-    have their own to do. A small one is compiled for fewer passes over its code: it
-    takes three quarters of the time and runs as fast. Of a large one rounds take so
-    long that a twentieth of them is more than what compiles sooner.
+    How it is rounded may not depend on how many devices it is for. A product that
+    threads share has sums of its own, so its operations have one thread: cores are
+    devices. XLA looks for what is computed twice earlier in a program of several
+    devices than in that of one, and then simplifies otherwise: here it never does.
+
+    A small program is compiled for fewer passes over its code: it takes three quarters
+    of the time and runs as fast. Of a large one rounds take so long that a twentieth of
+    them is more than what compiles sooner.
 
     Args:
-        num_devices: that the program runs on.
+        num_devices: changes nothing.
         num_bytes: of what one run of it is given.
     """
+    del num_devices
     if platform() != "cpu":
         return {}
-    options: dict[str, bool | int] = {}
-    if 1 < num_cores() <= num_devices:
-        options["xla_cpu_multi_thread_eigen"] = False
+    options: dict[str, bool | int | str] = {
+        "xla_cpu_multi_thread_eigen": False,
+        "xla_disable_hlo_passes": "cse",
+    }
     asked = os.environ.get("XLA_FLAGS", "")
     if num_bytes < SMALL and "xla_backend_optimization_level" not in asked:
         options["xla_backend_optimization_level"] = 1
@@ -107,12 +115,59 @@ def compiler_options(num_devices: int, *, num_bytes: int) -> dict[str, bool | in
 
 
 @cache
-def _is_known(name: str, value: bool | int) -> bool:
+def _is_known(name: str, value: bool | int | str) -> bool:
     try:
         jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
     except jax.errors.JaxRuntimeError:  # an XLA without it
         return False
     return True
+
+
+def one_by_one(function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
+    """Applies a function to one row of the arrays after another, by a program that does
+    not depend on how many they are: side by side, rows are rounded otherwise.
+
+    Returns:
+        The results, stacked as the rows are.
+
+    Examples:
+        >>> print(one_by_one(jnp.sum, jnp.array([[1, 2], [3, 4]])))
+        [3 7]
+    """
+    function = jax.jit(function)  # traced once for its shapes and the loop
+
+    def place(i, row, results):
+        found = function(*row)
+        return jax.tree.map(
+            lambda x, new: lax.dynamic_update_index_in_dim(x, new, i, 0), results, found
+        )
+
+    length = len(_leaf(stacked))
+    shapes = jax.eval_shape(function, *jax.tree.map(lambda x: x[0], stacked))
+    places = max(length, 2)  # as in `over_rows`
+    empty = jax.tree.map(lambda x: jnp.zeros((places, *x.shape), x.dtype), shapes)
+    return jax.tree.map(lambda x: x[:length], over_rows(place, stacked, empty))
+
+
+def over_rows(
+    step: Callable[[jax.Array, PyTree, PyTree], PyTree], stacked: PyTree, carry: PyTree
+) -> PyTree:
+    """Takes a step (i, row i, carry) -> carry for every row of the arrays, in order."""
+    count = len(_leaf(stacked))
+    if count == 1:
+        # The only row would need no index, and a loop over it alone no loop: the
+        # compiler would fuse, and so round, otherwise than for several.
+        stacked = jax.tree.map(lambda x: jnp.concatenate([x, x]), stacked)
+        stacked = lax.optimization_barrier(stacked)
+
+    def one(i, carry):
+        return step(i, jax.tree.map(lambda x: x[i], stacked), carry)
+
+    return lax.fori_loop(0, lax.optimization_barrier(jnp.int32(count)), one, carry)
+
+
+def _leaf(stacked):
+    return jax.tree.leaves(stacked)[0]
 
 
 def over_runs(
@@ -150,6 +205,12 @@ def over_runs(
             states = jax.tree.map(lambda x: x[0], states)
             alone = one(each_run(lambda x: x[0], grid), *states)
             return jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
+        if platform() == "cpu":
+
+            def of_run(run, states):
+                return one(each_run(lambda x: x[run], grid), *states)
+
+            return one_by_one(of_run, jnp.arange(_num_runs(grid)), states)
         return jax.vmap(one, in_axes=(RUNS, *[0] * len(states)))(grid, *states)
 
     spread = {"shard_map": _shard_map, "pmap": _pmap, "loop": _loop}[backend]
@@ -198,7 +259,7 @@ def _shard_map(batched, results, donate):
             num_shards = 1
         size = num_bytes(grid.federations.pool)
         size += (num_bytes((grid, states)) - size) // count
-        options = compiler_options(num_runs * num_shards, num_bytes=size)
+        options = compiler_options(num_bytes=size)
         more = (-count % num_runs, -num_clients % num_shards)
         run = program(
             *(num_runs, num_shards, num_clients if more[1] else None),
