@@ -2,7 +2,6 @@
 
 python experiments/fedcref.py
 python experiments/fedcref.py --start dirty --dirtiness 0 0.3 0.5 --seed 0 1 2
-python experiments/fedcref.py --preset paper --dataset mnist --data-dir DIR
 """
 
 import dataclasses
@@ -89,13 +88,17 @@ class Args(Common):
     """uifca: units of the three hidden layers of a coupling."""
 
 
+def settings(args: Args, name: Name, *, cluster_size: int):
+    """Returns the settings of a method for clusters of so many examples."""
+    names = methods.flags_of(name, args.start)
+    return settings_of(args, *methods.chosen(args, name, cluster_size), names=names)
+
+
 def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Describes the first of the methods that are asked for."""
-    name = args.methods[0]
     size = deal.cluster_size(args, dataset, num_clients, num_clusters)
-    names = methods.flags_of(name, args.start)
-    settings = settings_of(args, *methods.chosen(args, name, size), names=names)
-    return methods.described(args, settings, dataset, num_clients, num_clusters)
+    found = settings(args, args.methods[0], cluster_size=size)
+    return methods.described(args, found, dataset, num_clients, num_clusters)
 
 
 def only(args: Args, name: Name) -> Args:

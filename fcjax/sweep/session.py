@@ -157,8 +157,8 @@ def run(
                 batch.points, metrics, found, strict=True
             )
         ]
-        for log, row in zip(logs, rows if args.log else [], strict=False):
-            own = ("stage", *folder.names)
+        own = ("stage", *folder.names)
+        for log, row in zip(logs, rows, strict=True):
             log(step, {k: v for k, v in row.items() if k not in own})
         folder.add_history(round.position, rows)
         kept.write(batch, round)

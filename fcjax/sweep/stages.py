@@ -60,7 +60,10 @@ class Kept:
         places = self._places(batch, structure)
         states, rows = [], []
         for point, place in zip(batch.points, places, strict=True):
-            found, path = States(place).restore(lambda _: one), place / "history.json"
+            # It clears away what looks unfinished, as what another command now writes.
+            with filelock.FileLock(self.folder / ".lock"):
+                found = States(place).restore(lambda _: one)
+            path = place / "history.json"
             if found is None or not path.exists():
                 return None
             states.append(found[1])
