@@ -233,21 +233,11 @@ def _shard_map(batched, results, donate):
             function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
         donated = tuple(range(1, 1 + num_states)) if donate else ()
-        within = compiled = jax.jit(mapped, donate_argnums=donated)
-        if options:
-            compiled = jax.jit(
-                mapped, donate_argnums=donated, compiler_options=dict(options)
-            )
+        compiled = _compiled(mapped, donated, options)
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), in_specs)
 
         # Results of a call on other devices are not moved by themselves.
-        def call(*inputs):
-            # What is traced as a part of something else has no options of its own.
-            is_traced = isinstance(jax.tree.leaves(inputs)[0], Tracer)
-            placed = jax.device_put(inputs, shardings)
-            return (within if is_traced else compiled)(*placed)
-
-        return call
+        return lambda *inputs: compiled(*jax.device_put(inputs, shardings))
 
     def call(grid, *states):
         count, num_clients = _num_runs(grid), grid.federations.indices.shape[1]
@@ -257,13 +247,10 @@ def _shard_map(batched, results, donate):
         kept = jax.tree.leaves([state.clients for state in states])
         if any(x.shape[1] != num_clients for x in kept):
             num_shards = 1
-        size = num_bytes(grid.federations.pool)
-        size += (num_bytes((grid, states)) - size) // count
-        options = compiler_options(num_bytes=size)
         more = (-count % num_runs, -num_clients % num_shards)
         run = program(
             *(num_runs, num_shards, num_clients if more[1] else None),
-            *(len(states), tuple(options.items())),
+            *(len(states), _options(grid, states)),
         )
         if not any(more):
             return run(grid, *states)
@@ -335,13 +322,35 @@ def _loop(batched, results, donate):
         return jax.tree.map(lambda *xs: jnp.concatenate(xs), *results)
 
     donated = (1,) if donate else ()
-    compiled = jax.jit(
-        lambda grid, states: batched(grid, *states), donate_argnums=donated
-    )
+
+    @cache
+    def program(options):
+        return _compiled(lambda grid, states: batched(grid, *states), donated, options)
 
     def call(grid, *states):
-        each = range(_num_runs(grid))
-        return join([compiled(*one(grid, states, i)) for i in each])
+        run, each = program(_options(grid, states)), range(_num_runs(grid))
+        return join([run(*one(grid, states, i)) for i in each])
+
+    return call
+
+
+def _options(grid, states):
+    size = num_bytes(grid.federations.pool)
+    size += (num_bytes((grid, states)) - size) // _num_runs(grid)
+    return tuple(compiler_options(num_bytes=size).items())
+
+
+def _compiled(function, donated, options):
+    within = compiled = jax.jit(function, donate_argnums=donated)
+    if options:
+        compiled = jax.jit(
+            function, donate_argnums=donated, compiler_options=dict(options)
+        )
+
+    def call(*inputs):
+        # What is traced as a part of something else has no options of its own.
+        is_traced = isinstance(jax.tree.leaves(inputs)[0], Tracer)
+        return (within if is_traced else compiled)(*inputs)
 
     return call
 

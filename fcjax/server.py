@@ -134,7 +134,7 @@ def _sums(
         own = jax.tree.map(lambda x: jnp.where(is_here, x, 0), add_own(sums))
         return lax.psum(own, AXIS)
 
-    # Not a loop of XLA's: sums over devices crash in one now and then (jaxlib 0.10.2).
+    # In a loop of XLA, sums over devices crash now and then (jaxlib 0.10.2).
     for device in range(num_devices):
         sums = add_those_of(device, sums)
     return sums
