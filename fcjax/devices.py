@@ -38,8 +38,10 @@ than well."""
 
 
 def platform() -> str:
-    """Returns what programs are compiled for: cpu, gpu, tpu."""
-    return jax.default_backend()
+    """Returns what the program that is traced is for: cpu, gpu, tpu. The mesh that
+    it is spread over says so; one without a mesh is for the devices that JAX has."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
 
 
 def num_bytes(tree: PyTree) -> int:
@@ -71,9 +73,10 @@ def take_cores() -> None:
             return
     # A LAPACK call of jaxlib 0.10.0 to 0.11.1 waits, on a thread of the pool that all
     # devices share, for tasks that it hands to the same pool: as many calls at once as
-    # there are threads wait for ever. A device makes one at a time. Some sums are cut
-    # into as many parts as there are threads: up to eight devices have the same number.
-    os.environ.setdefault("NPROC", str(max(num_cores(), num_devices + 1, 9)))
+    # there are threads wait for ever. A device makes one at a time. And the sums of a
+    # product are cut into as many parts as there are threads: as many for one device as
+    # for four, or for as many as there are cores.
+    os.environ.setdefault("NPROC", str(max(num_cores(), num_devices, 4) + 1))
 
 
 def num_cores() -> int:
@@ -83,30 +86,26 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def compiler_options(
-    num_devices: int = 1, *, num_bytes: int
-) -> dict[str, bool | int | str]:
+def compiler_options(*, num_bytes: int) -> dict[str, bool | int | str]:
     """Returns how to compile a program on a CPU; nothing is asked for elsewhere.
 
-    How it is rounded may not depend on how many devices it is for. A product that
-    threads share has sums of its own, so its operations have one thread: cores are
-    devices. XLA looks for what is computed twice earlier in a program of several
-    devices than in that of one, and then simplifies otherwise: here it never does.
+    How it is rounded may not depend on how many devices it is for. What threads share
+    is cut where their number says, so that each operation has one: cores are devices.
+    XLA looks for what is computed twice earlier in a program of several devices than in
+    that of one, and then simplifies otherwise: here it never does.
 
     A small program is compiled for fewer passes over its code: it takes three quarters
     of the time and runs as fast. Of a large one rounds take so long that a twentieth of
     them is more than what compiles sooner.
 
     Args:
-        num_devices: changes nothing.
         num_bytes: of what one run of it is given.
     """
-    del num_devices
     if platform() != "cpu":
         return {}
     options: dict[str, bool | int | str] = {
         "xla_cpu_multi_thread_eigen": False,
-        "xla_disable_hlo_passes": "cse",
+        "xla_disable_hlo_passes": "cse,cpu-parallel-task-assigner",
     }
     asked = os.environ.get("XLA_FLAGS", "")
     if num_bytes < SMALL and "xla_backend_optimization_level" not in asked:
@@ -153,6 +152,7 @@ def over_rows(
     step: Callable[[jax.Array, PyTree, PyTree], PyTree], stacked: PyTree, carry: PyTree
 ) -> PyTree:
     """Takes a step (i, row i, carry) -> carry for every row of the arrays, in order."""
+    stacked = jax.tree.map(jnp.asarray, stacked)
     count = len(_leaf(stacked))
     if count == 1:
         # The only row would need no index, and a loop over it alone no loop: the
