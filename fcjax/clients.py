@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Int, Key, Shaped
 
-from fcjax.devices import ALL_CLIENTS, AXIS, num_bytes, platform
+from fcjax.devices import ALL_CLIENTS, AXIS, one_by_one, platform
 from fcjax.types import PRNGKey, PyTree
 
 ClientAxis = Literal["vmap", "map"]
@@ -22,21 +22,15 @@ class Client(NamedTuple):
     opt_state: PyTree
 
 
-LARGE_CLIENT = 2**19
-"""Bytes from which a client on a CPU is better trained alone: its network, optimiser
-and gradients stay in a core's cache, as they do not beside those of the others, and a
-product with a kernel of all clients' own is slower than with one."""
-
-
 def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> PyTree:
     """Applies `fn` to every client; nothing else in the library says how.
 
     Args:
         fn: a function of one client's values.
         *stacked: the clients' values, each leaf with a leading client axis.
-        axis: `vmap` batches the clients' operations, best for small networks and on
-            accelerators; `map` takes one client after another, best where one client
-            fills the machine. None chooses by platform and size.
+        axis: `vmap` batches the clients' operations; `map` takes one client after
+            another, which then has the same bits whoever shares its device. None is
+            `map` on a CPU.
 
     Returns:
         The results, stacked on a leading client axis.
@@ -46,10 +40,9 @@ def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> 
         [3 7]
     """
     if axis is None:
-        size = num_bytes(stacked) // len(jax.tree.leaves(stacked)[0])
-        axis = "map" if platform() == "cpu" and size >= LARGE_CLIENT else "vmap"
+        axis = "map" if platform() == "cpu" else "vmap"
     if axis == "map":
-        return lax.map(lambda values: fn(*values), stacked)
+        return one_by_one(fn, *stacked)
     return jax.vmap(fn)(*stacked)
 
 
@@ -103,9 +96,14 @@ def keep_absent(present: Bool[Array, "M"], new: PyTree, old: PyTree) -> PyTree:
     """
 
     def choose(new, old):
-        return jnp.where(present.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+        return jnp.where(column(present, new.ndim), new, old)
 
     return jax.tree.map(choose, new, old)
+
+
+def column(values: Shaped[Array, "M"], ndim: int) -> Shaped[Array, "M *ones"]:
+    """Returns a value a client in the shape that arrays of `ndim` axes work with."""
+    return values.reshape(-1, *(1,) * (ndim - 1))
 
 
 def slots_of(chosen: Bool[Array, "M"], count: int) -> Int[Array, "C"]:

@@ -38,8 +38,10 @@ than well."""
 
 
 def platform() -> str:
-    """Returns what programs are compiled for: cpu, gpu, tpu."""
-    return jax.default_backend()
+    """Returns what the program that is traced is for: cpu, gpu, tpu. The mesh that
+    it is spread over says so; one without a mesh is for the devices that JAX has."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
 
 
 def num_bytes(tree: PyTree) -> int:
@@ -71,9 +73,10 @@ def take_cores() -> None:
             return
     # A LAPACK call of jaxlib 0.10.0 to 0.11.1 waits, on a thread of the pool that all
     # devices share, for tasks that it hands to the same pool: as many calls at once as
-    # there are threads wait for ever. A device makes one at a time.
-    if num_devices > 1:
-        os.environ.setdefault("NPROC", str(max(num_cores(), num_devices + 1)))
+    # there are threads wait for ever. A device makes one at a time. And the sums of a
+    # product are cut into as many parts as there are threads: as many for one device as
+    # for four, or for as many as there are cores.
+    os.environ.setdefault("NPROC", str(max(num_cores(), num_devices, 4) + 1))
 
 
 def num_cores() -> int:
@@ -83,23 +86,27 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def compiler_options(num_devices: int, *, num_bytes: int) -> dict[str, bool | int]:
+def compiler_options(*, num_bytes: int) -> dict[str, bool | int | str]:
     """Returns how to compile a program on a CPU; nothing is asked for elsewhere.
 
-    Where its devices are all cores, its operations do not wait for other cores, which
-    have their own to do. A small one is compiled for fewer passes over its code: it
-    takes three quarters of the time and runs as fast. Of a large one rounds take so
-    long that a twentieth of them is more than what compiles sooner.
+    How it is rounded may not depend on how many devices it is for. What threads share
+    is cut where their number says, so that each operation has one: cores are devices.
+    XLA looks for what is computed twice earlier in a program of several devices than in
+    that of one, and then simplifies otherwise: here it never does.
+
+    A small program is compiled for fewer passes over its code: it takes three quarters
+    of the time and runs as fast. Of a large one rounds take so long that a twentieth of
+    them is more than what compiles sooner.
 
     Args:
-        num_devices: that the program runs on.
         num_bytes: of what one run of it is given.
     """
     if platform() != "cpu":
         return {}
-    options: dict[str, bool | int] = {}
-    if 1 < num_cores() <= num_devices:
-        options["xla_cpu_multi_thread_eigen"] = False
+    options: dict[str, bool | int | str] = {
+        "xla_cpu_multi_thread_eigen": False,
+        "xla_disable_hlo_passes": "cse,cpu-parallel-task-assigner",
+    }
     asked = os.environ.get("XLA_FLAGS", "")
     if num_bytes < SMALL and "xla_backend_optimization_level" not in asked:
         options["xla_backend_optimization_level"] = 1
@@ -107,12 +114,60 @@ def compiler_options(num_devices: int, *, num_bytes: int) -> dict[str, bool | in
 
 
 @cache
-def _is_known(name: str, value: bool | int) -> bool:
+def _is_known(name: str, value: bool | int | str) -> bool:
     try:
         jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
     except jax.errors.JaxRuntimeError:  # an XLA without it
         return False
     return True
+
+
+def one_by_one(function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
+    """Applies a function to one row of the arrays after another, by a program that does
+    not depend on how many they are: side by side, rows are rounded otherwise.
+
+    Returns:
+        The results, stacked as the rows are.
+
+    Examples:
+        >>> print(one_by_one(jnp.sum, jnp.array([[1, 2], [3, 4]])))
+        [3 7]
+    """
+    function = jax.jit(function)  # traced once for its shapes and the loop
+
+    def place(i, row, results):
+        found = function(*row)
+        return jax.tree.map(
+            lambda x, new: lax.dynamic_update_index_in_dim(x, new, i, 0), results, found
+        )
+
+    length = len(_leaf(stacked))
+    shapes = jax.eval_shape(function, *jax.tree.map(lambda x: x[0], stacked))
+    places = max(length, 2)  # as in `over_rows`
+    empty = jax.tree.map(lambda x: jnp.zeros((places, *x.shape), x.dtype), shapes)
+    return jax.tree.map(lambda x: x[:length], over_rows(place, stacked, empty))
+
+
+def over_rows(
+    step: Callable[[jax.Array, PyTree, PyTree], PyTree], stacked: PyTree, carry: PyTree
+) -> PyTree:
+    """Takes a step (i, row i, carry) -> carry for every row of the arrays, in order."""
+    stacked = jax.tree.map(jnp.asarray, stacked)
+    count = len(_leaf(stacked))
+    if count == 1:
+        # The only row would need no index, and a loop over it alone no loop: the
+        # compiler would fuse, and so round, otherwise than for several.
+        stacked = jax.tree.map(lambda x: jnp.concatenate([x, x]), stacked)
+        stacked = lax.optimization_barrier(stacked)
+
+    def one(i, carry):
+        return step(i, jax.tree.map(lambda x: x[i], stacked), carry)
+
+    return lax.fori_loop(0, lax.optimization_barrier(jnp.int32(count)), one, carry)
+
+
+def _leaf(stacked):
+    return jax.tree.leaves(stacked)[0]
 
 
 def over_runs(
@@ -150,6 +205,12 @@ def over_runs(
             states = jax.tree.map(lambda x: x[0], states)
             alone = one(each_run(lambda x: x[0], grid), *states)
             return jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
+        if platform() == "cpu":
+
+            def of_run(run, states):
+                return one(each_run(lambda x: x[run], grid), *states)
+
+            return one_by_one(of_run, jnp.arange(_num_runs(grid)), states)
         return jax.vmap(one, in_axes=(RUNS, *[0] * len(states)))(grid, *states)
 
     spread = {"shard_map": _shard_map, "pmap": _pmap, "loop": _loop}[backend]
@@ -172,21 +233,11 @@ def _shard_map(batched, results, donate):
             function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
         donated = tuple(range(1, 1 + num_states)) if donate else ()
-        within = compiled = jax.jit(mapped, donate_argnums=donated)
-        if options:
-            compiled = jax.jit(
-                mapped, donate_argnums=donated, compiler_options=dict(options)
-            )
+        compiled = _compiled(mapped, donated, options)
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), in_specs)
 
         # Results of a call on other devices are not moved by themselves.
-        def call(*inputs):
-            # What is traced as a part of something else has no options of its own.
-            is_traced = isinstance(jax.tree.leaves(inputs)[0], Tracer)
-            placed = jax.device_put(inputs, shardings)
-            return (within if is_traced else compiled)(*placed)
-
-        return call
+        return lambda *inputs: compiled(*jax.device_put(inputs, shardings))
 
     def call(grid, *states):
         count, num_clients = _num_runs(grid), grid.federations.indices.shape[1]
@@ -196,13 +247,10 @@ def _shard_map(batched, results, donate):
         kept = jax.tree.leaves([state.clients for state in states])
         if any(x.shape[1] != num_clients for x in kept):
             num_shards = 1
-        size = num_bytes(grid.federations.pool)
-        size += (num_bytes((grid, states)) - size) // count
-        options = compiler_options(num_runs * num_shards, num_bytes=size)
         more = (-count % num_runs, -num_clients % num_shards)
         run = program(
             *(num_runs, num_shards, num_clients if more[1] else None),
-            *(len(states), tuple(options.items())),
+            *(len(states), _options(grid, states)),
         )
         if not any(more):
             return run(grid, *states)
@@ -274,13 +322,35 @@ def _loop(batched, results, donate):
         return jax.tree.map(lambda *xs: jnp.concatenate(xs), *results)
 
     donated = (1,) if donate else ()
-    compiled = jax.jit(
-        lambda grid, states: batched(grid, *states), donate_argnums=donated
-    )
+
+    @cache
+    def program(options):
+        return _compiled(lambda grid, states: batched(grid, *states), donated, options)
 
     def call(grid, *states):
-        each = range(_num_runs(grid))
-        return join([compiled(*one(grid, states, i)) for i in each])
+        run, each = program(_options(grid, states)), range(_num_runs(grid))
+        return join([run(*one(grid, states, i)) for i in each])
+
+    return call
+
+
+def _options(grid, states):
+    size = num_bytes(grid.federations.pool)
+    size += (num_bytes((grid, states)) - size) // _num_runs(grid)
+    return tuple(compiler_options(num_bytes=size).items())
+
+
+def _compiled(function, donated, options):
+    within = compiled = jax.jit(function, donate_argnums=donated)
+    if options:
+        compiled = jax.jit(
+            function, donate_argnums=donated, compiler_options=dict(options)
+        )
+
+    def call(*inputs):
+        # What is traced as a part of something else has no options of its own.
+        is_traced = isinstance(jax.tree.leaves(inputs)[0], Tracer)
+        return (within if is_traced else compiled)(*inputs)
 
     return call
 

@@ -7,12 +7,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients
-from fcjax.devices import AXIS, num_bytes
+from fcjax.devices import AXIS, num_bytes, over_rows, platform
 from fcjax.types import Federation, PRNGKey, PyTree
 
 
 def weighted_mean(stacked: PyTree, weights: Float[Array, "M"]) -> PyTree:
-    """Averages a tree over its leading client axis, as FedAvg does.
+    """Averages a tree over its leading client axis, as FedAvg does, and over those of
+    all devices.
 
     Args:
         stacked: a tree of arrays [M, ...], parameters and batch statistics alike.
@@ -33,7 +34,8 @@ def weighted_mean(stacked: PyTree, weights: Float[Array, "M"]) -> PyTree:
         >>> print(weighted_mean(networks, weights)["w"])
         [1.]
     """
-    return _divide(_weighted_sum(stacked, weights), weights.sum())
+    sums, totals = _sums(stacked, weights, jnp.zeros(len(weights), int), 1)
+    return jax.tree.map(lambda x: x[0] / totals[0], sums)
 
 
 def receive(
@@ -41,7 +43,7 @@ def receive(
 ) -> tuple[PyTree, PyTree]:
     """Takes in what the clients of a round upload, on whatever device they run.
 
-    One sum over the devices is all that they ever communicate.
+    Sums over the devices are all that they ever communicate.
 
     Args:
         networks: a tree of arrays [M, ...] whose mean is asked for.
@@ -58,16 +60,7 @@ def receive(
         >>> print(mean, counts)
         [1.] [30 10]
     """
-    sums = (_weighted_sum(networks, weights), weights.sum())
-    if clients.num_devices() > 1:
-        placed = jax.tree.map(_among_all, each)
-        sums, placed = lax.psum((sums, placed), AXIS)
-
-        def own_kind(placed, own):
-            return placed[: clients.num_all(len(own))].astype(own.dtype)
-
-        each = jax.tree.map(own_kind, placed, each)
-    return _divide(*sums), each
+    return weighted_mean(networks, weights), gather(each)
 
 
 def group_means(
@@ -90,23 +83,61 @@ def group_means(
         >>> print(group_means(models, jnp.ones(3), groups, 3)[:, 0])
         [2. 0. 8.]
     """
-
-    def add_up(x: Shaped[Array, "V *S"]) -> Shaped[Array, "C *S"]:
-        column = weights.reshape(-1, *(1,) * (x.ndim - 1))
-        shares = jnp.where(column != 0, x * column, 0)
-        return jax.ops.segment_sum(shares, counted, num_segments=count)
-
-    counted = jnp.where(weights != 0, groups, 0)
-    sums = jax.tree.map(add_up, (stacked, jnp.ones(len(weights))))
-    if clients.num_devices() > 1:
-        sums = lax.psum(sums, AXIS)
-    sums, totals = sums
+    groups = jnp.where(weights != 0, groups, 0)
+    sums, totals = _sums(stacked, weights, groups, count)
     totals = jnp.where(totals > 0, totals, 1)
+    return jax.tree.map(lambda x: x / clients.column(totals, x.ndim), sums)
 
-    def divide(x):
-        return x / totals.reshape(-1, *(1,) * (x.ndim - 1))
 
-    return jax.tree.map(divide, sums)
+def _sums(
+    stacked: PyTree, weights: Float[Array, "V"], groups: Int[Array, "V"], count: int
+) -> tuple[PyTree, Float[Array, "C"]]:
+    """The weighted sums [C, ...] of each group on all devices, and of its weights."""
+    stacked = (stacked, jnp.ones(len(weights)))
+    if platform() != "cpu":
+
+        def add_up(x: Shaped[Array, "V *S"]) -> Shaped[Array, "C *S"]:
+            by_row = clients.column(weights, x.ndim)
+            shares = jnp.where(by_row != 0, x * by_row, 0)
+            if count == 1:
+                return shares.sum(axis=0, keepdims=True)
+            return jax.ops.segment_sum(shares, groups, num_segments=count)
+
+        sums = jax.tree.map(add_up, stacked)
+        return lax.psum(sums, AXIS) if clients.num_devices() > 1 else sums
+
+    # One row after another, on one device after another: the same sums, bit by bit, on
+    # however many. A row without a weight adds 0, and so does one that fills up.
+    def add(i, row, sums):
+        x, weight, group = row
+
+        def to_group(total, x):
+            # A failed client may hold NaN: 0 * NaN would let it through.
+            share = jnp.where(weight != 0, x * weight, 0)
+            sum = lax.dynamic_index_in_dim(total, group, keepdims=False) + share
+            return lax.dynamic_update_index_in_dim(total, sum, group, 0)
+
+        return jax.tree.map(to_group, sums, x)
+
+    def add_own(sums):
+        return over_rows(add, (stacked, weights, groups), sums)
+
+    def zeros(x):
+        return jnp.zeros((count, *x.shape[1:]), jnp.result_type(x, weights))
+
+    sums, num_devices = jax.tree.map(zeros, stacked), clients.num_devices()
+    if num_devices == 1:
+        return add_own(sums)
+
+    def add_those_of(device, sums):
+        is_here = lax.axis_index(AXIS) == device
+        own = jax.tree.map(lambda x: jnp.where(is_here, x, 0), add_own(sums))
+        return lax.psum(own, AXIS)
+
+    # In a loop of XLA, sums over devices crash now and then (jaxlib 0.10.2).
+    for device in range(num_devices):
+        sums = add_those_of(device, sums)
+    return sums
 
 
 def own_rows(all_rows: PyTree, count: int) -> PyTree:
@@ -119,21 +150,14 @@ def own_rows(all_rows: PyTree, count: int) -> PyTree:
 
 def gather(each: PyTree) -> PyTree:
     """Takes in small arrays [M, ...] one by one: `receive` without a mean."""
-    count = len(jax.tree.leaves(each)[0])
-    return receive((), jnp.ones(count), each)[1]
 
+    def own_kind(placed, own):
+        return placed[: clients.num_all(len(own))].astype(own.dtype)
 
-def _weighted_sum(stacked, weights):
-    def add_up(x: Shaped[Array, "M *S"]) -> Shaped[Array, "*S"]:
-        # A failed client may hold NaN: 0 * NaN would let it through.
-        column = weights.reshape(-1, *(1,) * (x.ndim - 1))
-        return jnp.sum(x * column, axis=0, where=column != 0)
-
-    return jax.tree.map(add_up, stacked)
-
-
-def _divide(sums, total):
-    return jax.tree.map(lambda x: x / total, sums)
+    placed = jax.tree.map(_among_all, each)
+    if clients.num_devices() > 1:
+        placed = lax.psum(placed, AXIS)
+    return jax.tree.map(own_kind, placed, each)
 
 
 def _among_all(x):
@@ -141,6 +165,7 @@ def _among_all(x):
     then gathers them, and what one client holds stays in its own row."""
     # A sum of truth values would be one of integers, apart from the networks' floats.
     x = x.astype(jnp.float32) if x.dtype == bool else x
+    x = jnp.where(x == 0, jnp.zeros_like(x), x)  # as the sum does with -0
     zeros = jnp.zeros((clients.num_devices() * len(x), *x.shape[1:]), x.dtype)
     start = clients.first_number(len(x))
     return lax.dynamic_update_slice_in_dim(zeros, x, start, axis=0)

@@ -60,6 +60,37 @@ def test_every_device_receives_from_all_clients(num_devices):
             np.testing.assert_array_equal(found, sent)
 
 
+def of_many():
+    """Eight clients of weights that are no powers of two: every order of a sum has its
+    own last bits. The third is absent, the fourth holds -0."""
+    rng = np.random.default_rng(1)
+    weights = rng.uniform(1, 9, 8).astype(np.float32)
+    weights[2] = 0
+    rows = rng.normal(size=(8, 50)).astype(np.float32)
+    rows[3] = -0.0
+    return {"w": rows, "scale": rows[:, 0].copy()}, weights
+
+
+@pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="devices sum their own first"
+)
+@pytest.mark.parametrize("num_devices", [2, 4, 8])
+def test_what_is_received_has_the_same_bits_on_however_many_devices(num_devices):
+    networks, weights = of_many()
+    expected = jax.jit(server.receive)(networks, weights, networks)
+    found = on_each(num_devices, server.receive, networks, weights, networks)
+    grouped = partial(server.group_means, count=2)
+    groups = np.array([0, 1, 1, 0, 0, 1, 0, 1])
+    means = jax.jit(grouped)(networks, weights, groups)
+    means_found = on_each(num_devices, grouped, networks, weights, groups)
+    for of_device in zip(found, means_found, strict=True):
+        jax.tree.map(assert_bits, of_device, (expected, means))
+
+
+def assert_bits(found, expected):
+    assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
+
+
 # --- several models at once
 
 GROUPS = jnp.array([2, 0, -7, 2, 99, 0, 2, 0])  # nobody is in 1 or 3

@@ -9,11 +9,13 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax import clients, models, server
+from fcjax import clients, engine, models, server
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data import HostPool
 from fcjax.devices import CLIENTS, SERVER, STATE, over_runs
 from fcjax.types import Federation, Grid, State
+from tests import test_contract as contract
+from tests.methods import METHODS
 
 
 def grid_of(num_runs, pool, indices, mask, present):
@@ -181,11 +183,11 @@ def collectives(compiled):
     return re.findall(rf"= .*? ({names})(?:-start)?\(", compiled.as_text())
 
 
-def test_a_round_spread_over_devices_agrees_with_the_loop_and_takes_one_sum():
+def test_a_round_spread_over_devices_agrees_with_the_loop_and_takes_sums_alone():
     started = images(), over_runs(start_conv, "loop")(images())
     step = spread(advance_conv, results=(STATE, SERVER))
     compiled = jax.jit(step).lower(*started).compile()
-    assert collectives(compiled) == ["all-reduce"]
+    assert set(collectives(compiled)) == {"all-reduce"}
 
     def close(path, x, y):
         name = jax.tree_util.keystr(path)
@@ -200,3 +202,28 @@ def test_a_round_of_a_run_a_device_does_not_communicate():
     runs = numbered_clients(4, 4)
     state = jax.eval_shape(begin(start), runs)
     assert collectives(jax.jit(step).lower(runs, state).compile()) == []
+
+
+# --- bits
+
+
+def on_devices(monkeypatch, count):
+    first = jax.devices()[:count]
+    monkeypatch.setattr(jax, "local_devices", lambda: first)
+    monkeypatch.setattr(jax, "local_device_count", lambda: count)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="promised on a CPU alone")
+@pytest.mark.parametrize("name", ["k-fed", "exact-fcm", "ccfc", "fedcref"])
+def test_a_seed_is_a_seed(name, monkeypatch):
+    """On however many devices, and whatever runs beside it, in whatever order."""
+
+    def run_of_seed_3(num_devices, seeds):
+        on_devices(monkeypatch, num_devices)
+        runs = contract.grid([0.1] * len(seeds), seeds=seeds)
+        state = contract.first_round(engine.Program(METHODS[name]), runs)
+        return jax.tree.map(lambda x: x[seeds.index(3)], state)
+
+    alone = run_of_seed_3(1, (3,))
+    for num_devices, seeds in ((4, (3,)), (1, (2, 3)), (2, (4, 2, 3))):
+        contract.assert_same(alone, run_of_seed_3(num_devices, seeds))

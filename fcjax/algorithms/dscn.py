@@ -32,7 +32,6 @@ def dscn(
     pretrain_rounds: int = 0,
     fit_steps: int = 0,
     assign_labels: Assign = "kmeans",
-    client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds DSCN, with the coefficients of DLRSC where `network` has them.
 
@@ -49,7 +48,6 @@ def dscn(
             decoder and coefficients are trained to fit it, as in `fdsc`; neither
             DSC-Net nor DLRSC has them. 0 leaves both out.
         assign_labels: see `cluster.spectral_clustering`.
-        client_axis: how clients run, see `clients.for_each`.
 
     Returns:
         The method, stages `pretrain`, `start`, `train` and `fit`, all but `train` where
@@ -72,10 +70,11 @@ def dscn(
         ['pretrain', 'train']
     """
     local = Local(
-        *(network, optimizer, client_axis),
+        network,
+        optimizer,
         *(pretrain_rounds, num_rounds, local_steps, fit_steps),
     )
-    spectral = subspace.Spectral(num_clusters, affinity, assign_labels, client_axis)
+    spectral = subspace.Spectral(num_clusters, affinity, assign_labels)
     return FederatedClustering(
         init=partial(initial_state, local),
         stages=subspace.stages(local, partial(round, local), partial(round, local)),
@@ -99,7 +98,7 @@ def round(
         return Private(parts, opt_state), measured
 
     new, measured = clients.for_each(
-        *(one, state.clients, federation.indices, federation.mask), axis=local.axis
+        *(one, state.clients, federation.indices, federation.mask)
     )
     private = clients.keep_absent(present, new, state.clients)
     metrics = server.measure(*server.gather((present, measured)))
@@ -122,4 +121,4 @@ def embed(local: Local, state: State, federation: Federation) -> Float[Array, "M
         return subspace.encode(local.network, encoder, federation.pool[rows])
 
     encoders = part(state.clients.parts, "encoder")
-    return clients.for_each(codes, encoders, federation.indices, axis=local.axis)
+    return clients.for_each(codes, encoders, federation.indices)

@@ -58,7 +58,6 @@ def fdsc(
     pretrain_rounds: int = 0,
     fit_steps: int = 0,
     assign_labels: Assign = "kmeans",
-    client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds FDSC (Algorithm 1): FDSC1 with a `locality_weight` of 0, else FDSC2.
 
@@ -86,7 +85,6 @@ def fdsc(
             comes with no coefficients draws the codes of all to zero, by lambda_2.
             `dscn` has the same stages: a client by itself takes the same steps.
         assign_labels: see `cluster.spectral_clustering`.
-        client_axis: how clients run, see `clients.for_each`.
 
     Returns:
         The method, stages `pretrain`, `start`, `train` and `fit`, all but `train` where
@@ -109,10 +107,11 @@ def fdsc(
         ['train']
     """
     local = Local(
-        *(network, optimizer, client_axis),
+        network,
+        optimizer,
         *(pretrain_rounds, num_rounds, local_steps, fit_steps),
     )
-    spectral = subspace.Spectral(num_clusters, affinity, assign_labels, client_axis)
+    spectral = subspace.Spectral(num_clusters, affinity, assign_labels)
     setup = Setup(
         *(local, num_participants, num_neighbors, locality_weight, mean_locality),
         *(adjacency_weight, coefficient_weight),
@@ -187,7 +186,7 @@ def train(
         return part(parts, "encoder"), stays, measured
 
     own = clients.take((private, federation.indices, federation.mask), slots)
-    encoders, trained, measured = clients.for_each(one, *own, axis=setup.local.axis)
+    encoders, trained, measured = clients.for_each(one, *own)
     parts, opt_state = clients.put(private[:2], slots, trained, where=chosen)
     return encoders, Private(parts, opt_state, private.adjacency), measured
 
@@ -223,7 +222,6 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
         lambda x, mask: neighbor_graph(x, setup.num_neighbors, mask=mask),
         client_rows(federation, unit_length=False),
         federation.mask,
-        axis=setup.local.axis,
     )
     shared = Server(part(draw(key), "encoder"), jnp.int32(0))
     return State(shared, Private(private, (), adjacency))
@@ -235,5 +233,4 @@ def embed(setup: Setup, state: State, federation: Federation) -> Float[Array, "M
     return clients.for_each(
         lambda rows: encode(federation.pool[rows]),
         federation.indices,
-        axis=setup.local.axis,
     )

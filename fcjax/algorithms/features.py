@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import partial
 
-import jax
 from jaxtyping import Array, Float, Int
 
 from fcjax import clients, training
@@ -49,6 +48,6 @@ def assembled(
 
     def assign_all(state: State, federation: Federation):
         h = embed(state, federation)
-        return jax.vmap(partial(assign, state.server.online))(h)
+        return clients.for_each(partial(assign, state.server.online), h)
 
     return FederatedClustering(init, stages, embed, assign_all)

@@ -124,7 +124,8 @@ def round(
     received, answered, losses = server.gather((local, present, losses))
     numbers = {"num_clusters": setup.num_clusters, "num_iters": setup.num_iters}
     centroids = aggregate(received, answered, **numbers)
-    inherited = jax.vmap(assign_nearest, in_axes=(0, None))(local, centroids)
+    nearest = partial(assign_nearest, centroids=centroids)
+    inherited = clients.for_each(nearest, local)
     down = {"clusters": inherited[0]} if setup.inherit else {"centroids": centroids}
     metrics = server.measure(answered, {"loss": losses})
     metrics |= server.traffic(answered, up={"centroids": local[0]}, down=down)
@@ -211,7 +212,7 @@ def assign(
     if len(federation.indices) != len(local.answered):
         return nearest
     x = client_rows(federation, unit_length=unit_length)
-    own = jax.vmap(assign_nearest)(x, local.centroids)
+    own = clients.for_each(assign_nearest, x, local.centroids)
     inherited = jnp.take_along_axis(local.clusters, own, axis=1)
     return jnp.where(local.answered[:, None], inherited, nearest)
 

@@ -25,7 +25,6 @@ def lrsc(
     fidelity: Scalar = 1.0,
     unit_length: bool = True,
     assign_labels: Assign = "kmeans",
-    client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds LRSC: every client by itself, and nothing is shared.
 
@@ -37,7 +36,6 @@ def lrsc(
             values up to 1 / sqrt(tau) count as noise.
         unit_length: of the rows that are expressed, see `vectors.as_rows`.
         assign_labels: see `cluster.spectral_clustering`.
-        client_axis: how clients run, see `clients.for_each`.
 
     Returns:
         The method, one stage of one round. Metrics are the `loss` (the objective, the
@@ -65,14 +63,13 @@ def lrsc(
             lambda x, mask: low_rank_coefficients(x, fidelity, mask=mask),
             client_rows(federation, unit_length=unit_length),
             federation.mask,
-            axis=client_axis,
         )
         coefficients = clients.keep_absent(present, coefficients, state.clients)
         metrics = server.measure(*server.gather((present, {"loss": objectives})))
         return State(state.server + 1, coefficients), metrics
 
     def assign(state: State, federation: Federation):
-        spectral = Spectral(num_clusters, affinity, assign_labels, client_axis)
+        spectral = Spectral(num_clusters, affinity, assign_labels)
         return subspace.cluster(spectral, state.clients, federation.mask)
 
     method = plain(init, round, unit_length=unit_length)

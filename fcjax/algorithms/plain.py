@@ -1,12 +1,13 @@
 """What the methods share that cluster the examples as they are, without a network."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from fcjax import clients
 from fcjax.algorithms.rounds import go_on, never
 from fcjax.cluster import assign_nearest
 from fcjax.data.vectors import client_rows
@@ -60,7 +61,8 @@ def plain(
 
     def assign(state: State, federation: Federation):
         x = embed(state, federation)
-        return jax.vmap(assign_nearest, in_axes=(0, None))(x, state.server.centroids)
+        nearest = partial(assign_nearest, centroids=state.server.centroids)
+        return clients.for_each(nearest, x)
 
     def done(state: State):
         return never(state) if tolerance is None else state.server.moved < tolerance

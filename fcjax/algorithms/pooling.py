@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
@@ -139,6 +138,6 @@ def pooled_method(
 
     def assign(state: State, federation: Federation):
         z = embed(state, federation)
-        return jax.vmap(partial(clustering.assign, state.server.clustering))(z)
+        return clients.for_each(partial(clustering.assign, state.server.clustering), z)
 
     return FederatedClustering(init, stages, embed, assign)

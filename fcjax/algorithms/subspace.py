@@ -98,7 +98,6 @@ class Local(NamedTuple):
 
     network: SubspaceNetwork
     optimizer: optax.GradientTransformation
-    axis: clients.ClientAxis | None
     pretrain_rounds: int
     num_rounds: int
     local_steps: int
@@ -119,7 +118,6 @@ class Spectral(NamedTuple):
     num_clusters: int
     affinity: Affinity
     assign_labels: Assign = "kmeans"
-    axis: clients.ClientAxis | None = None
 
 
 def stages(local: Local, round: Callable, fit: Callable) -> tuple[Stage, ...]:
@@ -290,4 +288,4 @@ def cluster(
         )
         return jnp.zeros_like(found).at[order].set(found)
 
-    return clients.for_each(one, coefficients, mask, axis=spectral.axis)
+    return clients.for_each(one, coefficients, mask)

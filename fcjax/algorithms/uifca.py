@@ -20,7 +20,6 @@ from fcjax import clients, losses, server, training
 from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.data.augment import to_float
-from fcjax.devices import platform
 from fcjax.models.realnvp import Flow
 from fcjax.types import (
     FederatedClustering,
@@ -209,9 +208,6 @@ def train_flow(setup: Setup, key, assignments, present, federation: Federation, 
         clients.repeat(flow, num_clients),
         federation.indices,
         chosen,
-        # A client has examples of few flows, and is done with the others at once if it
-        # does not wait for the other clients.
-        axis="map" if platform() == "cpu" else None,
     )
     counts = present * chosen.sum(axis=1).astype(float)
     mean, (counts, values) = server.receive(trained, counts, (counts, values))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Shaped
 
-from fcjax import losses
+from fcjax import clients, losses
 from fcjax.data.augment import Number, to_float
 from fcjax.types import Federation, PRNGKey
 
@@ -63,8 +63,11 @@ def client_rows(
       [[0. 1.]
        [1. 0.]]
     """
-    examples = federation.pool[federation.indices]
-    return jax.vmap(lambda own: as_rows(own, unit_length=unit_length))(examples)
+
+    def rows(indices):
+        return as_rows(federation.pool[indices], unit_length=unit_length)
+
+    return clients.for_each(rows, federation.indices)
 
 
 def jitter(key: PRNGKey, x: Vector, *, scale: Number) -> Vector:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractDevice, AbstractMesh
 from jaxtyping import Float, Int
 
 from fcjax.data import Scaling
@@ -24,6 +25,12 @@ BATCH = 256
 
 WEIGHTS = "weights/"
 """What the names of the weights begin with in the file."""
+
+
+ANYWHERE = AbstractMesh(
+    *((), ()), abstract_device=AbstractDevice("any", num_cores=None, platform="any")
+)
+"""What is traced for it asks for nothing that is good on one platform alone."""
 
 
 class Program(NamedTuple):
@@ -108,7 +115,8 @@ def freeze(
             for path in paths
         }
         example = jax.ShapeDtypeStruct((BATCH, *shape), jnp.float32)
-        return jax.export.export(jax.jit(apply), **options)(weights, example)
+        with jax.sharding.use_abstract_mesh(ANYWHERE):
+            return jax.export.export(jax.jit(apply), **options)(weights, example)
 
     paths = sorted(named)  # as JAX flattens a dictionary
     used = export(paths).module_kept_var_idx

@@ -1,6 +1,5 @@
 import jax
 import numpy as np
-import pytest
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
@@ -20,9 +19,8 @@ def run(start):
     return start.assign(state, FEDERATION), loss
 
 
-@pytest.mark.parametrize("axis", [None, "map"])
-def test_each_client_has_the_clusters_of_its_own_rows_alone(axis):
-    clusters, loss = run(on_clients(kmeans, num_clusters=K, client_axis=axis))
+def test_each_client_has_the_clusters_of_its_own_rows_alone():
+    clusters, loss = run(on_clients(kmeans, num_clusters=K))
     for x, found, value, own in zip(X, own_of(clusters), loss, SETS, strict=True):
         alone = KMeans(len(own), n_init=10, random_state=0).fit(x)
         assert adjusted_rand_score(alone.labels_, found) == 1

@@ -13,7 +13,6 @@ import numpy as np
 
 from experiments.benchmarks.speed.case import Case, Sizes
 from experiments.papers.fdsc.methods import (
-    client_axis_of,
     locality_of,
     network_of,
     optimizer_of,
@@ -62,7 +61,7 @@ def cases(
     start = subspace.init(network, jax.random.key(0), x[0, :1], sizes.examples)
 
     local = Local(
-        *(network, optimizer, client_axis_of(shape)),
+        *(network, optimizer),
         **dict.fromkeys(("pretrain_rounds", "num_rounds", "fit_steps"), 0),
         local_steps=MNIST["local_steps"],
     )
@@ -72,9 +71,7 @@ def cases(
         parts = pick(start, trains)
 
         def train(state, x, mask, adjacency):
-            return clients.for_each(
-                train_one, *state, x, mask, adjacency, axis=local.axis
-            )
+            return clients.for_each(train_one, *state, x, mask, adjacency)
 
         def train_one(parts, opt_state, x, mask, adjacency):
             loss = partial(objective, setup, adjacency=adjacency)

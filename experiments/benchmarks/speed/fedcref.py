@@ -12,7 +12,6 @@ import numpy as np
 import optax
 
 from experiments.benchmarks.speed.case import Case, Sizes
-from experiments.papers.fedcref.methods import client_axis
 from fcjax import clients, models
 from fcjax.algorithms.fedcref import Training
 from fcjax.algorithms.fedcref.models import BATCH, Models, draw, errors_under
@@ -48,7 +47,6 @@ def cases(
         optax.adam(LEARNING_RATE),
         num_clusters,
         Training(batch_size=sizes.batch_size),
-        client_axis(),
     )
     num_models = sizes.clients * num_clusters
     keys = jax.random.split(jax.random.key(0), num_models)
@@ -64,9 +62,7 @@ def cases(
                 options, key, client, rows, members, federation, num_epochs=num_epochs
             )
 
-        return clients.for_each(
-            one, keys, state, rows, members, axis=options.client_axis
-        )
+        return clients.for_each(one, keys, state, rows, members)
 
     def errors(variables, exist, federation):
         found = errors_under(options, variables, exist, federation)

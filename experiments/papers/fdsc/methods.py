@@ -15,9 +15,7 @@ from fcjax.algorithms.dscn import dscn
 from fcjax.algorithms.fdsc import fdsc
 from fcjax.algorithms.lrsc import lrsc
 from fcjax.algorithms.subspace import Affinity, SubspaceNetwork, dense
-from fcjax.clients import ClientAxis
 from fcjax.cluster import subspace_affinity, symmetric_affinity
-from fcjax.devices import platform
 from fcjax.sweep.load import short_name
 from fcjax.types import FederatedClustering
 
@@ -138,7 +136,6 @@ def method_of(
         "num_clusters": num_clusters,
         "affinity": affinity_of(values, num_clusters=num_clusters),
         "assign_labels": values["assign_labels"],
-        "client_axis": client_axis_of(shape),
     }
     if name == "lrsc":
         by_rows = {flag: values[flag] for flag in ("fidelity", "unit_length")}
@@ -156,13 +153,6 @@ def method_of(
     if name == "dscn":
         return dscn(network, optimizer, **options)
     return dlrsc(network, optimizer, **options, rank_factor=values["rank_factor"])
-
-
-def client_axis_of(shape: tuple[int, ...]) -> ClientAxis | None:
-    """Returns how clients run: a network of images on all examples of one client fills
-    a core of a CPU, where a product for each of several clients is slower."""
-    is_image = len(shape) == 3
-    return "map" if is_image and platform() == "cpu" else None
 
 
 def network_of(values: Mapping[str, Any], shape: tuple[int, ...]) -> SubspaceNetwork:

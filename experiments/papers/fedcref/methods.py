@@ -26,7 +26,6 @@ from fcjax.algorithms.pooling import Clustering
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import count_clusters
 from fcjax.data.vectors import client_rows
-from fcjax.devices import platform
 from fcjax.sweep import plan
 from fcjax.sweep.flags import Default
 from fcjax.types import FederatedClustering, Federation
@@ -216,14 +215,8 @@ def method_of(
         halting=of(Halting),
         renumber_leftovers=values["leftovers"] == "renumbered",
         num_local=estimate if values["local_clusters"] == "silhouette" else None,
-        client_axis=client_axis(),
         **{"association": of(Association), **known},
     )
-
-
-def client_axis() -> clients.ClientAxis | None:
-    """Returns how clusters run: on a CPU the small model of one stays in its cache."""
-    return "map" if platform() == "cpu" else None
 
 
 def start_of(values: Mapping[str, Any], data: Data, *, num_clusters: int) -> Start:
@@ -244,7 +237,7 @@ def start_of(values: Mapping[str, Any], data: Data, *, num_clusters: int) -> Sta
             return by_kmeans(**options)
         return dec_of(values, data, **options)
 
-    return on_clients(clustering, num_clusters=num_clusters, client_axis=client_axis())
+    return on_clients(clustering, num_clusters=num_clusters)
 
 
 def dec_of(values: Mapping[str, Any], data: Data, **options: Any) -> Clustering:
@@ -282,5 +275,4 @@ def by_silhouette(key, federation: Federation, *, num_clusters: int):
         clients.keys(key, len(rows)),
         rows,
         federation.mask,
-        axis=client_axis(),
     )

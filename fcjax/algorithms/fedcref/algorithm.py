@@ -79,7 +79,6 @@ def fedcref(
     renumber_leftovers: bool = False,
     num_local: CountClusters | None = None,
     measure: Measure | None = None,
-    client_axis: clients.ClientAxis | None = None,
 ) -> FederatedClustering:
     """Builds FedCRef: a round of its last stage is an iteration of Algorithm 1.
 
@@ -98,7 +97,6 @@ def fedcref(
             does, see `refinement.refine`.
         num_local: (key, federation) -> K_i; what the federation says by default.
         measure: further metrics, of an experiment that knows the labels.
-        client_axis: how clients and clusters run, see `clients.for_each`.
 
     Returns:
         The method, stages those of `start` and then `refine`. A client's clusters are
@@ -122,7 +120,7 @@ def fedcref(
         ['cluster', 'refine']
     """
     setup = Setup(
-        Models(network, optimizer, num_clusters, training, client_axis),
+        Models(network, optimizer, num_clusters, training),
         *(start, association, halting, renumber_leftovers, measure),
     )
     stages = (
@@ -188,7 +186,6 @@ def iterate(
     # Lines 11 to 21.
     edges = association.associate(
         *(setup.association, errors, own.clusters, exist, federation),
-        client_axis=how.client_axis,
     )
     graph = server.gather(edges)
     groups = association.communities(graph)
@@ -277,7 +274,7 @@ def refine_clients(setup: Setup, own: Local, candidates, numbers, federation):
 
     slots = association.own_models(*exist.shape)
     each = (errors, federated_errors, slots, exist, federation.mask, own.num_local)
-    clusters, selected = clients.for_each(one, *each, axis=setup.models.client_axis)
+    clusters, selected = clients.for_each(one, *each)
     former = jnp.clip(selected, 0, num_clusters - 1)
     former = jnp.take_along_axis(numbers, former, axis=1)
     found = jnp.where(selected < num_clusters, former, selected - num_clusters)

@@ -53,8 +53,6 @@ def associate(
     clusters: Int[Array, "M N"],
     exist: Bool[Array, "M K"],
     federation: Federation,
-    *,
-    client_axis: clients.ClientAxis | None = None,
 ) -> Edges:
     """Returns which clusters are the same: those that accept each other's models.
 
@@ -64,7 +62,6 @@ def associate(
         clusters: in [0, K).
         exist: which clusters there are.
         federation: whose examples.
-        client_axis: how clients run, see `clients.for_each`.
     """
     if not isinstance(how, Association):
         return how(federation, clusters) & may_be_joined(exist)
@@ -75,7 +72,7 @@ def associate(
         return accepts(how, errors, own, clusters, mask, num_clusters=num_clusters)
 
     each = (errors, own_models(*exist.shape), clusters, federation.mask)
-    accepted = server.gather(clients.for_each(one, *each, axis=client_axis))
+    accepted = server.gather(clients.for_each(one, *each))
     accepted = accepted.reshape(*accepted.shape[:2], -1, num_clusters)
     found = accepted & accepted.transpose(2, 3, 0, 1)
     found = first_matches(found) if how.first_match else found

@@ -61,7 +61,6 @@ class Models(NamedTuple):
     num_clusters: int
     """K."""
     training: Training
-    client_axis: clients.ClientAxis | None = None
     """How clusters run, see `clients.for_each`."""
 
 
@@ -91,7 +90,7 @@ def train_clusters(
 
     held = rows_of(clusters, chosen, federation)
     keys = keys_of(key, *chosen.shape)
-    trained = clients.for_each(one, keys, *held, axis=models.client_axis)
+    trained = clients.for_each(one, keys, *held)
     return jax.tree.map(lambda x: x.reshape(*chosen.shape, *x.shape[1:]), trained)
 
 
@@ -137,9 +136,7 @@ def train_communities(
             )[0]
 
         keys = keys_of(key, *trains.shape)
-        trained = clients.for_each(
-            one, keys, numbers, opt_states, rows, members, axis=models.client_axis
-        )
+        trained = clients.for_each(one, keys, numbers, opt_states, rows, members)
         means = server.group_means(trained.variables, sizes, numbers, count)
         first = ()
         if how.last_local_model:

@@ -78,7 +78,6 @@ def on_clients(
     clustering: Callable[[int | Int[Array, ""]], Clustering],
     *,
     num_clusters: int,
-    client_axis: clients.ClientAxis | None = None,
 ) -> Start:
     """Returns a start where every client runs a clustering on its own examples.
 
@@ -86,7 +85,6 @@ def on_clients(
         clustering: (K_i) -> the clustering, of which K_i clusters are used; its arrays
             are of one shape for all K_i.
         num_clusters: K, the largest K_i.
-        client_axis: how clients run, see `clients.for_each`.
 
     Examples:
         >>> from fcjax.algorithms.central import by_kmeans
@@ -95,7 +93,7 @@ def on_clients(
         >>> [phase.name for phase in start.phases]
         ['cluster']
     """
-    each = partial(clients.for_each, axis=client_axis)
+    each = clients.for_each
     template = clustering(num_clusters)
 
     def init(key: PRNGKey, federation: Federation):
