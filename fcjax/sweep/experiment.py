@@ -15,6 +15,7 @@ import numpy as np
 
 from fcjax import data
 from fcjax.data import placement
+from fcjax.devices import platform
 from fcjax.sweep import deal, plan, processes, sinks
 from fcjax.sweep.flags import Common
 from fcjax.sweep.folder import Folder, Point
@@ -74,6 +75,8 @@ def prepare(
     dataset, extra = load(args)
     # Every run is checked, also those that are reused or another shard's.
     batches = plan.batches(args, dataset, len(extra), describe)
+    if platform() == "cpu":  # elsewhere bits depend on more, and runs share a program
+        batches = [own for batch in batches for own in plan.by_size(batch)]
     points = [point for batch in batches for point in batch.points]
     config = configuration(args, batches[0].method, points[0])
     directory = args.out or default_folder(config)

@@ -195,6 +195,29 @@ def batches(
     return found
 
 
+def by_size(batch: Batch) -> list[Batch]:
+    """Returns batches of runs whose clients are padded to a number of rows that does
+    not depend on the other runs, since sums of more rows are rounded otherwise.
+
+    It is their size where all have as much, else that of the largest, rounded up to an
+    eighth of the power of two below it, so that few programs serve many seeds.
+    """
+
+    def slots(partition: data.Partition) -> int:
+        sizes = {len(rows) for rows in partition.clients}
+        most = max(sizes)
+        step = 2 ** max(0, most.bit_length() - 4) if len(sizes) > 1 else 1
+        return -(-most // step) * step
+
+    each = [slots(partition) for partition in batch.partitions]
+    found = []
+    for number in dict.fromkeys(each):
+        own = batch.take(i for i, other in enumerate(each) if other == number)
+        most = max(len(partition.left_out) for partition in own.partitions)
+        found.append(own._replace(num_slots=number, num_left_out=most))
+    return found
+
+
 def described(
     args: Common, dataset: data.Dataset, describe: Describe
 ) -> Iterator[tuple[Method, int, int, tuple[float | int, ...]]]:

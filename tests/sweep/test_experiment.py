@@ -6,6 +6,7 @@ import sys
 from collections import UserDict
 from typing import get_args, get_type_hints
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -130,6 +131,21 @@ def test_the_script_ends_with_the_error_and_leaves_nothing(tmp_path, monkeypatch
 
 
 # --- what becomes of the flags
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="promised on a CPU alone")
+def test_clients_are_padded_alike_whatever_else_is_in_the_grid():
+    def slots(*flags):
+        return {
+            (point["p"], point["seed"]): batch.num_slots
+            for batch in prepare(*flags).batches
+            for point in batch.points
+        }
+
+    grid = slots("--p", "0", "0.5", "1", "--seed", "0", "1")
+    for (p, seed), number in grid.items():
+        assert slots(f"--p={p}", f"--seed={seed}") == {(p, seed): number}
+    assert 1 < len(set(grid.values())) < len(grid)
 
 
 def test_explicit_flags_win_over_presets_and_data_sets():

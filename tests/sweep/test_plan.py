@@ -398,6 +398,21 @@ def test_a_group_is_padded_to_its_largest_client():
             assert [batch.num_slots, batch.num_left_out] == expected
 
 
+def test_unequal_clients_are_padded_in_steps_of_an_eighth_of_a_power_of_two():
+    """Of 32 for 33 to 63 rows, so that seeds share programs."""
+    sizes = [(40, 17), (33, 12), (36, 1), (35, 35), (5, 15), (37, 36), (31, 1), (35, 2)]
+    rows = [tuple(np.arange(n) for n in pair) for pair in sizes]
+    partitions = tuple(data.Partition(own, np.arange(0)) for own in rows)
+    points = tuple({"seed": i} for i in range(len(sizes)))
+    (batch,) = batches(p=(0.0,), settings=ONE)
+    whole = batch._replace(points=points, partitions=partitions, present=points)
+    found = {
+        batch.num_slots: [point["seed"] for point in batch.points]
+        for batch in plan.by_size(whole)
+    }
+    assert found == {40: [0, 5], 36: [1, 2, 7], 35: [3], 15: [4], 32: [6]}
+
+
 def test_extra_rows_are_dealt_evenly_behind_the_others():
     batch, _ = batches(p=(0.0,), num_extra=3)
     assert batch.num_slots == 5 + 2
