@@ -112,9 +112,9 @@ def test_columns_of_a_resumed_history_stay_behind(data, far_alone, tmp_path):
 
 
 def finds(out, data, **flags):
-    """Whether the runs of the flags' only call find what they share."""
+    """Whether the runs of the flags' first call find what they share."""
     prepared = drifting.prepare(out, data, **options(flags))
-    (batch,) = prepared.batches
+    batch = prepared.batches[0]
     (batch,) = stages.in_turn(batch)
     prepared.folder.begin()
     start = stages.Kept(prepared).start(batch)
