@@ -3,9 +3,10 @@ are left over the clients of a run, are spread over them."""
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,8 +87,8 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def compiler_options(*, num_bytes: int) -> dict[str, bool | int | str]:
-    """Returns how to compile a program on a CPU; nothing is asked for elsewhere.
+def compiler_options(target: str, *, num_bytes: int) -> dict[str, bool | int | str]:
+    """Returns how to compile a program for a CPU; nothing is asked for elsewhere.
 
     How it is rounded may not depend on how many devices it is for. What threads share
     is cut where their number says, so that each operation has one: cores are devices.
@@ -99,9 +100,10 @@ def compiler_options(*, num_bytes: int) -> dict[str, bool | int | str]:
     them is more than what compiles sooner.
 
     Args:
+        target: as of `platform`.
         num_bytes: of what one run of it is given.
     """
-    if platform() != "cpu":
+    if target != "cpu":
         return {}
     options: dict[str, bool | int | str] = {
         "xla_cpu_multi_thread_eigen": False,
@@ -170,13 +172,28 @@ def _leaf(stacked):
     return jax.tree.leaves(stacked)[0]
 
 
+@dataclass(frozen=True)
+class Spread:
+    """A function of one run, for the runs of a grid."""
+
+    call: Callable[..., PyTree]
+    """(grid, *states) -> the results, all stacked on G like the states."""
+    lower: Callable[..., jax.stages.Lowered]
+    """(grid, *states), of which no value is read -> its program, to be compiled for the
+    devices that it is spread over, which need not be there."""
+
+    def __call__(self, grid: Grid, *states: State) -> PyTree:
+        return self.call(grid, *states)
+
+
 def over_runs(
     function: Callable[..., PyTree],
     backend: Backend,
     *,
     results: PyTree = SERVER,
     donate: bool = False,
-) -> Callable[..., PyTree]:
+    devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]
+) -> Spread:
     """Compiles a function of one run for a grid.
 
     Runs do not communicate, so `shard_map` and its older form `pmap` give every device
@@ -191,9 +208,7 @@ def over_runs(
         results: `SERVER`, `CLIENTS` or `STATE`, or a tree of them that the results'
             tree begins with.
         donate: let the results take the place of the states in memory.
-
-    Returns:
-        (grid, *states) -> the results, all stacked on G like the states.
+        devices: of `shard_map`; by default those of this process, of all backends.
     """
 
     def one(grid, *states):
@@ -213,14 +228,17 @@ def over_runs(
             return one_by_one(of_run, jnp.arange(_num_runs(grid)), states)
         return jax.vmap(one, in_axes=(RUNS, *[0] * len(states)))(grid, *states)
 
-    spread = {"shard_map": _shard_map, "pmap": _pmap, "loop": _loop}[backend]
-    return spread(batched, results, donate)
+    if backend == "shard_map":
+        return _shard_map(batched, results, donate, devices)
+    spread = {"pmap": _pmap, "loop": _loop}[backend]
+    call = spread(batched, results, donate)
+    return Spread(call, jax.jit(call).lower)
 
 
-def _shard_map(batched, results, donate):
+def _shard_map(batched, results, donate, devices):
     @cache
-    def program(num_runs, num_shards, num_clients, num_states, options):
-        mesh = _mesh(num_runs, num_shards)
+    def program(devices, num_runs, num_shards, num_clients, num_states, options):
+        mesh = _mesh(devices, num_runs, num_shards)
         in_specs, out_specs = (GRID, *[STATE] * num_states), results
         if num_shards == 1:
             in_specs, out_specs = map(_by_runs, (in_specs, out_specs))
@@ -233,42 +251,63 @@ def _shard_map(batched, results, donate):
             function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
         donated = tuple(range(1, 1 + num_states)) if donate else ()
-        compiled = _compiled(mapped, donated, options)
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), in_specs)
+        return _compiled(mapped, donated, options), shardings
 
-        # Results of a call on other devices are not moved by themselves.
-        return lambda *inputs: compiled(*jax.device_put(inputs, shardings))
-
-    def call(grid, *states):
-        count, num_clients = _num_runs(grid), grid.federations.indices.shape[1]
-        num_runs = min(count, jax.local_device_count())
-        num_shards = _num_shards(num_clients, jax.local_device_count() // num_runs)
+    def dealt(grid, states):
+        """The program, where its inputs lie, and how many runs, clients and shards of
+        them it takes."""
+        here = tuple(devices or jax.local_devices())
+        count, num_clients = _num_runs(grid), _num_clients(grid)
+        num_runs = min(count, len(here))
+        num_shards = _num_shards(num_clients, len(here) // num_runs)
         # Of other clients than those of the state each device has all.
         kept = jax.tree.leaves([state.clients for state in states])
         if any(x.shape[1] != num_clients for x in kept):
             num_shards = 1
         more = (-count % num_runs, -num_clients % num_shards)
-        run = program(
-            *(num_runs, num_shards, num_clients if more[1] else None),
-            *(len(states), _options(grid, states)),
+        options = _options(grid, states, here[0].platform)
+        run, shardings = program(
+            *(here, num_runs, num_shards, num_clients if more[1] else None),
+            *(len(states), options),
         )
-        if not any(more):
-            return run(grid, *states)
+        return run, shardings, (count + more[0], num_clients + more[1]), num_shards
+
+    def filled(grid, states, total, num_shards):
         inputs = (GRID, *[STATE] * len(states)), (grid, *states)
         if num_shards == 1:
             inputs = (_by_runs(inputs[0]), inputs[1])
-        total = (count + more[0], num_clients + more[1])
+        num_clients = _num_clients(grid)
         grid, *states = _resized(*inputs, *total)
-        grid = _none_from(grid, num_clients)
-        specs = results if num_shards > 1 else _by_runs(results)
-        return _resized(specs, run(grid, *states), count, num_clients)
+        return _none_from(grid, num_clients), *states
 
-    return call
+    def call(grid, *states):
+        run, shardings, total, num_shards = dealt(grid, states)
+        inputs, own = (grid, *states), (_num_runs(grid), _num_clients(grid))
+        if total != own:
+            inputs = filled(grid, states, total, num_shards)
+        # Results of a call on other devices are not moved by themselves.
+        found = run(*jax.device_put(inputs, shardings))
+        if total == own:
+            return found
+        specs = results if num_shards > 1 else _by_runs(results)
+        return _resized(specs, found, *own)
+
+    def lower(grid, *states):
+        run, shardings, total, num_shards = dealt(grid, states)
+        inputs = (grid, *states)
+        if total != (_num_runs(grid), _num_clients(grid)):
+            inputs = jax.eval_shape(
+                lambda grid, *states: filled(grid, states, total, num_shards), *inputs
+            )
+        return run.compiled.lower(*_shaped(inputs, shardings))
+
+    return Spread(call, lower)
 
 
 def _pmap(batched, results, donate):
     devices = jax.local_devices()
-    mesh = _mesh(len(devices))
+    mesh = _mesh(devices, len(devices))
 
     # Results of an earlier call lie on devices: pmap does not move them by itself.
     def deal(tree):
@@ -292,7 +331,7 @@ def _pmap(batched, results, donate):
         )
 
     def call(grid, *states):
-        count, num_clients = _num_runs(grid), grid.federations.indices.shape[1]
+        count, num_clients = _num_runs(grid), _num_clients(grid)
         specs, missing = _by_runs((GRID, *[STATE] * len(states))), -count % mesh.size
         if missing:
             inputs = (grid, *states)
@@ -328,16 +367,26 @@ def _loop(batched, results, donate):
         return _compiled(lambda grid, states: batched(grid, *states), donated, options)
 
     def call(grid, *states):
-        run, each = program(_options(grid, states)), range(_num_runs(grid))
+        run, each = program(_options(grid, states, platform())), range(_num_runs(grid))
         return join([run(*one(grid, states, i)) for i in each])
 
     return call
 
 
-def _options(grid, states):
+def _options(grid, states, target):
     size = num_bytes(grid.federations.pool)
     size += (num_bytes((grid, states)) - size) // _num_runs(grid)
-    return tuple(compiler_options(num_bytes=size).items())
+    return tuple(compiler_options(target, num_bytes=size).items())
+
+
+class _Compiled(NamedTuple):
+    compiled: Callable[..., Any]
+    within: Callable[..., Any]
+    """What is traced as a part of something else has no options of its own."""
+
+    def __call__(self, *inputs):
+        is_traced = isinstance(jax.tree.leaves(inputs)[0], Tracer)
+        return (self.within if is_traced else self.compiled)(*inputs)
 
 
 def _compiled(function, donated, options):
@@ -346,24 +395,28 @@ def _compiled(function, donated, options):
         compiled = jax.jit(
             function, donate_argnums=donated, compiler_options=dict(options)
         )
-
-    def call(*inputs):
-        # What is traced as a part of something else has no options of its own.
-        is_traced = isinstance(jax.tree.leaves(inputs)[0], Tracer)
-        return (within if is_traced else compiled)(*inputs)
-
-    return call
+    return _Compiled(compiled, within)
 
 
-def _mesh(num_runs: int, num_shards: int = 1):
-    """Over this process's own devices: each of many processes has runs of its own."""
+def _shaped(inputs, shardings):
+    """The shapes of what lies on devices so."""
+
+    def of(sharding, part):
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), part
+        )
+
+    return jax.tree.map(of, shardings, inputs)
+
+
+def _mesh(devices, num_runs: int, num_shards: int = 1):
     # An axis of one would still be an axis to sum over.
     axes = {"run": num_runs} | ({AXIS: num_shards} if num_shards > 1 else {})
     return jax.make_mesh(
         tuple(axes.values()),
         tuple(axes),
         axis_types=(AxisType.Auto,) * len(axes),
-        devices=jax.local_devices()[: num_runs * num_shards],
+        devices=devices[: num_runs * num_shards],
     )
 
 
@@ -423,3 +476,7 @@ def each_run(fn: Callable[[jax.Array], jax.Array], grid: Grid) -> Grid:
 
 def _num_runs(grid):
     return len(grid.keys)
+
+
+def _num_clients(grid):
+    return grid.federations.indices.shape[1]

@@ -4,8 +4,8 @@ Rounds are driven from Python around one compiled step a stage, so that each one
 and a killed grid goes on; the runs of the grid are that step's leading axis.
 """
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fcjax.devices import CLIENTS, SERVER, STATE, Backend, over_runs
+from fcjax.devices import CLIENTS, SERVER, STATE, Backend, Spread, over_runs
 from fcjax.types import Communities, FederatedClustering, Grid, PyTree, Stage, State
 
 
@@ -53,10 +53,16 @@ class Program:
     Args:
         build: makes the method from one run's part of `grid.hyper`. It is called
             inside the compiled step: a further value compiles nothing.
-        backend: see `over_runs`.
+        backend, devices: see `over_runs`.
     """
 
-    def __init__(self, build: Build, *, backend: Backend = "shard_map"):
+    def __init__(
+        self,
+        build: Build,
+        *,
+        backend: Backend = "shard_map",
+        devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]
+    ):
         def init(hyper, key, federation):
             return build(hyper).init(key, federation)
 
@@ -73,12 +79,12 @@ class Program:
             return build(hyper).communities(state)  # pyright: ignore[reportOptionalCall]
 
         self._build = build
-        self._backend: Backend = backend
+        self._spread = spread = partial(over_runs, backend=backend, devices=devices)
         self._stages: list[_CompiledStage] = []
-        self._init = over_runs(init, backend, results=STATE)
-        self._assign = over_runs(assign, backend, results=CLIENTS)
-        self._embed = over_runs(embed, backend, results=CLIENTS)
-        self._communities = over_runs(communities, backend, results=CLIENTS)
+        self._init = spread(init, results=STATE)
+        self._assign = spread(assign, results=CLIENTS)
+        self._embed = spread(embed, results=CLIENTS)
+        self._communities = spread(communities, results=CLIENTS)
 
     def run(
         self,
@@ -125,6 +131,22 @@ class Program:
                 on_round(Round(stage, position, metrics, state, is_last))
         return state
 
+    def lower(self, grid: Grid) -> Iterator[tuple[str, jax.stages.Lowered]]:
+        """Yields what a grid of these shapes runs: `init`, each stage's beginning and
+        round, `assign` and `embed`, to be compiled for `devices`.
+
+        Args:
+            grid: its federations may be `jax.ShapeDtypeStruct`s: no value is read.
+        """
+        yield "init", self._init.lower(grid)
+        state = jax.eval_shape(self._init, grid)
+        for stage, begin, _, advance in self._compiled_stages(grid):
+            yield f"{stage.name} begin", begin.lower(grid, state)
+            state = jax.eval_shape(begin, grid, state)
+            yield stage.name, advance.lower(grid, state)
+        yield "assign", self._assign.lower(grid, state)
+        yield "embed", self._embed.lower(grid, state)
+
     def assign(self, grid: Grid, state: State) -> Int[Array, "G M N"]:
         """Returns the cluster of every example of the grid's federations, which may
         have other clients than those that the state was trained on."""
@@ -147,7 +169,7 @@ class Program:
     def _compiled_stages(self, grid: Grid) -> list["_CompiledStage"]:
         if not self._stages:
             self._stages = [
-                _compile_stage(self._build, self._backend, index, stage)
+                _compile_stage(self._build, self._spread, index, stage)
                 for index, stage in enumerate(self._first(grid).stages)
             ]
         return self._stages
@@ -167,13 +189,16 @@ def run(
 
 class _CompiledStage(NamedTuple):
     stage: Stage
-    begin: Callable[[Grid, State], State]
-    is_done: Callable[[Grid, State], Array]
-    advance: Callable[[Grid, State], tuple[State, dict[str, Array], Array]]
+    begin: Spread
+    """(grid, state) -> state"""
+    is_done: Spread
+    """(grid, state) -> [G]"""
+    advance: Spread
+    """(grid, state) -> state, metrics [G, ...] by name, whether it is done [G]"""
 
 
 def _compile_stage(
-    build: Build, backend: Backend, index: int, stage: Stage
+    build: Build, spread: Callable[..., Spread], index: int, stage: Stage
 ) -> _CompiledStage:
     def begin(hyper, key, federation, state):
         return build(hyper).stages[index].begin(key, state, federation)
@@ -191,9 +216,9 @@ def _compile_stage(
 
     return _CompiledStage(
         stage,
-        over_runs(begin, backend, results=STATE),
-        over_runs(is_done, backend, results=SERVER),
-        over_runs(advance, backend, results=(STATE, SERVER, SERVER), donate=True),
+        spread(begin, results=STATE),
+        spread(is_done, results=SERVER),
+        spread(advance, results=(STATE, SERVER, SERVER), donate=True),
     )
 
 

@@ -47,7 +47,7 @@ def test_a_small_program_is_compiled_for_fewer_passes_unless_asked_otherwise(
     monkeypatch, size, asked, is_fewer
 ):
     monkeypatch.setenv("XLA_FLAGS", asked)
-    options = compiler_options(num_bytes=size)
+    options = compiler_options("cpu", num_bytes=size)
     assert ("xla_backend_optimization_level" in options) == is_fewer
     assert options["xla_cpu_multi_thread_eigen"] is False
     double = jax.jit(lambda x: 2 * x, compiler_options=options or None)

@@ -1,17 +1,33 @@
 """Holds for any number of devices."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AbstractDevice, AbstractMesh
 
-from fcjax import server
+from fcjax import clients, server
 from fcjax.data.placement import HostPool, place
-from fcjax.devices import CLIENTS, over_runs
+from fcjax.devices import CLIENTS, over_runs, platform
 from fcjax.types import Federation, Grid, State
 
 BACKENDS = ("shard_map", "pmap", "loop")
+
+
+@pytest.mark.parametrize(("target", "loops"), [("cpu", 1), ("gpu", 0), ("tpu", 0)])
+def test_a_program_is_what_is_good_where_it_will_run(target, loops):
+    """Whatever the host is: clients one after another, or side by side."""
+    device = AbstractDevice(target, None, target)
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
+        assert platform() == target
+        each = jax.make_jaxpr(partial(clients.for_each, jnp.sin))(jnp.ones(3))
+        mean = jax.make_jaxpr(server.weighted_mean)(jnp.ones(3), jnp.ones(3))
+    assert str(each).count("while[") == str(mean).count("while[") == loops
+
+
 SIZES = (1, 3, 6)
 NUM_EXAMPLES, NUM_CLIENTS = 20, 2
 

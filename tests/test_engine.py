@@ -1,4 +1,4 @@
-"""Where the keys of a run come from."""
+"""Where the keys of a run come from, and what is compiled for it."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,8 @@ import numpy as np
 from fcjax import engine
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.types import FederatedClustering, Federation, Grid, State
+from tests.methods import METHODS
+from tests.test_contract import grid
 
 FEDERATION = Federation(
     pool=jnp.zeros((1, 1)),
@@ -54,3 +56,21 @@ def test_methods_that_share_a_stage_share_its_draws_and_the_first_state():
     assert long["cluster"] == short["cluster"]
     drawn = [first, *np.concatenate(list(long.values()))]
     assert len(set(drawn)) == 7  # no two draws have one key
+
+
+def test_what_a_grid_runs_is_lowered_from_its_shapes():
+    """A round on the memory of the state that it is given."""
+    runs = grid()
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), runs.federations
+    )
+    program = engine.Program(METHODS["ccfc"], devices=jax.local_devices()[:1])
+    found = {
+        name: lowered.compile().memory_analysis()
+        for name, lowered in program.lower(runs._replace(federations=shapes))
+    }
+    rounds = ["pretrain begin", "pretrain", "cluster begin", "cluster"]
+    assert list(found) == ["init", *rounds, "assign", "embed"]
+    for name, memory in found.items():
+        assert memory.argument_size_in_bytes > 0
+        assert (memory.alias_size_in_bytes > 0) == (name in ("pretrain", "cluster"))

@@ -62,7 +62,7 @@ def test_programs_of_a_run(grids):
     second grid of the same shapes, of other keys, has them all. A process has eight
     more, once: some slice the grid's arrays and fold the key."""
     # What XLA is asked first depends on the cores of the machine.
-    compiler_options(num_bytes=0)
+    compiler_options("cpu", num_bytes=0)
     compiled, counts = [], []
 
     def listen(event, duration_secs, **_):

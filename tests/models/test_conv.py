@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from fcjax.models import conv_maps
 from fcjax.models.conv import conv
@@ -14,6 +16,7 @@ from fcjax.models.conv_transpose import conv_transpose
 from fcjax.models.pool import max_pool
 from tests.models.layers import double, in_torch
 
+TPU = AbstractMesh((), (), abstract_device=AbstractDevice("tpu", None, "tpu"))
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
 
 
@@ -57,6 +60,24 @@ def test_values_and_gradients_are_those_of_lax(key, size, stride, padding):
         return jax.jit(lambda: [pulled(function, *pair) for pair in pairs])()
 
     jax.tree.map(partial(close, atol=1e-5), each(conv), each(lax_conv))
+
+
+@pytest.mark.parametrize(
+    "function", [partial(conv, stride=2, padding=1), conv_transpose]
+)
+def test_for_a_tpu_clients_kernels_are_a_grouped_convolution(key, function):
+    """Traced for one, the program has no slices and the values of that of the host."""
+
+    def both(x, kernels):
+        y, pull = jax.vjp(jax.vmap(function), x, kernels)
+        return y, *pull(jnp.cos(y))
+
+    args = drawn(key, (3, 2, 6, 6, 4), (3, 4, 4, 4, 5))
+    with jax.sharding.use_abstract_mesh(TPU):
+        program = jax.make_jaxpr(both)(*args)
+    assert str(program).count("conv_general_dilated[") == 3
+    assert "dot_general" not in str(program)
+    jax.tree.map(close, tuple(jaxpr_as_fun(program)(*args)), both(*args))
 
 
 def test_taps_that_see_only_padding_pass_on_nothing_whatever_they_hold():

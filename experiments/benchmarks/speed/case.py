@@ -12,7 +12,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fcjax.devices import compiler_options, num_bytes
+from fcjax.devices import compiler_options, num_bytes, platform
 
 Loop = Callable[[], float]
 """Trains every client once more and returns the mean loss of its steps."""
@@ -69,7 +69,7 @@ class Side:
         # A copy: training is given the state's memory, the case stays as it was.
         self._state = jax.tree.map(jnp.array, arguments[0])
         self._rest = arguments[1:]
-        options = compiler_options(num_bytes=num_bytes(arguments))
+        options = compiler_options(platform(), num_bytes=num_bytes(arguments))
         self._train: Callable = jax.jit(
             train, donate_argnums=0, compiler_options=options or None
         )
