@@ -1,8 +1,9 @@
 """`fcjax NAME FLAGS`: the scripts of experiments/ and the tools for finished runs, from
 anywhere.
 
-`fcjax ccfc --p 0.25` is `python experiments/ccfc.py --p 0.25`, and `fcjax draw RUN` is
-`python -m fcjax.runs.draw RUN`.
+`fcjax ccfc --p 0.25` is `python experiments/ccfc.py --p 0.25`, `fcjax draw RUN` is
+`python -m fcjax.runs.draw RUN`, and `fcjax fit ccfc --on v5e:4x4` that script for
+devices that are not here.
 """
 
 import ast
@@ -22,7 +23,11 @@ def main() -> None:
     scripts = root / "experiments"
     commands = programs(scripts) | programs(HERE / "runs")
     commands |= programs(scripts / "benchmarks")  # not in a wheel
-    name, flags = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
+    name, *flags = sys.argv[1:] or ["--help"]
+    if name == "fit":
+        if not any(flag.partition("=")[0] == "--on" for flag in flags[1:]):
+            sys.exit("fcjax fit takes a script's name and its flags, one of them --on")
+        name, *flags = flags
     if name in ("-h", "--help"):
         print(listing(commands))
         return
@@ -57,6 +62,10 @@ def listing(commands: dict[str, Path]) -> str:
         text = ast.get_docstring(ast.parse(path.read_text())) or ""
         about = " ".join(text.split("\n\n")[0].split())
         lines.append(f"  {name:{width}}  {about}")
+    lines.append(
+        f"  {'fit':{width}}  What a script's grid takes on devices not here: "
+        "`fcjax fit ccfc --on v5e:4x4 FLAGS`."
+    )
     return "\n".join(lines)
 
 

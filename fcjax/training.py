@@ -1,6 +1,7 @@
 """Local training: the optimiser's steps of one client over its own examples."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import jax
@@ -11,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import losses
 from fcjax.clients import Client, fold_in
+from fcjax.devices import platform
 from fcjax.types import PRNGKey, PyTree
 
 LocalLoss = Callable[
@@ -151,6 +153,7 @@ def epochs(
     num_steps = -(-size // batch_size)
     if drop_last:
         num_steps = jnp.where(size < batch_size, num_steps, size // batch_size)
+    most_steps = padded // batch_size if drop_last else -(-padded // batch_size)
     slack = -padded % batch_size
     # Made of the mask, as all that the loops carry: what vmap finds to be the same for
     # all clients before a loop and not after it costs a further trace of its body, and
@@ -172,9 +175,15 @@ def epochs(
             carry, values = step(jax.random.fold_in(step_key, i), carry, slots, counted)
             return carry, jax.tree.map(jnp.add, total, values)
 
+        def one_or_none(i: Int[Array, ""], state):
+            return jax.tree.map(partial(jnp.where, i < num_steps), one(i, state), state)
+
         # As many steps as this client has batches: where clients run one after another
-        # a small one is done sooner, and under vmap it stands still meanwhile.
-        return lax.fori_loop(first, num_steps, one, (carry, zero))
+        # a small one is done sooner. Side by side it stands still meanwhile, and a loop
+        # of known length is one that XLA can plan.
+        if platform() == "cpu":
+            return lax.fori_loop(first, num_steps, one, (carry, zero))
+        return lax.fori_loop(0, most_steps, one_or_none, (carry, zero))
 
     carry, totals = lax.scan(epoch, carry, fold_in(key, num_epochs))
     count = num_epochs * num_steps

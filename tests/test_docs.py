@@ -87,7 +87,7 @@ def test_a_command_parses(line):
     words = shlex.split(line, comments=True)
     while words[0] not in ("python", "fcjax"):
         words = words[1:]
-    _, name, *flags = words
+    _, name, *flags = [word for word in words if word != "fit"]
     called = programs(ROOT / "experiments") | programs(ROOT / "fcjax" / "runs")
     path = (ROOT / called.get(name, name)).relative_to(ROOT)
     module = importlib.import_module(".".join(path.with_suffix("").parts))

@@ -9,6 +9,8 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from fcjax import clients, training
 from fcjax.models import from_linen
@@ -315,3 +317,25 @@ def test_spread_by_hand():
     # Of e1 and -e1 alone: deviations 1 and 0, of which the mean is 1/2.
     z = z.at[2:].set(jnp.nan)
     np.testing.assert_allclose(training.spread(z, first(2, 4)), 0.5**0.5, rtol=1e-6)
+
+
+def test_for_an_accelerator_all_clients_take_as_many_steps_and_small_ones_stand_still():
+    """Clients of 7, 4 and 1 of 7 rows, two epochs of batches of 3: a row is counted
+    twice, and the mean of what 3, 2 and 1 steps count."""
+
+    def counted_rows(mask):
+        def step(key, seen, slots, counted):
+            return seen.at[slots].add(counted), counted.sum()
+
+        seen = jnp.zeros(7, int)
+        options = {"batch_size": 3, "num_epochs": 2}
+        return training.epochs(jax.random.key(0), seen, step, mask, **options)
+
+    masks = jnp.stack([first(count, 7) for count in (7, 4, 1)])
+    tpu = AbstractMesh((), (), abstract_device=AbstractDevice("tpu", None, "tpu"))
+    with jax.sharding.use_abstract_mesh(tpu):
+        program = jax.make_jaxpr(jax.vmap(counted_rows))(masks)
+    assert "while[" not in str(program)
+    seen, mean = jaxpr_as_fun(program)(masks)
+    np.testing.assert_array_equal(seen, 2 * masks)
+    np.testing.assert_allclose(mean, [7 / 3, 2, 1])

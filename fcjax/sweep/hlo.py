@@ -1,0 +1,216 @@
+"""What a compiled program computes, moves and sends, read in its text.
+
+XLA's own count (`cost_analysis`) takes the body of a loop once.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+from typing import NamedTuple
+
+BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
+"""Of an element; of whole numbers the name says it: s32, u8."""
+
+COLLECTIVES = (
+    *("all-reduce", "all-gather", "all-to-all", "reduce-scatter"),
+    "collective-permute",
+)
+FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota")
+"""Instructions that move nothing."""
+
+ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
+HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+CALLED = re.compile(r"(?:calls|body|to_apply|branch_computations)=\{?(%[^}\s]+)")
+
+
+class Cost(NamedTuple):
+    """Of one call of a program, on each device."""
+
+    operations: int
+    """Multiplications and additions of products and convolutions, two for a pair."""
+    moved: int
+    """Bytes that its instructions read and write."""
+    collectives: Counter[str]
+    """How often devices exchange something, by kind."""
+    sent: int
+    """Bytes that they exchange."""
+    open_loops: int
+    """Loops whose length is not known, and whose body is counted once."""
+
+
+class Instruction(NamedTuple):
+    """One line of a computation."""
+
+    name: str
+    shape: str
+    kind: str
+    operands: tuple[str, ...]
+    rest: str
+
+
+def cost(text: str) -> Cost:
+    """Returns what a program costs, with the bodies of loops counted by their lengths.
+
+    Args:
+        text: of a compiled program, as `jax.stages.Compiled.as_text`.
+    """
+    computations, entry = read(text)
+    known: dict[str, Cost] = {}
+
+    def of(name: str) -> Cost:
+        if name not in known:
+            own = {x.name: x.shape for x in computations[name]}
+            known[name] = total(instruction(x, own) for x in computations[name])
+        return known[name]
+
+    def length_of(loop: Instruction) -> int | None:
+        """As XLA says, or by its condition: JAX counts from 0 by 1."""
+        told = re.search(r'known_trip_count"?:?\{"?n"?:"?(\d+)', loop.rest)
+        if told:
+            return int(told[1])
+        condition = re.search(r"condition=%([\w.\-]+)", loop.rest)
+        *given, root = computations[condition[1]] if condition else [loop]
+        constants = {x.name: x.rest for x in given if x.kind == "constant"}
+        limit = [constants[name] for name in root.operands if name in constants]
+        if root.kind == "compare" and "direction=LT" in root.rest and limit:
+            return int(limit[0].partition(")")[0].removeprefix("("))
+        return None
+
+    def instruction(x: Instruction, shapes: dict[str, str]) -> tuple[int, Cost]:
+        sizes = [num_bytes(shapes[name]) for name in x.operands if name in shapes]
+        moved = 0 if x.kind in FREE else num_bytes(x.shape) + sum(sizes)
+        inner = [of(name) for name in called(x)]
+        if x.kind == "while":
+            found, length = total((1, each) for each in inner), length_of(x)
+            if length is None:
+                return 1, found._replace(open_loops=found.open_loops + 1)
+            return length, found
+        if x.kind in ("call", "conditional", "async-start"):
+            return 1, total((1, each) for each in inner)
+        operations = sum(each.operations for each in inner)  # of a fusion
+        if x.kind in ("dot", "convolution"):
+            operations += products(x, shapes)
+        kind = x.kind.removesuffix("-start")
+        exchanged = Counter({kind: 1} if kind in COLLECTIVES else {})
+        sent = sum(sizes) if exchanged else 0
+        return 1, Cost(operations, moved, exchanged, sent, 0)
+
+    return of(entry)
+
+
+def total(parts: Iterator[tuple[int, Cost]]) -> Cost:
+    """Adds up costs, each taken so many times."""
+    operations = moved = sent = 0
+    collectives: Counter[str] = Counter()
+    open_loops = 0
+    for times, part in parts:
+        operations += times * part.operations
+        moved += times * part.moved
+        sent += times * part.sent
+        open_loops += part.open_loops
+        for kind, count in part.collectives.items():
+            collectives[kind] += times * count
+    return Cost(operations, moved, collectives, sent, open_loops)
+
+
+def read(text: str) -> tuple[dict[str, list[Instruction]], str]:
+    """Returns the instructions of each computation, and which is the program's own."""
+    computations: dict[str, list[Instruction]] = {}
+    entry, current = "", []
+    for line in text.splitlines():
+        if header := HEADER.match(line):
+            current = computations.setdefault(header[2], [])
+            entry = header[2] if header[1] else entry
+        elif line.startswith("  ") and " = " in line:
+            current.append(parse(line))
+    return computations, entry
+
+
+def parse(line: str) -> Instruction:
+    name, _, right = line.strip().removeprefix("ROOT ").partition(" = ")
+    end = closing(right) if right.startswith("(") else right.index(" ")
+    shape, right = right[:end], right[end:].strip()
+    kind, _, _ = right.partition("(")
+    inside = right[len(kind) :]
+    end = closing(inside)
+    operands = tuple(re.findall(r"%([\w.\-]+)", inside[:end]))
+    return Instruction(name.lstrip("%"), shape, kind, operands, inside)
+
+
+def closing(text: str) -> int:
+    """Returns the place behind the parenthesis that closes the first."""
+    depth = 0
+    for i, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return i + 1
+    raise ValueError(f"no end of {text[:80]}")
+
+
+def called(x: Instruction) -> list[str]:
+    if x.kind not in ("while", "fusion", "call", "conditional", "async-start"):
+        return []  # sums are taken by what they apply, too
+    names = ", ".join(CALLED.findall(x.rest))
+    return re.findall(r"%([\w.\-]+)", names)
+
+
+def arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
+    return [
+        (kind, tuple(int(n) for n in size.split(",") if n))
+        for kind, size in ARRAY.findall(shape)
+    ]
+
+
+def num_bytes(shape: str) -> int:
+    """Returns the bytes of a shape's arrays."""
+
+    def width(kind: str) -> int:
+        digits = re.search(r"\d+", kind)
+        return BYTES.get(kind) or (max(1, int(digits[0]) // 8) if digits else 0)
+
+    return sum(width(kind) * prod(size) for kind, size in arrays(shape))
+
+
+def products(x: Instruction, shapes: dict[str, str]) -> int:
+    """Returns the operations of a product or a convolution."""
+    ((_, out),), ((_, left),), ((_, right),) = (
+        arrays(shape)[:1] for shape in (x.shape, *(shapes[n] for n in x.operands[:2]))
+    )
+    if x.kind == "dot":
+        axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", x.rest)
+        contracted = [left[int(i)] for i in axes[1].split(",") if i] if axes else []
+        return 2 * prod(out) * prod(contracted)
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", x.rest)
+    assert labels is not None
+    taps = seen_taps(x, labels, left, right, out)
+    channels = right[labels[2].index("i")]
+    spatial = [i for i in labels[3] if i.isdigit()]
+    pixels = prod(out[labels[3].index(i)] for i in spatial)
+    return 2 * prod(out) // pixels * channels * taps
+
+
+def seen_taps(x: Instruction, labels: re.Match, left, right, out) -> int:
+    """Returns over how many pairs of an output and a tap a convolution sums, those that
+    see padding or the holes between inputs left out."""
+    given = re.search(r"window=\{(.*?)\}", x.rest)
+    window = dict(re.findall(r"(\w+)=([\dx_\-]+)", given[1] if given else ""))
+    axes, found = [i for i in labels[3] if i.isdigit()], 1
+
+    def each(name: str, other: str) -> list[str]:
+        return window[name].split("x") if name in window else [other] * len(axes)
+
+    options = ("stride", "1"), ("pad", "0_0"), ("lhs_dilate", "1"), ("rhs_dilate", "1")
+    for axis, stride, pad, holes, spread in zip(
+        axes, *(each(*option) for option in options), strict=True
+    ):
+        extent, size = left[labels[1].index(axis)], right[labels[2].index(axis)]
+        before = int(pad.split("_")[0])
+        places = (
+            i * int(stride) + tap * int(spread) - before
+            for i in range(out[labels[3].index(axis)])
+            for tap in range(size)
+        )
+        last = (extent - 1) * int(holes)
+        found *= sum(0 <= p <= last and p % int(holes) == 0 for p in places)
+    return found

@@ -1,0 +1,102 @@
+"""What a program costs, counted by hand."""
+
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from fcjax.sweep import hlo
+
+
+def cost(function, *args):
+    return hlo.cost(jax.jit(function).lower(*args).compile().as_text())
+
+
+def test_loops_in_loops_are_counted_by_their_lengths():
+    def inner(x, _):
+        return jnp.sin(x @ x), None
+
+    def outer(i, x):
+        return lax.scan(inner, x, None, length=3)[0]
+
+    found = cost(lambda x: lax.fori_loop(0, 7, outer, x), jnp.ones((64, 64)))
+    assert found.operations == 7 * 3 * 2 * 64**3
+    # At the least each product reads its matrix and writes it.
+    assert found.moved >= 7 * 3 * 2 * 64 * 64 * 4
+    assert found.open_loops == 0
+
+
+def test_a_loop_until_something_holds_is_counted_once_and_said():
+    found = cost(
+        lambda x: lax.while_loop(lambda x: x.sum() < 5, lambda x: x @ x, x),
+        jnp.ones((8, 8)),
+    )
+    assert (found.operations, found.open_loops) == (2 * 8**3, 1)
+
+
+@pytest.mark.parametrize(("stride", "pairs"), [(1, 2 + 12 * 3 + 2), (2, 2 + 6 * 3)])
+def test_of_a_convolution_what_sees_padding_is_not_counted(stride, pairs):
+    """14 pixels a side, a kernel of 3: the pairs of an output and a tap on an axis, the
+    same for the gradient, whose inputs have holes between them."""
+
+    def conv(x, kernel):
+        return lax.conv_general_dilated(
+            *(x, kernel, (stride, stride), ((1, 1), (1, 1))),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+
+    x, kernel = jnp.ones((8, 14, 14, 3)), jnp.ones((3, 3, 3, 5))
+    expected = 2 * 8 * 3 * 5 * pairs**2
+    assert cost(conv, x, kernel).operations == expected
+    gradient = jax.grad(lambda x: conv(x, kernel).sum())
+    assert cost(gradient, x).operations == expected
+
+
+def test_what_devices_exchange_in_a_loop():
+    mesh = jax.make_mesh((2,), ("x",), devices=jax.local_devices()[:2])
+
+    def three(x):
+        return lax.fori_loop(0, 3, lambda i, x: lax.psum(x * x, "x"), x)
+
+    spread = jax.shard_map(
+        three, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
+    )
+    found = cost(spread, jnp.ones(50))
+    assert found.collectives == Counter({"all-reduce": 3})
+    assert found.sent == 3 * 50 * 4
+
+
+def test_a_loop_s_length_stands_in_its_condition_too():
+    """As compilers for TPUs leave it, whose layouts have parentheses."""
+    text = """HloModule jit_f, entry_computation_layout={(f32[4,4]{1,0:T(8,128)})->s32[]}
+
+%body (arg: (s32[], f32[4,4])) -> (s32[], f32[4,4]) {
+  %arg = (s32[]{:T(128)}, f32[4,4]{1,0:T(8,128)S(1)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%arg), index=0
+  %x = f32[4,4]{1,0:T(8,128)S(1)} get-tuple-element(%arg), index=1
+  %y = f32[4,4]{1,0:T(8,128)S(1)} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %next = (s32[]{:T(128)}, f32[4,4]{1,0:T(8,128)S(1)}) tuple(%i, %y)
+}
+
+%condition (arg.1: (s32[], f32[4,4])) -> pred[] {
+  %constant.3 = s32[]{:T(128)} constant(30)
+  %arg.1 = (s32[]{:T(128)}, f32[4,4]{1,0:T(8,128)S(1)}) parameter(0)
+  %i.1 = s32[]{:T(128)} get-tuple-element(%arg.1), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i.1, %constant.3), direction=LT
+}
+
+ENTRY %main (x.1: f32[4,4]) -> s32[] {
+  %x.1 = f32[4,4]{1,0:T(8,128)} parameter(0)
+  %zero = s32[]{:T(128)} constant(0)
+  %tuple = (s32[]{:T(128)}, f32[4,4]{1,0:T(8,128)}) tuple(%zero, %x.1)
+  %while = (s32[]{:T(128)}, f32[4,4]{1,0:T(8,128)}) while(%tuple), condition=%condition, body=%body
+  ROOT %out = s32[]{:T(128)} get-tuple-element(%while), index=0
+}
+"""  # noqa: E501
+    # A product reads its matrix twice and writes it.
+    found = hlo.cost(text)
+    assert (found.operations, found.moved) == (30 * 2 * 4**3, 30 * 3 * 64)
+    assert found.open_loops == 0
