@@ -10,9 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fcjax.types import Federation, Grid, PyTree, State
@@ -412,11 +413,12 @@ def _shaped(inputs, shardings):
 def _mesh(devices, num_runs: int, num_shards: int = 1):
     # An axis of one would still be an axis to sum over.
     axes = {"run": num_runs} | ({AXIS: num_shards} if num_shards > 1 else {})
-    return jax.make_mesh(
-        tuple(axes.values()),
+    # `jax.make_mesh` takes all chips of a TPU or none.
+    chosen = np.array(devices[: num_runs * num_shards])
+    return Mesh(
+        chosen.reshape(*axes.values()),
         tuple(axes),
         axis_types=(AxisType.Auto,) * len(axes),
-        devices=devices[: num_runs * num_shards],
     )
 
 

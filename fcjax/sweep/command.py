@@ -54,17 +54,17 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
     except ValueError as error:
         sys.exit(f"{name}: error: {error}")
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
-    topology = experiments[0].args.on
-    if topology is not None:
-        from fcjax.sweep.fit import fit
+    from fcjax.sweep.fit import fit
+    from fcjax.sweep.session import execute
 
+    asked = [(x, x.args.on) for x in experiments if x.args.on is not None]
+    if asked:
         try:
-            for experiment in experiments:
+            for experiment, topology in asked:
                 fit(experiment, topology)
         except ValueError as error:
             sys.exit(f"{name}: error: {error}")
         return [experiment.folder for experiment in experiments]
-    from fcjax.sweep.session import execute
 
     with ExitStack() as locks:
         try:
