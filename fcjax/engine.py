@@ -44,6 +44,15 @@ class Round(NamedTuple):
     is_last: bool  # of the stage
 
 
+class Part(NamedTuple):
+    """One of the programs that a grid runs."""
+
+    name: str
+    times: int
+    """That it is run, at the most; `assign` and `embed` as for a table, once."""
+    lower: Callable[[], jax.stages.Lowered]
+
+
 class Program:
     """A method and how its runs are spread, compiled once for many grids.
 
@@ -131,21 +140,22 @@ class Program:
                 on_round(Round(stage, position, metrics, state, is_last))
         return state
 
-    def lower(self, grid: Grid) -> Iterator[tuple[str, jax.stages.Lowered]]:
+    def parts(self, grid: Grid) -> Iterator["Part"]:
         """Yields what a grid of these shapes runs: `init`, each stage's beginning and
         round, `assign` and `embed`, to be compiled for `devices`.
 
         Args:
             grid: its federations may be `jax.ShapeDtypeStruct`s: no value is read.
         """
-        yield "init", self._init.lower(grid)
+        yield Part("init", 1, partial(self._init.lower, grid))
         state = jax.eval_shape(self._init, grid)
         for stage, begin, _, advance in self._compiled_stages(grid):
-            yield f"{stage.name} begin", begin.lower(grid, state)
+            yield Part(f"{stage.name} begin", 1, partial(begin.lower, grid, state))
             state = jax.eval_shape(begin, grid, state)
-            yield stage.name, advance.lower(grid, state)
-        yield "assign", self._assign.lower(grid, state)
-        yield "embed", self._embed.lower(grid, state)
+            round = partial(advance.lower, grid, state)
+            yield Part(stage.name, stage.num_rounds, round)
+        yield Part("assign", 1, partial(self._assign.lower, grid, state))
+        yield Part("embed", 1, partial(self._embed.lower, grid, state))
 
     def assign(self, grid: Grid, state: State) -> Int[Array, "G M N"]:
         """Returns the cluster of every example of the grid's federations, which may

@@ -66,8 +66,8 @@ def test_what_a_grid_runs_is_lowered_from_its_shapes():
     )
     program = engine.Program(METHODS["ccfc"], devices=jax.local_devices()[:1])
     found = {
-        name: lowered.compile().memory_analysis()
-        for name, lowered in program.lower(runs._replace(federations=shapes))
+        part.name: part.lower().compile().memory_analysis()
+        for part in program.parts(runs._replace(federations=shapes))
     }
     rounds = ["pretrain begin", "pretrain", "cluster begin", "cluster"]
     assert list(found) == ["init", *rounds, "assign", "embed"]

@@ -54,7 +54,7 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
     except ValueError as error:
         sys.exit(f"{name}: error: {error}")
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
-    from fcjax.sweep.fit import fit
+    from fcjax.sweep.fit import fit, is_too_large
     from fcjax.sweep.session import execute
 
     asked = [(x, x.args.on) for x in experiments if x.args.on is not None]
@@ -76,7 +76,7 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
             for experiment in experiments:
                 execute(experiment)
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if not is_too_large(error):
                 raise
             message = str(error).partition("\n")[0]
             sys.exit(

@@ -112,7 +112,10 @@ def prepare(
             if most is None:
                 most = jax.local_device_count() * placement.runs_that_fit(pool, size)
             width = plan.width(len(asked.points), most)
-            left.append(asked.keep(folder.is_pending)._replace(side_by_side=width))
+            pending = asked.keep(folder.is_pending)
+            left.append(
+                pending._replace(side_by_side=width, num_asked=len(asked.points))
+            )
     notes = (*dataset.notes, placed)
     return Experiment(args, dataset, folder, tuple(left), pool, notes)
 

@@ -1,86 +1,52 @@
-"""What a grid takes on devices that need not be there: `--on v5e:4x4`.
+"""How many runs fit side by side, and what they take: read in the compiled programs.
 
-Its programs are compiled for them, and nothing is run: what is said of time is a bound,
-what the arithmetic or the memory of a chip needs at the least.
+`--on v5e:4x4` says it of devices that need not be there. Nothing is run: what is said
+of time is a bound, what the arithmetic or the memory of a chip needs at the least.
 """
 
-import os
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from fcjax import engine
 from fcjax.data.conversion import counted
-from fcjax.data.placement import readable
-from fcjax.sweep import hlo
+from fcjax.data.placement import device_memory, readable
+from fcjax.sweep import hlo, plan
+from fcjax.sweep.chips import Chip, described
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.plan import Batch
 from fcjax.types import Grid
 
-
-class Chip(NamedTuple):
-    """As its maker says."""
-
-    operations: float
-    """A second, of bfloat16."""
-    bandwidth: float
-    """Bytes a second, of its memory."""
-    memory: int
-    """Bytes."""
-
-
-CHIPS = {
-    "v5e": Chip(197e12, 819e9, 16 * 2**30),
-    "v5p": Chip(459e12, 2765e9, 95 * 2**30),
-    "v6e": Chip(918e12, 1640e9, 32 * 2**30),
-}
-"""https://cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
+SHARE = 0.9
+"""Of a device's memory that programs may take: checkpoints and scores need some too."""
 
 
 class Fitted(NamedTuple):
     """One program of a batch, compiled."""
 
     name: str
+    times: int
+    """That a call runs it, at the most."""
     seconds: float
-    """That it took."""
+    """That compiling took."""
     memory: Any
     """As `jax.stages.Compiled.memory_analysis`, of a device."""
     cost: hlo.Cost
 
-
-def described(topology: str) -> list[Any]:
-    """Returns the devices of a topology, as v5e:2x2.
-
-    Raises:
-        ValueError: there is no such topology, or nothing to compile for it.
-    """
-    # The compiler would look for a machine with TPUs around this one.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    from jax.experimental import topologies
-
-    if topology.partition(":")[0] not in CHIPS:
-        raise ValueError(
-            f"--on must be one of {', '.join(CHIPS)} and a shape, as v5e:2x2, "
-            f"got {topology}"
+    @property
+    def num_bytes(self) -> int:
+        """Of a device's memory while it runs."""
+        memory = self.memory
+        own = memory.output_size_in_bytes - memory.alias_size_in_bytes
+        return (
+            memory.argument_size_in_bytes
+            + own
+            + memory.temp_size_in_bytes
+            + memory.generated_code_size_in_bytes
         )
-    try:
-        found = topologies.get_topology_desc(topology_name=topology, platform="tpu")
-    except Exception as error:
-        line = str(error).partition("\n")[0]
-        raise ValueError(
-            f"--on {topology}: {line} (compilers for TPUs: pip install fcjax[tpu])"
-        ) from error
-    return list(found.devices)
-
-
-def shapes(batch: Batch, experiment: Experiment) -> Grid:
-    grid = batch.grid(experiment.pool)
-    federations = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), grid.federations
-    )
-    return grid._replace(federations=federations)
 
 
 def compile_for(
@@ -93,50 +59,242 @@ def compile_for(
     """
     program = engine.Program(batch.build, devices=devices)
     with jax.default_matmul_precision(experiment.args.precision):
-        for name, lowered in program.lower(shapes(batch, experiment)):
+        for part in program.parts(shapes(batch, experiment)):
+            lowered = part.lower()
             start = time.perf_counter()
             compiled = lowered.compile()
             seconds = time.perf_counter() - start
             cost = hlo.cost(compiled.as_text() or "")
-            yield Fitted(name, seconds, compiled.memory_analysis(), cost)
+            yield Fitted(
+                part.name, part.times, seconds, compiled.memory_analysis(), cost
+            )
+
+
+def shapes(batch: Batch, experiment: Experiment) -> Grid:
+    grid = batch.grid(experiment.pool)
+    federations = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), grid.federations
+    )
+    return grid._replace(federations=federations)
+
+
+def is_too_large(error: RuntimeError) -> bool:
+    return "RESOURCE_EXHAUSTED" in str(error)
+
+
+def widened(experiment: Experiment) -> Experiment:
+    """Returns the experiment with as many runs side by side as their compiled programs
+    leave room for on the devices here; on a CPU, or where the flags say it, as it is.
+
+    What is compiled to find it is what then runs, and the compilation cache has it.
+    """
+    memory, args = device_memory(), experiment.args
+    if memory is None or args.runs_per_call is not None or args.backend != "shard_map":
+        return experiment
+    devices, limit = jax.local_devices(), SHARE * memory
+
+    def widened(batch: Batch) -> Batch:
+        def bytes_of(count: int) -> int | None:
+            # Of what is pending, repeated where runs are done: shapes are the grid's.
+            num_runs = min(count * len(devices), batch.num_asked)
+            part = batch.take(i % len(batch.points) for i in range(num_runs))
+            try:
+                each = compile_for(devices, part, experiment)
+                return max(fitted.num_bytes for fitted in each)
+            except jax.errors.JaxRuntimeError as error:
+                if not is_too_large(error):
+                    raise
+                return None
+
+        first, most = (
+            -(-number // len(devices))
+            for number in (batch.side_by_side, batch.num_asked)
+        )
+        count = max(1, largest(bytes_of, limit=limit, most=most, first=first))
+        width = plan.width(batch.num_asked, count * len(devices))
+        return batch._replace(side_by_side=width)
+
+    return experiment._replace(batches=tuple(map(widened, experiment.batches)))
+
+
+def largest(
+    bytes_of: Callable[[int], int | None], *, limit: float, most: int, first: int = 1
+) -> int:
+    """Returns how many runs fit, found by compiling for as few numbers of them as
+    needed: what a run takes beside others is about the same for each.
+
+    Args:
+        bytes_of: what so many runs take; None where the compiler says too much.
+        limit: bytes that they may take.
+        most: runs that there are.
+        first: number to begin with.
+
+    Returns:
+        0 to `most`; more than it would not fit by what it and fewer take.
+
+    Examples:
+        >>> def bytes_of(count):  # compiled for 1, 6 and 9 runs
+        ...     return 60 + 10 * count if count < 20 else None
+        >>> largest(bytes_of, limit=150, most=100)
+        9
+    """
+    known: dict[int, int | None] = {}
+    count = min(first, most)
+    while count not in known:
+        known[count] = bytes_of(count)
+        fits = max(
+            (n for n, size in known.items() if size and size <= limit), default=0
+        )
+        too_many = min((n for n in known if n > fits), default=most + 1)
+        count = foretold(known, limit)
+        if count >= too_many:
+            count = (fits + too_many) // 2 if too_many <= most else most
+        count = max(count, fits, 1)
+    return fits
+
+
+def foretold(known: dict[int, int | None], limit: float) -> int:
+    """Returns how many runs fit by the line through the two largest numbers of them
+    whose bytes are known. Of one number a part may be for any: another is tried."""
+    points = sorted((n, size) for n, size in known.items() if size is not None)
+    if not points:
+        return min(known)
+    (low, low_bytes), (high, high_bytes) = [(0, 0), *points][-2:]
+    each = max(1.0, (high_bytes - low_bytes) / (high - low))
+    count = high + int((limit - high_bytes) // each)
+    return max(count, high + 1) if len(points) == 1 and high_bytes <= limit else count
 
 
 def fit(experiment: Experiment, topology: str) -> None:
-    """Compiles a grid's programs for a topology and prints what they take."""
-    devices, chip = described(topology), CHIPS[topology.partition(":")[0]]
+    """Compiles a grid's programs for a topology, prints what they take, and writes it
+    into OUT/fit/TOPOLOGY.json."""
+    devices, chip = described(topology)
     hosts = len({device.process_index for device in devices})
     print(
         f"{topology}: {len(devices)} x {devices[0].device_kind} on "
         f"{counted(hosts, 'host')}, {readable(chip.memory)} each"
     )
-    for batch in experiment.batches:
-        part = batch.take(range(min(len(batch.points), len(devices))))
-        print(f"{counted(len(part.points), 'run')} side by side, on each device:")
+    told = {
+        "topology": topology,
+        "devices": len(devices),
+        "device_kind": devices[0].device_kind,
+        "hosts": hosts,
+        "jax": jax.__version__,
+        "precision": experiment.args.precision,
+        "batches": [
+            fit_batch(devices, chip, x, experiment) for x in experiment.batches
+        ],
+    }
+    path = experiment.folder.directory / "fit" / f"{topology.replace(':', '-')}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(told, indent=1))
+    print(f"written to {path}")
+
+
+def fit_batch(
+    devices: Sequence[Any], chip: Chip, batch: Batch, experiment: Experiment
+) -> dict[str, Any]:
+    """Returns what the runs of a batch take, side by side as many as fit."""
+    num_runs, asked = len(batch.points), experiment.args.runs_per_call
+    most = -(-(num_runs if asked is None else asked) // len(devices))
+    found: dict[int, list[Fitted]] = {}
+
+    def bytes_of(count: int) -> int | None:
+        part = batch.take(range(min(num_runs, count * len(devices))))
+        print(f"{counted(len(part.points), 'run')} side by side; each device:")
+        print(HEADER)
+        found[count] = []
         try:
             for fitted in compile_for(devices, part, experiment):
                 print(line(fitted, chip), flush=True)
+                found[count].append(fitted)
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if not is_too_large(error):
                 raise
             print("the next does not fit:", str(error).partition("\n")[0])
+            return None
+        return max(fitted.num_bytes for fitted in found[count])
+
+    count = largest(
+        bytes_of,
+        limit=SHARE * chip.memory,
+        most=most,
+        first=1 if asked is None else most,
+    )
+    told: dict[str, Any] = {"runs": num_runs, "runs_a_device": count}
+    told["programs"] = {
+        tried: [record(fitted, chip) for fitted in each]
+        for tried, each in found.items()
+    }
+    if count == 0:
+        print("one run alone is too large for a device")
+        return told
+    width = min(num_runs, count * len(devices))
+    calls = -(-num_runs // width)
+    least = calls * sum(x.times * least_seconds(x, chip) for x in found[count])
+    top = max(found[count], key=lambda fitted: fitted.num_bytes)
+    told |= {"runs_side_by_side": width, "calls": calls, "least_seconds": least}
+    more = "as many as there are" if count == most else "no more fit"
+    print(
+        f"{count} a device, {more} ({top.name} takes {readable(top.num_bytes)}): "
+        f"{counted(calls, 'call')} for {counted(num_runs, 'run')}, at least "
+        f"{least:.3g} s, {3600 * num_runs / least:.3g} runs an hour at best"
+    )
+    if any(fitted.cost.open_loops for fitted in found[count]):
+        print("*: the data decides how long loops go on, here counted as going once")
+    return told
+
+
+def least_seconds(fitted: Fitted, chip: Chip) -> float:
+    return chip.least_seconds(fitted.cost.operations, fitted.cost.moved)
+
+
+COLUMNS = {
+    **{"program": "<18", "times": ">6", "compiled": ">9", "arguments": ">10"},
+    **{"temporaries": ">12", "code": ">10", "operations": ">11", "moved": ">10"},
+    **{"at least": ">10", "exchanged": "<1"},
+}
+HEADER = " ".join(f"{name:{width}}" for name, width in COLUMNS.items())
 
 
 def line(fitted: Fitted, chip: Chip) -> str:
-    """Returns what is said of a program."""
+    """Returns what is said of a program: a row below `HEADER`."""
     cost, memory = fitted.cost, fitted.memory
-    least = max(cost.operations / chip.operations, cost.moved / chip.bandwidth)
-    exchanged = [f"{count} {kind}" for kind, count in cost.collectives.items()]
-    said = [
-        f"{fitted.name}: compiled in {fitted.seconds:.1f} s",
-        f"memory {readable(memory.argument_size_in_bytes)} of arguments, "
-        f"{readable(memory.temp_size_in_bytes)} of temporaries, "
-        f"{readable(memory.generated_code_size_in_bytes)} of code",
-        f"{cost.operations:.3g} operations, {readable(cost.moved)} moved, "
-        f"{' and '.join(exchanged) or 'nothing'} exchanged",
-        f"takes {least:.3g} s at least",
+    exchanged = [
+        f"{count} {kind} of {readable(cost.sent[kind])}"
+        for kind, count in cost.collectives.items()
     ]
-    if cost.open_loops:
-        said.append(
-            f"{counted(cost.open_loops, 'loop')} of unknown length counted once"
-        )
-    return "; ".join(said)
+    cells = [
+        fitted.name + "*" * bool(cost.open_loops),
+        str(fitted.times),
+        f"{fitted.seconds:.1f} s",
+        readable(memory.argument_size_in_bytes),
+        readable(memory.temp_size_in_bytes),
+        readable(memory.generated_code_size_in_bytes),
+        f"{cost.operations:.3g}",
+        readable(cost.moved),
+        f"{least_seconds(fitted, chip):.3g} s",
+        " and ".join(exchanged) or "nothing",
+    ]
+    widths = COLUMNS.values()
+    return " ".join(f"{x:{width}}" for x, width in zip(cells, widths, strict=True))
+
+
+def record(fitted: Fitted, chip: Chip) -> dict[str, Any]:
+    """Returns what is written of a program: bytes, seconds, of one device."""
+    memory, cost = fitted.memory, fitted.cost
+    return {
+        "program": fitted.name,
+        "times": fitted.times,
+        "compile_seconds": round(fitted.seconds, 1),
+        "argument_bytes": memory.argument_size_in_bytes,
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "code_bytes": memory.generated_code_size_in_bytes,
+        "bytes": fitted.num_bytes,
+        "operations": cost.operations,
+        "moved_bytes": cost.moved,
+        "collectives": cost.collectives,
+        "sent_bytes": cost.sent,
+        "open_loops": cost.open_loops,
+        "least_seconds": least_seconds(fitted, chip),
+    }

@@ -1,6 +1,7 @@
-"""What a compiled program computes, moves and sends, read in its text.
+"""What a compiled program computes, moves and sends at the least, read in its text.
 
-XLA's own count (`cost_analysis`) takes the body of a loop once.
+XLA's own count (`cost_analysis`) takes the body of a loop once, and what lies in a
+TPU's scratch memory as if it were in the device's.
 """
 
 import re
@@ -18,10 +19,12 @@ COLLECTIVES = (
 )
 FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota")
 """Instructions that move nothing."""
+PICKS = ("slice", "dynamic-slice", "gather")
+"""Those that read as much of their first operand as they return."""
 
-ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
+ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](\{[^}]*\})?")
 HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-CALLED = re.compile(r"(?:calls|body|to_apply|branch_computations)=\{?(%[^}\s]+)")
+CALLED = re.compile(r"(?:calls|body|to_apply|\w+_computations?)=(\{[^}]*|%[\w.\-]+)")
 
 
 class Cost(NamedTuple):
@@ -30,11 +33,11 @@ class Cost(NamedTuple):
     operations: int
     """Multiplications and additions of products and convolutions, two for a pair."""
     moved: int
-    """Bytes that its instructions read and write."""
+    """Bytes of the device's memory that its instructions read and write."""
     collectives: Counter[str]
     """How often devices exchange something, by kind."""
-    sent: int
-    """Bytes that they exchange."""
+    sent: Counter[str]
+    """Bytes that they exchange, by kind."""
     open_loops: int
     """Loops whose length is not known, and whose body is counted once."""
 
@@ -78,40 +81,103 @@ def cost(text: str) -> Cost:
         return None
 
     def instruction(x: Instruction, shapes: dict[str, str]) -> tuple[int, Cost]:
-        sizes = [num_bytes(shapes[name]) for name in x.operands if name in shapes]
-        moved = 0 if x.kind in FREE else num_bytes(x.shape) + sum(sizes)
         inner = [of(name) for name in called(x)]
         if x.kind == "while":
             found, length = total((1, each) for each in inner), length_of(x)
             if length is None:
                 return 1, found._replace(open_loops=found.open_loops + 1)
             return length, found
-        if x.kind in ("call", "conditional", "async-start"):
+        if x.kind == "conditional":
+            return 1, min(inner, key=lambda each: (each.operations, each.moved))
+        if x.kind in ("call", "async-start"):
             return 1, total((1, each) for each in inner)
         operations = sum(each.operations for each in inner)  # of a fusion
         if x.kind in ("dot", "convolution"):
             operations += products(x, shapes)
         kind = x.kind.removesuffix("-start")
-        exchanged = Counter({kind: 1} if kind in COLLECTIVES else {})
-        sent = sum(sizes) if exchanged else 0
-        return 1, Cost(operations, moved, exchanged, sent, 0)
+        sent = {}
+        if kind in COLLECTIVES:
+            sent[kind] = sum(num_bytes(shapes[name]) for name in x.operands)
+        moved = bytes_moved(x, shapes, computations)
+        return 1, Cost(
+            operations, moved, Counter(dict.fromkeys(sent, 1)), Counter(sent), 0
+        )
 
     return of(entry)
 
 
 def total(parts: Iterator[tuple[int, Cost]]) -> Cost:
     """Adds up costs, each taken so many times."""
-    operations = moved = sent = 0
-    collectives: Counter[str] = Counter()
-    open_loops = 0
+    operations = moved = open_loops = 0
+    collectives, sent = Counter[str](), Counter[str]()
     for times, part in parts:
         operations += times * part.operations
         moved += times * part.moved
-        sent += times * part.sent
         open_loops += part.open_loops
-        for kind, count in part.collectives.items():
-            collectives[kind] += times * count
+        for sums, own in ((collectives, part.collectives), (sent, part.sent)):
+            sums.update({kind: times * number for kind, number in own.items()})
     return Cost(operations, moved, collectives, sent, open_loops)
+
+
+def bytes_moved(
+    x: Instruction, shapes: dict[str, str], computations: dict[str, list[Instruction]]
+) -> int:
+    """Returns the bytes of the device's memory that an instruction reads and writes."""
+    if x.kind in FREE or x.kind.endswith("-done"):
+        return 0
+    if x.kind in ("copy-start", "slice-start"):
+        # From, to, and what the two halves of the copy agree by.
+        ends = arrays(x.shape)[:2]
+        return min(end.num_bytes for end in ends) * sum(end.is_main for end in ends)
+    read = sum(
+        part if part is not None else whole
+        for i, name in enumerate(x.operands)
+        if name in shapes and (whole := num_bytes(shapes[name], main=True))
+        for part in [bytes_read(x, i, computations)]
+    )
+    return read + bytes_written(x, shapes, computations)
+
+
+def bytes_read(
+    x: Instruction, place: int, computations: dict[str, list[Instruction]]
+) -> int | None:
+    """Returns how much of an operand an instruction reads; None is all of it."""
+    if x.kind in PICKS and place == 0:
+        return num_bytes(x.shape)
+    if x.kind == "dynamic-update-slice" and place == 0:
+        return 0
+    if x.kind != "fusion":
+        return None
+    body = computations[called(x)[0]]
+    (own,) = (
+        y.name
+        for y in body
+        if y.kind == "parameter" and y.rest.startswith(f"({place})")
+    )
+    parts = [
+        bytes_read(y, i, computations)
+        for y in body
+        for i, name in enumerate(y.operands)
+        if name == own
+    ]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def bytes_written(
+    x: Instruction, shapes: dict[str, str], computations: dict[str, list[Instruction]]
+) -> int:
+    """Returns how much an instruction writes: of an update in place its slice."""
+    if not num_bytes(x.shape, main=True):
+        return 0
+    if x.kind == "dynamic-update-slice":
+        return num_bytes(shapes[x.operands[1]])
+    if x.kind == "fusion":
+        body = computations[called(x)[0]]
+        root = body[-1]
+        if root.kind == "dynamic-update-slice":
+            return num_bytes({y.name: y.shape for y in body}[root.operands[1]])
+    return num_bytes(x.shape, main=True)
 
 
 def read(text: str) -> tuple[dict[str, list[Instruction]], str]:
@@ -155,27 +221,38 @@ def called(x: Instruction) -> list[str]:
     return re.findall(r"%([\w.\-]+)", names)
 
 
-def arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
+class Shape(NamedTuple):
+    """Of one array."""
+
+    kind: str
+    size: tuple[int, ...]
+    is_main: bool
+    """Whether it lies in the device's memory, not in a scratch memory of the core."""
+
+    @property
+    def num_bytes(self) -> int:
+        digits = re.search(r"\d+", self.kind)
+        width = BYTES.get(self.kind) or (max(1, int(digits[0]) // 8) if digits else 0)
+        return width * prod(self.size)
+
+
+def arrays(shape: str) -> list[Shape]:
     return [
-        (kind, tuple(int(n) for n in size.split(",") if n))
-        for kind, size in ARRAY.findall(shape)
+        Shape(kind, tuple(int(n) for n in size.split(",") if n), "S(" not in layout)
+        for kind, size, layout in ARRAY.findall(shape)
     ]
 
 
-def num_bytes(shape: str) -> int:
-    """Returns the bytes of a shape's arrays."""
-
-    def width(kind: str) -> int:
-        digits = re.search(r"\d+", kind)
-        return BYTES.get(kind) or (max(1, int(digits[0]) // 8) if digits else 0)
-
-    return sum(width(kind) * prod(size) for kind, size in arrays(shape))
+def num_bytes(shape: str, *, main: bool = False) -> int:
+    """Returns the bytes of a shape's arrays, or of those in the device's memory."""
+    return sum(x.num_bytes for x in arrays(shape) if x.is_main or not main)
 
 
 def products(x: Instruction, shapes: dict[str, str]) -> int:
     """Returns the operations of a product or a convolution."""
-    ((_, out),), ((_, left),), ((_, right),) = (
-        arrays(shape)[:1] for shape in (x.shape, *(shapes[n] for n in x.operands[:2]))
+    out, left, right = (
+        arrays(shape)[0].size
+        for shape in (x.shape, *(shapes[n] for n in x.operands[:2]))
     )
     if x.kind == "dot":
         axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", x.rest)

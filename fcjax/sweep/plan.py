@@ -83,6 +83,8 @@ class Batch(NamedTuple):
     """Rows that the examples without a client are padded to."""
     side_by_side: int = 1
     """How many of them run at a time."""
+    num_asked: int = 1
+    """Of the grid, finished ones too: a killed grid goes on in the calls it was in."""
 
     @property
     def traced(self) -> dict[str, tuple[float, ...]]:

@@ -14,7 +14,7 @@ import numpy as np
 from fcjax import engine, server
 from fcjax.data import Scaling
 from fcjax.runs import draw
-from fcjax.sweep import communities, frozen, plan, report, score, sinks, stages
+from fcjax.sweep import communities, fit, frozen, plan, report, score, sinks, stages
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.folder import Row
 from fcjax.sweep.plan import Batch
@@ -32,6 +32,7 @@ def execute(experiment: Experiment) -> None:
         print(f"reusing {len(folder.rows)} finished runs of {folder.directory}")
     if experiment.batches:
         enable_compilation_cache()
+        experiment = fit.widened(experiment)
         folder.begin()
         report.print_header(experiment)
         num_runs, start = len(folder.pending), time.perf_counter()
@@ -56,7 +57,7 @@ def train(experiment: Experiment) -> None:
                 try:
                     train_batch(experiment, batch, kept, progress, compile_seconds)
                 except jax.errors.JaxRuntimeError as error:
-                    if "RESOURCE_EXHAUSTED" not in str(error) or most == 1:
+                    if not fit.is_too_large(error) or most == 1:
                         raise
                     print(f"out of memory with {most} runs a call: now {most // 2}")
                     batch = batch._replace(side_by_side=most // 2)
