@@ -49,9 +49,13 @@ def test_help_says_what_stands_for_a_flag(fcjax, name):
 def test_fit_is_a_script_for_devices_that_are_not_here(fcjax):
     words = "fcjax fit takes a script's name and its flags, one of them --on"
     assert fcjax("fit", "ccfc")[1] == fcjax("fit")[1] == words
-    line = "--on must be one of v5e, v5p, v6e and a shape, as v5e:2x2, got v9:2x2"
-    code = fcjax("fit", "ccfc", "--on=v9:2x2", "--preset=smoke")[1]
-    assert code == f"fcjax ccfc: error: {line}"
+    line = (
+        "--on must be one of v5e, v5p, v6e and a shape, as v5e:2x2, or one of a100, "
+        "h100, h200 and a number, as h100:8, got "
+    )
+    for topology in ("v9:2x2", "h100:two", "h100"):
+        code = fcjax("fit", "ccfc", f"--on={topology}", "--preset=smoke")[1]
+        assert code == f"fcjax ccfc: error: {line}{topology}"
 
 
 def test_an_unknown_name_gets_the_nearest(fcjax):

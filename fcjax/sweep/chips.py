@@ -1,7 +1,10 @@
-"""Devices that need not be there: TPUs by their shape, as v5e:2x2."""
+"""Devices that need not be there: TPUs by chip and shape, v5e:2x2, GPUs by name and
+number, h100:8."""
 
 import os
 from typing import Any, NamedTuple
+
+from jax.experimental import topologies
 
 
 class Chip(NamedTuple):
@@ -20,40 +23,85 @@ class Chip(NamedTuple):
         return max(operations / self.operations, moved / self.bandwidth)
 
 
-CHIPS = {
+TPUS = {
     "v5e": Chip(197e12, 819e9, 16 * 2**30),
     "v5p": Chip(459e12, 2765e9, 95 * 2**30),
     "v6e": Chip(918e12, 1640e9, 32 * 2**30),
 }
 """https://cloud.google.com/tpu/docs/v5e, v5p, v6e"""
 
+GPUS = {
+    "a100": Chip(312e12, 1555e9, 42331013120),
+    "h100": Chip(989e12, 3352e9, 84942979072),
+    "h200": Chip(989e12, 4800e9, 151397597184),
+}
+"""Their data sheets, of the SXM boards, a100 that of 40 GB; memory as CUDA says it."""
+
+A100 = (
+    "core_count: 108 fpus_per_core: 64 clock_rate_ghz: 1.41 l2_cache_size: 41943040 "
+    "shared_memory_per_core: 167936 shared_memory_per_block_optin: 166912 "
+    "cuda_compute_capability { major: 8 feature_extension: NONE }"
+)
+HOPPER = (
+    "core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98 l2_cache_size: 52428800 "
+    "shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448 "
+    "cuda_compute_capability { major: 9 feature_extension: ACCELERATED_FEATURES }"
+)
+CORES = {"a100": A100, "h100": HOPPER, "h200": HOPPER}
+"""What differs between GPUs in XLA's description of one, beside the memory."""
+
 
 def described(topology: str) -> tuple[list[Any], Chip]:
     """Returns the devices of a topology, to compile for, and what one of them is.
 
     Args:
-        topology: a chip and a shape, as v5e:2x2.
+        topology: see above.
 
     Raises:
         ValueError: there is no such topology, or no compiler for it.
     """
-    from jax.experimental import topologies
-
-    name = topology.partition(":")[0]
-    if name not in CHIPS:
+    name, _, shape = topology.partition(":")
+    if name in TPUS:
+        # The compiler would look for a machine with TPUs around this one, and would be
+        # the only one on it.
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+        asked = {"topology_name": topology, "platform": "tpu"}
+        chip, extra = TPUS[name], "tpu"
+    elif name in GPUS and shape.isdecimal() and int(shape):
+        asked = {"platform": "cuda", "target_config": _gpu(name)}
+        asked["topology"] = f"1x1x{shape}"
+        chip, extra = GPUS[name], "cuda"
+    else:
         raise ValueError(
-            f"--on must be one of {', '.join(CHIPS)} and a shape, as v5e:2x2, "
-            f"got {topology}"
+            f"--on must be one of {', '.join(TPUS)} and a shape, as v5e:2x2, or one of "
+            f"{', '.join(GPUS)} and a number, as h100:8, got {topology}"
         )
-    # The compiler would look for a machine with TPUs around this one, and would be the
-    # only one on it.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     try:
-        found = topologies.get_topology_desc(topology_name=topology, platform="tpu")
+        found = topologies.get_topology_desc(**asked)
     except Exception as error:
         line = str(error).partition("\n")[0]
         raise ValueError(
-            f"--on {topology}: {line} (compilers for TPUs: pip install fcjax[tpu])"
+            f"--on {topology}: {line} (its compiler: pip install fcjax[{extra}])"
         ) from error
-    return list(found.devices), CHIPS[name]
+    return list(found.devices), chip
+
+
+def _gpu(name: str) -> str:
+    """Returns XLA's description of a GPU, a GpuTargetConfigProto as text."""
+    chip = GPUS[name]
+    return f"""
+        gpu_device_info {{
+            {CORES[name]}
+            memory_bandwidth: {int(chip.bandwidth)} device_memory_size: {chip.memory}
+            threads_per_block_limit: 1024 threads_per_warp: 32
+            threads_per_core_limit: 2048 shared_memory_per_block: 49152
+            registers_per_core_limit: 65536 registers_per_block_limit: 65536
+            block_dim_limit_x: 2147483647 block_dim_limit_y: 65535
+            block_dim_limit_z: 65535 thread_dim_limit_x: 1024 thread_dim_limit_y: 1024
+            thread_dim_limit_z: 64
+        }}
+        platform_name: "CUDA"
+        dnn_version_info {{ major: 9 minor: 12 }}
+        device_description_str: "{name.upper()}"
+    """

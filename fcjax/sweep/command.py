@@ -12,6 +12,7 @@ import tyro
 from fcjax import data
 from fcjax.devices import take_cores
 from fcjax.sweep import processes
+from fcjax.sweep.chips import described
 from fcjax.sweep.experiment import Task, prepare_all
 from fcjax.sweep.flags import Common
 from fcjax.sweep.folder import Folder
@@ -50,20 +51,21 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
     name = Path(sys.argv[0]).name
     take_cores()
     try:
-        experiments = prepare_all(tasks())
+        made = tasks()
+        asked = [args.on for args, _ in made if args.on is not None]
+        if asked:  # what they are compiled for is not this machine's
+            jax.config.update("jax_platforms", "cpu")
+        targets = {topology: described(topology) for topology in asked}
+        experiments = prepare_all(made)
     except ValueError as error:
         sys.exit(f"{name}: error: {error}")
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
     from fcjax.sweep.fit import fit, is_too_large
     from fcjax.sweep.session import execute
 
-    asked = [(x, x.args.on) for x in experiments if x.args.on is not None]
     if asked:
-        try:
-            for experiment, topology in asked:
-                fit(experiment, topology)
-        except ValueError as error:
-            sys.exit(f"{name}: error: {error}")
+        for topology, experiment in zip(asked, experiments, strict=True):
+            fit(experiment, topology, *targets[topology])
         return [experiment.folder for experiment in experiments]
 
     with ExitStack() as locks:

@@ -15,7 +15,7 @@ from fcjax import engine
 from fcjax.data.conversion import counted
 from fcjax.data.placement import device_memory, readable
 from fcjax.sweep import hlo, plan
-from fcjax.sweep.chips import Chip, described
+from fcjax.sweep.chips import Chip
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.plan import Batch
 from fcjax.types import Grid
@@ -165,10 +165,17 @@ def foretold(known: dict[int, int | None], limit: float) -> int:
     return max(count, high + 1) if len(points) == 1 and high_bytes <= limit else count
 
 
-def fit(experiment: Experiment, topology: str) -> None:
+def fit(
+    experiment: Experiment, topology: str, devices: Sequence[Any], chip: Chip
+) -> None:
     """Compiles a grid's programs for a topology, prints what they take, and writes it
-    into OUT/fit/TOPOLOGY.json."""
-    devices, chip = described(topology)
+    into OUT/fit/TOPOLOGY.json.
+
+    Args:
+        experiment: the grid.
+        topology: its name.
+        devices, chip: see `chips.described`.
+    """
     hosts = len({device.process_index for device in devices})
     print(
         f"{topology}: {len(devices)} x {devices[0].device_kind} on "

@@ -103,8 +103,8 @@ class Common:
     """How runs are spread over the devices."""
     runs_per_call: Annotated[int | None, shown("what fits; on a CPU one a core")] = None
     """Runs of the grid that go side by side; the others follow. Bounds memory."""
-    #: Devices that need not be there, as v5e:4x4: compile for them and say what the
-    #: grid takes, in place of running it (`fcjax fit`).
+    #: Devices that need not be there, as v5e:4x4 or h100:8: compile for them and say
+    #: what the grid takes, in place of running it (`fcjax fit`).
     on: Annotated[str | None, shown("run it here")] = None
     #: i/n: run every n-th run of the grid, beginning with run i (0 to n - 1), into
     #: OUT/shard-i-of-n. The shards are merged by experiments/collect.py.
