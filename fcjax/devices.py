@@ -34,6 +34,9 @@ GRID = Grid._make([SERVER, SERVER, Federation._make(FEDERATIONS)])
 RUNS = Grid._make([0, 0, Federation._make([None, 0, 0, 0, 0])])
 """Where the arrays of a grid count its runs; all have one pool."""
 
+O1 = 19
+"""XLA's level of fewer passes, as JAX numbers it."""
+
 SMALL = 2**24
 """Bytes of a run and of all examples below which its program is better compiled soon
 than well."""
@@ -89,21 +92,25 @@ def num_cores() -> int:
 
 
 def compiler_options(target: str, *, num_bytes: int) -> dict[str, bool | int | str]:
-    """Returns how to compile a program for a CPU; nothing is asked for elsewhere.
+    """Returns how to compile a program; for a GPU nothing is asked for.
 
-    How it is rounded may not depend on how many devices it is for. What threads share
-    is cut where their number says, so that each operation has one: cores are devices.
-    XLA looks for what is computed twice earlier in a program of several devices than in
-    that of one, and then simplifies otherwise: here it never does.
+    How it is rounded on a CPU may not depend on how many devices it is for. What
+    threads share is cut where their number says, so that each operation has one: cores
+    are devices. XLA looks for what is computed twice earlier in a program of several
+    devices than in that of one, and then simplifies otherwise: here it never does.
 
-    A small program is compiled for fewer passes over its code: it takes three quarters
-    of the time and runs as fast. Of a large one rounds take so long that a twentieth of
-    them is more than what compiles sooner.
+    A small program is compiled for fewer passes over its code. On a CPU it takes three
+    quarters of the time and runs as fast; for a TPU it takes a tenth (BENCHMARKS.md).
+    Of a large one rounds take so long that a twentieth of them is more than what
+    compiles sooner.
 
     Args:
         target: as of `platform`.
         num_bytes: of what one run of it is given.
     """
+    if target == "tpu":
+        is_small = num_bytes < SMALL and "JAX_OPTIMIZATION_LEVEL" not in os.environ
+        return {"optimization_level": O1} if is_small else {}
     if target != "cpu":
         return {}
     options: dict[str, bool | int | str] = {
