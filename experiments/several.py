@@ -1,12 +1,14 @@
 """What the scripts share that take several methods, each into a folder of its own."""
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import tyro
 
 from fcjax.sweep import command, deal, experiment, processes, report
+from fcjax.sweep.flags import given
 
 Args = TypeVar("Args")
 
@@ -28,7 +30,7 @@ def main(
         describe: of the first of the methods, see `plan.Describe`.
         only: (flags, method) -> the flags of that method.
     """
-    args: Any = tyro.cli(flags)
+    args: Any = tyro.cli(flags, args=given(sys.argv[1:]))
     results = command.run(lambda: tasks(processes.join(args), describe, only))
     if len(results) > 1:
         report.conclude_all(results, out=args.out)

@@ -14,7 +14,7 @@ from fcjax.devices import take_cores
 from fcjax.sweep import processes
 from fcjax.sweep.chips import described
 from fcjax.sweep.experiment import Task, prepare_all
-from fcjax.sweep.flags import Common
+from fcjax.sweep.flags import Common, given
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.plan import Method
 
@@ -32,7 +32,7 @@ def main(
         describe: (flags, data set, number of clients, number of clusters) -> the
             method.
     """
-    args = tyro.cli(flags)
+    args = tyro.cli(flags, args=given(sys.argv[1:]))
     run(lambda: [(processes.join(args), describe)])
 
 

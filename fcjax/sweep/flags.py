@@ -3,7 +3,8 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
@@ -80,7 +81,7 @@ class Common:
     #: out.
     client_size: Annotated[tuple[int, ...], shown("all that it is dealt")] = ()
     seed: tuple[int, ...] = (0,)
-    """Seeds of training."""
+    """Seeds of training; 0:16 are the sixteen from 0 to 15."""
     partition_seed: Annotated[int | None, shown("the run's own --seed")] = None
     """Seed of the partition and of failures."""
     failure_rate: tuple[float, ...] = (0.0,)
@@ -120,6 +121,25 @@ class Common:
     """Draw learning curves and the embedding of the first run."""
     log: Annotated[tuple[Sink, ...], shown("none")] = ()
     """Also log every round to these (pip install "fcjax[tensorboard]", "[wandb]")."""
+
+
+def given(words: Sequence[str]) -> list[str]:
+    """Returns the words of a command line, with numbers for each range of them.
+
+    Examples:
+        >>> given(["--p", "0", "--seed", "0:3", "7"])
+        ['--p', '0', '--seed', '0', '1', '2', '7']
+    """
+    found: list[str] = []
+    for word in words:
+        flag, is_one, value = word.rpartition("=")
+        if not re.fullmatch(r"\d+:\d+", value):
+            found.append(word)
+            continue
+        first, end = map(int, value.split(":"))
+        found += [flag] * bool(is_one)
+        found += map(str, range(first, end)) if first < end else [value]
+    return found
 
 
 def check_values(name: str, values: tuple, *, least: int | None = None) -> None:
