@@ -152,8 +152,9 @@ class Program:
         for stage, begin, _, advance in self._compiled_stages(grid):
             yield Part(f"{stage.name} begin", 1, partial(begin.lower, grid, state))
             state = jax.eval_shape(begin, grid, state)
-            round = partial(advance.lower, grid, state)
-            yield Part(stage.name, stage.num_rounds, round)
+            if stage.num_rounds:
+                round = partial(advance.lower, grid, state)
+                yield Part(stage.name, stage.num_rounds, round)
         yield Part("assign", 1, partial(self._assign.lower, grid, state))
         yield Part("embed", 1, partial(self._embed.lower, grid, state))
 

@@ -20,7 +20,9 @@ SHAPES = {"conv": (28, 28, 1), "resnet18": (32, 32, 3)}
 SIZES = Sizes(clients=10, examples=1000, batch_size=128)
 
 
-def cases(sizes: Sizes = SIZES, backbone: str = "conv") -> list[Case]:
+def cases(
+    sizes: Sizes = SIZES, backbone: str = "conv", *, torch_device: str = "cpu"
+) -> list[Case]:
     """Every client trains one epoch on two fixed views of its images: augmentation is
     on the host in a PyTorch program, and beside the point here."""
     shape = (2, sizes.clients, sizes.examples, *SHAPES[backbone])
@@ -69,6 +71,7 @@ def cases(sizes: Sizes = SIZES, backbone: str = "conv") -> list[Case]:
             learning_rate=LEARNING_RATE,
             model_weight=MODEL_WEIGHT,
             num_threads=num_threads,
+            device=torch_device,
         ).round
 
     height, width = SHAPES[backbone][:2]

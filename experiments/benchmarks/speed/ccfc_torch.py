@@ -1,4 +1,5 @@
-"""What fcjax is timed against: the same local training in PyTorch, on the CPU.
+"""What fcjax is timed against: the same local training in PyTorch, on the CPU or on a
+device of PyTorch's.
 
 Plain and fair: the same clients, batches and threads, one client after another as one
 would write it there, weights copied from the library's network, no data loader.
@@ -34,15 +35,16 @@ class Loop:
         learning_rate: float,
         model_weight: float,
         num_threads: int,
+        device: str = "cpu",
     ):
         """Takes views [2, M, N, H, W, C] and the variables all clients start from."""
         torch.set_num_threads(num_threads)
         torch.manual_seed(0)
         self.batch_size, self.model_weight = batch_size, model_weight
-        self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy())
+        self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy()).to(device)
 
         def network():
-            return simsiam(variables, backbone)
+            return simsiam(variables, backbone).to(device)
 
         self.anchor = network().eval()
         self.models = [network().train() for _ in views[0]]
@@ -57,7 +59,7 @@ class Loop:
         for i, (model, optimizer) in enumerate(
             zip(self.models, self.optimizers, strict=True)
         ):
-            order = torch.randperm(self.views.shape[2])
+            order = torch.randperm(self.views.shape[2], device=self.views.device)
             losses = []
             for batch in order.split(self.batch_size):
                 first, second = self.views[0, i][batch], self.views[1, i][batch]
