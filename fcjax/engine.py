@@ -149,12 +149,17 @@ class Program:
         """
         yield Part("init", 1, partial(self._init.lower, grid))
         state = jax.eval_shape(self._init, grid)
-        for stage, begin, _, advance in self._compiled_stages(grid):
+        compiled = self._compiled_stages(grid)
+        for stage, begin, _, advance in compiled:
             yield Part(f"{stage.name} begin", 1, partial(begin.lower, grid, state))
             state = jax.eval_shape(begin, grid, state)
-            if stage.num_rounds:
-                round = partial(advance.lower, grid, state)
-                yield Part(stage.name, stage.num_rounds, round)
+            alike = [other.stage for other in compiled if other.advance is advance]
+            names, times = (
+                ", ".join(x.name for x in alike),
+                [x.num_rounds for x in alike],
+            )
+            if stage is alike[0] and any(times):
+                yield Part(names, sum(times), partial(advance.lower, grid, state))
         yield Part("assign", 1, partial(self._assign.lower, grid, state))
         yield Part("embed", 1, partial(self._embed.lower, grid, state))
 
@@ -179,10 +184,15 @@ class Program:
 
     def _compiled_stages(self, grid: Grid) -> list["_CompiledStage"]:
         if not self._stages:
-            self._stages = [
-                _compile_stage(self._build, self._spread, index, stage)
-                for index, stage in enumerate(self._first(grid).stages)
-            ]
+            for index, stage in enumerate(self._first(grid).stages):
+                own = _compile_stage(self._build, self._spread, index, stage)
+                for other in self._stages:
+                    if (
+                        other.stage.round is stage.round
+                        and other.stage.done is stage.done
+                    ):
+                        own = own._replace(is_done=other.is_done, advance=other.advance)
+                self._stages.append(own)
         return self._stages
 
 

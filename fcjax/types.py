@@ -136,7 +136,7 @@ class Stage(NamedTuple):
     """(key, state, federation) -> the state of this stage."""
     round: Callable[[PRNGKey, State, Federation], tuple[State, dict[str, Array]]]
     """(key, state, federation) -> (state, metrics); pure, jittable, vmappable. Metrics
-    are the server's."""
+    are the server's. Stages that have the same are compiled once."""
     num_rounds: int
     """An upper bound where the stage can end early."""
     done: Callable[[State], Bool[Array, ""]]

@@ -74,3 +74,33 @@ def test_what_a_grid_runs_is_lowered_from_its_shapes():
     for name, memory in found.items():
         assert memory.argument_size_in_bytes > 0
         assert (memory.alias_size_in_bytes > 0) == (name in ("pretrain", "cluster"))
+
+
+def test_stages_of_one_round_function_share_its_program():
+    """But not their keys, nor how many rounds they have."""
+    traced = []
+
+    def round(key, state, federation):
+        traced.append(None)
+        return state, {"drawn": jax.random.uniform(key)}
+
+    method = FederatedClustering(
+        init=lambda key, federation: State(jnp.float32(0)),
+        stages=(all_rounds("first", round, 1), all_rounds("second", round, 2)),
+        embed=lambda state, federation: jnp.zeros((1, 1, 1)),
+        assign=lambda state, federation: jnp.zeros((1, 1), int),
+    )
+    keys, found = jax.vmap(jax.random.key)(jnp.array([7])), []
+    program = engine.Program(lambda hyper: method)
+    program.run(
+        Grid(jnp.zeros(1), keys, FEDERATION),
+        on_round=lambda round: found.append(
+            (round.stage.name, float(round.metrics["drawn"][0]))
+        ),
+    )
+    assert len(traced) == 1
+    names, drawn = zip(*found, strict=True)
+    assert names == ("first", "second", "second")
+    assert len(set(drawn)) == 3
+    parts = program.parts(Grid(jnp.zeros(1), keys, FEDERATION))
+    assert {part.name: part.times for part in parts}["first, second"] == 3

@@ -5,10 +5,10 @@ python experiments/benchmarks/fit_beside_run.py ccfc --dataset mnist --data-dir 
 python experiments/benchmarks/fit_beside_run.py SCRIPT FLAGS
 
 The flags are the script's; its first call is taken, with as many rounds of each stage
-as they say. The programs' own bytes, of all devices, are added to what a process has that
-has loaded the data and the programs and ran none; the peak of one that ran them is what
-the system says in the end. Each side has a process, and what the first has compiled the
-others load: compiling takes memory too.
+as they say. The programs' own bytes, of all devices, are added to what a process has
+that has loaded the data and the programs and ran none; the peak of one that ran them is
+what the system says in the end. Each side has a process, and what the first has
+compiled the others load: compiling takes memory too.
 """
 
 import importlib

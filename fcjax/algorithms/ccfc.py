@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients, losses, server, training
@@ -143,17 +144,16 @@ def in_two_stages(
     if setup.own_init and setup.pretrain_rounds < 1:
         raise ValueError("own_init is a round of pre-training, and there is none")
 
-    def stage(name, num_rounds, by_clusters=False, own_init=False, **begin):
-        rounds = partial(round, setup, by_clusters, own_init)
-        return all_rounds(name, rounds, num_rounds, **begin)
-
-    by_clusters, begin = not setup.sample_contrastive, partial(begin, setup)
+    # Stages of one round function are compiled once.
+    by_examples, by_clusters = (partial(round, setup, x) for x in (False, True))
+    last = by_examples if setup.sample_contrastive else by_clusters
+    begin, num_clusterings = partial(begin, setup), setup.cluster_rounds
     return FederatedClustering(
         init=partial(init, setup),
         stages=(
-            *([stage("first", 1, own_init=True)] if setup.own_init else []),
-            stage("pretrain", setup.pretrain_rounds - setup.own_init),
-            stage("cluster", setup.cluster_rounds, by_clusters, begin=begin),
+            *([all_rounds("first", by_examples, 1)] if setup.own_init else []),
+            all_rounds("pretrain", by_examples, setup.pretrain_rounds - setup.own_init),
+            all_rounds("cluster", last, num_clusterings, begin=begin),
         ),
         embed=partial(embed, setup, models_of),
         assign=partial(assign, setup, models_of),
@@ -161,12 +161,7 @@ def in_two_stages(
 
 
 def federated_round(
-    setup: Setup,
-    by_clusters: bool,
-    own_init: bool,
-    key: PRNGKey,
-    state: State,
-    federation: Federation,
+    setup: Setup, by_clusters: bool, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """A round of Algorithm 1: clients train the global network and mine centroids, the
     server averages the one and clusters the other.
@@ -174,14 +169,14 @@ def federated_round(
     Args:
         setup: of the method.
         by_clusters: contrast clusters, else two views of each example.
-        own_init: clients begin with networks of their own.
         key, state, federation: as in `Stage`.
     """
     before: Server = state.server
     present = server.participants(federation, before.num_rounds)
     clients_key, server_key = jax.random.split(key)
+    is_first = before.num_rounds == 0
     trained, mined, measured = clients.for_each(
-        partial(client_round, setup, by_clusters, own_init, federation.pool),
+        partial(client_round, setup, by_clusters, is_first, federation.pool),
         clients.keys(clients_key, len(present)),
         *downloaded(state, len(present)),
         state.clients,
@@ -207,7 +202,7 @@ def federated_round(
 def client_round(
     setup: Setup,
     by_clusters: bool,
-    own_init: bool,
+    is_first: Bool[Array, ""],
     pool: Shaped[Array, "P *F"],
     key: PRNGKey,
     anchor: PyTree,
@@ -220,8 +215,9 @@ def client_round(
     the centroids of what it makes of its own examples."""
     train_key, mine_key, init_key = jax.random.split(key, 3)
     start, labels = anchor, jnp.zeros_like(rows)
-    if own_init:
-        start = setup.network.init(init_key, to_float(pool[:1]))
+    if setup.own_init and not by_clusters:
+        own = partial(setup.network.init, init_key, to_float(pool[:1]))
+        start = lax.cond(is_first, own, lambda: anchor)
     if by_clusters:
         labels = nearest(setup, encode(setup, pool, anchor, rows), centroids)
 
@@ -490,19 +486,14 @@ def standalone(
 
 
 def standalone_round(
-    setup: Setup,
-    by_clusters: bool,
-    own_init: bool,
-    key: PRNGKey,
-    state: State,
-    federation: Federation,
+    setup: Setup, by_clusters: bool, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """A round in which nothing crosses: what it measures is for the metrics alone."""
     own: Own = state.clients
     present = server.participants(federation, state.server)
     clients_key, _ = jax.random.split(key)
     trained, mined, measured = clients.for_each(
-        partial(client_round, setup, by_clusters, own_init, federation.pool),
+        partial(client_round, setup, by_clusters, state.server == 0, federation.pool),
         clients.keys(clients_key, len(present)),
         *own,
         federation.indices,

@@ -129,16 +129,18 @@ def stages(local: Local, round: Callable, fit: Callable) -> tuple[Stage, ...]:
             but for the names of the parts that are trained, which come first.
     """
 
-    def stage(name, one, trains, num_rounds):
+    def stage(name, trains, num_rounds):
         begin = partial(begin_stage, local, trains)
-        return all_rounds(name, partial(one, trains), num_rounds, begin=begin)
+        return all_rounds(name, rounds[trains], num_rounds, begin=begin)
 
+    rounds = {OUTER: partial(round, OUTER), ALL: partial(round, ALL)}
+    rounds[PRIVATE] = partial(fit, PRIVATE)  # one for both, to be compiled once
     once = int(local.fit_steps > 0)
     every = (
-        stage("pretrain", round, OUTER, local.pretrain_rounds),
-        stage("start", fit, PRIVATE, once),
-        stage("train", round, ALL, local.num_rounds),
-        stage("fit", fit, PRIVATE, once),
+        stage("pretrain", OUTER, local.pretrain_rounds),
+        stage("start", PRIVATE, once),
+        stage("train", ALL, local.num_rounds),
+        stage("fit", PRIVATE, once),
     )
     return tuple(stage for stage in every if stage.num_rounds)
 
