@@ -5,6 +5,7 @@ of time is a bound, what the arithmetic or the memory of a chip needs at the lea
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -50,9 +51,9 @@ class Fitted(NamedTuple):
 
 
 def compile_for(
-    devices: Sequence[Any], batch: Batch, experiment: Experiment
+    devices: Sequence[Any], batch: Batch, experiment: Experiment, *, only: str = ""
 ) -> Iterator[Fitted]:
-    """Yields all programs that the runs of a batch take side by side.
+    """Yields all programs that the runs of a batch take side by side, or one by name.
 
     Raises:
         jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED, one does not fit.
@@ -60,6 +61,8 @@ def compile_for(
     program = engine.Program(batch.build, devices=devices)
     with jax.default_matmul_precision(experiment.args.precision):
         for part in program.parts(shapes(batch, experiment)):
+            if only not in ("", part.name):
+                continue
             lowered = part.lower()
             start = time.perf_counter()
             compiled = lowered.compile()
@@ -204,15 +207,16 @@ def fit_batch(
     """Returns what the runs of a batch take, side by side as many as fit."""
     num_runs, asked = len(batch.points), experiment.args.runs_per_call
     most = -(-(num_runs if asked is None else asked) // len(devices))
+    first = 1 if asked is None else most
     found: dict[int, list[Fitted]] = {}
 
-    def bytes_of(count: int) -> int | None:
+    def bytes_of(count: int, only: str = "") -> int | None:
         part = batch.take(range(min(num_runs, count * len(devices))))
         print(f"{counted(len(part.points), 'run')} side by side; each device:")
         print(HEADER)
         found[count] = []
         try:
-            for fitted in compile_for(devices, part, experiment):
+            for fitted in compile_for(devices, part, experiment, only=only):
                 print(line(fitted, chip), flush=True)
                 found[count].append(fitted)
         except jax.errors.JaxRuntimeError as error:
@@ -220,14 +224,18 @@ def fit_batch(
                 raise
             print("the next does not fit:", str(error).partition("\n")[0])
             return None
-        return max(fitted.num_bytes for fitted in found[count])
+        return largest_of(found[count]).num_bytes
 
-    count = largest(
-        bytes_of,
-        limit=SHARE * chip.memory,
-        most=most,
-        first=1 if asked is None else most,
-    )
+    def of_largest(count: int) -> int | None:
+        """Of the program alone that is the largest for the first number of runs."""
+        if not found or asked is not None:
+            return bytes_of(count)
+        return bytes_of(count, largest_of(found[first]).name)
+
+    limit = SHARE * chip.memory
+    count = largest(of_largest, limit=limit, most=most, first=first)
+    while count > first and (bytes_of(count) or math.inf) > limit:
+        count -= 1  # another program grows faster
     told: dict[str, Any] = {"runs": num_runs, "runs_a_device": count}
     told["programs"] = {
         tried: [record(fitted, chip) for fitted in each]
@@ -239,7 +247,7 @@ def fit_batch(
     width = min(num_runs, count * len(devices))
     calls = -(-num_runs // width)
     least = calls * sum(x.times * least_seconds(x, chip) for x in found[count])
-    top = max(found[count], key=lambda fitted: fitted.num_bytes)
+    top = largest_of(found[count])
     told |= {"runs_side_by_side": width, "calls": calls, "least_seconds": least}
     more = "as many as there are" if count == most else "no more fit"
     print(
@@ -250,6 +258,10 @@ def fit_batch(
     if any(fitted.cost.open_loops for fitted in found[count]):
         print("*: the data decides how long loops go on, here counted as going once")
     return told
+
+
+def largest_of(each: Sequence[Fitted]) -> Fitted:
+    return max(each, key=lambda fitted: fitted.num_bytes)
 
 
 def least_seconds(fitted: Fitted, chip: Chip) -> float:
