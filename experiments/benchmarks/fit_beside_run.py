@@ -39,10 +39,10 @@ def main() -> None:
             int(subprocess.check_output([*command, side, cache, script, *flags]))
             for side in SIDES
         )
-    ratio = (said + before) / peak
     print(
-        f"fit {readable(said)} + the process {readable(before)} = "
-        f"{readable(said + before)}; peak {readable(peak)}; ratio {ratio:.2f}"
+        f"fit says {readable(said)}; the run took {readable(peak - before)} above the "
+        f"{readable(before)} of a process that runs nothing: ratio "
+        f"{said / (peak - before):.2f}, of the whole {(said + before) / peak:.2f}"
     )
 
 
