@@ -6,7 +6,7 @@ import numpy as np
 
 from fcjax import engine
 from fcjax.algorithms.rounds import all_rounds
-from fcjax.types import FederatedClustering, Federation, Grid, State
+from fcjax.types import FederatedClustering, Federation, Grid, Stage, State
 from tests.methods import METHODS
 from tests.test_contract import grid
 
@@ -74,6 +74,29 @@ def test_what_a_grid_runs_is_lowered_from_its_shapes():
     for name, memory in found.items():
         assert memory.argument_size_in_bytes > 0
         assert (memory.alias_size_in_bytes > 0) == (name in ("pretrain", "cluster"))
+
+
+def test_a_stage_ends_by_what_it_says_itself():
+    """Also one that has the rounds of another."""
+
+    def round(key, state, federation):
+        return State(state.server + 1), {}
+
+    def until(name, number):
+        def go_on(key, state, federation):
+            return state
+
+        return Stage(name, go_on, round, 9, lambda state: state.server >= number)
+
+    method = FederatedClustering(
+        init=lambda key, federation: State(jnp.float32(0)),
+        stages=(until("first", 2), until("second", 5)),
+        embed=lambda state, federation: jnp.zeros((1, 1, 1)),
+        assign=lambda state, federation: jnp.zeros((1, 1), int),
+    )
+    keys = jax.vmap(jax.random.key)(jnp.array([7]))
+    found = engine.run(lambda hyper: method, Grid(jnp.zeros(1), keys, FEDERATION))
+    assert float(found.server[0]) == 5
 
 
 def test_stages_of_one_round_function_share_its_program():

@@ -58,6 +58,14 @@ def test_a_grid_goes_side_by_side_as_its_programs_fit(tmp_path, monkeypatch):
         found = prepare(tmp_path / "out", path, seed=seeds, **flags)
         return fit.widened(found).batches[0].side_by_side
 
+    # Arguments, results and temporaries, by XLA's own count of the largest program.
+    part = batch.take(range(num_devices))
+    for fitted in fit.compile_for(jax.local_devices(), part, experiment):
+        memory = fitted.memory
+        assert fitted.num_bytes >= memory.argument_size_in_bytes
+        if not memory.alias_size_in_bytes:
+            known = memory.argument_size_in_bytes + memory.output_size_in_bytes
+            assert fitted.num_bytes >= known
     for count in (2, 3):
         assert width(int(most_bytes(count) / fit.SHARE) + 1) == count * num_devices
     assert width(int(most_bytes(3) / fit.SHARE) - 1) == 2 * num_devices
