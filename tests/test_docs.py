@@ -20,6 +20,7 @@ import pytest
 import tyro
 
 from fcjax.__main__ import programs
+from fcjax.sweep.flags import given
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -94,7 +95,7 @@ def test_a_command_parses(line):
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            tyro.cli(module.Args, args=flags)
+            tyro.cli(module.Args, args=given(flags))
         except SystemExit as error:
             if error.code != 0:  # that of --help
                 pytest.fail(said.getvalue())

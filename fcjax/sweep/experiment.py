@@ -99,7 +99,7 @@ def prepare(
     sizes = [plan.state_bytes(batch, examples) for batch in batches]
     devices = jax.local_devices()[: 1 if args.backend == "loop" else None]
     for batch, size in zip(batches, sizes, strict=True):
-        if any(map(folder.is_pending, batch.points)):
+        if args.on is None and any(map(folder.is_pending, batch.points)):
             placement.check_state(size - batch.method.working_bytes, devices=devices)
     pool, placed = placement.place(
         examples, max(sizes), where=args.pool, devices=devices

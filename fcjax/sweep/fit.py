@@ -138,7 +138,7 @@ def largest(
     Examples:
         >>> def bytes_of(count):  # compiled for 1, 6 and 9 runs
         ...     return 60 + 10 * count if count < 20 else None
-        >>> largest(bytes_of, limit=150, most=100)
+        >>> largest(bytes_of, limit=150.0, most=100)
         9
     """
     known: dict[int, int | None] = {}
