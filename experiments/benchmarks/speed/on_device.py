@@ -207,15 +207,16 @@ def stages(method: str, flags: list[str], args: Args) -> Rows:
     (batch,) = experiment.batches
     first = {name: values[0] for name, values in batch.traced.items()}
     every = batch.build(first).stages
-    names = [stage.name for stage in every if stage.num_rounds]
+    left = {stage.name for stage in every if stage.num_rounds}
     height, width = experiment.dataset.examples.shape[1:3]
     own = " ".join(flags[2:])  # behind those of the images
     of = f"{batch.num_slots} images of {height}x{width} a client, `{own}`"
     program, grid = engine.Program(batch.build), batch.grid(experiment.pool)
     end = None
     for fit in compile_for(jax.local_devices(), batch, experiment):
-        if fit.name not in names:
+        if left.isdisjoint(alike := fit.name.split(", ")):
             continue
+        left -= set(alike)  # those of one program
         row = [f"{method} {fit.name}", of, f"{fit.seconds:.1f}", said(fit)]
         row.append(readable(peak_memory()))
         with jax.default_matmul_precision(experiment.args.precision):
@@ -225,7 +226,7 @@ def stages(method: str, flags: list[str], args: Args) -> Rows:
         end, others = timed.end, timed.seconds[1:]
         rate = f"{1 / statistics.median(others):.3f}" if others else ""
         yield [*row, readable(peak_memory()), *spread(timed.seconds), rate]
-        if fit.name == names[-1]:
+        if not left:
             return
 
 
