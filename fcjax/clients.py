@@ -81,6 +81,13 @@ def first_number(count: int) -> int | Int[Array, ""]:
     return count * lax.axis_index(AXIS) if num_devices() > 1 else 0
 
 
+def own(flags: Bool[Array, "A"], count: int) -> Bool[Array, "M"]:
+    """Returns, of a truth value for each client of a run, those of this device's
+    `count`; False for the clients that were repeated to fill the devices."""
+    numbers = first_number(count) + jnp.arange(count)
+    return flags.at[numbers].get(mode="fill", fill_value=False)
+
+
 def repeat(tree: PyTree, num_clients: int) -> PyTree:
     """Gives every client a copy of the server's tree: [M, ...]."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), tree)

@@ -29,7 +29,7 @@ devices: no array has it, its length tells them apart."""
 SERVER, CLIENTS = P("run"), P("run", AXIS)
 """How what a run has once, and what each of its clients has, lies on the devices."""
 STATE = State(SERVER, CLIENTS)
-FEDERATIONS = (P(), CLIENTS, CLIENTS, P("run", None, AXIS), CLIENTS)
+FEDERATIONS = (P(), CLIENTS, CLIENTS, SERVER, CLIENTS)
 GRID = Grid._make([SERVER, SERVER, Federation._make(FEDERATIONS)])
 RUNS = Grid._make([0, 0, Federation._make([None, 0, 0, 0, 0])])
 """Where the arrays of a grid count its runs; all have one pool."""
@@ -285,9 +285,7 @@ def _shard_map(batched, results, donate, devices):
         inputs = (GRID, *[STATE] * len(states)), (grid, *states)
         if num_shards == 1:
             inputs = (_by_runs(inputs[0]), inputs[1])
-        num_clients = _num_clients(grid)
-        grid, *states = _resized(*inputs, *total)
-        return _none_from(grid, num_clients), *states
+        return _resized(*inputs, *total)
 
     def call(grid, *states):
         run, shardings, total, num_shards = dealt(grid, states)
@@ -466,14 +464,6 @@ def _resize(specs, tree, num_runs, num_clients):
         return part
 
     return jax.tree.map(resize, specs, tree)
-
-
-def _none_from(grid, number):
-    """The grid without an answer of the clients from this number on: they repeat the
-    last one, so that every device has as many as the others."""
-    federations = grid.federations
-    present = federations.present.at[..., number:].set(False)
-    return grid._replace(federations=federations._replace(present=present))
 
 
 def each_run(fn: Callable[[jax.Array], jax.Array], grid: Grid) -> Grid:

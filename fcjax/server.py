@@ -174,21 +174,30 @@ def _among_all(x):
 def participants(
     federation: Federation, num_rounds: Int[Array, ""]
 ) -> Bool[Array, "M"]:
-    """Returns who answers in the round after `num_rounds` rounds."""
+    """Returns which of this device's clients answer in the round after `num_rounds`
+    rounds."""
+    everyone = all_participants(federation, num_rounds)
+    return clients.own(everyone, len(federation.indices))
+
+
+def all_participants(
+    federation: Federation, num_rounds: Int[Array, ""]
+) -> Bool[Array, "A"]:
+    """Returns who of all clients, on whatever device, answers in that round."""
     last = federation.present.shape[0] - 1
     return federation.present[jnp.minimum(num_rounds, last)]
 
 
-def choose(key: PRNGKey, present: Bool[Array, "M"], count: int) -> Bool[Array, "M"]:
-    """Draws a random group of the clients that are present, on whatever device.
+def choose(key: PRNGKey, present: Bool[Array, "A"], count: int) -> Bool[Array, "A"]:
+    """Draws a random group of the clients that are present.
 
     Args:
         key: of the draw.
-        present: who may be drawn.
+        present: who of all clients may be drawn, see `all_participants`.
         count: how many, at least 1; where fewer are present, all of them are drawn.
 
     Returns:
-        Who is drawn.
+        Who is drawn: the same on every device, which thus needs to ask no other.
 
     Examples:
         >>> present = jnp.array([True, True, False, True])
@@ -196,10 +205,9 @@ def choose(key: PRNGKey, present: Bool[Array, "M"], count: int) -> Bool[Array, "
         >>> print(chosen.sum(), (chosen & ~present).any())
         2 False
     """
-    draws = jax.vmap(jax.random.uniform)(clients.keys(key, len(present)))
+    draws = jax.vmap(jax.random.uniform)(clients.fold_in(key, len(present)))
     draws = jnp.where(present, draws, jnp.inf)
-    everyone = jnp.sort(gather(draws))
-    last = everyone[min(count, len(everyone)) - 1]
+    last = jnp.sort(draws)[min(count, len(draws)) - 1]
     return present & (draws <= last)
 
 

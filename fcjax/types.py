@@ -41,7 +41,8 @@ class Federation(NamedTuple):
     mask: Bool[Array, "*G M N"]
     """True at a client's own examples, False where one of them is repeated."""
     present: Bool[Array, "*G R M"]
-    """Who answers in each round; the last row stands for all further rounds."""
+    """Who answers in each round; the last row stands for all further rounds. Where the
+    clients are spread over devices, each knows it of all: see `server.participants`."""
     local_clusters: Int[Array, "*G M"]
     """How many clusters each client looks for, where a method needs it."""
 

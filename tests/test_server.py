@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax import server
+from fcjax import clients, server
 from fcjax.devices import AXIS
 from fcjax.types import Federation
 
@@ -214,9 +214,11 @@ def test_fewer_than_asked_for_are_all_drawn(present):
         np.testing.assert_array_equal(found, present)
 
 
-def test_a_draw_stays_what_it_is_beside_clients_that_fill_up_or_drop_out(keys, drawn):
-    """Those who fill up the devices are behind the others, and absent. For one that
-    drops out another is drawn: whoever was drawn beside it is drawn still."""
+def test_a_draw_stays_what_it_is_beside_clients_that_are_absent_or_drop_out(
+    keys, drawn
+):
+    """Whoever is absent behind the others changes nothing. For one that drops out
+    another is drawn: whoever was drawn beside it is drawn still."""
     filled = draw(keys, jnp.append(PRESENT, jnp.zeros(4, bool)), COUNT)
     np.testing.assert_array_equal(filled[:, :8], drawn)
     assert not np.asarray(filled[:, 8:]).any()
@@ -230,8 +232,12 @@ def test_a_draw_stays_what_it_is_beside_clients_that_fill_up_or_drop_out(keys, d
 
 
 @pytest.mark.parametrize("num_devices", [2, 4])
-def test_the_draw_is_the_same_on_however_many_devices(num_devices, keys, drawn):
-    for number in range(5):
-        choose = partial(server.choose, keys[number], count=COUNT)
-        found = on_each(num_devices, choose, PRESENT)
-        np.testing.assert_array_equal(jnp.concatenate(found), drawn[number])
+def test_each_device_has_its_own_clients_of_a_draw(num_devices, keys, drawn):
+    """The clients that fill up the last one are never drawn."""
+
+    def own(numbers):
+        everyone = server.choose(keys[0], PRESENT, COUNT)
+        return clients.own(everyone[:7], len(numbers))
+
+    found = on_each(num_devices, own, np.arange(8))
+    np.testing.assert_array_equal(jnp.concatenate(found), [*drawn[0][:7], False])

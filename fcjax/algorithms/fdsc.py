@@ -131,8 +131,9 @@ def federated_round(
     """A round of Algorithm 1: clients that are drawn train the server's encoder and
     parts of their own, the server averages the encoders (Eq. 6)."""
     before: Server = state.server
-    present = server.participants(federation, before.num_rounds)
-    chosen = server.choose(key, present, setup.num_participants)
+    present = server.all_participants(federation, before.num_rounds)
+    drawn = server.choose(key, present, setup.num_participants)
+    chosen = clients.own(drawn, len(federation.indices))
     slots = clients.slots_of(chosen, setup.num_participants)
     encoders, private, measured = train(setup, trains, chosen, slots, state, federation)
     sizes = (chosen * federation.mask.sum(axis=1).astype(float))[slots]

@@ -6,6 +6,7 @@ from typing import TypeVar
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
+from fcjax import clients
 from fcjax.types import Federation, PRNGKey, Stage
 
 State = TypeVar("State")
@@ -35,4 +36,4 @@ def all_rounds(
 def ever_present(federation: Federation) -> Bool[Array, "M"]:
     """Returns who answers in any round: nobody waits for the others, nor counts them.
     Clients that were repeated to fill the devices never do."""
-    return federation.present.any(axis=0)
+    return clients.own(federation.present.any(axis=0), len(federation.indices))
