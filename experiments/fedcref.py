@@ -111,7 +111,8 @@ def only(args: Args, name: Name) -> Args:
         if deal.rule_of(args) == "overlap" and len(args.methods) > 1:
             args = dataclasses.replace(args, clusters=())  # those of dec and uifca
         # Where a run ends early, or has few communities, others would wait for it.
-        if args.runs_per_call is None and platform() == "cpu":
+        on_cpu = args.on is None and platform() == "cpu"
+        if args.runs_per_call is None and on_cpu:
             args = dataclasses.replace(args, runs_per_call=1)
     return several.only(args, name)
 

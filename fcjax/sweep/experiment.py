@@ -75,9 +75,8 @@ def prepare(
     dataset, extra = load(args)
     # Every run is checked, also those that are reused or another shard's.
     batches = plan.batches(args, dataset, len(extra), describe)
-    if (
-        platform() == "cpu" and args.on is None
-    ):  # elsewhere bits depend on more, and runs share a program
+    # On accelerators bits depend on more, and runs share a program.
+    if platform() == "cpu" and args.on is None:
         batches = [own for batch in batches for own in plan.by_size(batch)]
     points = [point for batch in batches for point in batch.points]
     config = configuration(args, batches[0].method, points[0])

@@ -249,7 +249,8 @@ def fit_batch(
     least = calls * sum(x.times * least_seconds(x, chip) for x in found[count])
     top = largest_of(found[count])
     told |= {"runs_side_by_side": width, "calls": calls, "least_seconds": least}
-    more = "as many as there are" if count == most else "no more fit"
+    every = "as many as there are" if asked is None else "as many as are asked for"
+    more = every if count == most else "no more fit"
     print(
         f"{count} a device, {more} ({top.name} takes {readable(top.num_bytes)}): "
         f"{counted(calls, 'call')} for {counted(num_runs, 'run')}, at least "
