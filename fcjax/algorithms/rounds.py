@@ -6,7 +6,6 @@ from typing import TypeVar
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from fcjax import clients
 from fcjax.types import Federation, PRNGKey, Stage
 
 State = TypeVar("State")
@@ -33,7 +32,7 @@ def all_rounds(
     return Stage(name, begin, round, num_rounds, never)
 
 
-def ever_present(federation: Federation) -> Bool[Array, "M"]:
-    """Returns who answers in any round: nobody waits for the others, nor counts them.
-    Clients that were repeated to fill the devices never do."""
-    return clients.own(federation.present.any(axis=0), len(federation.indices))
+def ever_present(federation: Federation) -> Bool[Array, "A"]:
+    """Returns who of all clients, on whatever device, answers in any round: nobody
+    waits for the others, nor counts them."""
+    return federation.present.any(axis=0)

@@ -105,7 +105,8 @@ def gan_round(
     itself, and nothing is uploaded."""
     own: Trained = state.clients
     present = server.participants(federation, state.server)
-    received = (own.received | present) & ever_present(federation)
+    ever = clients.own(ever_present(federation), len(present))
+    received = (own.received | present) & ever
     train = partial(gan.train_gan, examples=federation.pool, adversarial=adversarial)
 
     def client_round(key, own, rows, mask):
@@ -161,7 +162,7 @@ def examples(
     source: Synthetic, federation: Federation, arrived: Bool[Array, "M"]
 ) -> tuple[Shaped[Array, "N *F"], Bool[Array, "N"]]:
     """As in `Pooling`: what was made for those who have answered."""
-    arrived = server.gather(arrived & ever_present(federation))
+    arrived = server.gather(arrived) & ever_present(federation)
     slots = jnp.arange(source.examples.shape[1])[None]
     counted = arrived[:, None] & (slots < source.sizes[:, None])
     return source.examples.reshape(-1, *source.examples.shape[2:]), counted.reshape(-1)

@@ -219,10 +219,11 @@ def iterate(
         num_refinements=own.num_refinements + refines,
         communities=Communities(numbers, edges, own.clusters),
     )
-    each = (present, trains, values, new.is_active, new.num_refinements)
-    answered, trained, values, active, counts, ever = server.gather(
-        (*each, ever_present(federation))
+    trained, values, active, counts = server.gather(
+        (trains, values, new.is_active, new.num_refinements)
     )
+    answered = server.all_participants(federation, before.num_rounds)
+    ever = ever_present(federation)
     trend = refinement.follow(
         *(setup.halting, before.trend, num_communities, isolated, active, counts, ever)
     )
@@ -327,7 +328,7 @@ def begin_refinement(setup: Setup, key, state: State, federation: Federation) ->
     present = server.participants(federation, before.num_rounds)
     members = members_of(clusters, federation, num_clusters)
     exist = members.any(axis=2) & present[:, None]
-    exist, ever = server.gather((exist, ever_present(federation)))
+    all_exist, ever = server.gather(exist), ever_present(federation)
     own = Local(
         start=(),
         num_local=state.clients.num_local,
@@ -338,7 +339,7 @@ def begin_refinement(setup: Setup, key, state: State, federation: Federation) ->
         num_refinements=jnp.zeros(num_own, jnp.int32),
         communities=association.all_alone(clusters, num_clusters),
     )
-    trend = refinement.begin(exist.sum(), ever.sum())
+    trend = refinement.begin(all_exist.sum(), ever.sum())
     return State(Progress(trend, before.num_rounds), own)
 
 

@@ -57,15 +57,15 @@ def start_stage(phase: StartPhase) -> Stage:
         federation = federation._replace(local_clusters=local.num_local)
         new, values = phase.round(key, local.start, federation)
         new = clients.keep_absent(present, new, local.start)
-        answered, values, own, ever = server.gather(
-            (present, values, local.num_local, ever_present(federation))
-        )
+        # As floats: a sum of integers would be one more.
+        values, own = server.gather((values, local.num_local.astype(jnp.float32)))
+        answered = server.all_participants(federation, before.num_rounds)
         metrics = {
             **server.measure(answered, {"loss": values}),
             "communities": jnp.int32(0),
-            "isolated": jnp.sum(own, where=answered),
+            "isolated": jnp.sum(own, where=answered).astype(jnp.int32),
             "edges": jnp.int32(0),
-            "active": ever.sum(),
+            "active": ever_present(federation).sum(),
             "iteration": jnp.int32(0),
         }
         after = before._replace(num_rounds=before.num_rounds + 1)
