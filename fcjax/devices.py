@@ -1,6 +1,7 @@
 """The devices: what is compiled for them, and how the runs of a grid, and where devices
 are left over the clients of a run, are spread over them."""
 
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -13,9 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Int, Shaped
 
+from fcjax.own_pool import OwnPool
 from fcjax.types import Federation, Grid, PyTree, State
 
 Backend = Literal["shard_map", "pmap", "loop"]
@@ -47,6 +51,31 @@ def platform() -> str:
     it is spread over says so; one without a mesh is for the devices that JAX has."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
+
+
+def are_several() -> bool:
+    """Returns whether several processes run one program, see `fcjax.sweep.processes`."""
+    return jax.process_count() > 1
+
+
+def all_devices() -> Sequence[Any]:
+    """Returns the devices that runs are spread over: of all processes, or of the one."""
+    return jax.devices() if are_several() else jax.local_devices()
+
+
+def on_host(tree: PyTree) -> PyTree:
+    """Returns arrays in this host's memory, whole, whichever processes have their
+    parts; all of them ask for it."""
+    if not are_several():
+        return jax.device_get(tree)
+
+    def whole(x):
+        is_here = not isinstance(x, jax.Array) or x.is_fully_addressable
+        if is_here or x.is_fully_replicated:
+            return np.asarray(x)
+        return process_allgather(x, tiled=True)
+
+    return jax.tree.map(whole, tree)
 
 
 def num_bytes(tree: PyTree) -> int:
@@ -159,9 +188,14 @@ def one_by_one(function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
 
 
 def over_rows(
-    step: Callable[[jax.Array, PyTree, PyTree], PyTree], stacked: PyTree, carry: PyTree
+    step: Callable[[jax.Array, PyTree, PyTree], PyTree],
+    stacked: PyTree,
+    carry: PyTree,
+    *,
+    where: bool | Bool[Array, ""] = True,
 ) -> PyTree:
-    """Takes a step (i, row i, carry) -> carry for every row of the arrays, in order."""
+    """Takes a step (i, row i, carry) -> carry for every row of the arrays, in order;
+    for none where `where` is False."""
     stacked = jax.tree.map(jnp.asarray, stacked)
     count = len(_leaf(stacked))
     if count == 1:
@@ -173,7 +207,10 @@ def over_rows(
     def one(i, carry):
         return step(i, jax.tree.map(lambda x: x[i], stacked), carry)
 
-    return lax.fori_loop(0, lax.optimization_barrier(jnp.int32(count)), one, carry)
+    number = lax.optimization_barrier(jnp.int32(count))
+    if where is not True:
+        number = jnp.where(where, number, 0)
+    return lax.fori_loop(0, number, one, carry)
 
 
 def _leaf(stacked):
@@ -216,7 +253,8 @@ def over_runs(
         results: `SERVER`, `CLIENTS` or `STATE`, or a tree of them that the results'
             tree begins with.
         donate: let the results take the place of the states in memory.
-        devices: of `shard_map`; by default those of this process, of all backends.
+        devices: of `shard_map`; by default `all_devices`. Those of one process are as
+            few as make the most of them no busier, those of several are all.
     """
 
     def one(grid, *states):
@@ -245,11 +283,10 @@ def over_runs(
 
 def _shard_map(batched, results, donate, devices):
     @cache
-    def program(devices, num_runs, num_shards, num_clients, num_states, options):
-        mesh = _mesh(devices, num_runs, num_shards)
-        in_specs, out_specs = (GRID, *[STATE] * num_states), results
-        if num_shards == 1:
-            in_specs, out_specs = map(_by_runs, (in_specs, out_specs))
+    def program(layout, num_clients, has_own, num_states, options):
+        mesh = layout.mesh()
+        in_specs = layout.specs((_grid_spec(has_own), *[STATE] * num_states))
+        out_specs = layout.specs(results)
         function = batched
         if num_clients is not None:
             function = jax.vmap(
@@ -265,46 +302,43 @@ def _shard_map(batched, results, donate, devices):
     def dealt(grid, states):
         """The program, where its inputs lie, and how many runs, clients and shards of
         them it takes."""
-        here = tuple(devices or jax.local_devices())
-        count, num_clients = _num_runs(grid), _num_clients(grid)
-        num_runs = min(count, len(here))
-        num_shards = _num_shards(num_clients, len(here) // num_runs)
+        here = tuple(devices or all_devices())
+        count, num_clients, pool = _num_runs(grid), _num_clients(grid), _pool(grid)
         # Of other clients than those of the state each device has all.
         kept = jax.tree.leaves([state.clients for state in states])
-        if any(x.shape[1] != num_clients for x in kept):
-            num_shards = 1
-        more = (-count % num_runs, -num_clients % num_shards)
+        is_spread = all(x.shape[1] == num_clients for x in kept)
+        has_own = isinstance(pool, OwnPool)
+        if has_own:
+            is_spread = pool.examples.shape[1] > 1
+        layout = Layout.of(here, count, num_clients, is_spread=is_spread)
+        total = layout.filled(count, num_clients)
         options = _options(grid, states, here[0].platform)
         run, shardings = program(
-            *(here, num_runs, num_shards, num_clients if more[1] else None),
-            *(len(states), options),
+            *(layout, num_clients if total[1] > num_clients else None),
+            *(has_own, len(states), options),
         )
-        return run, shardings, (count + more[0], num_clients + more[1]), num_shards
+        return run, shardings, total, layout
 
-    def filled(grid, states, total, num_shards):
-        inputs = (GRID, *[STATE] * len(states)), (grid, *states)
-        if num_shards == 1:
-            inputs = (_by_runs(inputs[0]), inputs[1])
-        return _resized(*inputs, *total)
+    def filled(grid, states, total, layout):
+        specs = layout.specs((GRID, *[STATE] * len(states)))
+        return _resized(specs, (grid, *states), *total)
 
     def call(grid, *states):
-        run, shardings, total, num_shards = dealt(grid, states)
+        run, shardings, total, layout = dealt(grid, states)
         inputs, own = (grid, *states), (_num_runs(grid), _num_clients(grid))
         if total != own:
-            inputs = filled(grid, states, total, num_shards)
-        # Results of a call on other devices are not moved by themselves.
-        found = run(*jax.device_put(inputs, shardings))
+            inputs = filled(grid, states, total, layout)
+        found = run(*_placed(inputs, shardings))
         if total == own:
             return found
-        specs = results if num_shards > 1 else _by_runs(results)
-        return _resized(specs, found, *own)
+        return _resized(layout.specs(results), found, *own)
 
     def lower(grid, *states):
-        run, shardings, total, num_shards = dealt(grid, states)
+        run, shardings, total, layout = dealt(grid, states)
         inputs = (grid, *states)
         if total != (_num_runs(grid), _num_clients(grid)):
             inputs = jax.eval_shape(
-                lambda grid, *states: filled(grid, states, total, num_shards), *inputs
+                lambda grid, *states: filled(grid, states, total, layout), *inputs
             )
         return run.compiled.lower(*_shaped(inputs, shardings))
 
@@ -313,7 +347,7 @@ def _shard_map(batched, results, donate, devices):
 
 def _pmap(batched, results, donate):
     devices = jax.local_devices()
-    mesh = _mesh(devices, len(devices))
+    mesh = Layout(tuple(devices), len(devices), 1, False).mesh()
 
     # Results of an earlier call lie on devices: pmap does not move them by itself.
     def deal(tree):
@@ -380,8 +414,13 @@ def _loop(batched, results, donate):
 
 
 def _options(grid, states, target):
-    size = num_bytes(grid.federations.pool)
-    size += (num_bytes((grid, states)) - size) // _num_runs(grid)
+    pool = _pool(grid)
+    others = grid._replace(federations=grid.federations[1:])
+    size = num_bytes((others, states)) // _num_runs(grid)
+    if isinstance(pool, OwnPool):  # as if it were whole: not another program
+        size += math.prod(pool.shape) * pool.dtype.itemsize
+    else:
+        size += num_bytes(pool)
     return tuple(compiler_options(target, num_bytes=size).items())
 
 
@@ -415,22 +454,147 @@ def _shaped(inputs, shardings):
     return jax.tree.map(of, shardings, inputs)
 
 
-def _mesh(devices, num_runs: int, num_shards: int = 1):
-    # An axis of one would still be an axis to sum over.
-    axes = {"run": num_runs} | ({AXIS: num_shards} if num_shards > 1 else {})
-    # `jax.make_mesh` takes all chips of a TPU or none.
-    chosen = np.array(devices[: num_runs * num_shards])
-    return Mesh(
-        chosen.reshape(*axes.values()),
-        tuple(axes),
-        axis_types=(AxisType.Auto,) * len(axes),
-    )
+class Layout(NamedTuple):
+    """How runs and their clients lie on devices, in rows and columns."""
+
+    devices: tuple[Any, ...]
+    num_rows: int
+    """Each has its share of the runs."""
+    num_columns: int
+    is_spread: bool
+    """Whether each column has its share of the clients of a run, or all of them."""
+
+    @classmethod
+    def of(cls, devices, num_runs, num_clients, *, is_spread=True) -> "Layout":
+        count = len(devices)
+        if len({device.process_index for device in devices}) > 1:
+            # A process without a device would have nothing to take part with.
+            fewest = min(num_runs, count)
+            rows = next(n for n in range(fewest, count + 1) if count % n == 0)
+            columns, is_spread = count // rows, is_spread and num_clients > 1
+        else:
+            rows = min(num_runs, count)
+            columns = _num_shards(num_clients, count // rows) if is_spread else 1
+        return cls(devices[: rows * columns], rows, columns, is_spread and columns > 1)
+
+    def mesh(self) -> Mesh:
+        # An axis of one would still be an axis to sum over.
+        axes = {"run": self.num_rows}
+        if self.num_columns > 1:
+            axes[AXIS if self.is_spread else "alike"] = self.num_columns
+        # `jax.make_mesh` takes all chips of a TPU or none.
+        return Mesh(
+            np.array(self.devices).reshape(*axes.values()),
+            tuple(axes),
+            axis_types=(AxisType.Auto,) * len(axes),
+        )
+
+    def specs(self, specs: PyTree) -> PyTree:
+        """Where a run is on one device, what each of its clients has is there, too."""
+        return specs if self.is_spread else _by_runs(specs)
+
+    def filled(self, num_runs: int, num_clients: int) -> tuple[int, int]:
+        """How many runs and clients there are where every device has as many."""
+        shards = self.num_columns if self.is_spread else 1
+        return (
+            num_runs + -num_runs % self.num_rows,
+            num_clients + -num_clients % shards,
+        )
 
 
 def _num_shards(num_clients, num_devices):
     """As few devices a run as make the most of them no busier."""
     most = -(-num_clients // min(num_devices, num_clients))
     return -(-num_clients // most)
+
+
+def deal_pool(
+    examples: Shaped[np.ndarray, "P *F"],
+    indices: Int[np.ndarray, "G M N"],
+    *,
+    devices: Sequence[Any],
+    is_spread: bool = True,
+) -> OwnPool:
+    """Gives each device the examples of its own clients alone.
+
+    Args:
+        examples: all of them.
+        indices: which of them the clients of a grid hold.
+        devices: that the grid is spread over.
+        is_spread: whether clients are; not where those are others than the state's.
+
+    Returns:
+        What takes the place of the pool in that grid, on no other devices.
+    """
+    layout = Layout.of(tuple(devices), *indices.shape[:2], is_spread=is_spread)
+    for axis, count in enumerate(layout.filled(*indices.shape[:2])):
+        rows = np.minimum(np.arange(count), indices.shape[axis] - 1)
+        indices = np.take(indices, rows, axis)
+    columns = layout.num_columns if layout.is_spread else 1
+    held = [
+        [np.union1d(0, block) for block in np.split(of_runs, columns, axis=1)]
+        for of_runs in np.split(indices, layout.num_rows)
+    ]
+    most = max(len(rows) for of_runs in held for rows in of_runs)
+    sharding = NamedSharding(layout.mesh(), layout.specs(CLIENTS))
+
+    def of_devices(shape, dtype, fill):
+        def at(place):
+            """Of one device, or of all in a row."""
+            found = np.zeros((1, 1, *shape), dtype)
+            fill(held[place[0].start or 0][place[1].start or 0], found[0, 0])
+            return found
+
+        whole = (layout.num_rows, columns, *shape)
+        return jax.make_array_from_callback(whole, sharding, at)
+
+    def take(rows, into):
+        into[: len(rows)] = examples[rows]
+
+    def number(rows, into):
+        into[rows] = np.arange(len(rows))
+
+    return OwnPool(
+        of_devices((most, *examples.shape[1:]), examples.dtype, take),
+        of_devices((len(examples),), np.int32, number),
+    )
+
+
+def _grid_spec(has_own):
+    federations = GRID.federations
+    return GRID._replace(
+        federations=federations._replace(pool=CLIENTS) if has_own else federations
+    )
+
+
+def _placed(inputs, shardings):
+    """The inputs where they are needed: results of a call on other devices are not
+    moved by themselves."""
+    if not are_several():
+        return jax.device_put(inputs, shardings)
+
+    def of(sharding, part):
+        return jax.tree.map(lambda x: _place(x, sharding), part)
+
+    return jax.tree.map(of, shardings, inputs)
+
+
+def _place(x, sharding):
+    if isinstance(x, Tracer):
+        return x
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        is_there = x.sharding.is_equivalent_to(sharding, x.ndim)
+        return x if is_there else _move(sharding)(x)
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = _place(jax.random.key_data(x), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    own = np.asarray(x)
+    return jax.make_array_from_callback(own.shape, sharding, own.__getitem__)
+
+
+@cache
+def _move(sharding):
+    return jax.jit(lambda x: x, out_shardings=sharding)
 
 
 def _by_runs(specs):
@@ -471,6 +635,10 @@ def each_run(fn: Callable[[jax.Array], jax.Array], grid: Grid) -> Grid:
     federations = grid.federations
     hyper, keys, runs = jax.tree.map(fn, (grid.hyper, grid.keys, federations[1:]))
     return Grid(hyper, keys, Federation(federations.pool, *runs))
+
+
+def _pool(grid):
+    return grid.federations.pool
 
 
 def _num_runs(grid):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fcjax.devices import CLIENTS, SERVER, STATE, Backend, Spread, over_runs
+from fcjax.devices import CLIENTS, SERVER, STATE, Backend, Spread, on_host, over_runs
 from fcjax.types import Communities, FederatedClustering, Grid, PyTree, Stage, State
 
 
@@ -129,12 +129,12 @@ class Program:
             if position.stage != index or position.round == 0:
                 position = Position(index, 0)
                 state = begin(at_round(grid, stage.name), state)
-            done = bool(jax.device_get(is_done(grid, state)).all())
+            done = bool(on_host(is_done(grid, state)).all())
             while not done and position.round < stage.num_rounds:
                 position = Position(index, position.round + 1)
                 at = at_round(grid, stage.name, position.round)
                 state, metrics, finished = advance(at, state)
-                metrics, finished = jax.device_get((metrics, finished))
+                metrics, finished = on_host((metrics, finished))
                 done = bool(finished.all())
                 is_last = done or position.round == stage.num_rounds
                 on_round(Round(stage, position, metrics, state, is_last))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import clients
@@ -43,7 +44,8 @@ def receive(
 ) -> tuple[PyTree, PyTree]:
     """Takes in what the clients of a round upload, on whatever device they run.
 
-    Sums over the devices are all that they ever communicate.
+    Sums over the devices are all that they ever communicate; on a CPU, where a device
+    goes on with the sums of the one before it, that is an exchange between the two.
 
     Args:
         networks: a tree of arrays [M, ...] whose mean is asked for.
@@ -119,25 +121,30 @@ def _sums(
 
         return jax.tree.map(to_group, sums, x)
 
-    def add_own(sums):
-        return over_rows(add, (stacked, weights, groups), sums)
+    def add_own(sums, where):
+        return over_rows(add, (stacked, weights, groups), sums, where=where)
 
     def zeros(x):
         return jnp.zeros((count, *x.shape[1:]), jnp.result_type(x, weights))
 
-    sums, num_devices = jax.tree.map(zeros, stacked), clients.num_devices()
-    if num_devices == 1:
-        return add_own(sums)
+    sums, last = jax.tree.map(zeros, stacked), clients.num_devices() - 1
+    if last == 0:
+        return add_own(sums, True)
+    # One vector is sent sooner than many arrays. All of them are float32.
+    sums, unravel = ravel_pytree(sums)
+    number = lax.axis_index(AXIS)
 
-    def add_those_of(device, sums):
-        is_here = lax.axis_index(AXIS) == device
-        own = jax.tree.map(lambda x: jnp.where(is_here, x, 0), add_own(sums))
-        return lax.psum(own, AXIS)
+    def add_there(device, sums):
+        return ravel_pytree(add_own(unravel(sums), number == device))[0]
 
-    # In a loop of XLA, sums over devices crash now and then (jaxlib 0.10.2).
-    for device in range(num_devices):
-        sums = add_those_of(device, sums)
-    return sums
+    # In a loop of XLA, exchanges crash now and then (jaxlib 0.10.2).
+    for device in range(last):
+        # `vmap` takes no exchange but one in which each device has a part.
+        others = [(i, i) for i in range(last + 1) if i not in (device, device + 1)]
+        pairs = [(device, device + 1), (device + 1, device), *others]
+        sums = lax.ppermute(add_there(device, sums), AXIS, pairs)
+    sums = add_there(last, sums)
+    return unravel(lax.psum(jnp.where(number == last, sums, 0), AXIS))
 
 
 def own_rows(all_rows: PyTree, count: int) -> PyTree:

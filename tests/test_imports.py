@@ -14,7 +14,7 @@ FILES = {
     for path in (ROOT / "fcjax").rglob("*.py")
 }
 LAYERS = (
-    {"types"},
+    {"types", "own_pool"},
     {"devices"},
     {"losses", "cluster", "models", "data", "evaluation"}
     | {"clients", "training", "server"},

@@ -187,7 +187,9 @@ def test_a_round_spread_over_devices_agrees_with_the_loop_and_takes_sums_alone()
     started = images(), over_runs(start_conv, "loop")(images())
     step = spread(advance_conv, results=(STATE, SERVER))
     compiled = jax.jit(step).lower(*started).compile()
-    assert set(collectives(compiled)) == {"all-reduce"}
+    # On a CPU a device goes on with the sums of the one before it.
+    more = {"collective-permute"} if jax.default_backend() == "cpu" else set()
+    assert set(collectives(compiled)) == {"all-reduce"} | more
 
     def close(path, x, y):
         name = jax.tree_util.keystr(path)
