@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jax.experimental.multihost_utils import process_allgather
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int, Shaped
 
@@ -54,12 +54,12 @@ def platform() -> str:
 
 
 def are_several() -> bool:
-    """Returns whether several processes run one program, see `fcjax.sweep.processes`."""
+    """Returns whether several processes run one program."""
     return jax.process_count() > 1
 
 
 def all_devices() -> Sequence[Any]:
-    """Returns the devices that runs are spread over: of all processes, or of the one."""
+    """Returns the devices that runs are spread over, those of all processes."""
     return jax.devices() if are_several() else jax.local_devices()
 
 
@@ -557,6 +557,34 @@ def deal_pool(
     return OwnPool(
         of_devices((most, *examples.shape[1:]), examples.dtype, take),
         of_devices((len(examples),), np.int32, number),
+    )
+
+
+def on_all(examples: Shaped[np.ndarray, "P *F"]) -> Array:
+    """Gives each device of all processes all examples."""
+    mesh = Mesh(np.array(all_devices()), "device")
+    return _place(examples, NamedSharding(mesh, P()))
+
+
+def lying(structure: PyTree, *, is_run: bool = False) -> PyTree:
+    """Says where a state lies that is read from files: on the first device; of several
+    processes in parts, where all devices have as much of it, else whole on each.
+
+    Args:
+        structure: its shapes, [G, ...], or those of one run; a `State` where there are
+            several processes.
+        is_run: whether it is of one run.
+    """
+    if not are_several():
+        return _shaped(structure, SingleDeviceSharding(jax.local_devices()[0]))
+    server, own = map(jax.tree.leaves, structure)
+    num_runs = 1 if is_run else (server + own)[0].shape[0]
+    num_clients = own[0].shape[1] if own and not is_run else 1
+    layout = Layout.of(tuple(all_devices()), num_runs, num_clients)
+    is_even = layout.filled(num_runs, num_clients) == (num_runs, num_clients)
+    specs = layout.specs(STATE) if is_even and not is_run else State(P(), P())
+    return _shaped(
+        structure, jax.tree.map(partial(NamedSharding, layout.mesh()), specs)
     )
 
 

@@ -45,6 +45,12 @@ class OwnPool:
     def __getitem__(self, rows: slice | Int[Array, "*S"]) -> Shaped[Array, "..."]:
         return self.examples[0, 0][self.places[0, 0][rows]]
 
+    @property
+    def bytes_here(self) -> int:
+        """What it takes of this process's memory."""
+        parts = (self.examples, self.places)
+        return sum(x.data.nbytes for part in parts for x in part.addressable_shards)
+
     def tree_flatten(self):
         return (self.examples, self.places), None
 

@@ -14,6 +14,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, Shaped
 
+from fcjax.devices import are_several
+
 
 @jax.tree_util.register_static
 class HostPool:
@@ -77,7 +79,8 @@ def place(
         devices: that train on them, one or more; each of them gets a copy.
 
     Returns:
-        The pool, and one line on the estimate and the choice.
+        The pool, and one line on the estimate and the choice. Of several processes it
+        is not on the devices yet: see `fcjax.devices.deal_pool`.
     """
     limit = device_memory()
     needed = examples.nbytes + STATES_IN_FORCE * state_bytes
@@ -92,6 +95,8 @@ def place(
     )
     if where == "host":
         return HostPool(examples), line
+    if are_several():
+        return examples, line + "s of the clients that hold them"
     if len(devices) == 1:
         return jax.device_put(examples, devices[0]), line
     # A pool on one of several devices would be copied to the others at every call.
@@ -108,7 +113,8 @@ def check_state(
 
     Args:
         state_bytes: its size.
-        devices: that its clients may be spread over.
+        devices: that its clients may be spread over; each process is taken for a host
+            of its own.
 
     Raises:
         ValueError: it exceeds all of their memory, or what the host has free where
@@ -116,7 +122,8 @@ def check_state(
     """
     needed, limit = STATES_IN_FORCE * state_bytes, device_memory()
     if limit is None:
-        limit, has = host_memory(), "free on the host"
+        hosts = len({device.process_index for device in devices})
+        limit, has = hosts * host_memory(), "free on the host" + "s" * (hosts > 1)
     else:
         limit, has = len(devices) * limit, "on the device"
         has += "s" if len(devices) > 1 else ""

@@ -10,10 +10,10 @@ import jax
 import tyro
 
 from fcjax import data
-from fcjax.devices import take_cores
+from fcjax.devices import are_several, take_cores
 from fcjax.sweep import processes
 from fcjax.sweep.chips import described
-from fcjax.sweep.experiment import Task, prepare_all
+from fcjax.sweep.experiment import Experiment, Task, prepare_all
 from fcjax.sweep.flags import Common, given
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.plan import Method
@@ -50,6 +50,7 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
     """
     name = Path(sys.argv[0]).name
     take_cores()
+    problem, asked, experiments, targets = "", [], [], {}
     try:
         made = tasks()
         asked = [args.on for args, _ in made if args.on is not None]
@@ -58,7 +59,9 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
         targets = {topology: described(topology) for topology in asked}
         experiments = prepare_all(made)
     except ValueError as error:
-        sys.exit(f"{name}: error: {error}")
+        problem = str(error)
+    if problem := processes.problem_of_any(problem):
+        sys.exit(f"{name}: error: {problem}")
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
     from fcjax.sweep.fit import fit, is_too_large
     from fcjax.sweep.session import execute
@@ -70,10 +73,16 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
 
     with ExitStack() as locks:
         try:
-            for experiment in experiments:
+            for experiment in experiments if processes.leads() else ():
                 locks.enter_context(experiment.folder.locked())
         except ValueError as error:
-            sys.exit(f"{name}: error: {error}")
+            problem = str(error)
+        problem = processes.problem_of_any(problem)
+        if not problem and are_several():
+            problem = processes.problem_of_any(differing(experiments))
+        if problem:
+            sys.exit(f"{name}: error: {problem}")
+        locks.enter_context(processes.ending_together())
         try:
             for experiment in experiments:
                 execute(experiment)
@@ -85,3 +94,13 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
                 f"{name}: error: one run alone is too large for the device: {message}"
             )
     return [experiment.folder for experiment in experiments]
+
+
+def differing(experiments: Sequence[Experiment]) -> str:
+    """Returns where this process does not see the folder that the first one writes,
+    which has locked it."""
+    for folder in (experiment.folder for experiment in experiments):
+        seen = f"{(folder.directory / '.lock').exists()} {folder.pending}"
+        if seen != processes.said_by_first(seen):
+            return f"--out {folder.directory} must be one folder for all processes"
+    return ""

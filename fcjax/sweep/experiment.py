@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fcjax import data
 from fcjax.data import placement
-from fcjax.devices import platform
+from fcjax.devices import all_devices, are_several, deal_pool, on_all, platform
 from fcjax.sweep import deal, plan, processes, sinks
 from fcjax.sweep.flags import Common
 from fcjax.sweep.folder import Folder, Point
 from fcjax.sweep.load import FLAGS, Loaded, load, short_name
 from fcjax.sweep.plan import Batch, Describe, Method
+from fcjax.types import Federation, Grid
 
 
 class Experiment(NamedTuple):
@@ -34,6 +34,37 @@ class Experiment(NamedTuple):
     pool: data.Pool
     notes: tuple[str, ...]
     """What became of the data on its way, a line each."""
+
+    def grid(self, batch: Batch) -> Grid:
+        """Returns what the program of a batch takes."""
+        grid = batch.grid(self._kind)
+        return grid._replace(federations=self._with_pool(batch, grid.federations))
+
+    def left_out(self, batch: Batch) -> Federation | None:
+        """Returns the rows that no client holds, where the method can assign them."""
+        found = batch.left_out(self._kind)
+        return found and self._with_pool(batch, found, is_spread=False)
+
+    @property
+    def _kind(self) -> data.Pool:
+        # Not yet on the device, where it is dealt to several.
+        return data.HostPool(self.pool) if self._is_dealt else self.pool
+
+    @property
+    def _is_dealt(self) -> bool:
+        return are_several() and isinstance(self.pool, np.ndarray)
+
+    def _with_pool(
+        self, batch: Batch, federation: Federation, *, is_spread: bool = True
+    ) -> Federation:
+        """Each process has the examples of its own clients."""
+        if not self._is_dealt:
+            return federation
+        if batch.method.sees_all:
+            return federation._replace(pool=on_all(self.pool))
+        rows, devices = np.asarray(federation.indices), all_devices()
+        pool = deal_pool(self.pool, rows, devices=devices, is_spread=is_spread)
+        return federation._replace(pool=pool)
 
 
 Task = tuple[Common, Describe]
@@ -87,7 +118,9 @@ def prepare(
             raise ValueError(f"--shard {args.shard}: the grid has {len(points)} runs")
         points = points[index::count]
         directory = directory / f"shard-{index}-of-{count}"
-    folder = Folder(directory, config, points, resume=args.resume)
+    folder = Folder(
+        directory, config, points, resume=args.resume, writes=processes.leads()
+    )
 
     examples = dataset.examples
     if len(extra):
@@ -96,7 +129,7 @@ def prepare(
         if sum(plan.num_rounds(batch)) < 1:
             raise ValueError(f"{batch.method.name} is given no round to run, take one")
     sizes = [plan.state_bytes(batch, examples) for batch in batches]
-    devices = jax.local_devices()[: 1 if args.backend == "loop" else None]
+    devices = all_devices()[: 1 if args.backend == "loop" else None]
     for batch, size in zip(batches, sizes, strict=True):
         if args.on is None and any(map(folder.is_pending, batch.points)):
             placement.check_state(size - batch.method.working_bytes, devices=devices)
@@ -109,7 +142,7 @@ def prepare(
         if any(map(folder.is_pending, asked.points)):
             most = args.runs_per_call
             if most is None:
-                most = jax.local_device_count() * placement.runs_that_fit(pool, size)
+                most = len(all_devices()) * placement.runs_that_fit(pool, size)
             width = plan.width(len(asked.points), most)
             pending = asked.keep(folder.is_pending)
             left.append(

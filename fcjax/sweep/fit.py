@@ -15,6 +15,7 @@ import jax
 from fcjax import engine
 from fcjax.data.conversion import counted
 from fcjax.data.placement import device_memory, readable
+from fcjax.devices import all_devices
 from fcjax.sweep import hlo, plan
 from fcjax.sweep.chips import Chip
 from fcjax.sweep.experiment import Experiment
@@ -74,7 +75,7 @@ def compile_for(
 
 
 def shapes(batch: Batch, experiment: Experiment) -> Grid:
-    grid = batch.grid(experiment.pool)
+    grid = experiment.grid(batch)
     federations = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), grid.federations
     )
@@ -94,7 +95,7 @@ def widened(experiment: Experiment) -> Experiment:
     memory, args = device_memory(), experiment.args
     if memory is None or args.runs_per_call is not None or args.backend != "shard_map":
         return experiment
-    devices, limit = jax.local_devices(), SHARE * memory
+    devices, limit = all_devices(), SHARE * memory
 
     def widened(batch: Batch) -> Batch:
         def bytes_of(count: int) -> int | None:

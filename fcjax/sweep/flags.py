@@ -110,11 +110,14 @@ class Common:
     #: i/n: run every n-th run of the grid, beginning with run i (0 to n - 1), into
     #: OUT/shard-i-of-n. The shards are merged by experiments/collect.py.
     shard: Annotated[str | None, shown("all runs")] = None
-    #: One process of several, on one or more hosts: HOST:PORT of process 0, or auto on
-    #: a cluster that JAX knows (Slurm, Open MPI). Each process runs a shard.
+    #: One process of several that run one program, on one or more hosts that share
+    #: --out: HOST:PORT of process 0, or auto on a cluster that JAX knows (Slurm, Open
+    #: MPI, Cloud TPU). All are given the same flags but --process.
     coordinator: Annotated[str | None, shown("a single process")] = None
     process: Annotated[str | None, shown("what the cluster says")] = None
     """Which process this is, i/n, where --coordinator is HOST:PORT."""
+    coordinator_timeout: float = 120.0
+    """Seconds that a process waits for the others to come."""
     precision: Literal["highest", "high", "default"] = "highest"
     """Of the networks' matrix products; distances and averages stay at float32."""
     plot: bool = True

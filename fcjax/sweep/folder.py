@@ -51,6 +51,7 @@ class Folder:
         points: the swept values of the runs that are asked for; None is all that have
             ended.
         resume: reuse what is there; otherwise it is written over.
+        writes: whether what is added to it is written, too: one process does.
 
     Raises:
         ValueError: the folder holds results of another configuration.
@@ -63,7 +64,9 @@ class Folder:
         points: Sequence[Point] | None = None,
         *,
         resume: bool = True,
+        writes: bool = True,
     ):
+        self.writes = writes
         self.directory = directory
         self.config = dict(config)
         self.names: tuple[str, ...] = tuple(config["swept"])
@@ -332,6 +335,8 @@ class Folder:
 
     def begin(self) -> None:
         """Creates the folder and writes the configuration."""
+        if not self.writes:
+            return
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self._resume:
             # First of all: a kill in between must not leave the rows of another
@@ -349,7 +354,7 @@ class Folder:
         name = name_of(*map(self._key, points))
         folder = self.directory / "checkpoints" / name
         for other in folder.parent.glob("*"):
-            if other != folder:
+            if other != folder and self.writes:
                 shutil.rmtree(other)
         return folder
 
@@ -373,6 +378,8 @@ class Folder:
                 or (row["stage_index"], row["round"]) < position
             ]
         self.rounds += rows
+        if not self.writes:
+            return
         if begun or not set().union(*rows) <= set(self._columns):
             self._columns = columns_of(self.rounds)
             _replace(path, _csv(self.rounds, self._columns))
@@ -387,7 +394,8 @@ class Folder:
         merge wrote of them here before it was killed gives way."""
         runs = set(map(self._key, rows))
         self.rounds = [r for r in self.rounds if self._key(r) not in runs] + [*rows]
-        _replace(self.directory / "history.csv", _csv(self.rounds))
+        if self.writes:
+            _replace(self.directory / "history.csv", _csv(self.rounds))
 
     def history_of(self, points: Sequence[Point]) -> list[list[Row]]:
         """Returns the rounds of each of these runs, in order."""
@@ -401,7 +409,8 @@ class Folder:
         """Adds finished runs to `results.csv`, sorted by their swept values."""
         self.rows = sorted([*self.rows, *rows], key=self._key)
         self._finished = set(map(self._key, self.rows))
-        _replace(self.directory / "results.csv", _csv(self.rows))
+        if self.writes:
+            _replace(self.directory / "results.csv", _csv(self.rows))
 
     def add_assignments(
         self, points: Sequence[Point], found: Sequence[Mapping[str, np.ndarray]]

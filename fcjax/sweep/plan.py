@@ -51,6 +51,9 @@ class Method(NamedTuple):
     """By p: scores on the whole data set."""
     working_bytes: int = 0
     """What a round of one run holds beside its state, as a copy of the data."""
+    sees_all: bool = False
+    """Whether it reads examples other than those that a device's clients hold, as a
+    server does that is given all."""
     shared: Shared | None = None
     """Its first stages, where others may go on from them: see `stages`."""
     start: str = ""

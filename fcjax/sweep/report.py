@@ -10,6 +10,7 @@ import numpy as np
 from fcjax import engine
 from fcjax.data import placement
 from fcjax.data.conversion import counted
+from fcjax.devices import all_devices, are_several
 from fcjax.evaluation import tables
 from fcjax.runs import page
 from fcjax.sweep import flags
@@ -106,13 +107,15 @@ def print_header(experiment: Experiment) -> None:
     args, batches = experiment.args, experiment.batches
     partitions = [part for batch in batches for part in batch.partitions]
     dropped = [len(partition.left_out) for partition in partitions]
-    device = jax.local_devices()[0]
+    devices, others = all_devices(), ""
+    if are_several():
+        others = f" of {jax.process_count()} processes"
     print(
         f"{batches[0].method.name} on {short_name(args.dataset)}: "
         f"{len(experiment.dataset.examples)} examples, "
         f"{counted(len(partitions), 'run')}\n"
         f"examples no client holds: {extremes(dropped)}\n"
-        f"{jax.local_device_count()} x {device.device_kind} through {args.backend}, "
+        f"{len(devices)} x {devices[0].device_kind}{others} through {args.backend}, "
         f"{args.precision} matrix precision, JAX {jax.__version__}"
     )
     chosen = flags.chosen(args, batches[0].method.settings)

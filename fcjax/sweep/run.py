@@ -1,13 +1,13 @@
 """One run as it is scored, shown, kept and drawn: what it has found in its data."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from fcjax.devices import each_run
+from fcjax.devices import are_several, each_run, on_host
 from fcjax.engine import Program
 from fcjax.types import Federation, Grid
 
@@ -49,7 +49,7 @@ def runs_of(
 
     def assign(federations):
         own = grid._replace(federations=federations)
-        return np.asarray(program.assign(own, state))
+        return np.asarray(on_host(program.assign(own, state)))
 
     held, count = grid.federations, grid.federations.pool.shape[0]
     rows, mask = np.asarray(held.indices), np.asarray(held.mask)
@@ -71,16 +71,24 @@ def runs_of(
     return found
 
 
-def embedding_of(
-    program: Program, grid: Grid, state: Any, run: int
-) -> Float[np.ndarray, "P D"]:
-    """Returns the embedding of one run of a grid, NaN where no client holds a row."""
-    grid = each_run(lambda x: x[run : run + 1], grid)
-    state = jax.tree.map(lambda x: x[run : run + 1], state)
-    z = np.asarray(program.embed(grid, state), np.float32)[0]
+def embeddings_of(
+    program: Program, grid: Grid, state: Any
+) -> Iterator[Float[np.ndarray, "P D"]]:
+    """Yields the embedding of each run of a grid, NaN where no client holds a row."""
     held = grid.federations
-    rows, mask = np.asarray(held.indices)[0], np.asarray(held.mask)[0]
-    return of_examples(z, rows, mask, held.pool.shape[0], fill=np.nan)
+    # The examples of several processes lie by where all runs do.
+    whole = program.embed(grid, state) if are_several() else None
+    for run, places in enumerate(zip(held.indices, held.mask, strict=True)):
+
+        def own(x, run=run):
+            return x[run : run + 1]
+
+        if whole is None:
+            found = program.embed(each_run(own, grid), jax.tree.map(own, state))
+        else:
+            found = own(whole)
+        z = np.asarray(on_host(found), np.float32)[0]
+        yield of_examples(z, *map(np.asarray, places), held.pool.shape[0], fill=np.nan)
 
 
 def of_examples(

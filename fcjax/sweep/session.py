@@ -12,14 +12,16 @@ import jax
 import numpy as np
 
 from fcjax import engine, server
-from fcjax.data import Scaling
+from fcjax.data import placement
+from fcjax.devices import are_several, on_host
+from fcjax.own_pool import OwnPool
 from fcjax.runs import draw
 from fcjax.sweep import communities, fit, frozen, plan, report, score, sinks, stages
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.folder import Row
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
-from fcjax.sweep.run import Run, embedding_of, runs_of
+from fcjax.sweep.run import Run, embeddings_of, runs_of
 from fcjax.sweep.score import round_off
 from fcjax.sweep.states import States
 from fcjax.types import Federation, Grid, State
@@ -39,8 +41,9 @@ def execute(experiment: Experiment) -> None:
         with jax.default_matmul_precision(experiment.args.precision):
             train(experiment)
         report.print_pace(num_runs, time.perf_counter() - start)
-    report.conclude(folder, labelled=experiment.dataset.labels is not None)
-    print(f"results in {folder.directory}")
+    if folder.writes:
+        report.conclude(folder, labelled=experiment.dataset.labels is not None)
+        print(f"results in {folder.directory}")
 
 
 def train(experiment: Experiment) -> None:
@@ -57,12 +60,13 @@ def train(experiment: Experiment) -> None:
                 try:
                     train_batch(experiment, batch, kept, progress, compile_seconds)
                 except jax.errors.JaxRuntimeError as error:
-                    if not fit.is_too_large(error) or most == 1:
+                    # Of several processes one may have been short of memory.
+                    if not fit.is_too_large(error) or most == 1 or are_several():
                         raise
                     print(f"out of memory with {most} runs a call: now {most // 2}")
                     batch = batch._replace(side_by_side=most // 2)
                 batch = batch.keep(folder.is_pending)
-    if args.plot:
+    if args.plot and folder.writes:
         draw.figures_of_grid(folder, folder.directory / "figures")
 
 
@@ -80,9 +84,12 @@ def train_batch(
         call = Call(
             program,
             part,
-            part.grid(experiment.pool),
-            part.left_out(experiment.pool),
+            experiment.grid(part),
+            experiment.left_out(part),
         )
+        if model is None and isinstance(pool := call.grid.federations.pool, OwnPool):
+            held = placement.readable(pool.bytes_here)
+            print(f"{held} of the examples in each process")
         state, last = run(experiment, call, kept, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
         model = model or freeze(call, state)
@@ -123,6 +130,8 @@ def run(
 
     def scored(state: State, names: Sequence[str]) -> Last:
         runs = call.runs(state)
+        if not folder.writes:
+            return runs, [{}] * len(runs)
         number = batch.num_clusters
         return runs, [
             score.score_round(
@@ -170,7 +179,9 @@ def run(
     with (
         states,
         sinks.open_logs(
-            args.log, folder.directory, names, folder.config, resume=args.resume
+            args.log if folder.writes else (),
+            *(folder.directory, names, folder.config),
+            resume=args.resume,
         ) as logs,
     ):
         state = call.program.run(call.grid, start=start, on_round=on_round)
@@ -206,11 +217,18 @@ def finish(
         compile_seconds: of the call.
     """
     args, folder, dataset = experiment.args, experiment.folder, experiment.dataset
-    batch, found = call.batch, call.program.communities(call.grid, state)
+    batch, found = call.batch, on_host(call.program.communities(call.grid, state))
+    leaves = model and on_host(frozen.pick(model, call.grid.hyper, state))
+    embeddings = embeddings_of(call.program, call.grid, state)
+    if not folder.writes:
+        for _ in embeddings:  # all take part in it
+            pass
+        folder.add_rows(list(map(dict, batch.points)))
+        return
     histories, rows, assigned = folder.history_of(batch.points), [], []
     kept = communities.of_runs(last[0], found)
-    for i, (run, scores, same) in enumerate(zip(*last, kept, strict=True)):
-        embedding = embedding_of(call.program, call.grid, state, i)
+    each = zip(*last, kept, embeddings, strict=True)
+    for i, (run, scores, same, embedding) in enumerate(each):
         if same is not None:
             communities.write(folder.communities_path(run.point), same)
         if args.plot and run.point == folder.first:
@@ -227,8 +245,10 @@ def finish(
         if model is None:  # every client has an embedding of its own: none to compare
             embedding = None
         else:
+            weights = {name: leaf[i] for name, leaf in leaves.items()}
+            centers = centers_of(embedding, run, batch.num_clusters)
             path = folder.model_path(run.point)
-            keep_model(path, model, dataset.scaling, call, state, i, run, embedding)
+            frozen.write(path, model, weights, centers, dataset.scaling)
         ended = score.score_end(
             run,
             dataset.labels,
@@ -271,24 +291,12 @@ def freeze(call: Call, state: State) -> frozen.Program | None:
     )
 
 
-def keep_model(
-    path: Path,
-    model: frozen.Program,
-    scaling: Scaling | None,
-    call: Call,
-    state: State,
-    place: int,
-    run: Run,
-    embedding: np.ndarray,
-) -> None:
-    """Writes the run's global model, for examples that come later."""
-    leaves = frozen.pick(model, call.grid.hyper, state)
-    weights = {name: np.asarray(leaf[place]) for name, leaf in leaves.items()}
+def centers_of(embedding: np.ndarray, run: Run, num_clusters: int) -> np.ndarray:
+    """Returns where the clusters of a run lie, for examples that come later."""
     held = ~np.isnan(embedding).any(axis=1)
-    centers = frozen.cluster_centers(
-        embedding[held], run.clusters[held], num_clusters=call.batch.num_clusters
+    return frozen.cluster_centers(
+        embedding[held], run.clusters[held], num_clusters=num_clusters
     )
-    frozen.write(path, model, weights, centers, scaling)
 
 
 def listen_to_compiler() -> list[float]:

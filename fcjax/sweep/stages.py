@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
 
-import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fcjax.devices import on_host
 from fcjax.engine import Position, Round, ShapesOf, Start
-from fcjax.sweep import deal, plan
+from fcjax.sweep import deal, plan, processes
 from fcjax.sweep.experiment import Experiment, configuration
 from fcjax.sweep.folder import Point
 from fcjax.sweep.plan import Batch
@@ -61,8 +61,8 @@ class Kept:
         states, rows = [], []
         for point, place in zip(batch.points, places, strict=True):
             # It clears away what looks unfinished, as what another command now writes.
-            with filelock.FileLock(self.folder / ".lock"):
-                found = States(place).restore(lambda _: one)
+            with processes.locked(self.folder / ".lock"):
+                found = States(place).restore(lambda _: one, is_run=True)
             path = place / "history.json"
             if found is None or not path.exists():
                 return None
@@ -87,7 +87,7 @@ class Kept:
             return
         if round.position.stage != shared.num_stages - 1:
             return
-        state = jax.tree.map(np.asarray, round.state)
+        state = on_host(round.state)
         places = self._places(batch, round.state)
         self.folder.mkdir(parents=True, exist_ok=True)
         for run, history in enumerate(folder.history_of(batch.points)):
@@ -103,9 +103,10 @@ class Kept:
             ]
             own = round._replace(state=jax.tree.map(lambda x, run=run: x[run], state))
             # Commands that run at the same time may keep the same run.
-            with filelock.FileLock(self.folder / ".lock"), States(places[run]) as kept:
+            with processes.locked(self.folder / ".lock"), States(places[run]) as kept:
                 places[run].mkdir(exist_ok=True)
-                (places[run] / "history.json").write_text(json.dumps(rows))
+                if processes.leads():
+                    (places[run] / "history.json").write_text(json.dumps(rows))
                 kept.save(own)
 
     def _places(self, batch: Batch, state: State) -> list[Path]:

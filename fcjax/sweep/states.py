@@ -16,10 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
+from fcjax.devices import are_several, lying
 from fcjax.engine import Position, Round, ShapesOf
+from fcjax.sweep import processes
 from fcjax.types import PyTree
 
 
@@ -51,23 +52,32 @@ class States:
     def __exit__(self, *_: object) -> None:
         self.wait()
 
-    def restore(self, shapes: ShapesOf) -> tuple[Position, PyTree] | None:
+    def restore(
+        self, shapes: ShapesOf, *, is_run: bool = False
+    ) -> tuple[Position, PyTree] | None:
         """Loads the newest state that can be read.
 
         Args:
             shapes: of the state in each stage.
+            is_run: whether it is that of one run.
 
         Returns:
             Where the runs stand and their state; None if nothing can be read.
         """
-        self._remove_partial()
-        for path in reversed(self._complete()):
-            position = Position(*(int(part) for part in path.name.split("-")))
+        if processes.leads():
+            self._remove_partial()
+        names = [path.name for path in self._complete()]
+        for name in reversed(json.loads(processes.said_by_first(json.dumps(names)))):
+            path = self._directory / name
+            position = Position(*(int(part) for part in name.split("-")))
             try:
-                state = ocp.load(str(path), _on_one_device(shapes(position.stage)))
+                asked = lying(shapes(position.stage), is_run=is_run)
+                state = ocp.load(str(path), asked)
             except (ValueError, OSError, KeyError) as error:
                 print(f"skipping the damaged state {path}: {first_line(error)}")
                 continue
+            if are_several():
+                return position, state
             # Off the device that orbax chose: the engine spreads and donates it.
             return position, jax.tree.map(lambda x: jnp.array(np.asarray(x)), state)
         return None
@@ -85,12 +95,17 @@ class States:
         It is copied before this returns and written after: the engine may donate it.
         Raises what the write before this one raised.
         """
-        if not round.is_last and time.monotonic() - self._last_save < self._interval:
-            return
+        if not round.is_last:
+            is_due = time.monotonic() - self._last_save >= self._interval
+            if processes.said_by_first(str(is_due)) == "False":
+                return
         self.wait()
         self._directory.mkdir(parents=True, exist_ok=True)
-        # What device_get returns on a CPU is the donated memory itself.
-        copy = jax.tree.map(np.array, jax.device_get(round.state))
+        if are_several():  # each writes its part
+            copy = jax.tree.map(jnp.copy, round.state)
+        else:
+            # What device_get returns on a CPU is the donated memory itself.
+            copy = jax.tree.map(np.array, jax.device_get(round.state))
         path = self.path_of(round.position)
         self._pending = ocp.save_async(str(path), copy, overwrite=True)
         self._last_save = time.monotonic()
@@ -105,7 +120,7 @@ class States:
             return
         pending, self._pending = self._pending, None
         pending.result()
-        for old in self._complete()[:-2]:
+        for old in self._complete()[:-2] if processes.leads() else ():
             shutil.rmtree(old)
 
     def _complete(self) -> list[Path]:
@@ -118,13 +133,6 @@ class States:
         for path in self._directory.glob("*"):
             if re.fullmatch(r"\d{2}-\d{6}\.orbax-checkpoint-tmp.*", path.name):
                 shutil.rmtree(path)
-
-
-def _on_one_device(structure: PyTree) -> PyTree:
-    device = SingleDeviceSharding(jax.local_devices()[0])
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), structure
-    )
 
 
 def first_line(error: Exception) -> str:
