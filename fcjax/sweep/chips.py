@@ -1,6 +1,7 @@
 """Devices that need not be there: TPUs by chip and shape, v5e:2x2, GPUs by name and
 number, h100:8."""
 
+import math
 import os
 from typing import Any, NamedTuple
 
@@ -85,6 +86,34 @@ def described(topology: str) -> tuple[list[Any], Chip]:
             f"--on {topology}: {line} (its compiler: pip install fcjax[{extra}])"
         ) from error
     return list(found.devices), chip
+
+
+SHAPES = {
+    **dict.fromkeys(
+        ("v5e", "v6e"), ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+    ),
+    "v5p": ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8"),
+}
+"""That the chips are rented in, the smallest first."""
+
+
+def larger(topology: str) -> list[str]:
+    """Returns the topologies of the same chips with more of them, the smallest first.
+
+    Examples:
+        >>> larger("v5e:8x8")
+        ['v5e:8x16', 'v5e:16x16']
+        >>> larger("h100:8")
+        ['h100:16', 'h100:32', 'h100:64']
+    """
+    name, _, shape = topology.partition(":")
+    if name in GPUS:
+        return [f"{name}:{int(shape) * factor}" for factor in (2, 4, 8)]
+
+    def count(shape: str) -> int:
+        return math.prod(map(int, shape.split("x")))
+
+    return [f"{name}:{x}" for x in SHAPES[name] if count(x) > count(shape)]
 
 
 def _gpu(name: str) -> str:

@@ -16,7 +16,7 @@ from fcjax import engine
 from fcjax.data.conversion import counted
 from fcjax.data.placement import device_memory, readable
 from fcjax.devices import all_devices
-from fcjax.sweep import hlo, plan
+from fcjax.sweep import chips, hlo, plan
 from fcjax.sweep.chips import Chip
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.plan import Batch
@@ -193,7 +193,8 @@ def fit(
         "jax": jax.__version__,
         "precision": experiment.args.precision,
         "batches": [
-            fit_batch(devices, chip, x, experiment) for x in experiment.batches
+            fit_batch(topology, devices, chip, x, experiment)
+            for x in experiment.batches
         ],
     }
     path = experiment.folder.directory / "fit" / f"{topology.replace(':', '-')}.json"
@@ -203,7 +204,11 @@ def fit(
 
 
 def fit_batch(
-    devices: Sequence[Any], chip: Chip, batch: Batch, experiment: Experiment
+    topology: str,
+    devices: Sequence[Any],
+    chip: Chip,
+    batch: Batch,
+    experiment: Experiment,
 ) -> dict[str, Any]:
     """Returns what the runs of a batch take, side by side as many as fit."""
     num_runs, asked = len(batch.points), experiment.args.runs_per_call
@@ -243,7 +248,9 @@ def fit_batch(
         for tried, each in found.items()
     }
     if count == 0:
-        print("one run alone is too large for a device")
+        told["enough"] = enough_for(topology, batch, experiment, found[1])
+        enough = told["enough"] or "no larger topology that is known"
+        print(f"one run alone is too large here; {enough} would do")
         return told
     width = min(num_runs, count * len(devices))
     calls = -(-num_runs // width)
@@ -260,6 +267,35 @@ def fit_batch(
     if any(fitted.cost.open_loops for fitted in found[count]):
         print("*: the data decides how long loops go on, here counted as going once")
     return told
+
+
+def enough_for(
+    topology: str, batch: Batch, experiment: Experiment, tried: Sequence[Fitted]
+) -> str:
+    """Returns the smallest of the larger topologies that has room for what did not fit
+    of one run, spread over all of it; nothing where none is known to.
+
+    Args:
+        topology: that is too small.
+        batch: of the run.
+        experiment: of the batch.
+        tried: the programs that were compiled before one did not fit, or all.
+    """
+    run = batch.take([0])
+    for name in chips.larger(topology):
+        devices, chip = chips.described(name)
+        program = engine.Program(batch.build, devices=devices)
+        names = [part.name for part in program.parts(shapes(run, experiment))]
+        top = names[len(tried)] if len(tried) < len(names) else largest_of(tried).name
+        try:
+            fitted = next(iter(compile_for(devices, run, experiment, only=top)))
+        except jax.errors.JaxRuntimeError as error:
+            if not is_too_large(error):
+                raise
+            continue
+        if fitted.num_bytes <= SHARE * chip.memory:
+            return f"{name}, {counted(len(devices), 'device')},"
+    return ""
 
 
 def largest_of(each: Sequence[Fitted]) -> Fitted:

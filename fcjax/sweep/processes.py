@@ -99,7 +99,7 @@ def share(flag: str, text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-# Before JAX's service, which would wait without a word, and end whom it does not expect.
+# Before JAX's service, which would wait without a word, and end who is one too many.
 
 
 def call_roll(address: str, index: int, count: int, *, timeout: float) -> None:

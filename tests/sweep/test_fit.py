@@ -5,9 +5,9 @@ import json
 import jax
 import pytest
 
-from fcjax.sweep import fit
+from fcjax.sweep import chips, fit
 from fcjax.sweep.chips import Chip
-from tests.sweep.drifting import LEARN_ROUNDS, USE_ROUNDS, prepare, vectors
+from tests.sweep.drifting import LEARN_ROUNDS, USE_ROUNDS, describe, prepare, vectors
 
 
 def counted(size):
@@ -78,7 +78,8 @@ def test_what_a_grid_takes_is_printed_and_written(tmp_path, capsys):
     experiment = prepare(tmp_path / "out", vectors(tmp_path), seed=(0, 1, 2))
     (batch,) = experiment.batches
     chip = Chip(operations=100.0, bandwidth=1e9, memory=10**9)
-    told = fit.fit_batch(jax.local_devices()[:1], chip, batch, experiment)
+    devices = jax.local_devices()[:1]
+    told = fit.fit_batch("h100:1", devices, chip, batch, experiment)
     assert (told["runs"], told["runs_a_device"], told["calls"]) == (3, 3, 1)
     assert list(told["programs"]) == [1, 3]
     names = ["init", "learn begin", "learn", "use begin", "use", "assign", "embed"]
@@ -101,3 +102,33 @@ def test_what_a_grid_takes_is_printed_and_written(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "1 run side by side; each device:" in printed
     assert "3 a device, as many as there are" in printed
+
+
+def test_what_is_too_large_is_said_with_how_many_devices_would_do(
+    tmp_path, monkeypatch, capsys
+):
+    """A run of 20 clients: 5 on each of four devices, 3 on each of eight."""
+    pytest.importorskip("libtpu")
+
+    def wide(*args):
+        return describe(*args, width=2**16)
+
+    experiment = prepare(
+        tmp_path / "out", vectors(tmp_path), clients=(20,), p=(0.0,), describe=wide
+    )
+    (batch,) = experiment.batches
+
+    def most_bytes(topology):
+        devices, _ = chips.described(topology)
+        each = fit.compile_for(devices, batch, experiment)
+        return max(fitted.num_bytes for fitted in each)
+
+    fewer, more = most_bytes("v5e:2x4"), most_bytes("v5e:2x2")
+    chip = Chip(1.0, 1.0, memory=int((fewer + more) / 2 / fit.SHARE))
+    monkeypatch.setitem(chips.TPUS, "v5e", chip)
+    devices, _ = chips.described("v5e:2x2")
+    told = fit.fit_batch("v5e:2x2", devices, chip, batch, experiment)
+    assert told["runs_a_device"] == 0
+    assert told["enough"] == "v5e:2x4, 8 devices,"
+    printed = capsys.readouterr().out
+    assert "one run alone is too large here; v5e:2x4, 8 devices, would do" in printed

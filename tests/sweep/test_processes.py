@@ -1,16 +1,22 @@
-"""Processes that take the roll and run a shard each: together they are the grid."""
+"""Several processes that run one program: what they leave, and what ends them."""
 
+import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from experiments import collect
 from fcjax.sweep import processes
 from fcjax.sweep.flags import Common
-from tests.sweep.drifting import rows, run, vectors, without_times
+from tests.sweep.drifting import assert_same, rows, vectors
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,57 +35,244 @@ def test_a_single_process_runs_all():
 
 
 @pytest.mark.parametrize(
-    ("coordinator", "process", "shard", "message"),
+    ("flags", "message"),
     [
-        (None, "0/2", None, "--process goes with --coordinator HOST:PORT"),
-        ("auto", None, "0/2", "--shard is what"),
-        ("localhost", "0/2", None, "is auto or HOST:PORT, got"),
-        ("h:port", "0/2", None, "is auto or HOST:PORT, got"),
-        ("h:1", None, None, "--coordinator HOST:PORT needs --process i/n"),
-        ("h:1", "2/2", None, "--process is i/n with i from 0"),
+        ({"process": "0/2"}, "--process goes with --coordinator HOST:PORT"),
+        ({"coordinator": "auto", "shard": "0/2"}, "--shard goes without"),
+        ({"coordinator": "auto", "backend": "loop"}, "goes with --backend shard_map"),
+        ({"coordinator": "auto", "on": "v5e:2x2"}, "and without --on"),
+        ({"coordinator": "localhost", "process": "0/2"}, "is auto or HOST:PORT, got"),
+        ({"coordinator": "h:port", "process": "0/2"}, "is auto or HOST:PORT, got"),
+        ({"coordinator": "h:1"}, "--coordinator HOST:PORT needs --process i/n"),
+        ({"coordinator": "h:1", "process": "2/2"}, "--process is i/n with i from 0"),
     ],
 )
-def test_flags_of_processes_that_do_not_fit_are_refused(
-    coordinator, process, shard, message
-):
-    args = Common(coordinator=coordinator, process=process, shard=shard)
+def test_flags_of_processes_that_do_not_fit_are_refused(flags, message):
     with pytest.raises(ValueError, match=message) as error:
-        processes.join(args)
+        processes.join(Common(**flags))
     assert "\n" not in str(error.value)
 
 
-def test_two_processes_and_collect_leave_the_results_of_one(tmp_path, capsys):
-    """Four runs: two calls of two in one process, one call of two in each of two."""
-    data, out = vectors(tmp_path), tmp_path / "two"
-    grid = {"p": (0.0, 1.0), "seed": (0, 1), "runs_per_call": 2}
-    one = run(tmp_path / "one", data, **grid)
+# --- the roll
 
+
+def free_port():
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
-        port = listener.getsockname()[1]
-    command = ["-m", "tests.sweep.drifting", f"--out={out}", f"--dataset={data}"]
-    command += ["--no-plot", "--clients=3", "--runs-per-call=2"]
-    command += ["--p", "0", "1", "--seed", "0", "1", f"--coordinator=localhost:{port}"]
-    both = [
+        return listener.getsockname()[1]
+
+
+def roll(*shares, timeout=20.0):
+    """What is wrong, as each of these processes is told; nothing if all have come."""
+    address = f"localhost:{free_port()}"
+
+    def call(share):
+        try:
+            index, count = processes.share("", share)
+            processes.call_roll(address, index, count, timeout=timeout)
+        except ValueError as error:
+            return str(error).removeprefix(f"--coordinator {address}: ")
+        return ""
+
+    with ThreadPoolExecutor(len(shares)) as pool:
+        return list(pool.map(call, shares))
+
+
+def test_all_have_come():
+    assert roll("2/4", "1/4", "0/4", "3/4") == [""] * 4
+
+
+def test_who_is_missing_is_named():
+    told = roll("0/4", "2/4", timeout=1.0)
+    assert told == ["process 1, 3 of 4 did not come within 1 s"] * 2
+    assert roll("1/2", timeout=0.5) == ["process 0 did not come within 0.5 s"]
+
+
+def test_two_that_come_as_one_are_told():
+    # The others must not have come yet, or the roll would be over.
+    told = roll("0/3", "1/3", "1/3")
+    assert told == ["two processes came as --process 1/3"] * 3
+
+
+def test_one_of_another_number_is_told():
+    assert roll("0/3", "1/2") == ["process 1/2 came to process 0/3"] * 2
+
+
+def test_strangers_neither_come_nor_are_taken_for_the_first():
+    port = free_port()
+
+    def stranger():
+        for _ in range(100):
+            try:
+                with socket.create_connection(("localhost", port)) as call:
+                    call.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                return
+            except OSError:
+                time.sleep(0.05)
+
+    calling = threading.Thread(target=stranger)
+    calling.start()
+    assert "process 1 of 2 did not" in processes.hear(port, 2, 1.0)
+    calling.join()
+
+    with socket.create_server(("localhost", 0)) as other:
+        port = other.getsockname()[1]
+        served = threading.Thread(target=lambda: other.accept()[0].close())
+        served.start()
+        told = processes.answer("localhost", port, 1, 2, 5.0)
+        assert "another has come as 1/2, or another program is there" in told
+        served.join()
+
+
+# --- processes
+
+
+def command(out, data, *flags, module="tests.sweep.drifting"):
+    given = [f"--out={out}", f"--dataset={data}", "--no-plot", "--clients=3", *flags]
+    return [sys.executable, "-m", module, *given]
+
+
+@contextmanager
+def started(own, *, num_devices=1, cwd=(), env=()):
+    """Processes that run as one, with more flags of each; killed in the end."""
+    address, count = f"localhost:{free_port()}", len(own)
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(num_devices), **dict(env)}
+    env["XLA_FLAGS"] = env["XLA_FLAGS"].replace(
+        "--xla_force_host_platform_device_count=4", ""
+    )
+    all_of_them = [
         subprocess.Popen(
-            [sys.executable, *command, f"--process={index}/2"],
-            cwd=ROOT,
+            [*line, f"--coordinator={address}", f"--process={index}/{count}"],
+            cwd=dict(cwd).get(index, ROOT),
+            env=env,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for index in range(2)
+        for index, line in enumerate(own)
     ]
-    for process in both:
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
-    shards = [out / f"shard-{index}-of-2" for index in range(2)]
-    held = [[(r["p"], r["seed"]) for r in rows(s / "results.csv")] for s in shards]
-    assert held == [[("0.0", "0"), ("1.0", "0")], [("0.0", "1"), ("1.0", "1")]]
+    try:
+        yield all_of_them
+    finally:
+        for process in all_of_them:
+            process.kill()
+            process.communicate()
 
-    collect.main(collect.Args((out,), plot=False))
-    told = capsys.readouterr().out
-    assert f"4 runs in {out}" in told
-    assert "-of-2" not in told  # no shard is missing
-    whole, merged = rows(one / "results.csv"), rows(out / "results.csv")
-    assert without_times(merged) == without_times(whole)
-    assert (out / "table.md").read_bytes() == (one / "table.md").read_bytes()
+
+def ended(all_of_them, timeout=240):
+    """What each has printed, of those that were not killed."""
+    return [process.communicate(timeout=timeout) for process in all_of_them]
+
+
+def together(lines, **how):
+    with started(lines, **how) as all_of_them:
+        told = ended(all_of_them)
+        codes = [process.returncode for process in all_of_them]
+        assert codes == [0] * len(codes), told
+        return told
+
+
+def alone(out, data, *flags, num_devices):
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(num_devices)}
+    env["XLA_FLAGS"] = env["XLA_FLAGS"].replace("count=4", f"count={num_devices}")
+    subprocess.run(command(out, data, *flags), cwd=ROOT, env=env, check=True)
+    return out
+
+
+GRID = ("--p", "0", "1", "--seed", "0", "1")
+
+
+def test_two_processes_leave_the_bits_of_one_and_the_first_tells(tmp_path):
+    data = vectors(tmp_path)
+    one = alone(tmp_path / "one", data, *GRID, num_devices=4)
+    two = command(tmp_path / "two", data, *GRID)
+    (told, _), second = together([two, two], num_devices=2)
+    assert_same(tmp_path / "two", one)
+    assert "4 x cpu of 2 processes through shard_map" in told
+    assert "of the examples in each process" in told
+    assert "[Gloo]" not in told
+    assert second == ("", "")
+
+
+ROUNDS = ("--learn-rounds=40", "--checkpoint-interval=0")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """One run of three clients, on as many devices as the disturbed ones have."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    data = vectors(folder)
+    return alone(folder / "out", data, *ROUNDS, num_devices=4), data
+
+
+@pytest.mark.parametrize("killed", [0, 3])
+def test_one_that_dies_ends_the_others_with_a_line_and_two_go_on_after_four(
+    killed, tmp_path, undisturbed
+):
+    expected, data = undisturbed
+    line, history = (
+        command(tmp_path / "out", data, *ROUNDS),
+        tmp_path / "out/history.csv",
+    )
+    with started([line] * 4) as all_of_them:
+        while not (history.exists() and len(rows(history)) > 8):
+            assert all(process.poll() is None for process in all_of_them)
+            time.sleep(0.05)
+        all_of_them[killed].send_signal(signal.SIGKILL)
+        left = [x for index, x in enumerate(all_of_them) if index != killed]
+        told = [errors for _, errors in ended(left, timeout=60)]
+    died = f"error: process {killed} has died; start all again to go on"
+    assert [errors.count("\n") for errors in told] == [1] * 3, told
+    assert all(died in errors for errors in told)
+    assert not (tmp_path / "out" / "results.csv").exists()
+
+    (told, _), _ = together([line] * 2)
+    assert "going on from checkpoint" in told
+    assert_same(tmp_path / "out", expected)
+
+
+def refused(lines, **how):
+    """The one line of each."""
+    with started(lines, **how) as all_of_them:
+        told = ended(all_of_them, timeout=90)
+        assert all(process.returncode == 1 for process in all_of_them), told
+    for printed, errors in told:
+        assert printed == ""
+        assert errors.count("\n") == 1, errors
+    return [errors for _, errors in told]
+
+
+def test_other_flags_or_devices_are_refused(tmp_path):
+    data, out = vectors(tmp_path), tmp_path / "out"
+    seeds = [command(out, data, f"--seed={seed}") for seed in (0, 1)]
+    for told in refused(seeds):
+        assert "error: --seed is (0,) in process 0 and (1,) in process 1" in told
+    assert not out.exists()
+
+
+def test_another_version_of_the_code_is_refused(tmp_path):
+    data, out, other = vectors(tmp_path), tmp_path / "out", tmp_path / "other"
+    for name in ("fcjax", "tests"):
+        shutil.copytree(
+            ROOT / name, other / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    with (other / "fcjax" / "server.py").open("a") as file:
+        file.write("# Of another day.\n")
+    # The editable installation comes after the folder that a command is run in.
+    for told in refused([command(out, data)] * 2, cwd={1: other}):
+        assert "the version of fcjax is" in told
+    assert not out.exists()
+
+
+def test_what_is_wrong_in_one_is_told_by_all(tmp_path):
+    """The data lies in the folder of the first alone."""
+    vectors(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    line, env = command("out", "vectors.npz"), {"PYTHONPATH": str(ROOT)}
+    folders = {0: tmp_path, 1: tmp_path / "elsewhere"}
+    first, second = refused([line] * 2, cwd=folders, env=env)
+    assert "error: process 1: " in first
+    assert "vectors.npz" in second
+    shutil.copy(tmp_path / "vectors.npz", tmp_path / "elsewhere")
+    for told in refused([line] * 2, cwd=folders, env=env):
+        assert "--out out must be one folder for all processes" in told
