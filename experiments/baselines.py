@@ -101,6 +101,7 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
         scope="global",
         paper=printed.scores_of(data, reported) if reported else {},
         working_bytes=4 * dataset.examples.size,  # the examples as float32
+        sees_all=name in (*CENTRAL, "exact-km", "exact-fcm"),
     )
 
 

@@ -91,6 +91,7 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
         paper=printed.scores_of(short_name(args.dataset), name),
         # The server's examples, as they are and as rows.
         working_bytes=dataset.examples.nbytes + 4 * dataset.examples.size,
+        sees_all=name in CENTRAL,
         shared=plan.Shared("gan", 1, local) if local else None,
     )
 

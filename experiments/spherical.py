@@ -71,9 +71,9 @@ class Args(flags.Common):  # Yours: flags are named as in the builder.
 
 
 def describe(args: Args, dataset, num_clients: int, num_clusters: int):
-    build = partial(spherical_kmeans, num_clusters=num_clusters)
-    settings = flags.settings_of(args)
-    return plan.Method("spherical", settings, lambda v: build(**v), "global")
+    make = partial(spherical_kmeans, num_clusters=num_clusters)
+    found = flags.settings_of(args)  # Yours: `sees_all` as `init` reads any row.
+    return plan.Method("spherical", found, lambda v: make(**v), "global", sees_all=True)
 
 
 if __name__ == "__main__":

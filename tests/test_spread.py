@@ -12,7 +12,7 @@ import pytest
 from fcjax import clients, engine, models, server
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data import HostPool
-from fcjax.devices import CLIENTS, SERVER, STATE, over_runs
+from fcjax.devices import CLIENTS, SERVER, STATE, deal_pool, over_runs
 from fcjax.types import Federation, Grid, State
 from tests import test_contract as contract
 from tests.methods import METHODS
@@ -204,6 +204,25 @@ def test_a_round_of_a_run_a_device_does_not_communicate():
     runs = numbered_clients(4, 4)
     state = jax.eval_shape(begin(start), runs)
     assert collectives(jax.jit(step).lower(runs, state).compile()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["ccfc", "fedmcc", "sda-fdc", "fdsc", "uifca", "fedcref"]
+)
+def test_each_device_needs_the_examples_of_its_own_clients_alone(name):
+    """Two runs on two devices each: five clients, one of them repeated."""
+    whole = contract.grid((0.1, 0.7), seeds=(1, 2))
+    held = whole.federations
+    pool = deal_pool(
+        np.asarray(held.pool), np.asarray(held.indices), devices=jax.local_devices()
+    )
+    # A row of examples that no device needs, but the first, is on none.
+    assert pool.examples.shape[:2] == (2, 2)
+    assert pool.examples.shape[2] < len(held.pool)
+    dealt = whole._replace(federations=held._replace(pool=pool))
+    method = METHODS[name]
+    expected = contract.first_round(engine.Program(method), whole)
+    contract.assert_same(expected, contract.first_round(engine.Program(method), dealt))
 
 
 # --- bits

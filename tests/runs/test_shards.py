@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments import collect
 from fcjax.engine import Position
 from fcjax.runs import shards
 from fcjax.sweep.folder import Folder, read
+from tests.sweep.drifting import rows, run, vectors, without_times
 
 COLLECT = Path(__file__).parents[2] / "experiments" / "collect.py"
 CONFIG = {"method": "ccfc", "latent_size": 8, "limit": None, "swept": ["p", "seed"]}
@@ -197,3 +199,23 @@ def test_the_script_answers_a_wrong_folder_with_one_line(tmp_path, monkeypatch):
     told = f"{tmp_path} holds neither results nor shards of a grid"
     assert ended.value.code == f"collect.py: error: {told}"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_commands_and_collect_leave_the_results_of_one(tmp_path, capsys):
+    """Four runs: two calls of two in one command, one call of two in each of two."""
+    data, out = vectors(tmp_path), tmp_path / "two"
+    grid = {"p": (0.0, 1.0), "seed": (0, 1), "runs_per_call": 2}
+    one = run(tmp_path / "one", data, **grid)
+    for index in range(2):
+        run(out, data, **grid, shard=f"{index}/2")
+    folders = [out / f"shard-{index}-of-2" for index in range(2)]
+    held = [[(r["p"], r["seed"]) for r in rows(x / "results.csv")] for x in folders]
+    assert held == [[("0.0", "0"), ("1.0", "0")], [("0.0", "1"), ("1.0", "1")]]
+
+    collect.main(collect.Args((out,), plot=False))
+    told = capsys.readouterr().out
+    assert f"4 runs in {out}" in told
+    assert "-of-2" not in told  # no shard is missing
+    whole, merged = rows(one / "results.csv"), rows(out / "results.csv")
+    assert without_times(merged) == without_times(whole)
+    assert (out / "table.md").read_bytes() == (one / "table.md").read_bytes()

@@ -1,6 +1,7 @@
 """Several processes that run one program: what they leave, and what ends them."""
 
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -276,3 +277,26 @@ def test_what_is_wrong_in_one_is_told_by_all(tmp_path):
     shutil.copy(tmp_path / "vectors.npz", tmp_path / "elsewhere")
     for told in refused([line] * 2, cwd=folders, env=env):
         assert "--out out must be one folder for all processes" in told
+
+
+def test_the_two_terminals_of_the_guide(tmp_path):
+    guide = (ROOT / "docs" / "guides" / "clusters.md").read_text()
+    (block,) = (x for x in guide.split("```") if "localhost:12345" in x)
+    lines = block.replace("\\\n", " ").strip().splitlines()[1:]
+    words = [shlex.split(line) for line in lines]
+    (first, one), (second, other) = (
+        (env, [sys.executable, *line]) for env, _, *line in words
+    )
+    assert first == second == "JAX_NUM_CPU_DEVICES=1"
+    for line, index in ((one, 0), (other, 1)):
+        at = line.index("--coordinator")
+        assert line[at:] == [
+            "--coordinator",
+            "localhost:12345",
+            "--process",
+            f"{index}/2",
+        ]
+        line[at:] = [f"--out={tmp_path / 'out'}", "--no-plot"]
+    (told, _), _ = together([one, other])
+    assert "2 x cpu of 2 processes" in told
+    assert len(rows(tmp_path / "out" / "results.csv")) == 2

@@ -59,10 +59,10 @@ def run(script: str, flags: Sequence[str]) -> Rounds:
         )
     # Linux counts memory in KiB, macOS in bytes.
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return Rounds(_middle(history), float(results[0]["compile_seconds"]), peak)
+    return Rounds(middle_rounds(history), float(results[0]["compile_seconds"]), peak)
 
 
-def _middle(history: Sequence[dict[str, str]]) -> dict[str, list[float]]:
+def middle_rounds(history: Sequence[dict[str, str]]) -> dict[str, list[float]]:
     """Returns by stage the seconds of its rounds without the first and the last."""
     rounds: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in history:

@@ -140,7 +140,11 @@ def described(
     build = partial(method_of, name, data=of_data, num_clusters=num_clusters)
     if name != "fedcref":
         size = dataset.examples.nbytes + 4 * dataset.examples.size
-        return plan.Method(name, settings, build, "global", working_bytes=size)
+        return plan.Method(
+            *(name, settings, build, "global"),
+            working_bytes=size,
+            sees_all=name == "dec",
+        )
     start = LAST_PHASES[args.start]
     if args.start == "dec" and settings["joint_rounds"] == (0,):
         start = "k-means"
