@@ -69,7 +69,7 @@ def place(
     *,
     where: Literal["auto", "device", "host"],
     devices: Sequence[jax.Device],  # pyright: ignore[reportInvalidTypeForm]
-) -> tuple[Array | HostPool, str]:
+) -> tuple[Array | np.ndarray | HostPool, str]:
     """Puts the examples on the devices if they fit beside the state of one run.
 
     Args:
@@ -80,7 +80,7 @@ def place(
 
     Returns:
         The pool, and one line on the estimate and the choice. Of several processes it
-        is not on the devices yet: see `fcjax.devices.deal_pool`.
+        is still an array of the host: see `fcjax.devices.deal_pool`.
     """
     limit = device_memory()
     needed = examples.nbytes + STATES_IN_FORCE * state_bytes
@@ -135,7 +135,7 @@ def check_state(
         )
 
 
-def runs_that_fit(pool: Array | HostPool, state_bytes: int) -> int:
+def runs_that_fit(pool: Array | np.ndarray | HostPool, state_bytes: int) -> int:
     """Returns how many runs a device holds side by side, at least one, by the estimate
     of `place`; on a CPU one, since a core is a device and its arithmetic is taken up by
     one (BENCHMARKS.md, runs a call)."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from fcjax import data
 from fcjax.data import placement
-from fcjax.devices import all_devices, are_several, deal_pool, on_all, platform
+from fcjax.devices import all_devices, deal_pool, on_all, platform
 from fcjax.sweep import deal, plan, processes, sinks
 from fcjax.sweep.flags import Common
 from fcjax.sweep.folder import Folder, Point
@@ -37,34 +37,35 @@ class Experiment(NamedTuple):
 
     def grid(self, batch: Batch) -> Grid:
         """Returns what the program of a batch takes."""
-        grid = batch.grid(self._kind)
-        return grid._replace(federations=self._with_pool(batch, grid.federations))
+        if not isinstance(self.pool, np.ndarray):
+            return batch.grid(self.pool)
+        grid = batch.grid(data.HostPool(self.pool))
+        pool = self._dealt(self.pool, batch, grid.federations)
+        return grid._replace(federations=grid.federations._replace(pool=pool))
 
     def left_out(self, batch: Batch) -> Federation | None:
         """Returns the rows that no client holds, where the method can assign them."""
-        found = batch.left_out(self._kind)
-        return found and self._with_pool(batch, found, is_spread=False)
+        if not isinstance(self.pool, np.ndarray):
+            return batch.left_out(self.pool)
+        found = batch.left_out(data.HostPool(self.pool))
+        if found is None:
+            return None
+        pool = self._dealt(self.pool, batch, found, is_spread=False)
+        return found._replace(pool=pool)
 
-    @property
-    def _kind(self) -> data.Pool:
-        # Not yet on the device, where it is dealt to several.
-        return data.HostPool(self.pool) if self._is_dealt else self.pool
-
-    @property
-    def _is_dealt(self) -> bool:
-        return are_several() and isinstance(self.pool, np.ndarray)
-
-    def _with_pool(
-        self, batch: Batch, federation: Federation, *, is_spread: bool = True
-    ) -> Federation:
-        """Each process has the examples of its own clients."""
-        if not self._is_dealt:
-            return federation
+    def _dealt(
+        self,
+        examples: np.ndarray,
+        batch: Batch,
+        federation: Federation,
+        *,
+        is_spread: bool = True,
+    ) -> Any:
+        """Of several processes each has the examples of its own clients."""
         if batch.method.sees_all:
-            return federation._replace(pool=on_all(self.pool))
+            return on_all(examples)
         rows, devices = np.asarray(federation.indices), all_devices()
-        pool = deal_pool(self.pool, rows, devices=devices, is_spread=is_spread)
-        return federation._replace(pool=pool)
+        return deal_pool(examples, rows, devices=devices, is_spread=is_spread)
 
 
 Task = tuple[Common, Describe]

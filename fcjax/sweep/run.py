@@ -88,7 +88,8 @@ def embeddings_of(
         else:
             found = own(whole)
         z = np.asarray(on_host(found), np.float32)[0]
-        yield of_examples(z, *map(np.asarray, places), held.pool.shape[0], fill=np.nan)
+        rows, mask = map(np.asarray, places)
+        yield of_examples(z, rows, mask, held.pool.shape[0], fill=np.nan)
 
 
 def of_examples(

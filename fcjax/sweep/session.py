@@ -218,7 +218,8 @@ def finish(
     """
     args, folder, dataset = experiment.args, experiment.folder, experiment.dataset
     batch, found = call.batch, on_host(call.program.communities(call.grid, state))
-    leaves = model and on_host(frozen.pick(model, call.grid.hyper, state))
+    leaves = model and frozen.pick(model, call.grid.hyper, state)
+    leaves = on_host(leaves or {})
     embeddings = embeddings_of(call.program, call.grid, state)
     if not folder.writes:
         for _ in embeddings:  # all take part in it

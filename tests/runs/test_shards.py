@@ -212,6 +212,7 @@ def test_two_commands_and_collect_leave_the_results_of_one(tmp_path, capsys):
     held = [[(r["p"], r["seed"]) for r in rows(x / "results.csv")] for x in folders]
     assert held == [[("0.0", "0"), ("1.0", "0")], [("0.0", "1"), ("1.0", "1")]]
 
+    capsys.readouterr()
     collect.main(collect.Args((out,), plot=False))
     told = capsys.readouterr().out
     assert f"4 runs in {out}" in told
