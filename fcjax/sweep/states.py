@@ -102,7 +102,7 @@ class States:
         self.wait()
         self._directory.mkdir(parents=True, exist_ok=True)
         if are_several():  # each writes its part
-            copy = jax.tree.map(jnp.copy, round.state)
+            copy = jax.tree.map(lambda x: x.copy(), round.state)
         else:
             # What device_get returns on a CPU is the donated memory itself.
             copy = jax.tree.map(np.array, jax.device_get(round.state))

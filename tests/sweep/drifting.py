@@ -22,6 +22,7 @@ class Args(Common):
     rate: tuple[float, ...] = (0.3,)
     weight: tuple[float, ...] = (0.5,)
     learn_rounds: tuple[int, ...] = (LEARN_ROUNDS,)
+    shares: bool = False
 
 
 def drifting(values, *, use, width, num_clusters):
@@ -85,6 +86,8 @@ def describe(
     """near sweeps a weight, far has none. There is no model to export but of a global
     scope, which takes longer."""
     settings = {"rate": args.rate, "learn_rounds": args.learn_rounds}
+    if args.shares:
+        more["shared"] = plan.Shared("learn", 1, dict(settings))
     settings |= {"weight": args.weight} if args.method == "near" else {}
 
     def build(values):

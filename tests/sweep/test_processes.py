@@ -180,7 +180,8 @@ def alone(out, data, *flags, num_devices):
     return out
 
 
-GRID = ("--p", "0", "1", "--seed", "0", "1")
+GRID = ("--p", "0", "1", "--seed", "0", "1", "--weight", "0.5", "2", "--shares")
+"""Of the first weight's runs the second's go on from the first stage."""
 
 
 def test_two_processes_leave_the_bits_of_one_and_the_first_tells(tmp_path):
