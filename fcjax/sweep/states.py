@@ -101,11 +101,12 @@ class States:
                 return
         self.wait()
         self._directory.mkdir(parents=True, exist_ok=True)
-        if are_several():  # each writes its part
-            copy = jax.tree.map(lambda x: x.copy(), round.state)
-        else:
+        def own(x: jax.Array | np.ndarray):
+            is_shared = are_several() and isinstance(x, jax.Array)
             # What device_get returns on a CPU is the donated memory itself.
-            copy = jax.tree.map(np.array, jax.device_get(round.state))
+            return x.copy() if is_shared else np.array(jax.device_get(x))
+
+        copy = jax.tree.map(own, round.state)
         path = self.path_of(round.position)
         self._pending = ocp.save_async(str(path), copy, overwrite=True)
         self._last_save = time.monotonic()
