@@ -101,6 +101,7 @@ class States:
                 return
         self.wait()
         self._directory.mkdir(parents=True, exist_ok=True)
+
         def own(x: jax.Array | np.ndarray):
             is_shared = are_several() and isinstance(x, jax.Array)
             # What device_get returns on a CPU is the donated memory itself.

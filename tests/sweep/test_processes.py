@@ -186,12 +186,13 @@ GRID = ("--p", "0", "1", "--seed", "0", "1", "--weight", "0.5", "2", "--shares")
 
 def test_two_processes_leave_the_bits_of_one_and_the_first_tells(tmp_path):
     data = vectors(tmp_path)
-    one = alone(tmp_path / "one", data, *GRID, num_devices=4)
-    two = command(tmp_path / "two", data, *GRID)
+    one = alone(tmp_path / "one" / "out", data, *GRID, num_devices=4)
+    two = command(tmp_path / "two" / "out", data, *GRID)
     (told, _), second = together([two, two], num_devices=2)
-    assert_same(tmp_path / "two", one)
+    assert_same(tmp_path / "two" / "out", one)
     assert "4 x cpu of 2 processes through shard_map" in told
     assert "of the examples in each process" in told
+    assert "2 runs go on from stages" in told
     assert "[Gloo]" not in told
     assert second == ("", "")
 
