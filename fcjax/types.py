@@ -7,10 +7,13 @@ a batch, K clusters, D latent features, P examples in the pool, R rounds.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key
 
 PRNGKey = Key[Array, ""]
 PyTree = Any
+Pool = Any
+"""All examples, [P, *F]: an array, or what gives rows in its place, `HostPool` of
+`fcjax.data` or `fcjax.own_pool.OwnPool`."""
 Scalar = float | Float[Array, ""]
 """A hyper-parameter that may be swept: a Python float or a traced scalar."""
 
@@ -34,8 +37,8 @@ class Federation(NamedTuple):
         (2, 2, 1)
     """
 
-    pool: Shaped[Array, "P *F"]
-    """Examples, stored once and shared by the whole grid; images stay uint8."""
+    pool: Pool
+    """[P, *F]: stored once and shared by the whole grid; images stay uint8."""
     indices: Int[Array, "*G M N"]
     """Rows of the pool that each client holds; a short client repeats its own."""
     mask: Bool[Array, "*G M N"]

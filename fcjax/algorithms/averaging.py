@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients, server, training
 from fcjax.algorithms.parts import Networks, Parts, Views, merge, part, pick
 from fcjax.algorithms.rounds import all_rounds, go_on
 from fcjax.data.augment import Augment, to_float
-from fcjax.types import Federation, Network, PRNGKey, PyTree, Scalar, Stage, State
+from fcjax.types import Federation, Network, Pool, PRNGKey, PyTree, Scalar, Stage, State
 
 Contrast = Callable[
     [Parts, PyTree, Views, Bool[Array, "B"]], tuple[Float[Array, ""], Parts]
@@ -195,7 +195,7 @@ def federated_round(
 
 def client_round(
     setup: Setup,
-    pool: Shaped[Array, "P *F"],
+    pool: Pool,
     frozen: Parts,
     number: Int[Array, ""],
     key: PRNGKey,

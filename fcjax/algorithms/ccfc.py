@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients, losses, server, training
 from fcjax.algorithms.rounds import all_rounds
@@ -23,6 +23,7 @@ from fcjax.types import (
     FederatedClustering,
     Federation,
     Network,
+    Pool,
     PRNGKey,
     PyTree,
     Scalar,
@@ -203,7 +204,7 @@ def client_round(
     setup: Setup,
     by_clusters: bool,
     is_first: Bool[Array, ""],
-    pool: Shaped[Array, "P *F"],
+    pool: Pool,
     key: PRNGKey,
     anchor: PyTree,
     centroids: Float[Array, "K D"],
@@ -303,7 +304,7 @@ def mine(
     setup: Setup,
     key: PRNGKey,
     variables: PyTree,
-    pool: Shaped[Array, "P *F"],
+    pool: Pool,
     rows: Int[Array, "N"],
     mask: Bool[Array, "N"],
 ) -> tuple[Float[Array, "K D"], Float[Array, "N D"]]:
@@ -399,7 +400,7 @@ def assign(
 
 def encode(
     setup: Setup,
-    pool: Shaped[Array, "P *F"],
+    pool: Pool,
     variables: PyTree,
     rows: Int[Array, "N"],
 ) -> Float[Array, "N D"]:

@@ -17,7 +17,7 @@ from fcjax.clients import Client
 from fcjax.data.augment import to_float
 from fcjax.losses import discriminator_loss, generator_loss
 from fcjax.models.gan import Gan
-from fcjax.types import PRNGKey, PyTree, Scalar
+from fcjax.types import Pool, PRNGKey, PyTree, Scalar
 
 BATCH = 256
 """Examples that are synthesised at a time."""
@@ -66,7 +66,7 @@ def initialize_gan(
 def train_gan(
     key: PRNGKey,
     variables: Pair,
-    examples: Shaped[Array, "P *F"],
+    examples: Pool,
     rows: Int[Array, "N"],
     mask: Bool[Array, "N"],
     adversarial: Adversarial,

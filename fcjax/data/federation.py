@@ -4,14 +4,10 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Shaped
+from jaxtyping import Bool
 
 from fcjax.data.partition import Partition
-from fcjax.data.placement import HostPool
-from fcjax.types import Federation
-
-Pool = Shaped[Array, "P *F"] | Shaped[np.ndarray, "P *F"] | HostPool
-"""All examples [P, *F]: in the host's memory, on the device, or a `HostPool`."""
+from fcjax.types import Federation, Pool
 
 
 def federate(

@@ -15,7 +15,7 @@ OF_SERVICE = ("coordination_service", "preemption", "client")
 
 
 def passed_on(lines: Iterable[str], name: str) -> Iterator[str]:
-    """Yields the lines that are none of the service's, and in the end who has died, if
+    r"""Yields the lines that are none of the service's, and in the end who has died, if
     it said so.
 
     Args:

@@ -172,6 +172,7 @@ def answer(host: str, port: int, index: int, count: int, timeout: float) -> str:
         try:
             with socket.create_connection((host, port), timeout=left) as call:
                 call.sendall(f"{HELLO}{index}/{count}\n".encode())
+                call.settimeout(timeout + 5)  # the first may have begun to wait later
                 said = call.makefile(errors="replace").readline()
             break
         except ConnectionResetError:

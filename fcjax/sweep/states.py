@@ -102,7 +102,7 @@ class States:
         self.wait()
         self._directory.mkdir(parents=True, exist_ok=True)
 
-        def own(x: jax.Array | np.ndarray):
+        def own(x: jax.Array | np.ndarray | np.generic):
             is_shared = are_several() and isinstance(x, jax.Array)
             # What device_get returns on a CPU is the donated memory itself.
             return x.copy() if is_shared else np.array(jax.device_get(x))
