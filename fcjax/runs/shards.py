@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from fcjax.sweep import environment
 from fcjax.sweep.folder import Folder, Point, Row, differing, read
 
 SHARD = r"shard-(\d+)-of-(\d+)"
@@ -90,6 +91,8 @@ def merge(folders: Sequence[Path], out: Path) -> Folder:
             new = [p for p in results.pending if where[tuple(p.values())][0] is source]
             if new:
                 take(results, source, new)
+        begun = [x for source in sources for x in environment.starts(source.directory)]
+        environment.write(out, begun)
     return results
 
 

@@ -3,6 +3,7 @@
 config.json       the configuration without the swept values
 results.csv       a row a run
 history.csv       a row a run a round
+environment.json  commit, versions, machine and seconds of every start
 assignments.npz   the cluster of every example in every run
 models/           the global model of every run
 communities/      which clients' clusters are the same, where the method finds out
@@ -341,7 +342,8 @@ class Folder:
         if not self._resume:
             # First of all: a kill in between must not leave the rows of another
             # configuration beside the new one.
-            for name in ("results.csv", "history.csv", "assignments.npz"):
+            tables = ("results.csv", "history.csv", "environment.json")
+            for name in (*tables, "assignments.npz"):
                 (self.directory / name).unlink(missing_ok=True)
             for name in ("models", "communities", "checkpoints", "tensorboard"):
                 shutil.rmtree(self.directory / name, ignore_errors=True)

@@ -16,7 +16,17 @@ from fcjax.data import placement
 from fcjax.devices import are_several, on_host
 from fcjax.own_pool import OwnPool
 from fcjax.runs import draw
-from fcjax.sweep import communities, fit, frozen, plan, report, score, sinks, stages
+from fcjax.sweep import (
+    communities,
+    environment,
+    fit,
+    frozen,
+    plan,
+    report,
+    score,
+    sinks,
+    stages,
+)
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.folder import Row
 from fcjax.sweep.plan import Batch
@@ -38,7 +48,8 @@ def execute(experiment: Experiment) -> None:
         folder.begin()
         report.print_header(experiment)
         num_runs, start = len(folder.pending), time.perf_counter()
-        with jax.default_matmul_precision(experiment.args.precision):
+        precision = jax.default_matmul_precision(experiment.args.precision)
+        with environment.recorded(folder), precision:
             train(experiment)
         report.print_pace(num_runs, time.perf_counter() - start)
     if folder.writes:

@@ -1,0 +1,108 @@
+"""What results were made with: commit, versions, processor, devices, and how long each
+start took, in environment.json of a results folder."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fcjax.devices import all_devices, num_cores
+from fcjax.sweep.folder import Folder
+
+PACKAGE = Path(__file__).parents[1]
+PACKAGES = ("fcjax", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
+
+
+@contextmanager
+def recorded(folder: Folder) -> Iterator[None]:
+    """Adds a start to the folder's environment.json, and in the end its seconds.
+
+    One that was killed has those until its last round.
+    """
+    if not folder.writes:
+        yield
+        return
+    began, earlier = datetime.now(UTC), starts(folder.directory)
+    if earlier and earlier[-1]["seconds"] is None:
+        killed = datetime.fromisoformat(earlier[-1]["began"])
+        earlier[-1]["seconds"] = round((_last_round(folder) - killed).total_seconds())
+    own = {**environment(), "began": began.isoformat(" ", "seconds"), "seconds": None}
+    write(folder.directory, [*earlier, own])
+    try:
+        yield
+    finally:
+        own["seconds"] = round((datetime.now(UTC) - began).total_seconds())
+        write(folder.directory, [*earlier, own])
+
+
+def starts(directory: Path) -> list[dict[str, Any]]:
+    """Returns the starts of a results folder, oldest first; none in those of an earlier
+    fcjax."""
+    path = directory / "environment.json"
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def write(directory: Path, starts: Sequence[dict[str, Any]]) -> None:
+    path = directory / "environment.json"
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(starts, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def environment() -> dict[str, Any]:
+    """Returns what this process runs with; `changed` is whether tracked files differ
+    from the commit, which is None outside a checkout."""
+    devices = all_devices()
+    commit = _git("rev-parse", "HEAD")
+    return {
+        "commit": commit,
+        "changed": bool(commit and _git("status", "--porcelain", "-uno")),
+        "python": platform.python_version(),
+        **{name: version(name) for name in PACKAGES},
+        "processor": processor(),
+        "cores": num_cores(),
+        "devices": f"{len(devices)} x {devices[0].device_kind}",
+        "backend": jax.default_backend(),
+    }
+
+
+def processor() -> str:
+    """Returns the name of this machine's processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
+    return names[0].strip() if names else platform.machine()
+
+
+def _git(*command: str) -> str | None:
+    # Not of a repository that an installed package happens to lie in.
+    if not (PACKAGE.parent / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(
+            ["git", *command],
+            cwd=PACKAGE,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
+
+
+def _last_round(folder: Folder) -> datetime:
+    history = folder.directory / "history.csv"
+    seen = history if history.exists() else folder.directory / "environment.json"
+    return datetime.fromtimestamp(seen.stat().st_mtime, UTC)

@@ -1,0 +1,54 @@
+"""What a results folder says of the machine and the code that made it."""
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jax
+import pytest
+
+from fcjax.sweep import environment, session
+from tests.sweep.drifting import run, vectors
+
+
+def test_a_start_says_what_it_ran_with_and_how_long(tmp_path):
+    (start,) = environment.starts(run(tmp_path / "out", vectors(tmp_path)))
+    head = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    assert start["commit"] == subprocess.check_output(head, text=True).strip()
+    assert start["jax"] == jax.__version__
+    assert start["devices"] == "4 x cpu"
+    assert start["processor"]
+    began = datetime.fromisoformat(start["began"])
+    assert 0 <= start["seconds"] <= (datetime.now(UTC) - began).total_seconds() + 1
+
+
+def test_what_ends_in_an_error_and_what_goes_on_are_starts_each(tmp_path, monkeypatch):
+    data, out = vectors(tmp_path), tmp_path / "out"
+
+    def broken(_):
+        raise RuntimeError("no more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "train", broken)
+        with pytest.raises(RuntimeError, match="no more"):
+            run(out, data)
+    run(out, data)
+    run(out, data)  # there is nothing left to run
+    assert [type(start["seconds"]) for start in environment.starts(out)] == [int, int]
+    run(out, data, resume=False)
+    assert len(environment.starts(out)) == 1
+
+
+def test_a_killed_start_lasted_until_its_last_round(tmp_path):
+    data, out = vectors(tmp_path), tmp_path / "out"
+    run(out, data)
+    path = out / "environment.json"
+    (start,) = json.loads(path.read_text())
+    killed = {**start, "began": "2026-01-01 00:00:00+00:00", "seconds": None}
+    path.write_text(json.dumps([killed]))
+    last = datetime(2026, 1, 1, 0, 2, tzinfo=UTC).timestamp()
+    os.utime(out / "history.csv", (last, last))
+    run(out, data, seed=(0, 1))
+    assert environment.starts(out)[0]["seconds"] == 120
