@@ -5,17 +5,34 @@ a batch, K clusters, D latent features, P examples in the pool, R rounds.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int, Key
 
 PRNGKey = Key[Array, ""]
 PyTree = Any
-Pool = Any
-"""All examples, [P, *F]: an array, or what gives rows in its place, `HostPool` of
-`fcjax.data` or `fcjax.own_pool.OwnPool`."""
 Scalar = float | Float[Array, ""]
 """A hyper-parameter that may be swept: a Python float or a traced scalar."""
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """All examples, [P, *F]: an array, or what gives rows of them in its place,
+    `fcjax.data.HostPool` or `fcjax.own_pool.OwnPool`.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> isinstance(jnp.zeros((3, 2)), Pool)
+        True
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    def __getitem__(self, rows: Any, /) -> Any: ...
 
 
 class Federation(NamedTuple):

@@ -226,7 +226,7 @@ def test_one_that_dies_ends_the_others_with_a_line_and_two_go_on_after_four(
         told = [errors for _, errors in ended(left, timeout=60)]
     died = f"error: process {killed} has died; start all again to go on"
     assert [errors.count("\n") for errors in told] == [1] * 3, told
-    assert all(died in errors for errors in told)
+    assert all(died in errors for errors in told), told
     assert not (tmp_path / "out" / "results.csv").exists()
 
     (told, _), _ = together([line] * 2)
