@@ -60,7 +60,7 @@ class Args(Common):
 
 
 SMOKE = {"pretrain_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
-DIGITS = {  # found on digits itself: BENCHMARKS.md says what was tried
+DIGITS = {  # found on digits itself: docs/benchmarks/ccfc.md has what was tried
     "cluster_rounds": 10,
     "local_epochs": 4,
     "batch_size": 45,

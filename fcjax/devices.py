@@ -129,7 +129,8 @@ def compiler_options(target: str, *, num_bytes: int) -> dict[str, bool | int | s
     devices than in that of one, and then simplifies otherwise: here it never does.
 
     A small program is compiled for fewer passes over its code. On a CPU it takes three
-    quarters of the time and runs as fast; for a TPU it takes a tenth (BENCHMARKS.md).
+    quarters of the time and runs as fast (docs/benchmarks/speed.md, the main job); for
+    a TPU it takes a tenth (docs/benchmarks/accelerators.md).
     Of a large one rounds take so long that a twentieth of them is more than what
     compiles sooner.
 

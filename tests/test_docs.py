@@ -30,6 +30,7 @@ COMMAND = re.compile(
     r"(?:\w+=\S+ )*(python experiments/[\w/]+\.py|fcjax [a-z][a-z-]+ \S)"
 )
 LINK = re.compile(r"\]\(([^()\s]+)\)")
+NAMED_LINK = re.compile(r"^\[([\w-]+)\]: (\S+)#(\S+)$", re.M)
 
 
 def name_of(path: Path) -> str:
@@ -49,7 +50,9 @@ def commands(path: Path) -> list[str]:
     return [line for line in shown if COMMAND.match(line)]
 
 
-COMMANDS = {line for path in [*PAGES, ROOT / "README.md"] for line in commands(path)}
+# Those of the figures in docs/benchmarks/ are of the commits beside them.
+GUIDES = [path for path in PAGES if path.parent.name != "benchmarks"]
+COMMANDS = {line for path in [*GUIDES, ROOT / "README.md"] for line in commands(path)}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
@@ -107,6 +110,17 @@ def test_relative_links_have_files(path):
     targets = [t for t in LINK.findall(text) if not re.match(r"[a-z]+:|#", t)]
     missing = [t for t in targets if not (path.parent / t.split("#")[0]).exists()]
     assert not missing
+
+
+def test_links_of_the_benchmarks_go_to_headings_of_their_name():
+    """In the repository by the lines at the end, on the site by the name alone."""
+    text = (ROOT / "BENCHMARKS.md").read_text()
+    ends = {name: (path, anchor) for name, path, anchor in NAMED_LINK.findall(text)}
+    assert {*re.findall(r"\]\[([\w-]+)\]", text)} == {*ends} != set()
+    for name, (path, anchor) in ends.items():
+        headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.M)
+        names = [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings]
+        assert (anchor, names.count(name)) == (name, 1)
 
 
 def test_pictures_are_small_and_shown_and_pages_are_in_the_navigation():

@@ -4,13 +4,14 @@
     python experiments/benchmarks/first_light.py --dry-run
     python experiments/benchmarks/first_light.py --parts fedcref --minutes 5
 
-Writes a page of tables for BENCHMARKS.md as it goes: one that is cut short has what was
-measured. In order of worth: the stages of CCFC, compiled, timed, their memory beside
-what `fcjax fit` says; its local training beside a PyTorch loop on the same device; its
-runs side by side; every backend; the stages of the other methods; and CCFC on MNIST for
-as many rounds as fit. All but the last takes random images of the papers' sizes. A part
-has a share of the time, and what it leaves goes to those that follow; one that fails or
-takes too long is a line of its table. --dry-run takes small sizes, for a CPU.
+Writes a page of tables for docs/benchmarks/accelerators.md as it goes: one that is cut
+short has what was measured. In order of worth: the stages of CCFC, compiled, timed,
+their memory beside what `fcjax fit` says; its local training beside a PyTorch loop on
+the same device; its runs side by side; every backend; the stages of the other methods;
+and CCFC on MNIST for as many rounds as fit. All but the last takes random images of the
+papers' sizes. A part has a share of the time, and what it leaves goes to those that
+follow; one that fails or takes too long is a line of its table. --dry-run takes small
+sizes, for a CPU.
 """
 
 import contextlib

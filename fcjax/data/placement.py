@@ -138,7 +138,7 @@ def check_state(
 def runs_that_fit(pool: Array | np.ndarray | HostPool, state_bytes: int) -> int:
     """Returns how many runs a device holds side by side, at least one, by the estimate
     of `place`; on a CPU one, since a core is a device and its arithmetic is taken up by
-    one (BENCHMARKS.md, runs a call)."""
+    one (docs/benchmarks/speed.md, runs a call)."""
     limit = device_memory()
     if limit is None:
         return 1

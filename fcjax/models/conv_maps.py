@@ -9,7 +9,7 @@ differ in, as where one is taken after another, XLA's own forward convolution sp
 CPU the slices.
 
 Images have their features last, so that a slice is rows of contiguous floats. For 128
-examples on two cores inside a loop, milliseconds (BENCHMARKS.md has more):
+examples on two cores inside a loop, milliseconds (docs/benchmarks/speed.md has more):
 
 | kernel, features at pixels | outputs | inputs | kernel | with features first |
 | --- | --- | --- | --- | --- |

@@ -124,7 +124,8 @@ METHODS = (
     Row("KM", "baselines", {"methods": ("km",)}, central=True),
     Row("FCM", "baselines", {"methods": ("fcm",)}, central=True),
     # By the nearest centroid of the server: with k-FED's own labels, which clusters of
-    # clients inherit, NMI is 0.12 above the paper's at p = 1 (BENCHMARKS.md).
+    # clients inherit, NMI is 0.12 above the paper's at p = 1
+    # (docs/benchmarks/baselines.md).
     Row("k-FED", "baselines", {"methods": ("k-fed",), "inherit": False}),
     Row("FFCM", "baselines", {"methods": ("ffcm",)}),
     SDA_FC_KM,

@@ -33,7 +33,8 @@ MOMENTUM = 0.9
 # COIL-100 are 0 to 255 and those of COIL20 0 to 1. It has none for others: these have
 # the weights of COIL-100, as the paper gives MNIST, with pixels of 0 to 1, of which the
 # paper says nothing, and the post-processing of faces (Extended Yale B), by the number
-# of clusters. LRSC's tau is the best of a grid, see BENCHMARKS.md.
+# of clusters. LRSC's tau is the best of a grid, see
+# docs/benchmarks/fdsc.md.
 COIL = {"keep": 0.04, "dimension": 12, "power": 8.0, "unit_diagonal": True}
 ORL = {
     "num_rounds": 200,

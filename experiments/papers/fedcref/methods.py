@@ -108,7 +108,7 @@ def chosen(args: Any, name: Name, cluster_size: int) -> list[dict[str, Any]]:
 
 
 def of_few(size: int) -> dict[str, Any]:
-    """Returns the settings that few examples ask for, see BENCHMARKS.md.
+    """Returns the settings that few examples ask for, see docs/benchmarks/fedcref.md.
 
     Their models need more epochs to be worth a comparison, but so many that they know
     each by heart leave nothing to refine. And the largest of few differences, which the

@@ -103,8 +103,8 @@ def view_of(name: Name, dataset: str, shape: tuple[int, ...]) -> Augment:
     if len(shape) == 1:
         return vector_view
     if shape[2] == 1:
-        # A digit mirrored is none. Mild, as BENCHMARKS.md has it: what a view may do to
-        # an example, clusters of frozen features need not tell apart.
+        # A digit mirrored is none. Mild, as docs/benchmarks/fedmcc.md has it: what a
+        # view may do to an example, clusters of frozen features need not tell apart.
         return partial(
             ccfc_grey,
             crop_scale=(0.75, 1.0),

@@ -49,7 +49,7 @@ VECTORS = {
     "joint_rounds": 10,
     "cluster_weight": 0.5,
 }
-DIGITS = {  # BENCHMARKS.md says what was tried
+DIGITS = {  # docs/benchmarks/sda_fdc.md says what was tried
     "gan_rounds": 100,
     "joint_rounds": 20,
     "cluster_weight": 2.0,
