@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 
 FATAL = "JAX distributed service detected fatal errors"
 HEADER = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ (\w+)\.\w+:\d+\]")
+LEADER = "Failed to send RPC to coordination service"
+"""However the connection ended: closed, reset or refused."""
 OF_SERVICE = ("coordination_service", "preemption", "client")
 
 
@@ -50,7 +52,7 @@ def who(last: str) -> str:
     found = re.search(r"stopped sending heartbeats\):\n((?:\d+\n)+)", last)
     if found:
         return " and ".join(f"process {number}" for number in found[1].split())
-    return "process 0" if "Socket closed" in last else "another process"
+    return "process 0" if LEADER in last else "another process"
 
 
 if __name__ == "__main__":
