@@ -94,6 +94,9 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
         of_data = {"own_init": 0 not in args.pretrain_rounds}
     smoke = SMOKE if args.preset == "smoke" else {}
     settings = settings_of(args, first, PAPER.get(name, {}), of_data, smoke)
+    # Clusters of a round take a quarter of what an epoch of training does.
+    every = -(-4 // max(1, *settings["local_epochs"]))
+    scored = plan.scored(args, every)
 
     def build(values):
         builder = standalone if values["standalone"] else ccfc
@@ -101,7 +104,8 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
             network_of(values, shape),
             optax.adam(values["learning_rate"]),
         )
-        options = {"num_clusters": num_clusters, **taken_by(builder, values)}
+        options = {"num_clusters": num_clusters, "scored": scored}
+        options |= taken_by(builder, values)
         return builder(network, optimizer, view_of(shape), **options)
 
     is_ablation = args.sample_contrastive or args.standalone
@@ -110,6 +114,7 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
         settings=settings,
         build=build,
         scope="client-pooled" if args.standalone else "global",
+        evaluate_every=every,
         paper={} if is_ablation else printed.scores_of(name, "CCFC"),
     )
 

@@ -34,8 +34,6 @@ class Args(Common):
     """How many clients the data is dealt to."""
     p: tuple[float, ...] = (0.0,)
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
-    evaluate_every: int = 10
-    """Score every so many rounds; the last round of a stage always is."""
     #: T: rounds of the whole network; dscn, dlrsc: in which every client is, dscn as
     #: many as a client of fdsc is in, dlrsc 700.
     num_rounds: Counts = default(100)
@@ -112,7 +110,9 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
 
     size = max(args.client_size, default=len(dataset.examples) // num_clients)
     memory = methods.memory_of(name, (size, *shape))
-    return plan.Method(name, found, build, "client-pooled", working_bytes=memory)
+    return plan.Method(
+        *(name, found, build, "client-pooled"), working_bytes=memory, evaluate_every=10
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients, losses, server, training
-from fcjax.algorithms.rounds import all_rounds
+from fcjax.algorithms.rounds import EVERY_ROUND, Scored, all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.types import (
@@ -56,6 +56,7 @@ class Setup(NamedTuple):
     own_init: bool
     include_self: bool
     euclidean: bool
+    scored: Scored
 
 
 def ccfc(
@@ -74,6 +75,7 @@ def ccfc(
     own_init: bool = False,
     include_self: bool = True,
     euclidean: bool = False,
+    scored: Scored = EVERY_ROUND,
 ) -> FederatedClustering:
     """Builds CCFC: SimSiam pre-training, then rounds of cluster contrast.
 
@@ -107,12 +109,16 @@ def ccfc(
             Eq. 1.
         euclidean: assign to the nearest centroid, Eq. 3; False takes that of the
             largest cosine, as the code does.
+        scored: the rounds after which clusters are asked for. Where examples are
+            contrasted nothing else needs centroids, and clients mine none in other
+            rounds.
 
     Returns:
         The method, with stages `pretrain` and `cluster` (and before them `first`, a
         round of pre-training, with `own_init`). Its metrics are the mean
         `loss` over the clients that answered, `participants`, `embedding_spread`
-        (1 where the embedding fills its sphere, 0 where it collapsed), `weight_size`
+        of a batch of each client's examples (1 where the embedding fills its sphere, 0
+        where it collapsed), `weight_size`
         (root mean square of the clients' weights) and the traffic.
 
     Raises:
@@ -130,7 +136,7 @@ def ccfc(
     setup = Setup(
         *(network, optimizer, augment, num_clusters, pretrain_rounds, cluster_rounds),
         *(local_epochs, batch_size, model_weight, num_init, sample_contrastive),
-        *(own_init, include_self, euclidean),
+        *(own_init, include_self, euclidean, scored),
     )
     return in_two_stages(
         setup, initial_state, federated_round, begin_clusters, downloaded
@@ -175,9 +181,9 @@ def federated_round(
     before: Server = state.server
     present = server.participants(federation, before.num_rounds)
     clients_key, server_key = jax.random.split(key)
-    is_first = before.num_rounds == 0
+    mines = by_clusters or is_scored(setup, before.num_rounds)
     trained, mined, measured = clients.for_each(
-        partial(client_round, setup, by_clusters, is_first, federation.pool),
+        partial(client_round, setup, by_clusters, before.num_rounds, federation.pool),
         clients.keys(clients_key, len(present)),
         *downloaded(state, len(present)),
         state.clients,
@@ -189,13 +195,19 @@ def federated_round(
     variables, (mined, answered, measured) = server.receive(
         trained.variables, sizes, (mined, present, measured)
     )
-    centroids = cluster_centroids(setup, server_key, mined, answered)
+    centroids = lax.cond(
+        mines,
+        lambda: cluster_centroids(setup, server_key, mined, answered),
+        lambda: before.centroids,
+    )
     sent = {"network": variables, "centroids": centroids}
     metrics = server.measure(answered, measured)
     metrics |= server.traffic(answered, up=sent, down=sent)
+    crossed = jnp.int32(mines)
+    metrics["down_centroids"] = metrics["down_centroids"].at[0].multiply(crossed)
     if by_clusters:  # before the first such round they were uploaded already
-        times = 1 + (before.num_rounds == setup.pretrain_rounds)
-        metrics["up_centroids"] = metrics["up_centroids"].at[0].multiply(times)
+        crossed += before.num_rounds == setup.pretrain_rounds
+    metrics["up_centroids"] = metrics["up_centroids"].at[0].multiply(crossed)
     after = Server(variables, centroids, before.num_rounds + 1)
     return State(after, opt_state), metrics
 
@@ -203,7 +215,7 @@ def federated_round(
 def client_round(
     setup: Setup,
     by_clusters: bool,
-    is_first: Bool[Array, ""],
+    num_rounds: Int[Array, ""],
     pool: Pool,
     key: PRNGKey,
     anchor: PyTree,
@@ -213,12 +225,13 @@ def client_round(
     mask: Bool[Array, "N"],
 ) -> tuple[clients.Client, Float[Array, "K D"], dict[str, Float[Array, ""]]]:
     """A client trains the network that it was sent, which it stays close to, and mines
-    the centroids of what it makes of its own examples."""
+    the centroids of what it makes of its own examples; those that it was sent where
+    nothing needs them."""
     train_key, mine_key, init_key = jax.random.split(key, 3)
     start, labels = anchor, jnp.zeros_like(rows)
     if setup.own_init and not by_clusters:
         own = partial(setup.network.init, init_key, to_float(pool[:1]))
-        start = lax.cond(is_first, own, lambda: anchor)
+        start = lax.cond(num_rounds == 0, own, lambda: anchor)
     if by_clusters:
         labels = nearest(setup, encode(setup, pool, anchor, rows), centroids)
 
@@ -240,13 +253,32 @@ def client_round(
         batch_size=setup.batch_size,
         num_epochs=setup.local_epochs,
     )
-    mined, z = mine(setup, mine_key, client.variables, pool, rows, mask)
+    mines = by_clusters or is_scored(setup, num_rounds)
+    mined = lax.cond(
+        mines,
+        lambda: mine(setup, mine_key, client.variables, pool, rows, mask),
+        lambda: centroids,
+    )
+    # Evenly over a client's own rows, which come class by class.
+    few = jnp.arange(min(setup.batch_size, len(rows)))
+    few = few * mask.sum() // len(few)
+    z = encode(setup, pool, client.variables, rows[few])
     measured = {
         "loss": value,
-        "embedding_spread": training.spread(z, mask),
+        "embedding_spread": training.spread(z, mask[few]),
         "weight_size": training.root_mean_square(client.variables["params"]),
     }
     return client, mined, measured
+
+
+def is_scored(setup: Setup, num_rounds: Int[Array, ""]) -> Bool[Array, ""]:
+    """Returns whether clusters are asked for after the round that follows so many."""
+    stages = (setup.own_init, setup.pretrain_rounds - setup.own_init)
+    number, found = num_rounds + 1, jnp.array(False)
+    for count in (*stages, setup.cluster_rounds):
+        found |= (number > 0) & (number <= count) & setup.scored.has(number, count)
+        number = number - count
+    return found
 
 
 def two_views(setup: Setup, key: PRNGKey, x: Float[Array, "B *F"]):
@@ -307,11 +339,11 @@ def mine(
     pool: Pool,
     rows: Int[Array, "N"],
     mask: Bool[Array, "N"],
-) -> tuple[Float[Array, "K D"], Float[Array, "N D"]]:
-    """Returns the centroids of a client's own embedding, and that embedding."""
+) -> Float[Array, "K D"]:
+    """Returns the centroids of a client's own embedding."""
     z = encode(setup, pool, variables, rows)
     found = kmeans(key, z, setup.num_clusters, mask=mask, num_init=setup.num_init)
-    return found.centroids, z
+    return found.centroids
 
 
 def cluster_centroids(
@@ -363,7 +395,7 @@ def mine_all(
     """Returns the centroids that each client mines with a network that it holds."""
 
     def one(key, variables, rows, mask):
-        return mine(setup, key, variables, federation.pool, rows, mask)[0]
+        return mine(setup, key, variables, federation.pool, rows, mask)
 
     keys = clients.keys(key, len(federation.indices))
     return clients.for_each(one, keys, variables, federation.indices, federation.mask)
@@ -452,6 +484,7 @@ def standalone(
     own_init: bool = False,
     include_self: bool = True,
     euclidean: bool = False,
+    scored: Scored = EVERY_ROUND,
 ) -> FederatedClustering:
     """Builds the local models of CCFC's Table 4: its clients, each of which trains and
     clusters alone, with nothing uploaded or downloaded.
@@ -479,7 +512,7 @@ def standalone(
     setup = Setup(
         *(network, optimizer, augment, num_clusters, pretrain_rounds, cluster_rounds),
         *(local_epochs, batch_size, model_weight, num_init, sample_contrastive),
-        *(own_init, include_self, euclidean),
+        *(own_init, include_self, euclidean, scored),
     )
     return in_two_stages(
         setup, initial_clients, standalone_round, begin_alone, own_models
@@ -494,7 +527,7 @@ def standalone_round(
     present = server.participants(federation, state.server)
     clients_key, _ = jax.random.split(key)
     trained, mined, measured = clients.for_each(
-        partial(client_round, setup, by_clusters, state.server == 0, federation.pool),
+        partial(client_round, setup, by_clusters, state.server, federation.pool),
         clients.keys(clients_key, len(present)),
         *own,
         federation.indices,

@@ -1,14 +1,38 @@
-"""Rounds: stages that run all of theirs, as most do, and who answers in any."""
+"""Rounds: stages that run all of theirs, as most do, which are scored, and who answers
+in any."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Int
 
 from fcjax.types import Federation, PRNGKey, Stage
 
 State = TypeVar("State")
+
+
+class Scored(NamedTuple):
+    """Which rounds of a stage are scored.
+
+    Examples:
+        >>> every_fourth = Scored(every=4, last=2)
+        >>> [n for n in range(1, 11) if every_fourth.has(n, 10)]
+        [4, 8, 9, 10]
+    """
+
+    every: int = 1
+    last: int = 1
+    """How many at the end of the stage are, too."""
+
+    def has(
+        self, number: int | Int[Array, ""], num_rounds: int | Int[Array, ""]
+    ) -> bool | Bool[Array, ""]:
+        """Returns whether a round is, from 1, of a stage of so many."""
+        return (number % self.every == 0) | (number > num_rounds - self.last)
+
+
+EVERY_ROUND = Scored()
 
 
 def go_on(_: PRNGKey, state: State, *data: object) -> State:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import data
+from fcjax.algorithms.rounds import Scored
 from fcjax.devices import num_bytes
 from fcjax.sweep import deal
 from fcjax.sweep.flags import Common, check_values
@@ -51,6 +52,9 @@ class Method(NamedTuple):
     """By p: scores on the whole data set."""
     working_bytes: int = 0
     """What a round of one run holds beside its state, as a copy of the data."""
+    evaluate_every: int = 1
+    """Rounds between two that are scored, where --evaluate-every does not say: so many
+    that scoring takes less than a tenth of the time."""
     sees_all: bool = False
     """Whether it reads examples other than those that a device's clients hold, as a
     server does that is given all."""
@@ -268,6 +272,14 @@ def described(
             for _, alike in itertools.groupby(each, lambda pair: pair[0].settings):
                 methods, same = zip(*alike, strict=True)
                 yield methods[0], num_clients, number, same
+
+
+def scored(args: Common, every: int) -> Scored:
+    """Returns which rounds are scored: those of --evaluate-every and the last one, or
+    every so many and the last ten."""
+    if args.evaluate_every is None:
+        return Scored(every, last=10)
+    return Scored(args.evaluate_every)
 
 
 def numbers_of_clusters(args: Common, dataset: data.Dataset) -> tuple[int, ...]:

@@ -137,6 +137,7 @@ def run(
     show = report.shower(progress, folder.place_of(batch.points))
     before = [0, *itertools.accumulate(plan.num_rounds(batch))]
     names = {folder.log_name(point): point for point in batch.points}
+    is_scored = plan.scored(args, method.evaluate_every)
     clock, last = time.perf_counter(), None
 
     def scored(state: State, names: Sequence[str]) -> Last:
@@ -163,7 +164,7 @@ def run(
         if is_end:
             last = scored(round.state, score.SCORES)
             found = last[1]
-        elif round.is_last or number % args.evaluate_every == 0:
+        elif round.is_last or is_scored.has(number, round.stage.num_rounds):
             found = scored(round.state, score.ROUND_SCORES)[1]
         now = time.perf_counter()
         seconds = round_off((now - clock) / len(batch.points))

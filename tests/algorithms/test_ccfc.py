@@ -11,6 +11,7 @@ from sklearn.cluster import KMeans
 
 from fcjax import clients
 from fcjax.algorithms import ccfc as module
+from fcjax.algorithms.rounds import EVERY_ROUND, Scored
 from fcjax.types import Network
 from tests.algorithms import plain
 from tests.algorithms.federations import both_ways, federate, traffic
@@ -257,3 +258,34 @@ def test_the_second_stage_begins_with_what_the_averaged_network_finds(standalone
                 np.testing.assert_allclose(own, wanted, rtol=1e-4, atol=1e-5)
     assigned = np.asarray(jax.jit(method.assign)(begun, federation))
     assert len(np.unique(assigned[federation.mask])) == 3
+
+
+# --- rounds that are not scored
+
+
+def test_clients_mine_no_centroids_that_nothing_needs(federation):
+    """Of the first round, four of pre-training and two by clusters; the networks are
+    those of rounds that all mine."""
+    options = {"own_init": True, "pretrain_rounds": 5, "cluster_rounds": 2}
+    found = {}
+    for scored in (Scored(every=3, last=1), EVERY_ROUND):
+        method = build(scored=scored, **options)
+        state, key = method.init(jax.random.key(3), federation), KEYS[0]
+        found[scored.every] = []
+        for stage in method.stages:
+            state, round = stage.begin(key, state, federation), jax.jit(stage.round)
+            for _ in range(stage.num_rounds):
+                key, _ = jax.random.split(key)
+                before = state
+                state, metrics = round(key, state, federation)
+                moved = bool(jnp.any(state.server.centroids != before.server.centroids))
+                sent = [int(metrics[f"{way}_centroids"][0]) for way in ("up", "down")]
+                found[scored.every].append((moved, sent, state.server.variables))
+    some, all_of_them = found[3], found[1]
+    # Before the first round by clusters the two have uploaded once more.
+    mines, rests = (True, [2, 2]), (False, [0, 0])
+    expected = [mines, rests, rests, mines, mines, (True, [4, 2]), mines]
+    assert [x[:2] for x in some] == expected
+    assert [x[:2] for x in all_of_them] == [mines] * 5 + expected[5:]
+    for one, other in zip(some, all_of_them, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, one[2], other[2])

@@ -475,3 +475,12 @@ def test_keep_leaves_runs_with_what_is_theirs():
     # The largest client and what is left out are those of the whole grid still.
     assert batch.keep(lambda x: x["p"] == 0).num_slots == 9
     assert kept.num_left_out == 1
+
+
+def test_rounds_are_scored_as_often_as_is_asked_or_as_suits_the_method():
+    def of_twenty(**flags):
+        scored = plan.scored(Common(**flags), 4)
+        return [number for number in range(1, 21) if scored.has(number, 20)]
+
+    assert of_twenty(evaluate_every=8) == [8, 16, 20]
+    assert of_twenty() == [4, 8, *range(11, 21)]
