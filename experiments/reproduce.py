@@ -7,6 +7,7 @@ python experiments/reproduce.py fedmcc-table1 --datasets imagenet-10=FOLDER
 python experiments/reproduce.py sda-fdc-table2 --datasets pendigits=pendigits.csv
 python experiments/reproduce.py fdsc-table2 --datasets orl=ORL_32x32.mat
 python experiments/reproduce.py fedcref-table6 --datasets kmnist49=kmnist49.npz
+python experiments/reproduce.py ccfc-table1 --from experiments/results
 """
 
 import dataclasses
@@ -15,12 +16,14 @@ import importlib
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
+from experiments import ledger
+from experiments.papers import measures
 from experiments.papers.ccfc import studies as ccfc_studies
 from experiments.papers.fdsc import studies as fdsc_studies
 from experiments.papers.fedcref import studies as fedcref_studies
@@ -54,7 +57,14 @@ class Args:
     """One of the names above."""
     #: smoke: some minutes, on digits instead of the paper's data, with shortened
     #: training; paper: the paper's data and settings.
-    preset: Literal["smoke", "paper"] = "smoke"
+    preset: Annotated[
+        Literal["smoke", "paper"] | None, shown("smoke; with --from paper")
+    ] = None
+    #: Train nothing: take what is nearest to the preset's runs from a folder of kept
+    #: ones, experiments/results or another ledger, and say what they have otherwise.
+    kept: Annotated[
+        Path | None, tyro.conf.arg(name="from", help_behavior_hint="(default: train)")
+    ] = None
     #: Which of the paper's data sets, or digits, which stands in for the first of them.
     #: NAME=PATH says where one is that has no name to be loaded by: imagenet-10=FOLDER.
     datasets: Annotated[
@@ -69,7 +79,9 @@ class Args:
     seed: Annotated[tuple[int, ...], shown("smoke: 0 1 2; paper: 0 to 4")] = ()
     """Seeds of training and of the partition."""
     #: Folder of the runs, which tables share; what is made of them is in OUT/TABLE.
-    out: Annotated[Path | None, shown("runs/reproduce/PRESET")] = None
+    out: Annotated[
+        Path | None, shown("runs/reproduce/PRESET; with --from runs/reproduce/kept")
+    ] = None
     backend: Backend = "shard_map"
     """How runs are spread over the devices."""
     runs_per_call: Annotated[int | None, shown("what fits, by an estimate")] = None
@@ -99,7 +111,15 @@ def main(args: Args) -> None:
 
 
 def reproduce(study: Study, args: Args) -> None:
-    """Trains, prints, writes and draws a table or figure."""
+    """Trains or reads, prints, writes and draws a table or figure."""
+    kept = None
+    if args.kept:
+        if study.measure not in measures.OF_ROWS:
+            raise ValueError(
+                f"--from: {args.table} is made of models or assignments, and a ledger "
+                "keeps scores alone; without --from it trains what it needs"
+            )
+        kept = ledger.entries(args.kept)
     found, folder = jobs(study, args), out_of(args) / args.table
     print(f"{note(study, args)}\n{args.table}: {study.title}", flush=True)
     if study.maps:
@@ -107,7 +127,7 @@ def reproduce(study: Study, args: Args) -> None:
         tables.show(summary)
         tables.write(summary, folder, differences=True)
     else:
-        tabulate(study, found, args, folder)
+        tabulate(study, found, args, folder, kept)
     print(f"{note(study, args)}\n{args.table} in {folder}")
 
 
@@ -119,15 +139,24 @@ def mapped(study: Study, job: Job, folder: Path) -> list[dict[str, Any]]:
     return [{"dataset": job.dataset, **line} for line in draw(job.flags, folder)]
 
 
-def tabulate(study: Study, found: list[Job], args: Args, folder: Path) -> None:
-    """Trains what is not there yet, and writes and draws what is measured of it."""
-    # Rows may be the same runs: networks of several sizes are one in a smoke run.
-    tasks = list(dict.fromkeys((j.flags, j.describe) for j in found if j.describe))
-    results = dict(zip(tasks, command.run(lambda: tasks), strict=True))
+def tabulate(
+    study: Study,
+    found: list[Job],
+    args: Args,
+    folder: Path,
+    kept: Sequence[Folder] | None = None,
+) -> None:
+    """Writes and draws what is measured of runs: kept ones, or where these are None of
+    runs that it trains, unless they are there."""
+    if kept is None:
+        runs, said = trained(found), []
+    else:
+        runs, said = taken(study, found, kept, args.seed)
     rows = [
         {**line, "dataset": job.dataset, "method": job.row.label}
-        for job in found
-        for line in measured(study, job, results.get((job.flags, job.describe)))
+        for job, folders in zip(found, runs, strict=True)
+        for results in folders
+        for line in measured(study, job, results)
     ]
     paper = beside(study.paper, datasets_of(study, args))
     summary = tables.summarize(rows, by=study.by, values=study.values, paper=paper)
@@ -136,6 +165,62 @@ def tabulate(study: Study, found: list[Job], args: Args, folder: Path) -> None:
     tables.write(summary, folder, differences=True)
     if study.draw:
         study.draw(rows, folder, paper=paper)
+    for line in said:
+        print(f"note: {line}")
+
+
+def trained(found: list[Job]) -> list[list[Folder | None]]:
+    """Trains what is not there yet; returns the runs of each job."""
+    # Rows may be the same runs: networks of several sizes are one in a smoke run.
+    tasks = list(dict.fromkeys((j.flags, j.describe) for j in found if j.describe))
+    results = dict(zip(tasks, command.run(lambda: tasks), strict=True))
+    return [[results.get((job.flags, job.describe))] for job in found]
+
+
+def taken(
+    study: Study, found: list[Job], kept: Sequence[Folder], seeds: tuple[int, ...]
+) -> tuple[list[list[Folder]], list[str]]:
+    """Returns the kept runs of each job, and where they come from and what they have
+    otherwise, a line each; `seeds` are the only ones to be taken, none are all."""
+    said, runs = [], []
+    if study.measure is measures.over_iterations:
+        cut = [entry for entry in kept if ledger.is_thinned(entry)]
+        kept = [entry for entry in kept if entry not in cut]
+        said += [f"{ledger.name_of(x)} keeps some rounds: left out" for x in cut]
+    for job in found:
+        dataset, row = job.flags.dataset, job.row
+        by_path = dataset in study.by_path
+        own = [x for x in kept if ledger.is_of(x, dataset, by_path=by_path)]
+        levels = {"p"} if row.central else set()  # no p changes it
+        chosen = ledger.runs_of(
+            own,
+            job.flags,
+            job.describe,
+            by=[name for name in study.by if name not in levels],
+            same={*row.flags, *variants(row.script)},
+            seeds=seeds,
+        )
+        runs.append([each.runs for each in chosen])
+        for each in chosen:
+            where = f", {each.place}" if len(chosen) > 1 else ""
+            of_runs = each.told(job.flags.seed, but=levels)
+            said.append(f"{row.label}, {job.dataset}{where}, is {of_runs}")
+    if not any(runs):
+        said.append("nothing of this table is kept")
+    return runs, said
+
+
+def variants(script: str) -> set[str]:
+    """Returns the flags by which rows of any table are variants of a script's methods,
+    in words or yes and no: runs of one are never shown for another's."""
+    return {
+        name
+        for study in STUDIES.values()
+        for row in study.rows
+        if row.script == script
+        for name, value in row.flags.items()
+        if isinstance(value, bool | str)
+    }
 
 
 def jobs(study: Study, args: Args) -> list[Job]:
@@ -150,7 +235,8 @@ def jobs(study: Study, args: Args) -> list[Job]:
             raise ValueError(f"--methods takes {', '.join(labels)}, got {method!r}")
     found = []
     for dataset, shown_as in datasets_of(study, args).items():
-        check_prepared(dataset, args)
+        if not args.kept:
+            check_prepared(dataset, args)
         for row in study.rows:
             if args.methods and row.label not in args.methods:
                 continue
@@ -169,7 +255,7 @@ def flags_of(
     study: Study, row: Row, dataset: str, args: Args, *, paper: str
 ) -> dict[str, Any]:
     """Returns the flags of a row's script; `paper` is what the paper calls the data."""
-    preset = study.presets[args.preset]
+    preset = study.presets[preset_of(args)]
     flags = {
         "dataset": dataset,
         "data_dir": args.data_dir,
@@ -182,7 +268,7 @@ def flags_of(
         **preset.flags.get(row.script, {}),
         **preset.by_dataset.get(paper, {}),
         **row.flags,
-        **row.presets.get(args.preset, {}),
+        **row.presets.get(preset_of(args), {}),
     }
     if row.central:
         flags["p"] = flags["p"][:1]
@@ -205,13 +291,14 @@ def measured(study: Study, job: Job, results: Folder | None) -> list[Measured]:
 def datasets_of(study: Study, args: Args) -> dict[str, tuple[str, str]]:
     """Returns from each data set that is used to the paper's that it is or stands for,
     and what the table calls it."""
-    named = [name for name in study.datasets if name not in study.by_path]
-    default = (STAND_IN,) if args.preset == "smoke" else named
+    by_path = () if args.kept else study.by_path  # kept runs go by names
+    named = [name for name in study.datasets if name not in by_path]
+    default = (STAND_IN,) if preset_of(args) == "smoke" else named
     first, found = study.datasets[0], {}
     for given in args.datasets or default:
         name, _, path = given.partition("=")
-        if name not in (study.by_path if path else (STAND_IN, *named)):
-            accepted = [STAND_IN, *named, *(f"{x}=PATH" for x in study.by_path)]
+        if name not in (by_path if path else (STAND_IN, *named)):
+            accepted = [STAND_IN, *named, *(f"{x}=PATH" for x in by_path)]
             raise ValueError(f"--datasets takes {' '.join(accepted)}, got {given!r}")
         called = short_name(name)
         is_own = name != STAND_IN
@@ -265,7 +352,12 @@ def note(study: Study, args: Args) -> str:
             "figures are for its own data, so that differences show the shape and "
             "reproduce nothing"
         )
-    if args.preset == "smoke":
+    if args.kept:
+        said.append(
+            f"runs that {args.kept} keeps; what they have otherwise than --preset "
+            f"{preset_of(args)} is said below the table"
+        )
+    elif preset_of(args) == "smoke":
         said.append("smoke: training is shortened; --preset paper is the paper's")
     if args.limit is not None:
         said.append(f"--limit: {args.limit} examples, where the paper takes all")
@@ -274,7 +366,7 @@ def note(study: Study, args: Args) -> str:
     used = {name for name, _ in datasets_of(study, args).values()}
     absent = [name for name in study.by_path if name not in used]
     also = [*study.notes]
-    if absent and args.preset == "paper":
+    if absent and preset_of(args) == "paper" and not args.kept:
         also.append(
             f"left out, as no data is called so: {', '.join(absent)}; --datasets "
             f"{absent[0]}=PATH takes a file, or a folder with one for each class"
@@ -284,8 +376,13 @@ def note(study: Study, args: Args) -> str:
     return "\n".join([*differs, *(f"note: {line}" for line in also)])
 
 
+def preset_of(args: Args) -> Literal["smoke", "paper"]:
+    return args.preset or ("paper" if args.kept else "smoke")
+
+
 def out_of(args: Args) -> Path:
-    return args.out or Path("runs") / "reproduce" / args.preset
+    name = "kept" if args.kept else preset_of(args)
+    return args.out or Path("runs") / "reproduce" / name
 
 
 def description() -> str:

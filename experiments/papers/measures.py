@@ -80,6 +80,10 @@ def over_iterations(args: Common, results: Folder) -> list[Measured]:
     return measured
 
 
+OF_ROWS = (scores, refined, categories, over_iterations)
+"""What results.csv and history.csv are enough for, as a ledger keeps them."""
+
+
 def neighbors(args: Common, results: Folder) -> list[Measured]:
     """Returns the accuracy of k neighbours' votes in the embedding, for every k that
     there are training examples for."""

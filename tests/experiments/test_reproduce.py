@@ -3,6 +3,7 @@
 import importlib
 import re
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from sklearn.metrics import cohen_kappa_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from experiments import reproduce
+from experiments.ledger import FILES
 from experiments.papers.ccfc import figures as ccfc_figures
 from experiments.papers.fdsc import figures as fdsc_figures
 from experiments.papers.fedmcc import figures as fedmcc_figures
@@ -29,9 +31,10 @@ TINY = {
 SEEDS = (0, 1)
 
 
-def execute(name, out, *, methods=("CCFC",), **changes):
+def execute(name, out, *, methods=("CCFC",), kept=None, **changes):
     """Reproduces a study on rows of numbers in place of MNIST, whose network compiles
-    soon, and on the grid that all these tests share; returns its table."""
+    soon, and on the grid that all these tests share, or of what a ledger keeps of it;
+    returns its table."""
     study, data = reproduce.STUDIES[name], str(out / "vectors.npz")
     smoke = study.presets["smoke"]
     few = {"p": smoke.grid["p"][:1] if len(smoke.grid["p"]) == 1 else (0.0, 0.5)}
@@ -47,7 +50,10 @@ def execute(name, out, *, methods=("CCFC",), **changes):
         presets={"smoke": smoke},
         paper={(data, *k[1:]): v for k, v in study.paper.items() if k[0] == "mnist"},
     )
-    args = reproduce.Args(name, limit=66, datasets=(data,), methods=methods, out=out)
+    out = kept or out
+    args = reproduce.Args(
+        name, "smoke", kept, limit=66, datasets=(data,), methods=methods, out=out
+    )
     reproduce.reproduce(study, args)
     return rows(out / name / "table.csv")
 
@@ -103,6 +109,20 @@ def test_the_same_command_again_trains_nothing_and_rewrites_the_table(out, capsy
     assert printed.count("reusing 4 finished runs") == 1
     assert printed.startswith("note: smoke: training is shortened")
     assert (table / "table.md").read_text() in printed
+
+
+def test_a_table_of_kept_runs_is_the_one_that_trained_them(out, tmp_path, capsys):
+    folder = tmp_path / "ccfc" / "vectors-p"
+    folder.mkdir(parents=True)
+    for name in FILES:
+        shutil.copy(out / "vectors-ccfc" / name, folder)
+    execute("ccfc-table1", out, methods=("CCFC", "twin"), kept=tmp_path)
+    for name in ("table.csv", "table.md"):
+        found = (tmp_path / "ccfc-table1" / name).read_bytes()
+        assert found == (out / "ccfc-table1" / name).read_bytes()
+    told = capsys.readouterr().out.splitlines()
+    assert "note: CCFC, vectors, is ccfc/vectors-p" in told
+    assert "note: twin, vectors, is ccfc/vectors-p" in told
 
 
 def test_neighbors_vote_as_in_scikit_learn(out, used):

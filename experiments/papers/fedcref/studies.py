@@ -94,8 +94,8 @@ OF_KMNIST49 = (
     "have 6,000: --datasets kmnist49=kmnist49.npz"
 )
 OF_MINUTES = (
-    "minutes are those of this machine, without compilation; runs that go side by side "
-    "have equal shares of them"
+    "minutes are those of the machine that trained, without compilation; runs that go "
+    "side by side have equal shares of them"
 )
 OF_ITERATIONS = (
     "iteration 0 is the start; a run that has ended keeps its last values, so that "

@@ -1,0 +1,555 @@
+"""The ledger: what it keeps, what it refuses, and tables that are made of it."""
+
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import baselines, ccfc, keep, ledger, reproduce
+from experiments.papers import measures
+from experiments.papers.sizes import SIZES
+from experiments.several import only
+from fcjax.engine import Position
+from fcjax.sweep import environment, experiment, session
+from fcjax.sweep.folder import Folder, read, read_config
+from tests.sweep.drifting import LEARN_ROUNDS, USE_ROUNDS, rows, run, vectors
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "experiments" / "results"
+FOUR = {"config.json", "results.csv", "history.csv", "environment.json"}
+NAMED = re.compile(r"\bresults/([\w+-]+/[\w.+-]*[\w+-])")
+"""A folder of the ledger, as a text names it."""
+
+
+def entries(results):
+    """By METHOD/NAME; whatever lies so deep."""
+    return {f"{path.parent.name}/{path.name}": path for path in results.glob("*/*")}
+
+
+def faults(folder, checkout):
+    """What is wrong with a folder of the ledger."""
+    if {path.name for path in folder.iterdir()} != FOUR:
+        return ["other files than the four"]
+    found = []
+    if sum(path.stat().st_size for path in folder.iterdir()) > 512 * 1024:
+        found.append("more than 512 KiB")
+    config = read_config(folder)
+    if any(str(value).startswith("/") for value in config.values()):
+        found.append("a path of a machine")
+    names, results = config["swept"], rows(folder / "results.csv")
+    runs = {tuple(row[name] for name in names) for row in results}
+    if not runs or len(runs) < len(results):
+        found.append("no run, or one twice")
+    if not all(re.match("ok|collapsed|diverged in", row["status"]) for row in results):
+        found.append("a run without its end")
+    if any(row["method"] != folder.parent.name for row in results):
+        found.append("a run of another method")
+    history = rows(folder / "history.csv")
+    if {tuple(row[name] for name in names) for row in history} != runs:
+        found.append("a history of other runs")
+    starts = json.loads((folder / "environment.json").read_text())
+    if not starts or any(start["changed"] for start in starts):
+        found.append("no commit")
+    command = ["git", "merge-base", "--is-ancestor"]
+    for start in starts if has_history(checkout) else ():
+        asked = [*command, str(start["commit"]), "HEAD"]
+        if subprocess.run(asked, cwd=checkout, capture_output=True).returncode:
+            found.append("a commit that is not in the history")
+    return found
+
+
+def has_history(checkout):
+    if not (checkout / ".git").exists():
+        return False
+    asked = ["git", "rev-parse", "--is-shallow-repository"]
+    return subprocess.check_output(asked, cwd=checkout, text=True).strip() == "false"
+
+
+# --- what the repository keeps
+
+
+def test_every_folder_is_whole_and_can_be_run_again():
+    found = {name: faults(path, ROOT) for name, path in entries(RESULTS).items()}
+    wrong = {name: lines for name, lines in found.items() if lines}
+    assert not wrong, f"of {RESULTS.relative_to(ROOT)}: {wrong}"
+
+
+def test_every_folder_is_named_in_the_benchmarks_and_the_other_way_round():
+    named = {*NAMED.findall((ROOT / "BENCHMARKS.md").read_text())}
+    unnamed, gone = {*entries(RESULTS)} - named, named - {*entries(RESULTS)}
+    assert not unnamed, f"BENCHMARKS.md does not name results/{unnamed}"
+    assert not gone, f"BENCHMARKS.md names what is not there: results/{gone}"
+
+
+def test_how_a_text_names_a_folder():
+    text = "by `results/ccfc/digits-p`, and (experiments/results/k-fed/mnist-p.v2)."
+    assert NAMED.findall(text) == ["ccfc/digits-p", "k-fed/mnist-p.v2"]
+    assert NAMED.findall("[the ledger](experiments/results/README.md)") == []
+
+
+# --- what is kept
+
+
+def git(repository, *command):
+    who = ["-c", "user.name=me", "-c", "user.email=me@here"]
+    command = ["git", "-C", str(repository), *who, *command]
+    return subprocess.check_output(command, text=True).strip()
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A repository of two commits on its branch, and one on another."""
+    folder = tmp_path_factory.mktemp("checkout")
+    git(folder, "init", "-q", "-b", "main")
+    for name in ("one", "two"):
+        git(folder, "commit", "-q", "--allow-empty", "-m", name)
+    git(folder, "switch", "-q", "-c", "other")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "three")
+    git(folder, "switch", "-q", "main")
+    return folder
+
+
+def started(folder, checkout, at="main~1", **changes):
+    """The folder, whose runs began at a commit of the repository."""
+    (start, *_) = environment.starts(folder)
+    start |= {"commit": git(checkout, "rev-parse", at), "changed": False, **changes}
+    environment.write(folder, [start])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, checkout):
+    """Two levels by two weights, one seed."""
+    folder = tmp_path_factory.mktemp("finished")
+    grid = {"p": (0.0, 1.0), "weight": (0.5, 0.25)}
+    return started(run(folder / "run", vectors(folder), **grid), checkout)
+
+
+@pytest.fixture
+def grid(finished, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def test_what_is_kept_is_all_of_the_tables_and_no_path(grid, checkout, tmp_path):
+    to = tmp_path / "ledger"
+    keep.keep([grid], to, checkout=checkout)
+    assert [*entries(to)] == ["near/vectors-p-weight"]
+    kept = entries(to)["near/vectors-p-weight"]
+    assert {path.name for path in kept.iterdir()} == FOUR
+    assert faults(kept, checkout) == []
+    for name in ("results.csv", "history.csv", "environment.json"):
+        assert (kept / name).read_bytes() == (grid / name).read_bytes()
+    config = json.loads((grid / "config.json").read_text())
+    assert config["dataset"].endswith("/vectors.npz")
+    found = json.loads((kept / "config.json").read_text())
+    assert found == {**config, "dataset": "vectors.npz"}
+    assert len(read(kept).rounds) == 4 * (LEARN_ROUNDS + USE_ROUNDS)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("digits", "digits"),
+        ("emnist/digits", "emnist/digits"),
+        ("/home/me/ORL_32x32.mat", "ORL_32x32.mat"),
+        ("faces/small", "small"),
+        # Whoever runs it again must not be given the named data set.
+        ("/home/me/mnist", "./mnist"),
+    ],
+)
+def test_a_data_set_keeps_its_name_and_no_folder(given, kept, grid):
+    source = read(grid)
+    source.config["dataset"] = given
+    assert keep.entry_of(source).config["dataset"] == kept
+
+
+def test_further_seeds_go_into_the_entry_and_the_same_again_changes_nothing(
+    grid, finished, checkout, tmp_path
+):
+    to, data = tmp_path / "ledger", finished.parent / "vectors.npz"
+    own = {"p": (0.0, 1.0), "weight": (0.5, 0.25), "seed": (1,)}
+    more = started(run(tmp_path / "more", data, **own), checkout, at="main")
+    keep.keep([grid], to, checkout=checkout)
+    (folder,) = entries(to).values()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    slower = read(grid).rows[0]["seconds"] + 1
+    text = (grid / "results.csv").read_text()
+    old = f",{read(grid).rows[0]['seconds']},"
+    (grid / "results.csv").write_text(text.replace(old, f",{slower},", 1))
+    keep.keep([grid], to, checkout=checkout)  # with other times: they are replaced
+    assert read(folder).rows[0]["seconds"] == slower
+    for name in FOUR - {"results.csv"}:
+        assert (folder / name).read_bytes() == before[name]
+    keep.keep([more, grid], to, checkout=checkout)
+    assert [row["seed"] for row in read(folder).rows] == [0, 1] * 4
+    assert len(read(folder).rounds) == 8 * (LEARN_ROUNDS + USE_ROUNDS)
+    commits = [start["commit"] for start in environment.starts(folder)]
+    assert commits == [git(checkout, "rev-parse", x) for x in ("main~1", "main")]
+
+
+def long(folder, checkout, *, rounds, num_runs=4):
+    """A results folder of runs that took many rounds of two stages."""
+    points = [{"p": 0.5, "seed": seed} for seed in range(num_runs)]
+    config = {"method": "long", "dataset": "digits", "swept": ["p", "seed"]}
+    results = Folder(folder, config, points)
+    results.begin()
+    values = {f"value_{i}": 1 / 3 for i in range(6)}
+    every = [
+        {"stage_index": stage, "round": number, "stage": "x", **point, **values}
+        for stage in (0, 1)
+        for number in range(1, rounds + 1)
+        for point in points
+    ]
+    results.add_history(Position(0, 1), [])
+    results.add_rounds(every)
+    row = {"method": "long", "dataset": "digits", "samples": 1797, "status": "ok"}
+    results.add_rows([{**row, **p, "rounds": 2 * rounds, "nmi": 0.5} for p in points])
+    start = {"began": "2026-01-01 00:00:00+00:00", "seconds": 1}
+    environment.write(folder, [start])
+    return started(folder, checkout)
+
+
+def test_of_a_long_history_some_rounds_are_kept_and_the_last_ten(
+    checkout, tmp_path, capsys
+):
+    to = tmp_path / "ledger"
+    # A half of 8 x 1,100 rounds is too many, a quarter is not.
+    source = long(tmp_path / "run", checkout, rounds=1100)
+    assert 1050 * 2**10 < (source / "history.csv").stat().st_size < 2000 * 2**10
+    keep.keep([source], to, checkout=checkout)
+    told = "history.csv keeps a round in 4, and the last 10 of each stage"
+    assert told in capsys.readouterr().out.splitlines()
+    (folder,) = entries(to).values()
+    assert faults(folder, checkout) == []
+    expected = [*range(4, 1091, 4), *range(1091, 1101)]
+    for seed in range(4):
+        for stage in (0, 1):
+            found = [
+                row["round"]
+                for row in read(folder).rounds
+                if (row["seed"], row["stage_index"]) == (seed, stage)
+            ]
+            assert found == expected
+    assert ledger.is_thinned(read(folder))
+    assert not ledger.is_thinned(read(source))
+    many = long(tmp_path / "many", checkout, rounds=12, num_runs=260)
+    with pytest.raises(ValueError, match="260 runs take more than 512 KiB"):
+        keep.keep([many], to, checkout=checkout, name="many")
+    assert [*entries(to)] == ["long/digits-p"]
+
+
+# --- what is refused
+
+
+def changed(**changes):
+    return lambda grid, checkout: started(grid, checkout, **changes)
+
+
+def no_run(grid, checkout):
+    (grid / "results.csv").unlink()
+
+
+def one_open(grid, checkout):
+    lines = (grid / "results.csv").read_text().splitlines(keepends=True)
+    (grid / "results.csv").write_text("".join(lines[:-1]))
+
+
+def no_environment(grid, checkout):
+    (grid / "environment.json").unlink()
+
+
+def second_start(grid, checkout):
+    (start,) = environment.starts(grid)
+    environment.write(grid, [start, {**start, "changed": True}])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (no_run, "holds no finished run yet"),
+        (one_open, r"a run that has not ended \(p 1, weight 0.5, seed 0\)"),
+        (no_environment, "of an earlier fcjax, which wrote no environment.json"),
+        (changed(commit=None), "run outside a checkout"),
+        (changed(changed=True), "with uncommitted changes of [0-9a-f]{7} "),
+        (second_start, "with uncommitted changes of [0-9a-f]{7} "),
+        (changed(at="other"), "at [0-9a-f]{7}, which this history does not have"),
+        (changed(commit="0" * 40), "at 0000000, which this history does not have"),
+    ],
+)
+def test_what_could_not_be_run_again_is_refused_and_nothing_written(
+    spoil, told, grid, finished, checkout, tmp_path
+):
+    spoil(grid, checkout)
+    with pytest.raises(ValueError, match=told) as error:
+        # Nor is the folder before it, which has nothing wrong.
+        keep.keep([finished, grid], tmp_path / "ledger", checkout=checkout)
+    assert str(grid) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_an_entry_has_one_configuration_and_one_score_of_a_run(
+    grid, finished, checkout, tmp_path
+):
+    to = tmp_path / "ledger"
+    keep.keep([finished], to, checkout=checkout)
+    (folder,) = entries(to).values()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    config = json.loads((grid / "config.json").read_text())
+    (grid / "config.json").write_text(json.dumps({**config, "limit": 50}))
+    with pytest.raises(ValueError, match=r"\(limit 50, there None\).*another --name"):
+        keep.keep([grid], to, checkout=checkout)
+    keep.keep([grid], to, checkout=checkout, name="fewer")
+    assert sorted(entries(to)) == ["near/fewer", "near/vectors-p-weight"]
+
+    (grid / "config.json").write_text(json.dumps(config))
+    text = (grid / "results.csv").read_text()
+    assert text.count(",client-mean,1.0,") == 2  # at p = 1
+    text = text.replace(",client-mean,1.0,", ",client-mean,0.75,")
+    (grid / "results.csv").write_text(text)
+    said = r"the run with p 1, weight 0.25, seed 0, and .* has other.*\(acc differ\)"
+    with pytest.raises(ValueError, match=said) as error:
+        keep.keep([grid], to, checkout=checkout)
+    assert "\n" not in str(error.value)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_wheel_keeps_nothing(grid, tmp_path):
+    with pytest.raises(ValueError, match="by a checkout of the repository"):
+        keep.keep([grid], tmp_path / "ledger", checkout=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "which folders? see --help"),
+        (("none",), "none holds no run: it has no config.json"),
+        (("none", "--name", "a/b"), "--name takes letters, digits and .+-_, got 'a/b'"),
+    ],
+)
+def test_the_script_answers_with_one_line(words, told, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["keep.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(keep.__file__), run_name="__main__")
+    assert ended.value.code == f"keep.py: error: {told}"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "told"),
+    [
+        ("config.json", '"vectors.npz"', '"/home/me/x.npz"', "a path of a machine"),
+        ("results.csv", ",collapsed,", ",,", "a run without its end"),
+        ("results.csv", "near,", "far,", "a run of another method"),
+        ("results.csv", ",1.0,3,0.3,", ",0.75,3,0.3,", "a history of other runs"),
+        ("environment.json", '"changed": false', '"changed": true', "no commit"),
+        ("environment.json", '"commit": "', '"commit": "0', "not in the history"),
+    ],
+)
+def test_what_is_wrong_with_a_kept_folder_is_found(
+    file, old, new, told, finished, checkout, tmp_path
+):
+    keep.keep([finished], tmp_path / "ledger", checkout=checkout)
+    (folder,) = entries(tmp_path / "ledger").values()
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    assert told in " ".join(faults(folder, checkout))
+    with (folder / "history.csv").open("a") as large:
+        large.write("\n" * 2**19)
+    assert "more than 512 KiB" in faults(folder, checkout)
+    (folder / "table.md").touch()
+    assert faults(folder, checkout) == ["other files than the four"]
+
+
+# --- tables of what is kept
+
+DIGITS = {"dataset": "digits", "limit": 200, "plot": False}
+
+
+def baseline(method, out, checkout, **flags):
+    args = only(baselines.Args(methods=(method,), out=out, **DIGITS, **flags), method)
+    session.execute(experiment.prepare(args, baselines.describe))
+    return started(out / method, checkout)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory, checkout):
+    """Of 200 digits: FFCM with the fuzzifier of the paper's preset, 1.1, and with 1.5,
+    p = 0 and 1; with 1.5 alone, p = 0.5; and k-means, which is central."""
+    folder = tmp_path_factory.mktemp("kept")
+    both = {"fuzzifier": (1.1, 1.5), "p": (0.0, 1.0), "seed": (0, 1)}
+    whole = baseline("ffcm", folder / "one", checkout, **both)
+    # As many as go side by side of those: the same program.
+    other = {"fuzzifier": (1.5,), "p": (0.5,), "seed": (0, 1, 2, 3)}
+    other = baseline("ffcm", folder / "two", checkout, **other)
+    central = baseline("km", folder, checkout, p=(0.25,), seed=(0, 1))
+    keep.keep([whole, central], folder / "ledger", checkout=checkout)
+    keep.keep([other], folder / "ledger", checkout=checkout, name="softer")
+    return folder / "ledger"
+
+
+def lines_of(table, out, capsys, **flags):
+    """The lines of the CSV by p and method, and the notes that were printed."""
+    flags = {"datasets": ("digits",), "limit": 200, **flags}
+    reproduce.main(reproduce.Args(table, out=out, **flags))
+    found = {(x["p"], x["method"]): x for x in rows(out / table / "table.csv")}
+    printed = capsys.readouterr().out.splitlines()
+    return found, [line for line in printed if line.startswith("note: ")]
+
+
+def test_a_table_is_made_of_what_is_kept_and_says_what_differs(kept, tmp_path, capsys):
+    lines, notes = lines_of("ccfc-table1", tmp_path, capsys, kept=kept)
+    scores = read(kept / "ffcm" / "digits-p-fuzzifier").rows
+    assert len(scores) == 8
+    for p, printed in (("0", 0.516), ("1", 0.537)):
+        line = lines[p, "FFCM"]
+        own = [x["nmi"] for x in scores if (x["p"], x["fuzzifier"]) == (float(p), 1.1)]
+        assert len(own) == 2
+        assert float(line["nmi"]) == pytest.approx(np.mean(own), abs=1e-12)
+        assert float(line["nmi_paper"]) == pytest.approx(printed, abs=5e-4)
+        assert line["nmi_seeds"] == "2"
+    own = [x["nmi"] for x in read(kept / "ffcm" / "softer").rows]
+    assert float(lines["0.5", "FFCM"]["nmi"]) == pytest.approx(np.mean(own), abs=1e-12)
+    assert lines["0.5", "FFCM"]["nmi_seeds"] == "4"
+    called = "note: FFCM, digits for mnist"
+    few = "seed 0 1 in place of 0 1 2 3 4"
+    assert [line for line in notes if line.startswith(called)] == [
+        f"{called}, p 0, p 1, is ffcm/digits-p-fuzzifier: {few}",
+        f"{called}, p 0.5, is ffcm/softer: fuzzifier 1.5 in place of 1.1, "
+        "seed 0 1 2 3 in place of 0 1 2 3 4",
+    ]
+    # No p changes central k-means: its line has none, and none is missed.
+    assert lines["", "KM"]["nmi_seeds"] == "2"
+    assert f"note: KM, digits for mnist, is km/digits-p: {few}" in notes
+    empty = [lines[x] for x in (("0", "k-FED"), ("0.25", "FFCM"), ("0", "CCFC"))]
+    assert [(line["nmi"], line["nmi_seeds"]) for line in empty] == [("", "0")] * 3
+    assert notes[1].startswith(f"note: runs that {kept} keeps; ")
+    assert {path.name for path in tmp_path.iterdir()} == {"ccfc-table1"}
+
+
+def test_other_examples_are_said_and_seeds_can_be_chosen(kept, tmp_path, capsys):
+    flags = {"methods": ("FFCM",), "limit": None, "seed": (1, 7), "kept": kept}
+    lines, notes = lines_of("ccfc-table2", tmp_path, capsys, **flags)
+    (row,) = (
+        row
+        for row in read(kept / "ffcm" / "digits-p-fuzzifier").rows
+        if (row["p"], row["fuzzifier"], row["seed"]) == (1, 1.1, 1)
+    )
+    assert float(lines["1", "FFCM"]["kappa"]) == row["kappa"]
+    told = "samples 200 in place of 1797, seed 1 in place of 1 7"
+    called = "note: FFCM, digits for mnist, p 0, p 1, is ffcm/digits-p-fuzzifier"
+    assert f"{called}: {told}" in notes
+
+
+def test_another_variant_is_never_shown(kept, tmp_path, capsys):
+    """Which pixels are clustered is one: the FedMCC paper's k-means has raw ones."""
+    own = shutil.copytree(kept, tmp_path / "ledger")
+    config = json.loads((own / "ffcm" / "softer" / "config.json").read_text())
+    assert config["unit_length"] is True
+    text = json.dumps({**config, "unit_length": False})
+    (own / "ffcm" / "softer" / "config.json").write_text(text)
+    flags = {"methods": ("FFCM",), "kept": own}
+    lines, _ = lines_of("ccfc-table1", tmp_path, capsys, **flags)
+    assert {p for (p, _), x in lines.items() if x["nmi_seeds"] != "0"} == {"0", "1"}
+
+
+def test_a_figure_is_drawn_of_what_is_kept(kept, tmp_path, capsys):
+    flags = {"methods": ("FFCM",), "kept": kept}
+    lines, _ = lines_of("ccfc-figure6", tmp_path, capsys, **flags)
+    assert {x["failure_rate"] for x in lines.values() if x["nmi_seeds"] != "0"} == {"0"}
+    (image,) = (tmp_path / "ccfc-figure6").glob("*.png")
+    assert image.stat().st_size > 10_000
+
+
+def test_a_shortened_history_is_no_figure_over_rounds(kept, tmp_path, checkout):
+    short = shutil.copytree(kept / "ffcm" / "softer", tmp_path / "ffcm" / "softer")
+    lines = (short / "history.csv").read_text().splitlines(keepends=True)
+    (short / "history.csv").write_text("".join(lines[:-1]))
+    study = reproduce.STUDIES["ccfc-table1"]
+    args = reproduce.Args("ccfc-table1", datasets=("digits",), kept=tmp_path, limit=200)
+    found = [job for job in reproduce.jobs(study, args) if job.row.label == "FFCM"]
+    entries = ledger.entries(tmp_path)
+    ((runs,), _) = reproduce.taken(study, found, entries, ())
+    assert len(runs) == 1
+    study = study._replace(measure=measures.over_iterations)
+    ((runs,), notes) = reproduce.taken(study, found, entries, ())
+    assert runs == []
+    assert notes[0] == "ffcm/softer keeps some rounds: left out"
+
+
+def test_of_nothing_kept_there_is_the_paper_alone(tmp_path, capsys):
+    (tmp_path / "ledger").mkdir()
+    flags = {"kept": tmp_path / "ledger", "datasets": ("mnist",), "limit": None}
+    lines, notes = lines_of("ccfc-table1", tmp_path, capsys, **flags)
+    assert len(lines) == 2 + 5 * 6
+    assert {line["nmi_seeds"] for line in lines.values()} == {"0"}
+    assert "note: nothing of this table is kept" in notes
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("ccfc-table3", "ccfc-table3 is made of models or assignments, and a ledger"),
+        ("ccfc-figure3", "ccfc-figure3 is made of models or assignments"),
+        ("ccfc-table1", "--from .*none is no folder"),
+    ],
+)
+def test_what_a_ledger_cannot_give_is_said_in_a_line(table, told, tmp_path):
+    args = reproduce.Args(table, kept=tmp_path / "none", out=tmp_path / "out")
+    with pytest.raises(ValueError, match=told) as error:
+        reproduce.main(args)
+    assert "\n" not in str(error.value)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_papers_settings_are_known_without_its_data():
+    """Those of CCFC's Section 4.1, and of Fashion-MNIST its own."""
+    args = ccfc.Args(dataset="mnist", preset="paper", p=(0.0, 0.5))
+    (found,) = ledger.asked(args, ccfc.describe)
+    assert (found["samples"], found["backbone"]) == (70_000, "conv")
+    assert (found["p"], found["clusters"], found["clients"]) == (
+        (0.0, 0.5),
+        (10,),
+        (10,),
+    )
+    assert (found["latent_size"], found["model_weight"]) == ((256,), (0.001,))
+    (found,) = ledger.asked(replace(args, dataset="fashion_mnist"), ccfc.describe)
+    assert (found["latent_size"], found["model_weight"]) == ((64,), (1.0,))
+    train = replace(args, dataset="cifar10", split="train", resize=224)
+    (found,) = ledger.asked(train, ccfc.describe)
+    assert (found["samples"], found["backbone"]) == (50_000, "resnet18-imagenet")
+
+
+def test_settings_of_all_tables_are_known_without_data():
+    for name, study in reproduce.STUDIES.items():
+        if study.measure not in measures.OF_ROWS:
+            continue
+        jobs = reproduce.jobs(study, reproduce.Args(name, kept=Path("ledger")))
+        assert {job.flags.dataset for job in jobs} == set(study.datasets)
+        for job in jobs:
+            found = ledger.asked(job.flags, job.describe)
+            assert len({settings["method"] for settings in found}) == 1
+            size = SIZES[job.flags.dataset]
+            whole = size.train + size.test * (job.flags.split == "all")
+            assert {settings["samples"] for settings in found} == {whole}
+
+
+def test_files_go_by_what_their_names_begin_with(kept):
+    (entry, *_) = ledger.entries(kept)
+    for called, dataset, by_path, expected in (
+        ("ORL_32x32", "orl", True, True),
+        ("COIL100", "coil20", True, False),
+        ("imagenet_10-small", "imagenet-10", True, True),
+        ("cifar100", "cifar10", False, False),
+        ("emnist-digits", "emnist/digits", False, True),
+    ):
+        entry.rows[0]["dataset"] = called
+        assert ledger.is_of(entry, dataset, by_path=by_path) == expected
