@@ -53,8 +53,7 @@ class Method(NamedTuple):
     working_bytes: int = 0
     """What a round of one run holds beside its state, as a copy of the data."""
     evaluate_every: int = 1
-    """Rounds between two that are scored, where --evaluate-every does not say: so many
-    that scoring takes less than a tenth of the time."""
+    """Rounds between two that are scored, where --evaluate-every does not say."""
     sees_all: bool = False
     """Whether it reads examples other than those that a device's clients hold, as a
     server does that is given all."""
@@ -276,9 +275,9 @@ def described(
 
 def scored(args: Common, every: int) -> Scored:
     """Returns which rounds are scored: those of --evaluate-every and the last one, or
-    every so many and the last ten."""
+    every so many and, where that is more often than every tenth, the last ten."""
     if args.evaluate_every is None:
-        return Scored(every, last=10)
+        return Scored(every, last=10 if every < 10 else 1)
     return Scored(args.evaluate_every)
 
 

@@ -478,9 +478,10 @@ def test_keep_leaves_runs_with_what_is_theirs():
 
 
 def test_rounds_are_scored_as_often_as_is_asked_or_as_suits_the_method():
-    def of_twenty(**flags):
-        scored = plan.scored(Common(**flags), 4)
+    def of_twenty(every, **flags):
+        scored = plan.scored(Common(**flags), every)
         return [number for number in range(1, 21) if scored.has(number, 20)]
 
-    assert of_twenty(evaluate_every=8) == [8, 16, 20]
-    assert of_twenty() == [4, 8, *range(11, 21)]
+    assert of_twenty(4, evaluate_every=8) == [8, 16, 20]
+    assert of_twenty(4) == [4, 8, *range(11, 21)]
+    assert of_twenty(15) == [15, 20]
