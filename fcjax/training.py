@@ -216,6 +216,13 @@ def spread(z: Float[Array, "N D"], mask: Bool[Array, "N"]) -> Float[Array, ""]:
     return jnp.sqrt(z.shape[-1]) * jnp.std(z, axis=0, where=mask[:, None]).mean()
 
 
+def evenly(mask: Bool[Array, "N"], count: int) -> Int[Array, "C"]:
+    """Returns so many of a client's slots, or all, spread over its true examples, which
+    come class by class."""
+    few = jnp.arange(min(count, len(mask)))
+    return few * mask.sum() // len(few)
+
+
 def shuffle(key: PRNGKey, mask: Bool[Array, "N"]) -> Int[Array, "N"]:
     """Permutes a client's slots: true examples first, in an order that the padding
     behind them does not change."""

@@ -245,9 +245,7 @@ def client_round(
     trained, target = split_target(client.variables)
     if setup.personal:
         memory = setup.personal.remember(sent, trained, memory, number)
-    # Evenly over a client's own rows, which come class by class.
-    few = jnp.arange(min(local.at_once, len(rows)))
-    few = few * mask.sum() // len(few)
+    few = training.evenly(mask, local.at_once)
     encoder, variables = setup.networks.named["encoder"], merge(frozen, trained)
     x = to_float(pool[rows[few]])
     h, _ = encoder.apply(part(variables, "encoder"), x, train=False)

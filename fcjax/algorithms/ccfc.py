@@ -259,9 +259,7 @@ def client_round(
         lambda: mine(setup, mine_key, client.variables, pool, rows, mask),
         lambda: centroids,
     )
-    # Evenly over a client's own rows, which come class by class.
-    few = jnp.arange(min(setup.batch_size, len(rows)))
-    few = few * mask.sum() // len(few)
+    few = training.evenly(mask, setup.batch_size)
     z = encode(setup, pool, client.variables, rows[few])
     measured = {
         "loss": value,

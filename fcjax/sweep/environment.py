@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from fcjax.devices import all_devices, num_cores
-from fcjax.sweep.folder import Folder
+from fcjax.sweep.folder import Folder, write_whole
 
 PACKAGE = Path(__file__).parents[1]
 PACKAGES = ("fcjax", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
@@ -51,10 +51,8 @@ def starts(directory: Path) -> list[dict[str, Any]]:
 
 
 def write(directory: Path, starts: Sequence[dict[str, Any]]) -> None:
-    path = directory / "environment.json"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(starts, indent=2) + "\n")
-    temporary.replace(path)
+    text = json.dumps(starts, indent=2) + "\n"
+    write_whole(directory / "environment.json", text)
 
 
 def environment() -> dict[str, Any]:

@@ -348,7 +348,7 @@ class Folder:
             for name in ("models", "communities", "checkpoints", "tensorboard"):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
         text = json.dumps(self.config, indent=2, sort_keys=True) + "\n"
-        _replace(self.directory / "config.json", text)
+        write_whole(self.directory / "config.json", text)
 
     def begin_runs(self, points: Sequence[Point]) -> Path:
         """Returns where runs that go side by side save their state, and drops what
@@ -384,7 +384,7 @@ class Folder:
             return
         if begun or not set().union(*rows) <= set(self._columns):
             self._columns = columns_of(self.rounds)
-            _replace(path, _csv(self.rounds, self._columns))
+            write_whole(path, _csv(self.rounds, self._columns))
         else:
             with path.open("a") as file:
                 file.write(_csv(rows, self._columns, header=False))
@@ -397,7 +397,7 @@ class Folder:
         runs = set(map(self._key, rows))
         self.rounds = [r for r in self.rounds if self._key(r) not in runs] + [*rows]
         if self.writes:
-            _replace(self.directory / "history.csv", _csv(self.rounds))
+            write_whole(self.directory / "history.csv", _csv(self.rounds))
 
     def history_of(self, points: Sequence[Point]) -> list[list[Row]]:
         """Returns the rounds of each of these runs, in order."""
@@ -412,7 +412,7 @@ class Folder:
         self.rows = sorted([*self.rows, *rows], key=self._key)
         self._finished = set(map(self._key, self.rows))
         if self.writes:
-            _replace(self.directory / "results.csv", _csv(self.rows))
+            write_whole(self.directory / "results.csv", _csv(self.rows))
 
     def add_assignments(
         self, points: Sequence[Point], found: Sequence[Mapping[str, np.ndarray]]
@@ -519,7 +519,7 @@ def _csv(
     return text.getvalue()
 
 
-def _replace(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
     temporary = path.with_suffix(path.suffix + ".tmp")
     with temporary.open("w") as file:
