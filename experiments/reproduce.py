@@ -49,6 +49,7 @@ STUDIES = {
     **fedcref_studies.STUDIES,
 }
 STAND_IN = "digits"
+OWN = "the paper's data and settings"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,14 +122,15 @@ def reproduce(study: Study, args: Args) -> None:
             )
         kept = ledger.entries(args.kept)
     found, folder = jobs(study, args), out_of(args) / args.table
-    print(f"{note(study, args)}\n{args.table}: {study.title}", flush=True)
+    said = notes(study, args)
+    print(f"{told(said)}\n{args.table}: {study.title}", flush=True)
     if study.maps:
         summary = [line for job in found for line in mapped(study, job, folder)]
         tables.show(summary)
-        tables.write(summary, folder, differences=True)
+        tables.write(summary, folder, differences=True, notes=said)
     else:
-        tabulate(study, found, args, folder, kept)
-    print(f"{note(study, args)}\n{args.table} in {folder}")
+        said = tabulate(study, found, args, folder, kept)
+    print(f"{told(said)}\n{args.table} in {folder}")
 
 
 def mapped(study: Study, job: Job, folder: Path) -> list[dict[str, Any]]:
@@ -145,13 +147,15 @@ def tabulate(
     args: Args,
     folder: Path,
     kept: Sequence[Folder] | None = None,
-) -> None:
+) -> list[str]:
     """Writes and draws what is measured of runs: kept ones, or where these are None of
-    runs that it trains, unless they are there."""
+    runs that it trains, unless they are there. Returns what the table says below it."""
+    said = notes(study, args)
     if kept is None:
-        runs, said = trained(found), []
+        runs = trained(found)
     else:
-        runs, said = taken(study, found, kept, args.seed)
+        runs, of_runs = taken(study, found, kept, args.seed)
+        said += of_runs
     rows = [
         {**line, "dataset": job.dataset, "method": job.row.label}
         for job, folders in zip(found, runs, strict=True)
@@ -162,11 +166,10 @@ def tabulate(
     summary = tables.summarize(rows, by=study.by, values=study.values, paper=paper)
     summary = complete(summary, paper, by=study.by)
     tables.show(summary, differences=True)
-    tables.write(summary, folder, differences=True)
+    tables.write(summary, folder, differences=True, notes=said)
     if study.draw:
         study.draw(rows, folder, paper=paper)
-    for line in said:
-        print(f"note: {line}")
+    return said
 
 
 def trained(found: list[Job]) -> list[list[Folder | None]]:
@@ -343,7 +346,7 @@ def complete(
     return lines
 
 
-def note(study: Study, args: Args) -> str:
+def notes(study: Study, args: Args) -> list[str]:
     """Returns in what the runs differ from the paper's, and what is not run."""
     said = []
     if STAND_IN in datasets_of(study, args):
@@ -361,7 +364,7 @@ def note(study: Study, args: Args) -> str:
         said.append("smoke: training is shortened; --preset paper is the paper's")
     if args.limit is not None:
         said.append(f"--limit: {args.limit} examples, where the paper takes all")
-    differs = [f"note: {x}" for x in said] or ["the paper's data and settings"]
+    said = said or [OWN]
     missing = [row.label for row in study.rows if not (row.script or row.untrained)]
     used = {name for name, _ in datasets_of(study, args).values()}
     absent = [name for name in study.by_path if name not in used]
@@ -373,7 +376,11 @@ def note(study: Study, args: Args) -> str:
         )
     if missing:
         also.append(f"not implemented, the paper's figures alone: {', '.join(missing)}")
-    return "\n".join([*differs, *(f"note: {line}" for line in also)])
+    return [*said, *also]
+
+
+def told(notes: Sequence[str]) -> str:
+    return "\n".join(line if line == OWN else f"note: {line}" for line in notes)
 
 
 def preset_of(args: Args) -> Literal["smoke", "paper"]:

@@ -194,15 +194,24 @@ def to_latex(summary: Summary, *, differences: bool = False) -> str:
     return "\n".join(lines)
 
 
-def write(summary: Summary, folder: str | Path, *, differences: bool = False) -> None:
-    """Writes a summary as `table.md`, see `to_text`, and `table.tex`, see `to_latex`;
-    with `differences` as `table.csv` too, see `to_csv`.
+def write(
+    summary: Summary,
+    folder: str | Path,
+    *,
+    differences: bool = False,
+    notes: Sequence[str] = (),
+) -> None:
+    """Writes a summary as `table.md`, see `to_text`, with `notes` in a list below it,
+    and as `table.tex`, see `to_latex`; with `differences` as `table.csv` too, see
+    `to_csv`.
 
     Each is written whole or not at all; the folder is created if need be.
     """
     folder = Path(folder)
+    below = "".join(f"\n- {note}" for note in notes)
+    text = to_text(summary, differences=differences)
     texts = {
-        "table.md": to_text(summary, differences=differences),
+        "table.md": f"{text}\n{below}" if below else text,
         "table.tex": to_latex(summary, differences=differences),
     }
     if differences:

@@ -149,6 +149,11 @@ def test_write(tmp_path, differences):
         }
         expected = {name: text + "\n" for name, text in expected.items()}
         assert written() == expected
+    tables.write(SUMMARY, folder, **options, notes=["half the images", "one seed"])
+    assert written() == expected | {
+        "table.md": expected["table.md"] + "\n- half the images\n- one seed\n"
+    }
+    tables.write(SUMMARY, folder, **options)
     # One that fails leaves the old tables.
     blocked = folder / "table.tex.tmp"
     blocked.mkdir()

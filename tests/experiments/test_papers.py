@@ -221,7 +221,9 @@ def test_slips_of_fedmcc_are_kept_and_said():
     central = PAPER["fedmcc-table6"]["cifar20", "NCC"]
     assert one["cifar100", IID, "NCC (central)"] == central
     for table in ("fedmcc-table1", "fedmcc-table2"):
-        said = reproduce.note(reproduce.STUDIES[table], reproduce.Args(table=table))
+        said = reproduce.told(
+            reproduce.notes(reproduce.STUDIES[table], reproduce.Args(table=table))
+        )
         assert "FedU has the same figures in Tables I and II, likely a slip" in said
 
 

@@ -200,7 +200,7 @@ def test_what_stands_in_for_the_papers_data_is_called_so():
     assert len(paper) == 2 + 5 * 6
     assert paper["digits for mnist", 0.0, "CCFC"] == {"nmi": 0.9236}
     said = "note: digits (1,797 images) stands in for mnist"
-    assert reproduce.note(study, args).startswith(said)
+    assert reproduce.told(reproduce.notes(study, args)).startswith(said)
 
 
 UNPREPARED = r"mnist is not prepared.*download_and_prepare.*by --datasets"

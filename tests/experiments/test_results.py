@@ -402,7 +402,10 @@ def lines_of(table, out, capsys, **flags):
     reproduce.main(reproduce.Args(table, out=out, **flags))
     found = {(x["p"], x["method"]): x for x in rows(out / table / "table.csv")}
     printed = capsys.readouterr().out.splitlines()
-    return found, [line for line in printed if line.startswith("note: ")]
+    notes = [line for line in printed if line.startswith("note: ")]
+    beside = (out / table / "table.md").read_text().splitlines()
+    assert {f"- {line.removeprefix('note: ')}" for line in notes} <= {*beside}
+    return found, notes
 
 
 def test_a_table_is_made_of_what_is_kept_and_says_what_differs(kept, tmp_path, capsys):

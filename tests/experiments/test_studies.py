@@ -44,7 +44,9 @@ def by_label(*args, **more):
 
 
 def note(table, **more):
-    return reproduce.note(reproduce.STUDIES[table], reproduce.Args(table=table, **more))
+    return reproduce.told(
+        reproduce.notes(reproduce.STUDIES[table], reproduce.Args(table=table, **more))
+    )
 
 
 @cache
@@ -277,8 +279,12 @@ def test_data_without_a_name_is_given_by_its_path(tmp_path):
     assert found == {"some/where": ("imagenet-10", "imagenet-10")}
     every = ["cifar10", "cifar100", "stl10", "mnist"]
     assert list(reproduce.datasets_of(study, named)) == every
-    assert "--datasets imagenet-10=PATH" in reproduce.note(study, named)
-    assert "--datasets imagenet-10=PATH" not in reproduce.note(study, given)
+    assert "--datasets imagenet-10=PATH" in reproduce.told(
+        reproduce.notes(study, named)
+    )
+    assert "--datasets imagenet-10=PATH" not in reproduce.told(
+        reproduce.notes(study, given)
+    )
     message = r"--datasets takes digits cifar10 .* imagenet-10=PATH, got"
     for wrong in ("imagenet-10", "cifar10=some/where", "imagenet-10="):
         with pytest.raises(ValueError, match=message):

@@ -109,17 +109,19 @@ def check_parity(case: Case, *, num_rounds: int = 2, tolerance: float = 1e-4):
 def flops(case: Case) -> int:
     """Returns the floating-point operations of a round's matrix products."""
     traced = jax.make_jaxpr(case.train)(*case.arguments)
-    return products(traced.jaxpr, trips=case.num_batches)
+    clients = jax.tree.leaves(case.arguments[0])[0].shape[:1] if case.by_client else ()
+    return products(traced.jaxpr, trips=(*clients, case.num_batches))
 
 
-def products(jaxpr: core.Jaxpr, *, trips: int = 1) -> int:
+def products(jaxpr: core.Jaxpr, *, trips: tuple[int, ...] = (1,)) -> int:
     """Returns the floating-point operations of the matrix products in a program.
 
     Args:
         jaxpr: the program.
-        trips: how often a loop goes round whose length is not known before it runs.
+        trips: how often loops go round whose length is not known before they run: the
+            outer ones, those inside them, and so on.
     """
-    total = 0
+    total, (times, *inside) = 0, trips
     # XLA leaves out what nothing uses, as the gradient in a first layer's inputs.
     jaxpr, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     for equation in jaxpr.eqns:
@@ -138,8 +140,9 @@ def products(jaxpr: core.Jaxpr, *, trips: int = 1) -> int:
             branches = equation.params["branches"]
             total += min(products(branch.jaxpr, trips=trips) for branch in branches)
             continue
-        times = {"scan": equation.params.get("length"), "while": trips}
-        times = times.get(equation.primitive.name, 1)
+        is_open = equation.primitive.name == "while"
+        length = times if is_open else equation.params.get("length", 1)
+        within = tuple(inside) or trips if is_open else trips
         for inner in core.jaxprs_in_params(equation.params):
-            total += times * products(inner, trips=trips)
+            total += length * products(inner, trips=within)
     return total
