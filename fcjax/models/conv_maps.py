@@ -40,10 +40,10 @@ from jaxtyping import Array, Float
 
 from fcjax.devices import platform
 
-LARGE = 2**26
+LARGE = 2**24
 """Bytes of slices from which a batch on a CPU is better taken in tiles."""
 
-TILE = 2**24
+TILE = 2**22
 """Bytes of slices in a tile."""
 
 
