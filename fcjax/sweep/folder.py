@@ -149,6 +149,15 @@ class Folder:
         told = " ".join(f"{name}={value}" for name, value in where.items())
         raise ValueError(f"no run of {self.directory} has {told}")
 
+    def rows_of(self, **where: float | int | str) -> list[Row]:
+        """Returns the rows of all runs that have these swept values.
+
+        Raises:
+            ValueError: as `point`.
+        """
+        first = self.point(**where)
+        return [row for row in self.rows if all(row[n] == first[n] for n in where)]
+
     def assignments(self, **where: float | int | str) -> "pd.DataFrame":
         """Returns what a run made of every example, in the order of the data set, with
         those of an extra split behind it: `client`, who holds it, -1 where nobody does;

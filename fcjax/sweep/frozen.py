@@ -6,7 +6,7 @@ which takes much longer to export than a run's weights to write.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,7 +171,7 @@ def read(path: Path) -> Frozen:
     """
     try:
         with np.load(path) as file:
-            exported = jax.export.deserialize(bytearray(file["program"].tobytes()))
+            apply, shape = _loaded(file["program"].tobytes())
             names = [name for name in file.files if name.startswith(WEIGHTS)]
             weights = {name.removeprefix(WEIGHTS): file[name] for name in names}
             centers = file["centers"]
@@ -179,9 +179,16 @@ def read(path: Path) -> Frozen:
             scaling = Scaling(file["low"], file["span"]) if vectors else None
     except Exception as error:  # zip, NumPy and flatbuffers share no type
         raise ValueError(f"{path} is not a readable model: {error}") from error
-    shape = exported.in_avals[-1].shape[1:]
-    apply = partial(exported.call, jax.device_put(weights))
-    return Frozen(apply, weights, centers, shape, scaling)
+    return Frozen(
+        partial(apply, jax.device_put(weights)), weights, centers, shape, scaling
+    )
+
+
+@lru_cache(maxsize=8)
+def _loaded(serialized: bytes) -> tuple[Callable[..., Any], tuple[int, ...]]:
+    """A program, compiled once for all runs that share it, and (*F)."""
+    exported = jax.export.deserialize(bytearray(serialized))
+    return jax.jit(exported.call), exported.in_avals[-1].shape[1:]
 
 
 def predict(model: Frozen, examples: np.ndarray) -> Prediction:

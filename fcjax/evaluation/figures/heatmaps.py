@@ -1,4 +1,4 @@
-"""Heat maps: classes of clients, classes against clusters, pairs of classes."""
+"""Heat maps: classes of clients, classes against clusters, pairs of classes or runs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -145,6 +145,40 @@ def blocks(
         axes.set_title(title, fontsize=12, color=style.INK)
     all_axes[0].set_ylabel("class")
     _scale(figure, list(all_axes), image, scale)
+    return style.write(figure, path)
+
+
+def agreements(
+    matrix: Float[np.ndarray, "R R"], names: Sequence[str], path: str | Path
+) -> Figure:
+    """Draws how far each two runs agree, 1 where they are the same; below 0, less than
+    by chance, is drawn as 0.
+
+    The numbers stand in the cells up to 20 runs.
+
+    Args:
+      matrix: of `evaluation.agreement.pairwise_agreement`; NaN is left grey.
+      names: of the R runs.
+      path: where to write the figure; the ending sets the format.
+
+    Returns:
+      The figure, written to `path`.
+
+    Raises:
+      ValueError: if there are not R names.
+    """
+    if len(names) != len(matrix):
+        raise ValueError(f"{len(names)} names of {len(matrix)} runs")
+    figure, axes = _canvas(matrix.shape)
+    image = _map(axes, np.maximum(matrix, 0), names, names, largest=1.0)
+    axes.set_facecolor("0.85")
+    axes.tick_params(axis="x", rotation=90)
+    texts = np.vectorize(lambda x: "" if np.isnan(x) else f"{x:.2f}")(matrix)
+    _write_cells(axes, image, texts)
+    _scale(figure, axes, image, "adjusted Rand index")
+    longest = 0.075 * max(map(len, names))
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width + longest, height + longest)
     return style.write(figure, path)
 
 

@@ -1,0 +1,232 @@
+"""Which of several runs to take, without labels: `fcjax choose RUN [RUN ...]`.
+
+choice.csv   a line a run, the best first: what each criterion says of it
+choice.png   how far each two of them agree
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import tyro
+from jaxtyping import Float
+from scipy import stats
+
+from fcjax.evaluation import figures, tables
+from fcjax.evaluation.agreement import mean_agreement, pairwise_agreement
+from fcjax.evaluation.pooled import cross_silhouettes, pooled_ranks
+from fcjax.evaluation.scores import nmi
+from fcjax.runs.together import Together, drawn, gather
+from fcjax.sweep.flags import shown
+
+Criterion = Literal[
+    "agreement", "agreement_nmi", "others", "input", "silhouette", "loss"
+]
+DEFAULT: Criterion = "agreement"
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """Ranks finished runs of the same data without labels, and says which to take.
+
+    agreement: how far a run agrees with the others, by the adjusted Rand index;
+    agreement_nmi: by NMI. others: its silhouette in the embeddings of the other runs,
+    by rank. input: its silhouette among the examples as they are. silhouette: in its
+    own embedding, which does not compare runs. loss: the last one, the smaller the
+    better. Where the data has labels the rank correlation of each with NMI and ACC is
+    printed, and its regret: the best run's NMI less that of the run it takes.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Results folders, --out of the runs."""
+    by: Criterion = DEFAULT
+    """What decides."""
+    where: Annotated[tuple[str, ...], shown("all runs")] = ()
+    """Only runs with these values: p=0.25 clusters=10."""
+    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
+    """Where TFDS data sets are prepared."""
+    out: Annotated[Path | None, shown("the first folder")] = None
+    """Folder of choice.csv and choice.png; written over."""
+
+
+def main(args: Args) -> None:
+    """Raises ValueError with one line where the runs cannot be compared."""
+    runs = gather(args.runs, args.where)
+    found = criteria(runs, data_dir=args.data_dir)
+    if np.isnan(found[args.by]).all():
+        raise ValueError(why_not(args.by, runs))
+    order = ranking(found[args.by])
+    rows = [row(runs, found, i) for i in order]
+    tables.show([shown_row(each) for each in rows])
+    if runs.scored:
+        tables.show(against_labels(runs, found))
+    out = args.out or args.runs[0]
+    out.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_csv(out / "choice.csv", index=False, float_format="%.6g")
+    if len(runs.members) > 1:
+        pairs = pairwise_agreement(runs.clusters, holders=runs.holders)
+        names = [runs.members[i].told for i in order]
+        figures.agreements(pairs[np.ix_(order, order)], names, out / "choice.png")
+    best = runs.members[order[0]]
+    print(f"by {args.by}: {best.told}")
+    print(f"see it: fcjax page {best.folder.directory} --where {best.where}")
+
+
+def chosen(runs: Together) -> int:
+    """Returns which run to take by `DEFAULT`, or where it says nothing, as of a single
+    one, by the silhouette of its own; one that collapsed or diverged only where all
+    did."""
+    good = runs.take(runs.ok)
+    for values in (by_agreement(good), good.values("silhouette")):
+        if not np.isnan(values).all():
+            return runs.ok[ranking(values)[0]]
+    return runs.ok[0]
+
+
+def criteria(
+    runs: Together, *, data_dir: Path | None
+) -> dict[Criterion, Float[np.ndarray, "R"]]:
+    """Returns what each criterion says of every run, the larger the better; NaN where
+    it says nothing, as of a run that collapsed or diverged."""
+    good = runs.take(runs.ok)
+    rows = drawn(good.clusters.shape[1])
+    examples = good.dataset(data_dir).examples[rows]
+    clusters = good.clusters[:, rows]
+    measured: Mapping[Criterion, Callable[[], np.ndarray]] = {
+        "agreement": lambda: by_agreement(good),
+        "agreement_nmi": lambda: mean_agreement(
+            pairwise_agreement(good.clusters, holders=good.holders, measure=nmi)
+        ),
+        "others": lambda: by_others(good, examples, clusters),
+        "input": lambda: by_input(good, examples, clusters),
+        "silhouette": lambda: good.values("silhouette"),
+        "loss": lambda: -last_loss(good),
+    }
+    found = {}
+    for name in get_args(Criterion):
+        found[name] = np.full(len(runs.members), np.nan)
+        found[name][runs.ok] = measured[name]()
+    return found
+
+
+def by_agreement(runs: Together) -> Float[np.ndarray, "R"]:
+    return mean_agreement(pairwise_agreement(runs.clusters, holders=runs.holders))
+
+
+def by_others(
+    runs: Together, examples: np.ndarray, clusters: np.ndarray
+) -> Float[np.ndarray, "R"]:
+    embeddings = runs.embedded(examples)
+    known = [z for z in embeddings if z is not None]
+    if len(known) < len(embeddings):
+        return np.full(len(embeddings), np.nan)
+    return pooled_ranks(cross_silhouettes(known, clusters))
+
+
+def by_input(
+    runs: Together, examples: np.ndarray, clusters: np.ndarray
+) -> Float[np.ndarray, "R"]:
+    if runs.holders is not None:  # clients' own clusters lie on top of each other
+        return np.full(len(clusters), np.nan)
+    flat = examples.reshape(len(examples), -1).astype(float)
+    return cross_silhouettes([flat], clusters)[0]
+
+
+def last_loss(runs: Together) -> Float[np.ndarray, "R"]:
+    """Returns the loss of the last round. Losses of different methods or settings are
+    not alike."""
+    last = []
+    for member in runs.members:
+        (history,) = member.folder.history_of([member.point])
+        last.append(float(history[-1]["loss"]) if history else np.nan)
+    return np.array(last)
+
+
+def ranking(values: Float[np.ndarray, "R"]) -> list[int]:
+    """Returns the runs, that with the largest value first, those without one last."""
+    return np.argsort(
+        np.where(np.isnan(values), np.inf, -values), kind="stable"
+    ).tolist()
+
+
+def row(
+    runs: Together, found: Mapping[Criterion, np.ndarray], i: int
+) -> dict[str, object]:
+    """Returns the line of a run: which it is, what the criteria say, its scores."""
+    member = runs.members[i]
+    names = dict.fromkeys([*member.folder.settings, "seed"])
+    scores = ("nmi", "acc") if runs.scored else ()
+    return {
+        "folder": str(member.folder.directory),
+        "method": member.row["method"],
+        **{name: member.row[name] for name in names},
+        "status": member.row["status"],
+        **{name: float(values[i]) for name, values in found.items()},
+        **{name: member.row[name] for name in scores},
+    }
+
+
+def shown_row(row: Mapping[str, object]) -> dict[str, object]:
+    """Returns a line as it is printed: three digits, nothing where there is no value,
+    and of the folder its name."""
+
+    def cell(value: object) -> object:
+        if not isinstance(value, float):
+            return value
+        return "" if np.isnan(value) else f"{value:.3f}"
+
+    found = {name: cell(value) for name, value in row.items()}
+    return {**found, "folder": Path(str(row["folder"])).name}
+
+
+def against_labels(
+    runs: Together, found: Mapping[Criterion, np.ndarray]
+) -> list[dict[str, object]]:
+    """Returns a line a criterion: its rank correlation with NMI and ACC over the runs,
+    and its regret; that of a random choice last."""
+    scores = {name: runs.values(name) for name in ("nmi", "acc")}
+    lines = []
+    for name, values in found.items():
+        known = ~np.isnan(values)
+        if not known.any():
+            continue
+        line: dict[str, object] = {"criterion": name}
+        for score, each in scores.items():
+            rho = correlation(values[known], each[known])
+            line[f"{score} rank correlation"] = "" if np.isnan(rho) else f"{rho:+.2f}"
+        line["regret"] = f"{regret(values, scores['nmi']):.3f}"
+        lines.append(line)
+    by_chance = scores["nmi"].max() - scores["nmi"].mean()
+    return [*lines, {"criterion": "(a random run)", "regret": f"{by_chance:.3f}"}]
+
+
+def correlation(values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]):
+    """Returns Spearman's rank correlation, NaN where either does not vary."""
+    if len(values) < 2 or np.ptp(values) == 0 or np.ptp(scores) == 0:
+        return np.nan
+    return stats.spearmanr(values, scores).statistic
+
+
+def regret(values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]) -> float:
+    """Returns the best score less that of the run with the largest value."""
+    return float(scores.max() - scores[ranking(values)[0]])
+
+
+def why_not(name: Criterion, runs: Together) -> str:
+    """Returns why a criterion says nothing of any run."""
+    if name.startswith("agreement") or (name == "others" and len(runs.ok) < 2):
+        return f"--by {name} takes two runs or more that ended well, got {len(runs.ok)}"
+    if name in ("others", "silhouette", "input") and runs.holders is not None:
+        return f"--by {name} takes one clustering of all; clients here have their own"
+    return f"--by {name} says nothing of these runs"
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args))
+    except ValueError as error:
+        sys.exit(f"fcjax choose: error: {error}")
