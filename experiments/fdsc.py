@@ -111,7 +111,7 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
     size = max(args.client_size, default=len(dataset.examples) // num_clients)
     memory = methods.memory_of(name, (size, *shape))
     return plan.Method(
-        *(name, found, build, "client-pooled"), working_bytes=memory, evaluate_every=10
+        *(name, found, build, "client-pooled"), working_bytes=memory, evaluate_every=25
     )
 
 

@@ -66,7 +66,7 @@ def consensus(
     place = place.reshape(-1)
     rows = _embedding(memberships(profiles), counts, num_clusters)
     known = min(num_clusters, len(rows))
-    kmeans = KMeans(known, n_init=10, random_state=seed)
+    kmeans = KMeans(known, n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]
     found = kmeans.fit_predict(rows, sample_weight=counts)[place]
     clusters = np.full(runs.shape[1], -1)
     clusters[clustered] = found

@@ -22,7 +22,7 @@ class Stability(NamedTuple):
     """How far the clusterings of the two agree: their adjusted Rand index."""
     within: tuple[float, ...]
     """How far they agree on how each cluster of the first falls into two, by k-means
-    in the embedding of either: the mean over its examples."""
+    of half of its examples in the embedding of either: the mean over its examples."""
 
     @property
     def trade_off(self) -> tuple[float, ...]:
@@ -81,14 +81,20 @@ def _split_agreement(
 ) -> float:
     """How far two embeddings agree on the halves of each cluster; 0 where all are too
     small to have any."""
-    held = np.logical_and(*(np.isfinite(z).all(axis=1) for z in spaces))
+    held = np.all([np.isfinite(z).all(axis=1) for z in spaces], axis=0)
     total = count = 0.0
     for k in np.unique(clusters[clusters >= 0]):
         rows = held & (clusters == k)
         if rows.sum() >= least:
-            halves = [
-                KMeans(2, n_init=3, random_state=0).fit_predict(z[rows]) for z in spaces
-            ]
-            total += rows.sum() * agreement(*halves)
-            count += rows.sum()
+            first, second = (_halves(z[rows], seed) for seed, z in enumerate(spaces))
+            total += float(rows.sum()) * agreement(first, second)
+            count += float(rows.sum())
     return total / count if count else 0.0
+
+
+def _halves(z: np.ndarray, seed: int) -> np.ndarray:
+    """Two clusters by k-means of every other example, drawn at random: of a cluster
+    without parts they are others with every draw, in one embedding, too."""
+    drawn = np.random.default_rng(seed).permutation(len(z))[: -(-len(z) // 2)]
+    kmeans = KMeans(2, n_init=3, random_state=seed)  # pyright: ignore[reportArgumentType]
+    return kmeans.fit(z[drawn]).predict(z)

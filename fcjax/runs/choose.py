@@ -204,11 +204,13 @@ def against_labels(
     return [*lines, {"criterion": "(a random run)", "regret": f"{by_chance:.3f}"}]
 
 
-def correlation(values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]):
+def correlation(
+    values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]
+) -> float:
     """Returns Spearman's rank correlation, NaN where either does not vary."""
     if len(values) < 2 or np.ptp(values) == 0 or np.ptp(scores) == 0:
         return np.nan
-    return stats.spearmanr(values, scores).statistic
+    return float(np.corrcoef(*map(stats.rankdata, (values, scores)))[0, 1])
 
 
 def regret(values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]) -> float:

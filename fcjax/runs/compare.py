@@ -126,12 +126,14 @@ def compared(
                     "second": float(np.mean(each[1])),
                     "difference": found.mean,
                     **{k: getattr(found, k) for k in ("low", "high", "probability")},
-                    "p": found.p_value,
+                    "p_value": found.p_value,
                     "more_seeds": found.more_seeds,
                     "seeds": found.n,
                 }
             )
-    for line, value in zip(lines, holm([line["p"] for line in lines]), strict=True):
+    for line, value in zip(
+        lines, holm([line["p_value"] for line in lines]), strict=True
+    ):
         line["holm"] = value
     return lines
 
@@ -187,7 +189,7 @@ def shown_line(line: Mapping[str, Any]) -> dict[str, str]:
             return "over 1,000" if name == "more_seeds" and line["seeds"] > 1 else ""
         if name in ("difference", "low", "high"):
             return f"{value:+.3f}"
-        if name in ("first", "second", "probability", "p", "holm"):
+        if name in ("first", "second", "probability", "p_value", "holm"):
             return f"{value:.3f}"
         return f"{value:g}" if isinstance(value, float) else str(value)
 

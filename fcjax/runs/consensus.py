@@ -139,7 +139,10 @@ def beside(
     each = [scored(clusters, labels) for clusters in runs.clusters]
     return [
         line("of the consensus", scored(found.clusters, labels)),
-        line("of the runs, mean", {k: np.mean([x[k] for x in each]) for k in SCORES}),
+        line(
+            "of the runs, mean",
+            {k: float(np.mean([x[k] for x in each])) for k in SCORES},
+        ),
         line("of the runs, best", {k: max(x[k] for x in each) for k in SCORES}),
     ]
 

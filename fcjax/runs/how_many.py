@@ -57,8 +57,8 @@ def main(args: Args) -> None:
     out = args.out or args.runs[0]
     out.mkdir(parents=True, exist_ok=True)
     rows = rows_of(found)
-    means = pd.DataFrame(rows).groupby("clusters").mean()
-    means.to_csv(out / "how_many.csv", float_format="%.6g")
+    table = pd.DataFrame([line(number, each) for number, each in found.items()])
+    table.to_csv(out / "how_many.csv", index=False)
     figures.against(
         *(rows, out / "how_many.png"),
         level="clusters",
@@ -111,7 +111,8 @@ def suggested(found: Mapping[int, Stability]) -> Suggestion:
     means = {k: float(np.mean(each.trade_off)) for k, each in found.items()}
     order = sorted(means, key=lambda k: -means[k])
     best, second = order[:2]
-    spread = np.hypot(*(error_of(found[k].trade_off) for k in (best, second)))
+    errors = [error_of(found[k].trade_off) for k in (best, second)]
+    spread = float(np.linalg.norm(errors))
     gain = means[best] - means[second]
     told = (
         f"{best} clusters come out most alike for what is in them ({means[best]:.2f}; "
@@ -136,7 +137,7 @@ def error_of(values: Sequence[float]) -> float:
     )
 
 
-def rows_of(found: Mapping[int, Stability]) -> list[dict[str, float]]:
+def rows_of(found: Mapping[int, Stability]) -> list[dict[str, float | int]]:
     """Returns a row a pair of runs."""
     return [
         {"clusters": k, "between": one, "within": other, "trade-off": one - other}

@@ -96,9 +96,9 @@ class Common:
     """Results folder."""
     resume: bool = True
     """Reuse finished runs of the folder and go on from its checkpoint."""
-    #: Score every so many rounds, and the last one of a stage; by default, but for
-    #: fdsc, the last ten, too.
-    evaluate_every: Annotated[int | None, shown("1; ccfc 4, fdsc 10")] = None
+    #: Score every so many rounds, and the last one of a stage; by default the last ten,
+    #: too.
+    evaluate_every: Annotated[int | None, shown("1; ccfc 4, fdsc 25")] = None
     checkpoint_interval: float = 60.0
     """Seconds between two checkpoints."""
     backend: Backend = "shard_map"

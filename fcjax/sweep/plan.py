@@ -274,10 +274,10 @@ def described(
 
 
 def scored(args: Common, every: int) -> Scored:
-    """Returns which rounds are scored: those of --evaluate-every and the last one, or
-    every so many and, where that is more often than every tenth, the last ten."""
+    """Returns which rounds are scored: those of --evaluate-every and the last one of a
+    stage, or every so many and the last ten."""
     if args.evaluate_every is None:
-        return Scored(every, last=10 if every < 10 else 1)
+        return Scored(every, last=10)
     return Scored(args.evaluate_every)
 
 

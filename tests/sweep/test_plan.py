@@ -484,4 +484,4 @@ def test_rounds_are_scored_as_often_as_is_asked_or_as_suits_the_method():
 
     assert of_twenty(4, evaluate_every=8) == [8, 16, 20]
     assert of_twenty(4) == [4, 8, *range(11, 21)]
-    assert of_twenty(15) == [15, 20]
+    assert of_twenty(7) == [7, *range(11, 21)]

@@ -1,0 +1,315 @@
+"""What the commands for several runs say: of blobs that two runs find and a third does
+not, of runs that cannot be compared, of clients on their own."""
+
+import csv
+import re
+import runpy
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import fdsc, spherical
+from experiments.several import only
+from fcjax.runs import choose, compare, consensus, how_many
+from fcjax.runs.together import gather
+from fcjax.sweep import experiment, session
+
+RUNS = Path(choose.__file__).parent
+
+
+def rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def run(out, dataset, **flags):
+    flags = {"dataset": str(dataset), "clients": (3,), "p": (0.0,), **flags}
+    args = spherical.Args(out=out, plot=False, **flags)
+    session.execute(experiment.prepare(args, spherical.describe))
+    return out
+
+
+def rewritten(source, out, clusters, **cells):
+    """A copy of a folder whose runs found these clusters, [R, P], and whose rows have
+    these cells."""
+    shutil.copytree(source, out)
+    with np.load(out / "assignments.npz") as file:
+        arrays = dict(file)
+    assert arrays["cluster"].shape == np.shape(clusters)
+    np.savez(out / "assignments.npz", **arrays | {"cluster": np.array(clusters)})
+    lines = rows(out / "results.csv")
+    for name, values in cells.items():
+        for line, value in zip(lines, values, strict=True):
+            line[name] = value
+    with (out / "results.csv").open("w") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    return out
+
+
+@pytest.fixture(scope="module")
+def blobs(tmp_path_factory):
+    """Sixty vectors in three directions, and which."""
+    labels = np.repeat([0, 1, 2], 20)
+    rng = np.random.default_rng(0)
+    x = np.eye(3)[labels] + 0.05 * rng.random((60, 3))
+    path = tmp_path_factory.mktemp("data") / "blobs.npz"
+    np.savez(path, x=x.astype(np.float32), y=labels)
+    return path, labels
+
+
+@pytest.fixture(scope="module")
+def grid(blobs, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("grid") / "run", blobs[0], seed=(0, 1, 2, 3))
+
+
+@pytest.fixture(scope="module")
+def known(grid, blobs, tmp_path_factory):
+    """Four runs, as good as they are: the first has two in other clusters, the second
+    and third one, another each, the last all by chance."""
+    _, truth = blobs
+    found = np.tile(truth, (4, 1))
+    found[0, [0, 20]] = 1, 0
+    found[1, 1], found[2, 21] = 2, 2
+    found[3] = np.random.default_rng(1).permutation(truth)
+    nmi = ["0.8", "0.9", "0.95", "0.1"]
+    out = tmp_path_factory.mktemp("known") / "run"
+    return rewritten(grid, out, found, nmi=nmi, acc=nmi)
+
+
+def test_the_run_that_agrees_most_is_chosen(known, tmp_path, capsys):
+    choose.main(choose.Args((known,), out=tmp_path))
+    table = rows(tmp_path / "choice.csv")
+    # Of clusters of 20 the index of two that differ in one example is above that of
+    # two that differ in three.
+    assert [line["seed"] for line in table[2:]] == ["0", "3"]
+    assert float(table[0]["agreement"]) > float(table[2]["agreement"]) > 0.5
+    assert (tmp_path / "choice.png").stat().st_size > 5000
+    printed = capsys.readouterr().out
+    best = table[0]["seed"]
+    assert f"by agreement: spherical p 0, seed {best}" in printed
+    assert f"--where p=0 seed={best}" in printed
+    (line,) = (x for x in printed.splitlines() if x.startswith("| agreement "))
+    expected = 0.95 - float(table[0]["nmi"])
+    assert line.rstrip(" |").endswith(f"{expected:.3f}")
+    (line,) = (x for x in printed.splitlines() if "a random run" in x)
+    assert "0.262" in line  # 0.95 less the mean, 0.6875
+
+
+def test_rank_correlation_and_regret_by_hand():
+    values, nmi = np.array([3.0, 1, 2, 0]), np.array([0.8, 0.9, 0.7, 0.1])
+    # Ranks 4 2 3 1 and 3 4 2 1: 1 - 6 * (1 + 4 + 1 + 0) / (4 * 15).
+    assert choose.correlation(values, nmi) == pytest.approx(0.4)
+    assert choose.regret(values, nmi) == pytest.approx(0.1)
+    unknown = np.array([np.nan, 1, 2, 0])
+    assert choose.ranking(unknown) == [2, 1, 3, 0]
+    assert np.isnan(choose.correlation(np.ones(4), nmi))
+
+
+def test_a_collapsed_run_has_no_vote_and_is_not_chosen(known, grid, blobs, tmp_path):
+    _, truth = blobs
+    found = np.stack([truth, np.zeros(60, int), np.zeros(60, int), truth])
+    found[3, 0] = 1
+    status = ["ok", "collapsed", "collapsed", "ok"]
+    out = rewritten(grid, tmp_path / "run", found, status=status)
+    choose.main(choose.Args((out,), out=tmp_path))
+    table = rows(tmp_path / "choice.csv")
+    # The two that collapsed agree perfectly.
+    assert [line["status"] for line in table] == ["ok", "ok", "collapsed", "collapsed"]
+    assert [line["agreement"] for line in table[2:]] == ["", ""]
+    consensus.main(consensus.Args((out,), out=tmp_path / "both"))
+    found = rows(tmp_path / "both" / "assignments.csv")
+    assert len({line["cluster"] for line in found}) == 3
+    unsure = [line["example"] for line in found if float(line["confidence"]) < 0.9]
+    assert unsure == ["0"]
+
+
+def test_a_consensus_and_how_sure_it_is(known, tmp_path, capsys):
+    three = consensus.Args((known,), out=tmp_path)
+    consensus.main(three)
+    table = rows(tmp_path / "assignments.csv")
+    named = {line["label"]: line["cluster"] for line in table}
+    assert len(set(named.values())) == 3
+    # Each of the examples that a single run has elsewhere is where the others have it.
+    assert all(line["cluster"] == named[line["label"]] for line in table)
+    least = sorted(table, key=lambda line: float(line["confidence"]))[:4]
+    assert {line["example"] for line in least} == {"0", "1", "20", "21"}
+    printed = capsys.readouterr().out
+    (line,) = (x for x in printed.splitlines() if "of the consensus" in x)
+    assert line.count("1.000") == 3
+    with np.load(tmp_path / "consensus.npz") as file:
+        assert file["clusters"].shape == file["confidence"].shape == (60,)
+    assert (tmp_path / "confidence.png").exists()
+    assert not (tmp_path / "unsure.png").exists()  # vectors are no images
+
+
+def test_examples_of_nobody_have_no_cluster(grid, blobs, tmp_path):
+    _, truth = blobs
+    found = np.tile(truth, (4, 1))
+    found[:, 7] = -1
+    out = rewritten(grid, tmp_path / "run", found)
+    consensus.main(consensus.Args((out,), out=tmp_path))
+    line = rows(tmp_path / "assignments.csv")[7]
+    assert (line["cluster"], line["confidence"]) == ("-1", "")
+
+
+def test_the_number_of_clusters_of_blobs(blobs, tmp_path, capsys):
+    """Three directions: two clusters hold one of them and two of them by chance."""
+    path, _ = blobs
+    flags = {"clusters": (2, 3, 6), "seed": (0, 1, 2)}
+    out = run(tmp_path / "run", path, labels=False, **flags)
+    how_many.main(how_many.Args((out,)))
+    printed = capsys.readouterr().out
+    assert "3 clusters come out most alike" in printed
+    table = {line["clusters"]: line for line in rows(out / "how_many.csv")}
+    assert [*table] == ["2", "3", "6"]
+    assert table["3"]["between"] == "1.000"
+    assert (out / "how_many.png").stat().st_size > 5000
+
+
+def test_what_does_not_stand_out_is_not_suggested():
+    same = how_many.Stability((0.5, 0.7, 0.6), (0.1, 0.1, 0.1))
+    near = how_many.Stability((0.5, 0.6, 0.6), (0.1, 0.1, 0.1))
+    found = how_many.suggested({4: same, 6: near})
+    assert found.number is None
+    assert "no number stands out: 4 has 0.50, 6 has 0.47" in found.told
+    best = how_many.Stability((0.9, 0.9, 0.9), (0.1, 0.1, 0.1))
+    found = how_many.suggested({4: same, 6: best})
+    assert found.number == 6
+    assert "the end of what was tried: try more" in found.told
+    bad = how_many.Stability((0.1, 0.1, 0.1), (0.5, 0.5, 0.5))
+    worse = how_many.Stability((0.1, 0.1, 0.1), (0.9, 0.9, 0.9))
+    assert how_many.suggested({4: bad, 6: worse}).number is None
+
+
+def test_seeds_are_paired(known, grid, blobs, tmp_path, capsys):
+    """Scores 0.8, 0.9, 0.95, 0.1 and 0.6, 0.8, 0.85, 0.3, seed by seed, of which the
+    second folder has the seeds in another order and one more."""
+    _, truth = blobs
+    other = run(tmp_path / "other", blobs[0], seed=(3, 2, 1, 0, 4))
+    found = np.tile(truth, (5, 1))
+    nmi = ["0.6", "0.8", "0.85", "0.3", "0.5"]
+    other = rewritten(other, tmp_path / "scored", found, nmi=nmi)
+    compare.main(compare.Args(known, other, out=tmp_path))
+    (line,) = rows(tmp_path / "comparison.csv")
+    assert line["seeds"] == "4"
+    assert float(line["difference"]) == pytest.approx((0.2 + 0.1 + 0.1 - 0.2) / 4)
+    assert float(line["second"]) == pytest.approx(2.55 / 4)
+    assert "no difference seen" in capsys.readouterr().out
+    assert (tmp_path / "comparison.png").stat().st_size > 5000
+    # The same runs with themselves, by the seed: one pair each.
+    compare.main(compare.Args(known, other, by=("seed",), out=tmp_path))
+    found = [float(x["difference"]) for x in rows(tmp_path / "comparison.csv")]
+    assert found == pytest.approx([0.2, 0.1, 0.1, -0.2])
+
+
+def test_settings_of_one_grid_are_told_apart(blobs, tmp_path):
+    flags = {"clusters": (2, 3), "p": (0.0, 1.0), "seed": (0, 1)}
+    out = run(tmp_path / "run", blobs[0], **flags)
+    where = {"first_where": ("clusters=3",), "second_where": ("clusters=2",)}
+    compare.main(compare.Args(out, out, **where))
+    table = rows(out / "comparison.csv")
+    assert [(line["p"], line["seeds"]) for line in table] == [("0", "2"), ("1", "2")]
+    own = {
+        (line["clusters"], line["p"], line["seed"]): float(line["nmi"])
+        for line in rows(out / "results.csv")
+    }
+    for line, p in zip(table, ("0.0", "1.0"), strict=True):
+        off = [own["3", p, seed] - own["2", p, seed] for seed in "01"]
+        assert float(line["difference"]) == pytest.approx(np.mean(off), abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """Clients on their own: low-rank subspaces of two hundred digits."""
+    out = tmp_path_factory.mktemp("own")
+    flags = {"clients": (2,), "seed": (0, 1, 2), "limit": 200, "plot": False}
+    args = only(fdsc.Args(methods=("lrsc",), out=out, **flags), "lrsc")
+    session.execute(experiment.prepare(args, fdsc.describe))
+    return out / "lrsc"
+
+
+def test_clients_on_their_own_are_compared_client_by_client(own, tmp_path, capsys):
+    runs = gather([own])
+    assert runs.holders is not None
+    assert runs.clusters.max() == 19  # ten of each of two clients
+    choose.main(choose.Args((own,), out=tmp_path))
+    assert "by agreement: lrsc" in capsys.readouterr().out
+    table = rows(tmp_path / "choice.csv")
+    assert all(line["others"] == line["input"] == "" for line in table)
+    consensus.main(consensus.Args((own,), out=tmp_path))
+    printed = capsys.readouterr().out
+    (line,) = (x for x in printed.splitlines() if "of the consensus" in x)
+    # Clusters of clients that hold other examples with every seed become ten of all.
+    assert float(line.split("|")[2]) > 0.3
+    found = rows(tmp_path / "assignments.csv")
+    assert {int(x["cluster"]) for x in found} == {*range(10)}
+
+
+# --- what is refused
+
+
+def single(grid, blobs, tmp_path):
+    return run(tmp_path / "one", blobs[0])
+
+
+def other_data(grid, blobs, tmp_path):
+    path = tmp_path / "others.npz"
+    np.savez(path, x=np.ones((60, 3)), y=np.repeat([0, 1, 2], 20))
+    return run(tmp_path / "others", path)
+
+
+def fewer(grid, blobs, tmp_path):
+    return run(tmp_path / "fewer", blobs[0], limit=30)
+
+
+def two_clusters(grid, blobs, tmp_path):
+    return run(tmp_path / "two", blobs[0], clusters=(2,))
+
+
+@pytest.mark.parametrize(
+    ("command", "make", "with_grid", "flags", "told"),
+    [
+        ("choose", single, False, (), "--by agreement takes two runs or more that"),
+        ("consensus", single, False, (), "takes two runs or more that ended well, got"),
+        ("how_many", single, False, (), "all runs look for 3 clusters: try several"),
+        ("choose", other_data, True, (), "different data: dataset is blobs and others"),
+        ("compare", other_data, True, (), "of different data: dataset is blobs"),
+        ("consensus", fewer, True, (), "different data: samples is 60 and 30"),
+        ("consensus", two_clusters, True, (), "the runs look for 2 3 clusters: choose"),
+        ("how_many", two_clusters, True, (), "one run alone looks for 2 clusters"),
+        ("compare", single, True, ("--by", "weight"), "--by weight: .* varies p "),
+        ("compare", single, True, ("--score", "size"), "--score size: .* has none of"),
+        ("choose", single, False, ("--where", "p=3"), "no run of .* has p=3"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line(
+    command, make, with_grid, flags, told, grid, blobs, tmp_path, monkeypatch
+):
+    made = make(grid, blobs, tmp_path)
+    before = {path.name for path in made.iterdir()}
+    folders = [str(grid), str(made)] if with_grid else [str(made)]
+    line = refused(command, [*folders, *flags], monkeypatch)
+    assert re.search(told, line)
+    assert {path.name for path in made.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["choose", "consensus", "how_many", "compare"])
+def test_a_folder_that_is_none_is_refused(command, tmp_path, monkeypatch):
+    folders = [str(tmp_path)] * (2 if command == "compare" else 1)
+    assert "holds no run" in refused(command, folders, monkeypatch)
+
+
+def refused(command, words, monkeypatch):
+    """Runs a command as its file is run, and returns the line with which it ends."""
+    monkeypatch.setattr(sys, "argv", [command, *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(RUNS / f"{command}.py"), run_name="__main__")
+    line = str(ended.value.code)
+    assert line.startswith(f"fcjax {command.replace('_', '-')}: error: ")
+    assert "\n" not in line
+    return line
