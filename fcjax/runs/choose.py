@@ -17,14 +17,19 @@ from jaxtyping import Float
 from scipy import stats
 
 from fcjax.evaluation import figures, tables
-from fcjax.evaluation.agreement import mean_agreement, pairwise_agreement
+from fcjax.evaluation.agreement import (
+    agreement,
+    mean_agreement,
+    pairwise_agreement,
+)
+from fcjax.evaluation.consensus import consensus
 from fcjax.evaluation.pooled import cross_silhouettes, pooled_ranks
 from fcjax.evaluation.scores import nmi
 from fcjax.runs.together import Together, drawn, gather
 from fcjax.sweep.flags import shown
 
 Criterion = Literal[
-    "agreement", "agreement_nmi", "others", "input", "silhouette", "loss"
+    "agreement", "agreement_nmi", "consensus", "others", "input", "silhouette", "loss"
 ]
 DEFAULT: Criterion = "agreement"
 
@@ -34,11 +39,12 @@ class Args:
     """Ranks finished runs of the same data without labels, and says which to take.
 
     agreement: how far a run agrees with the others, by the adjusted Rand index;
-    agreement_nmi: by NMI. others: its silhouette in the embeddings of the other runs,
-    by rank. input: its silhouette among the examples as they are. silhouette: in its
-    own embedding, which does not compare runs. loss: the last one, the smaller the
-    better. Where the data has labels the rank correlation of each with NMI and ACC is
-    printed, and its regret: the best run's NMI less that of the run it takes.
+    agreement_nmi: by NMI; consensus: with what all say together, as `fcjax consensus`
+    has it. others: its silhouette in the embeddings of the other runs, by rank. input:
+    its silhouette among the examples as they are. silhouette: in its own embedding,
+    which does not compare runs. loss: the last one, the smaller the better. Where the
+    data has labels the rank correlation of each with NMI and ACC is printed, and its
+    regret: the best run's NMI less that of the run it takes.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
@@ -101,6 +107,7 @@ def criteria(
         "agreement_nmi": lambda: mean_agreement(
             pairwise_agreement(good.clusters, holders=good.holders, measure=nmi)
         ),
+        "consensus": lambda: by_consensus(good),
         "others": lambda: by_others(good, examples, clusters),
         "input": lambda: by_input(good, examples, clusters),
         "silhouette": lambda: good.values("silhouette"),
@@ -115,6 +122,17 @@ def criteria(
 
 def by_agreement(runs: Together) -> Float[np.ndarray, "R"]:
     return mean_agreement(pairwise_agreement(runs.clusters, holders=runs.holders))
+
+
+def by_consensus(runs: Together) -> Float[np.ndarray, "R"]:
+    """Returns how far each run agrees with the consensus of all, of as many clusters as
+    it looks for."""
+    if len(runs.members) < 2:
+        return np.full(len(runs.members), np.nan)
+    numbers = [int(member.row["clusters"]) for member in runs.members]
+    both = {k: consensus(runs.clusters, k).clusters for k in set(numbers)}
+    pairs = zip(runs.clusters, numbers, strict=True)
+    return np.array([agreement(own, both[k]) for own, k in pairs])
 
 
 def by_others(
@@ -220,7 +238,12 @@ def regret(values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]) -> fl
 
 def why_not(name: Criterion, runs: Together) -> str:
     """Returns why a criterion says nothing of any run."""
-    if name.startswith("agreement") or (name == "others" and len(runs.ok) < 2):
+    if len(runs.ok) < 2 and name in (
+        "agreement",
+        "agreement_nmi",
+        "consensus",
+        "others",
+    ):
         return f"--by {name} takes two runs or more that ended well, got {len(runs.ok)}"
     if name in ("others", "silhouette", "input") and runs.holders is not None:
         return f"--by {name} takes one clustering of all; clients here have their own"

@@ -1,0 +1,145 @@
+"""Which criterion chooses a run without labels, measured on finished runs that have
+them: `python experiments/benchmarks/without_labels.py RUN [RUN ...] --out DIR`.
+
+A line is the runs of one folder at one level of what it is dealt by, p or another,
+which differ in their seed alone. The mean over the lines is that of a criterion; with
+all data sets but one a criterion is chosen, and shown on that one.
+
+study.csv   a line a line and criterion: rank correlation with NMI and regret
+study.png   the regrets
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tyro
+
+from fcjax.evaluation import figures, nmi, tables
+from fcjax.runs import choose, consensus
+from fcjax.runs.together import Together, gather
+
+RANDOM = "(random)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """Measures the criteria of `fcjax choose`, and the consensus."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Results folders of data with labels."""
+    out: Path = Path("runs/without-labels")
+    """Folder of what is written."""
+    data_dir: Path | None = None
+    """Where TFDS data sets are prepared."""
+
+
+def main(args: Args) -> None:
+    rows, together = [], []
+    for folder in args.runs:
+        for runs in lines_of(gather([folder])):
+            own, both = measured(runs, data_dir=args.data_dir)
+            rows += own
+            together.append(both)
+    table = pd.DataFrame(rows)
+    args.out.mkdir(parents=True, exist_ok=True)
+    table.to_csv(args.out / "study.csv", index=False, float_format="%.4g")
+    by = ["dataset", "method", "level"]
+    regrets = table.pivot_table("regret", by, "criterion", sort=False)
+    rhos = table.pivot_table("rho", by, "criterion", sort=False)
+    for name, found in (("regret", regrets), ("rank correlation", rhos)):
+        print(f"\n{name}, and its mean\n{found.round(3).to_string()}")
+        print(found.mean().round(3).to_string())
+    print()
+    tables.show(together)
+    pd.DataFrame(together).to_csv(args.out / "consensus.csv", index=False)
+    print("\nchosen without the data set that it is shown on:")
+    tables.show(left_out(table))
+    figures.bars(
+        [
+            {
+                "method": row["criterion"],
+                "label": row["dataset"],
+                "share": row["regret"],
+            }
+            for row in rows
+        ],
+        args.out / "study.png",
+    )
+
+
+def lines_of(runs: Together) -> list[Together]:
+    """Returns the runs of each setting, that differ in their seed alone."""
+    settings = runs.members[0].folder.settings
+    keys = [tuple(float(m.row[name]) for name in settings) for m in runs.members]
+    return [
+        runs.take([i for i, other in enumerate(keys) if other == key])
+        for key in dict.fromkeys(keys)
+    ]
+
+
+def measured(
+    runs: Together, *, data_dir: Path | None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Returns a row a criterion, and what the consensus is beside the runs."""
+    first, scores = runs.members[0], runs.values("nmi")
+    level = first.folder.names[0]
+    line = {
+        "dataset": first.row["dataset"],
+        "samples": first.row["samples"],
+        "method": first.row["method"],
+        "level": f"{level} {float(first.row[level]):g}",
+        "runs": len(scores),
+    }
+    found = choose.criteria(runs, data_dir=data_dir)
+    rows = [
+        {
+            **line,
+            "criterion": name,
+            "rho": choose.correlation(values[known], scores[known]),
+            "regret": choose.regret(values, scores),
+        }
+        for name, values in found.items()
+        if (known := ~np.isnan(values)).any()
+    ]
+    by_chance = float(scores.max() - scores.mean())
+    rows.append({**line, "criterion": RANDOM, "rho": 0.0, "regret": by_chance})
+    whole = consensus.of_runs(runs.take(runs.ok), None)
+    labels = runs.dataset(data_dir).labels
+    held = whole.clusters >= 0
+    both = {
+        **line,
+        "consensus": f"{nmi(labels[held], whole.clusters[held]):.3f}",
+        "mean": f"{scores.mean():.3f}",
+        "best": f"{scores.max():.3f}",
+    }
+    return rows, both
+
+
+def left_out(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Returns for each data set the criterion that has the least regret on the others,
+    and what it has there."""
+    found, known = [], table[table.criterion != RANDOM]
+    for dataset in table.dataset.unique():
+        others = known[known.dataset != dataset].groupby("criterion").regret.mean()
+        if others.empty:
+            continue
+        best = others.idxmin()
+        here = table[table.dataset == dataset].groupby("criterion").regret.mean()
+        own = {k: f"{here.get(k, np.nan):.3f}" for k in (best, "silhouette", RANDOM)}
+        found.append(
+            {
+                "dataset": dataset,
+                "chosen": best,
+                "regret": own[best],
+                "own silhouette": own["silhouette"],
+                "random": own[RANDOM],
+            }
+        )
+    return found
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
