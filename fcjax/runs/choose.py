@@ -24,7 +24,7 @@ from fcjax.evaluation.agreement import (
 )
 from fcjax.evaluation.consensus import consensus
 from fcjax.evaluation.pooled import cross_silhouettes, pooled_ranks
-from fcjax.evaluation.scores import nmi
+from fcjax.evaluation.scores import ari, nmi
 from fcjax.runs.together import Together, drawn, gather
 from fcjax.sweep.flags import shown
 
@@ -32,6 +32,16 @@ Criterion = Literal[
     "agreement", "agreement_nmi", "consensus", "others", "input", "silhouette", "loss"
 ]
 DEFAULT: Criterion = "agreement"
+WORDS: Mapping[Criterion, str] = {
+    "agreement": "that agrees most with the others",
+    "agreement_nmi": "that agrees most with the others, by NMI,",
+    "consensus": "that agrees most with what all say together",
+    "others": "with the highest silhouette in the embeddings of the others",
+    "input": "with the highest silhouette among the examples as they are",
+    "silhouette": "with the highest silhouette of its own",
+    "loss": "with the smallest loss",
+}
+"""Which run each takes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,14 +92,16 @@ def main(args: Args) -> None:
     print(f"see it: fcjax page {best.folder.directory} --where {best.where}")
 
 
-def chosen(runs: Together) -> int:
-    """Returns which run to take by `DEFAULT`, or where it says nothing, as of a single
-    one, by the silhouette of its own; one that collapsed or diverged only where all
-    did."""
+def chosen(runs: Together, *, data_dir: Path | None) -> int:
+    """Returns which run to take: by `DEFAULT`, or where it says nothing, as of clients
+    on their own, by their agreement; one that collapsed or diverged only where all did.
+    """
     good = runs.take(runs.ok)
-    for values in (by_agreement(good), good.values("silhouette")):
-        if not np.isnan(values).all():
-            return runs.ok[ranking(values)[0]]
+    if len(good.members) > 1:
+        for name in (DEFAULT, "agreement"):
+            values = criterion(name, good, data_dir=data_dir)
+            if not np.isnan(values).all():
+                return runs.ok[ranking(values)[0]]
     return runs.ok[0]
 
 
@@ -98,30 +110,37 @@ def criteria(
 ) -> dict[Criterion, Float[np.ndarray, "R"]]:
     """Returns what each criterion says of every run, the larger the better; NaN where
     it says nothing, as of a run that collapsed or diverged."""
-    good = runs.take(runs.ok)
-    rows = drawn(good.clusters.shape[1])
-    examples = good.dataset(data_dir).examples[rows]
-    clusters = good.clusters[:, rows]
-    measured: Mapping[Criterion, Callable[[], np.ndarray]] = {
-        "agreement": lambda: by_agreement(good),
-        "agreement_nmi": lambda: mean_agreement(
-            pairwise_agreement(good.clusters, holders=good.holders, measure=nmi)
-        ),
-        "consensus": lambda: by_consensus(good),
-        "others": lambda: by_others(good, examples, clusters),
-        "input": lambda: by_input(good, examples, clusters),
-        "silhouette": lambda: good.values("silhouette"),
-        "loss": lambda: -last_loss(good),
-    }
-    found = {}
+    found, good = {}, runs.take(runs.ok)
     for name in get_args(Criterion):
         found[name] = np.full(len(runs.members), np.nan)
-        found[name][runs.ok] = measured[name]()
+        found[name][runs.ok] = criterion(name, good, data_dir=data_dir)
     return found
 
 
-def by_agreement(runs: Together) -> Float[np.ndarray, "R"]:
-    return mean_agreement(pairwise_agreement(runs.clusters, holders=runs.holders))
+def criterion(
+    name: Criterion, runs: Together, *, data_dir: Path | None
+) -> Float[np.ndarray, "R"]:
+    """Returns what one of them says of runs that ended well."""
+    match name:
+        case "agreement":
+            return by_agreement(runs, ari)
+        case "agreement_nmi":
+            return by_agreement(runs, nmi)
+        case "consensus":
+            return by_consensus(runs)
+        case "silhouette":
+            return runs.values("silhouette")
+        case "loss":
+            return -last_loss(runs)
+    rows = drawn(runs.clusters.shape[1])
+    examples, clusters = runs.dataset(data_dir).examples[rows], runs.clusters[:, rows]
+    by = by_others if name == "others" else by_input
+    return by(runs, examples, clusters)
+
+
+def by_agreement(runs: Together, measure: Callable) -> Float[np.ndarray, "R"]:
+    pairs = pairwise_agreement(runs.clusters, holders=runs.holders, measure=measure)
+    return mean_agreement(pairs)
 
 
 def by_consensus(runs: Together) -> Float[np.ndarray, "R"]:

@@ -24,10 +24,11 @@ from jaxtyping import Int
 import fcjax
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import inline, latent
-from fcjax.runs import assigned
+from fcjax.runs import assigned, choose, consensus, how_many
 from fcjax.runs.assigned import Assigned
+from fcjax.runs.together import Member, Together, gather
 from fcjax.sweep.flags import shown
-from fcjax.sweep.folder import Folder, Row, parsed, read
+from fcjax.sweep.folder import Folder, Row
 from fcjax.sweep.load import short_name
 from fcjax.sweep.score import INTERNAL_SCORES
 
@@ -60,7 +61,7 @@ class Args:
 
     run: tyro.conf.Positional[Path]
     """The results folder, --out of the run."""
-    where: Annotated[tuple[str, ...], shown("the highest silhouette of its own")] = ()
+    where: Annotated[tuple[str, ...], shown("that of fcjax choose")] = ()
     """Which run of a grid: p=0.25 clusters=10 seed=3."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
     """Where TFDS data sets are prepared."""
@@ -78,32 +79,70 @@ class Cluster(NamedTuple):
 
 def main(args: Args) -> None:
     """Writes the page; raises ValueError where the folder is not a folder run."""
-    folder = read(args.run)
-    row = chosen(folder, args.where)
-    point = {name: row[name] for name in folder.names}
+    short, shown = answers(args.run, args.where, data_dir=args.data_dir)
+    folder, row, point = shown.folder, shown.row, shown.point
     found = assigned.of_run(folder, point, data_dir=args.data_dir)
     out = args.out or args.run
     out.mkdir(parents=True, exist_ok=True)
     assigned.write_table(out / "assignments.csv", found)
     if found.prediction is not None:
         assigned.write_embeddings(out / "embeddings.npz", found)
-    (out / "page.html").write_text(render(folder, row, found, out), encoding="utf-8")
+    (out / "page.html").write_text(
+        render(folder, row, found, out, short), encoding="utf-8"
+    )
     print(f"page of the run with {folder.told(point)}: {out / 'page.html'}")
 
 
-def chosen(folder: Folder, where: Sequence[str]) -> Row:
-    """Returns the row of the run with the highest silhouette among those that have the
-    values of `where`; one that collapsed or diverged only where all did.
+def answers(
+    run: Path, where: Sequence[str], *, data_dir: Path | None
+) -> tuple[dict[str, str], Member]:
+    """Returns what somebody without labels asks first, with the answers, and the run
+    that is shown.
 
     Raises:
         ValueError: a value is misspelled, or no run has them.
     """
-    wanted = parsed(where)
-    first = folder.point(**wanted)
-    rows = [row for row in folder.rows if all(row[n] == first[n] for n in wanted)]
-    rows = [row for row in rows if row["status"] == "ok"] or rows
-    scores = np.array([row["silhouette"] for row in rows], float)
-    return rows[int(np.argmax(np.where(np.isnan(scores), -np.inf, scores)))]
+    runs = gather([run], where)
+    number, how_many = counted(runs, data_dir=data_dir)
+    numbers = runs.values("clusters")
+    if number is not None:
+        runs = runs.take(np.flatnonzero(numbers == number).tolist())
+    member = runs.members[choose.chosen(runs, data_dir=data_dir)]
+    settings = [name for name in member.folder.settings if name != "seed"]
+    alike = [
+        i
+        for i in runs.ok
+        if all(runs.members[i].row[name] == member.row[name] for name in settings)
+    ]
+    which = f"The one {choose.WORDS[choose.DEFAULT]}: {member.told}."
+    try:
+        both = runs.take(alike)
+        how_sure = consensus.told(both, consensus.of_runs(both, None))
+        how_sure = f"{how_sure[0].upper()}{how_sure[1:]}."
+    except ValueError:
+        how_sure = "One seed does not say: give several, such as --seed 0 1 2."
+    return {
+        "How many clusters?": how_many,
+        "Which run?": which if len(runs.members) > 1 else "There is one.",
+        "How sure?": how_sure,
+    }, member
+
+
+def counted(runs: Together, *, data_dir: Path | None) -> tuple[int | None, str]:
+    """Returns how many clusters are suggested, None where no number is, and a sentence
+    or two on it."""
+    numbers = np.unique(runs.values("clusters")).astype(int)
+    if len(numbers) == 1:
+        (one,) = numbers
+        near = f"{max(2, one - 2)} {one} {one + 2}"
+        return None, f"One number was tried, {one}; several, such as --clusters {near}."
+    try:
+        found = how_many.measured(runs, data_dir=data_dir)
+    except ValueError as error:
+        return None, f"These runs do not say: {error}."
+    suggestion = how_many.suggested(found)
+    told = f"{suggestion.told[0].upper()}{suggestion.told[1:]}."
+    return suggestion.number, told
 
 
 def clusters_of(found: Assigned, *, num_clusters: int, scope: str) -> list[Cluster]:
@@ -125,7 +164,9 @@ def clusters_of(found: Assigned, *, num_clusters: int, scope: str) -> list[Clust
     return [Cluster(f"{kind} {k}", nearest[groups == k]) for k in range(num_clusters)]
 
 
-def render(folder: Folder, row: Row, found: Assigned, out: Path) -> str:
+def render(
+    folder: Folder, row: Row, found: Assigned, out: Path, short: Mapping[str, str]
+) -> str:
     """Returns the text of the page.
 
     Args:
@@ -133,6 +174,7 @@ def render(folder: Folder, row: Row, found: Assigned, out: Path) -> str:
         row: of the run that it shows.
         found: the examples of that run.
         out: the folder of the page, from where its links lead.
+        short: of `answers`.
     """
     num_clusters, config = int(row["clusters"]), folder.config
     clusters = clusters_of(found, num_clusters=num_clusters, scope=row["scope"])
@@ -144,6 +186,7 @@ def render(folder: Folder, row: Row, found: Assigned, out: Path) -> str:
     drawn, num_points = map_of(found, num_clusters=num_clusters)
     return TEMPLATES.get_template("page.html").render(
         scores(folder, row),
+        short=short,
         title=f"{short_name(config['dataset'])} in {num_clusters} clusters",
         folder=folder,
         row=row,
@@ -177,8 +220,7 @@ def scores(folder: Folder, row: Row) -> dict[str, Any]:
     Returns:
         `by`, what tells settings apart; `lines`, of `tables.summarize`, and which of
         them is `shown`; `best`, from each score to its best mean, None where fewer than
-        two are compared; `internal`, the scores without labels; `curves` of them, and
-        at which `end` of the numbers of clusters the best silhouette is, if at any.
+        two are compared; `internal`, the scores without labels; `curves` of them.
     """
     by = varied(folder) or ["clusters"]
     names = [name for name in TITLES if row.get(name) is not None]
@@ -199,8 +241,6 @@ def scores(folder: Folder, row: Row) -> dict[str, Any]:
         for name in internal:
             measured = [line for line in alike if name in line]
             over[name] = {float(line["clusters"]): line[name].mean for line in measured}
-    known = {k: v for k, v in over.get("silhouette", {}).items() if not np.isnan(v)}
-    ends = {min(known): "fewest", max(known): "most"} if len(known) > 1 else {}
     return {
         "by": by,
         "titles": TITLES,
@@ -212,7 +252,6 @@ def scores(folder: Folder, row: Row) -> dict[str, Any]:
             inline.curve(TITLES[name], values, marked=float(row["clusters"]))
             for name, values in over.items()
         ],
-        "end": ends.get(max(known, key=lambda count: known[count], default=None)),
     }
 
 

@@ -98,10 +98,14 @@ def change(out, **config):
     path.write_text(json.dumps(json.loads(path.read_text()) | config))
 
 
+def shown(out, *where):
+    """The row of the run that is shown."""
+    return page.answers(out, where, data_dir=None)[1].row
+
+
 @pytest.fixture(scope="module")
 def best(grid):
-    """The row of the run that is shown."""
-    return max(table(grid / "results.csv"), key=lambda row: float(row["silhouette"]))
+    return shown(grid)
 
 
 def test_the_page_is_well_formed_and_asks_nothing_of_a_network(grid, found):
@@ -165,27 +169,45 @@ def test_the_words_say_what_was_run(grid, folder, found, best):
         "There are no labels",
         f"fcjax page '{grid}' --where clusters=",
         "silhouette is of its own embedding, so it does not compare runs",
+        "These runs do not say: one run alone looks for 2 clusters and ended well",
+        "One seed does not say",
     ):
         assert words in found.text
 
 
 def test_which_run_is_shown(grid, best, tmp_path):
-    """Of those asked for the highest silhouette, and a collapsed one never first."""
+    """A collapsed one never first, unless it is asked for."""
     best = int(best["clusters"])
     out = shutil.copytree(grid, tmp_path / "out")
-    assert page.chosen(read(out), ())["clusters"] == best
     other = 2 if best == 3 else 3
-    asked = page.chosen(read(out), (f"clusters={other}",))
-    assert asked["clusters"] == other
+    assert shown(out, f"clusters={other}")["clusters"] == other
     lines = (out / "results.csv").read_text().splitlines(keepends=True)
     place = next(i for i, line in enumerate(lines) if f",60,0,3,{best}," in line)
     lines[place] = lines[place].replace(",ok,", ",collapsed,")
     (out / "results.csv").write_text("".join(lines))
-    assert page.chosen(read(out), ())["clusters"] == other
+    assert shown(out)["clusters"] == other
     page.main(page.Args(out))
     assert "1 of the 1 other runs collapsed" in Read(out / "page.html").text
     page.main(page.Args(out, where=(f"clusters={best}",)))
     assert "This run collapsed" in Read(out / "page.html").text
+
+
+def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
+    """Of three far blobs, which every seed finds as three: then six are no more."""
+    labels = np.repeat([0, 1, 2], 20)
+    x = np.eye(3)[labels] + 0.05 * np.random.default_rng(0).random((60, 3))
+    np.savez(tmp_path / "blobs.npz", x=x.astype(np.float32))
+    flags = {"clusters": (3, 6), "seed": (0, 1, 2), "labels": False}
+    session.execute(prepare(tmp_path / "out", tmp_path / "blobs.npz", **flags))
+    short, member = page.answers(tmp_path / "out", (), data_dir=None)
+    many, which, sure = short.values()
+    assert many.startswith("3 clusters come out most alike for what is in them (")
+    assert "try fewer, too" in many
+    assert which == f"The one that agrees most with the others: {member.told}."
+    assert member.row["clusters"] == 3
+    assert sure.startswith("Of 60 examples the 3 runs are sure of 100%")
+    text = Read(tmp_path / "out" / "page.html").text
+    assert all(words in text for pair in short.items() for words in pair)
 
 
 def test_a_run_ends_in_its_page_but_without_its_data_or_figures(
