@@ -11,10 +11,11 @@ import tyro
 
 from fcjax import data, evaluation
 from fcjax.evaluation import figures, tables
-from fcjax.runs import assigned
+from fcjax.runs import assigned, choose
+from fcjax.runs.together import gather
 from fcjax.sweep import communities, score
 from fcjax.sweep.flags import shown
-from fcjax.sweep.folder import Folder, parsed, read
+from fcjax.sweep.folder import Folder
 from fcjax.sweep.plan import Scope
 
 
@@ -26,7 +27,7 @@ class Args:
 
     run: tyro.conf.Positional[Path]
     """The results folder, --out of the run."""
-    where: Annotated[tuple[str, ...], shown("the first run of the grid")] = ()
+    where: Annotated[tuple[str, ...], shown("that of fcjax choose")] = ()
     """Which run of a grid: p=0.25 seed=3."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
     """Where TFDS data sets are prepared."""
@@ -36,8 +37,9 @@ class Args:
 
 def main(args: Args) -> None:
     """Draws everything; raises ValueError where the folder is not a finished run."""
-    folder = read(args.run)
-    point, out = folder.point(**parsed(args.where)), args.out or args.run / "figures"
+    runs, out = gather([args.run], args.where), args.out or args.run / "figures"
+    folder, row = runs.members[choose.chosen(runs, data_dir=args.data_dir)]
+    point = {name: row[name] for name in folder.names}
     run = assigned.of_run(folder, point, data_dir=args.data_dir)
     figures_of_run(
         out,

@@ -72,10 +72,16 @@ def measured(runs: Together, *, data_dir: Path | None) -> dict[int, Stability]:
     """Returns the stability of each number of clusters.
 
     Raises:
-        ValueError: there is one number alone, a number has one run alone, or clients
-            have no embedding in common.
+        ValueError: there is one number alone, a number has one run alone, the runs
+            differ in more, or clients have no embedding in common.
     """
     runs = runs.take(runs.ok)
+    for name in {name for member in runs.members for name in member.folder.settings}:
+        levels = sorted({member.row.get(name) for member in runs.members}, key=str)
+        if name not in ("clusters", "seed") and len(levels) > 1:
+            raise ValueError(
+                f"the runs differ in {name}, too: choose by --where {name}={levels[0]}"
+            )
     numbers = np.array([int(member.row["clusters"]) for member in runs.members])
     values, counts = np.unique(numbers, return_counts=True)
     if len(values) < 2:

@@ -135,7 +135,8 @@ def counted(runs: Together, *, data_dir: Path | None) -> tuple[int | None, str]:
     if len(numbers) == 1:
         (one,) = numbers
         near = f"{max(2, one - 2)} {one} {one + 2}"
-        return None, f"One number was tried, {one}; several, such as --clusters {near}."
+        several = f"--clusters {near} --seed 0 1 2"
+        return None, f"One number was tried, {one}: try several, such as {several}."
     try:
         found = how_many.measured(runs, data_dir=data_dir)
     except ValueError as error:

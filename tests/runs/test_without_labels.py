@@ -271,6 +271,10 @@ def two_clusters(grid, blobs, tmp_path):
     return run(tmp_path / "two", blobs[0], clusters=(2,))
 
 
+def levels(grid, blobs, tmp_path):
+    return run(tmp_path / "levels", blobs[0], clusters=(2, 3), p=(0.0, 1.0))
+
+
 @pytest.mark.parametrize(
     ("command", "make", "with_grid", "flags", "told"),
     [
@@ -282,6 +286,13 @@ def two_clusters(grid, blobs, tmp_path):
         ("consensus", fewer, True, (), "different data: samples is 60 and 30"),
         ("consensus", two_clusters, True, (), "the runs look for 2 3 clusters: choose"),
         ("how_many", two_clusters, True, (), "one run alone looks for 2 clusters"),
+        (
+            "how_many",
+            levels,
+            False,
+            (),
+            "the runs differ in p, too: choose by --where p",
+        ),
         ("compare", single, True, ("--by", "weight"), "--by weight: .* varies p "),
         ("compare", single, True, ("--score", "size"), "--score size: .* has none of"),
         ("choose", single, False, ("--where", "p=3"), "no run of .* has p=3"),
