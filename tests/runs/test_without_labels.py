@@ -82,7 +82,7 @@ def known(grid, blobs, tmp_path_factory):
 
 
 def test_the_run_that_agrees_most_is_chosen(known, tmp_path, capsys):
-    choose.main(choose.Args((known,), out=tmp_path))
+    choose.main(choose.Args((known,), by="agreement", out=tmp_path))
     table = rows(tmp_path / "choice.csv")
     # Of clusters of 20 the index of two that differ in one example is above that of
     # two that differ in three.
@@ -116,7 +116,7 @@ def test_a_collapsed_run_has_no_vote_and_is_not_chosen(known, grid, blobs, tmp_p
     found[3, 0] = 1
     status = ["ok", "collapsed", "collapsed", "ok"]
     out = rewritten(grid, tmp_path / "run", found, status=status)
-    choose.main(choose.Args((out,), out=tmp_path))
+    choose.main(choose.Args((out,), by="agreement", out=tmp_path))
     table = rows(tmp_path / "choice.csv")
     # The two that collapsed agree perfectly.
     assert [line["status"] for line in table] == ["ok", "ok", "collapsed", "collapsed"]
@@ -237,7 +237,7 @@ def test_clients_on_their_own_are_compared_client_by_client(own, tmp_path, capsy
     runs = gather([own])
     assert runs.holders is not None
     assert runs.clusters.max() == 19  # ten of each of two clients
-    choose.main(choose.Args((own,), out=tmp_path))
+    choose.main(choose.Args((own,), by="agreement", out=tmp_path))
     assert "by agreement: lrsc" in capsys.readouterr().out
     table = rows(tmp_path / "choice.csv")
     assert all(line["others"] == line["input"] == "" for line in table)
@@ -278,7 +278,7 @@ def levels(grid, blobs, tmp_path):
 @pytest.mark.parametrize(
     ("command", "make", "with_grid", "flags", "told"),
     [
-        ("choose", single, False, (), "--by agreement takes two runs or more that"),
+        ("choose", single, False, ("--by", "agreement"), "--by agreement takes two"),
         ("consensus", single, False, (), "takes two runs or more that ended well, got"),
         ("how_many", single, False, (), "all runs look for 3 clusters: try several"),
         ("choose", other_data, True, (), "different data: dataset is blobs and others"),
