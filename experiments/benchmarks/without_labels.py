@@ -10,6 +10,7 @@ study.png   the regrets
 """
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,10 @@ class Args:
 def main(args: Args) -> None:
     rows, together = [], []
     for folder in args.runs:
-        for runs in lines_of(gather([folder])):
+        every = gather([folder])
+        if not every.scored:
+            raise ValueError(f"{folder} has no labels to measure by")
+        for runs in lines_of(every):
             own, both = measured(runs, data_dir=args.data_dir)
             rows += own
             together.append(both)
@@ -106,8 +110,9 @@ def measured(
     ]
     by_chance = float(scores.max() - scores.mean())
     rows.append({**line, "criterion": RANDOM, "rho": 0.0, "regret": by_chance})
-    whole = consensus.of_runs(runs.take(runs.ok), None)
-    labels = runs.dataset(data_dir).labels
+    whole = consensus.of_runs(runs.voters, None)
+    labels = runs.dataset(data_dir)[0].labels
+    assert labels is not None
     held = whole.clusters >= 0
     both = {
         **line,
@@ -121,13 +126,13 @@ def measured(
 def left_out(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Returns for each data set the criterion that has the least regret on the others,
     and what it has there."""
-    found, known = [], table[table.criterion != RANDOM]
+    found, known = [], table.query("criterion != @RANDOM")
     for dataset in table.dataset.unique():
-        others = known[known.dataset != dataset].groupby("criterion").regret.mean()
+        others = known.query("dataset != @dataset").groupby("criterion").regret.mean()
         if others.empty:
             continue
         best = others.idxmin()
-        here = table[table.dataset == dataset].groupby("criterion").regret.mean()
+        here = table.query("dataset == @dataset").groupby("criterion").regret.mean()
         own = {k: f"{here.get(k, np.nan):.3f}" for k in (best, "silhouette", RANDOM)}
         found.append(
             {
@@ -142,4 +147,7 @@ def left_out(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    try:
+        main(tyro.cli(Args))
+    except ValueError as error:
+        sys.exit(f"without_labels.py: error: {error}")

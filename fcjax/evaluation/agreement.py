@@ -77,7 +77,7 @@ def pairwise_agreement(
       runs: clusters, -1 where there is none.
       holders: which client holds each example in each run, where clients clustered
         without each other: only examples that one client holds in both runs are
-        compared.
+        compared. The same for all, as -1, in a run that has one clustering of all.
       measure: as of `agreement`.
 
     Examples:
@@ -90,12 +90,11 @@ def pairwise_agreement(
     runs = np.asarray(runs)
     found = np.full((len(runs), len(runs)), np.nan)
     for i, j in itertools.combinations(range(len(runs)), 2):
-        one, other, blocks = runs[i], runs[j], None
+        blocks = None
         if holders is not None:
             each = np.asarray(holders)[[i, j]]
             blocks = np.unique(each, axis=1, return_inverse=True)[1].reshape(-1)
-            one = np.where((each >= 0).all(axis=0), one, -1)
-        found[i, j] = agreement(one, other, blocks=blocks, measure=measure)
+        found[i, j] = agreement(runs[i], runs[j], blocks=blocks, measure=measure)
         found[j, i] = found[i, j]
     return found
 

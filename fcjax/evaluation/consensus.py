@@ -19,7 +19,11 @@ class Consensus(NamedTuple):
 
 
 def consensus(
-    runs: Integer[np.ndarray | Array, "R n"], num_clusters: int, *, seed: int = 0
+    runs: Integer[np.ndarray | Array, "R n"],
+    num_clusters: int,
+    *,
+    holders: Integer[np.ndarray | Array, "R n"] | None = None,
+    seed: int = 0,
 ) -> Consensus:
     """Clusters examples by how often the runs put them together.
 
@@ -35,6 +39,8 @@ def consensus(
       runs: [R, n] clusters by any names, -1 where a run has none. Where clients
         clustered on their own, a cluster of each client's is one.
       num_clusters: K.
+      holders: then, which client holds each example in each run: examples of two cannot
+        be together there, which makes nobody less sure.
       seed: of k-means.
 
     Raises:
@@ -54,6 +60,7 @@ def consensus(
       [0.83 0.83 0.67 1.   1.   1.  ]
     """
     runs = np.asarray(runs)
+    holders = None if holders is None else np.asarray(holders)
     clustered = (runs >= 0).any(axis=0)
     if clustered.sum() < num_clusters:
         raise ValueError(
@@ -70,7 +77,7 @@ def consensus(
     found = kmeans.fit_predict(rows, sample_weight=counts)[place]
     clusters = np.full(runs.shape[1], -1)
     clusters[clustered] = found
-    return Consensus(clusters, confidence(runs, clusters))
+    return Consensus(clusters, confidence(runs, clusters, holders=holders))
 
 
 def memberships(
@@ -97,10 +104,19 @@ def memberships(
 
 
 def confidence(
-    runs: Integer[np.ndarray, "R n"], clusters: Int[np.ndarray, "n"]
+    runs: Integer[np.ndarray, "R n"],
+    clusters: Int[np.ndarray, "n"],
+    *,
+    holders: Integer[np.ndarray, "R n"] | None = None,
 ) -> Float[np.ndarray, "n"]:
     """Returns how often the runs put each example together with the others that are in
-    its cluster of `clusters`, see `Consensus`; an example that is alone there, 1.
+    its cluster of `clusters`, see `Consensus`; an example that is alone there, 1. A run
+    in which none of the others can be together with it does not count.
+
+    Args:
+      runs: as in `consensus`.
+      clusters: -1 where there is none.
+      holders: as of `consensus`.
 
     Examples:
       >>> runs = np.array([[3, 3, 4, 4, 4], [0, 0, 0, 1, -1]])
@@ -108,17 +124,29 @@ def confidence(
       [1.  1.  0.5 0.5 1. ]
     """
     total, count = np.zeros(len(clusters)), np.zeros(len(clusters))
-    for of_run in runs:
+    for i, of_run in enumerate(runs):
         held = (of_run >= 0) & (clusters >= 0)
-        _, code = np.unique(of_run[held], return_inverse=True)
-        own = clusters[held]
-        overlap = np.zeros((code.max(initial=-1) + 1, own.max(initial=-1) + 1))
-        np.add.at(overlap, (code, own), 1)
-        # Not with itself.
-        together, others = overlap[code, own] - 1, overlap.sum(axis=0)[own] - 1
-        total[held] += np.where(others > 0, together / np.maximum(others, 1), 1)
-        count[held] += 1
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        found = clusters[held]
+        block = np.zeros(len(found), int) if holders is None else holders[i][held]
+        both = _group_sizes(found, block, of_run[held])
+        others = _group_sizes(found, block) - 1  # not with itself
+        share = (both - 1) / np.maximum(others, 1)
+        total[held] += np.where(others > 0, share, 0)
+        count[held] += others > 0
+    _, place, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+    alone = (sizes[place.reshape(-1)] == 1) & (clusters >= 0)
+    found = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return np.where(alone & (runs >= 0).any(axis=0), 1.0, found)
+
+
+def _group_sizes(*names: np.ndarray) -> np.ndarray:
+    """How many examples have all the names that each has."""
+    if not len(names[0]):
+        return np.zeros(0, int)
+    _, place, sizes = np.unique(
+        np.stack(names), axis=1, return_inverse=True, return_counts=True
+    )
+    return sizes[place.reshape(-1)]
 
 
 def _embedding(

@@ -76,7 +76,7 @@ def paired(first: Scores, second: Scores, *, num_resamples: int = 10_000) -> Pai
     low, high = np.quantile(off[drawn].mean(axis=1), (0.025, 0.975))
     spread = float(off.std(ddof=1))
     if spread <= 1e-12 * max(1.0, abs(mean)):  # the same of every seed
-        sign = np.sign(mean)
+        sign = np.sign(mean) if abs(mean) > 1e-12 else 0
         p_value, probability = (1.0, 0.5) if sign == 0 else (0.0, (1 + sign) / 2)
         more = None if sign == 0 else 0
         return Paired(mean, float(low), float(high), probability, p_value, more, n)

@@ -5,6 +5,7 @@ clusters that hold several: but then each of these falls apart alike. More do no
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ class Stability(NamedTuple):
     """How far the clusterings of the two agree: their adjusted Rand index."""
     within: tuple[float, ...]
     """How far they agree on how each cluster of the first falls into two, by k-means
-    of half of its examples in the embedding of either: the mean over its examples."""
+    of half of its examples in the embedding of either: the mean over its examples. NaN
+    where all clusters are too small to be taken apart."""
 
     @property
     def trade_off(self) -> tuple[float, ...]:
@@ -79,7 +81,7 @@ def stability(
 def _split_agreement(
     clusters: np.ndarray, spaces: Sequence[np.ndarray], least: int
 ) -> float:
-    """How far two embeddings agree on the halves of each cluster; 0 where all are too
+    """How far two embeddings agree on the halves of each cluster; NaN where all are too
     small to have any."""
     held = np.all([np.isfinite(z).all(axis=1) for z in spaces], axis=0)
     total = count = 0.0
@@ -89,7 +91,7 @@ def _split_agreement(
             first, second = (_halves(z[rows], seed) for seed, z in enumerate(spaces))
             total += float(rows.sum()) * agreement(first, second)
             count += float(rows.sum())
-    return total / count if count else 0.0
+    return total / count if count else math.nan
 
 
 def _halves(z: np.ndarray, seed: int) -> np.ndarray:
@@ -97,4 +99,4 @@ def _halves(z: np.ndarray, seed: int) -> np.ndarray:
     without parts they are others with every draw, in one embedding, too."""
     drawn = np.random.default_rng(seed).permutation(len(z))[: -(-len(z) // 2)]
     kmeans = KMeans(2, n_init=3, random_state=seed)  # pyright: ignore[reportArgumentType]
-    return kmeans.fit(z[drawn]).predict(z)
+    return np.asarray(kmeans.fit(z[drawn]).predict(z))

@@ -11,8 +11,9 @@ from jaxtyping import Float, Int
 from fcjax import data
 from fcjax.data.folders import image_files
 from fcjax.sweep import communities, frozen
+from fcjax.sweep.flags import Common
 from fcjax.sweep.folder import Folder, Point
-from fcjax.sweep.load import load
+from fcjax.sweep.load import Loaded, load
 
 
 class Assigned(NamedTuple):
@@ -61,14 +62,7 @@ def of_run(folder: Folder, point: Point, *, data_dir: Path | None) -> Assigned:
     Raises:
         ValueError: the data set has another size now, or cannot be read.
     """
-    flags = folder.flags(data_dir=data_dir)
-    dataset, extra = load(dataclasses.replace(flags, limit=None))
-    names = np.array(example_names(flags.dataset, len(dataset.examples)))
-    if flags.limit is not None:
-        every = dataset._replace(examples=np.arange(len(names)))
-        kept = data.stratified_subset(every, flags.limit)
-        names = names[kept.examples]
-        dataset = kept._replace(examples=dataset.examples[kept.examples])
+    (dataset, extra), names = named(folder.flags(data_dir=data_dir))
     found, count = folder.assigned(point), len(dataset.examples)
     if len(found["cluster"]) != count + len(extra):
         raise ValueError(
@@ -82,7 +76,20 @@ def of_run(folder: Folder, point: Point, *, data_dir: Path | None) -> Assigned:
     held = found["client"][:count], found["cluster"][:count]
     kept = folder.communities(point)
     same = None if kept is None else communities.of_examples(kept.community, *held)
-    return Assigned(dataset, names.tolist(), *held, same, model, prediction)
+    return Assigned(dataset, names, *held, same, model, prediction)
+
+
+def named(flags: Common) -> tuple[Loaded, list[str]]:
+    """Returns the data that the flags name, and the names of what is scored of it: the
+    files of a folder of images, or else rows of the whole data set."""
+    dataset, extra = load(dataclasses.replace(flags, limit=None))
+    names = np.array(example_names(flags.dataset, len(dataset.examples)))
+    if flags.limit is not None:
+        every = dataset._replace(examples=np.arange(len(names)))
+        kept = data.stratified_subset(every, flags.limit)
+        names = names[kept.examples]
+        dataset = kept._replace(examples=dataset.examples[kept.examples])
+    return (dataset, extra), names.tolist()
 
 
 def write_embeddings(path: Path, found: Assigned) -> None:

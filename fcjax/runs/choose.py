@@ -89,20 +89,20 @@ def main(args: Args) -> None:
         figures.agreements(pairs[np.ix_(order, order)], names, out / "choice.png")
     best = runs.members[order[0]]
     print(f"by {args.by}: {best.told}")
-    print(f"see it: fcjax page {best.folder.directory} --where {best.where}")
+    print(f"see it: fcjax page {best.where}")
 
 
 def chosen(runs: Together, *, data_dir: Path | None) -> int:
     """Returns which run to take: by `DEFAULT`, or where it says nothing, as of clients
     on their own, by their agreement; one that collapsed or diverged only where all did.
     """
-    good = runs.take(runs.ok)
-    if len(good.members) > 1:
-        for name in (DEFAULT, "agreement"):
-            values = criterion(name, good, data_dir=data_dir)
-            if not np.isnan(values).all():
-                return runs.ok[ranking(values)[0]]
-    return runs.ok[0]
+    if len(runs.ok) < 2:
+        return (runs.ok or [0])[0]
+    for name in (DEFAULT, "agreement"):
+        values = criterion(name, runs.take(runs.ok), data_dir=data_dir)
+        if not np.isnan(values).all():
+            break
+    return runs.ok[ranking(values)[0]]
 
 
 def criteria(
@@ -110,10 +110,12 @@ def criteria(
 ) -> dict[Criterion, Float[np.ndarray, "R"]]:
     """Returns what each criterion says of every run, the larger the better; NaN where
     it says nothing, as of a run that collapsed or diverged."""
-    found, good = {}, runs.take(runs.ok)
+    found = {}
     for name in get_args(Criterion):
         found[name] = np.full(len(runs.members), np.nan)
-        found[name][runs.ok] = criterion(name, good, data_dir=data_dir)
+        if runs.ok:
+            good = runs.take(runs.ok)
+            found[name][runs.ok] = criterion(name, good, data_dir=data_dir)
     return found
 
 
@@ -133,9 +135,13 @@ def criterion(
         case "loss":
             return -last_loss(runs)
     rows = drawn(runs.clusters.shape[1])
-    examples, clusters = runs.dataset(data_dir).examples[rows], runs.clusters[:, rows]
-    by = by_others if name == "others" else by_input
-    return by(runs, examples, clusters)
+    examples, clusters = (
+        runs.dataset(data_dir)[0].examples[rows],
+        runs.clusters[:, rows],
+    )
+    if name == "others":
+        return by_others(runs, examples, clusters)
+    return by_input(runs, examples, clusters)
 
 
 def by_agreement(runs: Together, measure: Callable) -> Float[np.ndarray, "R"]:
@@ -150,8 +156,13 @@ def by_consensus(runs: Together) -> Float[np.ndarray, "R"]:
         return np.full(len(runs.members), np.nan)
     numbers = [int(member.row["clusters"]) for member in runs.members]
     both = {k: consensus(runs.clusters, k).clusters for k in set(numbers)}
-    pairs = zip(runs.clusters, numbers, strict=True)
-    return np.array([agreement(own, both[k]) for own, k in pairs])
+    holders = runs.holders
+    return np.array(
+        [
+            agreement(own, both[k], blocks=None if holders is None else holders[i])
+            for i, (own, k) in enumerate(zip(runs.clusters, numbers, strict=True))
+        ]
+    )
 
 
 def by_others(
@@ -167,10 +178,11 @@ def by_others(
 def by_input(
     runs: Together, examples: np.ndarray, clusters: np.ndarray
 ) -> Float[np.ndarray, "R"]:
-    if runs.holders is not None:  # clients' own clusters lie on top of each other
-        return np.full(len(clusters), np.nan)
     flat = examples.reshape(len(examples), -1).astype(float)
-    return cross_silhouettes([flat], clusters)[0]
+    found = cross_silhouettes([flat], clusters)[0]
+    if runs.holders is not None:  # clients' own clusters lie on top of each other
+        found[(runs.holders >= 0).any(axis=1)] = np.nan
+    return found
 
 
 def last_loss(runs: Together) -> Float[np.ndarray, "R"]:
@@ -257,14 +269,12 @@ def regret(values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]) -> fl
 
 def why_not(name: Criterion, runs: Together) -> str:
     """Returns why a criterion says nothing of any run."""
-    if len(runs.ok) < 2 and name in (
-        "agreement",
-        "agreement_nmi",
-        "consensus",
-        "others",
-    ):
-        return f"--by {name} takes two runs or more that ended well, got {len(runs.ok)}"
-    if name in ("others", "silhouette", "input") and runs.holders is not None:
+    least = {"agreement": 2, "agreement_nmi": 2, "consensus": 2, "others": 3}.get(
+        name, 1
+    )
+    if len(runs.ok) < least:
+        return f"--by {name} takes {least} runs that ended well, got {len(runs.ok)}"
+    if runs.holders is not None:
         return f"--by {name} takes one clustering of all; clients here have their own"
     return f"--by {name} says nothing of these runs"
 

@@ -6,7 +6,7 @@ comparison.png   the same as a figure
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +16,9 @@ import tyro
 
 from fcjax.evaluation import figures, tables
 from fcjax.evaluation.differences import Paired, holm, paired
-from fcjax.runs.together import Member, check_same_data, gather
+from fcjax.runs.together import Member, check_same_data, members
 from fcjax.sweep.flags import shown
+from fcjax.sweep.folder import parsed
 
 SURE = 0.05
 
@@ -51,12 +52,13 @@ class Args:
 
 def main(args: Args) -> None:
     """Raises ValueError with one line where there is nothing to compare."""
-    ours = gather([args.first], args.first_where).members
-    others = gather([args.second], args.second_where).members
+    ours = members([args.first], args.first_where)
+    others = members([args.second], args.second_where)
     check_same_data([ours[0], others[0]])
-    chosen = [parsed_names(x) for x in (args.first_where, args.second_where)]
-    by = args.by or shared(ours, others, but={*chosen[0], *chosen[1]})
-    lines = compared(ours, others, by=by, scores=args.score)
+    check_same_deal(ours[0], others[0])
+    chosen = {*parsed(args.first_where), *parsed(args.second_where)}
+    by = args.by or varied(ours, others, but=chosen)
+    lines = compared(ours, others, by=by, scores=args.score, but=chosen)
     tables.show([shown_line(line) for line in lines])
     print(f"{called(ours, args.first_where)} less {called(others, args.second_where)}")
     if len({line["seeds"] for line in lines}) == 1 and lines[0]["seeds"] == 1:
@@ -85,12 +87,20 @@ def compared(
     *,
     by: Sequence[str],
     scores: Sequence[str],
+    but: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Returns a line for each setting of `by` and each score.
 
+    Args:
+        ours: runs of the one.
+        others: of the other. Runs without a partner are left out.
+        by: what makes a line.
+        scores: columns of results.csv.
+        but: in what two partners differ.
+
     Raises:
-        ValueError: a column or score is not there, a run has no partner of its own, or
-            no two runs have the same seed.
+        ValueError: a column or score is not there, two runs of one have the same of
+            all that partners share, or no two runs are partners.
     """
     for member in (ours[0], others[0]):
         for name in (*by, "seed"):
@@ -99,10 +109,17 @@ def compared(
                     f"--by {name}: {member.folder.directory} varies "
                     f"{' '.join(member.folder.names)}"
                 )
-    same = [n for n in ours[0].folder.names if n in others[0].folder.names]
-    keys = [*dict.fromkeys([*by, *shared(ours, others, but=()), "seed"])]
-    keys = [name for name in keys if name in same]
-    one, two = (partners(members, keys) for members in (ours, others))
+    # In what it is dealt by, and by whom, partners are alike in any case.
+    dealt = [ours[0].folder.names[0], "clients", "clusters", "failure_rate"]
+    same = {*ours[0].folder.names} & {*others[0].folder.names} - {*but}
+    if dealt[0] not in others[0].folder.names:
+        raise ValueError(
+            f"{ours[0].folder.directory} is dealt by {dealt[0]}, "
+            f"{others[0].folder.directory} by {others[0].folder.names[0]}"
+        )
+    each = [*by, *dealt, *varied(ours, others, but=but), "seed"]
+    keys = [name for name in dict.fromkeys(each) if name in same]
+    one, two = (partners(group, keys) for group in (ours, others))
     common = [key for key in one if key in two]
     if not common:
         raise ValueError(
@@ -138,30 +155,38 @@ def compared(
     return lines
 
 
-def shared(ours: Sequence[Member], others: Sequence[Member], *, but: Any) -> list[str]:
-    """Returns what both folders vary, but the seed and what `but` names."""
-
-    def varied(members: Sequence[Member]) -> list[str]:
-        names = members[0].folder.names
-        return [n for n in names if len({float(m.row[n]) for m in members}) > 1]
-
-    found = dict.fromkeys([*varied(ours), *varied(others)])
-    return [
+def varied(
+    ours: Sequence[Member], others: Sequence[Member], *, but: Collection[str]
+) -> list[str]:
+    """Returns what varies within either folder and both have, but the seed and what
+    `but` names."""
+    found = dict.fromkeys(
         name
-        for name in found
-        if name in ours[0].folder.names
-        and name in others[0].folder.names
-        and name != "seed"
-        and name not in but
-    ]
+        for group in (ours, others)
+        for name in group[0].folder.names
+        if len({float(member.row[name]) for member in group}) > 1
+    )
+    both = {*ours[0].folder.names} & {*others[0].folder.names}
+    return [name for name in found if name in both - {"seed", *but}]
+
+
+def check_same_deal(one: Member, other: Member) -> None:
+    """Raises ValueError where a seed deals the examples otherwise."""
+    for name in ("partition", "partition_seed"):
+        values = [member.folder.config.get(name) for member in (one, other)]
+        if values[0] != values[1]:
+            raise ValueError(
+                f"{one.folder.directory} and {other.folder.directory} are dealt "
+                f"otherwise: {name} is {values[0]} and {values[1]}"
+            )
 
 
 def partners(
-    members: Sequence[Member], keys: Sequence[str]
+    runs: Sequence[Member], keys: Sequence[str]
 ) -> dict[tuple[float, ...], Member]:
     """Returns the runs by their values; raises ValueError where two have the same."""
     found: dict[tuple[float, ...], Member] = {}
-    for member in members:
+    for member in runs:
         key = tuple(float(member.row[name]) for name in keys)
         if key in found:
             raise ValueError(
@@ -204,13 +229,9 @@ def name_of(line: Mapping[str, Any], by: Sequence[str]) -> str:
     return ", ".join([*(f"{name} {line[name]:g}" for name in by), line["score"]])
 
 
-def called(members: Sequence[Member], where: Sequence[str]) -> str:
-    told = f"{members[0].row['method']} of {members[0].folder.directory}"
+def called(runs: Sequence[Member], where: Sequence[str]) -> str:
+    told = f"{runs[0].row['method']} of {runs[0].folder.directory}"
     return f"{told} ({' '.join(where)})" if where else told
-
-
-def parsed_names(where: Sequence[str]) -> list[str]:
-    return [text.partition("=")[0] for text in where]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ confidence.png    how many examples are how sure, and with labels whether they m
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,6 @@ import tyro
 from fcjax import data, evaluation
 from fcjax.evaluation import figures, tables
 from fcjax.evaluation.consensus import Consensus, consensus
-from fcjax.runs.assigned import example_names
 from fcjax.runs.together import Together, gather
 from fcjax.sweep.flags import shown
 
@@ -52,13 +52,12 @@ class Args:
 
 def main(args: Args) -> None:
     """Raises ValueError with one line where there is no clustering of the runs."""
-    runs = gather(args.runs, args.where)
-    runs = runs.take(runs.ok)
+    runs = gather(args.runs, args.where).voters
     found = of_runs(runs, args.clusters, seed=args.seed)
-    dataset = runs.dataset(args.data_dir)
+    dataset, names = runs.dataset(args.data_dir)
     out = args.out or args.runs[0] / "consensus"
     out.mkdir(parents=True, exist_ok=True)
-    write(out, runs, found, dataset)
+    write(out, found, dataset, names)
     if dataset.labels is not None:
         tables.show(beside(runs, found, dataset.labels))
     print(told(runs, found))
@@ -69,15 +68,15 @@ def of_runs(runs: Together, num_clusters: int | None, *, seed: int = 0) -> Conse
     """Returns the consensus of runs.
 
     Raises:
-        ValueError: there is but one run, or they look for different numbers of clusters
-            and none is given.
+        ValueError: they look for different numbers of clusters, or clients for their
+            own, and none is given.
     """
-    if len(runs.members) < 2:
-        raise ValueError(
-            "a consensus takes two runs or more that ended well, got 1: more seeds "
-            "make them"
-        )
     if num_clusters is None:
+        if runs.holders is not None:
+            raise ValueError(
+                "clients looked for clusters of their own: say how many there are of "
+                "all, by --clusters"
+            )
         numbers = sorted({int(member.row["clusters"]) for member in runs.members})
         if len(numbers) > 1:
             several = " ".join(map(str, numbers))
@@ -88,15 +87,16 @@ def of_runs(runs: Together, num_clusters: int | None, *, seed: int = 0) -> Conse
         (num_clusters,) = numbers
     if num_clusters < 2:
         raise ValueError(f"--clusters takes 2 or more, got {num_clusters}")
-    return consensus(runs.clusters, num_clusters, seed=seed)
+    return consensus(runs.clusters, num_clusters, holders=runs.holders, seed=seed)
 
 
-def write(out: Path, runs: Together, found: Consensus, dataset: data.Dataset) -> None:
+def write(
+    out: Path, found: Consensus, dataset: data.Dataset, names: Sequence[str]
+) -> None:
     """Writes what a consensus leaves."""
     labels = dataset.labels
-    name = runs.members[0].folder.config["dataset"]
     columns = {
-        "example": example_names(name, len(found.clusters)),
+        "example": names,
         "cluster": found.clusters,
         "confidence": found.confidence,
         "label": labels,
@@ -106,13 +106,17 @@ def write(out: Path, runs: Together, found: Consensus, dataset: data.Dataset) ->
     np.savez_compressed(out / "consensus.npz", **found._asdict())
     right = None
     if labels is not None:
-        right = evaluation.match(labels, found.clusters) == labels
+        held = found.clusters >= 0
+        right = np.zeros(len(labels), bool)
+        right[held] = (
+            evaluation.match(labels[held], found.clusters[held]) == labels[held]
+        )
     figures.sureness(found.confidence, out / "confidence.png", right=right)
     if dataset.examples.ndim == 4:
-        rows, names = least_sure(found)
+        rows, titles = least_sure(found)
         if rows:
             images = [dataset.examples[each] for each in rows]
-            figures.image_rows(images, names, out / "unsure.png")
+            figures.image_rows(images, titles, out / "unsure.png")
 
 
 def least_sure(found: Consensus) -> tuple[list[np.ndarray], list[str]]:
@@ -136,7 +140,10 @@ def beside(
     def line(name: str, scores: dict[str, float]) -> dict[str, str]:
         return {"clusters": name, **{k: f"{scores[k]:.3f}" for k in SCORES}}
 
-    each = [scored(clusters, labels) for clusters in runs.clusters]
+    # As results.csv has them: where clients are on their own, a mean of theirs.
+    each = [
+        {name: float(member.row[name]) for name in SCORES} for member in runs.members
+    ]
     return [
         line("of the consensus", scored(found.clusters, labels)),
         line(

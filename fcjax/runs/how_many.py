@@ -18,6 +18,7 @@ from fcjax.evaluation import figures, tables
 from fcjax.evaluation.stability import Stability, stability
 from fcjax.runs.together import Together, drawn, gather
 from fcjax.sweep.flags import shown
+from fcjax.sweep.folder import differing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Args:
     """Folder of how_many.csv and how_many.png; written over."""
 
 
+LEAST = 0.01
+"""A difference of trade-offs that is none, however alike the seeds are."""
+
+
 class Suggestion(NamedTuple):
     """How many clusters."""
 
@@ -50,10 +55,11 @@ class Suggestion(NamedTuple):
 
 def main(args: Args) -> None:
     """Raises ValueError with one line where the runs do not tell."""
-    found = measured(gather(args.runs, args.where), data_dir=args.data_dir)
+    runs = gather(args.runs, args.where)
+    found, left_out = measured(runs, data_dir=args.data_dir)
     suggestion = suggested(found)
     tables.show([line(number, each) for number, each in found.items()])
-    print(suggestion.told)
+    print("\n".join(x for x in (suggestion.told, left_out) if x))
     out = args.out or args.runs[0]
     out.mkdir(parents=True, exist_ok=True)
     rows = rows_of(found)
@@ -68,68 +74,101 @@ def main(args: Args) -> None:
     print(f"{out / 'how_many.csv'} and how_many.png")
 
 
-def measured(runs: Together, *, data_dir: Path | None) -> dict[int, Stability]:
-    """Returns the stability of each number of clusters.
+def measured(
+    runs: Together, *, data_dir: Path | None
+) -> tuple[dict[int, Stability], str]:
+    """Returns the stability of each number of clusters that two runs or more of look
+    for and end well, and a sentence on the other numbers if there are any.
 
     Raises:
-        ValueError: there is one number alone, a number has one run alone, the runs
-            differ in more, or clients have no embedding in common.
+        ValueError: fewer than two numbers are left, the runs differ in more, or clients
+            have no embedding in common.
     """
-    runs = runs.take(runs.ok)
-    for name in {name for member in runs.members for name in member.folder.settings}:
-        levels = sorted({member.row.get(name) for member in runs.members}, key=str)
-        if name not in ("clusters", "seed") and len(levels) > 1:
-            raise ValueError(
-                f"the runs differ in {name}, too: choose by --where {name}={levels[0]}"
-            )
-    numbers = np.array([int(member.row["clusters"]) for member in runs.members])
+    runs = runs.voters
+    check_alike(runs)
+    numbers = runs.values("clusters").astype(int)
     values, counts = np.unique(numbers, return_counts=True)
     if len(values) < 2:
         raise ValueError(
             f"all runs look for {values[0]} clusters: try several, with --clusters "
             f"{max(2, values[0] - 2)} {values[0]} {values[0] + 2} --seed 0 1 2"
         )
-    if counts.min() < 2:
-        few = values[counts.argmin()]
+    if np.sum(counts > 1) < 2:
         raise ValueError(
-            f"one run alone looks for {few} clusters and ended well: two seeds or more "
-            "tell how stable it is, with --seed 0 1 2"
+            "two seeds or more tell how stable a number of clusters is, with --seed 0 "
+            f"1 2; {values[counts.argmin()]} has one run that ended well"
         )
     rows = drawn(runs.clusters.shape[1])
-    embeddings = runs.embedded(runs.dataset(data_dir).examples[rows])
+    embeddings = runs.embedded(runs.dataset(data_dir)[0].examples[rows])
     known = [z for z in embeddings if z is not None]
     if len(known) < len(embeddings):
         raise ValueError(
             "clients cluster on their own here: they have no embedding in common that "
             "clusters could be taken apart in"
         )
-    found = {}
-    for number in values:
+    found, left_out = {}, []
+    for number, count in zip(values.tolist(), counts, strict=True):
         (own,) = np.nonzero(numbers == number)
         clusters = runs.clusters[np.ix_(own, rows)]
-        found[int(number)] = stability(clusters, [known[i] for i in own])
-    return found
+        if count > 1:
+            found[number] = stability(clusters, [known[i] for i in own])
+        if count == 1 or np.isnan(found[number].within).any():
+            found.pop(number, None)
+            left_out.append(str(number))
+    if len(found) < 2:
+        raise ValueError(
+            f"{', '.join(left_out)} clusters have one run that ended well, or too few "
+            "examples to be taken apart"
+        )
+    others = ", ".join(left_out)
+    said = "one run that ended well, or too few examples to be taken apart"
+    return found, f"left out: {others} clusters ({said})" if others else ""
+
+
+def check_alike(runs: Together) -> None:
+    """Raises ValueError where runs of one number of clusters differ in more than their
+    seed, or numbers are of different methods or settings."""
+    for name in ("method", *runs.members[0].folder.names):
+        if name in ("clusters", "seed"):
+            continue
+        by_number: dict[int, set] = {}
+        for member in runs.members:
+            number = int(member.row["clusters"])
+            by_number.setdefault(number, set()).add(member.row.get(name))
+        several = [sorted(x, key=str) for x in by_number.values() if len(x) > 1]
+        if several:
+            raise ValueError(
+                f"the runs differ in {name}, too: choose by --where {name}="
+                f"{several[0][0]}"
+            )
+    settled = ("dataset", "labels", "swept")
+    first, *others = (member.folder for member in runs.members)
+    for other in others:
+        names = [x for x in differing(first.config, other.config) if x not in settled]
+        if names:
+            raise ValueError(
+                f"{first.directory} and {other.directory} differ in {names[0]}, too"
+            )
 
 
 def suggested(found: Mapping[int, Stability]) -> Suggestion:
     """Returns the number with the best trade-off, if it stands out from the next one by
-    more than the spread of both."""
+    more than the standard error of their difference."""
     means = {k: float(np.mean(each.trade_off)) for k, each in found.items()}
     order = sorted(means, key=lambda k: -means[k])
     best, second = order[:2]
     errors = [error_of(found[k].trade_off) for k in (best, second)]
-    spread = float(np.linalg.norm(errors))
-    gain = means[best] - means[second]
+    error = float(np.linalg.norm(errors))
+    if means[best] <= 0 or means[best] - means[second] <= max(error, LEAST):
+        return Suggestion(
+            None,
+            f"no number stands out: {best} has {means[best]:.2f}, {second} has "
+            f"{means[second]:.2f}, with a standard error of {error:.2f} between them",
+        )
     told = (
         f"{best} clusters come out most alike for what is in them ({means[best]:.2f}; "
         f"next {second}, {means[second]:.2f})"
     )
-    if means[best] <= 0 or gain <= spread:
-        return Suggestion(
-            None,
-            f"no number stands out: {best} has {means[best]:.2f}, {second} has "
-            f"{means[second]:.2f}, and pairs of seeds differ by {spread:.2f}",
-        )
     ends = {min(found): "fewer", max(found): "more"}
     if best in ends:
         told += f"; it is the end of what was tried: try {ends[best]}, too"
@@ -137,10 +176,11 @@ def suggested(found: Mapping[int, Stability]) -> Suggestion:
 
 
 def error_of(values: Sequence[float]) -> float:
-    """Returns the standard error of a mean, as if pairs were independent."""
-    return (
-        float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0
-    )
+    """Returns the standard error of the mean over pairs of runs: as if there were as
+    many values as runs, since a run is in several pairs."""
+    # R (R - 1) ordered pairs, or fewer of many runs.
+    runs = (1 + np.sqrt(1 + 4 * len(values))) / 2
+    return float(np.std(values, ddof=1) / np.sqrt(runs)) if len(values) > 1 else 0.0
 
 
 def rows_of(found: Mapping[int, Stability]) -> list[dict[str, float | int]]:

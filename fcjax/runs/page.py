@@ -26,7 +26,7 @@ from fcjax.evaluation import tables
 from fcjax.evaluation.figures import inline, latent
 from fcjax.runs import assigned, choose, consensus, how_many
 from fcjax.runs.assigned import Assigned
-from fcjax.runs.together import Member, Together, gather
+from fcjax.runs.together import Member, Together, gather, written
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import Folder, Row
 from fcjax.sweep.load import short_name
@@ -79,8 +79,8 @@ class Cluster(NamedTuple):
 
 def main(args: Args) -> None:
     """Writes the page; raises ValueError where the folder is not a folder run."""
-    short, shown = answers(args.run, args.where, data_dir=args.data_dir)
-    folder, row, point = shown.folder, shown.row, shown.point
+    short, member = answers(args.run, args.where, data_dir=args.data_dir)
+    folder, row, point = member.folder, member.row, member.point
     found = assigned.of_run(folder, point, data_dir=args.data_dir)
     out = args.out or args.run
     out.mkdir(parents=True, exist_ok=True)
@@ -103,29 +103,37 @@ def answers(
         ValueError: a value is misspelled, or no run has them.
     """
     runs = gather([run], where)
-    number, how_many = counted(runs, data_dir=data_dir)
-    numbers = runs.values("clusters")
+    number, told_number = counted(runs, data_dir=data_dir)
     if number is not None:
-        runs = runs.take(np.flatnonzero(numbers == number).tolist())
+        same = runs.values("clusters") == number
+        runs = runs.take(np.flatnonzero(same).tolist())
     member = runs.members[choose.chosen(runs, data_dir=data_dir)]
     settings = [name for name in member.folder.settings if name != "seed"]
     alike = [
         i
-        for i in runs.ok
-        if all(runs.members[i].row[name] == member.row[name] for name in settings)
+        for i, other in enumerate(runs.members)
+        if all(other.row[name] == member.row[name] for name in settings)
     ]
+    count, well = len(runs.members), len(runs.ok)
     which = f"The one {choose.WORDS[choose.DEFAULT]}: {member.told}."
+    if count == 1:
+        which = "There is one."
+    elif well < 2:
+        which = f"{member.told}; of {count} {well} ended well."
     try:
-        both = runs.take(alike)
-        how_sure = consensus.told(both, consensus.of_runs(both, None))
-        how_sure = f"{how_sure[0].upper()}{how_sure[1:]}."
-    except ValueError:
-        how_sure = "One seed does not say: give several, such as --seed 0 1 2."
+        both = runs.take(alike).voters
+        sure = consensus.told(both, consensus.of_runs(both, None))
+    except ValueError as error:
+        sure = f"unknown: {error}"
     return {
-        "How many clusters?": how_many,
-        "Which run?": which if len(runs.members) > 1 else "There is one.",
-        "How sure?": how_sure,
+        "How many clusters?": told_number,
+        "Which run?": which,
+        "How sure?": sentence(sure),
     }, member
+
+
+def sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def counted(runs: Together, *, data_dir: Path | None) -> tuple[int | None, str]:
@@ -138,12 +146,12 @@ def counted(runs: Together, *, data_dir: Path | None) -> tuple[int | None, str]:
         several = f"--clusters {near} --seed 0 1 2"
         return None, f"One number was tried, {one}: try several, such as {several}."
     try:
-        found = how_many.measured(runs, data_dir=data_dir)
+        found, left_out = how_many.measured(runs, data_dir=data_dir)
     except ValueError as error:
         return None, f"These runs do not say: {error}."
     suggestion = how_many.suggested(found)
-    told = f"{suggestion.told[0].upper()}{suggestion.told[1:]}."
-    return suggestion.number, told
+    each = [sentence(text) for text in (suggestion.told, left_out) if text]
+    return suggestion.number, " ".join(each)
 
 
 def clusters_of(found: Assigned, *, num_clusters: int, scope: str) -> list[Cluster]:
@@ -183,7 +191,7 @@ def render(
     held = np.bincount(found.clients[found.clients >= 0])
     point = {name: row[name] for name in folder.names}
     settings = point | {k: v for k, v in config.items() if k != "swept"}
-    own = [f"{n}={float(row[n]):g}" for n in [*varied(folder), "seed"]]
+    own = [f"{n}={written(row[n])}" for n in [*varied(folder), "seed"]]
     drawn, num_points = map_of(found, num_clusters=num_clusters)
     return TEMPLATES.get_template("page.html").render(
         scores(folder, row),

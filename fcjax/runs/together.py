@@ -1,7 +1,8 @@
 """Runs of one data set side by side, from one or more results folders: what they found,
 and their embeddings of a few examples."""
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,9 +10,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fcjax import data
+from fcjax.runs import assigned
 from fcjax.sweep import frozen
 from fcjax.sweep.folder import Folder, Point, Row, parsed, read
-from fcjax.sweep.load import FLAGS, load
+from fcjax.sweep.load import FLAGS
 
 MOST_POINTS = 2000
 """Examples that are embedded, drawn at random: what is measured of them is quadratic in
@@ -40,9 +42,10 @@ class Member(NamedTuple):
 
     @property
     def where(self) -> str:
-        """What the commands for one run take."""
-        values = {n: float(self.row[n]) for n in [*self.folder.settings, "seed"]}
-        return " ".join(f"{name}={value:g}" for name, value in values.items())
+        """The folder and the run, as the commands for one run take them."""
+        names = dict.fromkeys([*self.folder.settings, "seed"])
+        values = " ".join(f"{name}={written(self.row[name])}" for name in names)
+        return f"{shlex.quote(str(self.folder.directory))} --where {values}"
 
 
 class Together(NamedTuple):
@@ -67,9 +70,18 @@ class Together(NamedTuple):
 
     @property
     def ok(self) -> list[int]:
-        """The runs that ended well; all of them where none did."""
-        found = [i for i, member in enumerate(self.members) if member.is_ok]
-        return found or list(range(len(self.members)))
+        """The runs that ended well."""
+        return [i for i, member in enumerate(self.members) if member.is_ok]
+
+    @property
+    def voters(self) -> "Together":
+        """The runs that ended well; raises ValueError where fewer than two did."""
+        if len(self.ok) < 2:
+            raise ValueError(
+                f"it takes two runs or more that ended well, got {len(self.ok)} of "
+                f"{len(self.members)}: more seeds make them, as --seed 0 1 2"
+            )
+        return self.take(self.ok)
 
     @property
     def scored(self) -> bool:
@@ -81,16 +93,17 @@ class Together(NamedTuple):
         cells = (member.row.get(name) for member in self.members)
         return np.array([np.nan if x is None else x for x in cells], float)
 
-    def dataset(self, data_dir: Path | None) -> data.Dataset:
-        """Returns the examples; raises ValueError where they are others now."""
+    def dataset(self, data_dir: Path | None) -> tuple[data.Dataset, list[str]]:
+        """Returns the examples and their names, see `assigned.named`; raises ValueError
+        where they are others now."""
         folder = self.members[0].folder
-        dataset, _ = load(folder.flags(data_dir=data_dir))
+        (dataset, _), names = assigned.named(folder.flags(data_dir=data_dir))
         if len(dataset.examples) != self.clusters.shape[1]:
             raise ValueError(
                 f"{folder.directory} is of {self.clusters.shape[1]} examples, but the "
                 f"data set has {len(dataset.examples)} now"
             )
-        return dataset
+        return dataset, names
 
     def embedded(self, examples: np.ndarray) -> list[Float[np.ndarray, "n D"] | None]:
         """Returns what each run's network makes of examples; None of a run whose
@@ -104,49 +117,59 @@ class Together(NamedTuple):
         ]
 
 
-def gather(
-    folders: Sequence[Path],
-    where: Sequence[str] = (),
-    *,
-    keep: Callable[[Row], bool] = lambda row: True,
-) -> Together:
-    """Returns the finished runs of some folders.
+def gather(folders: Sequence[Path], where: Sequence[str] = ()) -> Together:
+    """Returns the finished runs of some folders, with what they found.
 
     Args:
         folders: that commands left.
         where: NAME=VALUE, the only ones that are taken of each folder.
-        keep: which of these rows.
 
     Raises:
-        ValueError: no folder, one without a finished run, runs of different data, or
-            none that is left.
+        ValueError: as `members`, or a folder has tables alone, as the ledger.
+    """
+    found = members(folders, where)
+    for member in found:
+        if not (member.folder.directory / "assignments.npz").exists():
+            raise ValueError(f"{member.folder.directory} kept no assignments")
+    each = [clusters_of(member) for member in found]
+    clusters, holders = (np.stack(x) for x in zip(*each, strict=True))
+    own = holders.max() >= 0
+    return Together(tuple(found), clusters, holders if own else None)
+
+
+def members(folders: Sequence[Path], where: Sequence[str] = ()) -> list[Member]:
+    """Returns the finished runs of some folders, of which it reads the tables alone.
+
+    Raises:
+        ValueError: no folder, one twice, one without a finished run, or runs of
+            different data.
     """
     if not folders:
         raise ValueError("which folders? see --help")
-    members = [
+    places = [folder.resolve() for folder in folders]
+    for folder, place in zip(folders, places, strict=True):
+        if places.count(place) > 1:
+            raise ValueError(f"{folder} is given twice")
+    found = [
         Member(folder, row)
         for folder in map(read, folders)
         for row in folder.rows_of(**parsed(where))
-        if keep(row)
     ]
-    if not members:
-        raise ValueError(f"no run of {', '.join(map(str, folders))} is asked for")
-    check_same_data(members)
-    each = [found(member) for member in members]
-    clusters, holders = (np.stack(x) for x in zip(*each, strict=True))
-    own = holders.max() >= 0
-    return Together(tuple(members), clusters, holders if own else None)
+    check_same_data(found)
+    return found
 
 
 def check_same_data(members: Sequence[Member]) -> None:
     """Raises ValueError where runs are not of the same examples."""
 
     def data_of(member: Member) -> dict[str, object]:
-        # A file may have been named from elsewhere; and whether labels are read
-        # changes no example.
         config, row = member.folder.config, member.row
-        flags = {k: config.get(k) for k in FLAGS if k not in ("dataset", "labels")}
-        return {"dataset": row["dataset"], "samples": row["samples"], **flags}
+        flags = {name: config.get(name) for name in FLAGS}
+        # A file may have been named from elsewhere.
+        flags["dataset"] = Path(config["dataset"]).name
+        if flags["limit"] is None:
+            del flags["labels"]  # a part is drawn by them
+        return {**flags, "samples": row["samples"]}
 
     first, *others = members
     for other in others:
@@ -159,7 +182,12 @@ def check_same_data(members: Sequence[Member]) -> None:
                 )
 
 
-def found(member: Member) -> tuple[np.ndarray, np.ndarray]:
+def written(value: float | int) -> str:
+    """Returns a swept value as it is read back, the same one."""
+    return repr(value).removesuffix(".0")
+
+
+def clusters_of(member: Member) -> tuple[np.ndarray, np.ndarray]:
     """Returns the clusters of a run's examples, and who holds them where clients
     clustered on their own and nothing says which clusters are the same; else -1."""
     count = int(member.row["samples"])

@@ -132,7 +132,7 @@ class Folder:
 
         return pd.DataFrame(self.rounds)
 
-    def point(self, **where: float | int | str) -> Point:
+    def point(self, /, **where: float | int | str) -> Point:
         """Returns the first run that has these swept values, numbers or their text.
 
         Raises:
@@ -149,7 +149,7 @@ class Folder:
         told = " ".join(f"{name}={value}" for name, value in where.items())
         raise ValueError(f"no run of {self.directory} has {told}")
 
-    def rows_of(self, **where: float | int | str) -> list[Row]:
+    def rows_of(self, /, **where: float | int | str) -> list[Row]:
         """Returns the rows of all runs that have these swept values.
 
         Raises:

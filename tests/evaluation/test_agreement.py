@@ -51,7 +51,7 @@ def test_clients_on_their_own_are_compared_where_one_holds_both():
     """What differs between clients says nothing: only pairs that one client holds in
     both runs count."""
     holders = rng.integers(-1, 2, (2, 80))
-    runs = rng.integers(3, size=(2, 80))
+    runs = np.where(holders >= 0, rng.integers(3, size=(2, 80)), -1)
     found, total, count = pairwise_agreement(runs, holders=holders), 0.0, 0
     for one, other in itertools.product(range(2), repeat=2):
         rows = (holders[0] == one) & (holders[1] == other)
@@ -59,6 +59,17 @@ def test_clients_on_their_own_are_compared_where_one_holds_both():
         count += rows.sum()
     assert 20 < count < 80
     assert found[0, 1] == pytest.approx(total / count)
+
+
+def test_one_clustering_of_all_is_compared_with_those_of_clients():
+    """Its holders are one block: within a client both are the same clusters."""
+    truth = np.tile([0, 1], 20)
+    client = np.repeat([0, 1], 20)
+    holders = np.stack([np.full(40, -1), np.full(40, -1), client])
+    found = pairwise_agreement(
+        np.stack([truth, truth, 2 * client + truth]), holders=holders
+    )
+    assert found[0, 1] == found[0, 2] == found[1, 2] == 1
 
 
 def test_a_single_run_agrees_with_none():
@@ -77,7 +88,9 @@ def test_an_embedding_has_no_vote_for_its_own_run():
     scores = cross_silhouettes(spaces, runs)
     assert scores[2].argmax() == 2
     assert (scores[:2, 2] < 0.1).all()
-    np.testing.assert_array_equal(pooled_ranks(scores).argmin(), 2)
+    # Nobody else's ranks it above another; with its own vote it would have more than 0.
+    assert pooled_ranks(scores)[2] == 0
+    assert (pooled_ranks(scores)[:2] > 0.5).all()
 
 
 def test_lengths_that_differ_are_refused():

@@ -94,11 +94,30 @@ def test_confidence_is_the_mean_co_association_with_the_others():
         each = []
         for run in runs:
             known = [j for j in others if run[j] >= 0]
-            if run[i] >= 0:
+            if run[i] >= 0 and known:
                 each.append(np.mean([run[j] == run[i] for j in known]))
         assert found[i] == pytest.approx(np.mean(each))
     assert np.isnan(found[7])
     np.testing.assert_array_equal(confidence(runs[:, :1], np.array([0])), [1])
+
+
+def test_a_run_that_has_none_of_the_others_says_nothing():
+    """The only run that has the first two puts them apart."""
+    runs = np.array([[0, 1, 2, 2], [0, -1, 2, 2]])
+    np.testing.assert_array_equal(
+        confidence(runs, np.array([0, 0, 1, 1])), [0, 0, 1, 1]
+    )
+
+
+def test_clients_that_cannot_put_two_together_make_nobody_less_sure():
+    """Perfect clients, to whom examples are dealt anew in each run."""
+    truth = np.repeat(np.arange(4), 50)
+    holders = rng.integers(5, size=(6, 200))
+    runs = 4 * holders + truth
+    found = consensus(runs, 4, holders=holders)
+    assert ari(truth, found.clusters) == 1
+    np.testing.assert_array_equal(found.confidence, 1)
+    assert confidence(runs, found.clusters).max() < 0.5
 
 
 def test_clusters_of_different_number_and_examples_of_nobody():

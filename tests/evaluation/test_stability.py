@@ -48,15 +48,15 @@ def test_pairs_are_spread_over_all_runs():
     runs, spaces = runs_of(lambda: rng.integers(3, size=200), seeds=6)
     found = stability(runs, spaces, most_pairs=10)
     assert len(found.between) == 10
-    # Of the thirty ordered pairs, every third one.
-    pairs = [(i, j) for i in range(6) for j in range(6) if i != j][::3]
-    expected = [ari(runs[i], runs[j]) for i, j in pairs]
-    np.testing.assert_allclose(found.between, expected)
+    # Of the thirty ordered pairs ten, in which every run is the first of one or two.
+    pairs = [(i, j) for i in range(6) for j in range(6) if i != j]
+    values = {round(ari(runs[i], runs[j]), 9): {i, j} for i, j in pairs}
+    assert set().union(*(values[round(x, 9)] for x in found.between)) == {*range(6)}
 
 
 def test_clusters_too_small_to_fall_apart_have_no_parts():
     runs, spaces = runs_of(lambda: np.arange(200) // 4)
-    assert stability(runs, spaces).within == (0,) * 6
+    assert np.isnan(stability(runs, spaces).within).all()
 
 
 def test_one_run_tells_nothing():

@@ -169,8 +169,8 @@ def test_the_words_say_what_was_run(grid, folder, found, best):
         "There are no labels",
         f"fcjax page '{grid}' --where clusters=",
         "silhouette is of its own embedding, so it does not compare runs",
-        "These runs do not say: one run alone looks for 2 clusters and ended well",
-        "One seed does not say",
+        "These runs do not say: two seeds or more tell how stable",
+        "Unknown: it takes two runs or more that ended well, got 1 of 1",
     ):
         assert words in found.text
 

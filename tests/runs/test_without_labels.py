@@ -4,6 +4,7 @@ not, of runs that cannot be compared, of clients on their own."""
 import csv
 import re
 import runpy
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from experiments import fdsc, spherical
 from experiments.several import only
-from fcjax.runs import choose, compare, consensus, how_many
+from fcjax.runs import choose, compare, consensus, how_many, page
 from fcjax.runs.together import gather
 from fcjax.sweep import experiment, session
 
@@ -147,6 +148,36 @@ def test_a_consensus_and_how_sure_it_is(known, tmp_path, capsys):
     assert not (tmp_path / "unsure.png").exists()  # vectors are no images
 
 
+def test_of_a_part_the_rows_of_the_whole_are_named(blobs, tmp_path):
+    out = run(tmp_path / "run", blobs[0], limit=30, seed=(0, 1))
+    consensus.main(consensus.Args((out,), out=tmp_path))
+    page.main(page.Args(out))
+    each = [rows(x / "assignments.csv") for x in (tmp_path, out)]
+    names = [[line["example"] for line in table] for table in each]
+    assert names[0] == names[1] != [*map(str, range(30))]
+
+
+def test_scores_alone_are_enough_to_compare(known, tmp_path):
+    """As the ledger keeps them."""
+    kept = shutil.copytree(known, tmp_path / "kept")
+    (kept / "assignments.npz").unlink()
+    first = {"first_where": ("seed=0",), "second_where": ("seed=0",)}
+    compare.main(compare.Args(kept, kept, out=tmp_path, **first))
+    (line,) = rows(tmp_path / "comparison.csv")
+    assert (line["difference"], line["seeds"]) == ("0", "1")
+    with pytest.raises(ValueError, match="kept no assignments"):
+        choose.main(choose.Args((kept,)))
+
+
+def test_a_run_is_named_so_that_it_is_found_again(blobs, tmp_path, capsys):
+    out = run(tmp_path / "my run", blobs[0], p=(0.1234567,), seed=(20261125, 7))
+    choose.main(choose.Args((out,)))
+    _, command = capsys.readouterr().out.split("see it: fcjax page ")
+    folder, _, *where = shlex.split(command)
+    found = gather([Path(folder)], where).members
+    assert len(found) == 1
+
+
 def test_examples_of_nobody_have_no_cluster(grid, blobs, tmp_path):
     _, truth = blobs
     found = np.tile(truth, (4, 1))
@@ -177,6 +208,9 @@ def test_what_does_not_stand_out_is_not_suggested():
     found = how_many.suggested({4: same, 6: near})
     assert found.number is None
     assert "no number stands out: 4 has 0.50, 6 has 0.47" in found.told
+    # However alike: two that differ in the third digit.
+    one, other = (how_many.Stability((x, x), (0.1, 0.1)) for x in (0.8, 0.799))
+    assert how_many.suggested({4: one, 6: other}).number is None
     best = how_many.Stability((0.9, 0.9, 0.9), (0.1, 0.1, 0.1))
     found = how_many.suggested({4: same, 6: best})
     assert found.number == 6
@@ -241,8 +275,11 @@ def test_clients_on_their_own_are_compared_client_by_client(own, tmp_path, capsy
     assert "by agreement: lrsc" in capsys.readouterr().out
     table = rows(tmp_path / "choice.csv")
     assert all(line["others"] == line["input"] == "" for line in table)
-    consensus.main(consensus.Args((own,), out=tmp_path))
+    consensus.main(consensus.Args((own,), clusters=10, out=tmp_path))
     printed = capsys.readouterr().out
+    (line,) = (x for x in printed.splitlines() if "of the runs, best" in x)
+    best = max(float(row["nmi"]) for row in rows(own / "results.csv"))
+    assert f"{best:.3f}" in line
     (line,) = (x for x in printed.splitlines() if "of the consensus" in x)
     # Clusters of clients that hold other examples with every seed become ten of all.
     assert float(line.split("|")[2]) > 0.3
@@ -271,6 +308,23 @@ def two_clusters(grid, blobs, tmp_path):
     return run(tmp_path / "two", blobs[0], clusters=(2,))
 
 
+def collapsed(grid, blobs, tmp_path):
+    found = np.zeros((4, 60), int)
+    return rewritten(grid, tmp_path / "run", found, status=["collapsed"] * 4)
+
+
+def twice(grid, blobs, tmp_path):
+    return grid
+
+
+def other_level(grid, blobs, tmp_path):
+    return run(tmp_path / "level", blobs[0], p=(1.0,))
+
+
+def softer(grid, blobs, tmp_path):
+    return run(tmp_path / "soft", blobs[0], clusters=(3, 4), momentum=(0.5,))
+
+
 def levels(grid, blobs, tmp_path):
     return run(tmp_path / "levels", blobs[0], clusters=(2, 3), p=(0.0, 1.0))
 
@@ -278,14 +332,25 @@ def levels(grid, blobs, tmp_path):
 @pytest.mark.parametrize(
     ("command", "make", "with_grid", "flags", "told"),
     [
-        ("choose", single, False, ("--by", "agreement"), "--by agreement takes two"),
+        ("choose", single, False, ("--by", "agreement"), "--by agreement takes 2 runs"),
         ("consensus", single, False, (), "takes two runs or more that ended well, got"),
-        ("how_many", single, False, (), "all runs look for 3 clusters: try several"),
-        ("choose", other_data, True, (), "different data: dataset is blobs and others"),
+        ("consensus", collapsed, False, (), "that ended well, got 0 of 4"),
+        ("choose", twice, True, (), "is given twice"),
+        ("compare", other_level, True, (), "no run of .* has the p, clients, clusters"),
+        ("choose", single, False, ("--where", "self=1"), "--where takes p=VALUE"),
+        (
+            "how_many",
+            softer,
+            True,
+            (),
+            "differ in momentum, too: choose by --where mom",
+        ),
+        ("how_many", single, True, (), "all runs look for 3 clusters: try several"),
+        ("choose", other_data, True, (), "data: dataset is blobs.npz and others.npz"),
         ("compare", other_data, True, (), "of different data: dataset is blobs"),
-        ("consensus", fewer, True, (), "different data: samples is 60 and 30"),
+        ("consensus", fewer, True, (), "different data: limit is None and 30"),
         ("consensus", two_clusters, True, (), "the runs look for 2 3 clusters: choose"),
-        ("how_many", two_clusters, True, (), "one run alone looks for 2 clusters"),
+        ("how_many", two_clusters, True, (), "2 has one run that ended well"),
         (
             "how_many",
             levels,
@@ -302,11 +367,11 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
     command, make, with_grid, flags, told, grid, blobs, tmp_path, monkeypatch
 ):
     made = make(grid, blobs, tmp_path)
-    before = {path.name for path in made.iterdir()}
-    folders = [str(grid), str(made)] if with_grid else [str(made)]
-    line = refused(command, [*folders, *flags], monkeypatch)
+    folders = [grid, made] if with_grid else [made]
+    before = [{path.name for path in folder.iterdir()} for folder in folders]
+    line = refused(command, [*map(str, folders), *flags], monkeypatch)
     assert re.search(told, line)
-    assert {path.name for path in made.iterdir()} == before
+    assert [{path.name for path in folder.iterdir()} for folder in folders] == before
 
 
 @pytest.mark.parametrize("command", ["choose", "consensus", "how_many", "compare"])
