@@ -109,6 +109,8 @@ def compared(
                     f"--by {name}: {member.folder.directory} varies "
                     f"{' '.join(member.folder.names)}"
                 )
+    if both := {*by} & {*but}:
+        raise ValueError(f"--by {both.pop()} makes no lines: --...-where chooses one")
     # In what it is dealt by, and by whom, partners are alike in any case.
     dealt = [ours[0].folder.names[0], "clients", "clusters", "failure_rate"]
     same = {*ours[0].folder.names} & {*others[0].folder.names} - {*but}

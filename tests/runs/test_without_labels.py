@@ -359,6 +359,11 @@ def levels(grid, blobs, tmp_path):
             "the runs differ in p, too: choose by --where p",
         ),
         ("compare", single, True, ("--by", "weight"), "--by weight: .* varies p "),
+        (
+            *("compare", single, True),
+            ("--by", "p", "--first-where", "p=0"),
+            "--by p makes no lines: --...-where chooses one",
+        ),
         ("compare", single, True, ("--score", "size"), "--score size: .* has none of"),
         ("choose", single, False, ("--where", "p=3"), "no run of .* has p=3"),
     ],
