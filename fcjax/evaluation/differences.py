@@ -80,7 +80,7 @@ def paired(first: Scores, second: Scores, *, num_resamples: int = 10_000) -> Pai
         p_value, probability = (1.0, 0.5) if sign == 0 else (0.0, (1 + sign) / 2)
         more = None if sign == 0 else 0
         return Paired(mean, float(low), float(high), probability, p_value, more, n)
-    p_value = 2 * float(stats.t.sf(abs(mean) / (spread / math.sqrt(n)), n - 1))
+    p_value = float(stats.ttest_1samp(off, 0)[1])  # pyright: ignore[reportArgumentType]
     ahead = mean / (spread * math.sqrt(1 + 1 / n))
     counts = np.arange(2, MOST_SEEDS + n + 1)
     half = stats.t.ppf(0.975, counts - 1) * spread / np.sqrt(counts)

@@ -26,6 +26,9 @@ class Stability(NamedTuple):
     of half of its examples in the embedding of either: the mean over its examples. NaN
     where all clusters are too small to be taken apart."""
 
+    num_runs: int
+    """That the pairs are of."""
+
     @property
     def trade_off(self) -> tuple[float, ...]:
         """Between less within, in [-1, 1]: high where clusters come out again and have
@@ -75,7 +78,7 @@ def stability(
         between.append(agreement(runs[one], runs[other]))
         spaces = [np.asarray(embeddings[i]) for i in (one, other)]
         within.append(_split_agreement(runs[one], spaces, least))
-    return Stability(tuple(between), tuple(within))
+    return Stability(tuple(between), tuple(within), len(runs))
 
 
 def _split_agreement(

@@ -7,6 +7,7 @@ choice.png   how far each two of them agree
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -92,17 +93,19 @@ def main(args: Args) -> None:
     print(f"see it: fcjax page {best.where}")
 
 
-def chosen(runs: Together, *, data_dir: Path | None) -> int:
-    """Returns which run to take: by `DEFAULT`, or where it says nothing, as of clients
-    on their own, by their agreement; one that collapsed or diverged only where all did.
+def chosen(runs: Together, *, data_dir: Path | None) -> tuple[int, Criterion | None]:
+    """Returns which run to take, and by what: by `DEFAULT`, or where it says nothing,
+    as of clients on their own, by their agreement. Where fewer than two ended well
+    nothing decides: that one, or the first.
     """
     if len(runs.ok) < 2:
-        return (runs.ok or [0])[0]
+        return (runs.ok or [0])[0], None
+    good = runs.take(runs.ok)
     for name in (DEFAULT, "agreement"):
-        values = criterion(name, runs.take(runs.ok), data_dir=data_dir)
+        values = criterion(name, good, sample=partial(sampled, good, data_dir))
         if not np.isnan(values).all():
-            break
-    return runs.ok[ranking(values)[0]]
+            return runs.ok[ranking(values)[0]], name
+    return runs.ok[0], None
 
 
 def criteria(
@@ -110,19 +113,29 @@ def criteria(
 ) -> dict[Criterion, Float[np.ndarray, "R"]]:
     """Returns what each criterion says of every run, the larger the better; NaN where
     it says nothing, as of a run that collapsed or diverged."""
-    found = {}
+    found, good = {}, runs.take(runs.ok)
+    sample = cache(partial(sampled, good, data_dir))  # two of them look at it
     for name in get_args(Criterion):
         found[name] = np.full(len(runs.members), np.nan)
         if runs.ok:
-            good = runs.take(runs.ok)
-            found[name][runs.ok] = criterion(name, good, data_dir=data_dir)
+            found[name][runs.ok] = criterion(name, good, sample=sample)
     return found
 
 
+def sampled(runs: Together, data_dir: Path | None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a few examples [n, *F] and their clusters in all runs [R, n]."""
+    rows = drawn(runs.clusters.shape[1])
+    return runs.dataset(data_dir)[0].examples[rows], runs.clusters[:, rows]
+
+
 def criterion(
-    name: Criterion, runs: Together, *, data_dir: Path | None
+    name: Criterion,
+    runs: Together,
+    *,
+    sample: Callable[[], tuple[np.ndarray, np.ndarray]],
 ) -> Float[np.ndarray, "R"]:
-    """Returns what one of them says of runs that ended well."""
+    """Returns what one of them says of runs that ended well; `sample` is asked where it
+    looks at examples."""
     match name:
         case "agreement":
             return by_agreement(runs, ari)
@@ -134,14 +147,10 @@ def criterion(
             return runs.values("silhouette")
         case "loss":
             return -last_loss(runs)
-    rows = drawn(runs.clusters.shape[1])
-    examples, clusters = (
-        runs.dataset(data_dir)[0].examples[rows],
-        runs.clusters[:, rows],
-    )
-    if name == "others":
-        return by_others(runs, examples, clusters)
-    return by_input(runs, examples, clusters)
+        case "others":
+            return by_others(runs, *sample())
+        case "input":
+            return by_input(runs, *sample())
 
 
 def by_agreement(runs: Together, measure: Callable) -> Float[np.ndarray, "R"]:
@@ -259,7 +268,7 @@ def correlation(
     """Returns Spearman's rank correlation, NaN where either does not vary."""
     if len(values) < 2 or np.ptp(values) == 0 or np.ptp(scores) == 0:
         return np.nan
-    return float(np.corrcoef(*map(stats.rankdata, (values, scores)))[0, 1])
+    return float(stats.spearmanr(values, scores)[0])  # pyright: ignore[reportArgumentType]
 
 
 def regret(values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]) -> float:

@@ -38,7 +38,7 @@ class Args:
 def main(args: Args) -> None:
     """Draws everything; raises ValueError where the folder is not a finished run."""
     runs, out = gather([args.run], args.where), args.out or args.run / "figures"
-    folder, row = runs.members[choose.chosen(runs, data_dir=args.data_dir)]
+    folder, row = runs.members[choose.chosen(runs, data_dir=args.data_dir)[0]]
     point = {name: row[name] for name in folder.names}
     run = assigned.of_run(folder, point, data_dir=args.data_dir)
     figures_of_run(

@@ -6,7 +6,7 @@ how_many.png   the same as curves, with their bands
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -58,15 +58,14 @@ def main(args: Args) -> None:
     runs = gather(args.runs, args.where)
     found, left_out = measured(runs, data_dir=args.data_dir)
     suggestion = suggested(found)
-    tables.show([line(number, each) for number, each in found.items()])
+    lines = [line(number, each) for number, each in found.items()]
+    tables.show(lines)
     print("\n".join(x for x in (suggestion.told, left_out) if x))
     out = args.out or args.runs[0]
     out.mkdir(parents=True, exist_ok=True)
-    rows = rows_of(found)
-    table = pd.DataFrame([line(number, each) for number, each in found.items()])
-    table.to_csv(out / "how_many.csv", index=False)
+    pd.DataFrame(lines).to_csv(out / "how_many.csv", index=False)
     figures.against(
-        *(rows, out / "how_many.png"),
+        *(rows_of(found), out / "how_many.png"),
         level="clusters",
         by=(),
         values=("between", "within", "trade-off"),
@@ -157,7 +156,7 @@ def suggested(found: Mapping[int, Stability]) -> Suggestion:
     means = {k: float(np.mean(each.trade_off)) for k, each in found.items()}
     order = sorted(means, key=lambda k: -means[k])
     best, second = order[:2]
-    errors = [error_of(found[k].trade_off) for k in (best, second)]
+    errors = [error_of(found[k]) for k in (best, second)]
     error = float(np.linalg.norm(errors))
     if means[best] <= 0 or means[best] - means[second] <= max(error, LEAST):
         return Suggestion(
@@ -175,12 +174,10 @@ def suggested(found: Mapping[int, Stability]) -> Suggestion:
     return Suggestion(best, told)
 
 
-def error_of(values: Sequence[float]) -> float:
-    """Returns the standard error of the mean over pairs of runs: as if there were as
-    many values as runs, since a run is in several pairs."""
-    # R (R - 1) ordered pairs, or fewer of many runs.
-    runs = (1 + np.sqrt(1 + 4 * len(values))) / 2
-    return float(np.std(values, ddof=1) / np.sqrt(runs)) if len(values) > 1 else 0.0
+def error_of(each: Stability) -> float:
+    """Returns the standard error of the mean trade-off: as if there were as many values
+    as runs, since a run is in several pairs."""
+    return float(np.std(each.trade_off, ddof=1) / np.sqrt(each.num_runs))
 
 
 def rows_of(found: Mapping[int, Stability]) -> list[dict[str, float | int]]:

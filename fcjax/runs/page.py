@@ -107,7 +107,8 @@ def answers(
     if number is not None:
         same = runs.values("clusters") == number
         runs = runs.take(np.flatnonzero(same).tolist())
-    member = runs.members[choose.chosen(runs, data_dir=data_dir)]
+    best, by = choose.chosen(runs, data_dir=data_dir)
+    member = runs.members[best]
     settings = [name for name in member.folder.settings if name != "seed"]
     alike = [
         i
@@ -115,10 +116,10 @@ def answers(
         if all(other.row[name] == member.row[name] for name in settings)
     ]
     count, well = len(runs.members), len(runs.ok)
-    which = f"The one {choose.WORDS[choose.DEFAULT]}: {member.told}."
-    if count == 1:
-        which = "There is one."
-    elif well < 2:
+    which = "There is one."
+    if by is not None:
+        which = f"The one {choose.WORDS[by]}: {member.told}."
+    elif count > 1:
         which = f"{member.told}; of {count} {well} ended well."
     try:
         both = runs.take(alike).voters

@@ -203,20 +203,20 @@ def test_the_number_of_clusters_of_blobs(blobs, tmp_path, capsys):
 
 
 def test_what_does_not_stand_out_is_not_suggested():
-    same = how_many.Stability((0.5, 0.7, 0.6), (0.1, 0.1, 0.1))
-    near = how_many.Stability((0.5, 0.6, 0.6), (0.1, 0.1, 0.1))
+    same = how_many.Stability((0.5, 0.7, 0.6), (0.1, 0.1, 0.1), 3)
+    near = how_many.Stability((0.5, 0.6, 0.6), (0.1, 0.1, 0.1), 3)
     found = how_many.suggested({4: same, 6: near})
     assert found.number is None
     assert "no number stands out: 4 has 0.50, 6 has 0.47" in found.told
     # However alike: two that differ in the third digit.
-    one, other = (how_many.Stability((x, x), (0.1, 0.1)) for x in (0.8, 0.799))
+    one, other = (how_many.Stability((x, x), (0.1, 0.1), 2) for x in (0.8, 0.799))
     assert how_many.suggested({4: one, 6: other}).number is None
-    best = how_many.Stability((0.9, 0.9, 0.9), (0.1, 0.1, 0.1))
+    best = how_many.Stability((0.9, 0.9, 0.9), (0.1, 0.1, 0.1), 3)
     found = how_many.suggested({4: same, 6: best})
     assert found.number == 6
     assert "the end of what was tried: try more" in found.told
-    bad = how_many.Stability((0.1, 0.1, 0.1), (0.5, 0.5, 0.5))
-    worse = how_many.Stability((0.1, 0.1, 0.1), (0.9, 0.9, 0.9))
+    bad = how_many.Stability((0.1, 0.1, 0.1), (0.5, 0.5, 0.5), 3)
+    worse = how_many.Stability((0.1, 0.1, 0.1), (0.9, 0.9, 0.9), 3)
     assert how_many.suggested({4: bad, 6: worse}).number is None
 
 
