@@ -108,8 +108,8 @@ def finished(run: Path, checkout: Path) -> Folder:
         ValueError: it is not one.
     """
     source = read(run)
-    ended = {key_of(row, source) for row in source.rows}
-    open_runs = {key_of(row, source): row for row in source.rounds}.items()
+    ended = {source.key(row) for row in source.rows}
+    open_runs = {source.key(row): row for row in source.rounds}.items()
     begun = [row for key, row in open_runs if key not in ended]
     if begun:
         raise ValueError(
@@ -193,9 +193,9 @@ def joined(old: Entry | None, source: Folder, folder: Path) -> Entry:
             f"{folder} keeps another configuration than that of {run} "
             f"({'; '.join(each)}): give it another --name"
         )
-    known = {key_of(row, source): row for row in old.rows}
+    known = {source.key(row): row for row in old.rows}
     for row in new.rows:
-        one, other = known.get(key_of(row, source), {}), scores(row)
+        one, other = known.get(source.key(row), {}), scores(row)
         # As text: of a run that diverged both have NaN.
         names = [k for k in other if k in one and str(one[k]) != str(other[k])]
         if names:
@@ -203,10 +203,10 @@ def joined(old: Entry | None, source: Folder, folder: Path) -> Entry:
                 f"{folder} keeps the run with {told(row, source)}, and {run} has other "
                 f"scores of it ({', '.join(names)} differ): give it another --name"
             )
-    added = {key_of(row, source) for row in new.rows}
+    added = {source.key(row) for row in new.rows}
 
     def others(rows: Sequence[Row]) -> list[Row]:
-        return [row for row in rows if key_of(row, source) not in added]
+        return [row for row in rows if source.key(row) not in added]
 
     return Entry(
         new.config,
@@ -251,22 +251,18 @@ def thinned(rounds: Sequence[Row], results: Folder, *, every: int) -> list[Row]:
     """Returns every so many rounds of each stage of each run, and the last ones."""
     last: dict[tuple, int] = {}
     for row in rounds:
-        stage = (row["stage_index"], *key_of(row, results))
+        stage = (row["stage_index"], *results.key(row))
         last[stage] = max(last.get(stage, 0), row["round"])
     return [
         row
         for row in rounds
         if row["round"] % every == 0
-        or row["round"] > last[row["stage_index"], *key_of(row, results)] - LAST
+        or row["round"] > last[row["stage_index"], *results.key(row)] - LAST
     ]
 
 
 def told(row: Row, source: Folder) -> str:
     return source.told({name: row[name] for name in source.names})
-
-
-def key_of(row: Mapping[str, Any], results: Folder) -> tuple[float, ...]:
-    return tuple(float(row[name]) for name in results.names)
 
 
 if __name__ == "__main__":

@@ -282,7 +282,8 @@ def why_not(name: Criterion, runs: Together) -> str:
         name, 1
     )
     if len(runs.ok) < least:
-        return f"--by {name} takes {least} runs that ended well, got {len(runs.ok)}"
+        number = f"{least} run{'s' * (least > 1)}"
+        return f"--by {name} takes {number} that ended well, got {len(runs.ok)}"
     if runs.holders is not None:
         return f"--by {name} takes one clustering of all; clients here have their own"
     return f"--by {name} says nothing of these runs"

@@ -78,8 +78,8 @@ class Folder:
         self.rounds = read_rows(directory / "history.csv") if resume else []
         """Of history.csv, in the order in which they were run."""
         self._points = tuple(map(self._point, self.rows) if points is None else points)
-        self._asked = set(map(self._key, self._points))
-        self._finished = set(map(self._key, self.rows))
+        self._asked = set(map(self.key, self._points))
+        self._finished = set(map(self.key, self.rows))
         self._running: set[tuple] = set()  # whose history this session has begun
         self._columns: list[str] = []  # of history.csv, once this session wrote it
 
@@ -250,10 +250,10 @@ class Folder:
     # Which runs.
 
     def is_asked(self, point: Point) -> bool:
-        return self._key(point) in self._asked
+        return self.key(point) in self._asked
 
     def is_pending(self, point: Point) -> bool:
-        return self.is_asked(point) and self._key(point) not in self._finished
+        return self.is_asked(point) and self.key(point) not in self._finished
 
     @property
     def pending(self) -> list[Point]:
@@ -274,12 +274,12 @@ class Folder:
 
     def asked(self, rows: Iterable[Row]) -> list[Row]:
         """Returns the rows, of `rows` or `rounds`, of the runs that were asked for."""
-        return [row for row in rows if self._key(row) in self._asked]
+        return [row for row in rows if self.key(row) in self._asked]
 
     def of_runs(self, rows: Iterable[Row], points: Iterable[Point]) -> list[Row]:
         """Returns those rows that are of these runs."""
-        runs = set(map(self._key, points))
-        return [row for row in rows if self._key(row) in runs]
+        runs = set(map(self.key, points))
+        return [row for row in rows if self.key(row) in runs]
 
     def told(self, point: Point) -> str:
         return ", ".join(f"{name} {point[name]:g}" for name in [*self.settings, "seed"])
@@ -362,7 +362,7 @@ class Folder:
     def begin_runs(self, points: Sequence[Point]) -> Path:
         """Returns where runs that go side by side save their state, and drops what
         others saved: had those run on, it would leave a gap in their history."""
-        name = name_of(*map(self._key, points))
+        name = name_of(*map(self.key, points))
         folder = self.directory / "checkpoints" / name
         for other in folder.parent.glob("*"):
             if other != folder and self.writes:
@@ -379,13 +379,13 @@ class Folder:
         rows = [
             {"stage_index": position.stage, "round": position.round, **r} for r in rows
         ]
-        begun = set(map(self._key, rows)) - self._running
+        begun = set(map(self.key, rows)) - self._running
         if begun:
             self._running |= begun
             self.rounds = [
                 row
                 for row in self.rounds
-                if self._key(row) not in begun
+                if self.key(row) not in begun
                 or (row["stage_index"], row["round"]) < position
             ]
         self.rounds += rows
@@ -403,23 +403,23 @@ class Folder:
     def add_rounds(self, rows: Sequence[Row]) -> None:
         """Adds rounds of finished runs that another folder held; what a session or a
         merge wrote of them here before it was killed gives way."""
-        runs = set(map(self._key, rows))
-        self.rounds = [r for r in self.rounds if self._key(r) not in runs] + [*rows]
+        runs = set(map(self.key, rows))
+        self.rounds = [r for r in self.rounds if self.key(r) not in runs] + [*rows]
         if self.writes:
             write_whole(self.directory / "history.csv", _csv(self.rounds))
 
     def history_of(self, points: Sequence[Point]) -> list[list[Row]]:
         """Returns the rounds of each of these runs, in order."""
-        found = {self._key(point): [] for point in points}
+        found = {self.key(point): [] for point in points}
         for row in self.rounds:
-            if self._key(row) in found:
-                found[self._key(row)].append(row)
+            if self.key(row) in found:
+                found[self.key(row)].append(row)
         return list(found.values())
 
     def add_rows(self, rows: Iterable[Row]) -> None:
         """Adds finished runs to `results.csv`, sorted by their swept values."""
-        self.rows = sorted([*self.rows, *rows], key=self._key)
-        self._finished = set(map(self._key, self.rows))
+        self.rows = sorted([*self.rows, *rows], key=self.key)
+        self._finished = set(map(self.key, self.rows))
         if self.writes:
             write_whole(self.directory / "results.csv", _csv(self.rows))
 
@@ -445,7 +445,8 @@ class Folder:
         temporary.replace(path)
         self.__dict__.pop("_arrays", None)
 
-    def _key(self, row: Mapping[str, Any]) -> tuple[float, ...]:
+    def key(self, row: Mapping[str, Any]) -> tuple[float, ...]:
+        """Returns the swept values of a row: which run it is of."""
         return tuple(float(row[name]) for name in self.names)
 
     def _point(self, row: Row) -> Point:

@@ -335,6 +335,7 @@ def levels(grid, blobs, tmp_path):
         ("choose", single, False, ("--by", "agreement"), "--by agreement takes 2 runs"),
         ("consensus", single, False, (), "takes two runs or more that ended well, got"),
         ("consensus", collapsed, False, (), "that ended well, got 0 of 4"),
+        ("choose", collapsed, False, (), "takes 1 runs? that ended well, got 0"),
         ("choose", twice, True, (), "is given twice"),
         ("compare", other_level, True, (), "no run of .* has the p, clients, clusters"),
         ("choose", single, False, ("--where", "self=1"), "--where takes p=VALUE"),
