@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 
 from experiments import ledger
-from experiments.papers import measures
+from experiments.papers import apart, measures
 from experiments.papers.ccfc import studies as ccfc_studies
 from experiments.papers.fdsc import studies as fdsc_studies
 from experiments.papers.fedcref import studies as fedcref_studies
@@ -165,6 +165,14 @@ def tabulate(
     paper = beside(study.paper, datasets_of(study, args))
     summary = tables.summarize(rows, by=study.by, values=study.values, paper=paper)
     summary = complete(summary, paper, by=study.by)
+    if marks := apart.from_best(rows, by=study.by, value=study.values[0]):
+        name = f"{study.values[0]}, from the best"
+        for line in summary:
+            line[name] = marks.get(tables.setting_of(line, study.by), "")
+        said.append(
+            f"{name}: of the seeds that both have; {apart.NOT_SEEN!r} where the paired "
+            "t-test, after Holm's correction over this table, does not tell them apart"
+        )
     tables.show(summary, differences=True)
     tables.write(summary, folder, differences=True, notes=said)
     if study.draw:

@@ -15,6 +15,8 @@ from scipy import stats
 
 Scores = Sequence[float] | Float[np.ndarray, "_"]
 
+SURE = 0.05
+"""A p-value below it is that of a difference."""
 MOST_SEEDS = 1000
 """More than that are not asked for."""
 

@@ -15,12 +15,10 @@ import pandas as pd
 import tyro
 
 from fcjax.evaluation import figures, tables
-from fcjax.evaluation.differences import Paired, holm, paired
+from fcjax.evaluation.differences import SURE, Paired, holm, paired
 from fcjax.runs.together import Member, check_same_data, members
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import parsed
-
-SURE = 0.05
 
 
 @dataclasses.dataclass(frozen=True)

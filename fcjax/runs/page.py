@@ -77,10 +77,22 @@ class Cluster(NamedTuple):
     """Of its examples, the nearest to its center first."""
 
 
+class Answers(NamedTuple):
+    """To what somebody without labels asks first."""
+
+    short: dict[str, str]
+    """From each question to a sentence or two."""
+    member: Member
+    """The run to take."""
+    trade_off: Mapping[float, float]
+    """From a number of clusters to how far seeds agree on them less how far on their
+    parts; of none where the runs do not tell."""
+
+
 def main(args: Args) -> None:
     """Writes the page; raises ValueError where the folder is not a folder run."""
-    short, member = answers(args.run, args.where, data_dir=args.data_dir)
-    folder, row, point = member.folder, member.row, member.point
+    answer = answers(args.run, args.where, data_dir=args.data_dir)
+    folder, row, point = (getattr(answer.member, x) for x in ("folder", "row", "point"))
     found = assigned.of_run(folder, point, data_dir=args.data_dir)
     out = args.out or args.run
     out.mkdir(parents=True, exist_ok=True)
@@ -88,22 +100,18 @@ def main(args: Args) -> None:
     if found.prediction is not None:
         assigned.write_embeddings(out / "embeddings.npz", found)
     (out / "page.html").write_text(
-        render(folder, row, found, out, short), encoding="utf-8"
+        render(folder, row, found, out, answer), encoding="utf-8"
     )
     print(f"page of the run with {folder.told(point)}: {out / 'page.html'}")
 
 
 def answers(
     run: Path, where: Sequence[str], *, data_dir: Path | None
-) -> tuple[dict[str, str], Member]:
-    """Returns what somebody without labels asks first, with the answers, and the run
-    that is shown.
-
-    Raises:
-        ValueError: a value is misspelled, or no run has them.
-    """
+) -> Answers:
+    """Asks what somebody without labels does; raises ValueError where a value is
+    misspelled, or no run has them."""
     runs = gather([run], where)
-    number, told_number = counted(runs, data_dir=data_dir)
+    number, told_number, trade_off = counted(runs, data_dir=data_dir)
     if number is not None:
         same = runs.values("clusters") == number
         runs = runs.take(np.flatnonzero(same).tolist())
@@ -126,33 +134,38 @@ def answers(
         sure = consensus.told(both, consensus.of_runs(both, None))
     except ValueError as error:
         sure = f"unknown: {error}"
-    return {
+    short = {
         "How many clusters?": told_number,
         "Which run?": which,
         "How sure?": sentence(sure),
-    }, member
+    }
+    return Answers(short, member, trade_off)
 
 
 def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def counted(runs: Together, *, data_dir: Path | None) -> tuple[int | None, str]:
-    """Returns how many clusters are suggested, None where no number is, and a sentence
-    or two on it."""
+def counted(
+    runs: Together, *, data_dir: Path | None
+) -> tuple[int | None, str, dict[float, float]]:
+    """Returns how many clusters are suggested, None where no number is, a sentence or
+    two on it, and what it is read off, see `Answers`."""
     numbers = np.unique(runs.values("clusters")).astype(int)
     if len(numbers) == 1:
         (one,) = numbers
         near = f"{max(2, one - 2)} {one} {one + 2}"
         several = f"--clusters {near} --seed 0 1 2"
-        return None, f"One number was tried, {one}: try several, such as {several}."
+        told = f"One number was tried, {one}: try several, such as {several}."
+        return None, told, {}
     try:
         found, left_out = how_many.measured(runs, data_dir=data_dir)
     except ValueError as error:
-        return None, f"These runs do not say: {error}."
+        return None, f"These runs do not say: {error}.", {}
     suggestion = how_many.suggested(found)
     each = [sentence(text) for text in (suggestion.told, left_out) if text]
-    return suggestion.number, " ".join(each)
+    means = {float(k): float(np.mean(x.trade_off)) for k, x in found.items()}
+    return suggestion.number, " ".join(each), means
 
 
 def clusters_of(found: Assigned, *, num_clusters: int, scope: str) -> list[Cluster]:
@@ -175,7 +188,7 @@ def clusters_of(found: Assigned, *, num_clusters: int, scope: str) -> list[Clust
 
 
 def render(
-    folder: Folder, row: Row, found: Assigned, out: Path, short: Mapping[str, str]
+    folder: Folder, row: Row, found: Assigned, out: Path, answer: Answers
 ) -> str:
     """Returns the text of the page.
 
@@ -184,7 +197,7 @@ def render(
         row: of the run that it shows.
         found: the examples of that run.
         out: the folder of the page, from where its links lead.
-        short: of `answers`.
+        answer: of `answers`.
     """
     num_clusters, config = int(row["clusters"]), folder.config
     clusters = clusters_of(found, num_clusters=num_clusters, scope=row["scope"])
@@ -196,7 +209,11 @@ def render(
     drawn, num_points = map_of(found, num_clusters=num_clusters)
     return TEMPLATES.get_template("page.html").render(
         scores(folder, row),
-        short=short,
+        short=answer.short,
+        trade_off=inline.curve(
+            "agreement of the seeds, less that on parts", answer.trade_off,
+            marked=num_clusters,
+        ),
         title=f"{short_name(config['dataset'])} in {num_clusters} clusters",
         folder=folder,
         row=row,

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from fcjax import data
 from fcjax.runs import assigned
-from fcjax.sweep import frozen
+from fcjax.sweep import environment, frozen
 from fcjax.sweep.folder import Folder, Point, Row, parsed, read
 from fcjax.sweep.load import FLAGS
 
@@ -169,13 +169,18 @@ def check_same_data(members: Sequence[Member]) -> None:
         flags["dataset"] = Path(config["dataset"]).name
         if flags["limit"] is None:
             del flags["labels"]  # a part is drawn by them
-        return {**flags, "samples": row["samples"]}
+        found = {**flags, "samples": row["samples"]}
+        starts = environment.starts(member.folder.directory)
+        if starts and "examples" in starts[-1]:  # else of an earlier fcjax
+            found["the digest of its examples"] = starts[-1]["examples"]
+        return found
 
     first, *others = members
+    one = data_of(first)
     for other in others:
-        one, two = data_of(first), data_of(other)
+        two = data_of(other)
         for name in one:
-            if one[name] != two[name]:
+            if name in two and one[name] != two[name]:
                 raise ValueError(
                     f"{first.folder.directory} and {other.folder.directory} are of "
                     f"different data: {name} is {one[name]} and {two[name]}"

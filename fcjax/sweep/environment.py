@@ -1,6 +1,7 @@
 """What results were made with: commit, versions, processor, devices, and how long each
 start took, in environment.json of a results folder."""
 
+import hashlib
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from fcjax.devices import all_devices, num_cores
 from fcjax.sweep.folder import Folder, write_whole
@@ -22,10 +24,14 @@ PACKAGES = ("fcjax", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
 
 
 @contextmanager
-def recorded(folder: Folder) -> Iterator[None]:
+def recorded(folder: Folder, examples: np.ndarray) -> Iterator[None]:
     """Adds a start to the folder's environment.json, and in the end its seconds.
 
     One that was killed has those until its last round.
+
+    Args:
+        folder: of the results.
+        examples: that are scored.
     """
     if not folder.writes:
         yield
@@ -34,7 +40,12 @@ def recorded(folder: Folder) -> Iterator[None]:
     if earlier and earlier[-1]["seconds"] is None:
         killed = datetime.fromisoformat(earlier[-1]["began"])
         earlier[-1]["seconds"] = round((_last_round(folder) - killed).total_seconds())
-    own = {**environment(), "began": began.isoformat(" ", "seconds"), "seconds": None}
+    own = {
+        **environment(),
+        "examples": digest(examples),
+        "began": began.isoformat(" ", "seconds"),
+        "seconds": None,
+    }
     write(folder.directory, [*earlier, own])
     try:
         yield
@@ -70,6 +81,13 @@ def environment() -> dict[str, Any]:
         "devices": f"{len(devices)} x {devices[0].device_kind}",
         "backend": jax.default_backend(),
     }
+
+
+def digest(examples: np.ndarray) -> str:
+    """Returns what tells arrays apart: their shape, type and values in 16 digits."""
+    found = hashlib.blake2b(f"{examples.shape} {examples.dtype}".encode(), digest_size=8)
+    found.update(np.ascontiguousarray(examples).data)
+    return found.hexdigest()
 
 
 def processor() -> str:

@@ -49,7 +49,8 @@ def execute(experiment: Experiment) -> None:
         report.print_header(experiment)
         num_runs, start = len(folder.pending), time.perf_counter()
         precision = jax.default_matmul_precision(experiment.args.precision)
-        with environment.recorded(folder), precision:
+        recorded = environment.recorded(folder, experiment.dataset.examples)
+        with recorded, precision:
             train(experiment)
         report.print_pace(num_runs, time.perf_counter() - start)
     if folder.writes:

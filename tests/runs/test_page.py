@@ -100,7 +100,7 @@ def change(out, **config):
 
 def shown(out, *where):
     """The row of the run that is shown."""
-    return page.answers(out, where, data_dir=None)[1].row
+    return page.answers(out, where, data_dir=None).member.row
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
     np.savez(tmp_path / "blobs.npz", x=x.astype(np.float32))
     flags = {"clusters": (3, 6), "seed": (0, 1, 2), "labels": False}
     session.execute(prepare(tmp_path / "out", tmp_path / "blobs.npz", **flags))
-    short, member = page.answers(tmp_path / "out", (), data_dir=None)
+    short, member, trade_off = page.answers(tmp_path / "out", (), data_dir=None)
     many, which, sure = short.values()
     assert many.startswith("3 clusters come out most alike for what is in them (")
     assert "try fewer, too" in many
@@ -210,6 +210,11 @@ def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
     assert sure.startswith("Of 60 examples the 3 runs are sure of 100%")
     text = Read(tmp_path / "out" / "page.html").text
     assert all(words in text for pair in short.items() for words in pair)
+    # Of which the first come out again and have no parts that do; the others are parts
+    # that do not.
+    assert {*trade_off} == {3, 6}
+    assert trade_off[3] > 0.5 > trade_off[6]
+    assert "agreement of the seeds, less that on parts" in text
 
 
 def test_a_run_ends_in_its_page_but_without_its_data_or_figures(

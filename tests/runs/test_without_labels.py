@@ -300,6 +300,13 @@ def other_data(grid, blobs, tmp_path):
     return run(tmp_path / "others", path)
 
 
+def other_examples(grid, blobs, tmp_path):
+    path = tmp_path / blobs[0].name
+    with np.load(blobs[0]) as file:
+        np.savez(path, x=file["x"][::-1], y=file["y"])
+    return run(tmp_path / "others", path)
+
+
 def fewer(grid, blobs, tmp_path):
     return run(tmp_path / "fewer", blobs[0], limit=30)
 
@@ -348,6 +355,7 @@ def levels(grid, blobs, tmp_path):
         ),
         ("how_many", single, True, (), "all runs look for 3 clusters: try several"),
         ("choose", other_data, True, (), "data: dataset is blobs.npz and others.npz"),
+        ("choose", other_examples, True, (), "data: the digest of its examples is"),
         ("compare", other_data, True, (), "of different data: dataset is blobs"),
         ("consensus", fewer, True, (), "different data: limit is None and 30"),
         ("consensus", two_clusters, True, (), "the runs look for 2 3 clusters: choose"),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from fcjax.sweep import environment, session
@@ -22,6 +23,14 @@ def test_a_start_says_what_it_ran_with_and_how_long(tmp_path):
     assert start["processor"]
     began = datetime.fromisoformat(start["began"])
     assert 0 <= start["seconds"] <= (datetime.now(UTC) - began).total_seconds() + 1
+
+
+def test_examples_are_told_apart_by_shape_type_and_values():
+    zeros = np.zeros((2, 3), np.uint8)
+    others = [zeros.T, zeros.astype(bool), np.eye(2, 3, dtype=np.uint8)]
+    assert len({environment.digest(x) for x in (zeros, *others)}) == 4
+    apart = np.zeros((2, 6), np.uint8)[:, ::2]  # the same ones, not side by side
+    assert environment.digest(apart) == environment.digest(zeros)
 
 
 def test_what_ends_in_an_error_and_what_goes_on_are_starts_each(tmp_path, monkeypatch):
