@@ -44,6 +44,9 @@ class Args(Common):
     """Of the clients' Adam."""
     model_weight: tuple[float, ...] = default(1e-3)
     """Weight (lambda) of the model-contrastive term; the paper's for its data sets."""
+    #: Weight (eta) of CCFC++'s term against collapse into few directions, as far as it
+    #: is known: try 0.01, 0.1, 1, 10.
+    decorrelation_weight: tuple[float, ...] = default(0.0)
     sample_contrastive: bool = False
     """SCFC: contrast examples, not clusters, in the second stage too."""
     standalone: bool = False

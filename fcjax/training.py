@@ -150,9 +150,7 @@ def epochs(
     padded = mask.shape[0]
     size = mask.sum()
     batch_size = min(batch_size, padded)
-    num_steps = -(-size // batch_size)
-    if drop_last:
-        num_steps = jnp.where(size < batch_size, num_steps, size // batch_size)
+    num_steps = num_batches(mask, batch_size=batch_size, drop_last=drop_last)
     most_steps = padded // batch_size if drop_last else -(-padded // batch_size)
     slack = -padded % batch_size
     # Made of the mask, as all that the loops carry: what vmap finds to be the same for
@@ -188,6 +186,17 @@ def epochs(
     carry, totals = lax.scan(epoch, carry, fold_in(key, num_epochs))
     count = num_epochs * num_steps
     return carry, jax.tree.map(lambda x: x.sum() / count, totals)
+
+
+def num_batches(
+    mask: Bool[Array, "N"], *, batch_size: int, drop_last: bool = False
+) -> Int[Array, ""]:
+    """Returns how many batches an epoch of a client has, see `train`."""
+    size, batch_size = mask.sum(), min(batch_size, len(mask))
+    whole = -(-size // batch_size)
+    return (
+        jnp.where(size < batch_size, whole, size // batch_size) if drop_last else whole
+    )
 
 
 def split(variables: PyTree) -> tuple[PyTree, PyTree]:

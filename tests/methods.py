@@ -35,6 +35,7 @@ from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.gan import Adversarial
 from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.lrsc import lrsc
+from fcjax.algorithms.orchestra import orchestra
 from fcjax.algorithms.sda import sda
 from fcjax.algorithms.subspace import SubspaceNetwork, dense
 from fcjax.algorithms.two_stage import feature_kmeans
@@ -48,6 +49,7 @@ from fcjax.models import (
     encoder,
     from_linen,
     mlp_gan,
+    orchestra_projector,
     projector,
     realnvp,
     reconstructor,
@@ -167,6 +169,21 @@ def build_fedsimclr(weight):
 def build_fedsimsiam(weight):
     local = LOCAL._replace(optimizer=optax.sgd(0.02 * (1 + weight), momentum=0.9))
     return fedsimsiam(*SIMSIAM, soft_clusters(), local, num_rounds=3)
+
+
+def build_orchestra(weight):
+    return orchestra(
+        *(ENCODER, orchestra_projector(6, hidden_size=8), None, jitter),
+        feature_kmeans(num_clusters=NUM_CLUSTERS, num_init=2),
+        LOCAL,
+        num_rounds=2,
+        num_participants=4,
+        num_global=6,
+        num_local=2,
+        memory_size=6,
+        temperature=0.2 + weight,
+        server_steps=3,
+    )
 
 
 def sgd(weight):
@@ -302,6 +319,7 @@ def build_fedcref(weight, **options):
 METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
+    "ccfc++": lambda weight: build_ccfc(0.1, decorrelation_weight=weight),
     "scfc": partial(build_ccfc, sample_contrastive=True, own_init=True),
     "standalone": partial(build_ccfc, build=standalone),
     "fcm": fuzzy(lambda **options: central(by_fuzzy_cmeans(**options))),
@@ -317,6 +335,7 @@ METHODS = {
     "fedema": build_fedema,
     "fedsimclr": build_fedsimclr,
     "fedsimsiam": build_fedsimsiam,
+    "orchestra": build_orchestra,
     "sda-fc-fcm": partial(build_sda, tiny_fcm),
     "sda-fdc": partial(build_sda, tiny_dcn),
     "dcn": lambda weight: central(tiny_dcn(weight)),

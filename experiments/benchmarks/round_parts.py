@@ -146,6 +146,7 @@ def parts(federation: Federation) -> dict[str, Case]:
         local_epochs=1,
         batch_size=128,
         model_weight=1e-3,
+        decorrelation_weight=0.0,
         num_init=10,
         sample_contrastive=False,
         own_init=False,

@@ -108,8 +108,8 @@ def one_stage(setup: Setup) -> FederatedClustering:
     """Builds a method that learns features and clusters at once, by `encoder`,
     `projector` and `cluster_projector`."""
     init, stages = partial(initial_state, setup), (averaging("cluster", setup),)
-    head = setup.networks.named["cluster_projector"]
-    return assembled(setup, init, stages, partial(assign, head))
+    encoder, head = (setup.networks.named[x] for x in ("encoder", "cluster_projector"))
+    return assembled(encoder, setup.local, init, stages, partial(assign, head))
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:

@@ -51,6 +51,7 @@ class Setup(NamedTuple):
     local_epochs: int
     batch_size: int
     model_weight: Scalar
+    decorrelation_weight: Scalar
     num_init: int
     sample_contrastive: bool
     own_init: bool
@@ -70,6 +71,7 @@ def ccfc(
     local_epochs: int = 1,
     batch_size: int = 128,
     model_weight: Scalar = 1e-3,
+    decorrelation_weight: Scalar = 0.0,
     num_init: int = 10,
     sample_contrastive: bool = False,
     own_init: bool = False,
@@ -96,6 +98,8 @@ def ccfc(
         local_epochs: epochs each client trains in a round.
         batch_size: examples a local step.
         model_weight: weight (lambda) of the model-contrastive term, Eq. 4.
+        decorrelation_weight: weight (eta) of `losses.decorrelation` of the projections,
+            of each view, in both stages: CCFC++, as far as it is known. 0 is CCFC.
         num_init: seedings of every k-means, of which the best counts; in the code
             scikit-learn's default of its day.
         sample_contrastive: keep the loss of the first stage in the second: SCFC of
@@ -135,8 +139,8 @@ def ccfc(
     """
     setup = Setup(
         *(network, optimizer, augment, num_clusters, pretrain_rounds, cluster_rounds),
-        *(local_epochs, batch_size, model_weight, num_init, sample_contrastive),
-        *(own_init, include_self, euclidean, scored),
+        *(local_epochs, batch_size, model_weight, decorrelation_weight, num_init),
+        *(sample_contrastive, own_init, include_self, euclidean, scored),
     )
     return in_two_stages(
         setup, initial_state, federated_round, begin_clusters, downloaded
@@ -242,6 +246,7 @@ def client_round(
         return sample_contrast(
             *(setup.network, variables, anchor, two_views(setup, key, x), counted),
             model_weight=setup.model_weight,
+            decorrelation_weight=setup.decorrelation_weight,
         )
 
     client, value = training.train(
@@ -294,6 +299,7 @@ def sample_contrast(
     mask: Bool[Array, "B"],
     *,
     model_weight: Scalar,
+    decorrelation_weight: Scalar = 0.0,
 ) -> tuple[Float[Array, ""], PyTree]:
     """Returns SimSiam's loss on two views of a batch, with the pull towards the anchor,
     and the variables with new batch statistics; the loss of the first stage."""
@@ -305,7 +311,8 @@ def sample_contrast(
     contrast = jnp.sum(contrast, where=mask) / jnp.maximum(mask.sum(), 1)
     pull = losses.model_contrastive(p1, g1, mask=mask)
     pull += losses.model_contrastive(p2, g2, mask=mask)
-    return contrast + model_weight * pull / 2, variables
+    few = losses.decorrelation(z1, mask=mask) + losses.decorrelation(z2, mask=mask)
+    return contrast + model_weight * pull / 2 + decorrelation_weight * few, variables
 
 
 def cluster_contrast(
@@ -327,7 +334,9 @@ def cluster_contrast(
         mask=mask,
     )
     pull = losses.model_contrastive(p, anchors, mask=mask)
-    return contrast + setup.model_weight * pull, variables
+    few = losses.decorrelation(z, mask=mask)
+    loss = contrast + setup.model_weight * pull
+    return loss + setup.decorrelation_weight * few, variables
 
 
 def mine(
@@ -477,6 +486,7 @@ def standalone(
     local_epochs: int = 1,
     batch_size: int = 128,
     model_weight: Scalar = 1e-3,
+    decorrelation_weight: Scalar = 0.0,
     num_init: int = 10,
     sample_contrastive: bool = False,
     own_init: bool = False,
@@ -509,8 +519,8 @@ def standalone(
     """
     setup = Setup(
         *(network, optimizer, augment, num_clusters, pretrain_rounds, cluster_rounds),
-        *(local_epochs, batch_size, model_weight, num_init, sample_contrastive),
-        *(own_init, include_self, euclidean, scored),
+        *(local_epochs, batch_size, model_weight, decorrelation_weight, num_init),
+        *(sample_contrastive, own_init, include_self, euclidean, scored),
     )
     return in_two_stages(
         setup, initial_clients, standalone_round, begin_alone, own_models

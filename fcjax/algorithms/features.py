@@ -6,7 +6,7 @@ from functools import partial
 from jaxtyping import Array, Float, Int
 
 from fcjax import clients, training
-from fcjax.algorithms.averaging import Setup
+from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.parts import Parts, part
 from fcjax.data.augment import to_float
 from fcjax.types import FederatedClustering, Federation, Network, PRNGKey, Stage, State
@@ -28,7 +28,8 @@ def encode(
 
 
 def assembled(
-    setup: Setup,
+    encoder: Network,
+    local: Local,
     init: Callable[[PRNGKey, Federation], State],
     stages: tuple[Stage, ...],
     assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]],
@@ -36,15 +37,16 @@ def assembled(
     """Returns the method of these stages.
 
     Args:
-        setup: of the stage that learns the features.
+        encoder: to the features.
+        local: how a client trains, which says how many examples are encoded at a time.
         init: as in `FederatedClustering`.
         stages: its stages.
         assign: (the server's parts, features) -> clusters; -1 where there are none yet.
     """
 
     def embed(state: State, federation: Federation):
-        encoder, batch_size = setup.networks.named["encoder"], setup.local.at_once
-        return encode(encoder, state.server.online, federation, batch_size=batch_size)
+        online = state.server.online
+        return encode(encoder, online, federation, batch_size=local.at_once)
 
     def assign_all(state: State, federation: Federation):
         h = embed(state, federation)

@@ -79,7 +79,7 @@ def two_stages(
         averaging("representation", setup),
         clustering.stage(networks.named["encoder"], num_rounds),
     )
-    return assembled(setup, init, stages, assign)
+    return assembled(networks.named["encoder"], local, init, stages, assign)
 
 
 def feature_kmeans(

@@ -8,6 +8,7 @@ from fcjax.cluster.neighbors import neighbor_graph
 from fcjax.cluster.running import running_means
 from fcjax.cluster.seeding import used_clusters
 from fcjax.cluster.silhouette import count_clusters, silhouette
+from fcjax.cluster.sinkhorn import equal_clusters, sinkhorn
 from fcjax.cluster.spectral import (
     Assign,
     discretize,
@@ -23,6 +24,7 @@ __all__ = [
     "connected_components",
     "count_clusters",
     "discretize",
+    "equal_clusters",
     "fuzzy_cmeans",
     "fuzzy_lloyd",
     "kmeans",
@@ -30,6 +32,7 @@ __all__ = [
     "neighbor_graph",
     "running_means",
     "silhouette",
+    "sinkhorn",
     "spectral_clustering",
     "spectral_embedding",
     "subspace_affinity",

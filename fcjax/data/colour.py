@@ -126,6 +126,15 @@ def random_greyscale(key: PRNGKey, image: Image, *, probability: Number = 0.2) -
     return jnp.where(jax.random.uniform(key) < probability, greyscale(image), image)
 
 
+def random_solarize(
+    key: PRNGKey, image: Image, *, threshold: Number = 0.5, probability: Number = 0.2
+) -> Image:
+    """With `probability`, the image with its values from `threshold` on inverted:
+    torchvision's `RandomSolarize`."""
+    inverted = jnp.where(image >= threshold, 1 - image, image)
+    return jnp.where(jax.random.uniform(key) < probability, inverted, image)
+
+
 def simsiam_colour(
     key: PRNGKey,
     image: Image,

@@ -13,7 +13,7 @@ from fcjax.evaluation.by_client import (
     imbalance_ratio,
     per_client,
 )
-from fcjax.evaluation.collapse import collapse, status
+from fcjax.evaluation.collapse import collapse, effective_rank, status
 from fcjax.evaluation.copying import (
     Nearest,
     copying,
@@ -34,6 +34,7 @@ __all__ = [
     "client_mean",
     "client_pooled",
     "collapse",
+    "effective_rank",
     "copying",
     "copying_by_distance",
     "imbalance_ratio",

@@ -67,6 +67,34 @@ def collapse(
     return report
 
 
+def effective_rank(embedding: Float[np.ndarray | Array, "_ _"]) -> float:
+    """In how many directions an embedding lies: the participation ratio of the
+    eigenvalues of its covariance, (sum of l)^2 / sum of l^2.
+
+    Args:
+      embedding: [n, D] latent vectors, as they are.
+
+    Returns:
+      A number in [1, D]; NaN where the embedding is not finite, or all rows are equal.
+
+    References:
+      Shi et al., Towards Understanding and Mitigating Dimensional Collapse in
+      Heterogeneous Federated Learning, ICLR 2023, for why it falls with heterogeneity.
+
+    Examples:
+      >>> effective_rank(np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+      2.0
+    """
+    z = np.asarray(embedding, np.float64)
+    if not np.isfinite(z).all():
+        return math.nan
+    z = z - z.mean(axis=0)
+    # Of n and D the smaller: both products have the same eigenvalues but for zeros.
+    gram = z.T @ z if z.shape[1] <= len(z) else z @ z.T
+    squares = float(np.sum(gram**2))
+    return float(np.trace(gram) ** 2 / squares) if squares else math.nan
+
+
 def status(
     report: Mapping[str, int | float], *, num_clusters: int, loss: float = 0.0
 ) -> str:

@@ -1,12 +1,14 @@
 """Losses as pure functions; importing them needs neither Flax nor an optimiser."""
 
 from fcjax.losses.adversarial import discriminator_loss, generator_loss
+from fcjax.losses.agreement import cluster_agreement
 from fcjax.losses.contrastive import (
     cluster_contrastive,
     model_contrastive,
     negative_cosine,
     normalize,
 )
+from fcjax.losses.decorrelation import decorrelation
 from fcjax.losses.deep_kmeans import deep_kmeans
 from fcjax.losses.embedded import assignment_kl, student_t, target_distribution
 from fcjax.losses.likelihood import (
@@ -25,10 +27,12 @@ from fcjax.losses.self_expression import (
 
 __all__ = [
     "assignment_kl",
+    "cluster_agreement",
     "cluster_contrastive",
     "cluster_entropy",
     "cluster_nt_xent",
     "coefficient_penalty",
+    "decorrelation",
     "deep_kmeans",
     "dequantize",
     "discriminator_loss",

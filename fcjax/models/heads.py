@@ -5,6 +5,8 @@ sizes follow public code: github.com/Yunfan-Li/Contrastive-Clustering (CC), Easy
 BYOL for FedU and FedEMA, github.com/PatrickHua/SimSiam.
 """
 
+from functools import partial
+
 import jax
 from flax import linen as nn
 
@@ -136,6 +138,58 @@ def simsiam_predictor(size: int = 2048, *, hidden_size: int = 512) -> Network:
     return from_linen(Head(size, hidden_size, hidden_norm=True))
 
 
+def orchestra_projector(size: int = 512, *, hidden_size: int = 512) -> Network:
+    """Builds Orchestra's projector: two layers without bias, batch norm after each, the
+    last one without scale and shift.
+
+    Args:
+        size: D, of the projections.
+        hidden_size: width between.
+
+    Returns:
+        A `Network` from features [B, F] to projections [B, D], whose features have mean
+        0 and variance 1 over a batch that trains.
+
+    References:
+        Lubana et al., Orchestra, 2022; code akhilmathurs/orchestra.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> network, features = orchestra_projector(2, hidden_size=8), jnp.zeros((3, 6))
+        >>> variables = network.init(jax.random.key(0), features)
+        >>> network.apply(variables, features, train=False)[0].shape
+        (3, 2)
+    """
+    layers = Head(size, hidden_size, hidden_norm=True, norm=True, plain=True)
+    return from_linen(layers)
+
+
+def rotation_head() -> Network:
+    """Builds the head that tells by how many quarters an image was turned: linear.
+
+    Returns:
+        A `Network` from projections [B, D] to logits [B, 4].
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> network, z = rotation_head(), jnp.zeros((3, 6))
+        >>> variables = network.init(jax.random.key(0), z)
+        >>> network.apply(variables, z, train=False)[0].shape
+        (3, 4)
+    """
+    return from_linen(Linear(4))
+
+
+class Linear(nn.Module):
+    """A layer on features [B, F]."""
+
+    size: int
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        return Dense(self.size)(x)
+
+
 class Encoding(nn.Module):
     """The layers of an encoder as a module."""
 
@@ -154,13 +208,15 @@ class Head(nn.Module):
     hidden_norm: bool = False
     norm: bool = False
     soft: bool = False
+    plain: bool = False  # no biases, and the last norm neither scales nor shifts
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        x = Dense(self.hidden_size or x.shape[-1])(x)
+        layer = partial(Dense, use_bias=not self.plain)
+        x = layer(self.hidden_size or x.shape[-1])(x)
         if self.hidden_norm:
             x = batch_norm(x, train=train, mask=mask)
-        x = Dense(self.size)(jax.nn.relu(x))
+        x = layer(self.size)(jax.nn.relu(x))
         if self.norm:
-            x = batch_norm(x, train=train, mask=mask)
+            x = batch_norm(x, train=train, mask=mask, affine=not self.plain)
         return jax.nn.softmax(x) if self.soft else x

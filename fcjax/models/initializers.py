@@ -1,5 +1,7 @@
 """PyTorch's default initialisation, which the papers' networks start from."""
 
+from functools import partial
+
 import jax
 from flax import linen as nn
 
@@ -15,11 +17,13 @@ def fan_in_uniform(fan_in: int):
 
 
 class Dense(nn.Module):
-    """A linear layer with bias on [B, F], initialised as in PyTorch."""
+    """A linear layer on [B, F], initialised as in PyTorch."""
 
     features: int
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x):
         init = fan_in_uniform(x.shape[-1])
-        return nn.Dense(self.features, kernel_init=init, bias_init=init)(x)
+        layer = partial(nn.Dense, kernel_init=init, bias_init=init)
+        return layer(self.features, use_bias=self.use_bias)(x)

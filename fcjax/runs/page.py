@@ -105,9 +105,7 @@ def main(args: Args) -> None:
     print(f"page of the run with {folder.told(point)}: {out / 'page.html'}")
 
 
-def answers(
-    run: Path, where: Sequence[str], *, data_dir: Path | None
-) -> Answers:
+def answers(run: Path, where: Sequence[str], *, data_dir: Path | None) -> Answers:
     """Asks what somebody without labels does; raises ValueError where a value is
     misspelled, or no run has them."""
     runs = gather([run], where)
@@ -211,8 +209,9 @@ def render(
         scores(folder, row),
         short=answer.short,
         trade_off=inline.curve(
-            "agreement of the seeds, less that on parts", answer.trade_off,
-            marked=num_clusters,
+            "agreement of the seeds, less that on parts",
+            answer.trade_off,
+            marked=float(num_clusters),
         ),
         title=f"{short_name(config['dataset'])} in {num_clusters} clusters",
         folder=folder,

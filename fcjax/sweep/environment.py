@@ -85,7 +85,9 @@ def environment() -> dict[str, Any]:
 
 def digest(examples: np.ndarray) -> str:
     """Returns what tells arrays apart: their shape, type and values in 16 digits."""
-    found = hashlib.blake2b(f"{examples.shape} {examples.dtype}".encode(), digest_size=8)
+    found = hashlib.blake2b(
+        f"{examples.shape} {examples.dtype}".encode(), digest_size=8
+    )
     found.update(np.ascontiguousarray(examples).data)
     return found.hexdigest()
 

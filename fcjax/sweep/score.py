@@ -163,6 +163,7 @@ def score_end(
         held = np.isfinite(embedding).all(axis=1)
         if held.any():
             found |= evaluation.internal_scores(embedding[held], run.clusters[held])
+            found["effective_rank"] = evaluation.effective_rank(embedding[held])
     return found
 
 
@@ -200,7 +201,10 @@ def result_row(
         "scope": batch.method.scope,
         **{
             name: round_off(scores[name]) if name in scores else None
-            for name in (*SCORES, *SURVIVING_SCORES, *ACROSS_SCORES, *INTERNAL_SCORES)
+            for name in (
+                *(*SCORES, *SURVIVING_SCORES, *ACROSS_SCORES, *INTERNAL_SCORES),
+                "effective_rank",
+            )
         },
         "best_nmi": max(nmi, default=None),
         **reported(batch.method, history),

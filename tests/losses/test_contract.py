@@ -28,11 +28,11 @@ SHAPES = {
 class Loss:
     """A function of arrays of some kinds and perhaps of a mask and a scalar.
 
-    No gradient flows through the argument that is fixed.
+    No gradient flows through the arguments that are fixed.
     """
 
     def __init__(
-        self, of, kinds, *, scalar=None, fixed=None, mask=True, nobody=0.0, **options
+        self, of, kinds, *, scalar=None, fixed=(), mask=True, nobody=0.0, **options
     ):
         self.of, self.scalar, self.fixed, self.options = of, scalar, fixed, options
         self.has_mask, self.of_nobody = mask, nobody
@@ -54,11 +54,17 @@ class Loss:
 
 LOSSES = {
     "assignment_kl": Loss(losses.assignment_kl, "shares shares"),
+    "cluster_agreement": Loss(
+        losses.cluster_agreement,
+        "rows rows centroids",
+        scalar="temperature",
+        fixed=(1, 2),
+    ),
     **{
         f"cluster_contrastive, include_self={include_self}": Loss(
             losses.cluster_contrastive,
             "rows rows labels",
-            fixed=1,
+            fixed=(1,),
             num_clusters=4,
             include_self=include_self,
         )
@@ -77,8 +83,9 @@ LOSSES = {
         )
         for norm in ("frobenius", "l1", "nuclear")
     },
+    "decorrelation": Loss(losses.decorrelation, "rows"),
     "deep_kmeans": Loss(
-        losses.deep_kmeans, "rows rows rows rows", scalar="cluster_weight", fixed=3
+        losses.deep_kmeans, "rows rows rows rows", scalar="cluster_weight", fixed=(3,)
     ),
     "discriminator_loss": Loss(losses.discriminator_loss, "logits logits"),
     "generator_loss": Loss(losses.generator_loss, "logits"),
@@ -88,13 +95,15 @@ LOSSES = {
         )
         for scalar in ("alpha", "beta")
     },
-    "model_contrastive": Loss(losses.model_contrastive, "rows rows", fixed=1),
-    "negative_cosine": Loss(losses.negative_cosine, "rows rows", fixed=1, mask=False),
+    "model_contrastive": Loss(losses.model_contrastive, "rows rows", fixed=(1,)),
+    "negative_cosine": Loss(
+        losses.negative_cosine, "rows rows", fixed=(1,), mask=False
+    ),
     "nt_xent": Loss(losses.nt_xent, "rows rows", scalar="temperature"),
     "reconstruction_error": Loss(losses.reconstruction_error, "rows rows", mask=False),
     "self_expression": Loss(losses.self_expression, "rows squares"),
     "student_t": Loss(losses.student_t, "rows centroids", scalar="dof"),
-    "target_distribution": Loss(losses.target_distribution, "shares", fixed=0),
+    "target_distribution": Loss(losses.target_distribution, "shares", fixed=(0,)),
 }
 
 
@@ -176,7 +185,7 @@ def test_gradients_are_differences_but_of_what_is_fixed(loss, step):
     _, gradients = step(*arrays, 0.5, None)
     there, back, slope = [*arrays], [*arrays], 0.0
     for i, gradient in zip(loss.floats, gradients, strict=True):
-        if i == loss.fixed:
+        if i in loss.fixed:
             np.testing.assert_array_equal(gradient, 0)
         else:
             # In proportion, so that shares stay positive.
