@@ -437,8 +437,9 @@ def cluster_globally(
         Centroids of unit length, and the loss of the last step: minus the mean cosine
         of the two assignments of a row.
     """
-    z = found.reshape(-1, found.shape[-1])
     mask = jnp.repeat(answered, setup.num_local)
+    # A row that does not count must not reach the gradient, whatever it holds.
+    z = jnp.where(mask[:, None], found.reshape(-1, found.shape[-1]), 0)
     optimizer = setup.server_optimizer
 
     def objective(centroids):
