@@ -21,7 +21,11 @@ from fcjax.evaluation.copying import (
     nearest,
     nearest_distances,
 )
-from fcjax.evaluation.internal import client_calinski_harabasz, internal_scores
+from fcjax.evaluation.internal import (
+    client_calinski_harabasz,
+    internal_scores,
+    silhouettes,
+)
 from fcjax.evaluation.knn import knn_accuracy
 from fcjax.evaluation.scores import accuracy, ami, ari, kappa, match, nmi, scores
 
@@ -34,9 +38,9 @@ __all__ = [
     "client_mean",
     "client_pooled",
     "collapse",
-    "effective_rank",
     "copying",
     "copying_by_distance",
+    "effective_rank",
     "imbalance_ratio",
     "internal_scores",
     "kappa",
@@ -47,5 +51,6 @@ __all__ = [
     "nmi",
     "per_client",
     "scores",
+    "silhouettes",
     "status",
 ]

@@ -74,6 +74,42 @@ def internal_scores(
     return scores
 
 
+def silhouettes(
+    embedding: Float[np.ndarray | Array, "n _"],
+    runs: Integer[np.ndarray | Array, "R n"],
+) -> Float[np.ndarray, "R"]:
+    """The silhouette of several clusterings in one embedding, whose distances are taken
+    once: quadratic in n.
+
+    Args:
+      embedding: latent vectors, NaN where an example has none.
+      runs: clusters, -1 where there is none. Either is left out of its clustering.
+
+    Returns:
+      [R], in [-1, 1]; NaN as of `internal_scores`.
+
+    Examples:
+      >>> runs = np.array([[0, 0, 1, 1], [0, 1, 0, 1]])
+      >>> print(silhouettes(np.array([[0.0], [0.1], [1.0], [1.1]]), runs).round(2))
+      [ 0.9  -0.45]
+    """
+    embedding, runs = np.asarray(embedding), np.asarray(runs)
+    found = np.full(len(runs), math.nan)
+    held = np.isfinite(embedding).all(axis=1)
+    points = _standardized(embedding[held]) if held.any() else None
+    if points is None:
+        return found
+    distances = metrics.pairwise_distances(points)
+    np.fill_diagonal(distances, 0)
+    for i, clusters in enumerate(runs[:, held]):
+        rows = clusters >= 0
+        if _defined(clusters[rows]):
+            found[i] = metrics.silhouette_score(
+                distances[np.ix_(rows, rows)], clusters[rows], metric="precomputed"
+            )
+    return found
+
+
 def client_calinski_harabasz(
     embeddings: Float[np.ndarray | Array, "_ _ _"],
     labels: Integer[np.ndarray | Array, "_ _"],

@@ -1,42 +1,10 @@
 """Internal scores of clusterings in embeddings that are not their own."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Float
 from scipy import stats
-
-from fcjax.evaluation.internal import internal_scores
-
-
-def cross_silhouettes(
-    embeddings: Sequence[Float[np.ndarray | Array, "n _"]],
-    runs: Integer[np.ndarray | Array, "R n"],
-) -> Float[np.ndarray, "E R"]:
-    """Returns the silhouette of every clustering in every embedding, quadratic in n.
-
-    Examples without a cluster, or without an embedding (NaN), are left out of it; NaN
-    where the silhouette of the others is not defined.
-
-    Args:
-      embeddings: of E runs, each in a space of its own.
-      runs: clusters, -1 where there is none.
-
-    Examples:
-      >>> z = np.array([[0.0], [0.1], [1.0], [1.1]])
-      >>> runs = np.array([[0, 0, 1, 1], [0, 1, 0, 1]])
-      >>> print(cross_silhouettes([z], runs).round(2))
-      [[ 0.9  -0.45]]
-    """
-    found = np.full((len(embeddings), len(runs)), np.nan)
-    for i, z in enumerate(map(np.asarray, embeddings)):
-        held = np.isfinite(z).all(axis=1)
-        for j, clusters in enumerate(np.asarray(runs)):
-            rows = held & (clusters >= 0)
-            if rows.any():
-                found[i, j] = internal_scores(z[rows], clusters[rows])["silhouette"]
-    return found
 
 
 def pooled_ranks(scores: Float[np.ndarray, "R R"]) -> Float[np.ndarray, "R"]:
@@ -49,7 +17,7 @@ def pooled_ranks(scores: Float[np.ndarray, "R R"]) -> Float[np.ndarray, "R"]:
     selection of the embeddings.
 
     Args:
-      scores: of every run in every run's embedding, see `cross_silhouettes`.
+      scores: of every run in every run's embedding, see `silhouettes`.
 
     References:
       Deep clustering evaluation: how to validate internal clustering validation

@@ -24,7 +24,8 @@ from fcjax.evaluation.agreement import (
     pairwise_agreement,
 )
 from fcjax.evaluation.consensus import consensus
-from fcjax.evaluation.pooled import cross_silhouettes, pooled_ranks
+from fcjax.evaluation.internal import silhouettes
+from fcjax.evaluation.pooled import pooled_ranks
 from fcjax.evaluation.scores import ari, nmi
 from fcjax.runs.together import Together, drawn, gather
 from fcjax.sweep.flags import shown
@@ -181,14 +182,14 @@ def by_others(
     known = [z for z in embeddings if z is not None]
     if len(known) < len(embeddings):
         return np.full(len(embeddings), np.nan)
-    return pooled_ranks(cross_silhouettes(known, clusters))
+    return pooled_ranks(np.array([silhouettes(z, clusters) for z in known]))
 
 
 def by_input(
     runs: Together, examples: np.ndarray, clusters: np.ndarray
 ) -> Float[np.ndarray, "R"]:
     flat = examples.reshape(len(examples), -1).astype(float)
-    found = cross_silhouettes([flat], clusters)[0]
+    found = silhouettes(flat, clusters)
     if runs.holders is not None:  # clients' own clusters lie on top of each other
         found[(runs.holders >= 0).any(axis=1)] = np.nan
     return found

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fcjax.evaluation.agreement import agreement, mean_agreement, pairwise_agreement
-from fcjax.evaluation.pooled import cross_silhouettes, pooled_ranks
+from fcjax.evaluation.internal import silhouettes
+from fcjax.evaluation.pooled import pooled_ranks
 from fcjax.evaluation.scores import nmi
 
 rng = np.random.default_rng(0)
@@ -85,7 +86,7 @@ def test_an_embedding_has_no_vote_for_its_own_run():
     spaces = [
         x[:, None] + 0.1 * rng.normal(size=(40, 1)) for x in (truth, truth, wrong)
     ]
-    scores = cross_silhouettes(spaces, runs)
+    scores = np.array([silhouettes(z, runs) for z in spaces])
     assert scores[2].argmax() == 2
     assert (scores[:2, 2] < 0.1).all()
     # Nobody else's ranks it above another; with its own vote it would have more than 0.
