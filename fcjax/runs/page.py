@@ -27,6 +27,7 @@ from fcjax.evaluation.figures import inline, latent
 from fcjax.runs import assigned, choose, consensus, how_many
 from fcjax.runs.assigned import Assigned
 from fcjax.runs.together import Member, Together, gather, written
+from fcjax.sweep import beside
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import Folder, Row
 from fcjax.sweep.load import short_name
@@ -313,6 +314,12 @@ def warnings(
         "may do better.": status == "collapsed",
         f"This run {status}: its loss or its weights grew without bound. Its clusters "
         "say nothing; a smaller learning rate may help.": has_diverged,
+        "Below k-means of the examples as they are, which has "
+        f"{row.get('kmeans_nmi') or 0:.3f} where this run has {row['nmi'] or 0:.3f} of "
+        "NMI.": row["nmi"] is not None and beside.is_below(row),
+        "Likely below k-means of the examples as they are: among these its clusters "
+        "have a silhouette far below that of k-means.": row["nmi"] is None
+        and beside.is_below(row),
         f"{failed} of the {len(others)} other runs collapsed or diverged; results.csv "
         "says which ones.": failed,
         f"Empty clusters, {len(empty)} of {len(sizes)}: {listed(empty)}. The data may "

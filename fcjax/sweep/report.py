@@ -13,13 +13,15 @@ from fcjax.data.conversion import counted
 from fcjax.devices import all_devices, are_several
 from fcjax.evaluation import tables
 from fcjax.runs import page
-from fcjax.sweep import flags
+from fcjax.sweep import beside, flags
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import short_name
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.score import INTERNAL_SCORES
+
+HELP = "docs/guides/which_method.md says which method does well on which data"
 
 
 def conclude(folder: Folder, *, labelled: bool) -> None:
@@ -40,6 +42,8 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
         if row["status"] != "ok":
             point = ", ".join(f"{name} {row[name]}" for name in folder.settings)
             print(f"warning: the run with {point}, seed {row['seed']} {row['status']}")
+    for text in beside_kmeans(rows, folder.settings):
+        print(text)
     if labelled:
         return
     print("silhouette and calinski_harabasz: higher is better; davies_bouldin: lower")
@@ -48,6 +52,35 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
             page.main(page.Args(directory))
         except ValueError as error:  # the data has moved, or needs its --data-dir
             print(f"no page ({error}): fcjax page {directory} --help")
+
+
+def beside_kmeans(
+    rows: Sequence[Mapping[str, Any]], settings: Sequence[str]
+) -> list[str]:
+    """Returns what k-means of the examples as they are has, where there are labels, and
+    a warning of the settings that are below it, or likely are: see `beside`."""
+    rows = [row for row in rows if row["status"] == "ok"]
+    names = ("nmi", "kmeans_nmi", "kmeans_silhouette", "input_silhouette")
+    lines = tables.summarize(rows, by=settings, values=names)
+    found, worse = [], []
+    for line in lines:
+        own = {name: line[name].mean for name in names if name in line}
+        told = ", ".join(f"{name} {line[name]:g}" for name in settings)
+        if "kmeans_nmi" in own:
+            found.append(f"{own['kmeans_nmi']:.3f}")
+        if beside.is_below(own):
+            measured = "silhouette {input_silhouette:.2f} among the examples"
+            measured += ", k-means {kmeans_silhouette:.2f}"
+            measured = "NMI {nmi:.3f}" if found else measured
+            worse.append(f"{told} ({measured.format(**own)})")
+    what = "k-means of the examples as they are"
+    said = []
+    if found:
+        said.append(f"{what}: NMI {' '.join(dict.fromkeys(found))}")
+    if worse:
+        likely = "" if found else "likely "
+        said.append(f"warning: {likely}below {what}: {'; '.join(worse)}; {HELP}")
+    return said
 
 
 def summarize(

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 
 from fcjax import evaluation
 from fcjax.evaluation.collapse import MAX_WEIGHT
+from fcjax.sweep import beside
 from fcjax.sweep.communities import Kept, taken_globally
 from fcjax.sweep.flags import Common
 from fcjax.sweep.folder import Row
@@ -203,7 +204,7 @@ def result_row(
             name: round_off(scores[name]) if name in scores else None
             for name in (
                 *(*SCORES, *SURVIVING_SCORES, *ACROSS_SCORES, *INTERNAL_SCORES),
-                "effective_rank",
+                *("effective_rank", *beside.COLUMNS),
             )
         },
         "best_nmi": max(nmi, default=None),

@@ -3,8 +3,8 @@
 import itertools
 import os
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from fcjax.devices import are_several, on_host
 from fcjax.own_pool import OwnPool
 from fcjax.runs import draw
 from fcjax.sweep import (
+    beside,
     communities,
     environment,
     fit,
@@ -62,6 +63,8 @@ def train(experiment: Experiment) -> None:
     """Trains and scores the pending runs of the grid, batch by batch."""
     args, folder = experiment.args, experiment.folder
     kept, compile_seconds = stages.Kept(experiment), listen_to_compiler()
+    dataset = experiment.dataset
+    kmeans = cache(partial(beside.beside, dataset.examples, dataset.labels))
     total = sum(
         len(batch.points) * sum(plan.num_rounds(batch)) for batch in experiment.batches
     )
@@ -70,7 +73,9 @@ def train(experiment: Experiment) -> None:
             while batch.points:
                 most = batch.side_by_side
                 try:
-                    train_batch(experiment, batch, kept, progress, compile_seconds)
+                    train_batch(
+                        experiment, batch, kept, kmeans, progress, compile_seconds
+                    )
                 except jax.errors.JaxRuntimeError as error:
                     # Of several processes one may have been short of memory.
                     if not fit.is_too_large(error) or most == 1 or are_several():
@@ -86,6 +91,7 @@ def train_batch(
     experiment: Experiment,
     batch: Batch,
     kept: stages.Kept,
+    kmeans: Callable[..., beside.Beside],
     progress: Progress,
     compile_seconds: Sequence[float],
 ) -> None:
@@ -105,7 +111,7 @@ def train_batch(
         state, last = run(experiment, call, kept, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
         model = model or freeze(call, state)
-        finish(experiment, call, state, last, model, compile_seconds=compiled)
+        finish(experiment, call, kmeans, state, last, model, compile_seconds=compiled)
 
 
 class Call(NamedTuple):
@@ -213,6 +219,7 @@ def metrics_of(round: engine.Round, num_runs: int) -> list[Row]:
 def finish(
     experiment: Experiment,
     call: Call,
+    kmeans: Callable[..., beside.Beside],
     state: State,
     last: Last,
     model: frozen.Program | None,
@@ -224,6 +231,7 @@ def finish(
     Args:
         experiment: whose runs they are.
         call: the runs.
+        kmeans: (num_clusters) -> what stands beside them.
         state: where they ended, [G, ...].
         last: what they have found.
         model: of `freeze`.
@@ -272,6 +280,8 @@ def finish(
             embedding=embedding,
             same=same,
         )
+        if batch.method.scope == "global":
+            ended |= kmeans(num_clusters=batch.num_clusters).of_run(run)
         assigned.append(communities.columns(run.holders, run.clusters, same))
         rows.append(
             score.result_row(

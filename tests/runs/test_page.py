@@ -331,7 +331,7 @@ def test_clusters_by_hand():
 
 def test_warnings_of_empty_and_lone_clusters(finished):
     run = read(finished)
-    row = run.rows[0]
+    row = {**run.rows[0], "nmi": 0.5, "kmeans_nmi": 0.5}  # not below it
     sizes = {"Cluster 0": 1, "Cluster 1": 0, "Cluster 2": 58}
     noted = page.warnings(run, row, assigned([0, 2, -1]), sizes)
     assert noted == [
@@ -340,6 +340,12 @@ def test_warnings_of_empty_and_lone_clusters(finished):
         "Clusters of a single example: Cluster 0.",
         "Examples in none of the clusters below: 1.",
     ]
+    below = {**row, "kmeans_nmi": 0.6}
+    (first, *_) = page.warnings(run, below, assigned([0]), {})
+    assert first == (
+        "Below k-means of the examples as they are, which has 0.600 where this run has "
+        "0.500 of NMI."
+    )
     diverged = {**row, "status": "diverged in round 2 of cluster"}
     (first, *_) = page.warnings(run, diverged, assigned([0]), {})
     assert first.startswith("This run diverged in round 2 of cluster: its loss")

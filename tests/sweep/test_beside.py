@@ -1,0 +1,79 @@
+"""K-means beside a run: what it has of blobs, and what is said of runs below it."""
+
+import numpy as np
+import pytest
+
+from fcjax.sweep import report
+from fcjax.sweep.beside import beside
+from fcjax.sweep.run import Run
+
+LABELS = np.repeat([0, 1, 2], 20)
+EXAMPLES = np.eye(3)[LABELS] + 0.05 * np.random.default_rng(0).random((60, 3))
+
+
+def run_of(clusters) -> Run:
+    """Of one client that holds all."""
+    rows, clusters = np.arange(60)[None], np.asarray(clusters)
+    held = np.zeros(60, int)
+    return Run({}, rows, rows >= 0, clusters[None], held, clusters)
+
+
+def test_it_finds_blobs_and_a_run_that_does_is_its_equal():
+    found = beside(EXAMPLES, LABELS, num_clusters=3).of_run(run_of((LABELS + 1) % 3))
+    for name in ("kmeans_nmi", "kmeans_acc", "kmeans_agreement"):
+        assert found[name] == pytest.approx(1)
+    assert found["input_silhouette"] == found["kmeans_silhouette"] > 0.9
+
+
+def test_a_run_by_chance_agrees_with_it_in_nothing():
+    """An example without a cluster counts in neither."""
+    clusters = np.tile([0, 1, 2], 20)
+    found = beside(EXAMPLES, None, num_clusters=3).of_run(run_of(clusters))
+    assert {*found} == {"kmeans_silhouette", "kmeans_agreement", "input_silhouette"}
+    assert abs(found["kmeans_agreement"]) < 0.1
+    assert found["input_silhouette"] < 0
+    right = np.where(np.arange(60) % 2, LABELS, -1)
+    some = beside(EXAMPLES, None, num_clusters=3).of_run(run_of(right))
+    assert some["kmeans_agreement"] == 1
+
+
+def test_equal_examples_and_more_clusters_than_examples_have_what_there_is():
+    found = beside(np.ones((60, 2)), None, num_clusters=2).of_run(run_of(LABELS))
+    assert found == {"kmeans_agreement": 0}
+    beside(np.eye(3), None, num_clusters=5)
+
+
+def row(p, status="ok", **scores):
+    return {"p": p, "status": status, **scores}
+
+
+def test_what_is_said_with_labels():
+    """The mean of a setting counts; a run that diverged does not."""
+    rows = [
+        row(0.0, nmi=0.9, kmeans_nmi=0.7),
+        row(0.5, nmi=0.8, kmeans_nmi=0.7),
+        row(0.5, nmi=0.5, kmeans_nmi=0.7),
+        row(1.0, "diverged", nmi=0.1, kmeans_nmi=0.7),
+    ]
+    what = "k-means of the examples as they are"
+    first, second = report.beside_kmeans(rows, ["p"])
+    assert first == f"{what}: NMI 0.700"
+    assert second == f"warning: below {what}: p 0.5 (NMI 0.650); {report.HELP}"
+    assert report.beside_kmeans(rows[:1], ["p"]) == [first]
+
+
+def test_what_is_said_without_labels():
+    """Of 0.3 the limit is 0.21."""
+    rows = [
+        row(p, nmi=None, kmeans_nmi=None, kmeans_silhouette=0.3, input_silhouette=s)
+        for p, s in ((0.0, 0.22), (1.0, 0.2))
+    ]
+    (line,) = report.beside_kmeans(rows, ["p"])
+    assert line.startswith("warning: likely below k-means of the examples as they are")
+    assert "p 1 (silhouette 0.20 among the examples, k-means 0.30); " in line
+    assert "p 0" not in line
+
+
+def test_clients_on_their_own_and_older_folders_have_nothing_beside_them():
+    assert report.beside_kmeans([row(0.0, nmi=0.9, kmeans_nmi=None)], ["p"]) == []
+    assert report.beside_kmeans([row(0.0, nmi=0.9)], ["p"]) == []
