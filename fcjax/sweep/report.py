@@ -21,7 +21,7 @@ from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.score import INTERNAL_SCORES
 
-HELP = "docs/guides/which_method.md says which method does well on which data"
+HELP = "docs/methods/baselines.md has the simpler methods"
 
 
 def conclude(folder: Folder, *, labelled: bool) -> None:
