@@ -144,7 +144,7 @@ def views_of(shape: tuple[int, ...]) -> tuple[Augment, Augment]:
     """Returns the views for the target and for the online network."""
     if len(shape) == 1:
         return vector_view, vector_view
-    if shape[2] == 1:  # a digit mirrored is none; a mild view, as of FedMCC's
+    if shape[2] == 1:  # a digit mirrored is none
         mild = partial(
             ccfc_grey,
             crop_scale=(0.5, 1.0),

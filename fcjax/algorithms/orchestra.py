@@ -444,13 +444,9 @@ def cluster_globally(
 
     def objective(centroids):
         cosines = jnp.matmul(z, centroids.T, precision=lax.Precision.HIGHEST)
-        equal = lax.stop_gradient(
-            sinkhorn(cosines, sharpness=setup.sharpness, mask=mask)
-        )
-        unit = jnp.matmul(
-            losses.normalize(z), centroids.T, precision=lax.Precision.HIGHEST
-        )
-        soft = jax.nn.softmax(unit / setup.temperature, axis=1)
+        soft = jax.nn.softmax(cosines / setup.temperature, axis=1)
+        constant = lax.stop_gradient(cosines)
+        equal = sinkhorn(constant, sharpness=setup.sharpness, mask=mask)
         each = jnp.sum(losses.normalize(equal) * losses.normalize(soft), axis=1)
         return -jnp.sum(each, where=mask) / jnp.maximum(mask.sum(), 1)
 
@@ -458,7 +454,7 @@ def cluster_globally(
         centroids, opt_state = carry
         value, gradient = jax.value_and_grad(objective)(centroids)
         updates, opt_state = optimizer.update(gradient, opt_state, centroids)
-        centroids = losses.normalize(optax.apply_updates(centroids, updates))
+        centroids = losses.normalize(centroids + updates)
         return (centroids, opt_state), value
 
     start = centroids, optimizer.init(centroids)

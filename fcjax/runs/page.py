@@ -307,19 +307,14 @@ def warnings(
     empty, single = ([k for k, n in sizes.items() if n == m] for m in (0, 1))
     is_own = row["scope"] != "global" and found.communities is None
     groups = found.clusters if found.communities is None else found.communities
-    missing = int((groups < 0).sum())
+    missing, below = int((groups < 0).sum()), beside.below(row)
     noted = {
         "This run collapsed: nearly all examples are in one cluster, or have nearly "
         "the same embedding. Its clusters say little; another seed or learning rate "
         "may do better.": status == "collapsed",
         f"This run {status}: its loss or its weights grew without bound. Its clusters "
         "say nothing; a smaller learning rate may help.": has_diverged,
-        "Below k-means of the examples as they are, which has "
-        f"{row.get('kmeans_nmi') or 0:.3f} where this run has {row['nmi'] or 0:.3f} of "
-        "NMI.": row["nmi"] is not None and beside.is_below(row),
-        "Likely below k-means of the examples as they are: among these its clusters "
-        "have a silhouette far below that of k-means.": row["nmi"] is None
-        and beside.is_below(row),
+        f"Below k-means of the examples as they are, or likely so: {below}.": below,
         f"{failed} of the {len(others)} other runs collapsed or diverged; results.csv "
         "says which ones.": failed,
         f"Empty clusters, {len(empty)} of {len(sizes)}: {listed(empty)}. The data may "

@@ -54,14 +54,17 @@ class Beside(NamedTuple):
         return {name: value for name, value in found.items() if np.isfinite(value)}
 
 
-def is_below(scores: Mapping[str, Any]) -> bool:
-    """Whether a run is below k-means by its NMI, or without labels likely is, by the
-    silhouettes among the examples; `scores` are of results.csv, or means of them."""
-    nmi, plain = scores.get("nmi"), scores.get("kmeans_nmi")
-    if nmi is not None and plain is not None:
-        return nmi < plain
+def below(scores: Mapping[str, Any]) -> str:
+    """Returns by what a run is below k-means, its NMI, or without labels likely is, the
+    silhouettes among the examples; nothing where it is not. `scores` are of
+    results.csv, or means of them."""
+    own, plain = scores.get("nmi"), scores.get("kmeans_nmi")
+    if own is not None and plain is not None:
+        return f"NMI {own:.3f}, k-means {plain:.3f}" if own < plain else ""
     own, plain = (scores.get(x) for x in ("input_silhouette", "kmeans_silhouette"))
-    return own is not None and plain is not None and own < LIKELY_WORSE * plain
+    if own is None or plain is None or own >= LIKELY_WORSE * plain:
+        return ""
+    return f"silhouette {own:.2f} among the examples, k-means {plain:.2f}"
 
 
 def beside(

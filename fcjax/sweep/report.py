@@ -68,11 +68,8 @@ def beside_kmeans(
         told = ", ".join(f"{name} {line[name]:g}" for name in settings)
         if "kmeans_nmi" in own:
             found.append(f"{own['kmeans_nmi']:.3f}")
-        if beside.is_below(own):
-            measured = "silhouette {input_silhouette:.2f} among the examples"
-            measured += ", k-means {kmeans_silhouette:.2f}"
-            measured = "NMI {nmi:.3f}" if found else measured
-            worse.append(f"{told} ({measured.format(**own)})")
+        if by := beside.below(own):
+            worse.append(f"{told} ({by})")
     what = "k-means of the examples as they are"
     said = []
     if found:

@@ -7,7 +7,6 @@ Methods that differ in later stages alone, values of a setting of those, and com
 another day find them. They may be deleted at any time.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from functools import cached_property, partial
@@ -15,11 +14,10 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fcjax.devices import on_host
 from fcjax.engine import Position, Round, ShapesOf, Start
-from fcjax.sweep import deal, plan, processes
+from fcjax.sweep import deal, environment, plan, processes
 from fcjax.sweep.experiment import Experiment, configuration
 from fcjax.sweep.folder import Point
 from fcjax.sweep.plan import Batch
@@ -137,10 +135,8 @@ class Kept:
     def _data(self) -> str:
         """What a path leads to may change."""
         dataset = self._experiment.dataset
-        told = hashlib.sha256(np.ascontiguousarray(dataset.examples).data)
-        if dataset.labels is not None:
-            told.update(np.ascontiguousarray(dataset.labels).data)
-        return told.hexdigest()
+        each = [x for x in (dataset.examples, dataset.labels) if x is not None]
+        return " ".join(map(environment.digest, each))
 
 
 def in_turn(batch: Batch) -> Iterator[Batch]:

@@ -343,8 +343,8 @@ def test_warnings_of_empty_and_lone_clusters(finished):
     below = {**row, "kmeans_nmi": 0.6}
     (first, *_) = page.warnings(run, below, assigned([0]), {})
     assert first == (
-        "Below k-means of the examples as they are, which has 0.600 where this run has "
-        "0.500 of NMI."
+        "Below k-means of the examples as they are, or likely so: NMI 0.500, k-means "
+        "0.600."
     )
     diverged = {**row, "status": "diverged in round 2 of cluster"}
     (first, *_) = page.warnings(run, diverged, assigned([0]), {})

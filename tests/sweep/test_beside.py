@@ -58,7 +58,10 @@ def test_what_is_said_with_labels():
     what = "k-means of the examples as they are"
     first, second = report.beside_kmeans(rows, ["p"])
     assert first == f"{what}: NMI 0.700"
-    assert second == f"warning: below {what}: p 0.5 (NMI 0.650); {report.HELP}"
+    assert (
+        second
+        == f"warning: below {what}: p 0.5 (NMI 0.650, k-means 0.700); {report.HELP}"
+    )
     assert report.beside_kmeans(rows[:1], ["p"]) == [first]
 
 
