@@ -6,7 +6,9 @@ which differ in their seed alone. The mean over the lines is that of a criterion
 all data sets but one a criterion is chosen, and shown on that one.
 
 study.csv   a line a line and criterion: rank correlation with NMI and regret
-study.png   the regrets
+beside.csv  a line a run: its NMI and that of k-means of the examples, and its share of
+            k-means' silhouette among these, by which it is warned of
+study.png   the mean regret of each criterion
 """
 
 import dataclasses
@@ -18,9 +20,10 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from fcjax.evaluation import figures, nmi, tables
+from fcjax.evaluation import figures, nmi, silhouettes, tables
 from fcjax.runs import choose, consensus
 from fcjax.runs.together import Together, gather
+from fcjax.sweep import beside
 
 RANDOM = "(random)"
 
@@ -38,7 +41,7 @@ class Args:
 
 
 def main(args: Args) -> None:
-    rows, together = [], []
+    rows, together, shares = [], [], []
     for folder in args.runs:
         every = gather([folder])
         if not every.scored:
@@ -47,6 +50,7 @@ def main(args: Args) -> None:
             own, both = measured(runs, data_dir=args.data_dir)
             rows += own
             together.append(both)
+            shares += beside_kmeans(runs, data_dir=args.data_dir)
     table = pd.DataFrame(rows)
     args.out.mkdir(parents=True, exist_ok=True)
     table.to_csv(args.out / "study.csv", index=False, float_format="%.4g")
@@ -59,18 +63,24 @@ def main(args: Args) -> None:
     print()
     tables.show(together)
     pd.DataFrame(together).to_csv(args.out / "consensus.csv", index=False)
+    plain = pd.DataFrame(shares)
+    plain.to_csv(args.out / "beside.csv", index=False, float_format="%.4g")
+    plain["below"] = plain.nmi < plain.kmeans_nmi
+    plain["warned of"] = plain.share < beside.LIKELY_WORSE
+    told = plain.groupby(["dataset", "method", "below", "warned of"], sort=False)
+    print(f"\nbelow k-means, and warned of\n{told.size().to_string()}")
     print("\nchosen without the data set that it is shown on:")
     tables.show(left_out(table))
-    figures.bars(
-        [
-            {
-                "method": row["criterion"],
-                "label": row["dataset"],
-                "share": row["regret"],
-            }
-            for row in rows
-        ],
+    by_criterion = table.groupby("criterion").regret
+    each = {name: tables.estimate(x.tolist()) for name, x in by_criterion}
+    figures.intervals(
+        {
+            name: (found.mean, found.mean - half, found.mean + half, name != RANDOM)
+            for name, found in sorted(each.items(), key=lambda pair: pair[1].mean)
+            if (half := found.half_width) is not None
+        },
         args.out / "study.png",
+        title=f"NMI lost to the best run, mean of {len(together)} lines",
     )
 
 
@@ -121,6 +131,25 @@ def measured(
         "best": f"{scores.max():.3f}",
     }
     return rows, both
+
+
+def beside_kmeans(runs: Together, *, data_dir: Path | None) -> list[dict[str, Any]]:
+    """Returns a row a run of one clustering, as beside.csv has them."""
+    if runs.holders is not None:
+        return []
+    dataset, first = runs.dataset(data_dir)[0], runs.members[0]
+    plain = beside.beside(
+        dataset.examples, dataset.labels, num_clusters=int(first.row["clusters"])
+    )
+    own = silhouettes(plain.points, runs.clusters[:, plain.few])
+    return [
+        {
+            **{name: member.row[name] for name in ("dataset", "method", "seed", "nmi")},
+            "kmeans_nmi": plain.scores["kmeans_nmi"],
+            "share": silhouette / plain.scores["kmeans_silhouette"],
+        }
+        for member, silhouette in zip(runs.members, own, strict=True)
+    ]
 
 
 def left_out(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ from fcjax.sweep.flags import shown
 Criterion = Literal[
     "agreement", "agreement_nmi", "consensus", "others", "input", "silhouette", "loss"
 ]
-DEFAULT: Criterion = "silhouette"
+DEFAULT: Criterion = "input"
 WORDS: Mapping[Criterion, str] = {
     "agreement": "that agrees most with the others",
     "agreement_nmi": "that agrees most with the others, by NMI,",
