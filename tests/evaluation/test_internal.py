@@ -9,6 +9,7 @@ from sklearn import metrics
 from fcjax.evaluation import (
     client_calinski_harabasz,
     collapse,
+    effective_rank,
     internal_scores,
     status,
 )
@@ -141,3 +142,16 @@ def test_equal_embeddings_have_no_spread_and_others_no_number(rows, spread, call
 def test_status(changes, num_clusters, loss, called):
     report = {"largest_share": MAX_SHARE, "embedding_spread": MIN_SPREAD, **changes}
     assert status(report, num_clusters=num_clusters, loss=loss) == called
+
+
+@pytest.mark.parametrize("shape", [(40, 6), (6, 40)])
+def test_the_effective_rank_is_that_of_the_eigenvalues(shape):
+    z = np.random.default_rng(0).normal(size=shape) * np.arange(1, shape[1] + 1)
+    values = np.linalg.eigvalsh(np.cov(z.T))
+    expected = values.sum() ** 2 / (values**2).sum()
+    assert effective_rank(3 * z - 7) == pytest.approx(expected)
+
+
+def test_equal_rows_and_rows_that_are_no_numbers_have_no_effective_rank():
+    assert np.isnan(effective_rank(np.ones((5, 3))))
+    assert np.isnan(effective_rank(np.array([[0.0, np.nan], [1.0, 2.0]])))
