@@ -220,7 +220,8 @@ def test_a_run_leaves_what_it_promises(finished):
     config = json.loads((finished / "config.json").read_text())
     assert config["backbone"] == "mlp"
     swept = "p clients clusters pretrain_rounds cluster_rounds local_epochs batch_size "
-    swept += "latent_size num_init learning_rate model_weight failure_rate seed"
+    swept += "latent_size num_init learning_rate model_weight decorrelation_weight "
+    swept += "failure_rate seed"
     assert config["swept"] == swept.split()
 
     results, history = rows(finished / "results.csv"), rows(finished / "history.csv")
