@@ -13,7 +13,16 @@ import pytest
 import tyro
 from sklearn.metrics import normalized_mutual_info_score
 
-from experiments import baselines, ccfc, fdsc, fedcref, fedmcc, sda_fdc, spherical
+from experiments import (
+    baselines,
+    ccfc,
+    fdsc,
+    fedcref,
+    fedmcc,
+    orchestra,
+    sda_fdc,
+    spherical,
+)
 from fcjax.data import heterogeneous, load
 from fcjax.sweep import command, experiment, session
 from fcjax.sweep.flags import Common
@@ -182,7 +191,10 @@ class Read(UserDict):
 @pytest.mark.parametrize(
     ("module", "elsewhere"),
     [
-        *((module, set()) for module in (ccfc, spherical, baselines, sda_fdc)),
+        *(
+            (module, set())
+            for module in (ccfc, spherical, baselines, sda_fdc, orchestra)
+        ),
         # What only colour images, a certain affinity or a dirty start have.
         (fedmcc, {"scale"}),
         (fdsc, {"dimension", "power", "keep", "unit_diagonal"}),
