@@ -6,7 +6,6 @@ python experiments/collect.py runs/grid
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ import tyro
 
 from fcjax.runs import draw, shards
 from fcjax.sweep import report
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 
 
@@ -55,7 +55,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"collect.py: error: {error}")

@@ -9,7 +9,6 @@ import dataclasses
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from experiments.ledger import FILES, MOST_BYTES
 from fcjax.data.tfds import is_tfds
 from fcjax.runs.shards import scores
 from fcjax.sweep import environment
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import Folder, Row, differing, read
 
@@ -266,7 +266,5 @@ def told(row: Row, source: Folder) -> str:
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"keep.py: error: {error}")

@@ -36,9 +36,11 @@ from fcjax.devices import Backend
 from fcjax.evaluation import tables
 from fcjax.evaluation.tables import Estimate
 from fcjax.sweep import command
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import Common, shown
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import short_name
+from fcjax.sweep.words import spelled
 
 STUDIES = {
     **ccfc_studies.STUDIES,
@@ -408,7 +410,6 @@ def description() -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Args, description=description()))
-    except ValueError as error:
-        sys.exit(f"reproduce.py: error: {error}")
+    with refusing():
+        words = spelled(Args, sys.argv[1:])
+        main(tyro.cli(Args, description=description(), args=words))

@@ -5,12 +5,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import tyro
+from fcjax.sweep import command, deal, experiment, processes, report, words
+from fcjax.sweep.flags import Common
 
-from fcjax.sweep import command, deal, experiment, processes, report
-from fcjax.sweep.flags import given
-
-Args = TypeVar("Args")
+Args = TypeVar("Args", bound=Common)
 
 
 def only(args: Any, name: str, called: str = "") -> Any:
@@ -30,7 +28,7 @@ def main(
         describe: of the first of the methods, see `plan.Describe`.
         only: (flags, method) -> the flags of that method.
     """
-    args: Any = tyro.cli(flags, args=given(sys.argv[1:]))
+    args: Any = words.read(flags, sys.argv[1:])
     results = command.run(lambda: tasks(processes.join(args), describe, only))
     if len(results) > 1:
         report.conclude_all(results, out=args.out)

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from fcjax.sweep.ending import end
+
 HERE = Path(__file__).parent
 INSTALLED = HERE / "scripts"
 """Where a wheel has experiments/; in a checkout it lies beside the package."""
@@ -26,7 +28,7 @@ def main() -> None:
     name, *flags = sys.argv[1:] or ["--help"]
     if name == "fit":
         if not any(flag.partition("=")[0] == "--on" for flag in flags[1:]):
-            sys.exit("fcjax fit takes a script's name and its flags, one of them --on")
+            end("fit takes a script's name and its flags, one of them --on")
         name, *flags = flags
     if name in ("-h", "--help"):
         print(listing(commands))
@@ -35,7 +37,7 @@ def main() -> None:
     if path is None:
         near = difflib.get_close_matches(name, commands, n=1)
         hint = f"did you mean {near[0]}?" if near else "`fcjax --help` lists them"
-        sys.exit(f"fcjax has no command {name}: {hint}")
+        end(f"there is no command {name}: {hint}")
     # Scripts import `experiments`, which lies in no site-packages.
     sys.path.insert(0, str(root))
     # With `runpy` the name in its usage would be the path.

@@ -13,6 +13,7 @@ from fcjax.data import conversion
 from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.folders import read_images
 from fcjax.data.idx import Content, read_idx, read_idx_folder, unpacked
+from fcjax.data.mat import read_mat
 from fcjax.data.resizing import check, resized
 
 _TABLES = (".csv", ".csv.gz", ".tra", ".tes", ".data", ".txt")
@@ -160,22 +161,11 @@ def _npz(path: Path, labelled: bool) -> Content:
 
 
 def _mat(path: Path, image_shape, labelled: bool) -> Content:
-    import scipy.io
-
-    content = path.read_bytes()
-    try:
-        # Without mat_dtype a double array of 0 and 1 comes as uint8, so as 0..255.
-        arrays = scipy.io.loadmat(io.BytesIO(content), mat_dtype=True)
-    except NotImplementedError as error:
-        raise ValueError(
-            "is a MATLAB 7.3 (HDF5) file, which is not read; save it with -v7"
-        ) from error
-    except Exception as error:
-        raise ValueError("is damaged or no .mat file") from error
-    if "fea" not in arrays:
-        told = ", ".join(name for name in arrays if not name.startswith("__"))
-        raise ValueError(f"needs an array fea, its arrays: {told or 'none'}")
-    values, labels = np.asarray(arrays["fea"]), arrays.get("gnd")
+    arrays, names = read_mat(path)
+    if "fea" not in names:
+        told = ", ".join(names) or "none"
+        raise ValueError(f"needs an array fea, its arrays: {told}")
+    values, labels = arrays["fea"], arrays.get("gnd")
     side = math.isqrt(values.shape[1]) if values.ndim == 2 else 0
     notes = []
     if image_shape is None and side >= 8 and side**2 == values.shape[1]:

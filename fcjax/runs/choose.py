@@ -5,7 +5,6 @@ choice.png   how far each two of them agree
 """
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from fcjax.evaluation.internal import silhouettes
 from fcjax.evaluation.pooled import pooled_ranks
 from fcjax.evaluation.scores import ari, nmi
 from fcjax.runs.together import Together, drawn, gather
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 
 Criterion = Literal[
@@ -291,7 +291,5 @@ def why_not(name: Criterion, runs: Together) -> str:
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"fcjax choose: error: {error}")

@@ -5,7 +5,6 @@ comparison.png   the same as a figure
 """
 
 import dataclasses
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ import tyro
 from fcjax.evaluation import figures, tables
 from fcjax.evaluation.differences import SURE, Paired, holm, paired
 from fcjax.runs.together import Member, check_same_data, members
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import parsed
 
@@ -235,7 +235,5 @@ def called(runs: Sequence[Member], where: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"fcjax compare: error: {error}")

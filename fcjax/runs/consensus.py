@@ -7,7 +7,6 @@ confidence.png    how many examples are how sure, and with labels whether they m
 """
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +19,7 @@ from fcjax import data, evaluation
 from fcjax.evaluation import figures, tables
 from fcjax.evaluation.consensus import Consensus, consensus
 from fcjax.runs.together import Together, gather
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 
 SURE = 0.9
@@ -173,7 +173,5 @@ def told(runs: Together, found: Consensus) -> str:
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"fcjax consensus: error: {error}")

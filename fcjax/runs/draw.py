@@ -1,7 +1,6 @@
 """Figures of a run and of its grid; of a finished one by `fcjax draw RUN`."""
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ from fcjax.evaluation import figures, tables
 from fcjax.runs import assigned, choose
 from fcjax.runs.together import gather
 from fcjax.sweep import communities, score
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.plan import Scope
@@ -212,7 +212,5 @@ def since(
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"fcjax draw: error: {error}")

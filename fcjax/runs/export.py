@@ -13,7 +13,6 @@ The extra split has no rows in it.
 
 import dataclasses
 import json
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ import fcjax
 from fcjax import data
 from fcjax.runs import assigned
 from fcjax.runs.assigned import Assigned
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import parsed, read
 
@@ -113,7 +113,5 @@ def write(out: Path, config: Mapping[str, Any], found: Assigned) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"fcjax export: error: {error}")

@@ -5,7 +5,6 @@ how_many.png   the same as curves, with their bands
 """
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -17,6 +16,7 @@ import tyro
 from fcjax.evaluation import figures, tables
 from fcjax.evaluation.stability import Stability, stability
 from fcjax.runs.together import Together, drawn, gather
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import differing
 
@@ -196,7 +196,5 @@ def line(number: int, each: Stability) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"fcjax how-many: error: {error}")

@@ -10,7 +10,6 @@ What it says, and how it looks, is the template page.html beside this file.
 import dataclasses
 import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from fcjax.runs import assigned, choose, consensus, how_many
 from fcjax.runs.assigned import Assigned
 from fcjax.runs.together import Member, Together, gather, written
 from fcjax.sweep import beside
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import Folder, Row
 from fcjax.sweep.load import short_name
@@ -368,7 +368,5 @@ def map_of(found: Assigned, *, num_clusters: int) -> tuple[str, int]:
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"fcjax page: error: {error}")

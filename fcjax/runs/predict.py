@@ -1,7 +1,6 @@
 """Clusters of new examples from a finished run: `fcjax predict RUN`."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ import tyro
 from fcjax import data
 from fcjax.runs.assigned import example_names
 from fcjax.sweep import frozen
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import parsed, read
 
@@ -68,7 +68,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"fcjax predict: error: {error}")

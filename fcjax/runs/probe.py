@@ -6,7 +6,6 @@ client's own scores of CCFC's Table 4, averaged.
 """
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +19,7 @@ from fcjax import data, evaluation
 from fcjax.cluster import kmeans
 from fcjax.evaluation import linear, tables
 from fcjax.sweep import frozen
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import Common, shown
 from fcjax.sweep.folder import Point, parsed, read
 from fcjax.sweep.load import load
@@ -146,7 +146,5 @@ def client_scores(
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"fcjax probe: error: {error}")

@@ -84,7 +84,7 @@ def merge(folders: Sequence[Path], out: Path) -> Folder:
                     f"{source.directory}, with different scores"
                 )
     points = [dict(zip(first.names, key, strict=True)) for key in where]
-    results = Folder(out, first.config, points)
+    results = Folder(out, first.config, points, command=first.command)
     with results.locked():
         results.begin()
         for source in sources:

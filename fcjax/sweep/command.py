@@ -3,18 +3,17 @@
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TypeVar
 
 import jax
-import tyro
 
 from fcjax import data
 from fcjax.devices import are_several, take_cores
-from fcjax.sweep import processes
+from fcjax.sweep import processes, words
 from fcjax.sweep.chips import described
+from fcjax.sweep.ending import FAILED, end, in_a_line
 from fcjax.sweep.experiment import Experiment, Task, prepare_all
-from fcjax.sweep.flags import Common, given
+from fcjax.sweep.flags import Common
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.plan import Method
 
@@ -32,15 +31,17 @@ def main(
         describe: (flags, data set, number of clients, number of clusters) -> the
             method.
     """
-    args = tyro.cli(flags, args=given(sys.argv[1:]))
+    args = words.read(flags, sys.argv[1:])
     run(lambda: [(processes.join(args), describe)])
 
 
+@in_a_line()
 def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
     """Checks all experiments, then runs one after another.
 
     Ends the process with one line where a flag is wrong, before anything is compiled
-    or written, and where a run is too large for the device.
+    or written, where a run is too large for the device, and where the system has no
+    room for what is written or someone interrupts: then the same command goes on.
 
     Args:
         tasks: makes them; it may raise ValueError with one line that names a flag.
@@ -48,7 +49,6 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
     Returns:
         What each of them left on disk.
     """
-    name = Path(sys.argv[0]).name
     take_cores()
     problem, asked, experiments, targets = "", [], [], {}
     try:
@@ -61,7 +61,7 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
     except ValueError as error:
         problem = str(error)
     if problem := processes.problem_of_any(problem):
-        sys.exit(f"{name}: error: {problem}")
+        end(problem)
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
     from fcjax.sweep.fit import fit, is_too_large
     from fcjax.sweep.session import execute
@@ -81,7 +81,7 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
         if not problem and are_several():
             problem = processes.problem_of_any(differing(experiments))
         if problem:
-            sys.exit(f"{name}: error: {problem}")
+            end(problem)
         locks.enter_context(processes.ending_together())
         try:
             for experiment in experiments:
@@ -90,9 +90,7 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
             if not is_too_large(error):
                 raise
             message = str(error).partition("\n")[0]
-            sys.exit(
-                f"{name}: error: one run alone is too large for the device: {message}"
-            )
+            end(f"one run alone is too large for the device: {message}", FAILED)
     return [experiment.folder for experiment in experiments]
 
 

@@ -16,7 +16,7 @@ from fcjax import data
 from fcjax.data import placement
 from fcjax.devices import all_devices, deal_pool, on_all, platform
 from fcjax.sweep import deal, plan, processes, sinks
-from fcjax.sweep.flags import Common
+from fcjax.sweep.flags import Common, command
 from fcjax.sweep.folder import Folder, Point
 from fcjax.sweep.load import FLAGS, Loaded, load, short_name
 from fcjax.sweep.plan import Batch, Describe, Method
@@ -120,7 +120,12 @@ def prepare(
         points = points[index::count]
         directory = directory / f"shard-{index}-of-{count}"
     folder = Folder(
-        directory, config, points, resume=args.resume, writes=processes.leads()
+        directory,
+        config,
+        points,
+        command=command(args),
+        resume=args.resume,
+        writes=processes.leads(),
     )
 
     examples = dataset.examples

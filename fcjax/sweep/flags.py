@@ -3,8 +3,8 @@
 import dataclasses
 import inspect
 import math
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
@@ -22,16 +22,11 @@ def shown(default: str):
 
 
 @dataclasses.dataclass(frozen=True)
-class Common:
-    """The flags of every script; those that take several values span the grid."""
+class Data:
+    """For examples of your own, or fewer of them."""
 
     #: digits (8x8, embedded), a prepared TFDS data set (mnist, emnist/digits), or a
-    #: path: .npz (x or images; y or labels), .mat (fea; gnd), .csv .tra .tes .data
-    #: or .txt (the class last), IDX (.gz or not; labels beside it, or a folder of the
-    #: four files), or a folder of images, whose subfolders are the classes. Values of
-    #: images are 0 to 255, or 0 to 1 where none is above. Rows of numbers are feature
-    #: vectors, each column scaled to 0 to 1, or images with --image-shape. A folder
-    #: named as a TFDS data set is ./mnist, not mnist.
+    #: path: .npz, .mat, .csv, IDX or a folder of images (docs/guides/own_data.md).
     dataset: str = "digits"
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """H W or H W C of the images that rows of numbers in a file hold, row by row."""
@@ -48,102 +43,123 @@ class Common:
     #: A TFDS split that is dealt out and trained on too, but not scored (stl10 has
     #: unlabelled).
     extra_split: Annotated[str | None, shown("none")] = None
-    #: Where the examples lie: on the device if they fit by an estimate that is printed,
-    #: else on the host, from where batches stream.
-    pool: Literal["auto", "device", "host"] = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class Clients:
+    """For other clients: how many, how unlike, and which of them fail."""
+
     clients: tuple[int, ...] = (10,)
     """How many clients the data is dealt to."""
-    #: How many clusters to find. Clients that cluster on their own look for as many as
-    #: they hold classes where --classes-per-client or --overlap says how many.
     clusters: Annotated[tuple[int, ...], shown("the number of classes")] = ()
+    """How many clusters to find; of clients on their own as many as they hold."""
     p: Annotated[tuple[float, ...], shown("0.25; 0 without labels")] = ()
-    """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
+    """Heterogeneity: 0 deals at random, 1 a class a client; 0:1:0.25 are five."""
     alpha: Annotated[tuple[float, ...], shown("deal by --p")] = ()
     """Deal by Dirichlet shares of this concentration instead of by --p."""
-    #: Deal by classes instead of by --p: each client holds this share of them,
-    #: consecutive ones; 1 is even in every class (IID), 1/CLIENTS disjoint blocks.
     class_share: Annotated[tuple[float, ...], shown("deal by --p")] = ()
+    """Each client holds this share of the classes, consecutive ones."""
     classes_per_client: Annotated[tuple[int, ...], shown("deal by --p")] = ()
-    """Deal by classes drawn at random, so many for each client, instead of by --p."""
-    #: Deal by ranges of classes instead of by --p: each client draws how many classes
-    #: it holds, and which. Of the examples that a client has of a class, this share is
-    #: held by all others who hold the class, too; 0 shares nothing.
+    """Each client holds so many classes, drawn at random."""
     overlap: Annotated[tuple[float, ...], shown("deal by --p")] = ()
-    #: With --overlap: the least and the most classes that a client holds. Clients that
-    #: cluster on their own look for as many clusters as they hold classes.
+    """Clients hold classes of a range and share so much of each; 0 shares nothing."""
     class_range: Annotated[
         tuple[int, int] | None, shown("2 to half of the classes")
     ] = None
-    #: With --overlap: examples of each class that a client holds, before any are
-    #: shared; fewer where there are not so many for all who hold it.
+    """With --overlap: the least and the most classes that a client holds."""
     samples_per_class: int = 500
-    #: Use at most so many examples a client, classes in proportion; the others are left
-    #: out.
+    """With --overlap: examples of each class that a client holds, at most."""
     client_size: Annotated[tuple[int, ...], shown("all that it is dealt")] = ()
-    seed: tuple[int, ...] = (0,)
-    """Seeds of training; 0:16 are the sixteen from 0 to 15."""
+    """Use at most so many examples a client, classes in proportion."""
     partition_seed: Annotated[int | None, shown("the run's own --seed")] = None
     """Seed of the partition and of failures."""
     failure_rate: tuple[float, ...] = (0.0,)
     """Share of the clients that do not answer; their data is scored all the same."""
-    #: Which clients those are. fixed: the same ones for the whole run, as in the CCFC
-    #: paper; per-round: as many, drawn anew in every round.
     failures: Literal["fixed", "per-round"] = "fixed"
-    #: smoke: a minute; default: what suits the data; paper: the paper's settings. An
-    #: explicit flag wins over all of them. What they choose is printed.
+    """The same clients for the whole run, or as many drawn anew in every round."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """For seeds, the paper's settings, or a run of before again."""
+
+    #: smoke: a minute; default: what suits the data; paper: the paper's settings.
+    #: Flags that are given win over all of them.
     preset: Preset = "default"
+    config: Annotated[Path | None, shown("none")] = None
+    """The config.json of a run: its flags, over which those that are given win."""
+    seed: tuple[int, ...] = (0,)
+    """Seeds of training; 0:16 are the sixteen from 0 to 15."""
+    evaluate_every: Annotated[int | None, shown("1; ccfc 4, fdsc 25")] = None
+    """Score every so many rounds, and the last one of a stage."""
+    precision: Literal["highest", "high", "default"] = "highest"
+    """Of the networks' matrix products; distances and averages stay at float32."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """For where results go, and what is drawn and logged."""
+
     out: Annotated[Path | None, shown("runs/METHOD-DATASET-HASH")] = None
     """Results folder."""
     resume: bool = True
     """Reuse finished runs of the folder and go on from its checkpoint."""
-    #: Score every so many rounds, and the last one of a stage; by default the last ten,
-    #: too.
-    evaluate_every: Annotated[int | None, shown("1; ccfc 4, fdsc 25")] = None
     checkpoint_interval: float = 60.0
     """Seconds between two checkpoints."""
-    backend: Backend = "shard_map"
-    """How runs are spread over the devices."""
-    runs_per_call: Annotated[int | None, shown("what fits; on a CPU one a core")] = None
-    """Runs of the grid that go side by side; the others follow. Bounds memory."""
-    #: Devices that need not be there, as v5e:4x4 or h100:8: compile for them and say
-    #: what the grid takes, in place of running it (`fcjax fit`).
-    on: Annotated[str | None, shown("run it here")] = None
-    #: i/n: run every n-th run of the grid, beginning with run i (0 to n - 1), into
-    #: OUT/shard-i-of-n. The shards are merged by experiments/collect.py.
-    shard: Annotated[str | None, shown("all runs")] = None
-    #: One process of several that run one program, on one or more hosts that share
-    #: --out: HOST:PORT of process 0, or auto on a cluster that JAX knows (Slurm, Open
-    #: MPI, Cloud TPU). All are given the same flags but --process.
-    coordinator: Annotated[str | None, shown("a single process")] = None
-    process: Annotated[str | None, shown("what the cluster says")] = None
-    """Which process this is, i/n, where --coordinator is HOST:PORT."""
-    coordinator_timeout: float = 120.0
-    """Seconds that a process waits for the others to come."""
-    precision: Literal["highest", "high", "default"] = "highest"
-    """Of the networks' matrix products; distances and averages stay at float32."""
     plot: bool = True
     """Draw learning curves and the embedding of the first run."""
     log: Annotated[tuple[Sink, ...], shown("none")] = ()
     """Also log every round to these (pip install "fcjax[tensorboard]", "[wandb]")."""
 
 
-def given(words: Sequence[str]) -> list[str]:
-    """Returns the words of a command line, with numbers for each range of them.
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """For little memory, devices that are not here, or several machines."""
 
-    Examples:
-        >>> given(["--p", "0", "--seed", "0:3", "7"])
-        ['--p', '0', '--seed', '0', '1', '2', '7']
-    """
-    found: list[str] = []
-    for word in words:
-        flag, is_one, value = word.rpartition("=")
-        if not re.fullmatch(r"\d+:\d+", value):
-            found.append(word)
-            continue
-        first, end = map(int, value.split(":"))
-        found += [flag] * bool(is_one)
-        found += map(str, range(first, end)) if first < end else [value]
-    return found
+    pool: Literal["auto", "device", "host"] = "auto"
+    """Where the examples lie: on the device if they fit, or streamed from the host."""
+    backend: Backend = "shard_map"
+    """How runs are spread over the devices."""
+    runs_per_call: Annotated[int | None, shown("what fits; on a CPU one a core")] = None
+    """Runs of the grid that go side by side; the others follow. Bounds memory."""
+    on: Annotated[str | None, shown("run it here")] = None
+    """Say what the grid takes on these, as v5e:4x4 or h100:8 (`fcjax fit`)."""
+    shard: Annotated[str | None, shown("all runs")] = None
+    """i/n: every n-th run of the grid from run i on; see `fcjax collect`."""
+    #: HOST:PORT of the first of several processes that run one program, or auto on a
+    #: cluster that JAX knows (docs/guides/clusters.md).
+    coordinator: Annotated[str | None, shown("a single process")] = None
+    process: Annotated[str | None, shown("what the cluster says")] = None
+    """Which process this is, i/n, where --coordinator is HOST:PORT."""
+    coordinator_timeout: float = 120.0
+    """Seconds that a process waits for the others to come."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Common(Machine, Output, Run, Clients, Data):  # the fields of the last come first
+    """The flags of every script; those that take several values span the grid."""
+
+
+GROUPS = (Data, Clients, Run, Output, Machine)
+"""As `--help` has them: each says in a line when it is needed."""
+
+
+def script_of(flags: type) -> str:
+    """Returns the name of the script whose dataclass of flags this is."""
+    return Path(getattr(sys.modules[flags.__module__], "__file__", "")).stem
+
+
+def command(args: Common) -> dict[str, Any]:
+    """Returns the script and those of its flags, as they were given, that decide what
+    is found, for `--config`: not where it goes, nor on what it is computed."""
+    left_out = {"config", *Output.__annotations__, *Machine.__annotations__}
+    own = {}
+    for field in dataclasses.fields(args):
+        value = getattr(args, field.name)
+        is_open = isinstance(value, Default) or value == field.default
+        if field.name not in left_out and not is_open:
+            own[field.name] = str(value) if isinstance(value, Path) else value
+    return {"script": script_of(type(args)), "flags": own}
 
 
 def check_values(name: str, values: tuple, *, least: int | None = None) -> None:

@@ -1,6 +1,6 @@
 """What a command leaves on disk, for the session that writes it and for who reads it.
 
-config.json       the configuration without the swept values
+config.json       the configuration without the swept values, and the command
 results.csv       a row a run
 history.csv       a row a run a round
 environment.json  commit, versions, machine and seconds of every start
@@ -51,6 +51,8 @@ class Folder:
         config: what all its runs share.
         points: the swept values of the runs that are asked for; None is all that have
             ended.
+        command: the script and flags that ask for them, see `flags.command`; None is
+            the one that ran into it last.
         resume: reuse what is there; otherwise it is written over.
         writes: whether what is added to it is written, too: one process does.
 
@@ -64,12 +66,14 @@ class Folder:
         config: Mapping[str, Any],
         points: Sequence[Point] | None = None,
         *,
+        command: Mapping[str, Any] | None = None,
         resume: bool = True,
         writes: bool = True,
     ):
         self.writes = writes
         self.directory = directory
-        self.config = dict(config)
+        self.config = {k: v for k, v in config.items() if k != "command"}
+        self.command = command or config.get("command")
         self.names: tuple[str, ...] = tuple(config["swept"])
         self._resume = resume
         self._check(resume)
@@ -323,16 +327,20 @@ class Folder:
         Raises:
             ValueError: another one is in it, or has changed it since it was opened.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
         # The system lets go of it when a process dies.
         lock = filelock.FileLock(self.directory / ".lock", is_singleton=True)
         try:
+            self.directory.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
         except filelock.Timeout:
             raise ValueError(
                 f"--out {self.directory} is in use by another command: wait for it, or "
                 "choose another folder"
             ) from None
+        except OSError as error:
+            raise ValueError(
+                f"--out {self.directory} cannot be written into ({error.strerror})"
+            ) from error
         try:
             if text_of(self.directory / "results.csv") != self._seen:
                 raise ValueError(
@@ -356,7 +364,8 @@ class Folder:
                 (self.directory / name).unlink(missing_ok=True)
             for name in ("models", "communities", "checkpoints", "tensorboard"):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
-        text = json.dumps(self.config, indent=2, sort_keys=True) + "\n"
+        told = self.config | ({"command": self.command} if self.command else {})
+        text = json.dumps(told, indent=2, sort_keys=True) + "\n"
         write_whole(self.directory / "config.json", text)
 
     def begin_runs(self, points: Sequence[Point]) -> Path:
@@ -471,11 +480,15 @@ def parsed(where: Sequence[str]) -> dict[str, str]:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Returns config.json; raises ValueError where there is none or an old one."""
+    """Returns config.json; raises ValueError where there is none, a damaged or an old
+    one."""
     path = directory / "config.json"
     if not path.exists():
         raise ValueError(f"{directory} holds no run: it has no config.json")
-    config = json.loads(path.read_text())
+    try:
+        config = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is no JSON") from error
     if "swept" not in config:
         raise ValueError(
             f"{directory} is of an earlier fcjax, whose config.json does not say what "
@@ -485,9 +498,10 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Returns what two configurations have different values of, or only one has."""
+    """Returns what two configurations have different values of, or only one has,
+    whatever commands asked for their runs."""
     missing = object()
-    names = {**one, **other}
+    names = {**one, **other}.keys() - {"command"}
     return sorted(k for k in names if one.get(k, missing) != other.get(k, missing))
 
 

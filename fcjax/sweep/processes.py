@@ -25,6 +25,7 @@ from jax.experimental.multihost_utils import process_allgather
 
 from fcjax.devices import are_several
 from fcjax.sweep import last_words
+from fcjax.sweep.ending import name_of_command, told
 from fcjax.sweep.flags import Common
 
 Args = TypeVar("Args", bound=Common)
@@ -194,9 +195,8 @@ def hush() -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     sys.stdout = os.fdopen(own_output, "w", buffering=1)
-    name = Path(sys.argv[0]).name
     reader = subprocess.Popen(
-        [sys.executable, "-S", last_words.__file__, name],
+        [sys.executable, "-S", last_words.__file__, name_of_command()],
         stdin=subprocess.PIPE,
         stdout=nothing,
         stderr=own_error,
@@ -289,9 +289,9 @@ def ending_together() -> Iterator[None]:
         is_of_xla = isinstance(error, jax.errors.JaxRuntimeError | TimeoutError)
         if is_of_xla or "gloo" in str(error).lower():
             time.sleep(2 * PATIENCE)  # by then it has been ended
-        if isinstance(error, SystemExit):
-            print(error.code, file=sys.stderr)
-        else:
+        if isinstance(error, OSError):
+            print(f"{name_of_command()}: error: {told(error)}", file=sys.stderr)
+        elif not isinstance(error, SystemExit):  # which has said its line
             traceback.print_exc()
         sys.stdout.flush()
         os._exit(1)
