@@ -15,6 +15,7 @@ from fcjax.runs import draw, shards
 from fcjax.sweep import report
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
+from fcjax.sweep.words import flags_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,4 +57,4 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     with refusing():
-        main(tyro.cli(Args))
+        main(flags_in(Args))

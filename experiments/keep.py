@@ -24,6 +24,7 @@ from fcjax.sweep import environment
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import Folder, Row, differing, read
+from fcjax.sweep.words import flags_in
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 LAST = 10
@@ -267,4 +268,4 @@ def told(row: Row, source: Folder) -> str:
 
 if __name__ == "__main__":
     with refusing():
-        main(tyro.cli(Args))
+        main(flags_in(Args))

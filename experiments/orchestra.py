@@ -96,6 +96,9 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
         chosen += [SMALL, DIGITS if is_tiny(shape) else {}]
     chosen += [SMOKE] if args.preset == "smoke" else []
     settings = settings_of(args, *chosen)
+    if max(settings["num_participants"]) > num_clients:
+        most, got = f"--clients {num_clients}", max(settings["num_participants"])
+        raise ValueError(f"--num-participants must be at most {most}, got {got}")
     views = views_of(shape)
 
     def build(values):

@@ -40,7 +40,7 @@ from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import Common, shown
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import short_name
-from fcjax.sweep.words import spelled
+from fcjax.sweep.words import flags_in, spelled
 
 STUDIES = {
     **ccfc_studies.STUDIES,
@@ -412,4 +412,4 @@ def description() -> str:
 if __name__ == "__main__":
     with refusing():
         words = spelled(Args, sys.argv[1:])
-        main(tyro.cli(Args, description=description(), args=words))
+        main(flags_in(Args, words, about=description()))

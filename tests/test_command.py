@@ -1,11 +1,15 @@
 """The installed command."""
 
+import re
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
+from experiments import ccfc
 from fcjax import __main__ as command
+from fcjax.sweep import flags
 
 
 @pytest.fixture
@@ -20,7 +24,8 @@ def fcjax(monkeypatch, capsys):
             code = command.main()
         except SystemExit as ended:
             code = ended.code
-        return capsys.readouterr().out, code
+        printed, said = capsys.readouterr()
+        return printed or said, code
 
     return call
 
@@ -37,8 +42,8 @@ def test_every_script_and_tool_is_listed_with_what_it_does(fcjax):
 
 @pytest.mark.parametrize("name", ["sda-fdc", "sda_fdc"])
 def test_help_says_what_stands_for_a_flag(fcjax, name):
-    printed, code = fcjax(name, "--help")
-    assert code == 0
+    printed, code = fcjax(name, "--help", "own")
+    assert code is None
     shown = " ".join(printed.replace("│", " ").split())
     assert f"usage: fcjax {name}" in shown
     for flag in ("sda-fdc-disjoint", "--generator-learning-rate", "--joint-rounds"):
@@ -46,20 +51,53 @@ def test_help_says_what_stands_for_a_flag(fcjax, name):
     assert "(default: as many as it holds)" in shown
 
 
-def test_fit_is_a_script_for_devices_that_are_not_here(fcjax):
-    words = "fcjax fit takes a script's name and its flags, one of them --on"
-    assert fcjax("fit", "ccfc")[1] == fcjax("fit")[1] == words
-    line = (
-        "--on must be one of v5e, v5p, v6e and a shape, as v5e:2x2, or one of a100, "
-        "h100, h200 and a number, as h100:8, got "
-    )
-    for topology in ("v9:2x2", "h100:two", "h100"):
-        code = fcjax("fit", "ccfc", f"--on={topology}", "--preset=smoke")[1]
-        assert code == f"fcjax ccfc: error: {line}{topology}"
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ccfc",
+        "fedmcc",
+        "sda-fdc",
+        "fdsc",
+        "fedcref",
+        "orchestra",
+        "baselines",
+        "spherical",
+    ],
+)
+def test_help_is_a_screen_that_begins_with_the_methods_own_flags(
+    fcjax, name, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "100")
+    printed, _ = fcjax(name, "--help")
+    lines = printed.splitlines()
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 100
+    own = sum(line.startswith("  --") for line in lines)
+    first = next(i for i, line in enumerate(lines) if line.startswith("  --"))
+    assert first <= 5
+    assert all(line.startswith("  --") for line in lines[first : first + own])
+    # Behind them a heading for each group, which names all of its flags.
+    groups = " ".join(" ".join(lines[first + own :]).split())
+    for group in flags.GROUPS:
+        assert f" {group.__name__.lower()} {group.__doc__}" in groups
+    assert {*re.findall(r"--[a-z-]+", groups)} >= {
+        "--" + field.name.replace("_", "-") for field in fields(flags.Common)
+    }
 
 
-def test_an_unknown_name_gets_the_nearest(fcjax):
-    assert fcjax("cfcc")[1] == "fcjax has no command cfcc: did you mean ccfc?"
+def test_help_of_a_group_says_all_of_its_flags_and_no_others(fcjax):
+    printed, _ = fcjax("ccfc", "--help", "output")
+    named = re.findall(r"^  (--\S+)", printed, re.MULTILINE)
+    assert named == [
+        *("--out", "--[no-]resume", "--checkpoint-interval", "--[no-]plot", "--log")
+    ]
+    everything, _ = fcjax("ccfc", "--help", "all")
+    count = len(re.findall(r"^  --", everything, re.MULTILINE))
+    assert count == len(fields(ccfc.Args))
+    # What is said of a field stands above it or below it.
+    shown = " ".join(everything.split())
+    assert "--out PATH Results folder. (default: runs/METHOD-DATASET-HASH)" in shown
+    assert "smoke: a minute; default: what suits the data; paper:" in shown
 
 
 def test_results_lie_where_it_was_called(tmp_path):

@@ -17,10 +17,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-import tyro
 
 from fcjax.__main__ import programs
-from fcjax.sweep.flags import given
+from fcjax.sweep.words import flags_in, spelled
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -98,7 +97,7 @@ def test_a_command_parses(line):
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            tyro.cli(module.Args, args=given(flags))
+            flags_in(module.Args, spelled(module.Args, flags))
         except SystemExit as error:
             if error.code != 0:  # that of --help
                 pytest.fail(said.getvalue())

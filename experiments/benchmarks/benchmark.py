@@ -19,7 +19,6 @@ an idle one, or on one core (`taskset -c 0`).
 import dataclasses
 import importlib.util
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args
@@ -39,6 +38,7 @@ from experiments.benchmarks.speed import (
 )
 from experiments.benchmarks.speed.case import Case, Side, Sizes, flops
 from fcjax.devices import num_cores, platform, take_cores
+from fcjax.sweep.ending import end
 from fcjax.sweep.flags import shown
 
 Method = Literal["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
@@ -238,4 +238,4 @@ if __name__ == "__main__":
         with jax.default_matmul_precision("highest"):
             benchmark(tyro.cli(Args, description=__doc__))
     except (ValueError, RuntimeError) as error:
-        sys.exit(f"benchmark.py: error: {error}")
+        end(str(error))

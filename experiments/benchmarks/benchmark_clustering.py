@@ -14,7 +14,6 @@ With one side alone the peak memory of the process is its own.
 import dataclasses
 import importlib.util
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -33,6 +32,7 @@ from fcjax.algorithms.kfed import kfed
 from fcjax.cluster import fuzzy_lloyd, lloyd
 from fcjax.data import placement
 from fcjax.data.vectors import as_rows
+from fcjax.sweep.ending import refusing
 from fcjax.types import Federation
 
 FUZZIFIER = 1.1
@@ -214,7 +214,5 @@ def main(args: Args) -> None:
 METHODS = {"km": km, "fcm": fcm, "k-fed": k_fed}
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args, description=__doc__))
-    except ValueError as error:
-        sys.exit(f"benchmark_clustering.py: error: {error}")

@@ -13,7 +13,6 @@ as --repeats says, so that all of them meet the same noise. It ends in a table, 
 import csv
 import dataclasses
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from experiments.benchmarks.speed import commands
 from experiments.benchmarks.speed.case import products
 from experiments.ccfc import network_of
 from fcjax.evaluation.figures import style
+from fcjax.sweep.ending import end
 from fcjax.sweep.flags import shown
 
 Name = Literal[
@@ -281,4 +281,4 @@ if __name__ == "__main__":
     try:
         main(tyro.cli(Args, description=__doc__))
     except (ValueError, RuntimeError) as error:
-        sys.exit(f"benchmark_growth.py: error: {error}")
+        end(str(error))

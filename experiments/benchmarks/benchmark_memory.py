@@ -15,7 +15,6 @@ the networks' own, and should be that of one part whatever the batch.
 import dataclasses
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -28,6 +27,7 @@ from fcjax import models
 from fcjax.algorithms.fedmcc import instance_contrast
 from fcjax.algorithms.parts import Networks, initialize
 from fcjax.data import placement
+from fcjax.sweep.ending import refusing
 from fcjax.types import Network
 
 TEMPERATURE, SIZE = 0.5, 128
@@ -154,7 +154,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"benchmark_memory.py: error: {error}")

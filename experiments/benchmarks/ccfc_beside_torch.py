@@ -24,6 +24,7 @@ from fcjax import data, engine, evaluation, models
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data.augment import ccfc_grey
 from fcjax.data.sources import load
+from fcjax.sweep.ending import refusing
 from fcjax.types import Grid
 
 NUM_CLIENTS = NUM_CLUSTERS = 10
@@ -180,4 +181,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    with refusing():
+        main(tyro.cli(Args, description=__doc__))

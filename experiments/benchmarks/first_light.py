@@ -36,6 +36,7 @@ from experiments.benchmarks import benchmark
 from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
 from experiments.papers.ccfc import printed
+from fcjax.sweep.ending import end
 
 Name = Literal[
     "ccfc-pretrain",
@@ -283,4 +284,4 @@ if __name__ == "__main__":
     try:
         first_light(tyro.cli(Args, description=__doc__))
     except (ValueError, RuntimeError) as error:
-        sys.exit(f"first_light.py: error: {error}")
+        end(str(error))

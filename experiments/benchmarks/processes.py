@@ -23,6 +23,7 @@ import tyro
 
 from experiments.benchmarks.speed.commands import EXPERIMENTS, NEVER, middle_rounds
 from fcjax.data.placement import readable
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.folder import read_rows
 
 
@@ -144,4 +145,5 @@ def measure(data: Path, num_processes: int, num_devices: int, args: Args) -> Mea
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    with refusing():
+        main(tyro.cli(Args))

@@ -34,6 +34,7 @@ from fcjax.algorithms.rounds import EVERY_ROUND
 from fcjax.cluster import kmeans
 from fcjax.data.augment import ccfc_grey, to_float
 from fcjax.devices import num_cores, take_cores
+from fcjax.sweep.ending import refusing
 from fcjax.sweep.experiment import Experiment, prepare
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.score import ROUND_SCORES
@@ -246,4 +247,5 @@ def recipe(experiment: Experiment, batch: Batch) -> Callable[[], Any]:
 
 if __name__ == "__main__":
     take_cores()
-    main(tyro.cli(Args))
+    with refusing():
+        main(tyro.cli(Args))

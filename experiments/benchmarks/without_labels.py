@@ -12,7 +12,6 @@ study.png   the mean regret of each criterion
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from fcjax.evaluation import figures, nmi, silhouettes, tables
 from fcjax.runs import choose, consensus
 from fcjax.runs.together import Together, gather
 from fcjax.sweep import beside
+from fcjax.sweep.ending import refusing
 
 RANDOM = "(random)"
 
@@ -176,7 +176,5 @@ def left_out(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    try:
+    with refusing():
         main(tyro.cli(Args))
-    except ValueError as error:
-        sys.exit(f"without_labels.py: error: {error}")

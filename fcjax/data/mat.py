@@ -24,8 +24,8 @@ def read_mat(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
         ValueError: it is damaged, or of MATLAB 7.3.
     """
     # -P: beside this file lie others that are called as libraries are.
-    program = [sys.executable, "-P", __file__, str(path)]
-    found = subprocess.run(program, capture_output=True, check=False)
+    program, content = [sys.executable, "-P", __file__], path.read_bytes()
+    found = subprocess.run(program, input=content, capture_output=True, check=False)
     if found.returncode == OLD_FORMAT:
         raise ValueError(
             "is a MATLAB 7.3 (HDF5) file, which is not read; save it with -v7"
@@ -39,21 +39,24 @@ def read_mat(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     return arrays, names
 
 
-def main(path: str) -> None:
+def main() -> None:
+    """Writes what is read on standard output, as an .npz whose array of no name holds
+    the names."""
     import scipy.io
 
     try:
+        content = io.BytesIO(sys.stdin.buffer.read())
         # Without mat_dtype a double array of 0 and 1 comes as uint8, so as 0..255.
-        arrays = scipy.io.loadmat(path, mat_dtype=True)
+        arrays = scipy.io.loadmat(content, mat_dtype=True)
     except NotImplementedError:
         sys.exit(OLD_FORMAT)
     names = [name for name in arrays if not name.startswith("__")]
     wanted = {name: np.asarray(arrays[name]) for name in {"fea", "gnd"} & set(names)}
     kept = {name: x for name, x in wanted.items() if x.dtype.kind in KINDS}
-    content = io.BytesIO()
-    np.savez(content, **{"": np.array(names, str)}, **kept)  # pyright: ignore
-    sys.stdout.buffer.write(content.getbuffer())
+    sent = io.BytesIO()
+    np.savez(sent, **{"": np.array(names, str)}, **kept)  # pyright: ignore
+    sys.stdout.buffer.write(sent.getbuffer())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

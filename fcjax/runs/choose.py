@@ -29,6 +29,7 @@ from fcjax.evaluation.scores import ari, nmi
 from fcjax.runs.together import Together, drawn, gather
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
+from fcjax.sweep.words import flags_in
 
 Criterion = Literal[
     "agreement", "agreement_nmi", "consensus", "others", "input", "silhouette", "loss"
@@ -292,4 +293,4 @@ def why_not(name: Criterion, runs: Together) -> str:
 
 if __name__ == "__main__":
     with refusing():
-        main(tyro.cli(Args))
+        main(flags_in(Args))

@@ -19,6 +19,7 @@ from fcjax.runs.together import Member, check_same_data, members
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import parsed
+from fcjax.sweep.words import flags_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,4 +237,4 @@ def called(runs: Sequence[Member], where: Sequence[str]) -> str:
 
 if __name__ == "__main__":
     with refusing():
-        main(tyro.cli(Args))
+        main(flags_in(Args))

@@ -21,6 +21,7 @@ from fcjax.evaluation.consensus import Consensus, consensus
 from fcjax.runs.together import Together, gather
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
+from fcjax.sweep.words import flags_in
 
 SURE = 0.9
 """The confidence from which on an example is called sure."""
@@ -174,4 +175,4 @@ def told(runs: Together, found: Consensus) -> str:
 
 if __name__ == "__main__":
     with refusing():
-        main(tyro.cli(Args))
+        main(flags_in(Args))

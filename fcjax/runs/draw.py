@@ -17,6 +17,7 @@ from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.plan import Scope
+from fcjax.sweep.words import flags_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,4 +214,4 @@ def since(
 
 if __name__ == "__main__":
     with refusing():
-        main(tyro.cli(Args))
+        main(flags_in(Args))

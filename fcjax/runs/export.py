@@ -29,6 +29,7 @@ from fcjax.runs.assigned import Assigned
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import parsed, read
+from fcjax.sweep.words import flags_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,4 +115,4 @@ def write(out: Path, config: Mapping[str, Any], found: Assigned) -> None:
 
 if __name__ == "__main__":
     with refusing():
-        main(tyro.cli(Args))
+        main(flags_in(Args))

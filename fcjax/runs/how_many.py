@@ -19,6 +19,7 @@ from fcjax.runs.together import Together, drawn, gather
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import differing
+from fcjax.sweep.words import flags_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,4 +198,4 @@ def line(number: int, each: Stability) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with refusing():
-        main(tyro.cli(Args))
+        main(flags_in(Args))

@@ -32,6 +32,7 @@ from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import Folder, Row
 from fcjax.sweep.load import short_name
 from fcjax.sweep.score import INTERNAL_SCORES
+from fcjax.sweep.words import flags_in
 
 MOST_POINTS = 2000
 """Examples on the map."""
@@ -369,4 +370,4 @@ def map_of(found: Assigned, *, num_clusters: int) -> tuple[str, int]:
 
 if __name__ == "__main__":
     with refusing():
-        main(tyro.cli(Args))
+        main(flags_in(Args))

@@ -14,6 +14,7 @@ from fcjax.sweep import frozen
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import parsed, read
+from fcjax.sweep.words import flags_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,4 +70,4 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     with refusing():
-        main(tyro.cli(Args))
+        main(flags_in(Args))

@@ -23,6 +23,7 @@ from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import Common, shown
 from fcjax.sweep.folder import Point, parsed, read
 from fcjax.sweep.load import load
+from fcjax.sweep.words import flags_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,4 +148,4 @@ def client_scores(
 
 if __name__ == "__main__":
     with refusing():
-        main(tyro.cli(Args))
+        main(flags_in(Args))

@@ -11,6 +11,11 @@ REFUSED = 2
 FAILED = 1
 """That of a right one which ran into a full disk, or too little memory."""
 INTERRUPTED = 130
+PLACES = (
+    *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError),
+    PermissionError,
+)
+"""What the system says where a flag names a wrong place."""
 
 
 def end(line: str, status: int = REFUSED) -> NoReturn:
@@ -30,7 +35,7 @@ def in_a_line() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        end(told(error), FAILED)
+        end(told(error), REFUSED if isinstance(error, PLACES) else FAILED)
     except KeyboardInterrupt:
         end("interrupted; the same command goes on", INTERRUPTED)
 

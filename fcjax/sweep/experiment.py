@@ -22,6 +22,16 @@ from fcjax.sweep.load import FLAGS, Loaded, load, short_name
 from fcjax.sweep.plan import Batch, Describe, Method
 from fcjax.types import Federation, Grid
 
+LEAST = {
+    "limit": 2,
+    "partition_seed": 0,
+    "evaluate_every": 1,
+    "runs_per_call": 1,
+    "checkpoint_interval": 0,
+    "coordinator_timeout": 0,
+}
+"""By flag of one number, of those that are given."""
+
 
 class Experiment(NamedTuple):
     """A validated experiment: nothing is compiled or written yet."""
@@ -98,11 +108,11 @@ def prepare(
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
-    for name in ("evaluate_every", "runs_per_call"):
+    for name, least in LEAST.items():
         value = getattr(args, name)
-        if value is not None and value < 1:
+        if value is not None and not value >= least:
             flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} must be at least 1, got {value}")
+            raise ValueError(f"{flag} must be at least {least}, got {value}")
     sinks.check(args.log)
     dataset, extra = load(args)
     # Every run is checked, also those that are reused or another shard's.

@@ -162,17 +162,25 @@ def command(args: Common) -> dict[str, Any]:
     return {"script": script_of(type(args)), "flags": own}
 
 
-def check_values(name: str, values: tuple, *, least: int | None = None) -> None:
+def check_values(
+    name: str,
+    values: tuple,
+    *,
+    least: int | float = -math.inf,
+    most: int | float = math.inf,
+) -> None:
     """Checks the values of a flag that spans the grid.
 
     Raises:
-        ValueError: there is none, one comes twice, or one is below `least`.
+        ValueError: there is none, one comes twice, or one is out of its limits.
     """
     flag = "--" + name.replace("_", "-")
     if len(set(values)) != len(values) or not values:
         raise ValueError(f"{flag} takes one or more different values, got {values}")
-    if least is not None and min(values) < least:
+    if min(values) < least:
         raise ValueError(f"{flag} must be at least {least}, got {min(values)}")
+    if max(values) > most:
+        raise ValueError(f"{flag} must be at most {most}, got {max(values)}")
 
 
 class Limits(NamedTuple):

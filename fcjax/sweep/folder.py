@@ -241,8 +241,12 @@ class Folder:
     @cached_property
     def _arrays(self) -> dict[str, np.ndarray]:
         # Unpacked once: a file of the archive is all runs.
-        with np.load(self.directory / "assignments.npz") as file:
-            return dict(file)
+        path = self.directory / "assignments.npz"
+        try:
+            with np.load(path) as file:
+                return dict(file)
+        except Exception as error:  # of a damaged archive almost any type
+            raise ValueError(f"{path} cannot be read ({error})") from error
 
     def flags(self, *, data_dir: Path | None) -> Common:
         """Returns the flags that the data of the runs came from."""

@@ -172,7 +172,7 @@ def batches(
     check_values("client_size", args.client_size or (1,), least=1)
     check_values(deal.rule_of(args), deal.levels(args, dataset))
     check_values("failure_rate", args.failure_rate)
-    check_values("seed", args.seed)
+    check_values("seed", args.seed, least=0, most=2**31 - 1)
     dealt = deal.dealer(args, dataset, num_extra)
     found = []
     for (method, num_clients, num_clusters, levels), size in itertools.product(

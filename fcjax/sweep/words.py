@@ -1,9 +1,12 @@
 """What the words of a command line stand for: a script's flags."""
 
+import io
 import json
 import math
+import re
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import redirect_stderr
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -40,7 +43,37 @@ def read(flags: type[Args], words: Sequence[str]) -> Args:
             words = [*of_config, *words]
     except ValueError as error:
         end(str(error))
-    return tyro.cli(flags, args=words)
+    return flags_in(flags, words)
+
+
+def flags_in(
+    flags: type[Any], words: Sequence[str] | None = None, about: str = ""
+) -> Any:
+    """Returns the flags of a script or tool by tyro, whose frame round what is wrong
+    becomes a line.
+
+    Args:
+        flags: the dataclass of flags.
+        words: of the command line; None is that of the process.
+        about: what `--help` begins with, if not the words of the class.
+    """
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return tyro.cli(flags, args=words, description=about or None)
+    except SystemExit:
+        if not said.getvalue():
+            raise
+    end(line_of(said.getvalue()))
+
+
+def line_of(framed: str) -> str:
+    """Returns what tyro says in a frame: its second part, below the title, and the flag
+    that is nearest to one that there is not."""
+    _, first, *others = re.split("[─-]{10,}", re.sub("[│╭╮╰╯]", " ", framed))
+    told = " ".join(first.partition("Got errors")[0].split()).rstrip(".")
+    near = re.search(r"Perhaps you meant:\s+(--[\w-]+)", "".join(others))
+    return f"{told}; did you mean {near[1]}?" if near else told
 
 
 def spelled(flags: type, words: Sequence[str]) -> list[str]:

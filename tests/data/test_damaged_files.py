@@ -184,7 +184,18 @@ def test_files_that_cannot_be_read(name, write, shape, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-# Not .mat: the process itself ends in SciPy's reader at some damaged type numbers.
+@pytest.mark.parametrize(("place", "bit"), [(176, 0), (177, 1)])
+def test_a_mat_file_at_which_scipy_ends_its_process(place, bit, tmp_path):
+    """By a fault of its memory, at these type numbers: found by turning every bit."""
+    scipy.io.savemat(tmp_path / "x.mat", {"fea": np.ones((4, 3))})
+    damaged = bytearray((tmp_path / "x.mat").read_bytes())
+    damaged[place] ^= 1 << bit
+    (tmp_path / "x.mat").write_bytes(bytes(damaged))
+    with pytest.raises(ValueError, match=r"x\.mat is damaged or no \.mat file$"):
+        read(tmp_path / "x.mat")
+
+
+# Not .mat: each takes a process.
 @pytest.mark.parametrize("write", [write_npz, write_csv, write_gz])
 @pytest.mark.filterwarnings("ignore")
 def test_bytes_that_change_on_the_way_never_raise_anything_else(write, tmp_path):

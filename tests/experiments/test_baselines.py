@@ -57,9 +57,12 @@ def test_the_loss_of_km_is_scikit_learns_inertia(data_file, all_methods):
     assert losses == pytest.approx([best, best], rel=1e-4)
 
 
-def test_bad_input_is_one_line_before_the_first_of_several_runs(data_file, tmp_path):
+def test_bad_input_is_one_line_before_the_first_of_several_runs(
+    data_file, tmp_path, capsys
+):
     with pytest.raises(SystemExit) as error:
         run(data_file, tmp_path, fuzzifier=(1.0,))
-    assert "--fuzzifier must be above 1" in str(error.value)
-    assert "\n" not in str(error.value)
+    line = capsys.readouterr().err
+    assert "--fuzzifier must be above 1" in line
+    assert (error.value.code, line.count("\n")) == (2, 1)
     assert list(tmp_path.iterdir()) == []

@@ -2,10 +2,8 @@
 
 import json
 import re
-import runpy
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -325,21 +323,6 @@ def test_an_entry_has_one_configuration_and_one_score_of_a_run(
 def test_a_wheel_keeps_nothing(grid, tmp_path):
     with pytest.raises(ValueError, match="by a checkout of the repository"):
         keep.keep([grid], tmp_path / "ledger", checkout=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ((), "which folders? see --help"),
-        (("none",), "none holds no run: it has no config.json"),
-        (("none", "--name", "a/b"), "--name takes letters, digits and .+-_, got 'a/b'"),
-    ],
-)
-def test_the_script_answers_with_one_line(words, told, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["keep.py", *words])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(keep.__file__), run_name="__main__")
-    assert ended.value.code == f"keep.py: error: {told}"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""The scripts of all methods: what stands for a flag, one line of error, what they
-build, down to the shapes of states, without compiling anything; little runs."""
+"""The scripts of all methods: what stands for a flag, what they build, down to the
+shapes of states, without compiling anything; little runs."""
 
 import sys
 import typing
@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import baselines, fdsc, fedcref, fedmcc, reproduce, sda_fdc, several
+from experiments import fdsc, fedcref, fedmcc, reproduce, sda_fdc, several
 from experiments.papers.fdsc import methods as fdsc_methods
 from experiments.papers.fedcref import methods as fedcref_methods
 from experiments.papers.fedmcc import methods as fedmcc_methods
@@ -65,62 +65,6 @@ def federation_of(group, shape):
 
 
 UNLABELLED = {"labels": False, "clusters": (2,)}
-LEAST, ABOVE = "must be at least 1, got 0", "must be above 0, got 0"
-PROCESSED = {"post_processing": True}
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "flags", "told"),
-    [
-        (baselines, "k-fed", {"local_clusters": (5,)}, "at most --clusters 4, got 5"),
-        (fdsc, "fdsc2", {"num_participants": (6,)}, "must be at most --clients 5"),
-        (fdsc, "fdsc2", {"num_rounds": (0,)}, LEAST),
-        (fdsc, "fdsc2", {"local_steps": (0,)}, LEAST),
-        (fdsc, "fdsc2", {**PROCESSED, "keep": (0.0,)}, ABOVE),
-        (fdsc, "fdsc2", {**PROCESSED, "power": (0.0,)}, ABOVE),
-        (fdsc, "fdsc2", {"pixel_scale": (0.0,)}, ABOVE),
-        (fdsc, None, {"methods": ()}, "takes different methods"),
-        (fedcref, None, {"methods": ("dec", "dec")}, "takes different methods"),
-        (fedcref, "fedcref", {"dirtiness": (0.3,)}, "is of --start dirty, give both"),
-        (fedcref, "fedcref", {"threshold": (1.5,)}, "must be at most 1, got 1.5"),
-        (fedcref, "fedcref", {"percentile": (101.0,)}, "must be at most 100, got 101"),
-        (fedcref, "fedcref", {"stability": (2.0,)}, "must be at most 1, got 2"),
-        (fedcref, "fedcref", {"start": "dirty", "dirtiness": (2.0,)}, "at most 1"),
-        (fedcref, "fedcref", {"num_rounds": (0,)}, LEAST),
-        (fedcref, "fedcref", {"federated_rounds": (0,)}, LEAST),
-        (fedcref, "fedcref", {"pretrain_rounds": (0,)}, LEAST),
-        (fedcref, "fedcref", {"max_members": 0}, LEAST),
-        (fedcref, "fedcref", {"max_refinements": 0.0}, "at least 1, got 0"),
-        (fedcref, "uifca", {"local_steps": (0,)}, LEAST),
-        (fedcref, "fedcref", {**UNLABELLED, "start": "dirty"}, "is made from classes"),
-        (fedcref, "fedcref", {**UNLABELLED, "associations": "perfect"}, "knows class"),
-        (fedcref, "fedcref", {"overlap": (0.0,), "alpha": (1.0,)}, "two rules of deal"),
-        (fedcref, "fedcref", {"p": (0.5,), "class_range": (2, 3)}, "is of clients"),
-        (fedmcc, "mcc", {"momentum": (1.5,)}, "must be at most 1, got 1.5"),
-        (fedmcc, "mcc", {"instance_temperature": (0.5, 0.0)}, ABOVE),
-        (fedmcc, "fedmcc", {"cluster_temperature": (0.0,)}, ABOVE),
-        (
-            fedmcc,
-            "fedmcc",
-            {"cluster_rounds": (0,)},
-            "--cluster-rounds must be at least 1, got 0",
-        ),
-        (fedmcc, "cc", {"microbatch": 0}, LEAST),
-        (sda_fdc, "sda-fc-fcm", {"fuzzifier": (1.5, 1.0)}, "must be above 1, got 1.0"),
-        (sda_fdc, "sda-fdc", {"gan_rounds": (0,)}, LEAST),
-        (sda_fdc, "dcn", {"pretrain_rounds": (0,)}, LEAST),
-        (sda_fdc, "dcn", {"refresh_every": (0,)}, LEAST),
-        (sda_fdc, "sda-fc-km", {"num_synthetic": 0}, LEAST),
-    ],
-)
-def test_a_wrong_flag_is_named_in_a_line(module, name, flags, told):
-    with pytest.raises(ValueError, match="--") as error:
-        groups(module, **{"methods": (name,), **flags})
-    *_, wrong = flags
-    assert f"--{wrong.replace('_', '-')} " in str(error.value)
-    assert told in str(error.value)
-    assert "\n" not in str(error.value)
-
 
 # --- FedMCC and SDA-FDC
 

@@ -1,7 +1,5 @@
 """Shards of a grid become one results folder, or are refused and change nothing."""
 
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -190,15 +188,6 @@ def test_find_takes_shards_and_results_once_each(grid):
     assert shards.find([grid]) == shards.find([grid, one]) == [one, other]
     shards.merge([one, other], grid)
     assert shards.find([grid]) == [grid, one, other]
-
-
-def test_the_script_answers_a_wrong_folder_with_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["collect.py", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(COLLECT), run_name="__main__")
-    told = f"{tmp_path} holds neither results nor shards of a grid"
-    assert ended.value.code == f"collect.py: error: {told}"
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_commands_and_collect_leave_the_results_of_one(tmp_path, capsys):

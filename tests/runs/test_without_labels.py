@@ -378,28 +378,28 @@ def levels(grid, blobs, tmp_path):
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_line(
-    command, make, with_grid, flags, told, grid, blobs, tmp_path, monkeypatch
+    command, make, with_grid, flags, told, grid, blobs, tmp_path, monkeypatch, capsys
 ):
     made = make(grid, blobs, tmp_path)
     folders = [grid, made] if with_grid else [made]
     before = [{path.name for path in folder.iterdir()} for folder in folders]
-    line = refused(command, [*map(str, folders), *flags], monkeypatch)
+    line = refused(command, [*map(str, folders), *flags], monkeypatch, capsys)
     assert re.search(told, line)
     assert [{path.name for path in folder.iterdir()} for folder in folders] == before
 
 
 @pytest.mark.parametrize("command", ["choose", "consensus", "how_many", "compare"])
-def test_a_folder_that_is_none_is_refused(command, tmp_path, monkeypatch):
+def test_a_folder_that_is_none_is_refused(command, tmp_path, monkeypatch, capsys):
     folders = [str(tmp_path)] * (2 if command == "compare" else 1)
-    assert "holds no run" in refused(command, folders, monkeypatch)
+    assert "holds no run" in refused(command, folders, monkeypatch, capsys)
 
 
-def refused(command, words, monkeypatch):
+def refused(command, words, monkeypatch, capsys):
     """Runs a command as its file is run, and returns the line with which it ends."""
     monkeypatch.setattr(sys, "argv", [command, *words])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(RUNS / f"{command}.py"), run_name="__main__")
-    line = str(ended.value.code)
-    assert line.startswith(f"fcjax {command.replace('_', '-')}: error: ")
-    assert "\n" not in line
+    line = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert re.fullmatch(rf"{command}: error: .*\n", line)
     return line

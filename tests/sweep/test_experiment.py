@@ -130,12 +130,15 @@ def test_a_state_beyond_all_memory_is_refused_before_anything_is_written(tmp_pat
     prepare(*flags, "--client-size=2", describe=describe)
 
 
-def test_the_script_ends_with_the_error_and_leaves_nothing(tmp_path, monkeypatch):
+def test_the_script_ends_with_the_error_and_leaves_nothing(
+    tmp_path, monkeypatch, capsys
+):
     flags = ["--p=7", f"--out={tmp_path / 'out'}"]
     monkeypatch.setattr(sys, "argv", ["experiments/ccfc.py", *flags])
     with pytest.raises(SystemExit) as ended:
         command.main(ccfc.Args, ccfc.describe)
-    assert ended.value.code == "ccfc.py: error: --p must lie in [0, 1], got 7.0"
+    line = "ccfc.py: error: --p must lie in [0, 1], got 7.0\n"
+    assert (ended.value.code, capsys.readouterr().err) == (2, line)
     assert not (tmp_path / "out").exists()
 
 

@@ -238,7 +238,7 @@ def refused(lines, **how):
     """The one line of each."""
     with started(lines, **how) as all_of_them:
         told = ended(all_of_them, timeout=90)
-        assert all(process.returncode == 1 for process in all_of_them), told
+        assert all(process.returncode == 2 for process in all_of_them), told
     for printed, errors in told:
         assert printed == ""
         assert errors.count("\n") == 1, errors
