@@ -1,5 +1,6 @@
 """What every script does: flags in, results on disk, one line where a flag is wrong."""
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -50,6 +51,8 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
         What each of them left on disk.
     """
     take_cores()
+    # orbax logs, with all that led to it, what it raises as well.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     problem, asked, experiments, targets = "", [], [], {}
     try:
         made = tasks()

@@ -11,6 +11,7 @@ REFUSED = 2
 FAILED = 1
 """That of a right one which ran into a full disk, or too little memory."""
 INTERRUPTED = 130
+AGAIN = "what has ended is kept, and the same command goes on"
 PLACES = (
     *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError),
     PermissionError,
@@ -35,9 +36,11 @@ def in_a_line() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        end(told(error), REFUSED if isinstance(error, PLACES) else FAILED)
+        if isinstance(error, PLACES):
+            end(told(error))
+        end(f"{told(error)}; {AGAIN}", FAILED)
     except KeyboardInterrupt:
-        end("interrupted; the same command goes on", INTERRUPTED)
+        end(f"interrupted; {AGAIN}", INTERRUPTED)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -37,9 +38,11 @@ def recorded(folder: Folder, examples: np.ndarray) -> Iterator[None]:
         yield
         return
     began, earlier = datetime.now(UTC), starts(folder.directory)
+    start = time.monotonic()  # which no setting of the clock changes
     if earlier and earlier[-1]["seconds"] is None:
         killed = datetime.fromisoformat(earlier[-1]["began"])
-        earlier[-1]["seconds"] = round((_last_round(folder) - killed).total_seconds())
+        seconds = (_last_round(folder) - killed).total_seconds()
+        earlier[-1]["seconds"] = max(0, round(seconds))  # a clock may be set back
     own = {
         **environment(),
         "examples": digest(examples),
@@ -50,7 +53,7 @@ def recorded(folder: Folder, examples: np.ndarray) -> Iterator[None]:
     try:
         yield
     finally:
-        own["seconds"] = round((datetime.now(UTC) - began).total_seconds())
+        own["seconds"] = round(time.monotonic() - start)
         write(folder.directory, [*earlier, own])
 
 

@@ -5,7 +5,9 @@ what a figure reads of runs in the end. Each lies in a folder whose name is a di
 all that decides it.
 """
 
+import errno
 import json
+import os
 import re
 import shutil
 import time
@@ -117,11 +119,18 @@ class States:
         return self._directory / f"{position.stage:02d}-{position.round:06d}"
 
     def wait(self) -> None:
-        """Returns once all that was saved is on disk; raises what its write raised."""
+        """Returns once all that was saved is on disk; raises what its write raised, and
+        OSError where there is no room for it."""
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
-        pending.result()
+        try:
+            pending.result()
+        except ValueError as error:  # as tensorstore has it
+            full = os.strerror(errno.ENOSPC)
+            if full not in str(error):
+                raise
+            raise OSError(errno.ENOSPC, full, str(self._directory)) from error
         for old in self._complete()[:-2] if processes.leads() else ():
             shutil.rmtree(old)
 
