@@ -146,9 +146,9 @@ def given(words: Sequence[str], flag: str) -> str:
     for word in words:
         if name == flag:
             found = word
-        name, is_one, value = word.partition("=")
-        if is_one and name == flag:
-            found = value
+        name = word
+        if word.startswith(f"{flag}="):
+            found = word.partition("=")[2]
     return found
 
 
