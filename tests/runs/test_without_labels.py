@@ -401,5 +401,5 @@ def refused(command, words, monkeypatch, capsys):
         runpy.run_path(str(RUNS / f"{command}.py"), run_name="__main__")
     line = capsys.readouterr().err
     assert ended.value.code == 2
-    assert re.fullmatch(rf"{command}: error: .*\n", line)
+    assert re.fullmatch(rf"{command}\.py: error: .*\n", line)
     return line
