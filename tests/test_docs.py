@@ -2,7 +2,7 @@
 
 A fenced block of docs/ that is tagged `python` is run, after those above it on its
 page. One tagged `{.python .norun}` needs what a page cannot bring, and is parsed alone.
-Of the README the first block is run; the others are excerpts, whose imports are.
+Of the README the last block is run; the others are excerpts, whose imports are.
 """
 
 import ast
@@ -11,13 +11,12 @@ import importlib
 import io
 import re
 import shlex
-from importlib.util import find_spec
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import pytest
 
+import fcjax
 from fcjax.__main__ import programs
 from fcjax.sweep.words import flags_in, spelled
 
@@ -69,18 +68,31 @@ def test_no_block_is_python_by_another_tag():
 
 
 def test_python_of_the_readme_runs():
-    whole, *excerpts = blocks(ROOT / "README.md", "python")
-    reader = {
-        "key": jax.random.key(0),
-        "embedding": jax.random.normal(jax.random.key(1), (30, 4)),
-        "predictions": jnp.ones((30, 4)),
-        "projections": jnp.ones((30, 4)),
-    }
-    exec(compile(whole, "README.md", "exec"), reader)
+    *excerpts, whole = blocks(ROOT / "README.md", "python")
+    names = {}
+    exec(compile(whole, "README.md", "exec"), names)
+    start = names["network"].init(jax.random.key(0), names["x"])
+    assert names["value"] < names["loss"](start, names["clusters"])  # it learns
     for node in ast.parse("\n".join(excerpts)).body:
-        is_there = "torch" not in ast.unparse(node) or find_spec("torch")
-        if isinstance(node, ast.Import | ast.ImportFrom) and is_there:
+        if isinstance(node, ast.Import | ast.ImportFrom):
             exec(ast.unparse(node), {})
+
+
+def test_figures_of_the_readme_stand_in_the_benchmarks():
+    def figures(path: Path) -> set[str]:
+        text, *_ = path.read_text().split("## Speed")
+        rows = re.findall(r"^\|.*$", text, re.M)
+        return {*re.findall(r"\b\d\.\d{3}\b", "".join(rows))}
+
+    shown = figures(ROOT / "README.md")
+    assert set() != shown <= figures(ROOT / "BENCHMARKS.md")
+
+
+def test_the_version_is_one():
+    places = {"pyproject.toml": "version = ", "CITATION.cff": "version: "}
+    for name, before in places.items():
+        lines = (ROOT / name).read_text().replace('"', "").splitlines()
+        assert f"{before}{fcjax.__version__}" in lines, name
 
 
 @pytest.mark.parametrize("line", sorted(COMMANDS))
