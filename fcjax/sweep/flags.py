@@ -27,11 +27,15 @@ class Common:
 
     #: digits (8x8, embedded), a prepared TFDS data set (mnist, emnist/digits), or a
     #: path: .npz (x or images; y or labels), .mat (fea; gnd), .csv .tra .tes .data
-    #: or .txt (the class last), IDX (.gz or not; labels beside it, or a folder of the
-    #: four files), or a folder of images, whose subfolders are the classes. Values of
-    #: images are 0 to 255, or 0 to 1 where none is above. Rows of numbers are feature
-    #: vectors, each column scaled to 0 to 1, or images with --image-shape. A folder
-    #: named as a TFDS data set is ./mnist, not mnist.
+    #: .txt or .parquet (the class last), IDX (.gz or not; labels beside it, or a folder
+    #: of the four files), a folder of images, whose subfolders are the classes, or
+    #: hf:PATH, what Hugging Face's datasets saved (pip install "fcjax[hf]", for
+    #: .parquet too). Where the data says whose an example is (--client-column, an array
+    #: client of an .npz, folders CLIENT/CLASS/), these are the clients, unless --p or
+    #: another rule of dealing is given. Values of images are 0 to 255, or 0 to 1 where
+    #: none is above. Rows of numbers are feature vectors, each column scaled to 0 to 1,
+    #: or images with --image-shape. A folder named as a TFDS data set is ./mnist, not
+    #: mnist.
     dataset: str = "digits"
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """H W or H W C of the images that rows of numbers in a file hold, row by row."""
@@ -39,6 +43,15 @@ class Common:
     """Resize images to so many pixels a side, bilinear, without cropping."""
     labels: bool = True
     """Whether the data has classes, which are scored against and never trained on."""
+    #: Column of a .csv (by its header), .parquet or hf:PATH that says whose an example
+    #: is; it is no feature. An empty cell or -1 is nobody.
+    client_column: Annotated[str | None, shown("none")] = None
+    #: Take at most so many of the data's own clients, drawn at random, the same ones in
+    #: every run; the examples of the others are nobody's.
+    max_clients: Annotated[int | None, shown("all")] = None
+    #: Take those of the data's own clients alone that have so many examples; the
+    #: examples of the others are nobody's.
+    min_client_size: int = 1
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
     """Where TFDS data sets are prepared."""
     split: Literal["all", "train", "test"] = "all"
@@ -52,7 +65,9 @@ class Common:
     #: else on the host, from where batches stream.
     pool: Literal["auto", "device", "host"] = "auto"
     clients: tuple[int, ...] = (10,)
-    """How many clients the data is dealt to."""
+    """How many clients the data is dealt to, where it has none of its own."""
+    natural: Annotated[tuple[int, ...], tyro.conf.Suppress] = ()
+    """No flag: 1 where the clients are the data's own, see `deal.owned`."""
     #: How many clusters to find. Clients that cluster on their own look for as many as
     #: they hold classes where --classes-per-client or --overlap says how many.
     clusters: Annotated[tuple[int, ...], shown("the number of classes")] = ()
