@@ -1,7 +1,7 @@
 """Arrays of clients of unequal sizes, each client padded to those of its size class."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 PyTree = Any
+# To a type checker it is an array, in whose place it stands.
+_Array = Any if TYPE_CHECKING else object
 
 GROUPS = 8
 """Into how many groups of alike clients they come, so that clients are spread over 2, 4
@@ -16,7 +18,7 @@ or 8 devices which then have as many of every class."""
 
 
 @jax.tree_util.register_pytree_node_class
-class Ragged:
+class Ragged(_Array):
     """Takes the place of an array [M, N, ...] of clients, as `Federation.indices`.
 
     Clients come in groups, all with as many clients of every class, the first class
@@ -116,5 +118,5 @@ def sizes(mask: Bool[Array, "M N"] | Ragged) -> Int[Array, "M"]:
         [2 1]
     """
     if not is_ragged(mask):
-        return mask.sum(axis=1)  # pyright: ignore[reportAttributeAccessIssue]
-    return joined([x.sum(axis=1) for x in mask.blocks], mask)  # pyright: ignore
+        return mask.sum(axis=1)
+    return joined([x.sum(axis=1) for x in mask.blocks], mask)

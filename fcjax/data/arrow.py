@@ -84,9 +84,10 @@ def read_saved(
         saved = datasets.load_from_disk(str(path))
     except Exception as error:
         raise ValueError("is damaged or no folder of save_to_disk") from error
-    parts = {"all": saved}
     if isinstance(saved, datasets.DatasetDict):
         parts = {str(name): part for name, part in saved.items()}
+    else:
+        parts = {"all": saved}
     chosen = [part for name, part in parts.items() if split in ("all", name)]
     if not chosen:
         raise ValueError(f"has no split {split}, its splits: {', '.join(parts)}")

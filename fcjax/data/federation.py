@@ -129,11 +129,8 @@ def _in_classes(
         Ragged([getattr(part, name) for part in parts], classes.counts)
         for name in ("indices", "mask")
     )
-    return parts[0]._replace(
-        indices=indices,  # pyright: ignore[reportArgumentType]
-        mask=mask,  # pyright: ignore[reportArgumentType]
-        present=jnp.asarray(np.stack(list(present))),
-    )
+    everyone = jnp.asarray(np.stack(list(present)))
+    return parts[0]._replace(indices=indices, mask=mask, present=everyone)
 
 
 def _stack(
