@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+if TYPE_CHECKING:  # it stands in the place of arrays
+    from typing import Any as _Array
+else:
+    _Array = object
+
 PyTree = Any
-# To a type checker it is an array, in whose place it stands.
-_Array = Any if TYPE_CHECKING else object
 
 GROUPS = 8
 """Into how many groups of alike clients they come, so that clients are spread over 2, 4
@@ -117,6 +120,6 @@ def sizes(mask: Bool[Array, "M N"] | Ragged) -> Int[Array, "M"]:
         >>> print(sizes(jnp.array([[True, True], [True, False]])))
         [2 1]
     """
-    if not is_ragged(mask):
-        return mask.sum(axis=1)
-    return joined([x.sum(axis=1) for x in mask.blocks], mask)
+    if isinstance(mask, Ragged):
+        return joined([x.sum(axis=1) for x in mask.blocks], mask)
+    return mask.sum(axis=1)

@@ -56,7 +56,7 @@ def by_kfed(_, **options):
 def by_ccfc(_):
     network = models.mlp_simsiam(widths=(16,), hidden_size=16, latent_size=4)
     view = partial(vector_view, scale=0.01)
-    numbers = {"num_clusters": 3, "pretrain_rounds": 0, "cluster_rounds": 2}
+    numbers = {"num_clusters": 3, "pretrain_rounds": 0, "cluster_rounds": 1}
     return ccfc(network, optax.sgd(1e-2), view, **numbers, batch_size=8, num_init=1)
 
 
