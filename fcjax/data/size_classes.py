@@ -13,7 +13,13 @@ MOST_PADDING, MOST_CLASSES = 0.25, 8
 
 
 class SizeClasses(NamedTuple):
-    """How clients in the order of `partition_by_client.natural` are padded."""
+    """How clients in the order of `partition_by_client.natural` are padded.
+
+    Examples:
+      >>> classes = SizeClasses(counts=(2, 6), slots=(100, 5))  # of 64 clients
+      >>> 8 * sum(n * rows for n, rows in zip(*classes, strict=True))  # rows in all
+      1840
+    """
 
     counts: tuple[int, ...]
     """Of each class, its clients in one of the groups, see `fcjax.ragged`."""
