@@ -157,7 +157,6 @@ def test_of_writers_less_than_a_quarter_is_padding_and_scores_are_the_same(
     for name in names:
         assert found.rows[0][name] == pytest.approx(other.rows[0][name], abs=1e-4)
     assert found.rows[0]["left_out"] == NOBODYS
-    assert found.rows[0]["nmi"] > 0.8
     mine, others = (folder.assignments() for folder in (found, other))
     assert (mine["client"] == others["client"]).all()
     assert (mine["client"] == -1).sum() == NOBODYS
