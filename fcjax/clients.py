@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int, Key, Shaped
 
+from fcjax import ragged
 from fcjax.devices import ALL_CLIENTS, AXIS, one_by_one, platform
 from fcjax.types import PRNGKey, PyTree
 
@@ -32,8 +33,11 @@ def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> 
             another, which then has the same bits whoever shares its device. None is
             `map` on a CPU.
 
+    Where some of the values are ragged, clients are taken by their size classes.
+
     Returns:
-        The results, stacked on a leading client axis.
+        The results, stacked on a leading client axis; ragged, where their shapes are
+        those of the size classes.
 
     Examples:
         >>> print(for_each(jnp.sum, jnp.array([[1, 2], [3, 4]])))
@@ -41,9 +45,12 @@ def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> 
     """
     if axis is None:
         axis = "map" if platform() == "cpu" else "vmap"
-    if axis == "map":
-        return one_by_one(fn, *stacked)
-    return jax.vmap(fn)(*stacked)
+    each = partial(one_by_one, fn) if axis == "map" else jax.vmap(fn)
+    like = ragged.ragged_in(stacked)
+    if like is None:
+        return each(*stacked)
+    found = [each(*part) for part in ragged.parts(stacked, like)]
+    return ragged.joined(found, like)
 
 
 def fold_in(key: PRNGKey, count: int) -> Key[Array, "count"]:

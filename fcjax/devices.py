@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int, Shaped
 
 from fcjax.own_pool import OwnPool
+from fcjax.ragged import GROUPS, Ragged, is_ragged, places
 from fcjax.types import Federation, Grid, PyTree, State
 
 Backend = Literal["shard_map", "pmap", "loop"]
@@ -311,8 +312,13 @@ def _shard_map(batched, results, donate, devices):
         has_own = isinstance(pool, OwnPool)
         if has_own:
             is_spread = pool.examples.shape[1] > 1
-        layout = Layout.of(here, count, num_clients, is_spread=is_spread)
+        held, units = grid.federations.indices, num_clients
+        if is_ragged(held):  # alike parts of all classes are whole groups
+            units = GROUPS
+        layout = Layout.of(here, count, units, is_spread=is_spread)
         total = layout.filled(count, num_clients)
+        if is_ragged(held) and layout.is_spread:
+            total = (total[0], GROUPS * sum(held.counts))
         options = _options(grid, states, here[0].platform)
         run, shardings = program(
             *(layout, num_clients if total[1] > num_clients else None),
@@ -643,17 +649,22 @@ def _resized(specs, tree, num_runs, num_clients):
 
 @partial(jax.jit, static_argnums=(0, 2, 3))
 def _resize(specs, tree, num_runs, num_clients):
+    def first(axis, count, x):
+        rows = jnp.minimum(jnp.arange(count), x.shape[axis] - 1)
+        return x[(*(slice(None),) * axis, rows)]
+
+    def of_clients(axis, x):
+        if not is_ragged(x):
+            return first(axis, num_clients, x)
+        each = zip(x.blocks, places(x.counts, num_clients), strict=True)
+        return Ragged([first(axis, len(own), block) for block, own in each], x.counts)
+
     def resize(spec, part):
         for axis, name in enumerate(spec):
-            if name is not None:
-                rows = jnp.arange(num_runs if name == "run" else num_clients)
-                place = (slice(None),) * axis
-                part = jax.tree.map(
-                    lambda x, axis=axis, place=place, rows=rows: x[
-                        (*place, jnp.minimum(rows, x.shape[axis] - 1))
-                    ],
-                    part,
-                )
+            if name == "run":
+                part = jax.tree.map(partial(first, axis, num_runs), part)
+            elif name is not None:
+                part = jax.tree.map(partial(of_clients, axis), part, is_leaf=is_ragged)
         return part
 
     return jax.tree.map(resize, specs, tree)
@@ -675,4 +686,4 @@ def _num_runs(grid):
 
 
 def _num_clients(grid):
-    return grid.federations.indices.shape[1]
+    return sum(x.shape[1] for x in jax.tree.leaves(grid.federations.indices))

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fcjax.devices import CLIENTS, SERVER, STATE, Backend, Spread, on_host, over_runs
+from fcjax.ragged import Ragged
 from fcjax.types import Communities, FederatedClustering, Grid, PyTree, Stage, State
 
 
@@ -163,12 +164,13 @@ class Program:
         yield Part("assign", 1, partial(self._assign.lower, grid, state))
         yield Part("embed", 1, partial(self._embed.lower, grid, state))
 
-    def assign(self, grid: Grid, state: State) -> Int[Array, "G M N"]:
+    def assign(self, grid: Grid, state: State) -> Int[Array, "G M N"] | Ragged:
         """Returns the cluster of every example of the grid's federations, which may
-        have other clients than those that the state was trained on."""
+        have other clients than those that the state was trained on; ragged as they
+        are."""
         return self._assign(grid, state)
 
-    def embed(self, grid: Grid, state: State) -> Float[Array, "G M N D"]:
+    def embed(self, grid: Grid, state: State) -> Float[Array, "G M N D"] | Ragged:
         """Returns the latent representation of every example, as `assign` does."""
         return self._embed(grid, state)
 

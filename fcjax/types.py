@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from fcjax.ragged import Ragged
+
 PRNGKey = Key[Array, ""]
 PyTree = Any
 Scalar = float | Float[Array, ""]
@@ -57,7 +59,9 @@ class Federation(NamedTuple):
     pool: Pool
     """[P, *F]: stored once and shared by the whole grid; images stay uint8."""
     indices: Int[Array, "*G M N"]
-    """Rows of the pool that each client holds; a short client repeats its own."""
+    """Rows of the pool that each client holds; a short client repeats its own. Where
+    sizes differ much it is `fcjax.ragged.Ragged`, for methods that are `by_size`, and
+    so is the mask."""
     mask: Bool[Array, "*G M N"]
     """True at a client's own examples, False where one of them is repeated."""
     present: Bool[Array, "*G R M"]
@@ -194,10 +198,13 @@ class FederatedClustering(NamedTuple):
     init: Callable[[PRNGKey, Federation], State]
     """(key, federation) -> state."""
     stages: tuple[Stage, ...]
-    embed: Callable[[State, Federation], Float[Array, "M N D"]]
+    embed: Callable[[State, Federation], Float[Array, "M N D"] | Ragged]
     """(state, federation) -> the latent representation of every example."""
-    assign: Callable[[State, Federation], Int[Array, "M N"]]
+    assign: Callable[[State, Federation], Int[Array, "M N"] | Ragged]
     """(state, federation) -> the cluster of every example."""
     communities: Callable[[State], Communities] | None = None
     """(state) -> which clients' clusters are the same, where a method that clusters on
     clients finds that out."""
+    by_size: bool = False
+    """Whether it takes clients padded by size classes, `Federation.indices` that are
+    ragged: all that it does with them is within `clients.for_each`."""

@@ -14,7 +14,7 @@ FILES = {
     for path in (ROOT / "fcjax").rglob("*.py")
 }
 LAYERS = (
-    {"types", "own_pool"},
+    {"types", "own_pool", "ragged"},
     {"devices"},
     {"losses", "cluster", "models", "data", "evaluation"}
     | {"clients", "training", "server"},

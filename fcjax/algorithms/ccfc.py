@@ -15,7 +15,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from fcjax import clients, losses, server, training
+from fcjax import clients, losses, ragged, server, training
 from fcjax.algorithms.rounds import EVERY_ROUND, Scored, all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
@@ -168,6 +168,7 @@ def in_two_stages(
         ),
         embed=partial(embed, setup, models_of),
         assign=partial(assign, setup, models_of),
+        by_size=True,
     )
 
 
@@ -195,7 +196,7 @@ def federated_round(
         federation.mask,
     )
     opt_state = clients.keep_absent(present, trained.opt_state, state.clients)
-    sizes = present * federation.mask.sum(axis=1).astype(float)
+    sizes = present * ragged.sizes(federation.mask).astype(float)
     variables, (mined, answered, measured) = server.receive(
         trained.variables, sizes, (mined, present, measured)
     )
@@ -416,7 +417,7 @@ def downloaded(state: State, num_clients: int) -> tuple[PyTree, Float[Array, "M 
 
 def embed(
     setup: Setup, models_of: Callable, state: State, federation: Federation
-) -> Float[Array, "M N D"]:
+) -> Float[Array, "M N D"] | ragged.Ragged:
     """As in `FederatedClustering`: projections, at unit length, by the network that
     each client holds; models_of is `downloaded`, or what clients have on their own."""
     variables, _ = models_of(state, len(federation.indices))
@@ -426,7 +427,7 @@ def embed(
 
 def assign(
     setup: Setup, models_of: Callable, state: State, federation: Federation
-) -> Int[Array, "M N"]:
+) -> Int[Array, "M N"] | ragged.Ragged:
     """As in `FederatedClustering`: by the centroids that each client holds."""
 
     def one(variables, centroids, rows):

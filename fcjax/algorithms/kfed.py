@@ -20,6 +20,7 @@ from fcjax.cluster import assign_nearest, lloyd
 from fcjax.cluster.distances import clear, squared_distances
 from fcjax.cluster.seeding import farthest_first, plus_plus
 from fcjax.data.vectors import client_rows
+from fcjax.ragged import Ragged
 from fcjax.types import FederatedClustering, Federation, PRNGKey, State
 
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
@@ -103,7 +104,7 @@ def kfed(
         )
     setup = Setup(num_clusters, local_clusters, num_iters, unit_length, inherit)
     init, only = partial(initial_state, setup), partial(round, setup)
-    method = plain(init, only, unit_length=unit_length)
+    method = plain(init, only, unit_length=unit_length)._replace(by_size=True)
     if not inherit:
         return method
     return method._replace(assign=partial(assign, unit_length, method.assign))
@@ -205,16 +206,18 @@ def initial_state(setup: Setup, _: PRNGKey, federation: Federation) -> State:
 
 def assign(
     unit_length: bool, by_server: Callable, state: State, federation: Federation
-) -> Int[Array, "M N"]:
+) -> Int[Array, "M N"] | Ragged:
     """As in `FederatedClustering`: the cluster of the nearest local centroid."""
+
+    def inherited(x, centroids, clusters, answered, nearest):
+        return jnp.where(answered, clusters[assign_nearest(x, centroids)], nearest)
+
     local, nearest = state.clients, by_server(state, federation)
     # Other clients than those of the round, such as one that holds new examples.
     if len(federation.indices) != len(local.answered):
         return nearest
     x = client_rows(federation, unit_length=unit_length)
-    own = clients.for_each(assign_nearest, x, local.centroids)
-    inherited = jnp.take_along_axis(local.clusters, own, axis=1)
-    return jnp.where(local.answered[:, None], inherited, nearest)
+    return clients.for_each(inherited, x, *local, nearest)
 
 
 def top_singular_vectors(

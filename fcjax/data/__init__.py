@@ -14,8 +14,10 @@ from fcjax.data.partition import (
     thinned,
 )
 from fcjax.data.partition_by_class import class_blocks, drawn_classes
+from fcjax.data.partition_by_client import natural, some_of
 from fcjax.data.partition_by_range import class_ranges
 from fcjax.data.placement import HostPool
+from fcjax.data.size_classes import SizeClasses, size_classes
 from fcjax.data.sources import load, load_extra, stratified_subset
 from fcjax.data.vectors import as_rows, client_rows, vector_view
 
@@ -26,6 +28,7 @@ __all__ = [
     "Partition",
     "Pool",
     "Scaling",
+    "SizeClasses",
     "as_rows",
     "ccfc_grey",
     "class_blocks",
@@ -40,8 +43,11 @@ __all__ = [
     "heterogeneous",
     "load",
     "load_extra",
+    "natural",
     "read",
     "simsiam_colour",
+    "size_classes",
+    "some_of",
     "stratified_subset",
     "thinned",
     "to_float",

@@ -4,6 +4,7 @@ Every function that changes values also returns one line on each change. Errors 
 ends of a sentence that begins with the data set: "has 3 columns, ...".
 """
 
+import contextlib
 import hashlib
 import math
 
@@ -167,6 +168,41 @@ def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
     if numbers.size and (numbers == numbers[0]).all():
         notes.append("all examples have one class: scores say nothing")
     return numbers, notes
+
+
+def owners(clients: np.ndarray) -> np.ndarray:
+    """Returns whose examples they are, int64: names are numbered in sorted order, and
+    -1 is nobody, as are numbers below 0 and empty names.
+
+    Args:
+      clients: [P] or [P, 1] integers, whole floats, or text; text that spells only
+        integers is integers.
+
+    Raises:
+      ValueError: one is a fraction, NaN or no number or text at all, or all are
+        nobody's.
+    """
+    if clients.ndim == 2 and clients.shape[1] == 1:
+        clients = clients[:, 0]
+    if clients.ndim != 1 or clients.dtype.kind not in "biufUS":
+        raise ValueError(
+            f"has clients of shape {clients.shape} and type {clients.dtype}; accepted "
+            "are [P] integers or text"
+        )
+    if clients.dtype.kind in "US":
+        clients = np.char.strip(clients.astype(str))
+        clients = np.where(clients == "", "-1", clients)
+        # 10 after 2, where all are numbers.
+        with contextlib.suppress(ValueError):
+            clients = clients.astype(np.int64)
+    nobody = clients == "-1" if clients.dtype.kind == "U" else clients < 0
+    if clients.dtype.kind == "f" and (wrong := clients[clients != clients // 1]).size:
+        raise ValueError(f"has the client {wrong[0]:g}; accepted are integers and text")
+    if nobody.all():
+        raise ValueError("has no client of any example")
+    found = np.full(len(clients), -1)
+    found[~nobody] = np.unique(clients[~nobody], return_inverse=True)[1]
+    return found
 
 
 def duplicates(examples: np.ndarray) -> list[str]:

@@ -40,14 +40,17 @@ class Dataset(NamedTuple):
     """One line on each conversion that was made."""
     scaling: Scaling | None = None
     """Of feature vectors."""
+    clients: np.ndarray | None = None
+    """[P] whose an example is, from 0, -1 where it is nobody's; None where the data
+    does not say."""
 
 
 def validate(dataset: Dataset) -> Dataset:
     """Returns `dataset` as it is, once it is known to be usable.
 
     Raises:
-      ValueError: there are no examples, labels and examples differ in number, or a
-        value is NaN or infinite.
+      ValueError: there are no examples, labels or clients and examples differ in
+        number, or a value is NaN or infinite.
     """
     name, examples, labels = dataset[:3]
     if len(examples) == 0:
@@ -56,6 +59,11 @@ def validate(dataset: Dataset) -> Dataset:
         raise ValueError(
             f"--dataset {name} has {len(examples)} examples but labels of shape "
             f"{labels.shape}, one label an example is needed"
+        )
+    if dataset.clients is not None and dataset.clients.shape != examples.shape[:1]:
+        raise ValueError(
+            f"--dataset {name} has {len(examples)} examples but clients of shape "
+            f"{dataset.clients.shape}, one client an example is needed"
         )
     if not np.isfinite(examples).all():
         raise ValueError(

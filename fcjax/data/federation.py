@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from fcjax.data.partition import Partition
+from fcjax.data.size_classes import SizeClasses
+from fcjax.ragged import Ragged, places
 from fcjax.types import Federation, Pool
 
 
@@ -17,6 +19,7 @@ def federate(
     *,
     num_clusters: int,
     num_slots: int | None = None,
+    classes: SizeClasses | None = None,
 ) -> Federation:
     """Returns a grid of G partitions of one pool as a `Federation`.
 
@@ -27,10 +30,11 @@ def federate(
       num_clusters: how many clusters every client looks for whose partition does not
         say.
       num_slots: N, at least the largest client; by default just that.
+      classes: pad clients by them; the partitions have them in the order of `natural`.
 
     Returns:
-      indices and mask [G, M, N], where a shorter client repeats its own rows
-      cyclically; present [G, R, M]; local_clusters [G, M].
+      indices and mask [G, M, N], ragged with `classes`, where a shorter client repeats
+      its own rows cyclically; present [G, R, M]; local_clusters [G, M].
 
     Raises:
       ValueError: the partitions differ in their number of clients, `present` does not
@@ -50,7 +54,10 @@ def federate(
             f"all partitions of a grid must have the same --clients, got {counts}"
         )
     grid = [part.clients for part in partitions]
-    found = _stack(pool, grid, present, num_clusters, num_slots)
+    if classes is None:
+        found = _stack(pool, grid, present, num_clusters, num_slots)
+    else:
+        found = _in_classes(pool, grid, present, num_clusters, classes)
     local_clusters = [
         [num_clusters] * len(part.clients)
         if part.local_clusters is None
@@ -97,6 +104,33 @@ def federate_left_out(
         return None
     present = np.ones((len(left_out), 1, 1), bool)
     return _stack(pool, left_out, present, num_clusters, num_slots)
+
+
+def _in_classes(
+    pool: Pool,
+    grid: Sequence[tuple[np.ndarray, ...]],
+    present: Sequence[np.ndarray] | np.ndarray,
+    num_clusters: int,
+    classes: SizeClasses,
+) -> Federation:
+    parts = [
+        _stack(
+            pool,
+            [tuple(clients[i] for i in own) for clients in grid],
+            [rounds[:, own] for rounds in present],
+            num_clusters,
+            num_slots,
+        )
+        for own, num_slots in zip(
+            places(classes.counts, len(grid[0])), classes.slots, strict=True
+        )
+    ]
+    indices, mask = (
+        Ragged([getattr(part, name) for part in parts], classes.counts)
+        for name in ("indices", "mask")
+    )
+    everyone = jnp.asarray(np.stack(list(present)))
+    return parts[0]._replace(indices=indices, mask=mask, present=everyone)
 
 
 def _stack(

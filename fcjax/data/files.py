@@ -1,4 +1,5 @@
-"""Examples from files of the user's own: arrays, tables, IDX and folders of images."""
+"""Examples from files of the user's own: arrays, tables, IDX, folders of images and
+Hugging Face's data sets."""
 
 import csv
 import io
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fcjax.data import conversion
+from fcjax.data import arrow, conversion
 from fcjax.data.dataset import Dataset, Scaling, validate
 from fcjax.data.folders import read_images
 from fcjax.data.idx import Content, read_idx, read_idx_folder, unpacked
@@ -17,6 +18,7 @@ from fcjax.data.mat import read_mat
 from fcjax.data.resizing import check, resized
 
 _TABLES = (".csv", ".csv.gz", ".tra", ".tes", ".data", ".txt")
+_HUGGING_FACE = "hf:"
 _IDX = re.compile(r"(\.gz|\.idx|-ubyte|[.-]idx\d(-\w+)?)$", re.IGNORECASE)
 
 
@@ -27,6 +29,8 @@ def read(
     labelled: bool = True,
     scaling: Scaling | None = None,
     resize: int | None = None,
+    client_column: str | None = None,
+    split: str = "all",
 ) -> Dataset:
     """Returns what a file or folder holds, in its order.
 
@@ -35,9 +39,14 @@ def read(
     | `.npz` | array `x` or `images` | `y` or `labels`, if it is there |
     | `.mat` | `fea` [P, F] | `gnd` [P, 1], if it is there |
     | `.csv` `.tra` `.tes` `.data` `.txt` | all columns but the last | the last column |
+    | `.parquet` | as of a table, or its one column of images | the last column |
+    | `hf:PATH`, saved by Hugging Face `datasets` | the `Image`s | the `ClassLabel` |
     | IDX, `.gz` or not | the file | the file beside it with `labels` for `images` |
     | folder of the four IDX files | training, then test images | the same |
     | folder of images | files in natural order | subfolders, if there are any |
+
+    Whose an example is say the array `client` of an `.npz`, the outer folders of
+    CLIENT/CLASS/ and `client_column`.
 
     Rows of s x s values with s >= 8 in a `.mat` are images stored column by column,
     as in the common ORL, COIL and USPS files.
@@ -51,10 +60,13 @@ def read(
       scaling: of the data that a model was trained on; None takes the minimum and
         maximum of each column.
       resize: H and W of all images, see `resizing`; None takes those that they have.
+      client_column: of a table, that is no feature.
+      split: of a data set of Hugging Face, the name of one, or `all`.
 
     Returns:
       images [P, H, W, C], uint8 in 0..255 or float32 in [0, 1], or feature vectors
-      [P, F] with each column scaled to [0, 1]; labels int64; and the conversions.
+      [P, F] with each column scaled to [0, 1]; labels int64; clients, if it says whose
+      an example is; and the conversions.
 
     Raises:
       ValueError: one line that says what is wrong and what is accepted.
@@ -73,7 +85,9 @@ def read(
     name = os.fspath(path)
     try:
         # One name, so that no array outlives what is made of it.
-        examples, labels, notes = _content(Path(path), image_shape, labelled, resize)
+        examples, labels, notes, clients = _content(
+            name, image_shape, labelled, resize, client_column, split
+        )
         examples = conversion.images_or_vectors(examples, image_shape)
         if examples.ndim == 2 and resize is not None:
             raise ValueError(
@@ -91,6 +105,8 @@ def read(
         if labels is not None:
             labels, told = conversion.classes(labels)
             notes += told
+        if clients is not None:
+            clients = conversion.owners(clients)
     except OSError as error:
         raise ValueError(f"--dataset {name} cannot be read ({error})") from error
     except csv.Error as error:
@@ -98,7 +114,7 @@ def read(
     except ValueError as error:
         raise ValueError(f"--dataset {name} {' '.join(str(error).split())}") from error
     notes += conversion.duplicates(examples)
-    return validate(Dataset(name, examples, labels, tuple(notes), scaling))
+    return validate(Dataset(name, examples, labels, tuple(notes), scaling, clients))
 
 
 def is_file_name(name: str) -> bool:
@@ -106,33 +122,52 @@ def is_file_name(name: str) -> bool:
 
     It need not exist: this tells a misspelled path from a misspelled name.
     """
-    ends = name.lower().endswith((".npz", ".mat", *_TABLES))
-    return ends or bool(_IDX.search(name)) or name.startswith(("./", "../", "/"))
+    ends = name.lower().endswith((".npz", ".mat", ".parquet", *_TABLES))
+    starts = name.startswith(("./", "../", "/", _HUGGING_FACE))
+    return ends or bool(_IDX.search(name)) or starts
 
 
-def _content(path: Path, image_shape, labelled: bool, resize: int | None) -> Content:
+def _content(
+    given: str,
+    image_shape,
+    labelled: bool,
+    resize: int | None,
+    client_column: str | None,
+    split: str,
+) -> arrow.Content:
+    path = Path(given.removeprefix(_HUGGING_FACE))
     name = path.name.lower()
     if not path.exists():
         raise ValueError("does not exist")
-    if path.is_dir():
-        return read_idx_folder(path, labelled) or read_images(path, labelled, resize)
-    if path.stat().st_size == 0:
+    if given.startswith(_HUGGING_FACE):
+        return arrow.read_saved(path, labelled, resize, client_column, split)
+    if path.is_file() and path.stat().st_size == 0:
         raise ValueError("is empty")
+    if name.endswith(".parquet"):
+        return arrow.read_parquet(path, labelled, resize, client_column)
+    if name.endswith(_TABLES):
+        return _table(path, labelled, client_column)
+    if client_column is not None:
+        raise ValueError(
+            "has no columns; --client-column is of .csv, .parquet and hf:PATH"
+        )
+    if path.is_dir():
+        found = read_idx_folder(path, labelled)
+        return (*found, None) if found else read_images(path, labelled, resize)
     if name.endswith(".npz"):
         return _npz(path, labelled)
     if name.endswith(".mat"):
-        return _mat(path, image_shape, labelled)
-    if name.endswith(_TABLES):
-        return _table(path, labelled)
+        return (*_mat(path, image_shape, labelled), None)
     if _IDX.search(name):
-        return read_idx(path, labelled)
+        return (*read_idx(path, labelled), None)
     raise ValueError(
         "is of an unknown kind; accepted are .npz, .mat, .csv (also .tra, .tes, .data, "
-        ".txt), IDX (.gz or not), and a folder of images or of the four IDX files"
+        ".txt), .parquet, IDX (.gz or not), a folder of images or of the four IDX "
+        "files, and hf:PATH"
     )
 
 
-def _npz(path: Path, labelled: bool) -> Content:
+def _npz(path: Path, labelled: bool) -> arrow.Content:
     content = io.BytesIO(path.read_bytes())
     try:
         arrays = np.load(content, allow_pickle=False)
@@ -154,10 +189,11 @@ def _npz(path: Path, labelled: bool) -> Content:
 
     values = one_of("x", "images")
     labels = one_of("y", "labels") if labelled else None
+    clients = one_of("client")
     if values is None:
         told = ", ".join(names) or "none"
         raise ValueError(f"needs an array x or images, its arrays: {told}")
-    return values, labels, []
+    return values, labels, [], clients
 
 
 def _mat(path: Path, image_shape, labelled: bool) -> Content:
@@ -174,7 +210,7 @@ def _mat(path: Path, image_shape, labelled: bool) -> Content:
     return values, labels if labelled else None, notes
 
 
-def _table(path: Path, labelled: bool) -> Content:
+def _table(path: Path, labelled: bool, client_column: str | None) -> arrow.Content:
     try:
         lines = unpacked(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -184,13 +220,19 @@ def _table(path: Path, labelled: bool) -> Content:
         raise ValueError("is empty")
     begin = next(iter(rows))
     first = next(csv.reader([rows[begin]]))
-    width = len(first) - labelled
-    if width < 1:
+    columns = list(range(len(first)))
+    client = None
+    if client_column is not None:
+        client = arrow.place_of(client_column, [name.strip() for name in first])
+        columns.remove(client)
+    label = columns.pop() if labelled and columns else None
+    if not columns:
         raise ValueError(
-            "has 1 column; commas must separate at least one feature and the class"
+            f"has {conversion.counted(len(first), 'column')}; commas must separate at "
+            "least one feature and the class"
         )
     notes = []
-    if not any(map(_is_number, first[:width])):
+    if client is not None or not any(_is_number(first[i]) for i in columns):
         if labelled and first[0].strip().lower() in ("label", "class"):
             raise ValueError(
                 f"has {first[0]!r} as its first column; the classes must be the last "
@@ -199,8 +241,14 @@ def _table(path: Path, labelled: bool) -> Content:
         notes.append(f"first row taken as a header: {rows.pop(begin)[:60]}")
     if not rows:
         raise ValueError("has 0 examples, 2 are needed")
-    codes: dict[str, int] = {}
-    encode = {width: lambda name: codes.setdefault(name.strip(), len(codes))}
+    codes = {i: {} for i in (label, client) if i is not None}
+
+    def encoded(names: dict[str, int]):
+        return lambda name: names.setdefault(name.strip(), len(names))
+
+    def column(i: int | None) -> np.ndarray | None:
+        return None if i is None else np.array(list(codes[i]))[table[:, i].astype(int)]
+
     try:
         table = np.loadtxt(
             list(rows.values()),
@@ -208,27 +256,26 @@ def _table(path: Path, labelled: bool) -> Content:
             quotechar='"',
             comments=None,
             ndmin=2,
-            converters=encode if labelled else None,  # pyright: ignore
+            converters={i: encoded(names) for i, names in codes.items()} or None,  # pyright: ignore
         )
         if table.shape[1] != len(first):
             raise ValueError(f"{table.shape[1]} columns in every row but the first")
     except ValueError as error:
-        raise ValueError(_table_fault(rows, width, len(first))) from error
-    labels = np.array(list(codes))[table[:, width].astype(int)] if labelled else None
-    return table[:, :width], labels, notes
+        raise ValueError(_table_fault(rows, columns, len(first))) from error
+    return table[:, columns], column(label), notes, column(client)
 
 
-def _table_fault(rows: dict[int, str], width: int, columns: int) -> str:
+def _table_fault(rows: dict[int, str], numbers: list[int], columns: int) -> str:
     """Says where a table is wrong: too slow for every table, fine for a wrong one."""
     for number, line in rows.items():
         row = next(csv.reader([line]))
         if len(row) != columns:
             there = conversion.counted(len(row), "column")
             return f"has {there} in row {number}, but {columns} in the first row"
-        for column, cell in enumerate(row[:width], 1):
-            if not _is_number(cell):
-                place = f"row {number}, column {column}"
-                return f"has {cell!r} in {place}, where a number is needed"
+        for column in numbers:
+            if not _is_number(row[column]):
+                place = f"row {number}, column {column + 1}"
+                return f"has {row[column]!r} in {place}, where a number is needed"
     return "is no table of numbers separated by commas"
 
 

@@ -20,6 +20,7 @@ def load(
     labelled: bool = True,
     scaling: Scaling | None = None,
     resize: int | None = None,
+    client_column: str | None = None,
 ) -> Dataset:
     """Returns the data set called `name`, in dataset order.
 
@@ -28,19 +29,22 @@ def load(
         0..16 to 0..255), `cifar20` (CIFAR-100 by its 20 super-classes), the name of
         a TFDS image classification data set, such as `mnist` or `emnist/digits`,
         that is prepared as array_record, or the path of a file or folder that
-        `files.read` accepts. A folder that is called as one of the named data sets
-        is given as `./mnist`.
+        `files.read` accepts, `hf:PATH` of a data set that Hugging Face's `datasets`
+        saved. A folder that is called as one of the named data sets is given as
+        `./mnist`.
       data_dir: where TFDS data sets are prepared; None is the default of TFDS.
-      split: `all` (train, then test), `train` or `test`; files have only `all`.
+      split: `all` (train, then test), `train` or `test`; files but `hf:PATH` have only
+        `all`.
       image_shape: (H, W) or (H, W, C) of the images in rows of a file.
       labelled: whether to keep the labels, and to look for them in files.
       scaling: of the feature vectors that a model was trained on, see `files.read`.
       resize: H and W of all images, which are scaled as `resizing` does while they are
         read; None takes those that they have.
+      client_column: of a table, see `files.read`.
 
     Returns:
       images [P, H, W, C] uint8 and labels [P] int64; files may also give float32
-      images, feature vectors [P, F] and no labels.
+      images, feature vectors [P, F] and no labels, and say whose an example is.
 
     Raises:
       ValueError: one line that names the flag and says what is accepted, for an
@@ -56,7 +60,7 @@ def load(
     if split not in ("all", "train", "test"):
         raise ValueError(f"--split must be all, train or test, got {split!r}")
     if _is_path(name):
-        if split != "all":
+        if split != "all" and not name.startswith("hf:"):
             raise ValueError(f"--split must be all for files, got {split!r}")
         return read(
             name,
@@ -64,9 +68,12 @@ def load(
             labelled=labelled,
             scaling=scaling,
             resize=resize,
+            client_column=client_column,
+            split=split,
         )
-    if image_shape is not None:
-        raise ValueError(f"--image-shape is for files, but --dataset is {name}")
+    for flag, given in (("image-shape", image_shape), ("client-column", client_column)):
+        if given is not None:
+            raise ValueError(f"--{flag} is for files, but --dataset is {name}")
     is_digits = name == "digits"
     dataset = _digits(split) if is_digits else read_tfds(name, data_dir, split, resize)
     if resize is not None:
@@ -150,8 +157,10 @@ def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> 
         for c, quota in zip(classes, in_proportion(counts, num_examples), strict=True)
     ]
     rows = np.sort(np.concatenate(drawn))
-    kept = None if dataset.labels is None else dataset.labels[rows]
-    return dataset._replace(examples=dataset.examples[rows], labels=kept)
+    each = (dataset.labels, dataset.clients)
+    labels, clients = (None if values is None else values[rows] for values in each)
+    examples = dataset.examples[rows]
+    return dataset._replace(examples=examples, labels=labels, clients=clients)
 
 
 def _is_path(name: str) -> bool:

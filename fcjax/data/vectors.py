@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Float32, Shaped
 
 from fcjax import clients, losses
 from fcjax.data.augment import Number, to_float
+from fcjax.ragged import Ragged
 from fcjax.types import Federation, PRNGKey
 
 Vector = Float[Array, " F"]
@@ -40,7 +41,7 @@ def as_rows(
 
 def client_rows(
     federation: Federation, *, unit_length: bool
-) -> Float32[Array, "M N D"]:
+) -> Float32[Array, "M N D"] | Ragged:
     """The examples of every client by `as_rows`.
 
     Args:
@@ -48,8 +49,8 @@ def client_rows(
       unit_length: as in `as_rows`.
 
     Returns:
-      float32 [M, N, D]; a short client's repeated rows, where `federation.mask` is
-      False, are among them.
+      float32 [M, N, D], ragged as the federation is; a short client's repeated rows,
+      where `federation.mask` is False, are among them.
 
     Examples:
       >>> federation = Federation(

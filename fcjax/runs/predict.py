@@ -32,6 +32,8 @@ class Args:
     """Resize images to so many pixels a side, bilinear, without cropping."""
     labels: bool = True
     """Whether the last column of a table is the class."""
+    client_column: Annotated[str | None, shown("none")] = None
+    """Column of a table that says whose an example is, and is no feature."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
     """Where TFDS data sets are prepared."""
     where: Annotated[tuple[str, ...], shown("the first run of the grid")] = ()
@@ -52,6 +54,7 @@ def main(args: Args) -> None:
         data_dir=args.data_dir,
         image_shape=args.image_shape or None,
         labelled=args.labels,
+        client_column=args.client_column,
         scaling=model.scaling,
         resize=resize if args.resize is None else args.resize,
     )

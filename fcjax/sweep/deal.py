@@ -1,5 +1,6 @@
 """By which rule the data of a run is dealt to its clients, as the flags say."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,9 +18,47 @@ RULES = {
     "class_share": data.class_blocks,
     "classes_per_client": data.drawn_classes,
     "overlap": data.class_ranges,
+    "natural": lambda clients, *_, seed: data.natural(clients),
 }
 """By flag, (labels, number of clients, the flag's value, seed) -> the partition; what
-else overlap takes has flags of its own."""
+else overlap takes has flags of its own, and natural takes whose the rows are."""
+
+
+def owned(args: Common, dataset: data.Dataset) -> tuple[Common, data.Dataset]:
+    """Returns the flags and the data once it is known whether the clients are the
+    data's own: those are dealt where it has them, unless another rule is asked for.
+
+    Raises:
+        ValueError: a flag of such clients is given and they are not dealt, or a number
+            of clients where they are.
+    """
+    some = {"max_clients": args.max_clients, "min_client_size": args.min_client_size}
+    given = [name for name, value in some.items() if value != getattr(Common, name)]
+    asked = [name for name in RULES if getattr(args, name)]
+    if given and (asked or dataset.clients is None):
+        flag = "--" + given[0].replace("_", "-")
+        why = "says of none" if dataset.clients is None else f"is dealt by --{asked[0]}"
+        raise ValueError(
+            f"{flag} is of the data's own clients, but {args.dataset} "
+            f"{why.replace('_', '-')}"
+        )
+    if dataset.clients is None:
+        return args, dataset
+    if asked:
+        flag = asked[0].replace("_", "-")
+        told = f"clients of the data not dealt: --{flag} is given"
+        return args, dataset._replace(notes=(*dataset.notes, told))
+    if args.clients != type(args).clients:
+        raise ValueError(
+            "--clients is how many the data is dealt to, but it has clients of its "
+            "own; give --max-clients, or --p 0 to deal it at random"
+        )
+    clients, told = data.some_of(
+        dataset.clients, most=args.max_clients, least_size=args.min_client_size
+    )
+    dataset = dataset._replace(clients=clients, notes=(*dataset.notes, told))
+    count = len(np.unique(clients[clients >= 0]))
+    return dataclasses.replace(args, natural=(1,), clients=(count,)), dataset
 
 
 def rule_of(args: Common) -> str:
@@ -41,7 +80,10 @@ def rule_of(args: Common) -> str:
 def configuration(args: Common) -> dict[str, Any]:
     """Returns the rule and what else it takes, as config.json holds it."""
     rule = rule_of(args)
-    names = ("class_range", "samples_per_class") if rule == "overlap" else ()
+    names = {
+        "overlap": ("class_range", "samples_per_class"),
+        "natural": ("max_clients", "min_client_size"),
+    }.get(rule, ())
     return {"partition": rule, **{name: getattr(args, name) for name in names}}
 
 
@@ -85,6 +127,8 @@ def cluster_size(
         num_clusters: K, what clients look for where it is not what they hold.
     """
     size, labels = len(dataset.examples), dataset.labels
+    if args.natural and dataset.clients is not None:
+        size = (dataset.clients >= 0).sum()
     rows, own = size / num_clients, float(num_clusters)
     if rule_of(args) == "overlap" and labels is not None:
         num_classes = len(np.unique(labels))
@@ -115,18 +159,20 @@ def dealer(
             class_range=class_range(args, known),
             samples_per_class=args.samples_per_class,
         )
+    dealt_by = dataset.clients if rule == "natural" else known
     extra = np.arange(count, count + num_extra)
     # To a client's subset the extra rows are one class more.
     kinds = np.concatenate([known, np.full(num_extra, int(known.max()) + 1)])
     dealt: dict[tuple, data.Partition] = {}
 
     def deal(point: Point) -> data.Partition:
-        if labels is None and (rule != "p" or point["p"] != 0):
+        unlabelled = labels is None and rule != "natural"
+        if unlabelled and (rule != "p" or point["p"] != 0):
             raise ValueError("--p must be 0 where the data has no labels to deal by")
         seed, size = seed_of(point, args), point.get("client_size")
         key = (point[rule], point["clients"], size, seed)
         if key not in dealt:
-            held = by_rule(known, int(point["clients"]), point[rule], seed=seed)
+            held = by_rule(dealt_by, int(point["clients"]), point[rule], seed=seed)
             if args.clusters:  # then all look for so many
                 held = held._replace(local_clusters=None)
             held = data.deal(held, extra, seed=seed)

@@ -115,6 +115,7 @@ def prepare(
             raise ValueError(f"{flag} must be at least {least}, got {value}")
     sinks.check(args.log)
     dataset, extra = load(args)
+    args, dataset = deal.owned(args, dataset)
     # Every run is checked, also those that are reused or another shard's.
     batches = plan.batches(args, dataset, len(extra), describe)
     # On accelerators bits depend on more, and runs share a program.
@@ -181,6 +182,8 @@ def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
         "failures": args.failures,
         "swept": list(point),
     }
+    if args.client_column is None:  # as in folders of before it was a flag
+        del config["client_column"]
     if method.reported:
         config |= {"start_stage": method.start, "reported": method.reported}
     return json.loads(json.dumps(config))

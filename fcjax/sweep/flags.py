@@ -26,7 +26,8 @@ class Data:
     """For examples of your own, or fewer of them."""
 
     #: digits (8x8, embedded), a prepared TFDS data set (mnist, emnist/digits), or a
-    #: path: .npz, .mat, .csv, IDX or a folder of images (docs/guides/own_data.md).
+    #: path: .npz, .mat, .csv, .parquet, IDX, a folder of images or hf:PATH
+    #: (docs/guides/own_data.md).
     dataset: str = "digits"
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """H W or H W C of the images that rows of numbers in a file hold, row by row."""
@@ -34,6 +35,8 @@ class Data:
     """Resize images to so many pixels a side, bilinear, without cropping."""
     labels: bool = True
     """Whether the data has classes, which are scored against and never trained on."""
+    client_column: Annotated[str | None, shown("none")] = None
+    """Column of a .csv, .parquet or hf:PATH that says whose an example is."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
     """Where TFDS data sets are prepared."""
     split: Literal["all", "train", "test"] = "all"
@@ -50,7 +53,13 @@ class Clients:
     """For other clients: how many, how unlike, and which of them fail."""
 
     clients: tuple[int, ...] = (10,)
-    """How many clients the data is dealt to."""
+    """How many clients the data is dealt to, where it has none of its own."""
+    natural: Annotated[tuple[int, ...], tyro.conf.Suppress] = ()
+    """No flag: 1 where the clients are the data's own, see `deal.owned`."""
+    max_clients: Annotated[int | None, shown("all")] = None
+    """At most so many of the data's own clients, drawn at random, alike in all runs."""
+    min_client_size: int = 1
+    """Of the data's own clients those alone that have so many examples."""
     clusters: Annotated[tuple[int, ...], shown("the number of classes")] = ()
     """How many clusters to find; of clients on their own as many as they hold."""
     p: Annotated[tuple[float, ...], shown("0.25; 0 without labels")] = ()

@@ -9,7 +9,7 @@ from fcjax.sweep.flags import Common
 
 FLAGS = (
     *("dataset", "image_shape", "resize", "labels", "split", "limit"),
-    "extra_split",
+    *("extra_split", "client_column"),
 )
 """The flags that say which data it is."""
 Loaded = tuple[data.Dataset, np.ndarray]
@@ -24,6 +24,7 @@ def load(args: Common) -> Loaded:
         image_shape=args.image_shape or None,
         labelled=args.labels,
         resize=args.resize,
+        client_column=args.client_column,
     )
     if args.limit is not None:
         dataset = data.stratified_subset(dataset, args.limit)
@@ -42,5 +43,6 @@ def load(args: Common) -> Loaded:
 
 def short_name(dataset: str) -> str:
     """Returns the name of a data set without its folders and ending."""
+    dataset = dataset.removeprefix("hf:")
     name = Path(dataset).name.partition(".")[0] if Path(dataset).exists() else dataset
     return name.replace("/", "-")

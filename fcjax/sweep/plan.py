@@ -16,7 +16,8 @@ import numpy as np
 
 from fcjax import data
 from fcjax.algorithms.rounds import Scored
-from fcjax.devices import num_bytes
+from fcjax.devices import are_several, num_bytes
+from fcjax.ragged import Ragged, places
 from fcjax.sweep import deal
 from fcjax.sweep.flags import Common, check_values
 from fcjax.sweep.folder import Point
@@ -87,6 +88,8 @@ class Batch(NamedTuple):
     """Rows that every client is padded to, so that one program serves all splits."""
     num_left_out: int
     """Rows that the examples without a client are padded to."""
+    classes: data.SizeClasses | None = None
+    """How clients of unequal sizes are padded, in place of all to `num_slots`."""
     side_by_side: int = 1
     """How many of them run at a time."""
     num_asked: int = 1
@@ -138,6 +141,7 @@ class Batch(NamedTuple):
             self.present,
             num_clusters=self.num_clusters,
             num_slots=self.num_slots,
+            classes=self.classes,
         )
         return Grid(hyper, jax.vmap(jax.random.key)(seeds), federations)
 
@@ -199,8 +203,19 @@ def batches(
                 max(len(rows) for part in partitions for rows in part.clients),
                 max(len(part.left_out) for part in partitions),
             )
-            found.append(batch._replace(present=failures_of(batch, args)))
+            batch = batch._replace(present=failures_of(batch, args))
+            found.append(batch._replace(classes=classes_of(batch, args)))
     return found
+
+
+def classes_of(batch: Batch, args: Common) -> data.SizeClasses | None:
+    """Returns the size classes of the data's own clients, where the method takes them;
+    those clients are the same in all runs."""
+    # Each of several processes deals clients of one length to its devices.
+    if not args.natural or are_several() or not method_of(batch).by_size:
+        return None
+    sizes = np.array(list(map(len, batch.partitions[0].clients)))
+    return data.size_classes(sizes, least=batch.num_clusters)
 
 
 def by_size(batch: Batch) -> list[Batch]:
@@ -217,6 +232,8 @@ def by_size(batch: Batch) -> list[Batch]:
         step = 2 ** max(0, most.bit_length() - 4) if len(sizes) > 1 else 1
         return -(-most // step) * step
 
+    if batch.classes is not None:
+        return [batch]
     each = [slots(partition) for partition in batch.partitions]
     found = []
     for number in dict.fromkeys(each):
@@ -296,7 +313,7 @@ def check_size(
     num_clients: int, num_clusters: int, args: Common, dataset: data.Dataset
 ) -> None:
     num_examples = len(dataset.examples)
-    if num_clusters * num_clients > num_examples:
+    if not args.natural and num_clusters * num_clients > num_examples:
         raise ValueError(
             f"--clusters {num_clusters} with --clients {num_clients} take at least "
             f"{num_clusters * num_clients} examples, {args.dataset} has {num_examples}"
@@ -356,11 +373,19 @@ def width(num_runs: int, most: int) -> int:
 
 def state_bytes(batch: Batch, examples: np.ndarray) -> int:
     """Returns the size of one run's state, and of what else a round of it holds."""
-    shape = (batch.num_clients, batch.num_slots)
+    shape, classes = (batch.num_clients, batch.num_slots), batch.classes
+
+    def slots(dtype) -> Any:
+        if classes is None:
+            return jax.ShapeDtypeStruct(shape, dtype)
+        each = zip(places(classes.counts, shape[0]), classes.slots, strict=True)
+        blocks = [jax.ShapeDtypeStruct((len(own), n), dtype) for own, n in each]
+        return Ragged(blocks, classes.counts)
+
     federation = Federation(
         pool=jax.ShapeDtypeStruct(examples.shape, examples.dtype),  # pyright: ignore[reportArgumentType]
-        indices=jax.ShapeDtypeStruct(shape, jnp.int32),  # pyright: ignore[reportArgumentType]
-        mask=jax.ShapeDtypeStruct(shape, bool),  # pyright: ignore[reportArgumentType]
+        indices=slots(jnp.int32),
+        mask=slots(bool),
         present=jax.ShapeDtypeStruct(batch.present[0].shape, bool),  # pyright: ignore[reportArgumentType]
         local_clusters=jax.ShapeDtypeStruct(shape[:1], jnp.int32),  # pyright: ignore[reportArgumentType]
     )
@@ -375,5 +400,17 @@ def state_bytes(batch: Batch, examples: np.ndarray) -> int:
 
 def num_rounds(batch: Batch) -> list[int]:
     """Returns the rounds of each stage; fewer where it ends early."""
-    method = batch.build({name: values[0] for name, values in batch.traced.items()})
-    return [stage.num_rounds for stage in method.stages]
+    return [stage.num_rounds for stage in method_of(batch).stages]
+
+
+def method_of(batch: Batch) -> FederatedClustering:
+    """Returns the method of the first run."""
+    return batch.build({name: values[0] for name, values in batch.traced.items()})
+
+
+def num_slots(batch: Batch) -> int:
+    """Returns how many rows its clients are padded to in all."""
+    if batch.classes is None:
+        return batch.num_clients * batch.num_slots
+    own = places(batch.classes.counts, batch.num_clients)
+    return sum(len(x) * n for x, n in zip(own, batch.classes.slots, strict=True))

@@ -13,7 +13,7 @@ from fcjax.data.conversion import counted
 from fcjax.devices import all_devices, are_several
 from fcjax.evaluation import tables
 from fcjax.runs import page
-from fcjax.sweep import beside, flags
+from fcjax.sweep import beside, flags, plan
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import short_name
@@ -154,12 +154,13 @@ def print_header(experiment: Experiment) -> None:
     print(*experiment.notes, sep="\n")
     shown = ["clients", "clusters", *differing(batches)]
     for batch in batches:
-        slots = batch.num_clients * batch.num_slots
+        slots = plan.num_slots(batch)
         padding = [1 - sum(map(len, p.clients)) / slots for p in batch.partitions]
         print(
             *(f"{name} {batch.points[0][name]}" for name in shown),
             f"{counted(len(batch.points), 'run')}, {batch.side_by_side} a call",
-            f"padding {np.mean(padding):.1%}",
+            f"padding {np.mean(padding):.1%}"
+            + (f" in {len(batch.classes.slots)} size classes" if batch.classes else ""),
             sep=", ",
             flush=True,
         )

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from fcjax.devices import are_several, each_run, on_host
 from fcjax.engine import Program
+from fcjax.ragged import rectangle
 from fcjax.types import Federation, Grid
 
 
@@ -49,10 +50,10 @@ def runs_of(
 
     def assign(federations):
         own = grid._replace(federations=federations)
-        return np.asarray(on_host(program.assign(own, state)))
+        return rectangle(on_host(program.assign(own, state)))
 
     held, count = grid.federations, grid.federations.pool.shape[0]
-    rows, mask = np.asarray(held.indices), np.asarray(held.mask)
+    rows, mask = rectangle(held.indices), rectangle(held.mask)
     of_clients = np.where(mask, assign(held), -1)
     clients = np.broadcast_to(np.arange(rows.shape[1])[:, None], rows.shape[1:])
     found = [
@@ -78,7 +79,7 @@ def embeddings_of(
     held = grid.federations
     # The examples of several processes lie by where all runs do.
     whole = program.embed(grid, state) if are_several() else None
-    for run, places in enumerate(zip(held.indices, held.mask, strict=True)):
+    for run in range(len(grid.keys)):
 
         def own(x, run=run):
             return x[run : run + 1]
@@ -87,9 +88,13 @@ def embeddings_of(
             found = program.embed(each_run(own, grid), jax.tree.map(own, state))
         else:
             found = own(whole)
-        z = np.asarray(on_host(found), np.float32)[0]
-        rows, mask = map(np.asarray, places)
-        yield of_examples(z, rows, mask, held.pool.shape[0], fill=np.nan)
+        each = (on_host(found), *jax.tree.map(own, (held.indices, held.mask)))
+        # A size class at a time: padded to the largest client they may be too many.
+        blocks = (map(np.asarray, jax.tree.leaves(x)) for x in each)
+        parts = [(z[own], rows[own]) for z, rows, own in zip(*blocks, strict=True)]
+        z, rows = map(np.concatenate, zip(*parts, strict=True))
+        alike = (z.astype(np.float32)[None], rows[None], np.ones((1, len(rows)), bool))
+        yield of_examples(*alike, held.pool.shape[0], fill=np.nan)
 
 
 def of_examples(

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -131,8 +132,10 @@ def in_full(flags: type[Common], wanted: Collection[str]) -> Table:
 
 
 def names(cls: type) -> list[str]:
-    """Returns the flags that a class itself declares."""
-    return list(inspect.get_annotations(cls))
+    """Returns the flags that a class itself declares, but for those that are none."""
+    hints = inspect.get_annotations(cls).items()
+    none = tyro.conf.Suppress
+    return [name for name, x in hints if none not in getattr(x, "__metadata__", ())]
 
 
 def flag_of(name: str, *, is_switch: bool = False) -> str:

@@ -135,7 +135,8 @@ class Kept:
     def _data(self) -> str:
         """What a path leads to may change."""
         dataset = self._experiment.dataset
-        each = [x for x in (dataset.examples, dataset.labels) if x is not None]
+        each = (dataset.examples, dataset.labels, dataset.clients)
+        each = [x for x in each if x is not None]
         return " ".join(map(environment.digest, each))
 
 

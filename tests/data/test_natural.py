@@ -1,0 +1,420 @@
+"""Whose an example is: as files say it, how it is dealt, and how it is padded."""
+
+import builtins
+import itertools
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from fcjax import data
+from fcjax.data.files import read
+from fcjax.ragged import GROUPS, places
+
+IMAGES = np.arange(4 * 6, dtype=np.uint8).reshape(4, 2, 3) * 10
+LABELS, WRITERS = np.array([3, 5, 3, 9]), np.array(["eva", "bo", "", "eva"])
+CLIENTS = [1, 0, -1, 1]
+"""By name, Bo is the first; the third example is nobody's."""
+FEATURES = [f"f{i}" for i in range(6)]
+
+
+def table(**columns):
+    """A client in the midst of the features, and the class at the end."""
+    features = pd.DataFrame(IMAGES.reshape(4, 6), columns=FEATURES)
+    features.insert(2, "writer", WRITERS)
+    return features.assign(**columns)
+
+
+def write_npz(folder):
+    path = folder / "some.npz"
+    np.savez(path, images=IMAGES, labels=LABELS, client=WRITERS)
+    return path, {}
+
+
+def write_numbers(folder):
+    path = folder / "some.npz"
+    np.savez(
+        path, images=IMAGES, labels=LABELS, client=np.array([[40], [7], [-3], [40]])
+    )
+    return path, {}
+
+
+def write_csv(folder):
+    table(digit=LABELS).to_csv(folder / "some.csv", index=False)
+    return folder / "some.csv", {"client_column": "writer", "image_shape": (2, 3)}
+
+
+def write_parquet(folder):
+    pytest.importorskip("pyarrow")
+    made = table(digit=LABELS)
+    made["writer"] = made["writer"].replace("", None)
+    made.to_parquet(folder / "some.parquet")
+    return folder / "some.parquet", {"client_column": "writer", "image_shape": (2, 3)}
+
+
+def saved(folder):
+    """Splits of three and one; a further column, which is left alone."""
+    datasets = pytest.importorskip("datasets")
+    names = [str(i) for i in range(10)]
+    kinds = datasets.Features(
+        size=datasets.Value("int64"),
+        writer=datasets.Value("string"),
+        picture=datasets.Image(),
+        digit=datasets.ClassLabel(names=names),
+    )
+    columns = {
+        "size": [1, 2, 3, 4],
+        "writer": WRITERS.tolist(),
+        "picture": list(map(Image.fromarray, IMAGES)),
+        "digit": LABELS.tolist(),
+    }
+    whole = datasets.Dataset.from_dict(columns, features=kinds)
+    parts = {"train": whole.select(range(3)), "test": whole.select([3])}
+    datasets.DatasetDict(parts).save_to_disk(folder / "saved")
+    return whole
+
+
+def write_saved(folder):
+    saved(folder)
+    return f"hf:{folder / 'saved'}", {"client_column": "writer"}
+
+
+def write_pictures(folder):
+    """As Hugging Face writes Parquet."""
+    path = folder / "pictures.parquet"
+    saved(folder).remove_columns("size").to_parquet(path)
+    return path, {"client_column": "writer"}
+
+
+@pytest.mark.parametrize(
+    "write",
+    [write_npz, write_numbers, write_csv, write_parquet, write_saved, write_pictures],
+)
+def test_every_format_says_whose_an_example_is(tmp_path, write):
+    path, options = write(tmp_path)
+    found = read(path, **options)
+    np.testing.assert_array_equal(found.examples[..., 0], IMAGES)
+    np.testing.assert_array_equal(found.labels, LABELS)
+    assert found.clients.tolist() == CLIENTS
+    unlabelled = read(path, **options, labelled=False) if write is write_npz else found
+    assert unlabelled.clients.tolist() == CLIENTS
+
+
+def test_without_a_column_of_clients_it_is_one_as_others(tmp_path):
+    made = table(digit=LABELS).assign(writer=[4, 2, 2, 4])
+    made.to_csv(tmp_path / "some.csv", index=False)
+    found = read(tmp_path / "some.csv")
+    assert found.examples.shape == (4, 7)
+    assert found.clients is None
+    own = read(tmp_path / "some.csv", client_column="writer", labelled=False)
+    assert own.examples.shape == (4, 7)
+    assert own.clients.tolist() == [1, 0, 0, 1]
+
+
+def test_the_class_may_stand_before_the_client(tmp_path):
+    made = table(digit=LABELS)
+    made = made[[*FEATURES, "digit", "writer"]]
+    made.to_csv(tmp_path / "some.csv", index=False)
+    found = read(tmp_path / "some.csv", client_column="writer")
+    np.testing.assert_array_equal(found.labels, LABELS)
+    assert found.clients.tolist() == CLIENTS
+
+
+def test_folders_of_clients_have_folders_of_classes(tmp_path):
+    for place in ("w10/cat", "w2/dog", "w2/cat"):
+        (tmp_path / place).mkdir(parents=True)
+        for name in ("2.png", "10.png")[: 1 + place.startswith("w10")]:
+            Image.fromarray(IMAGES[0]).save(tmp_path / place / name)
+    (tmp_path / "w2" / "notes.txt").write_text("no image")
+    found = read(tmp_path)
+    # In natural order: w2 with cat and dog, then w10's two cats.
+    assert found.labels.tolist() == [0, 1, 0, 0]
+    # Names are sorted as text, as those of classes are.
+    assert found.clients.tolist() == [1, 1, 0, 0]
+    assert "entries skipped, hidden or no images: 1" in found.notes
+    unlabelled = read(tmp_path, labelled=False)
+    assert unlabelled.labels is None
+    assert unlabelled.clients.tolist() == [1, 1, 0, 0]
+
+
+def test_of_a_saved_data_set_one_split(tmp_path):
+    path, options = write_saved(tmp_path)
+    found = data.load(path, split="train", **options)
+    assert found.labels.tolist() == [3, 5, 3]
+    saved(tmp_path / "other").save_to_disk(tmp_path / "whole")
+    with pytest.raises(ValueError, match=r"has no split test, its splits: all"):
+        data.load(f"hf:{tmp_path / 'whole'}", split="test")
+
+
+def write_arrays(folder, **arrays):
+    np.savez(folder / "bad.npz", x=IMAGES.reshape(4, 6), **arrays)
+    return folder / "bad.npz"
+
+
+def write_text(folder, text, name="bad.csv"):
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def write_two_pictures(folder):
+    whole = saved(folder)
+    whole.add_column("again", whole["digit"][:]).rename_column("size", "n")
+    made = whole.remove_columns("picture")
+    made.save_to_disk(folder / "none")
+    return f"hf:{folder / 'none'}"
+
+
+OTHER = "has no --client-column writer, its columns: a, b, 4"
+
+
+@pytest.mark.parametrize(
+    ("write", "column", "message"),
+    [
+        (partial(write_arrays, client=np.array([0.5, 1, 2, 3])), None, "client 0.5;"),
+        (
+            partial(write_arrays, client=np.full(4, -1)),
+            None,
+            "no client of any example",
+        ),
+        (
+            partial(write_arrays, client=np.arange(3)),
+            None,
+            "clients of shape (3,), one",
+        ),
+        (
+            partial(write_arrays, client=np.zeros((4, 2))),
+            None,
+            "of shape (4, 2) and typ",
+        ),
+        (write_arrays, "writer", "--client-column is of .csv, .parquet and hf:PATH"),
+        (partial(write_text, text="a,b,4\n1,2,3\n2,3,4\n"), "writer", OTHER),
+        (partial(write_text, text="writer,b\n1,2\n2,3\n"), "writer", "has 2 columns; "),
+        (
+            partial(write_text, text="a,writer,b\n1,x,2\nno,y,3\n"),
+            "writer",
+            "has 'no' in row 3, column 1, where a number is needed",
+        ),
+        (partial(write_text, text="PAR1", name="a.parquet"), None, "no .parquet file"),
+        (lambda folder: f"hf:{folder}", None, "no folder of save_to_disk"),
+        (lambda folder: f"hf:{folder}/not", None, "does not exist"),
+        (write_two_pictures, None, "needs one column Image and at most one ClassLabel"),
+        (
+            lambda folder: write_saved(folder)[0],
+            "who",
+            "has no --client-column who, its",
+        ),
+    ],
+)
+def test_what_is_not_understood_is_refused_in_a_line(tmp_path, write, column, message):
+    with pytest.raises(ValueError, match=r"^--dataset .*") as told:
+        read(write(tmp_path), client_column=column)
+    assert message in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_columns_of_text_are_named(tmp_path):
+    pytest.importorskip("pyarrow")
+    table(digit=LABELS).to_parquet(tmp_path / "text.parquet")
+    with pytest.raises(ValueError, match=r"has column writer of .*string, where numb"):
+        read(tmp_path / "text.parquet")
+
+
+@pytest.mark.parametrize("name", ["some.parquet", "hf:saved"])
+def test_who_lacks_the_extra_is_told_its_name(tmp_path, monkeypatch, name):
+    have = builtins.__import__
+
+    def lack(module, *args, **options):
+        if module in ("pyarrow", "datasets"):
+            raise ImportError(module)
+        return have(module, *args, **options)
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name.removeprefix("hf:")).write_text("x")
+    monkeypatch.setattr(builtins, "__import__", lack)
+    with pytest.raises(ValueError, match=r'pip install "fcjax\[hf\]"'):
+        read(name)
+
+
+def test_a_named_data_set_has_no_columns():
+    with pytest.raises(
+        ValueError, match=r"--client-column is for files, but --dataset"
+    ):
+        data.load("digits", client_column="writer")
+
+
+def test_a_part_of_the_examples_keeps_their_clients():
+    clients = np.array([4, 4, 1, -1])
+    made = data.Dataset("x", np.arange(4.0)[:, None], None, clients=clients)
+    found = data.stratified_subset(made, 2)
+    np.testing.assert_array_equal(
+        found.clients, clients[found.examples[:, 0].astype(int)]
+    )
+
+
+# --- who is dealt
+
+
+def test_clients_hold_what_is_theirs_the_largest_first():
+    clients = np.array([5, 2, 2, -1, 9, 5, -1, 2])
+    partition = data.natural(clients)
+    held = [rows.tolist() for rows in partition.clients]
+    assert held == [[1, 2, 7], [0, 5], [4]]
+    assert partition.left_out.tolist() == [3, 6]
+    assert partition.local_clusters is None
+
+
+@pytest.mark.parametrize("count", [57, 63, 64, 100, 111])
+def test_many_clients_come_in_groups_of_alike_ones(count):
+    rng = np.random.default_rng(count)
+    sizes = np.sort(rng.integers(1, 50, count))[::-1]
+    clients = rng.permutation(np.repeat(rng.permutation(count), sizes))
+    found = np.array(list(map(len, data.natural(clients).clients)))
+    per_group = -(-count // GROUPS)
+    groups = np.split(found, range(per_group, count, per_group))
+    assert [len(own) for own in groups[:-1]] == [per_group] * (GROUPS - 1)
+    # In each place of a group one of eight neighbours in the order of size.
+    for row in range(len(groups[-1])):
+        assert [own[row] for own in groups] == sizes[8 * row : 8 * row + 8].tolist()
+    assert sorted(found) == sorted(sizes)
+
+
+@pytest.mark.parametrize(
+    ("most", "least", "expected", "told"),
+    [
+        (None, 1, [0, 0, 0, 1, 1, 2, -1], "3 of 3, of 1 to 3 examples; nobody's exa"),
+        (
+            None,
+            2,
+            [0, 0, 0, 1, 1, -1, -1],
+            "2 of 3, of 2 to 3 examples; 1 left out; no",
+        ),
+        (None, 3, [0, 0, 0, -1, -1, -1, -1], "1 of 3, of 3 examples; 2 left out; nobo"),
+        (5, 2, [0, 0, 0, 1, 1, -1, -1], "2 of 3, of 2 to 3 examples; 1 left out; nobo"),
+    ],
+)
+def test_small_clients_are_left_out_and_it_is_said(most, least, expected, told):
+    clients = np.array([0, 0, 0, 1, 1, 2, -1])
+    kept, line = data.some_of(clients, most=most, least_size=least)
+    assert kept.tolist() == expected
+    assert line.startswith(f"clients of the data: {told}")
+    assert line.endswith(f"nobody's examples: {expected.count(-1)}")
+
+
+def test_a_few_clients_are_drawn_with_all_that_is_theirs():
+    clients = np.repeat(np.arange(40), 3)
+    drawn = []
+    for seed in range(3):
+        kept, line = data.some_of(clients, most=10, seed=seed)
+        names, counts = np.unique(kept[kept >= 0], return_counts=True)
+        assert (len(names), set(counts)) == (10, {3})
+        assert "10 of 40, of 3 examples; 30 left out; nobody's examples: 90" in line
+        drawn.append(names.tolist())
+    assert drawn[0] != drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"most": 0}, "--max-clients must be at least 1, got 0"),
+        ({"least_size": 0}, "--min-client-size must be at least 1, got 0"),
+        (
+            {"least_size": 4},
+            "--min-client-size must be at most 3, the size of the larg",
+        ),
+    ],
+)
+def test_nobody_left_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        data.some_of(np.array([0, 0, 0, 1, -1]), **options)
+
+
+# --- how they are padded
+
+
+def slots_of(classes, count):
+    own = places(classes.counts, count)
+    return [(len(x), n) for x, n in zip(own, classes.slots, strict=True)]
+
+
+@pytest.mark.parametrize(("seed", "count"), [(0, 120), (1, 127), (2, 150), (3, 96)])
+def test_classes_are_as_few_as_will_do_and_the_best_of_those(seed, count):
+    """Of all ways to cut the places of a group."""
+    rng = np.random.default_rng(seed)
+    sizes = np.floor(9 * rng.pareto(1.0, count) + 5).astype(int).clip(max=150)
+    clients = np.repeat(np.arange(count), sizes)
+    sizes = np.array(list(map(len, data.natural(clients).clients)))
+    per_group = -(-count // GROUPS)
+    tall = [sizes[i::per_group].max() for i in range(per_group)]
+
+    def cost(cuts):
+        ends = [*cuts, per_group]
+        return 8 * sum((b - a) * tall[a] for a, b in itertools.pairwise([0, *ends]))
+
+    for number in range(1, 9):
+        every = itertools.combinations(range(1, per_group), number - 1)
+        least = min(map(cost, every))
+        if 1 - sizes.sum() / least < 0.25:
+            break
+    found = data.size_classes(sizes)
+    assert len(found.counts) == len(found.slots) == number
+    assert sum(found.counts) == per_group
+    assert 8 * np.dot(found.counts, found.slots) == least
+    for own, slots in zip(places(found.counts, count), found.slots, strict=True):
+        assert sizes[own].max() == slots
+
+
+@pytest.mark.parametrize(
+    ("sizes", "least", "expected"),
+    [
+        ([40] * 64, 1, None),  # one will do
+        ([40, 40, 5, 5], 1, None),  # too few for groups
+        ([40] + [35] * 7 + [31] * 56, 1, None),  # less than a quarter of 64 x 40
+        ([2] * 64, 10, None),  # no class can be shorter
+        (np.tile([90] + [10] * 7, 8), 1, ((1, 7), (90, 10))),
+        (np.tile([90] + [3] * 7, 8), 10, ((1, 7), (90, 10))),
+    ],
+)
+def test_classes_by_hand(sizes, least, expected):
+    assert data.size_classes(np.array(sizes), least=least) == expected
+
+
+@pytest.mark.parametrize("exponent", [1.2, 1.5, 2.0])
+def test_of_a_power_law_of_clients_less_than_a_quarter_is_padding(exponent):
+    """5 to 400 examples; padded to the largest, more than four fifths are."""
+    rng, power = np.random.default_rng(0), 1 - exponent
+    low, high = 5**power, 401**power
+    sizes = np.floor((low + rng.random(3000) * (high - low)) ** (1 / power)).astype(int)
+    clients = np.repeat(np.arange(3000), sizes)
+    sizes = np.array(list(map(len, data.natural(clients).clients)))
+    assert 1 - sizes.mean() / sizes.max() > 0.8
+    each = slots_of(data.size_classes(sizes, least=10), 3000)
+    assert sum(count for count, _ in each) == 3000
+    assert 1 - sizes.sum() / sum(count * slots for count, slots in each) < 0.25
+
+
+def test_a_federation_in_classes_has_everybodys_rows():
+    sizes = np.tile([9] + [2] * 7, 8)
+    rows = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
+    partition = data.Partition(tuple(rows), left_out=np.array([], int))
+    classes = data.size_classes(sizes)
+    federation = data.federate(
+        np.zeros((sizes.sum(), 1), np.float32),
+        [partition] * 2,
+        np.ones((2, 1, 64), bool),
+        num_clusters=2,
+        classes=classes,
+    )
+    shapes = [block.shape for block in federation.indices.blocks]
+    assert shapes == [(2, 8, 9), (2, 56, 2)]
+    for own, indices, mask in zip(
+        places(classes.counts, 64),
+        federation.indices.blocks,
+        federation.mask.blocks,
+        strict=True,
+    ):
+        assert np.asarray(mask).all()
+        np.testing.assert_array_equal(indices[1], [rows[i] for i in own])
+    assert federation.present.shape == (2, 1, 64)
+    assert federation.local_clusters.shape == (2, 64)
