@@ -115,6 +115,7 @@ def prepare(
             raise ValueError(f"{flag} must be at least {least}, got {value}")
     sinks.check(args.log)
     dataset, extra = load(args)
+    given = command(args)
     args, dataset = deal.owned(args, dataset)
     # Every run is checked, also those that are reused or another shard's.
     batches = plan.batches(args, dataset, len(extra), describe)
@@ -134,7 +135,7 @@ def prepare(
         directory,
         config,
         points,
-        command=command(args),
+        command=given,
         resume=args.resume,
         writes=processes.leads(),
     )

@@ -54,7 +54,7 @@ class Clients:
 
     clients: tuple[int, ...] = (10,)
     """How many clients the data is dealt to, where it has none of its own."""
-    natural: Annotated[tuple[int, ...], tyro.conf.Suppress] = ()
+    natural: Annotated[tuple[int, ...], tyro.conf.Fixed] = ()
     """No flag: 1 where the clients are the data's own, see `deal.owned`."""
     max_clients: Annotated[int | None, shown("all")] = None
     """At most so many of the data's own clients, drawn at random, alike in all runs."""

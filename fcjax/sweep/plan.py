@@ -403,6 +403,17 @@ def num_rounds(batch: Batch) -> list[int]:
     return [stage.num_rounds for stage in method_of(batch).stages]
 
 
+def budget(batch: Batch) -> str:
+    """Returns how much is trained at most: rounds, and where one network is trained by
+    all clients, what the largest does in one."""
+    settings, rounds = batch.method.settings, f"{sum(num_rounds(batch))} rounds"
+    trains_one = batch.method.scope == "global" and not batch.method.sees_all
+    if not trains_one or not {"local_epochs", "batch_size"} <= settings.keys():
+        return rounds
+    steps = settings["local_epochs"] * -(-batch.num_slots // settings["batch_size"])
+    return f"{rounds} of {steps} steps of {settings['batch_size']} examples a client"
+
+
 def method_of(batch: Batch) -> FederatedClustering:
     """Returns the method of the first run."""
     return batch.build({name: values[0] for name, values in batch.traced.items()})

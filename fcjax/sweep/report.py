@@ -21,7 +21,7 @@ from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.score import INTERNAL_SCORES
 
-HELP = "docs/methods/baselines.md has the simpler methods"
+HELP = "docs/methods/which.md has which method does better on which data"
 
 
 def conclude(folder: Folder, *, labelled: bool) -> None:
@@ -159,6 +159,7 @@ def print_header(experiment: Experiment) -> None:
         print(
             *(f"{name} {batch.points[0][name]}" for name in shown),
             f"{counted(len(batch.points), 'run')}, {batch.side_by_side} a call",
+            plan.budget(batch),
             f"padding {np.mean(padding):.1%}"
             + (f" in {len(batch.classes.slots)} size classes" if batch.classes else ""),
             sep=", ",

@@ -134,7 +134,7 @@ def in_full(flags: type[Common], wanted: Collection[str]) -> Table:
 def names(cls: type) -> list[str]:
     """Returns the flags that a class itself declares, but for those that are none."""
     hints = inspect.get_annotations(cls).items()
-    none = tyro.conf.Suppress
+    none = tyro.conf.Fixed
     return [name for name, x in hints if none not in getattr(x, "__metadata__", ())]
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 
-from experiments import baselines
+from experiments import baselines, ccfc
 from fcjax import evaluation
 from fcjax.data import load, stratified_subset
 from fcjax.evaluation import linear, tables
@@ -86,6 +86,23 @@ def test_streaming_from_the_host_changes_nothing_but_rounding(table, tmp_path, c
         for x in (tmp_path, out)
     )
     assert streamed == pytest.approx(plain, abs=1e-5)
+
+
+def test_no_label_is_read_on_the_way_to_a_clustering(digits, tmp_path):
+    """Clients are the data's own: a rule such as --p deals by labels."""
+    images, labels = digits
+    shuffled, each = np.random.default_rng(0).permutation(labels), []
+    for name, classes in (("as they are", labels), ("shuffled", shuffled)):
+        path, out = tmp_path / "x.npz", tmp_path / name
+        np.savez(path, x=images, y=classes, client=np.arange(len(images)) % 3)
+        args = ccfc.Args(dataset=str(path), out=out, plot=False, preset="smoke")
+        session.execute(experiment.prepare(args, ccfc.describe))
+        each.append(clusters_of(out))
+    assert each[0] == each[1]
+    nmi, other = (
+        rows(tmp_path / x / "results.csv")[0]["nmi"] for x in (name, "as they are")
+    )
+    assert nmi != other
 
 
 def test_a_model_predicts_the_clusters_of_its_own_run(table, tmp_path):

@@ -485,3 +485,22 @@ def test_rounds_are_scored_as_often_as_is_asked_or_as_suits_the_method():
     assert of_twenty(4, evaluate_every=8) == [8, 16, 20]
     assert of_twenty(4) == [4, 8, *range(11, 21)]
     assert of_twenty(7) == [7, *range(11, 21)]
+
+
+def test_the_budget_is_what_the_largest_client_does():
+    """Eleven examples of two clients: six are two batches of four, three times over."""
+    settings = {"batch_size": 4, "local_epochs": 3}
+
+    def two_stages(settings):
+        stages = [Stage("by hand", never, never, count, never) for count in (2, 5)]
+        return FederatedClustering(never, tuple(stages), never, never)
+
+    def of(**more):
+        method = Method("by hand", settings, two_stages, "global")._replace(**more)
+        flags = Common(clients=(2,), clusters=(3,), p=(0.0,))
+        (batch,) = plan.batches(flags, dataset(), 0, lambda *_: method)
+        return plan.budget(batch)
+
+    assert of() == "7 rounds of 6 steps of 4 examples a client"
+    assert of(sees_all=True) == of(scope="client-mean") == "7 rounds"
+    assert of(settings={"batch_size": 4}) == "7 rounds"
