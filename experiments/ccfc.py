@@ -64,9 +64,11 @@ class Args(Common):
 
 SMOKE = {"pretrain_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
 DIGITS = {  # found on digits itself: docs/benchmarks/ccfc.md has what was tried
+    "cluster_rounds": 10,
+    "local_epochs": 4,
     "batch_size": 45,
     "latent_size": 128,
-    "learning_rate": 5e-3,
+    "learning_rate": 2e-3,
 }
 PAPER = {  # Section 4.1
     "fashion_mnist": {"latent_size": 64, "model_weight": 1.0},

@@ -164,10 +164,9 @@ def test_explicit_flags_win_over_presets_and_data_sets():
     def settings(*flags):
         return prepare(*flags).batches[0].method.settings
 
-    assert settings()["batch_size"] == 45
-    assert settings()["pretrain_rounds"] == 100
-    assert settings("--preset=smoke")["pretrain_rounds"] == 2
-    assert settings("--preset=smoke", "--pretrain-rounds=3")["pretrain_rounds"] == 3
+    assert settings()["local_epochs"] == 4
+    assert settings("--preset=smoke")["local_epochs"] == 1
+    assert settings("--preset=smoke", "--local-epochs=3")["local_epochs"] == 3
     paper = settings("--preset=paper")
     names = ("cluster_rounds", "num_init", "own_init")
     assert [paper[name] for name in names] == [30, 10, True]
