@@ -32,7 +32,7 @@ class Args(Common):
     """Which methods to run, each into a results folder of its own."""
     clients: tuple[int, ...] = (5,)
     """How many clients the data is dealt to."""
-    p: tuple[float, ...] = (0.0,)
+    p: tuple[float, ...] = default(0.0)
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
     #: T: rounds of the whole network; dscn, dlrsc: in which every client is, dscn as
     #: many as a client of fdsc is in, dlrsc 700.

@@ -104,9 +104,9 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
 def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method."""
     if args.labels and not any(getattr(args, rule) for rule in deal.RULES):
-        args = dataclasses.replace(args, overlap=(0.0,))
+        args = dataclasses.replace(args, overlap=flags.default(0.0))
     if args.preset == "paper" and isinstance(args.clients, flags.Default):
-        args = dataclasses.replace(args, clients=(25,))
+        args = dataclasses.replace(args, clients=flags.default(25))
     if name == "fedcref":
         if deal.rule_of(args) == "overlap" and len(args.methods) > 1:
             args = dataclasses.replace(args, clusters=())  # those of dec and uifca

@@ -31,7 +31,7 @@ class Args(Common):
     """Which methods to run, each into a results folder of its own."""
     clients: tuple[int, ...] = (5,)
     """How many clients the data is dealt to; cc and mcc have one."""
-    p: tuple[float, ...] = (0.0,)
+    p: tuple[float, ...] = default(0.0)
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""
     #: The second stage: mcc trains a cluster projector on the frozen encoder, k-means
     #: clusters the features of all clients in one place.
@@ -102,7 +102,7 @@ def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method; a central one has a single client."""
     if name in CENTRAL:
         undealt = {rule: () for rule in deal.RULES} | {"p": (0.0,)}
-        args = dataclasses.replace(args, clients=(1,), **undealt)
+        args = dataclasses.replace(args, clients=default(1), **undealt)
     return several.only(args, name, called(args, name))
 
 

@@ -318,7 +318,7 @@ def _shard_map(batched, results, donate, devices):
         layout = Layout.of(here, count, units, is_spread=is_spread)
         total = layout.filled(count, num_clients)
         if is_ragged(held) and layout.is_spread:
-            total = (total[0], GROUPS * sum(held.counts))
+            total = (total[0], layout.filled(1, GROUPS)[1] * sum(held.counts))
         options = _options(grid, states, here[0].platform)
         run, shardings = program(
             *(layout, num_clients if total[1] > num_clients else None),

@@ -49,12 +49,14 @@ def read_parquet(
     except Exception as error:
         raise ValueError("is damaged or no .parquet file") from error
     names = list(table.column_names)
+    if len(set(names)) < len(names):
+        raise ValueError("has two columns of one name")
     if client_column is not None:
         names.pop(place_of(client_column, names))
     label = names.pop() if labelled and names else None
     if not names:
         raise ValueError("has no column of features beside the class and the client")
-    return _of_columns(table, names, label, client_column, resize)
+    return _of_columns(table, names, label, client_column, resize, follows=False)
 
 
 def read_saved(
@@ -107,7 +109,7 @@ def read_saved(
         )
     label = classes[0] if labelled and classes else None
     table = found.with_format("arrow")[:]
-    return _of_columns(table, images, label, client_column, resize)
+    return _of_columns(table, images, label, client_column, resize, follows=True)
 
 
 def place_of(column: str, names: Sequence[str]) -> int:
@@ -129,7 +131,11 @@ def _of_columns(
     label: str | None,
     client_column: str | None,
     resize: int | None,
+    *,
+    follows: bool,
 ) -> Content:
+    """What `read_parquet` and `read_saved` return; follows: whether images may lie in
+    other files, which a data set of its own folder names and a file had better not."""
     import pyarrow as pa
 
     def texts(name: str | None) -> np.ndarray | None:
@@ -143,7 +149,8 @@ def _of_columns(
     notes, kinds = [], {name: table.schema.field(name).type for name in names}
     is_images = [name for name in names if pa.types.is_struct(kinds[name])]
     if len(names) == len(is_images) == 1:
-        streams = [partial(_stream, image) for image in table[names[0]].to_pylist()]
+        images = table[names[0]].to_pylist()
+        streams = [partial(_stream, image, follows=follows) for image in images]
         told = [f"of example {row + 1}" for row in range(len(streams))]
         values, notes = decoded(told, streams, resize)
         return values, texts(label), notes, texts(client_column)
@@ -155,8 +162,9 @@ def _of_columns(
     return np.stack(columns, axis=1), texts(label), notes, texts(client_column)
 
 
-def _stream(image: dict | None):
+def _stream(image: dict | None, *, follows: bool):
     image = image or {}
-    if image.get("bytes") is None and image.get("path"):
+    content = image.get("bytes")
+    if content is None and image.get("path") and follows:
         return Path(image["path"]).open("rb")
-    return io.BytesIO(image.get("bytes") or b"")
+    return io.BytesIO(content if isinstance(content, bytes) else b"")

@@ -172,7 +172,7 @@ def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
 
 def owners(clients: np.ndarray) -> np.ndarray:
     """Returns whose examples they are, int64: names are numbered in sorted order, and
-    -1 is nobody, as are numbers below 0 and empty names.
+    -1 is nobody, as are numbers below 0, where all are numbers, and empty names.
 
     Args:
       clients: [P] or [P, 1] integers, whole floats, or text; text that spells only
@@ -192,9 +192,13 @@ def owners(clients: np.ndarray) -> np.ndarray:
     if clients.dtype.kind in "US":
         clients = np.char.strip(clients.astype(str))
         clients = np.where(clients == "", "-1", clients)
-        # 10 after 2, where all are numbers.
-        with contextlib.suppress(ValueError):
-            clients = clients.astype(np.int64)
+        # 10 after 2, where all are whole numbers; longer ones stay names.
+        for kind in (np.int64, float):
+            with contextlib.suppress(ValueError, OverflowError):
+                numbers = clients.astype(kind)
+                if (np.abs(numbers) < 2**53).all() and (numbers == numbers // 1).all():
+                    clients = numbers
+                    break
     nobody = clients == "-1" if clients.dtype.kind == "U" else clients < 0
     if clients.dtype.kind == "f" and (wrong := clients[clients != clients // 1]).size:
         raise ValueError(f"has the client {wrong[0]:g}; accepted are integers and text")

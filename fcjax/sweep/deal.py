@@ -9,7 +9,7 @@ import numpy as np
 
 from fcjax import data
 from fcjax.data.partition_by_range import rows_held
-from fcjax.sweep.flags import Common
+from fcjax.sweep.flags import Common, Default
 from fcjax.sweep.folder import Point
 
 RULES = {
@@ -34,7 +34,9 @@ def owned(args: Common, dataset: data.Dataset) -> tuple[Common, data.Dataset]:
     """
     some = {"max_clients": args.max_clients, "min_client_size": args.min_client_size}
     given = [name for name, value in some.items() if value != getattr(Common, name)]
-    asked = [name for name in RULES if getattr(args, name)]
+    values = {name: getattr(args, name) for name in RULES}
+    defaults = [name for name, x in values.items() if isinstance(x, Default)]
+    asked = [name for name, x in values.items() if x and name not in defaults]
     if given and (asked or dataset.clients is None):
         flag = "--" + given[0].replace("_", "-")
         why = "says of none" if dataset.clients is None else f"is dealt by --{asked[0]}"
@@ -48,7 +50,7 @@ def owned(args: Common, dataset: data.Dataset) -> tuple[Common, data.Dataset]:
         flag = asked[0].replace("_", "-")
         told = f"clients of the data not dealt: --{flag} is given"
         return args, dataset._replace(notes=(*dataset.notes, told))
-    if args.clients != type(args).clients:
+    if not isinstance(args.clients, Default) and args.clients != type(args).clients:
         raise ValueError(
             "--clients is how many the data is dealt to, but it has clients of its "
             "own; give --max-clients, or --p 0 to deal it at random"
@@ -58,7 +60,8 @@ def owned(args: Common, dataset: data.Dataset) -> tuple[Common, data.Dataset]:
     )
     dataset = dataset._replace(clients=clients, notes=(*dataset.notes, told))
     count = len(np.unique(clients[clients >= 0]))
-    return dataclasses.replace(args, natural=(1,), clients=(count,)), dataset
+    changes = {**dict.fromkeys(defaults, ()), "natural": (1,), "clients": (count,)}
+    return dataclasses.replace(args, **changes), dataset
 
 
 def rule_of(args: Common) -> str:

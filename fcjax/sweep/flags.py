@@ -100,7 +100,7 @@ class Run:
     seed: tuple[int, ...] = (0,)
     """Seeds of training; 0:16 are the sixteen from 0 to 15."""
     evaluate_every: Annotated[int | None, shown("1; ccfc 4, fdsc 25")] = None
-    """Score every so many rounds, and the last one of a stage."""
+    """Score every so many rounds, and the last of a stage; by default its last ten."""
     precision: Literal["highest", "high", "default"] = "highest"
     """Of the networks' matrix products; distances and averages stay at float32."""
 
@@ -165,7 +165,9 @@ def command(args: Common) -> dict[str, Any]:
     own = {}
     for field in dataclasses.fields(args):
         value = getattr(args, field.name)
-        is_open = isinstance(value, Default) or value == field.default
+        # What stands for a flag of presets may be given, too, and then wins over them.
+        is_plain = value == field.default and not isinstance(field.default, Default)
+        is_open = isinstance(value, Default) or is_plain
         if field.name not in left_out and not is_open:
             own[field.name] = str(value) if isinstance(value, Path) else value
     return {"script": script_of(type(args)), "flags": own}

@@ -155,8 +155,10 @@ def given(words: Sequence[str], flag: str) -> str:
 def rules(words: Sequence[str]) -> set[str]:
     """Returns the rules of dealing and what belongs to one, if a command line gives a
     rule: one of a config.json would go beside it."""
-    own = {word.partition("=")[0][2:].replace("-", "_") for word in words}
-    return {*RULES, "class_range"} if own & {*RULES} else set()
+    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    own = {flag[2:].replace("-", "_") for flag in flags}
+    belonging = {"class_range", "max_clients", "min_client_size"}
+    return {*RULES, *belonging} if own & {*RULES} else set()
 
 
 def spelled_in(path: Path, flags: type, *, but: Collection[str]) -> list[str]:
@@ -172,7 +174,7 @@ def spelled_in(path: Path, flags: type, *, but: Collection[str]) -> list[str]:
     """
     try:
         config = json.loads(path.read_text())
-        script, own = config["command"]["script"], config["command"]["flags"]
+        script, own = config["command"]["script"], dict(config["command"]["flags"])
     except OSError as error:
         raise ValueError(f"--config {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from fcjax import data
+from fcjax.data.conversion import owners
 from fcjax.data.files import read
 from fcjax.ragged import GROUPS, places
 
@@ -418,3 +419,17 @@ def test_a_federation_in_classes_has_everybodys_rows():
         np.testing.assert_array_equal(indices[1], [rows[i] for i in own])
     assert federation.present.shape == (2, 1, 64)
     assert federation.local_clusters.shape == (2, 64)
+
+
+@pytest.mark.parametrize(
+    ("clients", "expected"),
+    [
+        (["10", "2", "", "-2"], [1, 0, -1, -1]),
+        (["10.0", "2.0", "-1.0", ""], [1, 0, -1, -1]),  # as pandas writes with gaps
+        (["b", "-1", "a", "b"], [1, -1, 0, 1]),
+        # Longer than an int64; the first two are one float.
+        (["90071992547409921234", "90071992547409921235", "7"], [1, 2, 0]),
+    ],
+)
+def test_whose_an_example_is_by_what_a_column_says(clients, expected):
+    assert owners(np.array(clients)).tolist() == expected

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tyro
 
-from experiments import baselines
+from experiments import baselines, fedmcc, several
 from fcjax.sweep import experiment, session
 from fcjax.sweep.folder import read
 
@@ -76,6 +76,20 @@ def test_clients_are_those_of_the_data(few, flags, held, told):
     assert prepared.dataset.examples.shape[1] == 2 + ("--no-labels" in flags)
     assert prepared.folder.config["partition"] == "natural"
     assert prepared.folder.config["client_column"] == "who"
+
+
+def test_what_stands_for_a_rule_that_is_not_given_deals_nothing(few):
+    """FedMCC's script deals by p = 0, and its central methods whatever there is."""
+
+    def dealt(*flags):
+        args = tyro.cli(fedmcc.Args, args=[few, BY_COLUMN, *flags])
+        found = several.tasks(args, fedmcc.describe, fedmcc.only)
+        (batch,) = experiment.prepare_all(found)[0].batches
+        return batch.num_clients
+
+    assert dealt() == 3
+    assert dealt("--p=0", "--clients=2") == 2
+    assert dealt("--methods=cc") == 1
 
 
 def test_most_clients_are_drawn_alike_for_every_seed(few):

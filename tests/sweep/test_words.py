@@ -44,6 +44,7 @@ def test_a_range_stands_for_its_numbers(line, expected):
         (ccfc, "--alpha 0.1 --data-dir some/where --standalone --preset smoke"),
         (ccfc, "--overlap 0 --class-range 2 5 --backbone conv --learning-rate 1e-5"),
         (fedmcc, "--methods cc fedu --drop-last False --no-average-target"),
+        (ccfc, "--preset smoke --pretrain-rounds 100"),  # the default, and not smoke's
         (spherical, ""),
     ],
 )
@@ -53,7 +54,13 @@ def test_a_file_gives_back_the_flags_that_decide_what_is_found(script, line, tmp
     (tmp_path / "config.json").write_text(json.dumps(told))
     config = f"--config={tmp_path / 'config.json'}"
     again = words.read(script.Args, [config])
-    assert flags.command(again) == flags.command(args)
+    for name in told["command"]["flags"]:
+        own = getattr(again, name)
+        assert own == getattr(args, name)
+        assert not isinstance(own, flags.Default)
+    assert {"pretrain_rounds", "seed"} & {*told["command"]["flags"]} == {
+        name for name in ("pretrain_rounds", "seed") if f"--{name[:5]}" in line
+    }
     elsewhere = words.read(script.Args, [config, "--out=o", "--seed", "9", "--no-plot"])
     assert (elsewhere.seed, str(elsewhere.out), elsewhere.plot) == ((9,), "o", False)
     assert elsewhere.dataset == args.dataset
@@ -68,6 +75,9 @@ def test_another_rule_of_dealing_takes_the_place_of_the_files(tmp_path):
     found = words.read(ccfc.Args, [f"--config={path}", "--p", "0.5"])
     assert (found.p, found.overlap, found.class_range) == ((0.5,), (), None)
     assert found.seed == (4,)
+    # A value that reads as one does not.
+    found = words.read(ccfc.Args, [f"--config={path}", "--dataset", "./p"])
+    assert found.overlap == (0.3,)
 
 
 def test_a_run_is_started_again_by_its_own_file(runs):
