@@ -180,7 +180,7 @@ def spelled_in(path: Path, flags: type, *, but: Collection[str]) -> list[str]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"--config {path} is no config.json that says its command; those of "
-            "before there was --config do not"
+            "before there was --config, and of experiments/results, do not"
         ) from error
     if script != script_of(flags):
         raise ValueError(

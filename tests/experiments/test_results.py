@@ -146,6 +146,8 @@ def test_what_is_kept_is_all_of_the_tables_and_no_path(grid, checkout, tmp_path)
     for name in ("results.csv", "history.csv", "environment.json"):
         assert (kept / name).read_bytes() == (grid / name).read_bytes()
     config = json.loads((grid / "config.json").read_text())
+    # The command has the path, too.
+    assert config["dataset"] == config.pop("command")["flags"]["dataset"]
     assert config["dataset"].endswith("/vectors.npz")
     found = json.loads((kept / "config.json").read_text())
     assert found == {**config, "dataset": "vectors.npz"}
