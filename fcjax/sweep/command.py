@@ -85,6 +85,7 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
             problem = processes.problem_of_any(differing(experiments))
         if problem:
             end(problem)
+        locks.enter_context(in_a_line(begun=True))
         locks.enter_context(processes.ending_together())
         try:
             for experiment in experiments:

@@ -30,13 +30,17 @@ def name_of_command() -> str:
 
 
 @contextmanager
-def in_a_line() -> Iterator[None]:
+def in_a_line(*, begun: bool = False) -> Iterator[None]:
     """Ends the process with one line where what is inside is refused a file by the
-    system, or is interrupted; what it has written until then stays."""
+    system, or is interrupted; what it has written until then stays.
+
+    Args:
+        begun: what is inside has been checked, and a wrong place is no wrong flag.
+    """
     try:
         yield
     except OSError as error:
-        if isinstance(error, PLACES):
+        if isinstance(error, PLACES) and not begun:
             end(told(error))
         end(f"{told(error)}; {AGAIN}", FAILED)
     except KeyboardInterrupt:
