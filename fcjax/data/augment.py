@@ -88,20 +88,32 @@ def rotate(image: Image, degrees: Number, *, order: Literal[0, 1] = 1) -> Image:
         pixels = image.reshape(height * width, channels)
         return jnp.where(inside[..., None], _take(pixels, index), 0.0)
 
-    # One ring of zeros, and a clamp onto it, stand for all that lies outside.
-    pixels = jnp.pad(image, ((1, 1), (1, 1), (0, 0))).reshape(-1, channels)
-    source_y = jnp.clip(source_y + 1, 0, height + 1)
-    source_x = jnp.clip(source_x + 1, 0, width + 1)
-    row = jnp.minimum(jnp.floor(source_y), height)
-    column = jnp.minimum(jnp.floor(source_x), width)
-    index = (row * (width + 2) + column).astype(jnp.int32)
-    weight_y = (source_y - row)[..., None]
-    weight_x = (source_x - column)[..., None]
-    upper, lower = (
-        (1 - weight_x) * _take(pixels, start) + weight_x * _take(pixels, start + 1)
-        for start in (index, index + width + 2)
-    )
-    return (1 - weight_y) * upper + weight_y * lower
+    return _bilinear(image, source_y, source_x)
+
+
+def affine(image: Image, matrix: Float[Array, "2 2"], shift: Float[Array, "2"]) -> Image:
+    """The image mapped about its centre, cut to its own shape; bilinear.
+
+    What stood at x from the centre, rows first, stands at `matrix` x + `shift`. What
+    comes from outside is the median of the border pixels of its channel, taken for the
+    background.
+
+    Args:
+      image: [H, W, C].
+      matrix: invertible.
+      shift: in pixels, down and to the right.
+    """
+    height, width, _ = image.shape
+    centre = jnp.array([height - 1, width - 1]) / 2
+    y, x = jnp.arange(height)[:, None], jnp.arange(width)[None, :]
+    to_y, to_x = y - centre[0] - shift[0], x - centre[1] - shift[1]
+    (a, b), (c, d) = matrix
+    determinant = a * d - b * c
+    source_y = (d * to_y - b * to_x) / determinant + centre[0]
+    source_x = (a * to_x - c * to_y) / determinant + centre[1]
+    border = (image[0], image[-1], image[1:-1, 0], image[1:-1, -1])
+    background = jnp.median(jnp.concatenate(border), axis=0)[None, None]
+    return _bilinear(image - background, source_y, source_x) + background
 
 
 def gaussian_blur(image: Image, sigma: Number) -> Image:
@@ -219,6 +231,60 @@ def ccfc_grey(
     return random_blur(blur_key, image, sigma=blur_sigma, probability=blur_probability)
 
 
+def affine_grey(
+    key: PRNGKey,
+    image: Image,
+    *,
+    zoom: tuple[Number, Number] = (0.75, 1.3),
+    max_degrees: Number = 15.0,
+    max_shear: Number = 0.3,
+    max_shift: Number = 0.1,
+    max_log_gamma: Number = 0.7,
+    max_blur: Number = 1 / 16,
+    blur_probability: Number = 0.5,
+) -> Image:
+    """A view by an affine map, contrast and blur: of small grey pictures of one thing.
+
+    [choice] Of no paper. A hand varies size, place, slant and thickness, and a crop but
+    the first two; what each of it does to clusters is measured in
+    docs/benchmarks/ccfc.md.
+
+    Args:
+      key: of the draws, of which all are uniform but for the zoom's, log-uniform.
+      image: [H, W, C] in [0, 1].
+      zoom: factor of sizes, from and to.
+      max_degrees: of the rotation, to either side.
+      max_shear: pixels that a row goes sideways for each that it lies off the centre,
+        to either side.
+      max_shift: of the place, to each side, as a share of height and width.
+      max_log_gamma: of the natural logarithm of the exponent of the pixels, up or down.
+      max_blur: of the Gaussian's sigma, as a share of the shorter side.
+      blur_probability: in [0, 1].
+
+    Returns:
+      A view [H, W, C] in [0, 1].
+
+    Examples:
+      >>> images = jnp.zeros((4, 16, 16, 1))
+      >>> keys = jax.random.split(jax.random.key(0), 4)
+      >>> jax.eval_shape(jax.vmap(affine_grey), keys, images).shape
+      (4, 16, 16, 1)
+    """
+    map_key, blur_key = jax.random.split(key)
+    angle, shear, gamma, size, *place = jax.random.uniform(map_key, (6,), minval=-1.0)
+    angle, shear = jnp.deg2rad(max_degrees) * angle, max_shear * shear
+    low, high = jnp.log(zoom[0]), jnp.log(zoom[1])
+    size = jnp.exp((low + high) / 2 + (high - low) / 2 * size)
+    cos, sin = size * jnp.cos(angle), size * jnp.sin(angle)
+    # Rows first: the shear takes x to x + shear y, then follow rotation and zoom.
+    matrix = jnp.array([[cos - sin * shear, -sin], [sin + cos * shear, cos]])
+    shift = max_shift * jnp.array(image.shape[:2]) * jnp.stack(place)
+    image = jnp.clip(affine(image, matrix, shift), 0, 1)
+    image = image ** jnp.exp(max_log_gamma * gamma)
+    sigma = (0.0, max_blur * min(image.shape[:2]))
+    return random_blur(blur_key, image, sigma=sigma, probability=blur_probability)
+
+
 def _random_box(
     key: PRNGKey,
     shape: tuple[int, ...],
@@ -249,6 +315,27 @@ def _random_box(
         for uniform, space in zip(uniforms[-2:], spaces, strict=True)
     )
     return top, left, box_height, box_width
+
+
+def _bilinear(
+    image: Image, source_y: Float[Array, "H W"], source_x: Float[Array, "H W"]
+) -> Image:
+    """The image at these places, surrounded by zeros."""
+    height, width, channels = image.shape
+    # One ring of zeros, and a clamp onto it, stand for all that lies outside.
+    pixels = jnp.pad(image, ((1, 1), (1, 1), (0, 0))).reshape(-1, channels)
+    source_y = jnp.clip(source_y + 1, 0, height + 1)
+    source_x = jnp.clip(source_x + 1, 0, width + 1)
+    row = jnp.minimum(jnp.floor(source_y), height)
+    column = jnp.minimum(jnp.floor(source_x), width)
+    index = (row * (width + 2) + column).astype(jnp.int32)
+    weight_y = (source_y - row)[..., None]
+    weight_x = (source_x - column)[..., None]
+    upper, lower = (
+        (1 - weight_x) * _take(pixels, start) + weight_x * _take(pixels, start + 1)
+        for start in (index, index + width + 2)
+    )
+    return (1 - weight_y) * upper + weight_y * lower
 
 
 def _taps(

@@ -73,6 +73,24 @@ def test_rotation_equals_scipy_and_pil(shape, degrees):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shift", [(0.0, 0.0), (1.5, -2.25)])
+@pytest.mark.parametrize("matrix", [np.eye(2), np.array([[0.8, 0.3], [-0.2, 1.4]])])
+def test_an_affine_map_equals_scipy_on_the_median_of_the_border(shape, matrix, shift):
+    image, inverse = random_image(shape), np.linalg.inv(matrix)
+    centre = (np.array(shape[:2]) - 1) / 2
+
+    def oracle(channel):
+        inner = np.zeros(channel.shape, bool)
+        inner[1:-1, 1:-1] = True
+        law = {"order": 1, "mode": "grid-constant", "cval": np.median(channel[~inner])}
+        offset = centre - inverse @ (centre + shift)
+        return ndimage.affine_transform(channel, inverse, offset, **law)
+
+    result = jax.jit(augment.affine)(image, matrix, np.array(shift))
+    np.testing.assert_allclose(result, by_channel(image, oracle), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("sigma", [0.1, 0.5, 2.0])
 def test_gaussian_blur_equals_scipy(shape, sigma):
     image = random_image(shape)
@@ -166,6 +184,47 @@ def test_blur_probability_and_range(key):
     assert abs(sigma.mean() - 1.0) < 0.03
 
 
+STILL = {"zoom": (1.0, 1.0)} | dict.fromkeys(
+    ["max_degrees", "max_shear", "max_shift", "max_log_gamma", "blur_probability"], 0.0
+)
+
+
+def test_an_affine_view_varies_what_its_arguments_say(key):
+    """Of a Gaussian spot that is twice as high as wide, by its moments."""
+    y, x = np.indices((41, 41)) - 20.0
+    spot = np.exp(-(y**2) / 32 - x**2 / 8)[..., None].astype(np.float32)
+
+    def moments(**law):
+        views = draws(key, augment.affine_grey, spot, **STILL | law)[..., 0]
+        weights = views / views.sum(axis=(1, 2), keepdims=True)
+        first = np.stack([(weights * g).sum(axis=(1, 2)) for g in (y, x)])
+        second = [(weights * g).sum(axis=(1, 2)) for g in (y * y, x * x, y * x)]
+        return first, np.array(second), views
+
+    def uniform(values, most):
+        assert np.abs(values).max() <= most * 1.02
+        np.testing.assert_allclose(
+            [values.mean(), values.std()], [0, most / 3**0.5], atol=most / 30
+        )
+
+    _, (high, wide, _), views = moments()
+    np.testing.assert_allclose(views, np.tile(spot[..., 0], (4000, 1, 1)), atol=1e-5)
+    np.testing.assert_allclose([high[0], wide[0]], [16, 4], rtol=0.02)
+    places, _, _ = moments(max_shift=0.1)
+    for place in places:
+        uniform(place, 4.1)
+    assert abs(np.corrcoef(places)[0, 1]) < 0.05
+    _, (high, wide, _), _ = moments(zoom=(0.8, 1.25))
+    uniform(np.log(high / 16) / 2, np.log(1.25) + 0.01)
+    np.testing.assert_allclose(high, 4 * wide, rtol=0.05)
+    _, (high, _, tilt), _ = moments(max_shear=0.3)
+    uniform(tilt / high, 0.3)
+    _, (high, wide, tilt), _ = moments(max_degrees=20.0)
+    uniform(np.rad2deg(np.arctan2(-2 * tilt, high - wide) / 2), 20)
+    _, (high, _, _), _ = moments(max_log_gamma=0.7)  # a power of a Gaussian is one
+    uniform(np.log(16 / high), 0.7)
+
+
 def test_flips_mirror_left_to_right_with_probability(key):
     image = random_image((3, 4, 2))
     views = draws(key, augment.random_flip, image, probability=0.2)
@@ -184,6 +243,7 @@ COINS = {"flip_probability": 0.5, "jitter_probability": 0.8, "grey_probability":
     [
         (partial(augment.ccfc_grey, order=0), COMMON | {"max_degrees": 15.0}, 2e-6),
         (partial(augment.ccfc_grey, order=1), COMMON | {"max_degrees": 15.0}, 2e-6),
+        (augment.affine_grey, {"zoom": (0.8, 1.3), "max_degrees": 15.0}, 5e-6),
         (colour.simsiam_colour, COMMON | JITTER | COINS, 5e-6),
         (vectors.vector_view, {"scale": 0.2, "probability": 0.3}, 1e-6),
     ],
