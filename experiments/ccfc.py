@@ -11,9 +11,9 @@ from typing import Annotated
 
 import optax
 
-from experiments.encoders import Backbone, backbone_of, is_tiny
+from experiments.encoders import backbone_of, is_grey
 from experiments.papers.ccfc import printed
-from experiments.papers.ccfc.networks import network_of, view_of
+from experiments.papers.ccfc.networks import Backbone, View, network_of, view_of
 from fcjax.algorithms.ccfc import ccfc, standalone
 from fcjax.sweep import command, plan
 from fcjax.sweep.flags import Common, default, settings_of, shown, taken_by
@@ -29,19 +29,22 @@ class Args(Common):
     """
 
     pretrain_rounds: tuple[int, ...] = default(100)
-    """Rounds of SimSiam that come first."""
+    """Rounds of SimSiam that come first; fewer of many grey images."""
     cluster_rounds: tuple[int, ...] = default(30)
-    """Rounds of cluster contrast."""
+    """Rounds of cluster contrast; fewer of many grey images."""
     local_epochs: tuple[int, ...] = default(1)
-    """Epochs that a client trains in a round; more of few examples."""
+    """Epochs that a client trains in a round; more of few rows or colour images."""
     batch_size: tuple[int, ...] = default(128)
-    """Examples in a local step; fewer of few examples."""
+    """Examples in a local step; fewer of few examples, at most 50 of grey images."""
     backbone: Backbone = None
     """The encoder."""
+    #: How a grey image is varied: `affine` in size, place, slant and thickness, `crop`
+    #: as in the authors' code.
+    view: Annotated[View | None, shown("affine; --preset paper crop")] = None
     latent_size: tuple[int, ...] = default(256)
     """Size of the embedding."""
     learning_rate: tuple[float, ...] = default(1e-3)
-    """Of the clients' Adam."""
+    """Of the clients' Adam; 0.005 of grey images."""
     model_weight: tuple[float, ...] = default(1e-3)
     """Weight (lambda) of the model-contrastive term; the paper's for its data sets."""
     #: Weight (eta) of CCFC++'s term against collapse into few directions, as far as it
@@ -63,13 +66,6 @@ class Args(Common):
 
 
 SMOKE = {"pretrain_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
-DIGITS = {  # found on digits itself: docs/benchmarks/ccfc.md has what was tried
-    "cluster_rounds": 10,
-    "local_epochs": 4,
-    "batch_size": 45,
-    "latent_size": 128,
-    "learning_rate": 2e-3,
-}
 PAPER = {  # Section 4.1
     "fashion_mnist": {"latent_size": 64, "model_weight": 1.0},
     "cifar10": {"model_weight": 0.1},
@@ -77,7 +73,21 @@ PAPER = {  # Section 4.1
 }
 
 
-def steps_for(per_client: int) -> dict[str, int]:
+def steps_of_grey(per_client: int) -> dict[str, float]:
+    """Returns how grey images are trained: by small batches at a high rate, in as many
+    rounds as the paper's, or a thousand steps (docs/benchmarks/ccfc.md)."""
+    batch_size = min(50, max(16, -(-per_client // 4)))
+    steps = -(-per_client // batch_size)
+    rounds = min(100, max(20, 1000 // steps))
+    return {
+        "pretrain_rounds": rounds,
+        "cluster_rounds": round(0.3 * rounds),
+        "batch_size": batch_size,
+        "learning_rate": 5e-3,
+    }
+
+
+def steps_of_others(per_client: int) -> dict[str, int]:
     """Returns epochs and batches that give clients of few examples enough steps."""
     if per_client >= 1000:
         return {}
@@ -90,11 +100,15 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
     """Chooses settings, network and views for the data set."""
     shape, name = dataset.examples.shape[1:], short_name(args.dataset)
     first = {"backbone": backbone_of(shape), "own_init": False}
-    of_data = (
-        DIGITS if is_tiny(shape) else steps_for(len(dataset.examples) // num_clients)
-    )
+    per_client, of_data = -(-len(dataset.examples) // num_clients), {}
     if args.preset == "paper":
-        of_data = {"own_init": 0 not in args.pretrain_rounds}
+        of_data["own_init"] = 0 not in args.pretrain_rounds
+    elif is_grey(shape):
+        of_data = steps_of_grey(per_client) | {"backbone": "conv-small"}
+    else:
+        of_data = steps_of_others(per_client)
+    if is_grey(shape):
+        first["view"] = "crop" if args.preset == "paper" else "affine"
     smoke = SMOKE if args.preset == "smoke" else {}
     settings = settings_of(args, first, PAPER.get(name, {}), of_data, smoke)
     # Clusters of a round take a quarter of what an epoch of training does.
@@ -109,7 +123,7 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
         )
         options = {"num_clusters": num_clusters, "scored": scored}
         options |= taken_by(builder, values)
-        return builder(network, optimizer, view_of(shape), **options)
+        return builder(network, optimizer, view_of(values["view"], shape), **options)
 
     is_ablation = args.sample_contrastive or args.standalone
     return plan.Method(

@@ -36,6 +36,10 @@ def backbone_of(shape: tuple[int, ...], *, resnet: str = "resnet18") -> Kind:
     return resnet if max(shape[:2]) <= 64 else f"{resnet}-imagenet"  # pyright: ignore[reportReturnType]
 
 
+def is_grey(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[2] == 1
+
+
 def is_tiny(shape: tuple[int, ...]) -> bool:
     """Whether these are images that three halving convolutions leave too little."""
     return len(shape) == 3 and min(shape[:2]) < 16

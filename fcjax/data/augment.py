@@ -91,7 +91,9 @@ def rotate(image: Image, degrees: Number, *, order: Literal[0, 1] = 1) -> Image:
     return _bilinear(image, source_y, source_x)
 
 
-def affine(image: Image, matrix: Float[Array, "2 2"], shift: Float[Array, "2"]) -> Image:
+def affine(
+    image: Image, matrix: Float[Array, "2 2"], shift: Float[Array, "2"]
+) -> Image:
     """The image mapped about its centre, cut to its own shape; bilinear.
 
     What stood at x from the centre, rows first, stands at `matrix` x + `shift`. What

@@ -2,14 +2,28 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from math import ceil, log2
+from typing import Annotated, Any, Literal
 
-from experiments.encoders import encoder_of, is_tiny
+from experiments.encoders import Kind, encoder_of, is_grey, is_tiny
 from fcjax import models
-from fcjax.data.augment import Augment, ccfc_grey
+from fcjax.data.augment import Augment, affine_grey, ccfc_grey
 from fcjax.data.colour import simsiam_colour
 from fcjax.data.vectors import vector_view
+from fcjax.sweep.flags import shown
 from fcjax.types import Network
+
+Backbone = Annotated[
+    Kind | Literal["conv-small"] | None,
+    shown(
+        "conv-small; --preset paper conv; colour resnet18, -imagenet above 64 pixels; "
+        "vectors mlp"
+    ),
+]
+"""A flag. conv has three convolutions of 64 to 256 features, conv-small begins with 32
+and has two, more above 32 pixels; else as `encoders.Backbone`."""
+View = Literal["affine", "crop"]
+"""How a grey image is varied: by an affine map, or as in the authors' code."""
 
 
 def network_of(settings: Mapping[str, Any], shape: tuple[int, ...]) -> Network:
@@ -17,24 +31,41 @@ def network_of(settings: Mapping[str, Any], shape: tuple[int, ...]) -> Network:
     backbone, latent_size = settings["backbone"], settings["latent_size"]
     if backbone == "mlp" and len(shape) == 1:
         return models.mlp_simsiam(latent_size=latent_size)
-    encoder = encoder_of(backbone, shape, channels=(64, 128, 256))
-    hidden_size = latent_size if backbone == "conv" and is_tiny(shape) else 256
-    return models.simsiam(encoder, hidden_size=hidden_size, latent_size=latent_size)
+    channels = (64, 128, 256)
+    if backbone == "conv-small":
+        backbone, channels = "conv", small_channels(max(shape[:2]))
+    encoder = encoder_of(backbone, shape, channels=channels)
+    return models.simsiam(encoder, hidden_size=256, latent_size=latent_size)
 
 
-def view_of(shape: tuple[int, ...]) -> Augment:
-    """Returns the augmentation for examples of this shape."""
-    if len(shape) == 1:
-        return vector_view
-    if shape[2] == 3:
-        return simsiam_colour
-    if is_tiny(shape):
-        # Eight pixels bear little blur, and a nearest-pixel rotation ruins them.
-        return partial(
-            ccfc_grey,
-            crop_scale=(0.6, 1.0),
-            max_degrees=15.0,
-            blur_probability=0.0,
-            order=1,
-        )
-    return ccfc_grey
+def small_channels(side: int) -> tuple[int, ...]:
+    """Returns the features of halving convolutions, two or as many as leave at most 8
+    of so many pixels.
+
+    Examples:
+        >>> small_channels(28), small_channels(64)
+        ((32, 64), (32, 64, 128))
+    """
+    depth = max(2, ceil(log2(side / 8)))
+    return tuple(32 * 2**i for i in range(depth))
+
+
+def view_of(kind: View | None, shape: tuple[int, ...]) -> Augment:
+    """Returns the augmentation for examples of this shape.
+
+    Args:
+        kind: of grey images; None of others.
+        shape: of an example.
+
+    Raises:
+        ValueError: one line that names --view where it does not take the examples.
+    """
+    if (kind is not None) != is_grey(shape):
+        raise ValueError(f"--view {kind} is of grey images, these have {shape}")
+    if kind == "affine":
+        return affine_grey
+    if kind is None:
+        return vector_view if len(shape) == 1 else simsiam_colour
+    # Few pixels bear little blur, and a nearest-pixel rotation ruins them.
+    law = {"blur_probability": 0.0, "order": 1} if is_tiny(shape) else {}
+    return partial(ccfc_grey, **law)
