@@ -164,16 +164,20 @@ def test_explicit_flags_win_over_presets_and_data_sets():
     def settings(*flags):
         return prepare(*flags).batches[0].method.settings
 
-    assert settings()["local_epochs"] == 4
-    assert settings("--preset=smoke")["local_epochs"] == 1
-    assert settings("--preset=smoke", "--local-epochs=3")["local_epochs"] == 3
+    assert settings()["learning_rate"] == (5e-3,)
+    assert settings()["pretrain_rounds"] == 100
+    assert settings("--preset=smoke")["pretrain_rounds"] == 2
+    assert settings("--preset=smoke", "--pretrain-rounds=3")["pretrain_rounds"] == 3
     paper = settings("--preset=paper")
     names = ("cluster_rounds", "num_init", "own_init")
     assert [paper[name] for name in names] == [30, 10, True]
     assert not settings("--preset=paper", "--own-init=False")["own_init"]
     assert not settings("--preset=paper", "--pretrain-rounds=0")["own_init"]
     assert not settings()["own_init"]
-    assert settings()["backbone"] == "conv"
+    assert (paper["backbone"], paper["view"], paper["learning_rate"]) == (
+        *("conv", "crop", (1e-3,)),
+    )
+    assert (settings()["backbone"], settings()["view"]) == ("conv-small", "affine")
     assert settings("--model-weight", "0", "0.1")["model_weight"] == (0.0, 0.1)
     assert prepare().batches[0].method.scope == "global"
     assert prepare("--standalone").batches[0].method.scope == "client-pooled"
