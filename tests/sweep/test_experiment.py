@@ -177,6 +177,8 @@ def test_explicit_flags_win_over_presets_and_data_sets():
     assert (paper["backbone"], paper["view"], paper["learning_rate"]) == (
         *("conv", "crop", (1e-3,)),
     )
+    assert settings()["decorrelation_weight"] == (0.1,)
+    assert paper["decorrelation_weight"] == (0.0,)
     assert (settings()["backbone"], settings()["view"]) == ("conv-small", "affine")
     assert settings("--model-weight", "0", "0.1")["model_weight"] == (0.0, 0.1)
     assert prepare().batches[0].method.scope == "global"
