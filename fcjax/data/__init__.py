@@ -1,6 +1,6 @@
 """Data sets by name, how clients come to hold them, and views of their examples."""
 
-from fcjax.data.augment import Augment, ccfc_grey, to_float
+from fcjax.data.augment import Augment, affine_grey, ccfc_grey, to_float
 from fcjax.data.colour import simsiam_colour
 from fcjax.data.dataset import Dataset, Scaling
 from fcjax.data.federation import Pool, federate, federate_left_out
@@ -29,6 +29,7 @@ __all__ = [
     "Pool",
     "Scaling",
     "SizeClasses",
+    "affine_grey",
     "as_rows",
     "ccfc_grey",
     "class_blocks",

@@ -93,7 +93,7 @@ def presets(
     *,
     smoke_seeds: tuple[int, ...] = (0, 1, 2),
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
-    rounds: tuple[int, int] = (30, 10),
+    rounds: tuple[int, int] = (100, 30),
 ) -> dict[str, Preset]:
     """Returns both presets from the grid of each; `rounds` are those of the stages of
     CCFC in a smoke run."""
@@ -191,15 +191,15 @@ STUDIES = {
     "ccfc-figure3": of_maps(
         "one client's examples: pixels, trained alone, FedAvg's global and local model",
         "figure3",
-        rounds=(20, 5),
+        rounds=(60, 20),
     ),
     "ccfc-figure4": of_maps(
-        "all examples: pixels, by SCFC, by CCFC", "figure4", rounds=(20, 5)
+        "all examples: pixels, by SCFC, by CCFC", "figure4", rounds=(60, 20)
     ),
     "ccfc-figure5": of_maps(
         "two classes by the clients' local models for each p, with their CH scores",
         "figure5",
-        rounds=(10, 3),
+        rounds=(40, 12),
     ),
     "ccfc-figure6": Study(
         "scores against the share of clients that fail, a line for each p",
