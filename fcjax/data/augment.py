@@ -129,7 +129,8 @@ def gaussian_blur(image: Image, sigma: Number) -> Image:
     # Below 0.05 all weights but the central one are 0 in float32 in any case.
     scaled = jnp.arange(radius + 1) / jnp.maximum(sigma, 0.05)
     weights = jnp.exp(-0.5 * scaled**2)
-    weights = weights / (2 * weights.sum() - weights[0])
+    # A cumulative sum: the bits of a plain one hang on how many images are blurred.
+    weights = weights / (2 * jnp.cumsum(weights[::-1])[-1] - weights[0])
     # Full precision: a GPU's default would round the pixels to ten bits.
     return jnp.einsum(
         "ai,ijc,bj->abc",

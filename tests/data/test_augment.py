@@ -265,6 +265,14 @@ def test_a_view_depends_on_its_key_alone_and_may_be_swept(key, view, values, ato
     assert len(np.unique(same_image, axis=0)) == 6
 
 
+@pytest.mark.parametrize("view", [augment.ccfc_grey, augment.affine_grey])
+def test_a_view_has_the_same_bits_among_however_many(key, view):
+    """So that the clients of a device may be all of them or some."""
+    keys, images = jax.random.split(key, 10), jnp.asarray(random_image((10, 8, 8, 1)))
+    views = jax.jit(jax.vmap(view))
+    np.testing.assert_array_equal(views(keys, images)[:3], views(keys[:3], images[:3]))
+
+
 def test_to_float():
     pixels = np.arange(256, dtype=np.uint8).reshape(4, 64)
     result = augment.to_float(jnp.asarray(pixels))
