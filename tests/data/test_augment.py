@@ -268,9 +268,9 @@ def test_a_view_depends_on_its_key_alone_and_may_be_swept(key, view, values, ato
 @pytest.mark.parametrize("view", [augment.ccfc_grey, augment.affine_grey])
 def test_a_view_has_the_same_bits_among_however_many(key, view):
     """So that the clients of a device may be all of them or some."""
-    keys, images = jax.random.split(key, 10), jnp.asarray(random_image((10, 8, 8, 1)))
-    views = jax.jit(jax.vmap(view))
-    np.testing.assert_array_equal(views(keys, images)[:3], views(keys[:3], images[:3]))
+    images = jnp.asarray(random_image((10, 45, 8, 8, 1)))
+    keys, views = jax.random.split(key, (10, 45)), jax.jit(jax.vmap(jax.vmap(view)))
+    np.testing.assert_array_equal(views(keys, images)[:5], views(keys[:5], images[:5]))
 
 
 def test_to_float():
