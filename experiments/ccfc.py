@@ -31,7 +31,7 @@ class Args(Common):
     pretrain_rounds: tuple[int, ...] = default(100)
     """Rounds of SimSiam that come first; fewer of many grey images."""
     cluster_rounds: tuple[int, ...] = default(30)
-    """Rounds of cluster contrast; fewer of many grey images."""
+    """Rounds of cluster contrast; 10 of grey images."""
     local_epochs: tuple[int, ...] = default(1)
     """Epochs that a client trains in a round; more of few rows or colour images."""
     batch_size: tuple[int, ...] = default(128)
@@ -74,15 +74,15 @@ PAPER = {  # Section 4.1
 
 
 def training_of_grey(per_client: int) -> dict[str, float]:
-    """Returns how grey images are trained: by small batches at a high rate, in as many
-    rounds as the paper's, or a thousand steps, and with CCFC++'s term, without which
-    unlike clients end in few directions (docs/benchmarks/ccfc.md)."""
+    """Returns how grey images are trained: by small batches at a high rate, first in as
+    many rounds as the code's, or a thousand steps, and with CCFC++'s term, without
+    which unlike clients end in few directions (docs/benchmarks/ccfc.md)."""
     batch_size = min(50, max(16, -(-per_client // 4)))
     steps = -(-per_client // batch_size)
     rounds = min(100, max(20, 1000 // steps))
     return {
         "pretrain_rounds": rounds,
-        "cluster_rounds": round(0.3 * rounds),
+        "cluster_rounds": 10,
         "batch_size": batch_size,
         "learning_rate": 5e-3,
         "decorrelation_weight": 0.1,
