@@ -51,6 +51,12 @@ COMMANDS = [
     ("ccfc --backend gpu", "Expected one of ('shard_map', 'pmap', 'loop')"),
     ("ccfc --precision double", "Expected one of ('highest', 'high', 'default')"),
     ("ccfc --backbone vgg", "invalid choice 'vgg' for argument '--backbone'"),
+    ("ccfc --dataset {rows} --view crop", "--view crop is of grey images, these have"),
+    (
+        "ccfc --dataset {rows} --backbone conv-small",
+        "--backbone conv-small does not take feature vectors",
+    ),
+    ("ccfc --view zoom", "invalid choice 'zoom' for argument '--view'"),
     ("ccfc --log mlflow", "invalid choice 'mlflow' for argument '--log'"),
     ("ccfc --limit many", "Error parsing --limit"),
     ("ccfc --out", "Missing value for argument '--out'"),
