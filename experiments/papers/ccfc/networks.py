@@ -31,10 +31,11 @@ def network_of(settings: Mapping[str, Any], shape: tuple[int, ...]) -> Network:
     backbone, latent_size = settings["backbone"], settings["latent_size"]
     if backbone == "mlp" and len(shape) == 1:
         return models.mlp_simsiam(latent_size=latent_size)
-    channels = (64, 128, 256)
     if backbone == "conv-small" and len(shape) == 3:
-        backbone, channels = "conv", small_channels(max(shape[:2]))
-    encoder = encoder_of(backbone, shape, channels=channels)
+        channels = small_channels(max(shape[:2]))
+        encoder = encoder_of("conv", shape, channels=channels)
+    else:
+        encoder = encoder_of(settings["backbone"], shape, channels=(64, 128, 256))
     return models.simsiam(encoder, hidden_size=256, latent_size=latent_size)
 
 
