@@ -44,10 +44,12 @@ def decorrelation(
     """
     z = z.astype(jnp.float32)
     kept = jnp.ones(len(z), bool) if mask is None else mask
-    count = jnp.maximum(kept.sum(), 1)
+    # XLA divides all of an array by a count or multiplies it by what it takes one for,
+    # and which of them hangs on how many devices the program is for.
+    share = 1 / jnp.maximum(kept.sum(), 1)
     z = jnp.where(kept[:, None], z, 0)
-    centred = jnp.where(kept[:, None], z - z.sum(axis=0)[None] / count, 0)
+    centred = jnp.where(kept[:, None], z - z.sum(axis=0)[None] * share, 0)
     # Of B and D the smaller: both products have the same norm.
     gram = centred.T if z.shape[1] <= len(z) else centred
-    product = jnp.matmul(gram, gram.T, precision=jax.lax.Precision.HIGHEST) / count
+    product = jnp.matmul(gram, gram.T, precision=jax.lax.Precision.HIGHEST) * share
     return jnp.sum(product**2) / z.shape[1] ** 2

@@ -4,8 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from fcjax import losses
+from fcjax import clients, losses
+from fcjax.devices import compiler_options
 
 
 def decorrelation(z):
@@ -89,3 +92,28 @@ def test_a_small_step_down_raises_the_effective_rank():
     z = jnp.array(standardised(z))
     moved = np.asarray(z - 30 * jax.grad(decorrelation)(z))
     assert participation(moved) > participation(np.asarray(z)) + 0.1
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="clients go side by side")
+def test_it_has_the_same_bits_on_however_many_devices():
+    def found(num_devices):
+        mesh = jax.make_mesh((num_devices,), ("client",), devices=devices[:num_devices])
+        there = NamedSharding(mesh, P("client"))
+        spread = jax.shard_map(each, mesh=mesh, out_specs=P("client"), check_vma=False)
+        options = compiler_options("cpu", num_bytes=0)
+        own = jax.device_put((z, mask), there)
+        return jax.tree.leaves(jax.jit(spread, compiler_options=options)(*own))
+
+    def each(*own):
+        def loss(z, mask):
+            return losses.decorrelation(z, mask=mask)
+
+        return clients.for_each(jax.value_and_grad(loss), *own)
+
+    devices = jax.devices()
+    z = np.random.default_rng(0).normal(size=(8, 45, 256)).astype(np.float32)
+    mask = np.arange(45) < np.arange(30, 38)[:, None]
+    expected = found(1)
+    for num_devices in (2, 4)[: len(devices) // 2]:
+        for x, y in zip(found(num_devices), expected, strict=True):
+            np.testing.assert_array_equal(x, y)
