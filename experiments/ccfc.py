@@ -7,7 +7,7 @@ python experiments/ccfc.py --dataset path/to/images --clusters 10
 """
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Any
 
 import optax
 
@@ -29,9 +29,9 @@ class Args(Common):
     """
 
     pretrain_rounds: tuple[int, ...] = default(100)
-    """Rounds of SimSiam that come first; fewer of many grey images."""
+    """Rounds of SimSiam that come first; of grey images by how many a client has."""
     cluster_rounds: tuple[int, ...] = default(30)
-    """Rounds of cluster contrast; 10 of grey images."""
+    """Rounds of cluster contrast; 10 of grey images, 0 with few of a cluster."""
     local_epochs: tuple[int, ...] = default(1)
     """Epochs that a client trains in a round; more of few rows or colour images."""
     batch_size: tuple[int, ...] = default(128)
@@ -48,7 +48,7 @@ class Args(Common):
     model_weight: tuple[float, ...] = default(1e-3)
     """Weight (lambda) of the model-contrastive term; the paper's for its data sets."""
     #: Weight (eta) of CCFC++'s term against collapse into few directions, as far as it
-    #: is known; 0.1 of grey images, 0 with --preset paper.
+    #: is known; 0.1 of grey images, up to 1 with many clusters, 0 with --preset paper.
     decorrelation_weight: tuple[float, ...] = default(0.0)
     sample_contrastive: bool = False
     """SCFC: contrast examples, not clusters, in the second stage too."""
@@ -73,19 +73,33 @@ PAPER = {  # Section 4.1
 }
 
 
-def training_of_grey(per_client: int) -> dict[str, float]:
-    """Returns how grey images are trained: by small batches at a high rate, first in as
-    many rounds as the code's, or a thousand steps, and with CCFC++'s term, without
-    which unlike clients end in few directions (docs/benchmarks/ccfc.md)."""
+def of_grey(count: int, num_clients: int, num_clusters: int) -> dict[str, Any]:
+    """Returns what is the default for so many grey images (docs/benchmarks/ccfc.md).
+
+    Small batches at a high rate, first a thousand steps or as many rounds as the code's
+    (of few images more), and CCFC++'s term, without which unlike clients end in few
+    directions: of more than ten clusters more of it, to leave them as many directions.
+    Where a batch has fewer examples than there are clusters few of them have a partner,
+    and clusters are not contrasted.
+
+    Examples:
+        >>> faces = of_grey(400, 10, 40)
+        >>> [round(faces[x], 2) for x in ("batch_size", "decorrelation_weight")]
+        [16, 0.8]
+        >>> [faces[x] for x in ("pretrain_rounds", "cluster_rounds")]
+        [333, 0]
+    """
+    per_client = -(-count // num_clients)
     batch_size = min(50, max(16, -(-per_client // 4)))
-    steps = -(-per_client // batch_size)
-    rounds = min(100, max(20, 1000 // steps))
+    steps, most = -(-per_client // batch_size), max(100, 180_000 // count)
     return {
-        "pretrain_rounds": rounds,
-        "cluster_rounds": 10,
+        "backbone": "conv-small",
+        "view": "affine",
+        "pretrain_rounds": max(20, min(most, 1000 // steps)),
+        "cluster_rounds": 10 if batch_size >= num_clusters else 0,
         "batch_size": batch_size,
         "learning_rate": 5e-3,
-        "decorrelation_weight": 0.1,
+        "decorrelation_weight": min(1.0, 0.1 * max(1.0, num_clusters / 10) ** 1.5),
     }
 
 
@@ -101,18 +115,17 @@ def steps_of_others(per_client: int) -> dict[str, int]:
 def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Chooses settings, network and views for the data set."""
     shape, name = dataset.examples.shape[1:], short_name(args.dataset)
-    first = {"backbone": backbone_of(shape), "own_init": False}
-    per_client, of_data = -(-len(dataset.examples) // num_clients), {}
+    grey, count = is_grey(shape), len(dataset.examples)
+    of_data = {"backbone": backbone_of(shape), "own_init": False}
     if args.preset == "paper":
-        of_data["own_init"] = 0 not in args.pretrain_rounds
-    elif is_grey(shape):
-        of_data = training_of_grey(per_client) | {"backbone": "conv-small"}
+        of_data |= {"own_init": 0 not in args.pretrain_rounds}
+        of_data |= {"view": "crop"} if grey else {}
+    elif grey:
+        of_data |= of_grey(count, num_clients, num_clusters)
     else:
-        of_data = steps_of_others(per_client)
-    if is_grey(shape):
-        first["view"] = "crop" if args.preset == "paper" else "affine"
+        of_data |= steps_of_others(-(-count // num_clients))
     smoke = SMOKE if args.preset == "smoke" else {}
-    settings = settings_of(args, first, PAPER.get(name, {}), of_data, smoke)
+    settings = settings_of(args, PAPER.get(name, {}), of_data, smoke)
     # Clusters of a round take a quarter of what an epoch of training does.
     every = -(-4 // max(1, *settings["local_epochs"]))
     scored = plan.scored(args, every)
