@@ -15,7 +15,7 @@ from experiments.encoders import backbone_of, is_grey
 from experiments.papers.ccfc import printed
 from experiments.papers.ccfc.networks import Backbone, View, network_of, view_of
 from fcjax.algorithms.ccfc import ccfc, standalone
-from fcjax.sweep import command, plan
+from fcjax.sweep import command, deal, plan
 from fcjax.sweep.flags import Common, default, settings_of, shown, taken_by
 from fcjax.sweep.load import short_name
 
@@ -29,9 +29,9 @@ class Args(Common):
     """
 
     pretrain_rounds: tuple[int, ...] = default(100)
-    """Rounds of SimSiam that come first; of grey images by how many a client has."""
+    """Rounds of SimSiam that come first; of grey images by how many there are."""
     cluster_rounds: tuple[int, ...] = default(30)
-    """Rounds of cluster contrast; 10 of grey images, 0 with few of a cluster."""
+    """Rounds of cluster contrast; 10 of grey images, 0 with small batches."""
     local_epochs: tuple[int, ...] = default(1)
     """Epochs that a client trains in a round; more of few rows or colour images."""
     batch_size: tuple[int, ...] = default(128)
@@ -73,30 +73,24 @@ PAPER = {  # Section 4.1
 }
 
 
-def of_grey(count: int, num_clients: int, num_clusters: int) -> dict[str, Any]:
-    """Returns what is the default for so many grey images (docs/benchmarks/ccfc.md).
+def of_grey(per_client: int, num_clients: int, num_clusters: int) -> dict[str, Any]:
+    """Returns what is the default for grey images (docs/benchmarks/ccfc.md).
 
     Small batches at a high rate, first a thousand steps or as many rounds as the code's
     (of few images more), and CCFC++'s term, without which unlike clients end in few
-    directions: of more than ten clusters more of it, to leave them as many directions.
-    Where a batch has fewer examples than there are clusters few of them have a partner,
-    and clusters are not contrasted.
-
-    Examples:
-        >>> faces = of_grey(400, 10, 40)
-        >>> [round(faces[x], 2) for x in ("batch_size", "decorrelation_weight")]
-        [16, 0.8]
-        >>> [faces[x] for x in ("pretrain_rounds", "cluster_rounds")]
-        [333, 0]
+    directions; of more than ten clusters more of it, for more directions. Where a
+    batch has fewer examples than there are clusters few of them have a partner, and
+    clusters are not contrasted.
     """
-    per_client = -(-count // num_clients)
-    batch_size = min(50, max(16, -(-per_client // 4)))
-    steps, most = -(-per_client // batch_size), max(100, 180_000 // count)
+    batch_size = min(max(50, num_clusters), max(16, -(-per_client // 4)))
+    steps = -(-per_client // batch_size)
+    most = max(100, 180_000 // (per_client * num_clients))
+    have_partners = min(batch_size, per_client) >= num_clusters
     return {
         "backbone": "conv-small",
         "view": "affine",
         "pretrain_rounds": max(20, min(most, 1000 // steps)),
-        "cluster_rounds": 10 if batch_size >= num_clusters else 0,
+        "cluster_rounds": 10 if have_partners else 0,
         "batch_size": batch_size,
         "learning_rate": 5e-3,
         "decorrelation_weight": min(1.0, 0.1 * max(1.0, num_clusters / 10) ** 1.5),
@@ -115,15 +109,16 @@ def steps_of_others(per_client: int) -> dict[str, int]:
 def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Chooses settings, network and views for the data set."""
     shape, name = dataset.examples.shape[1:], short_name(args.dataset)
-    grey, count = is_grey(shape), len(dataset.examples)
+    grey, held = is_grey(shape), -(-deal.num_held(args, dataset) // num_clients)
+    per_client = min(held, max(args.client_size, default=held))
     of_data = {"backbone": backbone_of(shape), "own_init": False}
     if args.preset == "paper":
         of_data |= {"own_init": 0 not in args.pretrain_rounds}
         of_data |= {"view": "crop"} if grey else {}
     elif grey:
-        of_data |= of_grey(count, num_clients, num_clusters)
+        of_data |= of_grey(per_client, num_clients, num_clusters)
     else:
-        of_data |= steps_of_others(-(-count // num_clients))
+        of_data |= steps_of_others(per_client)
     smoke = SMOKE if args.preset == "smoke" else {}
     settings = settings_of(args, PAPER.get(name, {}), of_data, smoke)
     # Clusters of a round take a quarter of what an epoch of training does.

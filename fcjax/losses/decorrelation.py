@@ -44,9 +44,9 @@ def decorrelation(
     """
     z = z.astype(jnp.float32)
     kept = jnp.ones(len(z), bool) if mask is None else mask
-    # XLA divides all of an array by a count or multiplies it by what it takes one for,
-    # and which of them hangs on how many devices the program is for.
-    share = 1 / jnp.maximum(kept.sum(), 1)
+    # A reciprocal of our own: XLA makes one of a division by a scalar, or does not,
+    # by how many devices the program is for, and the two are rounded differently.
+    share = jnp.float32(1) / jnp.maximum(kept.sum(), 1).astype(jnp.float32)
     z = jnp.where(kept[:, None], z, 0)
     centred = jnp.where(kept[:, None], z - z.sum(axis=0)[None] * share, 0)
     # Of B and D the smaller: both products have the same norm.

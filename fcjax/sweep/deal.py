@@ -114,6 +114,13 @@ def class_range(args: Common, labels: np.ndarray) -> tuple[int, int]:
     return args.class_range or (2, max(2, len(np.unique(labels)) // 2))
 
 
+def num_held(args: Common, dataset: data.Dataset) -> int:
+    """Returns how many examples all clients have together, before --client-size."""
+    if args.natural and dataset.clients is not None:
+        return int((dataset.clients >= 0).sum())
+    return len(dataset.examples)
+
+
 def cluster_size(
     args: Common, dataset: data.Dataset, num_clients: int, num_clusters: int
 ) -> int:
@@ -129,9 +136,7 @@ def cluster_size(
         num_clients: M.
         num_clusters: K, what clients look for where it is not what they hold.
     """
-    size, labels = len(dataset.examples), dataset.labels
-    if args.natural and dataset.clients is not None:
-        size = (dataset.clients >= 0).sum()
+    size, labels = num_held(args, dataset), dataset.labels
     rows, own = size / num_clients, float(num_clusters)
     if rule_of(args) == "overlap" and labels is not None:
         num_classes = len(np.unique(labels))

@@ -1,5 +1,6 @@
 """Data of one's own, from a path to predictions on further data."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from experiments import baselines, ccfc
 from fcjax import evaluation
-from fcjax.data import load, stratified_subset
+from fcjax.data import Dataset, load, stratified_subset
 from fcjax.evaluation import linear, tables
 from fcjax.runs import predict, probe
 from fcjax.sweep import experiment, frozen, session
@@ -103,6 +104,30 @@ def test_no_label_is_read_on_the_way_to_a_clustering(digits, tmp_path):
         rows(tmp_path / x / "results.csv")[0]["nmi"] for x in (name, "as they are")
     )
     assert nmi != other
+
+
+@pytest.mark.parametrize(
+    ("count", "clusters", "held", "expected"),
+    [
+        (1797, 10, {}, (45, 100, 10, 0.1)),
+        (10_000, 10, {}, (50, 50, 10, 0.1)),
+        (70_000, 10, {}, (50, 20, 10, 0.1)),
+        (70_000, 10, {"client_size": (180,)}, (45, 100, 10, 0.1)),
+        # Faces: no two of a person in most batches, and 0.1 * 4^1.5.
+        (400, 40, {}, (16, 333, 0, 0.8)),
+        (8000, 62, {}, (62, 76, 10, 1.0)),
+        # Ten of the data's own clients, of ten images each.
+        (4000, 12, {"natural": (1,)}, (16, 1000, 0, 0.1 * 1.2**1.5)),
+    ],
+)
+def test_grey_images_are_trained_by_how_many_there_are(count, clusters, held, expected):
+    own = np.where(np.arange(count) < 100, np.arange(count) % 10, -1)
+    images = np.zeros((count, 8, 8, 1), np.uint8)
+    dataset = Dataset("grey", images, None, clients=own)
+    args = dataclasses.replace(ccfc.Args(), **held)
+    settings = ccfc.describe(args, dataset, 10, clusters).settings
+    flags = ("batch_size", "pretrain_rounds", "cluster_rounds", "decorrelation_weight")
+    assert [settings[x] for x in flags] == [(pytest.approx(x),) for x in expected]
 
 
 def test_a_model_predicts_the_clusters_of_its_own_run(table, tmp_path):

@@ -95,6 +95,7 @@ def test_a_small_step_down_raises_the_effective_rank():
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="clients go side by side")
+@pytest.mark.skipif(jax.device_count() < 2, reason="a single device")
 def test_it_has_the_same_bits_on_however_many_devices():
     def found(num_devices):
         mesh = jax.make_mesh((num_devices,), ("client",), devices=devices[:num_devices])
