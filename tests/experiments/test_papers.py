@@ -1,7 +1,6 @@
 """The tables of the papers as data: as printed, and as their texts speak of them."""
 
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -175,7 +174,7 @@ def test_a_script_of_ccfc_shows_the_figures_and_has_the_settings_of_a_file(tmp_p
     assert ccfc_paper.scores_of("digits", "CCFC") == {}
     path = tmp_path / "fashion_mnist.npz"
     path.touch()
-    dataset = SimpleNamespace(examples=np.zeros((20, 28, 28, 1), np.uint8))
+    dataset = Dataset("x", np.zeros((20, 28, 28, 1), np.uint8), np.arange(20) % 10)
     args = ccfc.Args(dataset=str(path), preset="paper")
     method = ccfc.describe(args, dataset, num_clients=10, num_clusters=10)
     assert method.settings["latent_size"] == (64,)
