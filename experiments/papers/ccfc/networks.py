@@ -35,7 +35,7 @@ def network_of(settings: Mapping[str, Any], shape: tuple[int, ...]) -> Network:
         channels = small_channels(max(shape[:2]))
         encoder = encoder_of("conv", shape, channels=channels)
     else:
-        encoder = encoder_of(backbone, shape, channels=(64, 128, 256))
+        encoder = encoder_of(settings["backbone"], shape, channels=(64, 128, 256))
     return models.simsiam(encoder, hidden_size=256, latent_size=latent_size)
 
 
