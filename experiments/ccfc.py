@@ -7,6 +7,7 @@ python experiments/ccfc.py --dataset path/to/images --clusters 10
 """
 
 import dataclasses
+from math import ceil
 from typing import Annotated, Any
 
 import optax
@@ -109,8 +110,8 @@ def steps_of_others(per_client: int) -> dict[str, int]:
 def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Chooses settings, network and views for the data set."""
     shape, name = dataset.examples.shape[1:], short_name(args.dataset)
-    grey, held = is_grey(shape), -(-deal.num_held(args, dataset) // num_clients)
-    per_client = min(held, max(args.client_size, default=held))
+    per_client = ceil(deal.rows_of_client(args, dataset, num_clients))
+    grey = is_grey(shape)
     of_data = {"backbone": backbone_of(shape), "own_init": False}
     if args.preset == "paper":
         of_data |= {"own_init": 0 not in args.pretrain_rounds}

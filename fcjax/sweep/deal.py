@@ -121,10 +121,8 @@ def num_held(args: Common, dataset: data.Dataset) -> int:
     return len(dataset.examples)
 
 
-def cluster_size(
-    args: Common, dataset: data.Dataset, num_clients: int, num_clusters: int
-) -> int:
-    """Returns how many examples there are of each cluster of a client, in the middle.
+def rows_of_client(args: Common, dataset: data.Dataset, num_clients: int) -> float:
+    """Returns how many examples a client trains on, in the middle.
 
     It is what the rule deals at its first level, whatever the seed draws: of --overlap
     for the middle of the class range, so many holders of each class, and classes that
@@ -134,18 +132,35 @@ def cluster_size(
         args: the flags; --client-size holds, the largest of several.
         dataset: what is dealt.
         num_clients: M.
-        num_clusters: K, what clients look for where it is not what they hold.
     """
     size, labels = num_held(args, dataset), dataset.labels
-    rows, own = size / num_clients, float(num_clusters)
+    rows = size / num_clients
     if rule_of(args) == "overlap" and labels is not None:
-        num_classes = len(np.unique(labels))
-        classes = max(sum(class_range(args, labels)) / 2, 1)
+        num_classes, classes = len(np.unique(labels)), middle_classes(args, labels)
         holders = max(round(num_clients * classes / num_classes), 1)
         each = min(args.samples_per_class, size // num_classes // holders)
         rows = classes * rows_held(each, holders, args.overlap[0])
-        own = own if args.clusters else classes
-    return round(min(rows, max(args.client_size, default=rows)) / own)
+    return float(min(rows, max(args.client_size, default=rows)))
+
+
+def cluster_size(
+    args: Common, dataset: data.Dataset, num_clients: int, num_clusters: int
+) -> int:
+    """Returns how many examples there are of each cluster of a client, in the middle.
+
+    Args:
+        args, dataset, num_clients: as in `rows_of_client`.
+        num_clusters: K, what clients look for where it is not what they hold.
+    """
+    own, labels = float(num_clusters), dataset.labels
+    if rule_of(args) == "overlap" and labels is not None and not args.clusters:
+        own = middle_classes(args, labels)
+    return round(rows_of_client(args, dataset, num_clients) / own)
+
+
+def middle_classes(args: Common, labels: np.ndarray) -> float:
+    """Returns how many classes a client has that is dealt by --overlap, in the middle."""
+    return max(sum(class_range(args, labels)) / 2, 1.0)
 
 
 def seed_of(point: Point, args: Common) -> int:
