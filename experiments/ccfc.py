@@ -7,15 +7,16 @@ python experiments/ccfc.py --dataset path/to/images --clusters 10
 """
 
 import dataclasses
+from collections.abc import Mapping
 from math import ceil
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import optax
 
 from experiments.encoders import backbone_of, is_grey
 from experiments.papers.ccfc import printed
 from experiments.papers.ccfc.networks import Backbone, View, network_of, view_of
-from fcjax.algorithms.ccfc import ccfc, standalone
+from fcjax.algorithms.ccfc import WHOLE, ccfc, standalone
 from fcjax.sweep import command, deal, plan
 from fcjax.sweep.flags import Common, default, settings_of, shown, taken_by
 from fcjax.sweep.load import short_name
@@ -46,6 +47,10 @@ class Args(Common):
     """Size of the embedding."""
     learning_rate: tuple[float, ...] = default(1e-3)
     """Of the clients' Adam; 0.005 of grey images."""
+    #: Of the learning rate over the rounds of cluster contrast: cosine falls to 0.
+    schedule: Annotated[
+        Literal["constant", "cosine"] | None, shown("constant; grey images cosine")
+    ] = None
     model_weight: tuple[float, ...] = default(1e-3)
     """Weight (lambda) of the model-contrastive term; the paper's for its data sets."""
     #: Weight (eta) of CCFC++'s term against collapse into few directions, as far as it
@@ -77,11 +82,11 @@ PAPER = {  # Section 4.1
 def of_grey(per_client: int, num_clients: int, num_clusters: int) -> dict[str, Any]:
     """Returns what is the default for grey images (docs/benchmarks/ccfc.md).
 
-    Small batches at a high rate, first a thousand steps or as many rounds as the code's
-    (of few images more), and CCFC++'s term, without which unlike clients end in few
-    directions; of more than ten clusters more of it, for more directions. Where a
-    batch has fewer examples than there are clusters few of them have a partner, and
-    clusters are not contrasted.
+    Small batches at a high rate, which falls as clusters are contrasted, first a
+    thousand steps or as many rounds as the code's (of few images more), and CCFC++'s
+    term, without which unlike clients end in few directions; of more than ten clusters
+    more of it, for more directions. Where a batch has fewer examples than there are
+    clusters few of them have a partner, and clusters are not contrasted.
     """
     batch_size = min(max(50, num_clusters), max(16, -(-per_client // 4)))
     steps = -(-per_client // batch_size)
@@ -94,6 +99,7 @@ def of_grey(per_client: int, num_clients: int, num_clusters: int) -> dict[str, A
         "cluster_rounds": 10 if have_partners else 0,
         "batch_size": batch_size,
         "learning_rate": 5e-3,
+        "schedule": "cosine",
         "decorrelation_weight": min(1.0, 0.1 * max(1.0, num_clusters / 10) ** 1.5),
     }
 
@@ -107,12 +113,20 @@ def steps_of_others(per_client: int) -> dict[str, int]:
     return {"batch_size": batch_size, "local_epochs": -(-16 // steps)}
 
 
+def schedule_of(values: Mapping[str, Any]) -> optax.Schedule:
+    """Returns the share of the learning rate in each round of cluster contrast."""
+    if values["schedule"] == "constant":
+        return WHOLE
+    return optax.cosine_decay_schedule(1.0, max(1, values["cluster_rounds"]))
+
+
 def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Chooses settings, network and views for the data set."""
     shape, name = dataset.examples.shape[1:], short_name(args.dataset)
     per_client = ceil(deal.rows_of_client(args, dataset, num_clients))
     grey = is_grey(shape)
     of_data = {"backbone": backbone_of(shape), "own_init": False}
+    of_data |= {"schedule": "constant"}
     if args.preset == "paper":
         of_data |= {"own_init": 0 not in args.pretrain_rounds}
         of_data |= {"view": "crop"} if grey else {}
@@ -133,7 +147,7 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
             optax.adam(values["learning_rate"]),
         )
         options = {"num_clusters": num_clusters, "scored": scored}
-        options |= taken_by(builder, values)
+        options |= {**taken_by(builder, values), "schedule": schedule_of(values)}
         return builder(network, optimizer, view_of(values["view"], shape), **options)
 
     is_ablation = args.sample_contrastive or args.standalone

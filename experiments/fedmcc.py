@@ -7,6 +7,7 @@ python experiments/fedmcc.py --methods mcc cc
 """
 
 import dataclasses
+from math import ceil
 from typing import Annotated, Literal
 
 from experiments import several
@@ -37,9 +38,11 @@ class Args(Common):
     #: clusters the features of all clients in one place.
     cluster_by: Literal["mcc", "k-means"] = "mcc"
     num_rounds: tuple[int, ...] = default(100)
-    """Rounds of the first stage, or of the only one; cc, mcc 500."""
+    """Rounds of the first stage, or of the only one; cc, mcc 500; with small networks
+    those of some 500 steps, 1,500 where it is the only one."""
     cluster_rounds: Annotated[tuple[int, ...], Limits(least=1)] = default(10)
-    """Rounds of mcc as the second stage; --cluster-by k-means takes one."""
+    """Rounds of mcc as the second stage, small networks those of some 1,500 steps;
+    --cluster-by k-means takes one."""
     local_epochs: tuple[int, ...] = default(5)
     """E: epochs that a client trains in a round; cc, mcc 1."""
     batch_size: tuple[int, ...] = default(128)
@@ -76,16 +79,19 @@ class Args(Common):
     """fedema: the weight (lambda) of a client's divergence, instead."""
 
 
-def settings(args: Args, name: Name, shape: tuple[int, ...]):
+def settings(args: Args, name: Name, shape: tuple[int, ...], *, per_client: int):
     """Returns the settings of a method for examples of this shape."""
     names = methods.flags_of(name, args.cluster_by)
-    return settings_of(args, *methods.chosen(args, name, shape), names=names)
+    changes = methods.chosen(args, name, shape, per_client=per_client)
+    return settings_of(args, *changes, names=names)
 
 
 def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Describes the first of the methods that are asked for."""
     name, shape = args.methods[0], dataset.examples.shape[1:]
-    found, first = settings(args, name, shape), methods.flags_of(name)
+    per_client = ceil(deal.rows_of_client(args, dataset, num_clients))
+    found = settings(args, name, shape, per_client=per_client)
+    first = methods.flags_of(name)
     shared = plan.Shared(name, 1, {k: v for k, v in found.items() if k in first})
     some = len(dataset.examples) if args.extra_split is not None else None
     view = methods.view_of(name, short_name(args.dataset), shape)

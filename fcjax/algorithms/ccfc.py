@@ -30,6 +30,8 @@ from fcjax.types import (
     State,
 )
 
+WHOLE = optax.constant_schedule(1.0)
+
 
 class Server(NamedTuple):
     """All that crosses; the optimisers stay on the clients."""
@@ -57,6 +59,7 @@ class Setup(NamedTuple):
     own_init: bool
     include_self: bool
     euclidean: bool
+    schedule: optax.Schedule
     scored: Scored
 
 
@@ -77,6 +80,7 @@ def ccfc(
     own_init: bool = False,
     include_self: bool = True,
     euclidean: bool = False,
+    schedule: optax.Schedule = WHOLE,
     scored: Scored = EVERY_ROUND,
 ) -> FederatedClustering:
     """Builds CCFC: SimSiam pre-training, then rounds of cluster contrast.
@@ -113,6 +117,8 @@ def ccfc(
             Eq. 1.
         euclidean: assign to the nearest centroid, Eq. 3; False takes that of the
             largest cosine, as the code does.
+        schedule: the step size of each round of the second stage as a share of the
+            optimiser's own; in the first, as in the code in both, it is all of it.
         scored: the rounds after which clusters are asked for. Where examples are
             contrasted nothing else needs centroids, and clients mine none in other
             rounds.
@@ -140,7 +146,7 @@ def ccfc(
     setup = Setup(
         *(network, optimizer, augment, num_clusters, pretrain_rounds, cluster_rounds),
         *(local_epochs, batch_size, model_weight, decorrelation_weight, num_init),
-        *(sample_contrastive, own_init, include_self, euclidean, scored),
+        *(sample_contrastive, own_init, include_self, euclidean, schedule, scored),
     )
     return in_two_stages(
         setup, initial_state, federated_round, begin_clusters, downloaded
@@ -250,12 +256,14 @@ def client_round(
             decorrelation_weight=setup.decorrelation_weight,
         )
 
+    last = num_rounds - setup.pretrain_rounds
+    size = jnp.where(last < 0, 1.0, setup.schedule(jnp.maximum(last, 0)))
     client, value = training.train(
         train_key,
         clients.Client(start, opt_state),
         loss,
         mask,
-        optimizer=setup.optimizer,
+        optimizer=scaled(setup.optimizer, size),
         batch_size=setup.batch_size,
         num_epochs=setup.local_epochs,
     )
@@ -273,6 +281,18 @@ def client_round(
         "weight_size": training.root_mean_square(client.variables["params"]),
     }
     return client, mined, measured
+
+
+def scaled(
+    optimizer: optax.GradientTransformation, size: Scalar
+) -> optax.GradientTransformation:
+    """Returns an optimiser, of the same state, whose steps are so much of its own."""
+
+    def update(gradients, state, params=None):
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.tree.scale(size, updates), state
+
+    return optax.GradientTransformation(optimizer.init, update)
 
 
 def is_scored(setup: Setup, num_rounds: Int[Array, ""]) -> Bool[Array, ""]:
@@ -493,6 +513,7 @@ def standalone(
     own_init: bool = False,
     include_self: bool = True,
     euclidean: bool = False,
+    schedule: optax.Schedule = WHOLE,
     scored: Scored = EVERY_ROUND,
 ) -> FederatedClustering:
     """Builds the local models of CCFC's Table 4: its clients, each of which trains and
@@ -521,7 +542,7 @@ def standalone(
     setup = Setup(
         *(network, optimizer, augment, num_clusters, pretrain_rounds, cluster_rounds),
         *(local_epochs, batch_size, model_weight, decorrelation_weight, num_init),
-        *(sample_contrastive, own_init, include_self, euclidean, scored),
+        *(sample_contrastive, own_init, include_self, euclidean, schedule, scored),
     )
     return in_two_stages(
         setup, initial_clients, standalone_round, begin_alone, own_models

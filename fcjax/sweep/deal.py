@@ -159,7 +159,7 @@ def cluster_size(
 
 
 def middle_classes(args: Common, labels: np.ndarray) -> float:
-    """Returns how many classes a client has that is dealt by --overlap, in the middle."""
+    """Returns how many classes a client dealt by --overlap has, in the middle."""
     return max(sum(class_range(args, labels)) / 2, 1.0)
 
 

@@ -183,6 +183,28 @@ def test_optimizers_outlive_a_round_and_start_anew_with_the_second_stage(
     assert not np.any(begun.clients[0].mu["a"])
 
 
+@pytest.mark.parametrize("is_scfc", [False, True])
+@pytest.mark.parametrize(("num_rounds", "share"), [(4, 1.0), (5, 0.5), (6, 0.25)])
+def test_the_schedule_is_of_the_second_stage(is_scfc, num_rounds, share, federation):
+    """A client takes one step of SGD, which is in proportion to its size."""
+
+    def moved(**options):
+        method = build(pretrain_rounds=5, sample_contrastive=is_scfc, **options)
+        start = method.init(jax.random.key(3), federation)
+        start = start._replace(
+            server=start.server._replace(num_rounds=jnp.int32(num_rounds))
+        )
+        stage = method.stages[num_rounds > 4]
+        after, _ = jax.jit(stage.round)(KEYS[0], start, federation)
+        before, after = start.server.variables, after.server.variables
+        return after["params"]["a"] - before["params"]["a"]
+
+    whole = moved()
+    assert np.abs(whole).max() > 1e-3
+    scheduled = moved(schedule=lambda number: 0.5 / 2**number)
+    np.testing.assert_allclose(scheduled, share * whole, rtol=1e-4, atol=1e-7)
+
+
 def test_centroids_cross_once_more_before_the_second_stage(second_stage):
     """Not those of SCFC, which has no use for them."""
     is_scfc, *_, metrics = second_stage

@@ -141,7 +141,7 @@ def test_every_method_of_sda_fdc_and_of_fdsc_takes_every_kind_of_example(name, s
 def test_the_settings_of_the_fedmcc_paper():
     """Section IV-A; those of FedU and FedEMA are their code's."""
     args = fedmcc.Args(preset="paper")
-    ours = plain(fedmcc.settings(args, "fedmcc", COLOUR))
+    ours = plain(fedmcc.settings(args, "fedmcc", COLOUR, per_client=10_000))
     assert ours == {
         **{"num_rounds": 100, "local_epochs": 5, "batch_size": 128},
         **{"learning_rate": 3e-4, "drop_last": True, "microbatch": None},
@@ -150,13 +150,29 @@ def test_the_settings_of_the_fedmcc_paper():
         **{"cluster_rounds": 10, "cluster_learning_rate": 3e-4},
         **{"cluster_temperature": 1.0, "entropy_weight": 1.0},
     }
-    fedu = plain(fedmcc.settings(args, "fedu", COLOUR))
+    fedu = plain(fedmcc.settings(args, "fedu", COLOUR, per_client=10_000))
     assert (fedu["optimizer"], fedu["learning_rate"]) == ("sgd", 0.032)
     assert (fedu["threshold"], fedu["momentum"]) == (0.4, 0.99)
-    assert fedmcc.settings(args, "fedema", COLOUR)["autoscale"] == (0.7,)
-    mcc = plain(fedmcc.settings(args, "mcc", (224, 224, 3)))
+    assert fedmcc.settings(args, "fedema", COLOUR, per_client=10_000)["autoscale"] == (
+        0.7,
+    )
+    mcc = plain(fedmcc.settings(args, "mcc", (224, 224, 3), per_client=10_000))
     assert mcc["backbone"] == "resnet34-imagenet"
     assert (mcc["num_rounds"], mcc["local_epochs"]) == (500, 1)
+
+
+def test_small_networks_of_fedmcc_train_as_many_steps_whatever_a_client_has():
+    def rounds(name, per_client):
+        args = fedmcc.Args()
+        found = plain(fedmcc.settings(args, name, GREY, per_client=per_client))
+        return found["num_rounds"], found.get("cluster_rounds")
+
+    # Five epochs of 3, of 4 and of 16 batches of 128, or one of 15.
+    assert rounds("fedmcc", 360) == (34, 100)
+    assert rounds("fedmcc", 400) == (25, 75)
+    assert rounds("fedmcc", 2000) == (20, 19)
+    assert rounds("fed-cc", 360) == (100, None)
+    assert rounds("cc", 1797) == (100, None)
 
 
 def test_the_settings_of_the_sda_fdc_authors_code():

@@ -164,7 +164,7 @@ FEDCREF = {
 def test_settings_are_those_of_the_scripts():
     gans = partial(defaults, sda_fdc_script, "sda-fdc", per_client=1000)
     for settings, expected in (
-        (defaults(fedmcc_script, "fedmcc", GREY), FEDMCC),
+        (defaults(fedmcc_script, "fedmcc", GREY, per_client=1000), FEDMCC),
         (gans(GREY), sda_fdc.SETTINGS | BATCHES),
         (gans((16,)), sda_fdc.OF_ROWS | BATCHES),
         (defaults(fdsc_script, "fdsc2", 20, 10, dataset="mnist"), fdsc.MNIST),

@@ -174,11 +174,12 @@ def test_explicit_flags_win_over_presets_and_data_sets():
     assert not settings("--preset=paper", "--own-init=False")["own_init"]
     assert not settings("--preset=paper", "--pretrain-rounds=0")["own_init"]
     assert not settings()["own_init"]
-    assert (paper["backbone"], paper["view"]) == ("conv", "crop")
+    names = ("backbone", "view", "schedule")
+    assert [paper[name] for name in names] == ["conv", "crop", "constant"]
+    assert [settings()[name] for name in names] == ["conv-small", "affine", "cosine"]
     assert paper["learning_rate"] == (1e-3,)
     assert settings()["decorrelation_weight"] == (0.1,)
     assert paper["decorrelation_weight"] == (0.0,)
-    assert (settings()["backbone"], settings()["view"]) == ("conv-small", "affine")
     assert settings("--model-weight", "0", "0.1")["model_weight"] == (0.0, 0.1)
     assert prepare().batches[0].method.scope == "global"
     assert prepare("--standalone").batches[0].method.scope == "client-pooled"

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import optax
 
-from experiments.encoders import backbone_of, encoder_of, is_tiny
+from experiments.encoders import backbone_of, encoder_of
 from fcjax import models
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.cc import cc
@@ -17,7 +17,7 @@ from fcjax.algorithms.fedsimclr import fedsimclr
 from fcjax.algorithms.fedsimsiam import fedsimsiam
 from fcjax.algorithms.fedu import fedu
 from fcjax.algorithms.two_stage import feature_kmeans
-from fcjax.data.augment import Augment, ccfc_grey
+from fcjax.data.augment import Augment, affine_grey
 from fcjax.data.colour import simsiam_colour
 from fcjax.data.vectors import vector_view
 from fcjax.sweep.flags import taken_by
@@ -62,7 +62,6 @@ ALONE = {"num_rounds": 500, "local_epochs": 1}  # Figure 5 of MCC
 SGD = {"learning_rate": 0.032}  # EasyFL's, for FedU and FedEMA
 # Of some hundred steps an average of a hundred would keep the random beginning.
 SMALL = {"learning_rate": 1e-3, "cluster_learning_rate": 1e-3, "momentum": 0.9}
-DIGITS = {"num_rounds": 20, "cluster_rounds": 20}
 SMOKE = {"num_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
 
 
@@ -75,7 +74,9 @@ def flags_of(name: Name, cluster_by: str = "") -> set[str]:
     return found
 
 
-def chosen(args: Any, name: Name, shape: tuple[int, ...]) -> list[dict[str, Any]]:
+def chosen(
+    args: Any, name: Name, shape: tuple[int, ...], *, per_client: int
+) -> list[dict[str, Any]]:
     """Returns what presets and the data choose, each before what wins over it."""
     is_paper = args.preset == "paper"
     resnet = "resnet34" if name in CENTRAL else "resnet18"
@@ -84,11 +85,23 @@ def chosen(args: Any, name: Name, shape: tuple[int, ...]) -> list[dict[str, Any]
     # Of few examples every one counts.
     found = [{"backbone": backbone, "optimizer": optimizer, "drop_last": is_paper}]
     found += [ALONE] if name in CENTRAL else []
-    found += [SMALL] if not is_paper and backbone in ("conv", "mlp") else []
+    if not is_paper and backbone in ("conv", "mlp"):
+        found += [SMALL, enough_rounds(name, per_client)]
     found += [SGD] if (args.optimizer or optimizer) == "sgd" else []
-    if not is_paper and is_tiny(shape):
-        found += [DIGITS, {"num_rounds": 100} if name in CENTRAL else {}]
     return [*found, SMOKE] if args.preset == "smoke" else found
+
+
+def enough_rounds(name: Name, per_client: int) -> dict[str, int]:
+    """Returns the rounds in which a small network takes enough steps in batches of 128
+    (docs/benchmarks/fedmcc.md): some 500 in the first stage and 1,500 in the second, or
+    in the only one."""
+    epochs = 1 if name in CENTRAL else 5
+    steps = epochs * -(-per_client // 128)
+    first = 1500 if name in ONE_STAGE else 500
+    return {
+        "num_rounds": max(20, -(-first // steps)),
+        "cluster_rounds": max(10, -(-1500 // steps)),
+    }
 
 
 def view_of(name: Name, dataset: str, shape: tuple[int, ...]) -> Augment:
@@ -103,15 +116,7 @@ def view_of(name: Name, dataset: str, shape: tuple[int, ...]) -> Augment:
     if len(shape) == 1:
         return vector_view
     if shape[2] == 1:
-        # A digit mirrored is none. Mild, as docs/benchmarks/fedmcc.md has it: what a
-        # view may do to an example, clusters of frozen features need not tell apart.
-        return partial(
-            ccfc_grey,
-            crop_scale=(0.75, 1.0),
-            max_degrees=10.0,
-            blur_probability=0.0,
-            order=1,
-        )
+        return affine_grey
     if name == "fedsimsiam":
         return simsiam_colour
     is_mild = dataset.startswith(("cifar", "tiny")) and name not in BY_SGD
