@@ -189,7 +189,8 @@ def test_the_schedule_is_of_the_second_stage(is_scfc, num_rounds, share, federat
     """A client takes one step of SGD, which is in proportion to its size."""
 
     def moved(**options):
-        method = build(pretrain_rounds=5, sample_contrastive=is_scfc, **options)
+        options |= {"optimizer": optax.sgd(10.0), "sample_contrastive": is_scfc}
+        method = build(pretrain_rounds=5, **options)
         start = method.init(jax.random.key(3), federation)
         start = start._replace(
             server=start.server._replace(num_rounds=jnp.int32(num_rounds))
@@ -200,9 +201,9 @@ def test_the_schedule_is_of_the_second_stage(is_scfc, num_rounds, share, federat
         return after["params"]["a"] - before["params"]["a"]
 
     whole = moved()
-    assert np.abs(whole).max() > 1e-3
+    assert np.abs(whole).max() > 1e-2
     scheduled = moved(schedule=lambda number: 0.5 / 2**number)
-    np.testing.assert_allclose(scheduled, share * whole, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(scheduled, share * whole, atol=1e-6)
 
 
 def test_centroids_cross_once_more_before_the_second_stage(second_stage):
