@@ -31,13 +31,13 @@ class Args(Common):
     """
 
     pretrain_rounds: tuple[int, ...] = default(100)
-    """Rounds of SimSiam that come first; of grey images by how many there are."""
+    """Rounds of SimSiam that come first; of images by how many there are."""
     cluster_rounds: tuple[int, ...] = default(30)
-    """Rounds of cluster contrast; 10 of grey images, 0 with small batches."""
+    """Rounds of cluster contrast; 10 of images, 0 with small batches."""
     local_epochs: tuple[int, ...] = default(1)
-    """Epochs that a client trains in a round; more of few rows or colour images."""
+    """Epochs that a client trains in a round; more of few rows or large images."""
     batch_size: tuple[int, ...] = default(128)
-    """Examples in a local step; fewer of few examples, at most 50 of grey images."""
+    """Examples in a local step; fewer of few examples, at most 50 of images."""
     backbone: Backbone = None
     """The encoder."""
     #: How a grey image is varied: `affine` in size, place, slant and thickness, `crop`
@@ -46,15 +46,15 @@ class Args(Common):
     latent_size: tuple[int, ...] = default(256)
     """Size of the embedding."""
     learning_rate: tuple[float, ...] = default(1e-3)
-    """Of the clients' Adam; 0.005 of grey images."""
+    """Of the clients' Adam; 0.005 of images."""
     #: Of the learning rate over the rounds of cluster contrast: cosine falls to 0.
     schedule: Annotated[
-        Literal["constant", "cosine"] | None, shown("constant; grey images cosine")
+        Literal["constant", "cosine"] | None, shown("constant; images cosine")
     ] = None
     model_weight: tuple[float, ...] = default(1e-3)
     """Weight (lambda) of the model-contrastive term; the paper's for its data sets."""
     #: Weight (eta) of CCFC++'s term against collapse into few directions, as far as it
-    #: is known; 0.1 of grey images, up to 1 with many clusters, 0 with --preset paper.
+    #: is known; 0.1 of images, up to 1 with many clusters, 0 with --preset paper.
     decorrelation_weight: tuple[float, ...] = default(0.0)
     sample_contrastive: bool = False
     """SCFC: contrast examples, not clusters, in the second stage too."""
@@ -79,8 +79,8 @@ PAPER = {  # Section 4.1
 }
 
 
-def of_grey(per_client: int, num_clients: int, num_clusters: int) -> dict[str, Any]:
-    """Returns what is the default for grey images (docs/benchmarks/ccfc.md).
+def of_images(per_client: int, num_clients: int, num_clusters: int) -> dict[str, Any]:
+    """Returns what is the default for images (docs/benchmarks/ccfc.md).
 
     Small batches at a high rate, which falls as clusters are contrasted, first a
     thousand steps or as many rounds as the code's (of few images more), and CCFC++'s
@@ -94,7 +94,6 @@ def of_grey(per_client: int, num_clients: int, num_clusters: int) -> dict[str, A
     have_partners = min(batch_size, per_client) >= num_clusters
     return {
         "backbone": "conv-small",
-        "view": "affine",
         "pretrain_rounds": max(20, min(most, 1000 // steps)),
         "cluster_rounds": 10 if have_partners else 0,
         "batch_size": batch_size,
@@ -130,8 +129,9 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
     if args.preset == "paper":
         of_data |= {"own_init": 0 not in args.pretrain_rounds}
         of_data |= {"view": "crop"} if grey else {}
-    elif grey:
-        of_data |= of_grey(per_client, num_clients, num_clusters)
+    elif grey or (len(shape) == 3 and max(shape[:2]) <= 64):
+        of_data |= of_images(per_client, num_clients, num_clusters)
+        of_data |= {"view": "affine"} if grey else {}
     else:
         of_data |= steps_of_others(per_client)
     smoke = SMOKE if args.preset == "smoke" else {}

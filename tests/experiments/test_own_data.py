@@ -130,6 +130,23 @@ def test_grey_images_are_trained_by_how_many_there_are(count, clusters, held, ex
     assert [settings[x] for x in flags] == [(pytest.approx(x),) for x in expected]
 
 
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((32, 32, 1), ("conv-small", "affine", (5e-3,), "cosine")),
+        ((32, 32, 3), ("conv-small", None, (5e-3,), "cosine")),
+        ((96, 96, 1), ("conv-small", "affine", (5e-3,), "cosine")),
+        ((96, 96, 3), ("resnet18-imagenet", None, (1e-3,), "constant")),
+        ((16,), ("mlp", None, (1e-3,), "constant")),
+    ],
+)
+def test_colour_and_size_choose_network_view_and_rate(shape, expected):
+    dataset = Dataset("any", np.zeros((400, *shape), np.uint8), None)
+    settings = ccfc.describe(ccfc.Args(), dataset, 10, 10).settings
+    flags = ("backbone", "view", "learning_rate", "schedule")
+    assert tuple(settings[x] for x in flags) == expected
+
+
 def test_a_model_predicts_the_clusters_of_its_own_run(table, tmp_path):
     path, out = table
     every = predicted(out, path, tmp_path / "all", where=("seed=1",))

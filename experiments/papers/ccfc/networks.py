@@ -16,8 +16,8 @@ from fcjax.types import Network
 Backbone = Annotated[
     Kind | Literal["conv-small"] | None,
     shown(
-        "conv-small; --preset paper conv; colour resnet18, -imagenet above 64 pixels; "
-        "vectors mlp"
+        "conv-small; --preset paper conv, colour resnet18; colour above 64 pixels "
+        "resnet18-imagenet; vectors mlp"
     ),
 ]
 """A flag. conv has three convolutions of 64 to 256 features, conv-small begins with 32
