@@ -122,7 +122,7 @@ def num_held(args: Common, dataset: data.Dataset) -> int:
 
 
 def rows_of_client(args: Common, dataset: data.Dataset, num_clients: int) -> float:
-    """Returns how many examples a client trains on, in the middle.
+    """Returns how many examples a client trains on, in the middle, one at least.
 
     It is what the rule deals at its first level, whatever the seed draws: of --overlap
     for the middle of the class range, so many holders of each class, and classes that
@@ -140,7 +140,7 @@ def rows_of_client(args: Common, dataset: data.Dataset, num_clients: int) -> flo
         holders = max(round(num_clients * classes / num_classes), 1)
         each = min(args.samples_per_class, size // num_classes // holders)
         rows = classes * rows_held(each, holders, args.overlap[0])
-    return float(min(rows, max(args.client_size, default=rows)))
+    return max(1.0, float(min(rows, max(args.client_size, default=rows))))
 
 
 def cluster_size(
