@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import optax
 
-from experiments.encoders import backbone_of, is_grey
+from experiments.encoders import backbone_of, is_grey, is_small
 from experiments.papers.ccfc import printed
 from experiments.papers.ccfc.networks import Backbone, View, network_of, view_of
 from fcjax.algorithms.ccfc import WHOLE, ccfc, standalone
@@ -27,7 +27,8 @@ class Args(Common):
     """CCFC: SimSiam and cluster contrast under federated averaging.
 
     Flags that take several values span a grid. Whole numbers (clients, batch size) have
-    a program each, all else is one program.
+    a program each, all else is one program. What is said of images is of grey ones, and
+    of colour ones of up to 64 pixels.
     """
 
     pretrain_rounds: tuple[int, ...] = default(100)
@@ -35,7 +36,7 @@ class Args(Common):
     cluster_rounds: tuple[int, ...] = default(30)
     """Rounds of cluster contrast; 10 of images, 0 with small batches."""
     local_epochs: tuple[int, ...] = default(1)
-    """Epochs that a client trains in a round; more of few rows or large images."""
+    """Epochs that a client trains in a round; more of few rows and large images."""
     batch_size: tuple[int, ...] = default(128)
     """Examples in a local step; fewer of few examples, at most 50 of images."""
     backbone: Backbone = None
@@ -129,7 +130,7 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
     if args.preset == "paper":
         of_data |= {"own_init": 0 not in args.pretrain_rounds}
         of_data |= {"view": "crop"} if grey else {}
-    elif grey or (len(shape) == 3 and max(shape[:2]) <= 64):
+    elif grey or is_small(shape):
         of_data |= of_images(per_client, num_clients, num_clusters)
         of_data |= {"view": "affine"} if grey else {}
     else:

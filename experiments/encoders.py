@@ -33,11 +33,16 @@ def backbone_of(shape: tuple[int, ...], *, resnet: str = "resnet18") -> Kind:
         return "mlp"
     if shape[2] == 1:
         return "conv"
-    return resnet if max(shape[:2]) <= 64 else f"{resnet}-imagenet"  # pyright: ignore[reportReturnType]
+    return resnet if is_small(shape) else f"{resnet}-imagenet"  # pyright: ignore[reportReturnType]
 
 
 def is_grey(shape: tuple[int, ...]) -> bool:
     return len(shape) == 3 and shape[2] == 1
+
+
+def is_small(shape: tuple[int, ...]) -> bool:
+    """Whether these are images of CIFAR's kind, up to Tiny ImageNet's 64 pixels."""
+    return len(shape) == 3 and max(shape[:2]) <= 64
 
 
 def is_tiny(shape: tuple[int, ...]) -> bool:

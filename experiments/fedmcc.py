@@ -38,10 +38,10 @@ class Args(Common):
     #: clusters the features of all clients in one place.
     cluster_by: Literal["mcc", "k-means"] = "mcc"
     num_rounds: tuple[int, ...] = default(100)
-    """Rounds of the first stage, or of the only one; cc, mcc 500; with small networks
-    those of some 500 steps, 1,500 where it is the only one."""
+    """Rounds of the first stage, or of the only one; cc, mcc 500; conv as many
+    as 500 steps take, 1,500 of the only one, in the default's batches, 20 at least."""
     cluster_rounds: Annotated[tuple[int, ...], Limits(least=1)] = default(10)
-    """Rounds of mcc as the second stage, small networks those of some 1,500 steps;
+    """Rounds of mcc as the second stage, conv as many as 1,500 steps take, 10 at least;
     --cluster-by k-means takes one."""
     local_epochs: tuple[int, ...] = default(5)
     """E: epochs that a client trains in a round; cc, mcc 1."""

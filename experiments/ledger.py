@@ -178,6 +178,8 @@ def held(entry: Folder, row: Row) -> dict[str, Any]:
     """Returns the settings of a kept run."""
     swept = {name: row[name] for name in entry.names}
     settings = {**entry.config, **swept, "samples": row["samples"]}
+    if settings["method"] == "ccfc":  # of before there was a flag
+        settings.setdefault("schedule", "constant")
     return {k: v for k, v in settings.items() if k not in UNCOMPARED}
 
 

@@ -153,7 +153,7 @@ def parts(federation: Federation) -> dict[str, Case]:
         own_init=False,
         include_self=True,
         euclidean=False,
-        schedule=optax.constant_schedule(1.0),
+        schedule=ccfc.WHOLE,
         scored=EVERY_ROUND,
     )
     pool, num_clients = federation.pool, len(federation.indices)

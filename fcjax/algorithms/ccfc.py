@@ -31,6 +31,7 @@ from fcjax.types import (
 )
 
 WHOLE = optax.constant_schedule(1.0)
+"""Of every round the whole step size."""
 
 
 class Server(NamedTuple):
@@ -256,14 +257,14 @@ def client_round(
             decorrelation_weight=setup.decorrelation_weight,
         )
 
-    last = num_rounds - setup.pretrain_rounds
-    size = jnp.where(last < 0, 1.0, setup.schedule(jnp.maximum(last, 0)))
+    number = num_rounds - setup.pretrain_rounds  # of the second stage
+    share = jnp.where(number < 0, 1.0, setup.schedule(jnp.maximum(number, 0)))
     client, value = training.train(
         train_key,
         clients.Client(start, opt_state),
         loss,
         mask,
-        optimizer=scaled(setup.optimizer, size),
+        optimizer=scaled(setup.optimizer, share),
         batch_size=setup.batch_size,
         num_epochs=setup.local_epochs,
     )
@@ -284,13 +285,14 @@ def client_round(
 
 
 def scaled(
-    optimizer: optax.GradientTransformation, size: Scalar
+    optimizer: optax.GradientTransformation, share: Scalar
 ) -> optax.GradientTransformation:
-    """Returns an optimiser, of the same state, whose steps are so much of its own."""
+    """Returns an optimiser whose steps are a share of its own; unlike a chain's its
+    state is the same, which outlives the round."""
 
     def update(gradients, state, params=None):
         updates, state = optimizer.update(gradients, state, params)
-        return optax.tree.scale(size, updates), state
+        return optax.tree.scale(share, updates), state
 
     return optax.GradientTransformation(optimizer.init, update)
 

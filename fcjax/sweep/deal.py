@@ -126,7 +126,7 @@ def rows_of_client(args: Common, dataset: data.Dataset, num_clients: int) -> flo
 
     It is what the rule deals at its first level, whatever the seed draws: of --overlap
     for the middle of the class range, so many holders of each class, and classes that
-    are all of one size.
+    are all of one size. Those of --extra-split are not counted.
 
     Args:
         args: the flags; --client-size holds, the largest of several.

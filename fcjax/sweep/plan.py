@@ -256,12 +256,12 @@ def described(
     """
     held = {} if args.clusters else deal.levels_by_classes(args, dataset)
     rule, all_levels = deal.rule_of(args), deal.levels(args, dataset)
-    known: dict[tuple[int, int, int], Method] = {}
+    known: dict[tuple[int, int, float], Method] = {}
 
     def at(level: float | int, num_clients: int, num_clusters: int) -> Method:
         own = dataclasses.replace(args, **{rule: (level,)})
-        size = deal.cluster_size(own, dataset, num_clients, num_clusters)
-        key = (num_clients, num_clusters, size)
+        rows = deal.rows_of_client(own, dataset, num_clients)
+        key = (num_clients, num_clusters, rows)
         if key not in known:
             known[key] = describe(own, dataset, num_clients, num_clusters)
         return known[key]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tyro
 
+from experiments import ccfc
 from fcjax import data
 from fcjax.data import Dataset, Partition
 from fcjax.sweep import deal, experiment, plan
@@ -284,6 +285,40 @@ def test_a_subset_of_what_is_shared():
     left_out = set(range(120)).difference(*map(np.ndarray.tolist, partition.clients))
     assert partition.left_out.tolist() == sorted(left_out)
     assert batch.num_left_out == len(left_out)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, 30.0),
+        ({"client_size": (5, 20)}, 20.0),
+        ({"client_size": (400,)}, 30.0),
+        ({"natural": (1,)}, 20.0),  # 100 are nobody's
+        ({"clients": (1000,)}, 1.0),
+        # 2.5 of four classes each: 6 hold each, of 75.
+        ({"overlap": (0.0,), "class_range": (2, 3)}, 2.5 * 12),
+    ],
+)
+def test_how_many_examples_a_client_has(flags, expected):
+    owners = np.where(np.arange(300) < 200, np.arange(300) % 10, -1)
+    made = Dataset("any", np.zeros((300, 2)), np.arange(300) % 4, clients=owners)
+    args = Common(**{"clients": (10,), "p": (0.0,), **flags})
+    assert deal.rows_of_client(args, made, args.clients[0]) == expected
+
+
+def test_a_level_has_the_settings_that_it_has_alone():
+    """By how many examples a client has, which --overlap changes."""
+    images = np.zeros((1797, 8, 8, 1), np.uint8)
+    made = Dataset("grey", images, np.arange(1797) % 10)
+
+    def settings(*levels):
+        args = ccfc.Args(clusters=(40,), clients=(10,), overlap=levels)
+        found = plan.described(args, made, ccfc.describe)
+        return {level: m.settings for m, _, _, same in found for level in same}
+
+    both = settings(0.0, 0.1)
+    assert both == settings(0.0) | settings(0.1)
+    assert both[0.0] != both[0.1]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,9 @@ def embed_call(dataset: data.Dataset, call: Call, state: State) -> list[Embedded
     method = call.batch.method
 
     def next_local(hyper, key, federation, state):
-        alone = method.build({**method.settings, **hyper, "standalone": True})
+        # A schedule has fallen to 0 by the round after the last.
+        changes = {"standalone": True, "schedule": "constant"}
+        alone = method.build({**method.settings, **hyper, **changes})
         if not method.settings["standalone"]:
             state = leave(state, len(federation.indices))
         state, _ = alone.stages[-1].round(key, state, federation)

@@ -60,7 +60,8 @@ SECOND = (
 
 ALONE = {"num_rounds": 500, "local_epochs": 1}  # Figure 5 of MCC
 SGD = {"learning_rate": 0.032}  # EasyFL's, for FedU and FedEMA
-# Of some hundred steps an average of a hundred would keep the random beginning.
+# Momentum was chosen where a stage had some hundred steps, of which an average of a
+# hundred keeps the random beginning; 0.99 was not tried with more.
 SMALL = {"learning_rate": 1e-3, "cluster_learning_rate": 1e-3, "momentum": 0.9}
 SMOKE = {"num_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
 
@@ -80,21 +81,22 @@ def chosen(
     """Returns what presets and the data choose, each before what wins over it."""
     is_paper = args.preset == "paper"
     resnet = "resnet34" if name in CENTRAL else "resnet18"
-    backbone = backbone_of(shape, resnet=resnet)
+    backbone = args.backbone or backbone_of(shape, resnet=resnet)
     optimizer = "sgd" if name in BY_SGD else "adam"
     # Of few examples every one counts.
     found = [{"backbone": backbone, "optimizer": optimizer, "drop_last": is_paper}]
     found += [ALONE] if name in CENTRAL else []
     if not is_paper and backbone in ("conv", "mlp"):
-        found += [SMALL, enough_rounds(name, per_client)]
+        found += [SMALL]
+        found += [enough_rounds(name, per_client)] if backbone == "conv" else []
     found += [SGD] if (args.optimizer or optimizer) == "sgd" else []
     return [*found, SMOKE] if args.preset == "smoke" else found
 
 
 def enough_rounds(name: Name, per_client: int) -> dict[str, int]:
-    """Returns the rounds in which a small network takes enough steps in batches of 128
-    (docs/benchmarks/fedmcc.md): some 500 in the first stage and 1,500 in the second, or
-    in the only one."""
+    """Returns the rounds in which a small network of images takes enough steps, by the
+    default's epochs and batches (docs/benchmarks/fedmcc.md): some 500 in the first
+    stage and 1,500 in the second, or in the only one."""
     epochs = 1 if name in CENTRAL else 5
     steps = epochs * -(-per_client // 128)
     first = 1500 if name in ONE_STAGE else 500
