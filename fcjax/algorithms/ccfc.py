@@ -290,8 +290,8 @@ def scaled(
     """Returns an optimiser whose steps are a share of its own; unlike a chain's its
     state is the same, which outlives the round."""
 
-    def update(gradients, state, params=None):
-        updates, state = optimizer.update(gradients, state, params)
+    def update(updates, state, params=None):
+        updates, state = optimizer.update(updates, state, params)
         return optax.tree.scale(share, updates), state
 
     return optax.GradientTransformation(optimizer.init, update)
