@@ -125,8 +125,11 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
     shape, name = dataset.examples.shape[1:], short_name(args.dataset)
     per_client = ceil(deal.rows_of_client(args, dataset, num_clients))
     grey = is_grey(shape)
-    of_data = {"backbone": backbone_of(shape), "own_init": False}
-    of_data |= {"schedule": "constant"}
+    of_data = {
+        "backbone": backbone_of(shape),
+        "own_init": False,
+        "schedule": "constant",
+    }
     if args.preset == "paper":
         of_data |= {"own_init": 0 not in args.pretrain_rounds}
         of_data |= {"view": "crop"} if grey else {}
