@@ -21,6 +21,12 @@ from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import parsed
 from fcjax.sweep.words import flags_in
 
+DEALING = (
+    *("partition", "partition_seed", "class_range", "samples_per_class"),
+    *("max_clients", "min_client_size"),
+)
+"""What config.json says of how a seed deals the examples."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Args:
@@ -111,11 +117,12 @@ def compared(
     if both := {*by} & {*but}:
         raise ValueError(f"--by {both.pop()} makes no lines: --...-where chooses one")
     # In what it is dealt by, and by whom, partners are alike in any case.
-    dealt = [ours[0].folder.names[0], "clients", "clusters", "failure_rate"]
+    level = ours[0].folder.names[0]
+    dealt = [level, "clients", "client_size", "clusters", "failure_rate"]
     same = {*ours[0].folder.names} & {*others[0].folder.names} - {*but}
-    if dealt[0] not in others[0].folder.names:
+    if level not in others[0].folder.names:
         raise ValueError(
-            f"{ours[0].folder.directory} is dealt by {dealt[0]}, "
+            f"{ours[0].folder.directory} is dealt by {level}, "
             f"{others[0].folder.directory} by {others[0].folder.names[0]}"
         )
     each = [*by, *dealt, *varied(ours, others, but=but), "seed"]
@@ -173,8 +180,15 @@ def varied(
 
 def check_same_deal(one: Member, other: Member) -> None:
     """Raises ValueError where a seed deals the examples otherwise."""
-    for name in ("partition", "partition_seed"):
-        values = [member.folder.config.get(name) for member in (one, other)]
+
+    def dealing(member: Member) -> dict[str, Any]:
+        found = {name: member.folder.config.get(name) for name in DEALING}
+        has = "client_size" in member.folder.names
+        return {**found, "client_size": "given" if has else None}
+
+    first, second = dealing(one), dealing(other)
+    for name in first:
+        values = first[name], second[name]
         if values[0] != values[1]:
             raise ValueError(
                 f"{one.folder.directory} and {other.folder.directory} are dealt "

@@ -328,6 +328,10 @@ def other_level(grid, blobs, tmp_path):
     return run(tmp_path / "level", blobs[0], p=(1.0,))
 
 
+def parts_of_clients(grid, blobs, tmp_path):
+    return run(tmp_path / "parts", blobs[0], client_size=(20,))
+
+
 def softer(grid, blobs, tmp_path):
     return run(tmp_path / "soft", blobs[0], clusters=(3, 4), momentum=(0.5,))
 
@@ -357,6 +361,7 @@ def levels(grid, blobs, tmp_path):
         ("choose", other_data, True, (), "data: dataset is blobs.npz and others.npz"),
         ("choose", other_examples, True, (), "data: the digest of its examples is"),
         ("compare", other_data, True, (), "of different data: dataset is blobs"),
+        ("compare", parts_of_clients, True, (), "otherwise: client_size is None and gi"),
         ("consensus", fewer, True, (), "different data: limit is None and 30"),
         ("consensus", two_clusters, True, (), "the runs look for 2 3 clusters: choose"),
         ("how_many", two_clusters, True, (), "2 has one run that ended well"),
@@ -386,6 +391,16 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
     line = refused(command, [*map(str, folders), *flags], monkeypatch, capsys)
     assert re.search(told, line)
     assert [{path.name for path in folder.iterdir()} for folder in folders] == before
+
+
+def test_clients_of_other_classes_are_not_compared(blobs, tmp_path, monkeypatch, capsys):
+    flags = {"p": (), "overlap": (0.0,), "clients": (6,), "samples_per_class": 5}
+    folders = [
+        str(run(tmp_path / str(most), blobs[0], class_range=(1, most), **flags))
+        for most in (1, 2)
+    ]
+    line = refused("compare", folders, monkeypatch, capsys)
+    assert "dealt otherwise: class_range is [1, 1] and [1, 2]" in line
 
 
 @pytest.mark.parametrize("command", ["choose", "consensus", "how_many", "compare"])
