@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from fcjax import losses
 from fcjax.clients import Client, fold_in
 from fcjax.devices import platform
-from fcjax.types import PRNGKey, PyTree
+from fcjax.types import PRNGKey, PyTree, Scalar
 
 LocalLoss = Callable[
     [PRNGKey, PyTree, Int[Array, "B"], Bool[Array, "B"]],
@@ -114,6 +114,19 @@ def step(
     updates, opt_state = optimizer.update(gradients, client.opt_state, params)
     params = optax.apply_updates(params, updates)
     return Client(after_step({**variables, "params": params}), opt_state), value
+
+
+def scaled(
+    optimizer: optax.GradientTransformation, share: Scalar
+) -> optax.GradientTransformation:
+    """Returns an optimiser whose steps are a share of its own; unlike a chain's its
+    state is the same, which may outlive the rounds of a share."""
+
+    def update(updates, state, params=None):
+        updates, state = optimizer.update(updates, state, params)
+        return optax.tree.scale(share, updates), state
+
+    return optax.GradientTransformation(optimizer.init, update)
 
 
 Carry = TypeVar("Carry")

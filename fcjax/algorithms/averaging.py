@@ -149,7 +149,7 @@ def start(
     memory = setup.personal.begin(sent) if setup.personal else ()
     opt_state = ()
     if setup.local.keep_optimizer:
-        opt_state = optimizer_of(setup.local, 0).init(sent["params"])
+        opt_state = setup.local.optimizer.init(sent["params"])
     stays = clients.repeat(Stays(target, memory, opt_state), len(federation.indices))
     return State(Server(online, jnp.int32(num_rounds)), stays)
 
@@ -217,7 +217,7 @@ def client_round(
         What the client uploads, what stays there, and its metrics.
     """
     local, (target, memory, opt_state) = setup.local, stays
-    optimizer = optimizer_of(local, number)
+    optimizer = training.scaled(local.optimizer, local.schedule(number))
     if setup.personal:
         sent = setup.personal.take_over(sent, memory, number)
     if not local.keep_optimizer:
@@ -295,8 +295,3 @@ def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:
     if local.microbatch is None:
         return jax.vmap(draw)(*pairs)
     return jax.lax.map(lambda pair: draw(*pair), pairs, batch_size=local.microbatch)
-
-
-def optimizer_of(local: Local, number) -> optax.GradientTransformation:
-    """Returns the optimiser of a round."""
-    return optax.chain(local.optimizer, optax.scale(local.schedule(number)))

@@ -264,7 +264,7 @@ def client_round(
         clients.Client(start, opt_state),
         loss,
         mask,
-        optimizer=scaled(setup.optimizer, share),
+        optimizer=training.scaled(setup.optimizer, share),
         batch_size=setup.batch_size,
         num_epochs=setup.local_epochs,
     )
@@ -282,19 +282,6 @@ def client_round(
         "weight_size": training.root_mean_square(client.variables["params"]),
     }
     return client, mined, measured
-
-
-def scaled(
-    optimizer: optax.GradientTransformation, share: Scalar
-) -> optax.GradientTransformation:
-    """Returns an optimiser whose steps are a share of its own; unlike a chain's its
-    state is the same, which outlives the round."""
-
-    def update(updates, state, params=None):
-        updates, state = optimizer.update(updates, state, params)
-        return optax.tree.scale(share, updates), state
-
-    return optax.GradientTransformation(optimizer.init, update)
 
 
 def is_scored(setup: Setup, num_rounds: Int[Array, ""]) -> Bool[Array, ""]:

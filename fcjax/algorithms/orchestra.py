@@ -20,7 +20,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients, losses, server, training
-from fcjax.algorithms.averaging import Local, optimizer_of
+from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.features import assembled
 from fcjax.algorithms.parts import (
     Networks,
@@ -258,7 +258,8 @@ def client_round(
         The networks, online and target, and what it has mined with them.
     """
     train_key, cluster_key = jax.random.split(key)
-    optimizer = optimizer_of(setup.local, sent.num_rounds - 1)
+    share = setup.local.schedule(sent.num_rounds - 1)
+    optimizer = training.scaled(setup.local.optimizer, share)
     own = {**sent.online, "target": sent.target, "memory": empty_memory(setup, sent)}
 
     def loss(key, variables, slots, counted):

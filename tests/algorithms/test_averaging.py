@@ -104,7 +104,7 @@ def test_a_local_keeps_its_optimizer_and_drops_a_last_batch():
     federation = federate(POOL, (np.arange(5), np.arange(6, 7)))
     federation = federation._replace(present=jnp.array([[True, True], [True, False]]))
     found = run(setup, start(setup, federation), federation, 2)
-    counts = [state.clients.opt_state[0][0].count for state, _ in found]
+    counts = [state.clients.opt_state[0].count for state, _ in found]
     np.testing.assert_array_equal(counts, [[2, 1], [4, 1]])
 
 

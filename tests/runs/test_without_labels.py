@@ -361,7 +361,7 @@ def levels(grid, blobs, tmp_path):
         ("choose", other_data, True, (), "data: dataset is blobs.npz and others.npz"),
         ("choose", other_examples, True, (), "data: the digest of its examples is"),
         ("compare", other_data, True, (), "of different data: dataset is blobs"),
-        ("compare", parts_of_clients, True, (), "otherwise: client_size is None and gi"),
+        ("compare", parts_of_clients, True, (), "otherwise: client_size is None and"),
         ("consensus", fewer, True, (), "different data: limit is None and 30"),
         ("consensus", two_clusters, True, (), "the runs look for 2 3 clusters: choose"),
         ("how_many", two_clusters, True, (), "2 has one run that ended well"),
@@ -393,7 +393,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
     assert [{path.name for path in folder.iterdir()} for folder in folders] == before
 
 
-def test_clients_of_other_classes_are_not_compared(blobs, tmp_path, monkeypatch, capsys):
+def test_clients_of_other_classes_are_no_partners(blobs, tmp_path, monkeypatch, capsys):
     flags = {"p": (), "overlap": (0.0,), "clients": (6,), "samples_per_class": 5}
     folders = [
         str(run(tmp_path / str(most), blobs[0], class_range=(1, most), **flags))
