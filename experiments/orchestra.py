@@ -17,7 +17,7 @@ from fcjax import models
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.orchestra import orchestra
 from fcjax.algorithms.two_stage import feature_kmeans
-from fcjax.data.augment import Augment, ccfc_grey
+from fcjax.data.augment import Augment, affine_grey
 from fcjax.data.colour import random_solarize, simsiam_colour
 from fcjax.data.vectors import vector_view
 from fcjax.sweep import command, plan
@@ -147,15 +147,8 @@ def views_of(shape: tuple[int, ...]) -> tuple[Augment, Augment]:
     """Returns the views for the target and for the online network."""
     if len(shape) == 1:
         return vector_view, vector_view
-    if shape[2] == 1:  # a digit mirrored is none
-        mild = partial(
-            ccfc_grey,
-            crop_scale=(0.5, 1.0),
-            max_degrees=10.0,
-            blur_probability=0.0,
-            order=1,
-        )
-        return mild, mild
+    if shape[2] == 1:
+        return affine_grey, affine_grey
     colour = partial(simsiam_colour, crop_scale=(0.5, 1.0), saturation=0.2)
 
     def solarized(key, image):
