@@ -48,6 +48,10 @@ class Local(NamedTuple):
         """How many examples a network takes at a time where it is not trained."""
         return self.microbatch or self.batch_size
 
+    def optimizer_of(self, number: Int[Array, ""]) -> optax.GradientTransformation:
+        """Returns the optimiser of a round of a stage."""
+        return training.scaled(self.optimizer, jnp.asarray(self.schedule(number)))
+
     def networks(self, **named: Network) -> Networks:
         """Returns networks, by part, that take as many at a time in training."""
         return Networks(named, self.microbatch)
@@ -217,7 +221,7 @@ def client_round(
         What the client uploads, what stays there, and its metrics.
     """
     local, (target, memory, opt_state) = setup.local, stays
-    optimizer = training.scaled(local.optimizer, local.schedule(number))
+    optimizer = local.optimizer_of(number)
     if setup.personal:
         sent = setup.personal.take_over(sent, memory, number)
     if not local.keep_optimizer:

@@ -258,8 +258,7 @@ def client_round(
         The networks, online and target, and what it has mined with them.
     """
     train_key, cluster_key = jax.random.split(key)
-    share = setup.local.schedule(sent.num_rounds - 1)
-    optimizer = training.scaled(setup.local.optimizer, share)
+    optimizer = setup.local.optimizer_of(sent.num_rounds - 1)
     own = {**sent.online, "target": sent.target, "memory": empty_memory(setup, sent)}
 
     def loss(key, variables, slots, counted):
