@@ -16,16 +16,11 @@ import tyro
 from fcjax.evaluation import figures, tables
 from fcjax.evaluation.differences import SURE, Paired, holm, paired
 from fcjax.runs.together import Member, check_same_data, members
+from fcjax.sweep.deal import BELONGING
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.folder import parsed
 from fcjax.sweep.words import flags_in
-
-DEALING = (
-    *("partition", "partition_seed", "class_range", "samples_per_class"),
-    *("max_clients", "min_client_size"),
-)
-"""What config.json says of how a seed deals the examples."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,9 +177,10 @@ def check_same_deal(one: Member, other: Member) -> None:
     """Raises ValueError where a seed deals the examples otherwise."""
 
     def dealing(member: Member) -> dict[str, Any]:
-        found = {name: member.folder.config.get(name) for name in DEALING}
-        has = "client_size" in member.folder.names
-        return {**found, "client_size": "given" if has else None}
+        config, names = member.folder.config, member.folder.names
+        found = {name: config.get(name) for name in ("partition", "partition_seed")}
+        found |= {x: config.get(x) for own in BELONGING.values() for x in own}
+        return {**found, "client_size": "given" if "client_size" in names else None}
 
     first, second = dealing(one), dealing(other)
     for name in first:

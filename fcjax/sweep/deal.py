@@ -22,6 +22,11 @@ RULES = {
 }
 """By flag, (labels, number of clients, the flag's value, seed) -> the partition; what
 else overlap takes has flags of its own, and natural takes whose the rows are."""
+BELONGING = {
+    "overlap": ("class_range", "samples_per_class"),
+    "natural": ("max_clients", "min_client_size"),
+}
+"""By rule, what else it takes."""
 
 
 def owned(args: Common, dataset: data.Dataset) -> tuple[Common, data.Dataset]:
@@ -83,11 +88,8 @@ def rule_of(args: Common) -> str:
 def configuration(args: Common) -> dict[str, Any]:
     """Returns the rule and what else it takes, as config.json holds it."""
     rule = rule_of(args)
-    names = {
-        "overlap": ("class_range", "samples_per_class"),
-        "natural": ("max_clients", "min_client_size"),
-    }.get(rule, ())
-    return {"partition": rule, **{name: getattr(args, name) for name in names}}
+    own = {name: getattr(args, name) for name in BELONGING.get(rule, ())}
+    return {"partition": rule, **own}
 
 
 def levels(args: Common, dataset: data.Dataset) -> tuple[float | int, ...]:
