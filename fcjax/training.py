@@ -242,7 +242,9 @@ def evenly(mask: Bool[Array, "N"], count: int) -> Int[Array, "C"]:
     """Returns so many of a client's slots, or all, spread over its true examples, which
     come class by class."""
     few = jnp.arange(min(count, len(mask)))
-    return few * mask.sum() // len(few)
+    # In two parts, as the product of both numbers may not fit an int32.
+    each, rest = jnp.divmod(mask.sum(), len(few))
+    return few * each + few * rest // len(few)
 
 
 def shuffle(key: PRNGKey, mask: Bool[Array, "N"]) -> Int[Array, "N"]:

@@ -319,6 +319,11 @@ def test_spread_by_hand():
     np.testing.assert_allclose(training.spread(z, first(2, 4)), 0.5**0.5, rtol=1e-6)
 
 
+def test_slots_are_spread_evenly_also_where_a_product_is_no_int32():
+    found = training.evenly(first(70_000, 70_001), 32_768)
+    np.testing.assert_array_equal(found, np.arange(32_768) * 70_000 // 32_768)
+
+
 def test_for_an_accelerator_all_clients_take_as_many_steps_and_small_ones_stand_still():
     """Clients of 7, 4 and 1 of 7 rows, two epochs of batches of 3: a row is counted
     twice, and the mean of what 3, 2 and 1 steps count."""

@@ -125,10 +125,10 @@ def averaging(name: str, setup: Setup, *, begin: Callable = go_on) -> Stage:
         begin: as in `Stage`; see `start`.
 
     Returns:
-        The stage. Its metrics are the mean `loss` of the last pass over the clients
-        that answered, `participants`, `embedding_spread` of as many of each client's
-        examples as a network takes at a time, `weight_size` of the clients' networks,
-        and the traffic by part.
+        The stage. Its metrics are the mean over the clients that answered of the `loss`
+        of the last pass that each has examples for, `participants`, `embedding_spread`
+        of as many of each client's examples as a network takes at a time, `weight_size`
+        of the clients' networks, and the traffic by part.
     """
     round = partial(federated_round, setup)
     return all_rounds(name, round, setup.num_rounds, begin=begin)
@@ -140,7 +140,8 @@ def start(
     federation: Federation,
     num_rounds: Int[Array, ""] | int = 0,
 ) -> State:
-    """Returns the state in which a stage begins: every target network is a copy.
+    """Returns the state in which a stage begins: every target network is a copy, which
+    a client that first answers later takes of what it is sent then.
 
     Args:
         setup: of the stage.
@@ -172,11 +173,17 @@ def federated_round(
     names = [name for name in before.online["params"] if name not in setup.trains]
     sent, frozen = pick(before.online, setup.trains), pick(before.online, names)
     number = before.num_rounds - setup.rounds_before
+    held: Stays = state.clients
+    if not setup.average_target:  # else all are sent the mean
+        copies = {name: before.online["params"][name] for name in setup.tracks}
+        copies = clients.repeat(copies, num_clients)
+        target = clients.keep_absent(is_new, copies, held.target)
+        held = held._replace(target=target)
     trained, stays, measured = clients.for_each(
         partial(client_round, setup, federation.pool, frozen, number),
         clients.keys(key, num_clients),
         clients.repeat(sent, num_clients),
-        state.clients,
+        held,
         federation.indices,
         federation.mask,
     )
@@ -233,19 +240,21 @@ def client_round(
         value, online = contrast(merge(frozen, online), target, views, counted)
         return value, {**pick(online, setup.trains), "target": target}
 
-    client, value = clients.Client({**sent, "target": target}, opt_state), None
+    client, value = clients.Client({**sent, "target": target}, opt_state), jnp.nan
     for index, (contrast, chosen) in enumerate(setup.passes):
-        client, value = training.train(
+        used = mask & chosen(rows)
+        client, found = training.train(
             jax.random.fold_in(key, index),
             client,
             partial(loss, contrast),
-            mask & chosen(rows),
+            used,
             optimizer=optimizer,
             batch_size=local.batch_size,
             num_epochs=local.num_epochs,
             drop_last=local.drop_last,
             after_step=partial(follow, setup.momentum),
         )
+        value = jnp.where(used.any(), found, value)
     trained, target = split_target(client.variables)
     if setup.personal:
         memory = setup.personal.remember(sent, trained, memory, number)

@@ -90,7 +90,8 @@ def ccfc(
     augmented views, and then contrasts clusters without augmentation; that is what
     the defaults do, but for `own_init`. The second stage begins as in the code: every
     client mines centroids with the averaged network, and the server clusters them.
-    Algorithm 1 as printed is `pretrain_rounds=0, include_self=False, euclidean=True`.
+    `pretrain_rounds=0, include_self=False, euclidean=True` is Algorithm 1 as printed,
+    but for z, which keeps unit length, and clusters, which are those of a batch.
 
     Args:
         network: maps [B, *F] to projections and predictions, [B, D] each.

@@ -70,8 +70,8 @@ def kfed(
         unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
         inherit: an example has the cluster of its nearest local centroid, as in the
             paper; False assigns it to the nearest centroid of the server, which is how
-            the figures of the CCFC paper come out, and is always done with examples
-            that no client held in that round.
+            the figures of the CCFC paper come out, and is done with a federation of
+            another number of clients, whose examples none held in that round.
 
     Returns:
         The method, one stage of one round. Its metrics are the `loss` (inertia an
@@ -207,7 +207,8 @@ def initial_state(setup: Setup, _: PRNGKey, federation: Federation) -> State:
 def assign(
     unit_length: bool, by_server: Callable, state: State, federation: Federation
 ) -> Int[Array, "M N"] | Ragged:
-    """As in `FederatedClustering`: the cluster of the nearest local centroid."""
+    """As in `FederatedClustering`: the cluster of the nearest local centroid, in
+    federations of the same clients, which their number tells."""
 
     def inherited(x, centroids, clusters, answered, nearest):
         return jnp.where(answered, clusters[assign_nearest(x, centroids)], nearest)

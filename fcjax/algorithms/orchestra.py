@@ -144,7 +144,7 @@ def orchestra(
         The method, with stages `start`, `representation` and that of `clustering`,
         whose embedding is the encoder's features. It has no clusters (-1) before the
         last. Its metrics are the mean `loss` over the clients that answered,
-        `participants`, `server_loss` in [-1, 0] after the last step of the server,
+        `participants`, `server_loss` in [-1, 0] before the last step of the server,
         `embedding_spread`, `weight_size` and the traffic.
 
     Raises:

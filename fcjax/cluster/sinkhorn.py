@@ -18,6 +18,8 @@ from fcjax.types import PRNGKey, Scalar
 
 EVERY = 10
 """Iterations after which it is asked whether the scaling still changes."""
+LEAST = 1e-30
+"""Of the softmax: what underflows in all rows would leave a column nothing to scale."""
 
 
 def sinkhorn(
@@ -53,6 +55,7 @@ def sinkhorn(
          [0.78 0.22]]
     """
     shares = jax.nn.softmax(sharpness * scores.astype(jnp.float32), axis=1)
+    shares = jnp.maximum(shares, LEAST)
     kept = jnp.ones(len(scores), bool) if mask is None else mask
     count = jnp.maximum(kept.sum(), 1)
     shares = jnp.where(kept[:, None], shares, 0)

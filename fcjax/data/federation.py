@@ -37,8 +37,9 @@ def federate(
       its own rows cyclically; present [G, R, M]; local_clusters [G, M].
 
     Raises:
-      ValueError: the partitions differ in their number of clients, `present` does not
-        fit them, `num_slots` are too few, or a row is not in the pool.
+      ValueError: the partitions differ in their number of clients, a client has no
+        example, `present` does not fit them, `num_slots` are too few, or a row is not
+        in the pool.
 
     Examples:
       >>> clients = (np.array([0, 1, 2]), np.array([3, 4]))
@@ -54,6 +55,9 @@ def federate(
             f"all partitions of a grid must have the same --clients, got {counts}"
         )
     grid = [part.clients for part in partitions]
+    for clients in grid:
+        if empty := [i for i, rows in enumerate(clients) if not len(rows)]:
+            raise ValueError(f"client {empty[0]} of a partition has no example")
     if classes is None:
         found = _stack(pool, grid, present, num_clusters, num_slots)
     else:

@@ -70,7 +70,7 @@ def below(scores: Mapping[str, Any]) -> str:
 def beside(
     examples: np.ndarray, labels: Int[np.ndarray, "P"] | None, *, num_clusters: int
 ) -> Beside:
-    """Clusters the examples as they are, by the best of three seedings.
+    """Clusters the examples as they are, by the best of ten seedings.
 
     Args:
         examples: [P, *F], the scored ones.
@@ -81,7 +81,7 @@ def beside(
     rows, few = np.sort(drawn[:MOST_FITTED]), np.sort(drawn[:MOST_MEASURED])
     flat = examples.reshape(len(examples), -1)
     points = flat[few].astype(np.float32)
-    kmeans = KMeans(min(num_clusters, len(rows)), n_init=3, random_state=0)  # pyright: ignore[reportArgumentType]
+    kmeans = KMeans(min(num_clusters, len(rows)), n_init=10, random_state=0)  # pyright: ignore[reportArgumentType]
     with warnings.catch_warnings():
         # Of fewer different examples some clusters are empty.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -126,6 +126,18 @@ def test_targets_follow_every_step_and_may_be_averaged(federation):
         assert traffic(metrics) == {name: [2, 4] for name in names}
 
 
+def test_who_first_answers_later_has_the_target_of_what_it_is_sent_then(federation):
+    """Client 1 in the second round: the first has moved the point from 4 to 3."""
+    answers = jnp.array([[True, False], [True, True]])
+    federation = federation._replace(present=answers)
+    setup = setup_of(tracks=("encoder",), momentum=1.0)
+    state = start(setup, federation, point=4.0)
+    (first, _), (second, _) = run(setup, state, federation, 2)
+    assert point(first) == 3.0
+    targets = second.clients.target["encoder"]["point"]
+    np.testing.assert_array_equal(targets, [[4.0], [3.0]])
+
+
 def test_frozen_parts_are_sent_to_each_client_once_and_never_come_back(federation):
     """In rounds 1 to 4 of all; client 1 was there in round 0 too, of another stage."""
     answers = [[False, True], [True, False], [False, True], [True, True], [True, True]]
@@ -149,17 +161,17 @@ def test_passes_follow_one_another_over_the_rows_that_they_choose():
         Pass(pull, lambda rows: (rows == 4) | (rows == 6)),
         Pass(pull, lambda rows: rows < 4),
     )
-    rows = (np.arange(6), np.array([6, 0]), np.array([5]))
+    rows = (np.arange(6), np.array([6, 0]), np.array([5]), np.array([6]))
     federation = federate(POOL, rows)
     setup = setup_of(passes=passes)
     ((state, metrics),) = run(setup, start(setup, federation), federation, 1)
-    ends = [-1 / 2, (8 / 2 + 1) / 2]
-    assert point(state) == pytest.approx((5 * ends[0] + 2 * ends[1]) / 7)
-    # From -1 the rows 1, 3, -1, -3; from 4 the row 1.
-    losses = [0.5 * (4 + 16 + 0 + 4) / 4, 0.5 * 9]
+    ends = [-1 / 2, (8 / 2 + 1) / 2, 8 / 2]
+    assert point(state) == pytest.approx((5 * ends[0] + 2 * ends[1] + ends[2]) / 8)
+    # From -1 the rows 1, 3, -1, -3; from 4 the row 1; the last has the first pass alone.
+    losses = [0.5 * (4 + 16 + 0 + 4) / 4, 0.5 * 9, 0.5 * 64]
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses))
-    assert int(metrics["participants"]) == 2
-    np.testing.assert_array_equal(metrics["up_encoder"], [2, 4])
+    assert int(metrics["participants"]) == 3
+    np.testing.assert_array_equal(metrics["up_encoder"], [3, 4])
 
 
 def test_each_example_has_two_views_of_its_own_a_few_at_a_time():

@@ -302,11 +302,14 @@ def test_true_associations_make_communities_of_classes():
 
     rows = np.asarray(FEDERATION.indices)
     pure = [np.unique(LABELS[own], return_inverse=True)[1] for own in rows]
-    *_, (_, metrics) = iterate(1, clusters=np.stack(pure), association=same_class)
+    options = {"association": same_class, "training": CODE["training"]}
+    *_, (_, metrics) = iterate(1, clusters=np.stack(pure), **options)
     assert metrics["communities"] == 4
     assert metrics["isolated"] == 0
     # Three clients hold class 0, three 1, two 2, three 3.
     assert metrics["edges"] == 3 + 3 + 1 + 3
+    # The models of all four are trained on two clusters, three times.
+    assert metrics["up_community_models"][0] == 4 * 2 * 3
 
 
 def test_only_models_cross_and_their_bytes_are_counted():

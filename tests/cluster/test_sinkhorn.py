@@ -75,6 +75,12 @@ def test_a_number_added_to_a_row_and_the_order_of_columns_change_nothing(spread)
     np.testing.assert_allclose(sinkhorn(jnp.zeros((6, 4))), 1 / 4, atol=1e-6)
 
 
+def test_a_column_that_underflows_in_all_rows_has_its_share():
+    """exp(-250) is 0 in single precision."""
+    found = sinkhorn(jnp.array([[10.0, 0.0], [10.0, 0.0]]))
+    np.testing.assert_allclose(found, 0.5)
+
+
 def test_a_masked_row_counts_nothing_whatever_it_holds(spread):
     mask = jnp.arange(160) < 128
     padded = jnp.concatenate([spread, jnp.full((32, 16), jnp.nan)])

@@ -24,6 +24,7 @@ absent = partial(data.failures, 4, seed=0)
 thin = partial(data.thinned, TWO, ODD, seed=0)
 load = partial(data.load, data_dir="/nowhere")
 LESS = [ONE, TWO._replace(clients=TWO.clients[:1])]
+EMPTY = [ONE, TWO._replace(clients=(np.arange(6), np.arange(0)))]
 MIXED = [PRESENT[0], PRESENT[1, :1]]
 
 
@@ -104,6 +105,7 @@ PARTITIONS = [
         "all partitions of a grid must have the same --clients, got [",
     ),
     (lambda: grid([]), "all partitions of a grid must have the same --clients, got []"),
+    (lambda: grid(EMPTY), "client 1 of a partition has no example"),
     (lambda: grid(present=PRESENT[:1]), "`present` is for 1 runs of 2 clients, the"),
     (lambda: grid(present=MIXED), "all runs of a grid must have the same rounds in"),
     (lambda: grid(pool=POOL[:5]), "row 5 of a partition is not in the pool of 5"),

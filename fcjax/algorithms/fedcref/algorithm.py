@@ -236,7 +236,7 @@ def iterate(
         "edges": graph.sum() // 2,
         "active": trend.active,
         "iteration": counts.max(),
-        **traffic(setup, answered, ever, trained, groups.numbers, local),
+        **traffic(setup, answered, ever, trained, groups, local),
     }
     if setup.measure is not None:
         metrics |= setup.measure(federation, own.clusters, edges)
@@ -287,27 +287,28 @@ def traffic(
     answered: Bool[Array, "M"],
     ever: Bool[Array, "M"],
     trained: Bool[Array, "M K"],
-    numbers: Int[Array, "M K"],
+    groups: association.Groups,
     local: PyTree,
 ) -> dict[str, Int[Array, "2"]]:
     """Counts what crosses between clients in an iteration, as `server.traffic` does.
 
     A new model goes to every other client: it grows with the square of their number. A
-    community's model goes up from every member and down to it in each round, and in the
-    end to all clients. Beside them there is a bit, counted as a byte, for each pair of
-    clusters.
+    community's model goes up from every cluster that it is trained on and down to it in
+    each round, and in the end to all clients. Beside them there is a bit, counted as a
+    byte, for each pair of clusters.
 
     Args:
         setup: of the method.
         answered: which clients take part.
         ever: which of them ever do.
         trained: which clusters have a new model.
-        numbers: the communities of clusters, -1 where they are alone.
+        groups: the communities.
         local: the models, [M, K, ...].
     """
     size = num_bytes(jax.tree.map(lambda x: x[0, 0], local))
     num_answered = answered.sum(dtype=jnp.int32)
-    members = jnp.sum(numbers >= 0) * setup.models.training.federated_rounds
+    how, numbers = setup.models.training, groups.numbers
+    members = models.trained_on(how, groups).sum() * how.federated_rounds
     sent = (numbers.max() + 1) * num_answered
     pairs = {
         "up_local_models": (trained.sum() * (num_answered - 1), size),

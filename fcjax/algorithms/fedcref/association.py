@@ -179,5 +179,6 @@ def communities(edges: Bool[Array, "M K M K"]) -> Groups:
 
 
 def most_communities(num_own: int, num_clusters: int) -> int:
-    """Returns how many communities of two clusters or more there can be."""
-    return clients.num_all(num_own) * num_clusters // 2
+    """Returns how many communities of two clusters or more there can be, one at least,
+    as arrays have to have a row."""
+    return max(clients.num_all(num_own) * num_clusters // 2, 1)

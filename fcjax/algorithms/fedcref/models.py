@@ -109,10 +109,7 @@ def train_communities(
     Returns:
         The models [S, ...], as many as there can be communities.
     """
-    how = models.training
-    trains = groups.numbers >= 0
-    if how.max_members is not None:
-        trains &= groups.ranks < how.max_members
+    how, trains = models.training, trained_on(models.training, groups)
     rows, members = rows_of(clusters, trains, federation)
     numbers = jnp.maximum(groups.numbers.reshape(-1), 0)
     sizes = members.sum(axis=1).astype(jnp.float32)
@@ -147,6 +144,16 @@ def train_communities(
     carry, _ = one_round(how.first_epochs, (received, opt_states, ()), keys[0])
     carry, _ = lax.scan(partial(one_round, how.federated_epochs), carry, keys[1:])
     return carry[2] if how.last_local_model else carry[0]
+
+
+def trained_on(how: Training, groups: Groups) -> Bool[Array, "M K"]:
+    """Returns which clusters the models of communities are trained on."""
+    members = groups.numbers >= 0
+    return (
+        members
+        if how.max_members is None
+        else members & (groups.ranks < how.max_members)
+    )
 
 
 def train(
