@@ -167,7 +167,8 @@ def test_passes_follow_one_another_over_the_rows_that_they_choose():
     ((state, metrics),) = run(setup, start(setup, federation), federation, 1)
     ends = [-1 / 2, (8 / 2 + 1) / 2, 8 / 2]
     assert point(state) == pytest.approx((5 * ends[0] + 2 * ends[1] + ends[2]) / 8)
-    # From -1 the rows 1, 3, -1, -3; from 4 the row 1; the last has the first pass alone.
+    # From -1 the rows 1, 3, -1, -3; from 4 the row 1. Who has no row for the second
+    # pass has the loss of the first.
     losses = [0.5 * (4 + 16 + 0 + 4) / 4, 0.5 * 9, 0.5 * 64]
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses))
     assert int(metrics["participants"]) == 3

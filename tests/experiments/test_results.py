@@ -86,6 +86,16 @@ def test_every_folder_is_named_in_the_benchmarks_and_the_other_way_round():
     assert not gone, f"BENCHMARKS.md names what is not there: results/{gone}"
 
 
+def test_k_means_beside_a_line_is_that_of_a_kept_folder():
+    said = re.findall(
+        r"central k-means: ([\d.]+)", (ROOT / "BENCHMARKS.md").read_text()
+    )
+    tables = [rows(path / "results.csv") for path in (RESULTS / "km").iterdir()]
+    means = {f"{np.mean([float(row['nmi']) for row in table]):.3f}" for table in tables}
+    assert len(said) > 10
+    assert {*said} <= means
+
+
 def test_how_a_text_names_a_folder():
     text = "by `results/ccfc/digits-p`, and (experiments/results/k-fed/mnist-p.v2)."
     assert NAMED.findall(text) == ["ccfc/digits-p", "k-fed/mnist-p.v2"]
