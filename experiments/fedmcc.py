@@ -30,7 +30,7 @@ class Args(Common):
 
     methods: tuple[Name, ...] = ("fedmcc",)
     """Which methods to run, each into a results folder of its own."""
-    clients: tuple[int, ...] = (5,)
+    clients: tuple[int, ...] = default(5)
     """How many clients the data is dealt to; cc and mcc have one."""
     p: tuple[float, ...] = default(0.0)
     """Heterogeneity: 0 deals at random, 1 gives every client a class of its own."""

@@ -17,6 +17,10 @@ from fcjax.sweep.ending import end
 HERE = Path(__file__).parent
 INSTALLED = HERE / "scripts"
 """Where a wheel has experiments/; in a checkout it lies beside the package."""
+FIT = """usage: fcjax fit NAME --on DEVICES FLAGS
+
+What the grid of a script takes on devices that are not here, v5e:4x4 or h100:8:
+`fcjax fit ccfc --on v5e:4x4 --seed 0:16`. FLAGS are those of `fcjax NAME --help`."""
 
 
 def main() -> None:
@@ -27,7 +31,11 @@ def main() -> None:
     commands |= programs(scripts / "benchmarks")  # not in a wheel
     name, *flags = sys.argv[1:] or ["--help"]
     if name == "fit":
-        if not any(flag.partition("=")[0] == "--on" for flag in flags[1:]):
+        if flags[:1] in (["-h"], ["--help"]):
+            print(FIT)
+            return
+        asked = {flag.partition("=")[0] for flag in flags[1:]}
+        if not asked & {"--on", "-h", "--help"}:
             end("fit takes a script's name and its flags, one of them --on")
         name, *flags = flags
     if name in ("-h", "--help"):

@@ -112,7 +112,11 @@ class Program:
 
         Returns:
             The final state, stacked on G.
+
+        Raises:
+            ValueError: the parts of the grid are of different numbers of runs.
         """
+        check_runs(grid)
         stages = self._compiled_stages(grid)
 
         @cache
@@ -243,6 +247,20 @@ def _compile_stage(
         spread(is_done, results=SERVER),
         spread(advance, results=(STATE, SERVER, SERVER), donate=True),
     )
+
+
+def check_runs(grid: Grid) -> None:
+    """Raises ValueError where keys, federations and hyper-parameters are not of as many
+    runs: a shorter one would be repeated, or the rest dropped."""
+    hyper, _ = jax.tree.flatten_with_path(grid.hyper)
+    counts = {
+        "keys": grid.keys.shape[:1],
+        "federations": grid.federations.present.shape[:1],
+        **{f"hyper{jax.tree_util.keystr(k)}": np.shape(x)[:1] for k, x in hyper},
+    }
+    if len(set(counts.values())) > 1 or () in counts.values():
+        told = ", ".join(f"{k} of {v[0] if v else 'none'}" for k, v in counts.items())
+        raise ValueError(f"all parts of a grid must be of as many runs, got {told}")
 
 
 def at_round(grid: Grid, name: str, number: int = 0) -> Grid:

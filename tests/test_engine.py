@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fcjax import engine
 from fcjax.algorithms.rounds import all_rounds
@@ -74,6 +75,23 @@ def test_what_a_grid_runs_is_lowered_from_its_shapes():
     for name, memory in found.items():
         assert memory.argument_size_in_bytes > 0
         assert (memory.alias_size_in_bytes > 0) == (name in ("pretrain", "cluster"))
+
+
+@pytest.mark.parametrize(
+    ("hyper", "told"),
+    [
+        ({"a": jnp.zeros(2), "b": jnp.zeros(3)}, r"hyper\['b'\] of 3"),
+        ({"a": 1.0}, r"hyper\['a'\] of none"),
+        ({"a": jnp.zeros(1)}, "keys of 2, federations of 2"),
+    ],
+)
+def test_parts_of_a_grid_of_different_numbers_of_runs_are_refused(hyper, told):
+    keys = jax.vmap(jax.random.key)(jnp.arange(2))
+    two = Federation(
+        FEDERATION.pool, *(jnp.concatenate([x] * 2) for x in FEDERATION[1:])
+    )
+    with pytest.raises(ValueError, match=rf"must be of as many runs, got .*{told}"):
+        engine.run(lambda hyper: None, Grid(hyper, keys, two))
 
 
 def test_a_stage_ends_by_what_it_says_itself():

@@ -202,9 +202,12 @@ def _mat(path: Path, image_shape, labelled: bool) -> Content:
         told = ", ".join(names) or "none"
         raise ValueError(f"needs an array fea, its arrays: {told}")
     values, labels = arrays["fea"], arrays.get("gnd")
+    if labels is not None and labels.shape == (1, len(values)):
+        labels = labels[0]  # as SciPy writes a vector
     side = math.isqrt(values.shape[1]) if values.ndim == 2 else 0
-    notes = []
-    if image_shape is None and side >= 8 and side**2 == values.shape[1]:
+    notes, is_square = [], side >= 8 and side**2 == values.shape[1]
+    # What no pixel can be are features.
+    if image_shape is None and is_square and 0 <= values.min() <= values.max() <= 255:
         values = values.reshape(-1, side, side).transpose(0, 2, 1)
         notes.append(f"rows read as {side}x{side} images stored column by column")
     return values, labels if labelled else None, notes

@@ -61,6 +61,11 @@ def main(args: Args) -> None:
     lines = compared(ours, others, by=by, scores=args.score, but=chosen)
     tables.show([shown_line(line) for line in lines])
     print(f"{called(ours, args.first_where)} less {called(others, args.second_where)}")
+    used = sum(line["seeds"] for line in lines if line["score"] == args.score[0])
+    for group, where in (ours, args.first_where), (others, args.second_where):
+        if left := len(group) - used:
+            told = f"{left} of {len(group)} runs of {called(group, where)}"
+            print(f"left out, as they have no partner: {told}")
     if len({line["seeds"] for line in lines}) == 1 and lines[0]["seeds"] == 1:
         print("a single seed decides nothing: more of them, with --seed 0 1 2 3 4")
     out = args.out or args.first

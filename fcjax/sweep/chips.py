@@ -82,9 +82,9 @@ def described(topology: str) -> tuple[list[Any], Chip]:
         found = topologies.get_topology_desc(**asked)
     except Exception as error:
         line = str(error).partition("\n")[0]
-        raise ValueError(
-            f"--on {topology}: {line} (its compiler: pip install fcjax[{extra}])"
-        ) from error
+        shapes = f"shapes: {', '.join(SHAPES[name])}; " if name in TPUS else ""
+        told = f"{shapes}its compiler: pip install fcjax[{extra}]"
+        raise ValueError(f"--on {topology}: {line} ({told})") from error
     return list(found.devices), chip
 
 

@@ -51,8 +51,9 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
         What each of them left on disk.
     """
     take_cores()
-    # orbax logs, with all that led to it, what it raises as well.
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    # orbax logs, with all that led to it, what it raises as well, also by asyncio.
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     problem, asked, experiments, targets = "", [], [], {}
     try:
         made = tasks()

@@ -55,7 +55,7 @@ def owned(args: Common, dataset: data.Dataset) -> tuple[Common, data.Dataset]:
         flag = asked[0].replace("_", "-")
         told = f"clients of the data not dealt: --{flag} is given"
         return args, dataset._replace(notes=(*dataset.notes, told))
-    if not isinstance(args.clients, Default) and args.clients != type(args).clients:
+    if not isinstance(args.clients, Default):
         raise ValueError(
             "--clients is how many the data is dealt to, but it has clients of its "
             "own; give --max-clients, or --p 0 to deal it at random"
@@ -75,7 +75,11 @@ def rule_of(args: Common) -> str:
     Raises:
         ValueError: two others are, or what belongs to one that is not.
     """
-    asked = [name for name in RULES if name != "p" and getattr(args, name)]
+    values = {name: getattr(args, name) for name in RULES}
+    asked = [
+        x for x, value in values.items() if value and not isinstance(value, Default)
+    ]
+    asked = asked or [x for x, value in values.items() if value]
     if len(asked) > 1:
         one, other = ("--" + name.replace("_", "-") for name in asked[:2])
         raise ValueError(f"{one} and {other} are two rules of dealing, give one")
@@ -191,8 +195,10 @@ def dealer(
     dealt: dict[tuple, data.Partition] = {}
 
     def deal(point: Point) -> data.Partition:
-        unlabelled = labels is None and rule != "natural"
-        if unlabelled and (rule != "p" or point["p"] != 0):
+        if labels is None and rule not in ("natural", "p"):
+            flag = "--" + rule.replace("_", "-")
+            raise ValueError(f"{flag} deals by labels, and the data has none")
+        if labels is None and rule == "p" and point["p"] != 0:
             raise ValueError("--p must be 0 where the data has no labels to deal by")
         seed, size = seed_of(point, args), point.get("client_size")
         key = (point[rule], point["clients"], size, seed)

@@ -31,8 +31,8 @@ def name_of_command() -> str:
 
 @contextmanager
 def in_a_line(*, begun: bool = False) -> Iterator[None]:
-    """Ends the process with one line where what is inside is refused a file by the
-    system, or is interrupted; what it has written until then stays.
+    """Ends the process with one line where what is inside is refused a file or memory
+    by the system, or is interrupted; what it has written until then stays.
 
     Args:
         begun: what is inside has been checked, and a wrong place is no wrong flag.
@@ -43,6 +43,8 @@ def in_a_line(*, begun: bool = False) -> Iterator[None]:
         if isinstance(error, PLACES) and not begun:
             end(told(error))
         end(f"{told(error)}; {AGAIN}", FAILED)
+    except MemoryError as error:
+        end(f"too little memory: {error}", FAILED)
     except KeyboardInterrupt:
         end(f"interrupted; {AGAIN}", INTERRUPTED)
 

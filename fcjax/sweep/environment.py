@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from fcjax.devices import all_devices, num_cores
-from fcjax.sweep.folder import Folder, write_whole
+from fcjax.sweep.folder import Folder, text_of, write_whole
 
 PACKAGE = Path(__file__).parents[1]
 PACKAGES = ("fcjax", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
@@ -61,7 +61,22 @@ def starts(directory: Path) -> list[dict[str, Any]]:
     """Returns the starts of a results folder, oldest first; none in those of an earlier
     fcjax."""
     path = directory / "environment.json"
-    return json.loads(path.read_text()) if path.exists() else []
+    try:
+        return json.loads(text_of(path) or "[]")
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is no JSON") from error
+
+
+def check_examples(directory: Path, examples: np.ndarray) -> None:
+    """Raises ValueError where a results folder is of other examples than these, as far
+    as its last start says."""
+    for start in starts(directory)[-1:]:
+        if "examples" in start and start["examples"] != digest(examples):
+            raise ValueError(
+                f"--out {directory} holds results of other examples: the data has "
+                "changed since; choose another folder, or pass --no-resume to write "
+                "over it"
+            )
 
 
 def write(directory: Path, starts: Sequence[dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from fcjax import data
 from fcjax.data import placement
 from fcjax.devices import all_devices, deal_pool, on_all, platform
-from fcjax.sweep import deal, plan, processes, sinks
+from fcjax.sweep import deal, environment, plan, processes, sinks
 from fcjax.sweep.flags import Common, command
 from fcjax.sweep.folder import Folder, Point
 from fcjax.sweep.load import FLAGS, Loaded, load, short_name
@@ -131,6 +131,8 @@ def prepare(
             raise ValueError(f"--shard {args.shard}: the grid has {len(points)} runs")
         points = points[index::count]
         directory = directory / f"shard-{index}-of-{count}"
+    if args.resume:
+        environment.check_examples(directory, dataset.examples)
     folder = Folder(
         directory,
         config,

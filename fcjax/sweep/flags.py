@@ -21,6 +21,16 @@ def shown(default: str):
     return tyro.conf.arg(help_behavior_hint=f"(default: {default})")
 
 
+class Default(tuple):
+    """The values of a flag that was not given."""
+
+
+def default(*values: Any) -> Any:
+    """Returns what a flag of several values stands for where it is not given; presets
+    and the data may then choose otherwise, see `settings_of`."""
+    return Default(values)
+
+
 @dataclasses.dataclass(frozen=True)
 class Data:
     """For examples of your own, or fewer of them."""
@@ -52,7 +62,7 @@ class Data:
 class Clients:
     """For other clients: how many, how unlike, and which of them fail."""
 
-    clients: tuple[int, ...] = (10,)
+    clients: tuple[int, ...] = default(10)
     """How many clients the data is dealt to, where it has none of its own."""
     natural: Annotated[tuple[int, ...], tyro.conf.Fixed] = ()
     """No flag: 1 where the clients are the data's own, see `deal.owned`."""
@@ -206,16 +216,6 @@ class Limits(NamedTuple):
 Counts = Annotated[tuple[int, ...], Limits(least=1)]
 Positive = Annotated[tuple[float, ...], Limits(above=0)]
 Shares = Annotated[tuple[float, ...], Limits(most=1)]
-
-
-class Default(tuple):
-    """The values of a flag that was not given."""
-
-
-def default(*values: Any) -> Any:
-    """Returns what a flag of several values stands for where it is not given; presets
-    and the data may then choose otherwise, see `settings_of`."""
-    return Default(values)
 
 
 def settings_of(

@@ -37,6 +37,16 @@ from fcjax.sweep.states import name_of
 if TYPE_CHECKING:
     import pandas as pd
 
+FILES = ("results.csv", "history.csv", "environment.json", "assignments.npz")
+FOLDERS = ("models", "communities", "checkpoints", "figures", "tensorboard")
+DERIVED_FILES = (
+    *("table.md", "table.tex", "page.html", "assignments.csv", "embeddings.npz"),
+    *("choice.csv", "choice.png", "how_many.csv", "how_many.png"),
+    *("comparison.csv", "comparison.png"),
+)
+DERIVED_FOLDERS = ("consensus",)
+"""What the commands for finished runs make of them."""
+
 Point = Mapping[str, float | int]
 """One run's swept values, by flag: {"p": 0.25, "seed": 0, ...}."""
 Row = dict[str, Any]
@@ -57,7 +67,7 @@ class Folder:
         writes: whether what is added to it is written, too: one process does.
 
     Raises:
-        ValueError: the folder holds results of another configuration.
+        ValueError: the folder holds results of another configuration, or is damaged.
     """
 
     def __init__(
@@ -86,6 +96,8 @@ class Folder:
         self._finished = set(map(self.key, self.rows))
         self._running: set[tuple] = set()  # whose history this session has begun
         self._columns: list[str] = []  # of history.csv, once this session wrote it
+        if points is not None and self.rows and self.pending:
+            self._check_assignments()
 
     def _check(self, resume: bool) -> None:
         if not (self.directory / "config.json").exists():
@@ -102,6 +114,11 @@ class Folder:
                 f"({', '.join(names)} differ); choose another folder, or pass "
                 "--no-resume to write over it"
             )
+
+    def _check_assignments(self) -> None:
+        """Raises ValueError where what runs will be added to cannot be read."""
+        if (self.directory / "assignments.npz").exists():
+            _ = self._arrays
 
     # What it holds.
 
@@ -151,7 +168,9 @@ class Folder:
             if all(float(row[k]) == float(value) for k, value in where.items()):
                 return self._point(row)
         told = " ".join(f"{name}={value}" for name, value in where.items())
-        raise ValueError(f"no run of {self.directory} has {told}")
+        held = {name: dict.fromkeys(str(r[name]) for r in self.rows) for name in where}
+        there = "; ".join(f"{k} is {', '.join(held[k])}" for k in held)
+        raise ValueError(f"no run of {self.directory} has {told}: {there}")
 
     def rows_of(self, /, **where: float | int | str) -> list[Row]:
         """Returns the rows of all runs that have these swept values.
@@ -363,10 +382,9 @@ class Folder:
         if not self._resume:
             # First of all: a kill in between must not leave the rows of another
             # configuration beside the new one.
-            tables = ("results.csv", "history.csv", "environment.json")
-            for name in (*tables, "assignments.npz"):
+            for name in (*FILES, *DERIVED_FILES):
                 (self.directory / name).unlink(missing_ok=True)
-            for name in ("models", "communities", "checkpoints", "tensorboard"):
+            for name in (*FOLDERS, *DERIVED_FOLDERS):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
         told = self.config | ({"command": self.command} if self.command else {})
         text = json.dumps(told, indent=2, sort_keys=True) + "\n"
@@ -448,10 +466,10 @@ class Folder:
                 new[name] = np.stack([each[name] for each in found])
         if path.exists() and self.rows:
             # Only finished runs: a kill right after this file leaves others in it.
-            with np.load(path) as old:
-                keys = zip(*(old[name] for name in self.names), strict=True)
-                kept = [tuple(map(float, key)) in self._finished for key in keys]
-                new = {k: np.concatenate([old[k][kept], new[k]]) for k in new}
+            old = self._arrays
+            keys = zip(*(old[name] for name in self.names), strict=True)
+            kept = [tuple(map(float, key)) in self._finished for key in keys]
+            new = {k: np.concatenate([old[k][kept], new[k]]) for k in new}
         new["example"] = np.arange(new["cluster"].shape[1])
         temporary = path.with_suffix(".tmp.npz")
         np.savez_compressed(temporary, **new)  # pyright: ignore[reportArgumentType]
@@ -479,8 +497,13 @@ def read(directory: str | Path) -> Folder:
 
 
 def parsed(where: Sequence[str]) -> dict[str, str]:
-    """Returns what --where holds, NAME=VALUE each, for `Folder.point`."""
-    return {name: value for name, _, value in (text.partition("=") for text in where)}
+    """Returns what --where holds, NAME=VALUE each, for `Folder.point`; raises
+    ValueError where a name comes twice."""
+    parts = [text.partition("=") for text in where]
+    found = {name: value for name, _, value in parts}
+    if len(found) < len(parts):
+        raise ValueError(f"--where takes a name once, got {' '.join(where)}")
+    return found
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -510,7 +533,12 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def text_of(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+    """Returns what a file holds, nothing where there is none; raises ValueError where
+    that is no text."""
+    try:
+        return path.read_text() if path.exists() else ""
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: it is no text") from error
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -153,7 +153,9 @@ def signature(hint: Any) -> tuple[str, str]:
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, types.UnionType):
-        return signature(get_args(hint)[0])
+        kinds = [x for x in get_args(hint) if get_origin(x) is Literal]
+        every = tuple(value for kind in kinds for value in get_args(kind))
+        return signature(Literal[every] if every else get_args(hint)[0])
     if get_origin(hint) is tuple:
         first, second = get_args(hint)
         called, choices = signature(first)

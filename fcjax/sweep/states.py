@@ -75,7 +75,9 @@ class States:
             try:
                 asked = lying(shapes(position.stage), is_run=is_run)
                 state = ocp.load(str(path), asked)
-            except (ValueError, OSError, KeyError) as error:
+            except jax.errors.JaxRuntimeError:
+                raise
+            except Exception as error:  # of a damaged one orbax raises almost any type
                 print(f"skipping the damaged state {path}: {first_line(error)}")
                 continue
             if are_several():

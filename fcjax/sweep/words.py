@@ -72,8 +72,15 @@ def line_of(framed: str) -> str:
     that is nearest to one that there is not."""
     _, first, *others = re.split("[─-]{10,}", re.sub("[│╭╮╰╯]", " ", framed))
     told = " ".join(first.partition("Got errors")[0].split()).rstrip(".")
+    told = re.sub(r"(?<=one of )\(.*'None'.*\)", without_none, told)
     near = re.search(r"Perhaps you meant:\s+(--[\w-]+)", "".join(others))
     return f"{told}; did you mean {near[1]}?" if near else told
+
+
+def without_none(choices: re.Match[str]) -> str:
+    """Returns choices of which None stands for a flag that is not given, in an order of
+    their own: tyro's is that of a set."""
+    return str(tuple(sorted({*re.findall(r"'([^']+)'", choices[0])} - {"None"})))
 
 
 def spelled(flags: type, words: Sequence[str]) -> list[str]:

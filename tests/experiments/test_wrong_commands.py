@@ -194,6 +194,7 @@ COMMANDS = [
     (f"fedcref {UNLABELLED} --start dirty", "--start dirty is made from classes"),
     (f"fedcref {UNLABELLED} --associations perfect", "--associations perfect knows"),
     ("fedcref --overlap 0 --alpha 1", RULES),
+    ("ccfc --p 0.5 --alpha 1", f"--p and --alpha {RULES}"),
     ("fedcref --p 0.5 --class-range 2 3", "--class-range is of clients"),
     ("fedmcc --methods mcc --momentum 1.5", "--momentum must be at most 1, got 1.5"),
     ("fedmcc --instance-temperature 0.5 0", f"--instance-temperature {ABOVE}"),

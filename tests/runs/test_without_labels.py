@@ -233,7 +233,9 @@ def test_seeds_are_paired(known, grid, blobs, tmp_path, capsys):
     assert line["seeds"] == "4"
     assert float(line["difference"]) == pytest.approx((0.2 + 0.1 + 0.1 - 0.2) / 4)
     assert float(line["second"]) == pytest.approx(2.55 / 4)
-    assert "no difference seen" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "no difference seen" in printed
+    assert "left out, as they have no partner: 1 of 5 runs of" in printed
     assert (tmp_path / "comparison.png").stat().st_size > 5000
     # The same runs with themselves, by the seed: one pair each.
     compare.main(compare.Args(known, other, by=("seed",), out=tmp_path))

@@ -33,6 +33,20 @@ def test_examples_are_told_apart_by_shape_type_and_values():
     assert environment.digest(apart) == environment.digest(zeros)
 
 
+def test_other_examples_under_the_same_name_are_refused(tmp_path):
+    """Else a table would hold runs of both, and a page clusters of the others."""
+    data, out = vectors(tmp_path), tmp_path / "out"
+    run(out, data)
+    vectors(tmp_path, seed=1)
+    with pytest.raises(ValueError, match="holds results of other examples") as error:
+        run(out, data, seed=(0, 1))
+    assert "--no-resume" in str(error.value)
+    run(out, data, resume=False)
+    (out / "environment.json").write_text("[{")
+    with pytest.raises(ValueError, match=r"environment\.json is damaged"):
+        run(out, data)
+
+
 def test_what_ends_in_an_error_and_what_goes_on_are_starts_each(tmp_path, monkeypatch):
     data, out = vectors(tmp_path), tmp_path / "out"
 

@@ -76,7 +76,7 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
         ("--failure-rate=1", r"--failure-rate 1.0 fails all 10 clients"),
         ("--no-labels", r"--clusters is required"),
         ("--no-labels --clusters=2 --p 0 0.5", "--p must be 0 where the data has"),
-        ("--no-labels --clusters=2 --overlap 0", "--p must be 0 where the data has"),
+        ("--no-labels --clusters=2 --overlap 0", "--overlap deals by labels, and the"),
         ("--local-epochs=0", r"--local-epochs must be at least 1, got 0"),
         ("--batch-size 9 0", r"--batch-size must be at least 1, got 0"),
         ("--learning-rate=inf", r"--learning-rate must be finite"),

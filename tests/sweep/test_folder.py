@@ -9,7 +9,7 @@ import pytest
 
 import fcjax
 from fcjax.engine import Position
-from fcjax.sweep.folder import Folder
+from fcjax.sweep.folder import Folder, parsed
 
 CONFIG = {"method": "ccfc", "clients": 10, "swept": ["p", "seed"], "limit": None}
 OTHER = {**CONFIG, "clients": 5}
@@ -282,9 +282,16 @@ def test_no_resume_leaves_nothing_of_the_old_configuration_even_when_killed(tmp_
     on from its state."""
     results = finish(open_results(tmp_path, [A, B]), cluster=3)
     (results.begin_runs([A]) / "00-000001").mkdir(parents=True)
+    derived = [
+        tmp_path / "out" / name for name in ("page.html", "figures", "consensus")
+    ]
+    derived[0].write_text("of the old one")
+    for folder in derived[1:]:
+        folder.mkdir()
     over = open_results(tmp_path, [B], resume=False, config=OTHER)
     assert over.pending == [B]
     over.begin()
+    assert not any(path.exists() for path in derived)
     assert json.loads(contents(tmp_path)["config.json"]) == OTHER
     resumed = open_results(tmp_path, [A, B], config=OTHER)
     assert resumed.pending == [A, B]
@@ -382,6 +389,14 @@ def test_a_command_that_was_overtaken_is_to_start_again(tmp_path):
 # --- reading
 
 
+@pytest.mark.parametrize("name", ["results.csv", "history.csv", "assignments.npz"])
+def test_what_is_damaged_is_named_before_anything_is_run(tmp_path, name):
+    finish(open_results(tmp_path, [A]))
+    (tmp_path / "out" / name).write_bytes(b"\xff\xfe damaged")
+    with pytest.raises(ValueError, match=rf"out/{name} (is damaged|cannot be read)"):
+        open_results(tmp_path, [A, B])
+
+
 def test_a_folder_without_runs_or_of_before_is_refused_in_a_line(tmp_path):
     for config, rows, told in (
         (None, "", "it has no config.json"),
@@ -412,11 +427,13 @@ def test_frames_have_numbers_and_the_runs_of_a_setting_are_found(tmp_path):
     assert run.assignments(seed=1)["cluster"].tolist() == [4] * 4
     assert run.assignments(p="0.5")["client"].tolist() == [-1, 0, 1, 2]
     for where, told in (
-        ({"seed": 2}, "has seed=2"),
+        ({"seed": 2}, "has seed=2: seed is 0, 1"),
         ({"q": 1}, "takes p=VALUE seed=VALUE, got 'q=1'"),
         ({"p": "half"}, "got 'p=half'"),
     ):
         with pytest.raises(ValueError, match=told):
             run.point(**where)
+    with pytest.raises(ValueError, match="--where takes a name once"):
+        parsed(["p=0", "p=0.5"])
     with pytest.raises(ValueError, match="kept no model that all its clients share"):
         run.model()

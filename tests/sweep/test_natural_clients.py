@@ -117,7 +117,10 @@ def test_another_rule_deals_anew_and_says_so(few):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([BY_COLUMN, "--clients=2"], "--clients is how many the data is dealt to, but"),
+        (
+            [BY_COLUMN, "--clients=10"],
+            "--clients is how many the data is dealt to, but",
+        ),
         ([BY_COLUMN, "--max-clients=0"], "--max-clients must be at least 1, got 0"),
         (
             [BY_COLUMN, "--min-client-size=4"],
