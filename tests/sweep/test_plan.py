@@ -302,7 +302,7 @@ def test_a_subset_of_what_is_shared():
 def test_how_many_examples_a_client_has(flags, expected):
     owners = np.where(np.arange(300) < 200, np.arange(300) % 10, -1)
     made = Dataset("any", np.zeros((300, 2)), np.arange(300) % 4, clients=owners)
-    args = Common(**{"clients": (10,), "p": (0.0,), **flags})
+    args = Common(**{"clients": (10,), **flags})
     assert deal.rows_of_client(args, made, args.clients[0]) == expected
 
 
