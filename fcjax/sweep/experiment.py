@@ -131,8 +131,6 @@ def prepare(
             raise ValueError(f"--shard {args.shard}: the grid has {len(points)} runs")
         points = points[index::count]
         directory = directory / f"shard-{index}-of-{count}"
-    if args.resume:
-        environment.check_examples(directory, dataset.examples)
     folder = Folder(
         directory,
         config,
@@ -141,6 +139,8 @@ def prepare(
         resume=args.resume,
         writes=processes.leads(),
     )
+    if args.resume:
+        environment.check_examples(directory, dataset.examples)
 
     examples = dataset.examples
     if len(extra):

@@ -16,6 +16,7 @@ from fcjax.algorithms.fedsimclr import fedsimclr
 from fcjax.algorithms.fedsimsiam import fedsimsiam
 from fcjax.algorithms.fedu import fedu
 from fcjax.algorithms.two_stage import feature_kmeans
+from fcjax.types import State
 from tests.algorithms import plain
 from tests.algorithms.federations import both_ways, federate, rounds, traffic
 from tests.algorithms.plain import (
@@ -127,7 +128,9 @@ def test_a_step_descends_the_loss_of_two_views(method, loss, apart):
     moved = jax.tree.map(
         lambda x: x + apart * rng.normal(size=x.shape).astype(np.float32), own.target
     )
-    state = state._replace(clients=own._replace(target=moved))
+    # In its first round a client begins with a copy.
+    later = state.server._replace(num_rounds=jnp.int32(1))
+    state = State(later, own._replace(target=moved))
     key = jax.random.key(1)
     new, metrics = jax.jit(method.stages[0].round)(key, state, federation)
 
