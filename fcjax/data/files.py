@@ -205,9 +205,8 @@ def _mat(path: Path, image_shape, labelled: bool) -> Content:
     if labels is not None and labels.shape == (1, len(values)):
         labels = labels[0]  # as SciPy writes a vector
     side = math.isqrt(values.shape[1]) if values.ndim == 2 else 0
-    notes, is_square = [], side >= 8 and side**2 == values.shape[1]
-    # What no pixel can be are features.
-    if image_shape is None and is_square and 0 <= values.min() <= values.max() <= 255:
+    notes = []
+    if image_shape is None and side >= 8 and side**2 == values.shape[1]:
         values = values.reshape(-1, side, side).transpose(0, 2, 1)
         notes.append(f"rows read as {side}x{side} images stored column by column")
     return values, labels if labelled else None, notes

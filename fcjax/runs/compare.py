@@ -58,7 +58,8 @@ def main(args: Args) -> None:
     check_same_deal(ours[0], others[0])
     chosen = {*parsed(args.first_where), *parsed(args.second_where)}
     by = args.by or varied(ours, others, but=chosen)
-    lines = compared(ours, others, by=by, scores=args.score, but=chosen)
+    scores = tuple(dict.fromkeys(args.score))
+    lines = compared(ours, others, by=by, scores=scores, but=chosen)
     tables.show([shown_line(line) for line in lines])
     print(f"{called(ours, args.first_where)} less {called(others, args.second_where)}")
     used = sum(line["seeds"] for line in lines if line["score"] == args.score[0])

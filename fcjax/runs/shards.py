@@ -72,6 +72,8 @@ def merge(folders: Sequence[Path], out: Path) -> Folder:
                 f"{first.directory} and {source.directory} hold results of different "
                 f"configurations ({', '.join(names)} differ)"
             )
+    begun = [x for source in sources for x in environment.starts(source.directory)]
+    environment.check_same_data(out, begun)
     where: dict[tuple, tuple[Folder, Row]] = {}
     for source in sources:
         for row in source.rows:
@@ -91,7 +93,6 @@ def merge(folders: Sequence[Path], out: Path) -> Folder:
             new = [p for p in results.pending if where[tuple(p.values())][0] is source]
             if new:
                 take(results, source, new)
-        begun = [x for source in sources for x in environment.starts(source.directory)]
         environment.write(out, begun)
     return results
 

@@ -73,7 +73,7 @@ def rule_of(args: Common) -> str:
     """Returns which of the rules is asked for, p where no other one is.
 
     Raises:
-        ValueError: two others are, or what belongs to one that is not.
+        ValueError: two are given, or what belongs to one that is not.
     """
     values = {name: getattr(args, name) for name in RULES}
     asked = [

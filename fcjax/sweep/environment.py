@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fcjax.data import Dataset
 from fcjax.devices import all_devices, num_cores
 from fcjax.sweep.folder import Folder, text_of, write_whole
 
@@ -25,14 +26,14 @@ PACKAGES = ("fcjax", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
 
 
 @contextmanager
-def recorded(folder: Folder, examples: np.ndarray) -> Iterator[None]:
+def recorded(folder: Folder, dataset: Dataset) -> Iterator[None]:
     """Adds a start to the folder's environment.json, and in the end its seconds.
 
     One that was killed has those until its last round.
 
     Args:
         folder: of the results.
-        examples: that are scored.
+        dataset: that is scored.
     """
     if not folder.writes:
         yield
@@ -45,7 +46,7 @@ def recorded(folder: Folder, examples: np.ndarray) -> Iterator[None]:
         earlier[-1]["seconds"] = max(0, round(seconds))  # a clock may be set back
     own = {
         **environment(),
-        "examples": digest(examples),
+        **digests(dataset),
         "began": began.isoformat(" ", "seconds"),
         "seconds": None,
     }
@@ -67,15 +68,26 @@ def starts(directory: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is damaged: it is no JSON") from error
 
 
-def check_examples(directory: Path, examples: np.ndarray) -> None:
-    """Raises ValueError where a results folder is of other examples than these, as far
-    as its last start says."""
-    for start in starts(directory)[-1:]:
-        if "examples" in start and start["examples"] != digest(examples):
+def digests(dataset: Dataset) -> dict[str, str]:
+    """Returns what tells data sets apart: digests of the examples, and of the labels
+    and owners where there are some."""
+    each = dataset.examples, dataset.labels, dataset.clients
+    named = zip(("examples", "labels", "clients"), each, strict=True)
+    return {name: digest(x) for name, x in named if x is not None}
+
+
+def check_same_data(directory: Path, found: Sequence[dict[str, Any]]) -> None:
+    """Raises ValueError where starts are not all of the same data, as far as they say.
+
+    Args:
+        directory: of the results.
+        found: starts, or `digests`.
+    """
+    for name in ("examples", "labels", "clients"):
+        if len({start[name] for start in found if name in start}) > 1:
             raise ValueError(
-                f"--out {directory} holds results of other examples: the data has "
-                "changed since; choose another folder, or pass --no-resume to write "
-                "over it"
+                f"{directory} holds results of other {name}: the data, or how it is "
+                "read, has changed since; choose another --out, or remove this folder"
             )
 
 
@@ -101,12 +113,10 @@ def environment() -> dict[str, Any]:
     }
 
 
-def digest(examples: np.ndarray) -> str:
+def digest(array: np.ndarray) -> str:
     """Returns what tells arrays apart: their shape, type and values in 16 digits."""
-    found = hashlib.blake2b(
-        f"{examples.shape} {examples.dtype}".encode(), digest_size=8
-    )
-    found.update(np.ascontiguousarray(examples).data)
+    found = hashlib.blake2b(f"{array.shape} {array.dtype}".encode(), digest_size=8)
+    found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()
 
 

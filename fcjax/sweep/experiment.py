@@ -140,7 +140,8 @@ def prepare(
         writes=processes.leads(),
     )
     if args.resume:
-        environment.check_examples(directory, dataset.examples)
+        earlier = environment.starts(directory)
+        environment.check_same_data(directory, [*earlier, environment.digests(dataset)])
 
     examples = dataset.examples
     if len(extra):

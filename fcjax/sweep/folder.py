@@ -42,9 +42,9 @@ FOLDERS = ("models", "communities", "checkpoints", "figures", "tensorboard")
 DERIVED_FILES = (
     *("table.md", "table.tex", "page.html", "assignments.csv", "embeddings.npz"),
     *("choice.csv", "choice.png", "how_many.csv", "how_many.png"),
-    *("comparison.csv", "comparison.png"),
+    *("comparison.csv", "comparison.png", "predictions.csv"),
 )
-DERIVED_FOLDERS = ("consensus",)
+DERIVED_FOLDERS = ("consensus", "export", "fit")
 """What the commands for finished runs make of them."""
 
 Point = Mapping[str, float | int]
@@ -86,8 +86,9 @@ class Folder:
         self.command = command or config.get("command")
         self.names: tuple[str, ...] = tuple(config["swept"])
         self._resume = resume
-        self._check(resume)
-        self._seen = text_of(directory / "results.csv")
+        if resume:
+            self._check()
+        self._seen = _bytes(directory / "results.csv")
         self.rows = read_rows(directory / "results.csv") if resume else []
         self.rounds = read_rows(directory / "history.csv") if resume else []
         """Of history.csv, in the order in which they were run."""
@@ -99,16 +100,15 @@ class Folder:
         if points is not None and self.rows and self.pending:
             self._check_assignments()
 
-    def _check(self, resume: bool) -> None:
+    def _check(self) -> None:
         if not (self.directory / "config.json").exists():
-            if resume and (self.directory / "results.csv").exists():
+            if (self.directory / "results.csv").exists():
                 raise ValueError(
                     f"--out {self.directory} holds results without their config.json; "
                     "choose another folder, or pass --no-resume to write over it"
                 )
             return
-        names = differing(read_config(self.directory), self.config)
-        if resume and names:
+        if names := differing(read_config(self.directory), self.config):
             raise ValueError(
                 f"--out {self.directory} holds results of another configuration "
                 f"({', '.join(names)} differ); choose another folder, or pass "
@@ -365,7 +365,7 @@ class Folder:
                 f"--out {self.directory} cannot be written into ({error.strerror})"
             ) from error
         try:
-            if text_of(self.directory / "results.csv") != self._seen:
+            if _bytes(self.directory / "results.csv") != self._seen:
                 raise ValueError(
                     f"another command has just ended in --out {self.directory}: start "
                     "this one again"
@@ -379,7 +379,8 @@ class Folder:
         if not self.writes:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        if not self._resume:
+        kept = (self.directory / name for name in ("config.json", "results.csv"))
+        if not self._resume and any(path.exists() for path in kept):
             # First of all: a kill in between must not leave the rows of another
             # configuration beside the new one.
             for name in (*FILES, *DERIVED_FILES):
@@ -530,6 +531,10 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     missing = object()
     names = {**one, **other}.keys() - {"command"}
     return sorted(k for k in names if one.get(k, missing) != other.get(k, missing))
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
 
 
 def text_of(path: Path) -> str:

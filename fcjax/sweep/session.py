@@ -50,7 +50,7 @@ def execute(experiment: Experiment) -> None:
         report.print_header(experiment)
         num_runs, start = len(folder.pending), time.perf_counter()
         precision = jax.default_matmul_precision(experiment.args.precision)
-        recorded = environment.recorded(folder, experiment.dataset.examples)
+        recorded = environment.recorded(folder, experiment.dataset)
         with recorded, precision:
             train(experiment)
         report.print_pace(num_runs, time.perf_counter() - start)

@@ -47,6 +47,7 @@ class States:
         self._interval = interval
         self._last_save = time.monotonic()
         self._pending: ocp.AsyncResponse | None = None
+        self._skipped: set[str] = set()  # damaged, and no state to go on from
 
     def __enter__(self) -> "States":
         return self
@@ -72,13 +73,14 @@ class States:
         for name in reversed(json.loads(processes.said_by_first(json.dumps(names)))):
             path = self._directory / name
             position = Position(*(int(part) for part in name.split("-")))
+            asked = lying(shapes(position.stage), is_run=is_run)
             try:
-                asked = lying(shapes(position.stage), is_run=is_run)
                 state = ocp.load(str(path), asked)
-            except jax.errors.JaxRuntimeError:
+            except (MemoryError, jax.errors.JaxRuntimeError):
                 raise
             except Exception as error:  # of a damaged one orbax raises almost any type
                 print(f"skipping the damaged state {path}: {first_line(error)}")
+                self._skipped.add(name)
                 continue
             if are_several():
                 return position, state
@@ -113,6 +115,7 @@ class States:
 
         copy = jax.tree.map(own, round.state)
         path = self.path_of(round.position)
+        self._skipped.discard(path.name)
         self._pending = ocp.save_async(str(path), copy, overwrite=True)
         self._last_save = time.monotonic()
 
@@ -133,7 +136,8 @@ class States:
             if full not in str(error):
                 raise
             raise OSError(errno.ENOSPC, full, str(self._directory)) from error
-        for old in self._complete()[:-2] if processes.leads() else ():
+        whole = [path for path in self._complete() if path.name not in self._skipped]
+        for old in whole[:-2] if processes.leads() else ():
             shutil.rmtree(old)
 
     def _complete(self) -> list[Path]:

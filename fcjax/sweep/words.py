@@ -197,6 +197,8 @@ def spelled_in(path: Path, flags: type, *, but: Collection[str]) -> list[str]:
     if unknown := own.keys() - hints.keys():
         raise ValueError(f"--config {path} has flags that are none: {sorted(unknown)}")
     kept = own.keys() - set(but)
+    if kept & {*RULES} - {"p"}:  # of before --p was refused beside another rule
+        kept -= {"p"}
     return [x for name in kept for x in _words(name, own[name], hints[name])]
 
 

@@ -107,9 +107,6 @@ def test_square_rows_of_a_mat_go_down_the_columns(tmp_path):
     # SciPy writes a vector as one row.
     scipy.io.savemat(tmp_path / "y.mat", {"fea": columns, "gnd": np.arange(5) % 2})
     np.testing.assert_array_equal(read(tmp_path / "y.mat").labels, [0, 1, 0, 1, 0])
-    # No pixels, so features.
-    scipy.io.savemat(tmp_path / "z.mat", {"fea": columns - 128.0})
-    assert read(tmp_path / "z.mat").examples.shape == (5, 64)
     # Squares below 8x8 are vectors.
     scipy.io.savemat(tmp_path / "x.mat", {"fea": np.arange(98).reshape(2, 49)})
     assert read(tmp_path / "x.mat").examples.shape == (2, 49)

@@ -56,6 +56,7 @@ COMMANDS = [
         "ccfc --dataset {rows} --backbone conv-small",
         "--backbone conv-small does not take feature vectors",
     ),
+    ("fedmcc --optimizer rms", "Expected one of ('adam', 'sgd')"),
     ("ccfc --view zoom", "invalid choice 'zoom' for argument '--view'"),
     ("ccfc --log mlflow", "invalid choice 'mlflow' for argument '--log'"),
     ("ccfc --limit many", "Error parsing --limit"),
