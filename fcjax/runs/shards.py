@@ -73,7 +73,7 @@ def merge(folders: Sequence[Path], out: Path) -> Folder:
                 f"configurations ({', '.join(names)} differ)"
             )
     begun = [x for source in sources for x in environment.starts(source.directory)]
-    environment.check_same_data(out, begun)
+    environment.check_digests(out, begun)
     where: dict[tuple, tuple[Folder, Row]] = {}
     for source in sources:
         for row in source.rows:

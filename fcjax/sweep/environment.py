@@ -76,7 +76,7 @@ def digests(dataset: Dataset) -> dict[str, str]:
     return {name: digest(x) for name, x in named if x is not None}
 
 
-def check_same_data(directory: Path, found: Sequence[dict[str, Any]]) -> None:
+def check_digests(directory: Path, found: Sequence[dict[str, Any]]) -> None:
     """Raises ValueError where starts are not all of the same data, as far as they say.
 
     Args:

@@ -141,7 +141,7 @@ def prepare(
     )
     if args.resume:
         earlier = environment.starts(directory)
-        environment.check_same_data(directory, [*earlier, environment.digests(dataset)])
+        environment.check_digests(directory, [*earlier, environment.digests(dataset)])
 
     examples = dataset.examples
     if len(extra):

@@ -148,12 +148,10 @@ def train_communities(
 
 def trained_on(how: Training, groups: Groups) -> Bool[Array, "M K"]:
     """Returns which clusters the models of communities are trained on."""
-    members = groups.numbers >= 0
-    return (
-        members
-        if how.max_members is None
-        else members & (groups.ranks < how.max_members)
-    )
+    trains = groups.numbers >= 0
+    if how.max_members is not None:
+        trains &= groups.ranks < how.max_members
+    return trains
 
 
 def train(
