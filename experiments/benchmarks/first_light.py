@@ -37,6 +37,7 @@ from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
 from experiments.papers.ccfc import printed
 from fcjax.sweep.ending import end
+from fcjax.sweep.environment import asked_of_compiler
 
 Name = Literal[
     "ccfc-pretrain",
@@ -206,7 +207,9 @@ def environment(part: str, folder: Path) -> dict[str, str]:
 
 
 def command(args: Args) -> str:
-    """Returns the line that asks for it, but for what is the default."""
+    """Returns the line that asks for it, with what is asked of the compiler, but for
+    what is the default."""
+    asked = asked_of_compiler().items()
     words = ["python", "experiments/benchmarks/first_light.py"]
     for field in dataclasses.fields(args):
         value, flag = getattr(args, field.name), "--" + field.name.replace("_", "-")
@@ -214,7 +217,7 @@ def command(args: Args) -> str:
             continue
         values = value if isinstance(value, tuple) else (value,)
         words += [flag, *([] if value is True else map(str, values))]
-    return shlex.join(words)
+    return "".join(f"{k}={shlex.quote(v)} " for k, v in asked) + shlex.join(words)
 
 
 def head(args: Args) -> str:

@@ -23,6 +23,8 @@ from fcjax.sweep.folder import Folder, text_of, write_whole
 
 PACKAGE = Path(__file__).parents[1]
 PACKAGES = ("fcjax", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
+COMPILER = ("XLA_FLAGS", "JAX_OPTIMIZATION_LEVEL")
+"""What of the user's environment says how XLA compiles, and so how it rounds."""
 
 
 @contextmanager
@@ -110,7 +112,13 @@ def environment() -> dict[str, Any]:
         "cores": num_cores(),
         "devices": f"{len(devices)} x {devices[0].device_kind}",
         "backend": jax.default_backend(),
+        "compiler": asked_of_compiler(),
     }
+
+
+def asked_of_compiler() -> dict[str, str]:
+    """Returns of `COMPILER` what is set."""
+    return {name: os.environ[name] for name in COMPILER if name in os.environ}
 
 
 def digest(array: np.ndarray) -> str:

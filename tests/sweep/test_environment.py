@@ -14,13 +14,17 @@ from fcjax.sweep import environment, session
 from tests.sweep.drifting import run, vectors
 
 
-def test_a_start_says_what_it_ran_with_and_how_long(tmp_path):
+def test_a_start_says_what_it_ran_with_and_how_long(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_OPTIMIZATION_LEVEL", "O1")  # read when JAX was imported
     (start,) = environment.starts(run(tmp_path / "out", vectors(tmp_path)))
     head = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     assert start["commit"] == subprocess.check_output(head, text=True).strip()
     assert start["jax"] == jax.__version__
     assert start["devices"] == "4 x cpu"
     assert start["processor"]
+    devices = "--xla_force_host_platform_device_count=4"  # of all tests
+    assert devices in start["compiler"].pop("XLA_FLAGS")
+    assert start["compiler"] == {"JAX_OPTIMIZATION_LEVEL": "O1"}
     began = datetime.fromisoformat(start["began"])
     assert 0 <= start["seconds"] <= (datetime.now(UTC) - began).total_seconds() + 1
 
