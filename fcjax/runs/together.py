@@ -171,8 +171,9 @@ def check_same_data(members: Sequence[Member]) -> None:
             del flags["labels"]  # a part is drawn by them
         found = {**flags, "samples": row["samples"]}
         starts = environment.starts(member.folder.directory)
-        if starts and "examples" in starts[-1]:  # else of an earlier fcjax
-            found["the digest of its examples"] = starts[-1]["examples"]
+        for name in environment.DIGESTS:
+            if starts and name in starts[-1]:  # else of an earlier fcjax
+                found[f"the digest of its {name}"] = starts[-1][name]
         return found
 
     first, *others = members

@@ -26,6 +26,9 @@ PACKAGES = ("fcjax", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
 COMPILER = ("XLA_FLAGS", "JAX_OPTIMIZATION_LEVEL")
 """What of the user's environment says how XLA compiles, and so how it rounds."""
 
+DIGESTS = ("examples", "labels", "clients")
+"""What a start has a digest of, where the data has it."""
+
 
 @contextmanager
 def recorded(folder: Folder, dataset: Dataset) -> Iterator[None]:
@@ -74,7 +77,7 @@ def digests(dataset: Dataset) -> dict[str, str]:
     """Returns what tells data sets apart: digests of the examples, and of the labels
     and owners where there are some."""
     each = dataset.examples, dataset.labels, dataset.clients
-    named = zip(("examples", "labels", "clients"), each, strict=True)
+    named = zip(DIGESTS, each, strict=True)
     return {name: digest(x) for name, x in named if x is not None}
 
 
@@ -85,7 +88,7 @@ def check_digests(directory: Path, found: Sequence[dict[str, Any]]) -> None:
         directory: of the results.
         found: starts, or `digests`.
     """
-    for name in ("examples", "labels", "clients"):
+    for name in DIGESTS:
         if len({start[name] for start in found if name in start}) > 1:
             raise ValueError(
                 f"{directory} holds results of other {name}: the data, or how it is "

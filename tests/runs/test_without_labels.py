@@ -309,6 +309,13 @@ def other_examples(grid, blobs, tmp_path):
     return run(tmp_path / "others", path)
 
 
+def other_labels(grid, blobs, tmp_path):
+    path = tmp_path / blobs[0].name
+    with np.load(blobs[0]) as file:
+        np.savez(path, x=file["x"], y=file["y"][::-1])
+    return run(tmp_path / "others", path)
+
+
 def fewer(grid, blobs, tmp_path):
     return run(tmp_path / "fewer", blobs[0], limit=30)
 
@@ -362,6 +369,7 @@ def levels(grid, blobs, tmp_path):
         ("how_many", single, True, (), "all runs look for 3 clusters: try several"),
         ("choose", other_data, True, (), "data: dataset is blobs.npz and others.npz"),
         ("choose", other_examples, True, (), "data: the digest of its examples is"),
+        ("compare", other_labels, True, (), "data: the digest of its labels is"),
         ("compare", other_data, True, (), "of different data: dataset is blobs"),
         ("compare", parts_of_clients, True, (), "otherwise: client_size is None and"),
         ("consensus", fewer, True, (), "different data: limit is None and 30"),

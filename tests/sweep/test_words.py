@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments import ccfc, fedmcc, spherical
-from fcjax.sweep import flags, words
+from fcjax.sweep import deal, flags, words
 from fcjax.sweep.experiment import prepare
 from fcjax.sweep.folder import read
 from tests.experiments.blobs import rows
@@ -78,6 +78,10 @@ def test_another_rule_of_dealing_takes_the_place_of_the_files(tmp_path):
     # A value that reads as one does not.
     found = words.read(ccfc.Args, [f"--config={path}", "--dataset", "./p"])
     assert found.overlap == (0.3,)
+    args = words.read(ccfc.Args, ["--p", "0.5"])
+    path.write_text(json.dumps({"command": flags.command(args)}))
+    found = words.read(ccfc.Args, [f"--config={path}", "--class-share", "0.2"])
+    assert deal.rule_of(found) == "class_share"
 
 
 def test_a_run_is_started_again_by_its_own_file(runs):
