@@ -4,9 +4,10 @@ A script names its method's flags, its defaults and how to build the method;
 `fcjax.sweep.command` runs what comes of them here.
 """
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +84,8 @@ Task = tuple[Common, Describe]
 
 
 def prepare_all(tasks: Sequence[Task]) -> list[Experiment]:
-    """Prepares experiments, of which those of the same data load it once."""
+    """Prepares experiments, of which those of the same data load it once, and the first
+    one notes which flags are of none of them."""
     loaded: dict[tuple, Loaded] = {}
 
     def load_once(args: Common) -> Loaded:
@@ -92,7 +94,24 @@ def prepare_all(tasks: Sequence[Task]) -> list[Experiment]:
             loaded[source] = load(args)
         return loaded[source]
 
-    return [prepare(args, describe, load_once) for args, describe in tasks]
+    found = [prepare(args, describe, load_once) for args, describe in tasks]
+    said = tuple(of_none(found))
+    return [x._replace(notes=x.notes + said) for x in found[:1]] + found[1:]
+
+
+def of_none(experiments: Sequence[Experiment]) -> Iterator[str]:
+    """Yields a line for each flag that was given to a script and that none of its
+    methods has which run."""
+    for script in dict.fromkeys(type(x.args) for x in experiments):
+        asked = [x for x in experiments if type(x.args) is script]
+        had = {"methods"} | {field.name for field in dataclasses.fields(Common)}
+        for config in (x.folder.config for x in asked):
+            had |= {*config, *config["swept"]}
+        given = dict.fromkeys(name for x in asked for name in command(x.args)["flags"])
+        methods = ", ".join(dict.fromkeys(x.folder.config["method"] for x in asked))
+        for name in given:
+            if name not in had:
+                yield f"--{name.replace('_', '-')} does nothing: no flag of {methods}"
 
 
 def prepare(

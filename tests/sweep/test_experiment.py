@@ -21,6 +21,7 @@ from experiments import (
     fedmcc,
     orchestra,
     sda_fdc,
+    several,
     spherical,
 )
 from fcjax.data import heterogeneous, load
@@ -271,3 +272,23 @@ def test_a_run_leaves_what_it_promises(finished):
         # round of the second stage.
         times = 2 if (row["stage"], row["round"]) == ("cluster", "1") else 1
         assert row["up_centroids"] == str(times * 2 * 4 * 8 * 4)
+
+
+def test_a_flag_that_no_method_has_which_runs_is_told(tmp_path):
+    """Of a flag that one of them has nothing is said."""
+    words = "--methods lrsc dscn --num-rounds 3 --rank-factor 2 --keep 4 --clients 4"
+    args = tyro.cli(fdsc.Args, args=[*words.split(), f"--out={tmp_path}"])
+    tasks = several.tasks(args, fdsc.describe)
+    first, second = experiment.prepare_all(tasks)
+    assert first.notes[-2:] == (
+        "--rank-factor does nothing: no flag of lrsc, dscn",
+        "--keep does nothing: no flag of lrsc, dscn",
+    )
+    assert not any("does nothing" in note for note in second.notes)
+    (alone,) = experiment.prepare_all(tasks[:1])
+    assert alone.notes[-3].startswith("--num-rounds does nothing: no flag of lrsc")
+    with_post_processing = dataclasses.replace(args, post_processing=True)
+    first, _ = experiment.prepare_all(
+        several.tasks(with_post_processing, fdsc.describe)
+    )
+    assert first.notes[-1] == "--rank-factor does nothing: no flag of lrsc, dscn"
