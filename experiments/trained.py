@@ -12,7 +12,7 @@ import numpy as np
 
 from fcjax import data, engine
 from fcjax.sweep import experiment, plan
-from fcjax.sweep.flags import Common
+from fcjax.sweep.flags import Common, flag_of
 from fcjax.sweep.load import load
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.session import Call, enable_compilation_cache
@@ -89,7 +89,7 @@ def load_one(args: Common, *, several: tuple[str, ...] = ()) -> data.Dataset:
     for name, value in vars(args).items():
         swept = isinstance(value, tuple) and name not in ("image_shape", "log")
         if swept and len(value) > 1 and name not in several:
-            flag = "--" + name.replace("_", "-")
+            flag = flag_of(name)
             raise ValueError(f"{flag} takes one value for a figure, got {value}")
     dataset, extra = load(args)
     if dataset.labels is None or len(extra):

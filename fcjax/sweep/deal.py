@@ -9,7 +9,7 @@ import numpy as np
 
 from fcjax import data
 from fcjax.data.partition_by_range import rows_held
-from fcjax.sweep.flags import Common, Default
+from fcjax.sweep.flags import Common, Default, flag_of
 from fcjax.sweep.folder import Point
 
 RULES = {
@@ -43,7 +43,7 @@ def owned(args: Common, dataset: data.Dataset) -> tuple[Common, data.Dataset]:
     defaults = [name for name, x in values.items() if isinstance(x, Default)]
     asked = [name for name, x in values.items() if x and name not in defaults]
     if given and (asked or dataset.clients is None):
-        flag = "--" + given[0].replace("_", "-")
+        flag = flag_of(given[0])
         why = "says of none" if dataset.clients is None else f"is dealt by --{asked[0]}"
         raise ValueError(
             f"{flag} is of the data's own clients, but {args.dataset} "
@@ -81,7 +81,7 @@ def rule_of(args: Common) -> str:
     ]
     asked = asked or [x for x, value in values.items() if value]
     if len(asked) > 1:
-        one, other = ("--" + name.replace("_", "-") for name in asked[:2])
+        one, other = (flag_of(name) for name in asked[:2])
         raise ValueError(f"{one} and {other} are two rules of dealing, give one")
     rule = asked[0] if asked else "p"
     if args.class_range is not None and rule != "overlap":
@@ -196,7 +196,7 @@ def dealer(
 
     def deal(point: Point) -> data.Partition:
         if labels is None and rule not in ("natural", "p"):
-            flag = "--" + rule.replace("_", "-")
+            flag = flag_of(rule)
             raise ValueError(f"{flag} deals by labels, and the data has none")
         if labels is None and rule == "p" and point["p"] != 0:
             raise ValueError("--p must be 0 where the data has no labels to deal by")

@@ -23,9 +23,8 @@ from fcjax.sweep.folder import Folder, text_of, write_whole
 
 PACKAGE = Path(__file__).parents[1]
 PACKAGES = ("fcjax", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
-COMPILER = ("XLA_FLAGS", "JAX_OPTIMIZATION_LEVEL")
+COMPILER = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_OPTIMIZATION_LEVEL")
 """What of the user's environment says how XLA compiles, and so how it rounds."""
-
 DIGESTS = ("examples", "labels", "clients")
 """What a start has a digest of, where the data has it."""
 

@@ -4,7 +4,6 @@ A script names its method's flags, its defaults and how to build the method;
 `fcjax.sweep.command` runs what comes of them here.
 """
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from fcjax import data
 from fcjax.data import placement
 from fcjax.devices import all_devices, deal_pool, on_all, platform
 from fcjax.sweep import deal, environment, plan, processes, sinks
-from fcjax.sweep.flags import Common, command
+from fcjax.sweep.flags import Common, command, flag_of, own_names
 from fcjax.sweep.folder import Folder, Point
 from fcjax.sweep.load import FLAGS, Loaded, load, short_name
 from fcjax.sweep.plan import Batch, Describe, Method
@@ -104,14 +103,13 @@ def of_none(experiments: Sequence[Experiment]) -> Iterator[str]:
     methods has which run."""
     for script in dict.fromkeys(type(x.args) for x in experiments):
         asked = [x for x in experiments if type(x.args) is script]
-        had = {"methods"} | {field.name for field in dataclasses.fields(Common)}
-        for config in (x.folder.config for x in asked):
-            had |= {*config, *config["swept"]}
-        given = dict.fromkeys(name for x in asked for name in command(x.args)["flags"])
-        methods = ", ".join(dict.fromkeys(x.folder.config["method"] for x in asked))
-        for name in given:
-            if name not in had:
-                yield f"--{name.replace('_', '-')} does nothing: no flag of {methods}"
+        configs = [x.folder.config for x in asked]
+        given = {name for x in asked for name in command(x.args)["flags"]}
+        had = {name for config in configs for name in (*config, *config["swept"])}
+        methods = ", ".join(dict.fromkeys(config["method"] for config in configs))
+        for name in own_names(script):
+            if name in given - had:
+                yield f"{flag_of(name)} does nothing: no flag of {methods}"
 
 
 def prepare(
@@ -130,7 +128,7 @@ def prepare(
     for name, least in LEAST.items():
         value = getattr(args, name)
         if value is not None and not value >= least:
-            flag = "--" + name.replace("_", "-")
+            flag = flag_of(name)
             raise ValueError(f"{flag} must be at least {least}, got {value}")
     sinks.check(args.log)
     dataset, extra = load(args)
@@ -158,8 +156,7 @@ def prepare(
         resume=args.resume,
         writes=processes.leads(),
     )
-    if args.resume:
-        earlier = environment.starts(directory)
+    if args.resume and (earlier := environment.starts(directory)):
         environment.check_digests(directory, [*earlier, environment.digests(dataset)])
 
     examples = dataset.examples

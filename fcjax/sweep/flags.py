@@ -183,6 +183,16 @@ def command(args: Common) -> dict[str, Any]:
     return {"script": script_of(type(args)), "flags": own}
 
 
+def flag_of(name: str, *, is_switch: bool = False) -> str:
+    """Returns a flag as it is written on a command line.
+
+    Examples:
+        >>> flag_of("num_rounds"), flag_of("plot", is_switch=True)
+        ('--num-rounds', '--[no-]plot')
+    """
+    return ("--[no-]" if is_switch else "--") + name.replace("_", "-")
+
+
 def check_values(
     name: str,
     values: tuple,
@@ -195,7 +205,7 @@ def check_values(
     Raises:
         ValueError: there is none, one comes twice, or one is out of its limits.
     """
-    flag = "--" + name.replace("_", "-")
+    flag = flag_of(name)
     if len(set(values)) != len(values) or not values:
         raise ValueError(f"{flag} takes one or more different values, got {values}")
     if min(values) < least:
@@ -218,6 +228,12 @@ Positive = Annotated[tuple[float, ...], Limits(above=0)]
 Shares = Annotated[tuple[float, ...], Limits(most=1)]
 
 
+def own_names(script: type[Common]) -> list[str]:
+    """Returns the flags that a script adds for its methods."""
+    common = {field.name for field in dataclasses.fields(Common)} | {"methods"}
+    return [x.name for x in dataclasses.fields(script) if x.name not in common]
+
+
 def settings_of(
     args: Common, *changes: Mapping[str, Any], names: Collection[str] | None = None
 ) -> dict[str, Any]:
@@ -236,10 +252,9 @@ def settings_of(
         ValueError: a number is negative, infinite, or zero where it counts something.
     """
     chosen = {name: value for change in changes for name, value in change.items()}
-    common = {field.name for field in dataclasses.fields(Common)} | {"methods"}
     settings, hints = {}, get_type_hints(type(args), include_extras=True)
-    for name in (field.name for field in dataclasses.fields(args)):
-        if name in common or (names is not None and name not in names):
+    for name in own_names(type(args)):
+        if names is not None and name not in names:
             continue
         value = getattr(args, name)
         if value is None:
@@ -269,7 +284,7 @@ def chosen(args: Common, settings: Mapping[str, Any]) -> dict[str, Any]:
 def check_numbers(name: str, value: Any, hint: Any) -> None:
     """Raises ValueError where a number of a flag is not one that it can take."""
     found = [x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Limits)]
-    flag = "--" + name.replace("_", "-")
+    flag = flag_of(name)
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue

@@ -26,7 +26,7 @@ from jax.experimental.multihost_utils import process_allgather
 from fcjax.devices import are_several
 from fcjax.sweep import last_words
 from fcjax.sweep.ending import name_of_command, told
-from fcjax.sweep.flags import Common
+from fcjax.sweep.flags import Common, flag_of
 
 Args = TypeVar("Args", bound=Common)
 
@@ -256,7 +256,7 @@ def agree(args: Common) -> None:
         "the version of fcjax": digest_of_code(),
         "the version of JAX": jax.__version__,
         "the number of devices": str(jax.local_device_count()),
-        **{"--" + name.replace("_", "-"): text for name, text in flags.items()},
+        **{flag_of(name): text for name, text in flags.items()},
     }
     first, *others = map(json.loads, said_by_all(json.dumps(own)))
     for index, other in enumerate(others, 1):

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fcjax.sweep.ending import name_of_command
-from fcjax.sweep.flags import GROUPS, Common
+from fcjax.sweep.flags import GROUPS, Common, flag_of
 
 SHORT, OWN, ALL = "short", "own", "all"
 NAMED = {group.__name__.lower(): group for group in GROUPS}
@@ -136,10 +136,6 @@ def names(cls: type) -> list[str]:
     hints = inspect.get_annotations(cls).items()
     none = tyro.conf.Fixed
     return [name for name, x in hints if none not in getattr(x, "__metadata__", ())]
-
-
-def flag_of(name: str, *, is_switch: bool = False) -> str:
-    return ("--[no-]" if is_switch else "--") + name.replace("_", "-")
 
 
 def signature(hint: Any) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import tyro
 from fcjax.sweep import screen
 from fcjax.sweep.deal import RULES
 from fcjax.sweep.ending import end
-from fcjax.sweep.flags import Common, script_of
+from fcjax.sweep.flags import Common, flag_of, script_of
 
 Args = TypeVar("Args", bound=Common)
 MOST = 10_000
@@ -99,7 +99,7 @@ def spelled(flags: type, words: Sequence[str]) -> list[str]:
     """
     hints = get_type_hints(flags).items()
     kinds = {
-        "--" + name.replace("_", "-"): get_args(hint)[0]
+        flag_of(name): get_args(hint)[0]
         for name, hint in hints
         if get_origin(hint) is tuple and get_args(hint)[1:] == (...,)
     }

@@ -18,6 +18,7 @@ from fcjax import evaluation, models
 from fcjax.evaluation import tables
 from fcjax.evaluation.figures import Panel, maps
 from fcjax.sweep import command, frozen
+from fcjax.sweep.flags import flag_of
 from fcjax.sweep.load import load
 
 PROJECTOR = "online/params/cluster_projector/"
@@ -93,7 +94,7 @@ def trained(args: fedmcc.Args) -> Iterator[Mapped]:
     for name, value in vars(args).items():
         swept = isinstance(value, tuple) and name not in ("num_rounds", "image_shape")
         if swept and len(value) > 1:
-            flag = "--" + name.replace("_", "-")
+            flag = flag_of(name)
             raise ValueError(f"{flag} takes one value for a figure, got {value}")
     (results,) = command.run(lambda: [(args, fedmcc.describe)])
     dataset, _ = load(args)
