@@ -159,7 +159,11 @@ def entry_of(source: Folder) -> Entry:
         name = Path(name).name
         # A folder that is called as a named data set is not that one.
         name = f"./{name}" if name == "digits" or is_tfds(name) else name
-    starts = environment.starts(source.directory)
+    # A directory of one machine says nothing on another one.
+    starts = [
+        {k: v for k, v in start.items() if k != "data_dir"}
+        for start in environment.starts(source.directory)
+    ]
     return Entry({**source.config, "dataset": name}, source.rows, source.rounds, starts)
 
 

@@ -23,6 +23,7 @@ NONE = None, "", [], ()
 UNCOMPARED = {
     *("dataset", "limit"),  # by `is_of`, and by how many examples there are
     *("evaluate_every", "swept", "seed", "start_stage", "reported"),
+    *("preset", "defaults"),
 }
 Differences = Mapping[str, tuple[Any, Any]]
 """By setting, what a run has and what is asked for."""
@@ -176,7 +177,7 @@ def asked(flags: Common, describe: plan.Describe) -> list[dict[str, Any]]:
 
 def held(entry: Folder, row: Row) -> dict[str, Any]:
     """Returns the settings of a kept run."""
-    swept = {name: row[name] for name in entry.names}
+    swept = {name: row[name] for name in entry.columns}
     settings = {**entry.config, **swept, "samples": row["samples"]}
     if settings["method"] == "ccfc":  # of before there was a flag
         settings.setdefault("schedule", "constant")

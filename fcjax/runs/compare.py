@@ -120,7 +120,7 @@ def compared(
     # In what it is dealt by, and by whom, partners are alike in any case.
     level = ours[0].folder.names[0]
     dealt = [level, "clients", "client_size", "clusters", "failure_rate"]
-    same = {*ours[0].folder.names} & {*others[0].folder.names} - {*but}
+    same = {*ours[0].folder.columns} & {*others[0].folder.columns} - {*but}
     if level not in others[0].folder.names:
         raise ValueError(
             f"{ours[0].folder.directory} is dealt by {level}, "
@@ -172,10 +172,10 @@ def varied(
     found = dict.fromkeys(
         name
         for group in (ours, others)
-        for name in group[0].folder.names
+        for name in group[0].folder.columns
         if len({float(member.row[name]) for member in group}) > 1
     )
-    both = {*ours[0].folder.names} & {*others[0].folder.names}
+    both = {*ours[0].folder.columns} & {*others[0].folder.columns}
     return [name for name in found if name in both - {"seed", *but}]
 
 

@@ -38,7 +38,7 @@ class Args:
 
     run: tyro.conf.Positional[Path]
     """The results folder, --out of the run."""
-    where: Annotated[tuple[str, ...], shown("the first run of the grid")] = ()
+    where: Annotated[tuple[str, ...], shown("the only run")] = ()
     """Which run of a grid: p=0.25 seed=3."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
     """Where TFDS data sets are prepared."""
@@ -58,7 +58,9 @@ def main(args: Args) -> None:
         )
     found = assigned.of_run(folder, point, data_dir=args.data_dir)
     assert found.model is not None
-    config = {**folder.config, **point, "seed": int(point["seed"])}
+    (row,) = folder.rows_of(**point)
+    settings = {name: row[name] for name in folder.columns}
+    config = {**folder.config, **settings, "seed": int(point["seed"])}
     config["preprocessing"] = preprocessing(found.dataset, found.model.scaling)
     out = args.out or args.run / "export"
     try:

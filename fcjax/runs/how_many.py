@@ -128,7 +128,7 @@ def measured(
 def check_alike(runs: Together) -> None:
     """Raises ValueError where runs of one number of clusters differ in more than their
     seed, or numbers are of different methods or settings."""
-    for name in ("method", *runs.members[0].folder.names):
+    for name in ("method", *runs.members[0].folder.columns):
         if name in ("clusters", "seed"):
             continue
         by_number: dict[int, set] = {}
@@ -141,7 +141,7 @@ def check_alike(runs: Together) -> None:
                 f"the runs differ in {name}, too: choose by --where {name}="
                 f"{several[0][0]}"
             )
-    settled = ("dataset", "labels", "swept")
+    settled = ("dataset", "labels", "preset", "swept", "defaults")
     first, *others = (member.folder for member in runs.members)
     for other in others:
         names = [x for x in differing(first.config, other.config) if x not in settled]

@@ -36,7 +36,7 @@ class Args:
     """Column of a table that says whose an example is, and is no feature."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
     """Where TFDS data sets are prepared."""
-    where: Annotated[tuple[str, ...], shown("the first run of the grid")] = ()
+    where: Annotated[tuple[str, ...], shown("the only run")] = ()
     """Which run of a grid: p=0.25 seed=3."""
     #: The table to write: example, cluster, distance to the center of its own cluster
     #: and of each other, in the embedding.

@@ -21,7 +21,7 @@ from fcjax.evaluation import linear, tables
 from fcjax.sweep import frozen
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import Common, shown
-from fcjax.sweep.folder import Point, parsed, read
+from fcjax.sweep.folder import Row, parsed, read
 from fcjax.sweep.load import load
 from fcjax.sweep.words import flags_in
 
@@ -39,7 +39,7 @@ class Args:
     most 1; of each class at least one label."""
     num_draws: int = 5
     """How many times each share is drawn."""
-    where: Annotated[tuple[str, ...], shown("the first run of the grid")] = ()
+    where: Annotated[tuple[str, ...], shown("the only run")] = ()
     """Which run of a grid: p=0.25 seed=3."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
     """Where TFDS data sets are prepared."""
@@ -54,6 +54,7 @@ def main(args: Args) -> None:
         raise ValueError(f"--num-draws takes 1 or more, got {args.num_draws}")
     folder = read(args.run)
     point = folder.point(**parsed(args.where))
+    (row,) = folder.rows_of(**point)
     flags = folder.flags(data_dir=args.data_dir)
     dataset, _ = load(flags)
     if dataset.labels is None:
@@ -77,7 +78,7 @@ def main(args: Args) -> None:
     found, count = folder.assigned(point), len(dataset.labels)
     holders, clusters = found["client"][:count], found["cluster"][:count]
     print("the run's clusters, and those of k-means on its embedding in one place")
-    tables.show(cluster_rows(dataset.labels, clusters, embedding, point))
+    tables.show(cluster_rows(dataset.labels, clusters, embedding, row))
     scores = client_scores(dataset.labels, clusters, holders)
     print("mean of the clients' own scores, each with a match of its own")
     tables.show([{name: f"{value:.4f}" for name, value in scores.items()}])
@@ -119,12 +120,12 @@ def linear_rows(
 
 
 def cluster_rows(
-    labels: np.ndarray, clusters: np.ndarray, embedding: np.ndarray, point: Point
+    labels: np.ndarray, clusters: np.ndarray, embedding: np.ndarray, row: Row
 ) -> list[dict[str, str]]:
     """Returns the scores of the run's clusters and of as many by k-means, the best of
     ten seedings; examples without a cluster are left out of both."""
     counted = clusters >= 0
-    z, count = jnp.asarray(embedding[counted]), int(point["clusters"])
+    z, count = jnp.asarray(embedding[counted]), int(row["clusters"])
     found = np.asarray(kmeans(jax.random.key(0), z, count).assignments)
     rows = []
     for name, own in (("of the run", clusters[counted]), ("k-means", found)):

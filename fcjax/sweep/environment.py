@@ -19,7 +19,7 @@ import numpy as np
 
 from fcjax.data import Dataset
 from fcjax.devices import all_devices, num_cores
-from fcjax.sweep.folder import Folder, text_of, write_whole
+from fcjax.sweep.folder import Folder, starts, write_whole
 
 PACKAGE = Path(__file__).parents[1]
 PACKAGES = ("fcjax", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
@@ -30,7 +30,9 @@ DIGESTS = ("examples", "labels", "clients")
 
 
 @contextmanager
-def recorded(folder: Folder, dataset: Dataset) -> Iterator[None]:
+def recorded(
+    folder: Folder, dataset: Dataset, *, data_dir: Path | None
+) -> Iterator[None]:
     """Adds a start to the folder's environment.json, and in the end its seconds.
 
     One that was killed has those until its last round.
@@ -38,6 +40,8 @@ def recorded(folder: Folder, dataset: Dataset) -> Iterator[None]:
     Args:
         folder: of the results.
         dataset: that is scored.
+        data_dir: where the command looked for TFDS data sets, if it said so. The
+            commands for finished runs look there again.
     """
     if not folder.writes:
         yield
@@ -51,6 +55,7 @@ def recorded(folder: Folder, dataset: Dataset) -> Iterator[None]:
     own = {
         **environment(),
         **digests(dataset),
+        **({} if data_dir is None else {"data_dir": str(data_dir.resolve())}),
         "began": began.isoformat(" ", "seconds"),
         "seconds": None,
     }
@@ -60,16 +65,6 @@ def recorded(folder: Folder, dataset: Dataset) -> Iterator[None]:
     finally:
         own["seconds"] = round(time.monotonic() - start)
         write(folder.directory, [*earlier, own])
-
-
-def starts(directory: Path) -> list[dict[str, Any]]:
-    """Returns the starts of a results folder, oldest first; none in those of an earlier
-    fcjax."""
-    path = directory / "environment.json"
-    try:
-        return json.loads(text_of(path) or "[]")
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: it is no JSON") from error
 
 
 def digests(dataset: Dataset) -> dict[str, str]:

@@ -4,8 +4,10 @@ A script names its method's flags, its defaults and how to build the method;
 `fcjax.sweep.command` runs what comes of them here.
 """
 
+import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,7 +142,13 @@ def prepare(
     if platform() == "cpu" and args.on is None:
         batches = [own for batch in batches for own in plan.by_size(batch)]
     points = [point for batch in batches for point in batch.points]
-    config = configuration(args, batches[0].method, points[0])
+    axes = plan.axes(points[0], given["flags"])
+    config = {
+        **configuration(args, batches[0].method, points[0]),
+        "preset": args.preset,
+        "swept": axes,
+        "defaults": sorted(points[0].keys() - {*axes}),
+    }
     directory = args.out or default_folder(config)
     if args.shard is not None:
         index, count = processes.share("--shard", args.shard)
@@ -156,6 +164,7 @@ def prepare(
         resume=args.resume,
         writes=processes.leads(),
     )
+    check_defaults(folder, args, dataset, describe)
     if args.resume and (earlier := environment.starts(directory)):
         environment.check_digests(directory, [*earlier, environment.digests(dataset)])
 
@@ -189,8 +198,42 @@ def prepare(
     return Experiment(args, dataset, folder, tuple(left), pool, notes)
 
 
+def check_defaults(
+    folder: Folder, args: Common, dataset: data.Dataset, describe: Describe
+) -> None:
+    """Checks that the finished runs of a folder have this command's defaults.
+
+    A default may follow from an axis, as a weight from the number of clusters. It is
+    compared at the axis values of each finished run.
+
+    Raises:
+        ValueError: a finished run has another default. The line names the setting.
+    """
+    if not folder.rows:
+        return
+    names = ["clients", *(["clusters"] if args.clusters else ()), deal.rule_of(args)]
+    values = {n: tuple(dict.fromkeys(row[n] for row in folder.rows)) for n in names}
+    at = {
+        (num_clients, num_clusters, level): method.settings
+        for method, num_clients, num_clusters, levels in plan.described(
+            dataclasses.replace(args, **values), dataset, describe
+        )
+        for level in levels
+    }
+    for row in folder.rows:
+        settings = at[row["clients"], row["clusters"], row[deal.rule_of(args)]]
+        for name in (settings.keys() & row.keys()) - {*folder.names}:
+            here = settings[name]
+            if isinstance(here, tuple) and not math.isclose(row[name], here[0]):
+                raise ValueError(
+                    f"--out {folder.directory} holds runs whose default {name} is "
+                    f"{row[name]:g}, and this command has {here[0]:g}; choose another "
+                    "folder, or pass --no-resume to write over it"
+                )
+
+
 def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
-    """Returns what all runs of the grid share, as a reader of config.json sees it."""
+    """Returns what all runs of the grid share, but for its axes and defaults."""
     config = {
         "method": method.name,
         **{k: v for k, v in method.settings.items() if k not in point},
@@ -200,7 +243,6 @@ def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
         "evaluate_every": args.evaluate_every,
         "precision": args.precision,
         "failures": args.failures,
-        "swept": list(point),
     }
     if args.client_column is None:  # as in folders of before it was a flag
         del config["client_column"]

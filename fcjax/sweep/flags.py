@@ -92,7 +92,7 @@ class Clients:
     """Use at most so many examples a client, classes in proportion."""
     partition_seed: Annotated[int | None, shown("the run's own --seed")] = None
     """Seed of the partition and of failures."""
-    failure_rate: tuple[float, ...] = (0.0,)
+    failure_rate: tuple[float, ...] = default(0.0)
     """Share of the clients that do not answer; their data is scored all the same."""
     failures: Literal["fixed", "per-round"] = "fixed"
     """The same clients for the whole run, or as many drawn anew in every round."""

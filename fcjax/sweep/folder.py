@@ -48,7 +48,8 @@ DERIVED_FOLDERS = ("consensus", "export", "fit")
 """What the commands for finished runs make of them."""
 
 Point = Mapping[str, float | int]
-"""One run's swept values, by flag: {"p": 0.25, "seed": 0, ...}."""
+"""One run's values by flag: {"p": 0.25, "seed": 0, ...}. A session has those of all
+flags that take several values; a reader has those of the axes."""
 Row = dict[str, Any]
 """A run, or a round of one, by column; None is a cell that is empty in the table."""
 
@@ -85,6 +86,10 @@ class Folder:
         self.config = {k: v for k, v in config.items() if k != "command"}
         self.command = command or config.get("command")
         self.names: tuple[str, ...] = tuple(config["swept"])
+        """The axes: what tells runs apart. The first is the heterogeneity, the last the
+        seed."""
+        self.columns = (*self.names, *config.get("defaults", ()))
+        """The axes, and the settings with a default that may follow from an axis."""
         self._resume = resume
         if resume:
             self._check()
@@ -108,11 +113,23 @@ class Folder:
                     "choose another folder, or pass --no-resume to write over it"
                 )
             return
-        if names := differing(read_config(self.directory), self.config):
+        kept = read_config(self.directory)
+        if "preset" not in kept and "preset" in self.config:
+            raise ValueError(
+                f"--out {self.directory} holds results of an earlier fcjax, to which "
+                "this version adds none; choose another folder, or pass --no-resume to "
+                "write over it"
+            )
+        if names := differing(kept, self.config):
+            each = [
+                f"{'flags that are given' if name == 'swept' else name}: "
+                f"{_shown(kept.get(name))} there, {_shown(self.config.get(name))} here"
+                for name in names
+            ]
             raise ValueError(
                 f"--out {self.directory} holds results of another configuration "
-                f"({', '.join(names)} differ); choose another folder, or pass "
-                "--no-resume to write over it"
+                f"({'; '.join(each)}); choose another folder, or pass --no-resume to "
+                "write over it"
             )
 
     def _check_assignments(self) -> None:
@@ -154,32 +171,50 @@ class Folder:
         return pd.DataFrame(self.rounds)
 
     def point(self, /, **where: float | int | str) -> Point:
-        """Returns the first run that has these swept values, numbers or their text.
+        """Returns the axis values of the run that has these of them.
+
+        Args:
+            where: axis values, as numbers or as their text.
 
         Raises:
-            ValueError: one is not swept, or no number, or no run has them.
+            ValueError: one is no axis or no number, no run has them, or several runs
+                have them. The line names the axes in which those differ.
+        """
+        rows = self.rows_of(**where)
+        if len(rows) > 1:
+            each = {
+                name: dict.fromkeys(f"{r[name]:g}" for r in rows) for name in self.names
+            }
+            several = [f"{k} ({', '.join(x)})" for k, x in each.items() if len(x) > 1]
+            told = "".join(f" with {k}={v}" for k, v in where.items())
+            raise ValueError(
+                f"{self.directory} has {len(rows)} runs{told}; choose one by its value "
+                f"of {' and '.join(several)}"
+            )
+        return self._point(rows[0])
+
+    def rows_of(self, /, **where: float | int | str) -> list[Row]:
+        """Returns the rows of all runs that have these axis values.
+
+        Raises:
+            ValueError: one is no axis or no number, or no run has them.
         """
         for name, value in where.items():
             if name not in self.names or isinstance(value_of(str(value)), str | None):
                 accepted = " ".join(f"{name}=VALUE" for name in self.names)
                 told = f"{name}={value}"
-                raise ValueError(f"--where takes {accepted}, got {told!r}")
-        for row in self.rows:
-            if all(float(row[k]) == float(value) for k, value in where.items()):
-                return self._point(row)
+                raise ValueError(f"where takes {accepted}, got {told!r}")
+        found = [
+            row
+            for row in self.rows
+            if all(float(row[k]) == float(value) for k, value in where.items())
+        ]
+        if found:
+            return found
         told = " ".join(f"{name}={value}" for name, value in where.items())
         held = {name: dict.fromkeys(str(r[name]) for r in self.rows) for name in where}
         there = "; ".join(f"{k} is {', '.join(held[k])}" for k in held)
         raise ValueError(f"no run of {self.directory} has {told}: {there}")
-
-    def rows_of(self, /, **where: float | int | str) -> list[Row]:
-        """Returns the rows of all runs that have these swept values.
-
-        Raises:
-            ValueError: as `point`.
-        """
-        first = self.point(**where)
-        return [row for row in self.rows if all(row[n] == first[n] for n in where)]
 
     def assignments(self, **where: float | int | str) -> "pd.DataFrame":
         """Returns what a run made of every example, in the order of the data set, with
@@ -187,7 +222,7 @@ class Folder:
         `cluster`, -1 where it has none; and `community` where the method finds them.
 
         Args:
-            where: swept values; the first run that has them is taken.
+            where: axis values that one run alone has, see `point`.
 
         Examples:
             >>> import fcjax
@@ -207,7 +242,8 @@ class Folder:
         """Returns the embedding [P, D] of the data set by a run's global model.
 
         Args:
-            data_dir: where TFDS data sets are prepared.
+            data_dir: where TFDS data sets are prepared, by default where the run
+                found them.
             where: as in `assignments`.
 
         Raises:
@@ -268,7 +304,16 @@ class Folder:
             raise ValueError(f"{path} cannot be read ({error})") from error
 
     def flags(self, *, data_dir: Path | None) -> Common:
-        """Returns the flags that the data of the runs came from."""
+        """Returns the flags that the data of the runs came from.
+
+        Args:
+            data_dir: where TFDS data sets are prepared. None is the directory of the
+                last start, if that directory still exists.
+        """
+        last = starts(self.directory)[-1:]
+        known = last[0].get("data_dir") if last else None
+        if data_dir is None and known is not None and Path(known).is_dir():
+            data_dir = Path(known)
         # Folders of before a flag was one have none of it.
         flags = {name: self.config[name] for name in FLAGS if name in self.config}
         flags["image_shape"] = tuple(flags["image_shape"])
@@ -507,6 +552,20 @@ def parsed(where: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def starts(directory: Path) -> list[dict[str, Any]]:
+    """Returns the starts in a folder's environment.json, oldest first; none for folders
+    of an earlier fcjax.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = directory / "environment.json"
+    try:
+        return json.loads(text_of(path) or "[]")
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is no JSON") from error
+
+
 def read_config(directory: Path) -> dict[str, Any]:
     """Returns config.json; raises ValueError where there is none, a damaged or an old
     one."""
@@ -531,6 +590,10 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     missing = object()
     names = {**one, **other}.keys() - {"command"}
     return sorted(k for k in names if one.get(k, missing) != other.get(k, missing))
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _bytes(path: Path) -> bytes:

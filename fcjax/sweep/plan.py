@@ -7,7 +7,7 @@ memory side by side.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -345,6 +345,25 @@ def span(
     fixed = {name: (value,) for name, value in here.items()}
     axes = {deal.rule_of(args): levels, **fixed, **rest, **fixed}
     return [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
+
+
+def axes(point: Point, given: Collection[str]) -> list[str]:
+    """Returns the axes of a grid, which tell its runs apart.
+
+    The heterogeneity and the seed are always axes. Any other setting is an axis only if
+    the command names it: a default is reported in results.csv, and is no axis.
+
+    Args:
+        point: of any run, see `span`; the heterogeneity comes first, the seed last.
+        given: the flags that the command names.
+
+    Examples:
+        >>> point = {"p": 0.25, "clusters": 10, "model_weight": 0.1, "seed": 0}
+        >>> axes(point, ["clusters"])
+        ['p', 'clusters', 'seed']
+    """
+    first, *others, seed = point
+    return [first, *(name for name in others if name in given), seed]
 
 
 def failures_of(batch: Batch, args: Common) -> tuple[np.ndarray, ...]:

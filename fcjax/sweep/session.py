@@ -50,7 +50,9 @@ def execute(experiment: Experiment) -> None:
         report.print_header(experiment)
         num_runs, start = len(folder.pending), time.perf_counter()
         precision = jax.default_matmul_precision(experiment.args.precision)
-        recorded = environment.recorded(folder, experiment.dataset)
+        recorded = environment.recorded(
+            folder, experiment.dataset, data_dir=experiment.args.data_dir
+        )
         with recorded, precision:
             train(experiment)
         report.print_pace(num_runs, time.perf_counter() - start)
@@ -186,7 +188,7 @@ def run(
                 batch.points, metrics, found, strict=True
             )
         ]
-        own = ("stage", *folder.names)
+        own = ("stage", *batch.points[0])
         for log, row in zip(logs, rows, strict=True):
             log(step, {k: v for k, v in row.items() if k not in own})
         folder.add_history(round.position, rows)

@@ -95,7 +95,8 @@ class Kept:
                 {
                     name: value
                     for name, value in row.items()
-                    if name not in folder.names and (value is not None or name in fresh)
+                    if name not in batch.points[run]
+                    and (value is not None or name in fresh)
                 }
                 for row in history
             ]

@@ -138,15 +138,15 @@ def test_what_has_changed_is_told_and_what_is_missing_refused(
     config = json.loads((out / "config.json").read_text()) | {"dataset": str(path)}
     (out / "config.json").write_text(json.dumps(config))
     np.savez(path, x=x[::-1], y=y[::-1])
-    export.main(export.Args(out))
+    export.main(export.Args(out, where=("seed=0",)))
     assert "assigned otherwise than in the run" in capsys.readouterr().out
     np.savez(path, x=x[:70], y=y[:70])
     with pytest.raises(ValueError, match="is of 80 examples, but the data set has 70"):
-        export.main(export.Args(out))
+        export.main(export.Args(out, where=("seed=0",)))
     # Clients on their own have no model.
     shutil.rmtree(out / "models")
     with pytest.raises(ValueError, match="kept no global model to export") as error:
-        export.main(export.Args(out, out=tmp_path / "new"))
+        export.main(export.Args(out, ("seed=0",), out=tmp_path / "new"))
     assert "\n" not in str(error.value)
     assert not (tmp_path / "new").exists()
 
@@ -164,5 +164,5 @@ def test_a_failure_leaves_the_export_of_before(
     before = contents()
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(ValueError, match=r"--out .* cannot be written .*No space left"):
-        export.main(export.Args(finished, out=folder))
+        export.main(export.Args(finished, ("seed=0",), out=folder))
     assert contents() == before

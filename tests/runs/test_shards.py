@@ -162,7 +162,7 @@ def test_what_is_refused_changes_nothing(tmp_path):
     out = write(tmp_path / "out", [A], config={**CONFIG, "latent_size": 16})
     begin(tmp_path / "shard-0-of-1")
     one, before = write(tmp_path / "one", [B]), contents(tmp_path)
-    with pytest.raises(ValueError, match=r"\(latent_size differ\)"):
+    with pytest.raises(ValueError, match=r"\(latent_size: 16 there, 8 here\)"):
         shards.merge([one], out)
     with pytest.raises(ValueError, match="none of these folders holds a finished run"):
         shards.merge(shards.find([tmp_path]), tmp_path)

@@ -10,7 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from fcjax.sweep import environment, session
+import fcjax
+from experiments import spherical
+from fcjax.sweep import environment, experiment, session
+from tests.data.test_sources import png, prepare
 from tests.sweep.drifting import run, vectors
 
 
@@ -82,3 +85,20 @@ def test_a_killed_start_lasted_until_its_last_round(tmp_path):
     os.utime(out / "history.csv", (last, last))
     run(out, data, seed=(0, 1))
     assert environment.starts(out)[0]["seconds"] == 120
+
+
+def test_the_directory_of_a_prepared_data_set_is_remembered(tmp_path):
+    """`fcjax.open(...).embedding()` finds the data where the run found it."""
+    images = [(png(np.full((4, 4), k, np.uint8)), k % 2) for k in range(16)]
+    sets, out = tmp_path / "sets", tmp_path / "out"
+    prepare(sets, {"train": images})
+    flags = {"dataset": "tiny", "clients": (2,), "p": (0.0,), "plot": False}
+    args = spherical.Args(**flags, data_dir=sets, out=out)
+    session.execute(experiment.prepare(args, spherical.describe))
+    (start,) = environment.starts(out)
+    assert start["data_dir"] == str(sets.resolve())
+    assert fcjax.open(out).embedding().shape == (16, 16)
+    sets.rename(tmp_path / "moved")
+    with pytest.raises(ValueError, match="tiny"):
+        fcjax.open(out).embedding()
+    assert fcjax.open(out).embedding(tmp_path / "moved").shape == (16, 16)
