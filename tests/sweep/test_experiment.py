@@ -241,10 +241,10 @@ def test_a_run_leaves_what_it_promises(finished):
         assert (finished / "figures" / name).stat().st_size > 10_000
     config = json.loads((finished / "config.json").read_text())
     assert config["backbone"] == "mlp"
-    swept = "p clients pretrain_rounds cluster_rounds local_epochs latent_size "
-    swept += "failure_rate seed"
+    swept = "p clients pretrain_rounds cluster_rounds local_epochs batch_size "
+    swept += "latent_size failure_rate seed"
     assert config["swept"] == swept.split()
-    defaults = "batch_size clusters decorrelation_weight learning_rate model_weight "
+    defaults = "clusters decorrelation_weight learning_rate model_weight "
     assert config["defaults"] == f"{defaults}num_init".split()
 
     results, history = rows(finished / "results.csv"), rows(finished / "history.csv")
