@@ -15,7 +15,7 @@ from experiments.papers.ccfc import printed
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.exact import exact_cmeans
 from fcjax.algorithms.ffcm import ffcm
-from fcjax.algorithms.kfed import kfed
+from fcjax.algorithms.kfed import LocalStart, kfed
 from fcjax.sweep import plan
 from fcjax.sweep.flags import Common, Limits, default, settings_of, shown
 from fcjax.sweep.load import short_name
@@ -46,6 +46,10 @@ class Args(Common):
     """m of fuzzy c-means."""
     local_clusters: Annotated[tuple[int, ...], shown("as many as --clusters")] = ()
     """How many clusters each client of k-fed finds (k')."""
+    local_start: Annotated[
+        LocalStart | None, shown("kmeans++; --preset paper projected")
+    ] = None
+    """How a client of k-fed starts: ten k-means++ starts, or the paper's projection."""
     inherit: bool = True
     """k-fed: clusters of clients are assigned whole; else each example by itself."""
     num_rounds: tuple[int, ...] = default(100)
@@ -68,7 +72,7 @@ FFCM = ("num_rounds", "local_iters", "fuzzifier")
 BASELINES: dict[Name, Baseline] = {
     "km": Baseline(by_kmeans, ("num_init",), {}, "KM"),
     "fcm": Baseline(by_fuzzy_cmeans, ("num_init", "fuzzifier"), {"num_init": 1}, "FCM"),
-    "k-fed": Baseline(kfed, ("local_clusters", "inherit"), {}, "k-FED"),
+    "k-fed": Baseline(kfed, ("local_clusters", "local_start", "inherit"), {}, "k-FED"),
     "ffcm": Baseline(ffcm, FFCM, {"num_rounds": 20}, "FFCM"),
     "ffcm-mean": Baseline(partial(ffcm, aggregation="mean"), FFCM, {"num_rounds": 20}),
     "exact-km": Baseline(exact_cmeans, ("num_rounds",)),
@@ -82,7 +86,9 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
     name = args.methods[0]
     baseline = BASELINES[name]
     smoke = SMOKE if args.preset == "smoke" else {}
-    changes = ({"local_clusters": num_clusters}, baseline.chosen, smoke)
+    start = "projected" if args.preset == "paper" else "kmeans++"
+    of_kfed = {"local_clusters": num_clusters, "local_start": start}
+    changes = (of_kfed, baseline.chosen, smoke)
     settings = settings_of(args, *changes, names=("unit_length", *baseline.flags))
     for value in settings.get("local_clusters", ()):
         if value > num_clusters:

@@ -8,7 +8,7 @@ Heterogeneity for the Win: One-Shot Federated Clustering
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import clients, server
 from fcjax.algorithms.plain import plain
-from fcjax.cluster import assign_nearest, lloyd
+from fcjax.cluster import assign_nearest, kmeans, lloyd
 from fcjax.cluster.distances import clear, squared_distances
 from fcjax.cluster.seeding import farthest_first, plus_plus
 from fcjax.data.vectors import client_rows
@@ -25,6 +25,7 @@ from fcjax.types import FederatedClustering, Federation, PRNGKey, State
 
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
+LocalStart = Literal["projected", "kmeans++"]
 OVERSAMPLING, POWER_ITERS = 10, 5
 """Of the randomised singular vectors: further directions, and how often they turn."""
 
@@ -47,6 +48,7 @@ class Setup(NamedTuple):
     num_clusters: int
     local_clusters: int
     num_iters: int
+    local_start: LocalStart
     unit_length: bool
     inherit: bool
 
@@ -56,6 +58,7 @@ def kfed(
     num_clusters: int,
     local_clusters: int,
     num_iters: int = 300,
+    local_start: LocalStart = "kmeans++",
     unit_length: bool = True,
     inherit: bool = True,
 ) -> FederatedClustering:
@@ -67,6 +70,8 @@ def kfed(
             k' <= sqrt(k); where data is dealt at random only k' = k makes sense.
         num_iters: bound of the Lloyd iterations, at the clients and at the server. The
             code iterates at both; the paper's server takes one step.
+        local_start: how a client starts. "projected" is the paper's start, see
+            `projected_start`. "kmeans++" is the best of ten greedy k-means++ starts.
         unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
         inherit: an example has the cluster of its nearest local centroid, as in the
             paper; False assigns it to the nearest centroid of the server, which is how
@@ -79,7 +84,8 @@ def kfed(
         traffic.
 
     Raises:
-        ValueError: local_clusters is not in 1 .. num_clusters.
+        ValueError: local_clusters is not in 1 .. num_clusters, or local_start is none
+            of the two.
 
     Examples:
         >>> federation = Federation(
@@ -99,10 +105,21 @@ def kfed(
     """
     if not 1 <= local_clusters <= num_clusters:
         raise ValueError(
-            f"--local-clusters must lie in 1..{num_clusters}, the number of clusters, "
+            f"local_clusters must lie in 1..{num_clusters}, the number of clusters, "
             f"got {local_clusters}"
         )
-    setup = Setup(num_clusters, local_clusters, num_iters, unit_length, inherit)
+    if local_start not in get_args(LocalStart):
+        raise ValueError(
+            f"local_start must be one of {get_args(LocalStart)}, got {local_start!r}"
+        )
+    setup = Setup(
+        num_clusters=num_clusters,
+        local_clusters=local_clusters,
+        num_iters=num_iters,
+        local_start=local_start,
+        unit_length=unit_length,
+        inherit=inherit,
+    )
     init, only = partial(initial_state, setup), partial(round, setup)
     method = plain(init, only, unit_length=unit_length)._replace(by_size=True)
     if not inherit:
@@ -137,31 +154,43 @@ def client_round(
     setup: Setup, key: PRNGKey, x: Float[Array, "N D"], mask: Bool[Array, "N"]
 ) -> tuple[Float[Array, "L D"], Float[Array, ""]]:
     """Algorithm 1: returns the centroids of a client, and the inertia an example."""
-    start = local_start(key, x, mask, num_clusters=setup.local_clusters)
-    found = lloyd(x, start, mask=mask, num_iters=setup.num_iters)
+    number = setup.local_clusters
+    if setup.local_start == "kmeans++":
+        found = kmeans(key, x, number, mask=mask, num_iters=setup.num_iters)
+    else:
+        start = projected_start(key, x, mask, num_clusters=number)
+        found = lloyd(x, start, mask=mask, num_iters=setup.num_iters)
     return found.centroids, found.inertia / mask.sum()
 
 
-def local_start(
+def projected_start(
     key: PRNGKey, x: Float[Array, "N D"], mask: Bool[Array, "N"], *, num_clusters: int
 ) -> Float[Array, "L D"]:
-    """Returns where a client starts Lloyd's iteration (Algorithm 1, steps 1 to 3).
+    """Computes a client's first centroids (Algorithm 1, steps 1 to 3).
 
-    Seeds are drawn far apart in the span of the leading singular vectors; each is
-    replaced by the mean of the examples at least three times nearer to it than to any
-    other seed, or is kept where there is none.
+    The examples are projected onto their leading k' right singular vectors. Greedy
+    k-means++ draws k' seeds among the projections. Each seed is replaced by the mean of
+    the projections that are at least three times nearer to it than to any other seed.
+    The means are mapped back to the space of the examples, as in the authors' code
+    (fkms/algorithms.py, awasthisheffet): the projection removes noise, which one
+    example alone would bring back.
 
     Args:
-        key: of the draws.
-        x: the client's examples.
-        mask: False at rows that repeat others.
+        key: of the random draws.
+        x: the client's examples [N, D].
+        mask: False at examples that are padding.
         num_clusters: k' of the client.
+
+    Returns:
+        The centroids [k', D]. All lie in the span of the singular vectors.
     """
     span_key, seed_key = jax.random.split(key)
     x = clear(x, mask.astype(float))
-    projected = x
+    # With as many vectors as features the projection is a rotation.
+    vectors = jnp.eye(x.shape[1])
     if num_clusters < x.shape[1]:
-        projected = matmul(x, top_singular_vectors(span_key, x, num_clusters))
+        vectors = top_singular_vectors(span_key, x, num_clusters)
+    projected = matmul(x, vectors)
     seeds = plus_plus(seed_key, projected, mask.astype(float), num_clusters)
     distances = squared_distances(projected, projected[seeds])
     nearest = distances.argmin(axis=0)[None] == jnp.arange(num_clusters)[:, None]
@@ -170,8 +199,9 @@ def local_start(
     near = mask & (9 * distances.min(axis=0) <= rival)
     members = nearest & near[None]
     counts = members.sum(axis=1)[:, None]
-    sums = matmul(members.astype(float), x)
-    return jnp.where(counts > 0, sums / jnp.maximum(counts, 1), x[seeds])
+    sums = matmul(members.astype(float), projected)
+    means = jnp.where(counts > 0, sums / jnp.maximum(counts, 1), projected[seeds])
+    return matmul(means, vectors.T)
 
 
 def aggregate(
