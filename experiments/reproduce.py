@@ -223,6 +223,10 @@ def taken(
     return runs, said
 
 
+SHARED = ("methods", "p", "seed")
+"""Flags of several values that do not give a study a results folder of its own."""
+
+
 def variants(script: str) -> set[str]:
     """Returns the flags by which rows of any table are variants of a script's methods,
     in words or yes and no: runs of one are never shown for another's."""
@@ -269,6 +273,12 @@ def flags_of(
 ) -> dict[str, Any]:
     """Returns the flags of a row's script; `paper` is what the paper calls the data."""
     preset = study.presets[preset_of(args)]
+    own = {
+        **preset.grid,
+        **preset.by_dataset.get(paper, {}),
+        **row.flags,
+        **row.presets.get(preset_of(args), {}),
+    }
     flags = {
         "dataset": dataset,
         "data_dir": args.data_dir,
@@ -277,16 +287,15 @@ def flags_of(
         "backend": args.backend,
         "runs_per_call": args.runs_per_call,
         "plot": False,  # `fcjax draw` does, of any finished run
-        **preset.grid,
         **preset.flags.get(row.script, {}),
-        **preset.by_dataset.get(paper, {}),
-        **row.flags,
-        **row.presets.get(preset_of(args), {}),
+        **own,
     }
     if row.central:
         flags["p"] = flags["p"][:1]
-    # Another network, or less data, is another configuration and has its own folder.
-    kind = (flags[name] for name in ("split", "backbone") if name in flags)
+    # Another network, less data, or other axes are another experiment with a folder of
+    # its own. Studies that vary p and the seed alone share their runs.
+    kind = [flags[name] for name in ("split", "backbone") if name in flags]
+    kind += [k for k, x in own.items() if isinstance(x, tuple) and k not in SHARED]
     words = (short_name(dataset), row.runs or row.label, *kind)
     name = re.sub(r"\W+", "-", " ".join(words).lower()).strip("-")
     return {**flags, "out": out_of(args) / name}

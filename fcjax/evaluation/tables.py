@@ -31,15 +31,21 @@ _ESCAPED = str.maketrans(
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds with its 95 % interval, mean ± half_width."""
+    """A mean over seeds with its 95 % interval, mean ± half_width.
+
+    An interval needs three seeds. Two seeds are written as their two values: their
+    t-interval would be 12.7 standard errors wide.
+    """
 
     mean: float
     half_width: float | None
-    """None for a single seed, which has no interval."""
+    """None for fewer than three seeds."""
     n: int
     """0 where nothing was measured: the mean is NaN then, and is not shown."""
     paper: float | None = None
     """What the paper reports for the same setting."""
+    values: tuple[float, ...] = ()
+    """The values of two seeds, in the order of the runs; empty for other numbers."""
 
     @property
     def difference(self) -> "Difference | None":
@@ -52,7 +58,7 @@ class Estimate(NamedTuple):
         if self.n == 0:
             return ""
         if self.half_width is None:
-            return f"{self.mean:.3f}"
+            return ", ".join(f"{x:.3f}" for x in self.values or (self.mean,))
         return f"{self.mean:.3f} ± {self.half_width:.3f}"
 
 
@@ -66,7 +72,9 @@ class Difference(NamedTuple):
 
 
 def estimate(values: Sequence[float], *, paper: float | None = None) -> Estimate:
-    """Mean and half-width of the 95 % Student-t interval; NaN if any value is NaN.
+    """Computes the mean and the half-width of the 95 % Student-t interval.
+
+    Both are NaN if any value is NaN. Fewer than three values have no interval.
 
     Raises:
       ValueError: if there are no values.
@@ -75,8 +83,8 @@ def estimate(values: Sequence[float], *, paper: float | None = None) -> Estimate
     if n == 0:
         raise ValueError("no values to average")
     mean = float(np.mean(values))
-    if n == 1:
-        return Estimate(mean, None, n, paper)
+    if n < 3:
+        return Estimate(mean, None, n, paper, tuple(map(float, values)) * (n == 2))
     with np.errstate(invalid="ignore"):
         error = float(np.std(values, ddof=1)) / math.sqrt(n)
     return Estimate(mean, float(special.stdtrit(n - 1, 0.975)) * error, n, paper)

@@ -83,9 +83,12 @@ def test_a_band_is_where_there_are_several_seeds_and_one_run_has_none(draw):
     assert_at(line, [1], [0.2])
     assert not figure.axes[0].collections
     assert not figure.legends
-    # A wide interval, 0.5 ± 12.7062 * 0.3, leaves the scale of a score.
-    (axes,) = draw([{"p": p, "nmi": x} for p in (0, 1) for x in (0.2, 0.8)]).axes
-    assert span(axes.collections[0], 0) == pytest.approx((-3.31186, 4.31186))
+    # Two seeds have no interval. That of three is 0.5 ± 4.302653 * 0.3 / sqrt(3).
+    two = draw([{"p": p, "nmi": x} for p in (0, 1) for x in (0.2, 0.8)])
+    assert not two.axes[0].collections
+    values = (0.2, 0.5, 0.8)
+    (axes,) = draw([{"p": p, "nmi": x} for p in (0, 1) for x in values]).axes
+    assert span(axes.collections[0], 0) == pytest.approx((-0.2452413, 1.2452413))
     assert axes.get_ylim() == (-0.02, 1.02)
 
 

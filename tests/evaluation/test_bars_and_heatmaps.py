@@ -97,8 +97,8 @@ def test_a_bar_is_a_mean_over_runs_beside_that_of_the_other_method(tmp_path):
     path = tmp_path / "figures" / "bars.png"
     # The second method never found label 1; its label 7 is one that no class has.
     rows = [
-        *[row("first", 0, share, seed) for seed, share in enumerate((0.2, 0.4))],
-        *[row("first", 1, share, seed) for seed, share in enumerate((0.8, 0.6))],
+        *[row("first", 0, share, seed) for seed, share in enumerate((0.2, 0.3, 0.4))],
+        *[row("first", 1, share, seed) for seed, share in enumerate((0.8, 0.7, 0.6))],
         row("second", 7, 0.25),
         row("second", 0, 0.75),
     ]
@@ -114,9 +114,11 @@ def test_a_bar_is_a_mean_over_runs_beside_that_of_the_other_method(tmp_path):
     # Two bars of width 0.4 a label, the first method's to the left.
     assert places(first) == pytest.approx([-0.2, 0.8])
     assert sorted(places(second)) == pytest.approx([0.2, 2.2])
-    # The t quantile of one degree of freedom is 12.7062, the standard error 0.1.
+    # The t quantile of two degrees of freedom is 4.30265, the deviation 0.1.
     segment, _ = first.errorbar.lines[2][0].get_segments()
-    np.testing.assert_allclose(segment[:, 1], [0.3 - 1.27062, 0.3 + 1.27062], atol=1e-5)
+    half_width = 4.302653 * 0.1 / np.sqrt(3)
+    expected = [0.3 - half_width, 0.3 + half_width]
+    np.testing.assert_allclose(segment[:, 1], expected, atol=1e-5)
     # One run has no interval.
     assert not any(map(len, second.errorbar.lines[2][0].get_segments()))
     # Bars stand on 0 and shares end at 1, however wide an interval is.

@@ -23,7 +23,7 @@ def test_an_interval_is_that_of_scipy_and_of_one_seed_there_is_none():
     mean, half_width, *rest = tables.estimate(values)
     expected = stats.t.interval(0.95, 6, loc=np.mean(values), scale=stats.sem(values))
     assert (mean - half_width, mean + half_width) == pytest.approx(expected)
-    assert rest == [7, None]
+    assert rest == [7, None, ()]
     assert tables.estimate([0.25]) == Estimate(0.25, None, 1)
 
 
@@ -32,10 +32,9 @@ def test_summarize():
     options = {"by": ("dataset", "p"), "values": ("nmi", "acc")}
     first, second = summarize(ROWS, **options, paper={("digits", 0): {"nmi": 0.55}})
     assert (first["dataset"], first["p"], second["p"]) == ("digits", 0, 1)
-    # Two seeds: deviation 0.1 sqrt(2), over sqrt(2), times the quantile 12.706.
-    assert first["nmi"] == pytest.approx(Estimate(0.6, 1.2706205, 2, 0.55))
+    assert first["nmi"] == Estimate(0.6, None, 2, 0.55, (0.5, 0.7))
     assert first["acc"] == Estimate(0.8, None, 1)
-    assert second["nmi"] == Estimate(0.9, 0.0, 2)
+    assert second["nmi"] == Estimate(0.9, None, 2, values=(0.9, 0.9))
     assert "acc" not in second
 
 
@@ -93,6 +92,16 @@ def test_latex():
     assert lines[1].endswith("over seeds, n = 3")
     assert lines[4] == r"dataset & p & nmi & nmi, paper \\"
     assert lines[6] == r"my\_digits & 0.25 & $0.812 \pm 0.055$ & $0.815$ \\"
+
+
+def test_two_seeds_are_written_as_their_values_and_have_no_interval():
+    rows = [{"p": 0, "nmi": x} for x in (0.912, 0.8634)]
+    summary = summarize(rows, by=("p",), values=("nmi",))
+    assert to_text(summary).splitlines()[-1] == "| 0 | 0.912, 0.863 |     2 |"
+    assert r"0 & $0.912, 0.863$ \\" in to_latex(summary)
+    (line,) = csv.DictReader(io.StringIO(to_csv(summary)))
+    assert float(line["nmi"]) == pytest.approx(0.8877)
+    assert line["nmi_half_width"] == ""
 
 
 def test_latex_of_special_characters():

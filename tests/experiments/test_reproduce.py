@@ -85,9 +85,7 @@ def test_a_table_is_the_mean_of_its_runs_beside_the_paper(out):
     for p, printed in {0.0: 0.9236, 0.5: 0.6718}.items():
         nmi = np.array([float(run["nmi"]) for run in runs if float(run["p"]) == p])
         assert float(ours[p]["nmi"]) == pytest.approx(nmi.mean(), abs=1e-12)
-        # The t quantile of one degree of freedom is 12.7062.
-        half_width = 12.7062047 * abs(nmi[0] - nmi[1]) / 2
-        assert float(ours[p]["nmi_half_width"]) == pytest.approx(half_width)
+        assert ours[p]["nmi_half_width"] == ""  # two seeds
         assert float(ours[p]["nmi_paper"]) == printed
         off = nmi.mean() - printed
         assert float(ours[p]["nmi_difference"]) == pytest.approx(off, abs=1e-12)
