@@ -225,9 +225,10 @@ class Spread:
 
     call: Callable[..., PyTree]
     """(grid, *states) -> the results, all stacked on G like the states."""
-    lower: Callable[..., jax.stages.Lowered]
+    traced: Callable[..., jax.stages.Traced]
     """(grid, *states), of which no value is read -> its program, to be compiled for the
-    devices that it is spread over, which need not be there."""
+    devices that it is spread over, which need not be there. Not `trace`: `jax.jit`
+    copies a function's attributes, and that one would hide its own."""
 
     def __call__(self, grid: Grid, *states: State) -> PyTree:
         return self.call(grid, *states)
@@ -280,7 +281,7 @@ def over_runs(
         return _shard_map(batched, results, donate, devices)
     spread = {"pmap": _pmap, "loop": _loop}[backend]
     call = spread(batched, results, donate)
-    return Spread(call, jax.jit(call).lower)
+    return Spread(call, jax.jit(call).trace)
 
 
 def _shard_map(batched, results, donate, devices):
@@ -340,16 +341,16 @@ def _shard_map(batched, results, donate, devices):
             return found
         return _resized(layout.specs(results), found, *own)
 
-    def lower(grid, *states):
+    def traced(grid, *states):
         run, shardings, total, layout = dealt(grid, states)
         inputs = (grid, *states)
         if total != (_num_runs(grid), _num_clients(grid)):
             inputs = jax.eval_shape(
                 lambda grid, *states: filled(grid, states, total, layout), *inputs
             )
-        return run.compiled.lower(*_shaped(inputs, shardings))
+        return run.compiled.trace(*_shaped(inputs, shardings))
 
-    return Spread(call, lower)
+    return Spread(call, traced)
 
 
 def _pmap(batched, results, donate):

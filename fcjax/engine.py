@@ -51,7 +51,7 @@ class Part(NamedTuple):
     name: str
     times: int
     """That it is run, at the most; `assign` and `embed` as for a table, once."""
-    lower: Callable[[], jax.stages.Lowered]
+    trace: Callable[[], jax.stages.Traced]
 
 
 class Program:
@@ -152,11 +152,11 @@ class Program:
         Args:
             grid: its federations may be `jax.ShapeDtypeStruct`s: no value is read.
         """
-        yield Part("init", 1, partial(self._init.lower, grid))
+        yield Part("init", 1, partial(self._init.traced, grid))
         state = jax.eval_shape(self._init, grid)
         compiled = self._compiled_stages(grid)
         for stage, begin, _, advance in compiled:
-            yield Part(f"{stage.name} begin", 1, partial(begin.lower, grid, state))
+            yield Part(f"{stage.name} begin", 1, partial(begin.traced, grid, state))
             state = jax.eval_shape(begin, grid, state)
             alike = [other.stage for other in compiled if other.advance is advance]
             names, times = (
@@ -164,9 +164,9 @@ class Program:
                 [x.num_rounds for x in alike],
             )
             if stage is alike[0] and any(times):
-                yield Part(names, sum(times), partial(advance.lower, grid, state))
-        yield Part("assign", 1, partial(self._assign.lower, grid, state))
-        yield Part("embed", 1, partial(self._embed.lower, grid, state))
+                yield Part(names, sum(times), partial(advance.traced, grid, state))
+        yield Part("assign", 1, partial(self._assign.traced, grid, state))
+        yield Part("embed", 1, partial(self._embed.traced, grid, state))
 
     def assign(self, grid: Grid, state: State) -> Int[Array, "G M N"] | Ragged:
         """Returns the cluster of every example of the grid's federations, which may

@@ -67,7 +67,7 @@ def test_what_a_grid_runs_is_lowered_from_its_shapes():
     )
     program = engine.Program(METHODS["ccfc"], devices=jax.local_devices()[:1])
     found = {
-        part.name: part.lower().compile().memory_analysis()
+        part.name: part.trace().lower().compile().memory_analysis()
         for part in program.parts(runs._replace(federations=shapes))
     }
     rounds = ["pretrain begin", "pretrain", "cluster begin", "cluster"]

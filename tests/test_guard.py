@@ -6,26 +6,33 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
 
 from fcjax import engine, models
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.devices import compiler_options
+from fcjax.sweep import operations
 from fcjax.types import Federation
 from tests.sweep import drifting
 
 EXAMPLES = 32
 
 
-def test_a_round_does_little_but_its_arithmetic(key):
-    """Two views forward and backward, both through the anchor, then every example once
-    for its centroids. XLA counts a loop's body once: with one client and one batch each
-    has one turn. It leaves out taps that see padding, and what nothing uses."""
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu"])
+@pytest.mark.parametrize("num_clients", [1, 3])
+def test_a_round_of_pre_training_does_its_arithmetic_and_no_more(
+    key, platform, num_clients
+):
+    """Two views forward and backward, both forward through the anchor, then every
+    example forward for the embedding's spread. A client holds one batch, so that it
+    takes one step. A convolution of a TPU leaves out what sees padding; a GPU takes
+    slices of the padded image, and a CPU both."""
     federation = Federation(
         jnp.zeros((EXAMPLES, 28, 28, 1), jnp.uint8),
-        jnp.arange(EXAMPLES)[None],
-        jnp.ones((1, EXAMPLES), bool),
-        jnp.ones((1, 1), bool),
-        jnp.full(1, 10),
+        jnp.tile(jnp.arange(EXAMPLES), (num_clients, 1)),
+        jnp.ones((num_clients, EXAMPLES), bool),
+        jnp.ones((1, num_clients), bool),
+        jnp.full(num_clients, 10),
     )
     method = ccfc(
         models.simsiam(models.conv_encoder()),
@@ -36,13 +43,40 @@ def test_a_round_does_little_but_its_arithmetic(key):
         cluster_rounds=2,
         batch_size=EXAMPLES,
     )
-    convolutions = 2 * 16 * (64 * 14**2 + 64 * 128 * 7**2 + 128 * 256 * 3**2)
-    dense = 2 * (2304 * 256 + 256 * 256 + 256 * 16 + 16 * 256)
-    analytic = EXAMPLES * (2 * 3 + 2 + 1) * (convolutions + dense)
-    state = jax.eval_shape(method.init, key, federation)
-    round = jax.jit(method.stages[0].round).lower(key, state, federation)
-    counted = round.compile().cost_analysis()["flops"]
-    assert 0.6 * analytic < counted < 1.3 * analytic
+    mesh = AbstractMesh(
+        (1,),
+        ("run",),
+        axis_types=(AxisType.Auto,),
+        abstract_device=AbstractDevice(platform, 1, platform),
+    )
+    with use_abstract_mesh(mesh), jax.default_matmul_precision("high"):
+        state = jax.eval_shape(method.init, key, federation)
+        round = jax.jit(method.stages[0].round).trace(key, state, federation)
+    counts, _ = operations.count(round.jaxpr)
+
+    def expected(*taps):
+        """For the pairs of an output and a kernel row on an axis, of each layer."""
+        features = (1, 64, 128, 256)
+        first, *others = (
+            2 * pairs**2 * features[i] * features[i + 1] for i, pairs in enumerate(taps)
+        )
+        hidden = sum(others) + 2 * (2304 * 256 + 256 * 256)
+        predictor = 2 * (256 * 16 + 16 * 256)
+        forward = first + hidden + predictor
+        # Nothing needs the gradient in the images.
+        step = forward + 2 * forward - first
+        return num_clients * EXAMPLES * (2 * step + 2 * forward + first + hidden)
+
+    # Four kernel rows for 14, 7 and 3 outputs: the first and the last see padding, but
+    # of 7 pixels the last is not reached.
+    seen, padded = expected(14 * 4 - 2, 7 * 4 - 2, 3 * 4 - 1), expected(56, 28, 12)
+    bounds = {"tpu": (seen, seen), "gpu": (padded, padded), "cpu": (seen, padded)}
+    least, most = bounds[platform]
+    assert least <= counts["high"] <= most
+    # The decorrelation of either view: a product of the batch with itself, and its
+    # gradient's two.
+    gram = 2 * EXAMPLES**2 * 256
+    assert counts["highest"] == num_clients * 2 * 3 * gram
 
 
 @pytest.fixture(scope="module")

@@ -3,40 +3,77 @@ number, h100:8."""
 
 import math
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jax.experimental import topologies
 
 
 class Chip(NamedTuple):
-    """As its maker says."""
+    """A chip's published peak rates, for dense operands."""
 
-    operations: float
-    """A second, of bfloat16."""
+    rates: Mapping[str, float]
+    """Operations per second by precision, as `operations.Operations.counts` has it."""
     bandwidth: float
-    """Bytes a second, of its memory."""
+    """Bytes per second of the chip's memory."""
     memory: int
-    """Bytes."""
+    """Bytes of the chip's memory."""
 
-    def least_seconds(self, operations: int, moved: int) -> float:
-        """Returns what so many operations and bytes need at the least, one beside the
-        other."""
-        return max(operations / self.operations, moved / self.bandwidth)
+    def least_seconds(self, counts: Mapping[str, int], moved: int) -> float:
+        """Returns a lower bound on the seconds that a program takes.
+
+        Args:
+            counts: the program's operations by precision, which run one after another.
+            moved: the bytes that the program reads and writes, during the operations.
+
+        Examples:
+            >>> chip = Chip({"highest": 10.0, "default": 80.0}, 5.0, memory=100)
+            >>> chip.least_seconds({"highest": 20, "default": 80}, moved=5)
+            3.0
+        """
+        arithmetic = sum(number / self.rates[name] for name, number in counts.items())
+        return max(arithmetic, moved / self.bandwidth)
+
+
+def of_tpu(bfloat16: float) -> dict[str, float]:
+    """Returns the rates of a TPU, which multiplies float32 operands in several passes
+    over bfloat16 parts: see `jax.lax.Precision`.
+
+    Args:
+        bfloat16: operations per second in bfloat16.
+    """
+    passes = {"highest": 6, "high": 3, "default": 1, "bfloat16": 1}
+    return {name: bfloat16 / number for name, number in passes.items()}
+
+
+def of_gpu(float32: float, tf32: float, bfloat16: float) -> dict[str, float]:
+    """Returns the rates of an NVIDIA GPU. At the precisions "high" and "default" JAX
+    lets tensor cores multiply float32 operands as TF32: see `jax.lax.Precision`.
+
+    Args:
+        float32: operations per second in float32, without tensor cores.
+        tf32, bfloat16: operations per second of tensor cores.
+    """
+    return {"highest": float32, "high": tf32, "default": tf32, "bfloat16": bfloat16}
 
 
 TPUS = {
-    "v5e": Chip(197e12, 819e9, 16 * 2**30),
-    "v5p": Chip(459e12, 2765e9, 95 * 2**30),
-    "v6e": Chip(918e12, 1640e9, 32 * 2**30),
+    "v5e": Chip(of_tpu(197e12), 819e9, 16 * 2**30),
+    "v5p": Chip(of_tpu(459e12), 2765e9, 95 * 2**30),
+    "v6e": Chip(of_tpu(918e12), 1640e9, 32 * 2**30),
 }
 """https://cloud.google.com/tpu/docs/v5e, v5p, v6e"""
 
+HOPPER_RATES = of_gpu(66.9e12, 494.7e12, 989.4e12)
+"""NVIDIA's white paper "H100 Tensor Core GPU Architecture". An H200 computes alike."""
+
 GPUS = {
-    "a100": Chip(312e12, 1555e9, 42331013120),
-    "h100": Chip(989e12, 3352e9, 84942979072),
-    "h200": Chip(989e12, 4800e9, 151397597184),
+    "a100": Chip(of_gpu(19.5e12, 156e12, 312e12), 1555e9, 42331013120),
+    "h100": Chip(HOPPER_RATES, 3352e9, 84942979072),
+    "h200": Chip(HOPPER_RATES, 4800e9, 151397597184),
 }
-"""Their data sheets, of the SXM boards, a100 that of 40 GB; memory as CUDA says it."""
+"""The data sheets of the SXM boards (A100: 40 GB), without sparsity. CUDA reports the
+memory."""
 
 A100 = (
     "core_count: 108 fpus_per_core: 64 clock_rate_ghz: 1.41 l2_cache_size: 41943040 "

@@ -1,7 +1,7 @@
 """How many runs fit side by side, and what they take: read in the compiled programs.
 
-`--on v5e:4x4` says it of devices that need not be there. Nothing is run: what is said
-of time is a bound, what the arithmetic or the memory of a chip needs at the least.
+`--on v5e:4x4` says it of devices that need not be there. Nothing is run. Times are
+lower bounds: the time of the arithmetic or of the memory traffic, whichever is longer.
 """
 
 import json
@@ -16,7 +16,7 @@ from fcjax import engine
 from fcjax.data.conversion import counted
 from fcjax.data.placement import device_memory, readable
 from fcjax.devices import all_devices
-from fcjax.sweep import chips, hlo, plan
+from fcjax.sweep import chips, hlo, operations, plan
 from fcjax.sweep.chips import Chip
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.plan import Batch
@@ -36,7 +36,13 @@ class Fitted(NamedTuple):
     """That compiling took."""
     memory: Any
     """As `jax.stages.Compiled.memory_analysis`, of a device."""
+    operations: operations.Operations
     cost: hlo.Cost
+
+    @property
+    def open_loops(self) -> int:
+        """Loops of unknown length, of the traced or of the compiled program."""
+        return max(self.operations.open_loops, self.cost.open_loops)
 
     @property
     def num_bytes(self) -> int:
@@ -64,13 +70,18 @@ def compile_for(
         for part in program.parts(shapes(batch, experiment)):
             if only not in ("", part.name):
                 continue
-            lowered = part.lower()
+            traced = part.trace()
+            lowered = traced.lower()
             start = time.perf_counter()
             compiled = lowered.compile()
             seconds = time.perf_counter() - start
-            cost = hlo.cost(compiled.as_text() or "")
             yield Fitted(
-                part.name, part.times, seconds, compiled.memory_analysis(), cost
+                part.name,
+                part.times,
+                seconds,
+                compiled.memory_analysis(),
+                operations.count(traced.jaxpr),
+                hlo.cost(compiled.as_text() or ""),
             )
 
 
@@ -264,8 +275,8 @@ def fit_batch(
         f"{counted(calls, 'call')} for {counted(num_runs, 'run')}, at least "
         f"{least:.3g} s, {3600 * num_runs / least:.3g} runs an hour at best"
     )
-    if any(fitted.cost.open_loops for fitted in found[count]):
-        print("*: the data decides how long loops go on, here counted as going once")
+    if any(fitted.open_loops for fitted in found[count]):
+        print("*: has loops whose length the data decides; they count as one turn")
     return told
 
 
@@ -303,7 +314,7 @@ def largest_of(each: Sequence[Fitted]) -> Fitted:
 
 
 def least_seconds(fitted: Fitted, chip: Chip) -> float:
-    return chip.least_seconds(fitted.cost.operations, fitted.cost.moved)
+    return chip.least_seconds(fitted.operations.counts, fitted.cost.moved)
 
 
 COLUMNS = {
@@ -322,13 +333,13 @@ def line(fitted: Fitted, chip: Chip) -> str:
         for kind, count in cost.collectives.items()
     ]
     cells = [
-        fitted.name + "*" * bool(cost.open_loops),
+        fitted.name + "*" * bool(fitted.open_loops),
         str(fitted.times),
         f"{fitted.seconds:.1f} s",
         readable(memory.argument_size_in_bytes),
         readable(memory.temp_size_in_bytes),
         readable(memory.generated_code_size_in_bytes),
-        f"{cost.operations:.3g}",
+        f"{fitted.operations.counts.total():.3g}",
         readable(cost.moved),
         f"{least_seconds(fitted, chip):.3g} s",
         " and ".join(exchanged) or "nothing",
@@ -348,10 +359,11 @@ def record(fitted: Fitted, chip: Chip) -> dict[str, Any]:
         "temporary_bytes": memory.temp_size_in_bytes,
         "code_bytes": memory.generated_code_size_in_bytes,
         "bytes": fitted.num_bytes,
-        "operations": cost.operations,
+        "operations": fitted.operations.counts.total(),
+        "operations_by_precision": fitted.operations.counts,
         "moved_bytes": cost.moved,
         "collectives": cost.collectives,
         "sent_bytes": cost.sent,
-        "open_loops": cost.open_loops,
+        "open_loops": fitted.open_loops,
         "least_seconds": least_seconds(fitted, chip),
     }

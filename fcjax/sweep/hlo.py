@@ -1,4 +1,4 @@
-"""What a compiled program computes, moves and sends at the least, read in its text.
+"""Counts the bytes that a compiled program moves and sends, from its text.
 
 XLA's own count (`cost_analysis`) takes the body of a loop once, and what lies in a
 TPU's scratch memory as if it were in the device's.
@@ -30,8 +30,6 @@ CALLED = re.compile(r"(?:calls|body|to_apply|\w+_computations?)=(\{[^}]*|%[\w.\-
 class Cost(NamedTuple):
     """Of one call of a program, on each device."""
 
-    operations: int
-    """Multiplications and additions of products and convolutions, two for a pair."""
     moved: int
     """Bytes of the device's memory that its instructions read and write."""
     collectives: Counter[str]
@@ -81,42 +79,36 @@ def cost(text: str) -> Cost:
         return None
 
     def instruction(x: Instruction, shapes: dict[str, str]) -> tuple[int, Cost]:
-        inner = [of(name) for name in called(x)]
+        inner = [of(name) for name in called(x) if x.kind != "fusion"]
         if x.kind == "while":
             found, length = total((1, each) for each in inner), length_of(x)
             if length is None:
                 return 1, found._replace(open_loops=found.open_loops + 1)
             return length, found
         if x.kind == "conditional":
-            return 1, min(inner, key=lambda each: (each.operations, each.moved))
+            return 1, min(inner, key=lambda each: each.moved)
         if x.kind in ("call", "async-start"):
             return 1, total((1, each) for each in inner)
-        operations = sum(each.operations for each in inner)  # of a fusion
-        if x.kind in ("dot", "convolution"):
-            operations += products(x, shapes)
         kind = x.kind.removesuffix("-start")
         sent = {}
         if kind in COLLECTIVES:
             sent[kind] = sum(num_bytes(shapes[name]) for name in x.operands)
         moved = bytes_moved(x, shapes, computations)
-        return 1, Cost(
-            operations, moved, Counter(dict.fromkeys(sent, 1)), Counter(sent), 0
-        )
+        return 1, Cost(moved, Counter(dict.fromkeys(sent, 1)), Counter(sent), 0)
 
     return of(entry)
 
 
 def total(parts: Iterator[tuple[int, Cost]]) -> Cost:
     """Adds up costs, each taken so many times."""
-    operations = moved = open_loops = 0
+    moved = open_loops = 0
     collectives, sent = Counter[str](), Counter[str]()
     for times, part in parts:
-        operations += times * part.operations
         moved += times * part.moved
         open_loops += part.open_loops
         for sums, own in ((collectives, part.collectives), (sent, part.sent)):
             sums.update({kind: times * number for kind, number in own.items()})
-    return Cost(operations, moved, collectives, sent, open_loops)
+    return Cost(moved, collectives, sent, open_loops)
 
 
 def bytes_moved(
@@ -246,48 +238,3 @@ def arrays(shape: str) -> list[Shape]:
 def num_bytes(shape: str, *, main: bool = False) -> int:
     """Returns the bytes of a shape's arrays, or of those in the device's memory."""
     return sum(x.num_bytes for x in arrays(shape) if x.is_main or not main)
-
-
-def products(x: Instruction, shapes: dict[str, str]) -> int:
-    """Returns the operations of a product or a convolution."""
-    out, left, right = (
-        arrays(shape)[0].size
-        for shape in (x.shape, *(shapes[n] for n in x.operands[:2]))
-    )
-    if x.kind == "dot":
-        axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", x.rest)
-        contracted = [left[int(i)] for i in axes[1].split(",") if i] if axes else []
-        return 2 * prod(out) * prod(contracted)
-    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", x.rest)
-    assert labels is not None
-    taps = seen_taps(x, labels, left, right, out)
-    channels = right[labels[2].index("i")]
-    spatial = [i for i in labels[3] if i.isdigit()]
-    pixels = prod(out[labels[3].index(i)] for i in spatial)
-    return 2 * prod(out) // pixels * channels * taps
-
-
-def seen_taps(x: Instruction, labels: re.Match, left, right, out) -> int:
-    """Returns over how many pairs of an output and a tap a convolution sums, those that
-    see padding or the holes between inputs left out."""
-    given = re.search(r"window=\{(.*?)\}", x.rest)
-    window = dict(re.findall(r"(\w+)=([\dx_\-]+)", given[1] if given else ""))
-    axes, found = [i for i in labels[3] if i.isdigit()], 1
-
-    def each(name: str, other: str) -> list[str]:
-        return window[name].split("x") if name in window else [other] * len(axes)
-
-    options = ("stride", "1"), ("pad", "0_0"), ("lhs_dilate", "1"), ("rhs_dilate", "1")
-    for axis, stride, pad, holes, spread in zip(
-        axes, *(each(*option) for option in options), strict=True
-    ):
-        extent, size = left[labels[1].index(axis)], right[labels[2].index(axis)]
-        before = int(pad.split("_")[0])
-        places = (
-            i * int(stride) + tap * int(spread) - before
-            for i in range(out[labels[3].index(axis)])
-            for tap in range(size)
-        )
-        last = (extent - 1) * int(holes)
-        found *= sum(0 <= p <= last and p % int(holes) == 0 for p in places)
-    return found

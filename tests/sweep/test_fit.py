@@ -77,7 +77,7 @@ def test_what_a_grid_takes_is_printed_and_written(tmp_path, capsys):
     """For the devices here, of which nothing is known but their programs."""
     experiment = prepare(tmp_path / "out", vectors(tmp_path), seed=(0, 1, 2))
     (batch,) = experiment.batches
-    chip = Chip(operations=100.0, bandwidth=1e9, memory=10**9)
+    chip = Chip(chips.of_gpu(100.0, 200.0, 400.0), bandwidth=1e9, memory=10**9)
     devices = jax.local_devices()[:1]
     told = fit.fit_batch("h100:1", devices, chip, batch, experiment)
     assert (told["runs"], told["runs_a_device"], told["calls"]) == (3, 3, 1)
@@ -91,12 +91,10 @@ def test_what_a_grid_takes_is_printed_and_written(tmp_path, capsys):
     # The products of all rows with the centres, two operations a feature.
     slots = batch.num_clients * batch.num_slots
     operations = 2 * slots * batch.num_clusters * experiment.pool.shape[1]
-    # A CPU takes run after run, in a loop whose length no text says.
-    assert (rows["assign"]["operations"], rows["assign"]["open_loops"]) == (
-        operations,
-        1,
-    )
-    assert rows["assign"]["least_seconds"] == operations / 100
+    # A CPU takes run after run.
+    assert rows["assign"]["operations"] == 3 * operations
+    assert rows["assign"]["operations_by_precision"] == {"highest": 3 * operations}
+    assert rows["assign"]["least_seconds"] == 3 * operations / 100
     least = sum(row["times"] * row["least_seconds"] for row in rows.values())
     assert told["least_seconds"] == pytest.approx(least)
     printed = capsys.readouterr().out
@@ -124,7 +122,7 @@ def test_what_is_too_large_is_said_with_how_many_devices_would_do(
         return max(fitted.num_bytes for fitted in each)
 
     fewer, more = most_bytes("v5e:2x4"), most_bytes("v5e:2x2")
-    chip = Chip(1.0, 1.0, memory=int((fewer + more) / 2 / fit.SHARE))
+    chip = Chip(chips.of_tpu(1.0), 1.0, memory=int((fewer + more) / 2 / fit.SHARE))
     monkeypatch.setitem(chips.TPUS, "v5e", chip)
     devices, _ = chips.described("v5e:2x2")
     told = fit.fit_batch("v5e:2x2", devices, chip, batch, experiment)
@@ -132,3 +130,18 @@ def test_what_is_too_large_is_said_with_how_many_devices_would_do(
     assert told["enough"] == "v5e:2x4, 8 devices,"
     printed = capsys.readouterr().out
     assert "one run alone is too large here; v5e:2x4, 8 devices, would do" in printed
+
+
+def test_clients_that_are_spread_count_for_their_own_device(tmp_path):
+    """Ten clients on four devices: each device has three, and some are repeated."""
+    experiment = prepare(
+        tmp_path / "out", vectors(tmp_path), clients=(10,), p=(0.0,), seed=(0,)
+    )
+    (batch,) = experiment.batches
+
+    def operations(num_devices):
+        devices = jax.local_devices()[:num_devices]
+        (found,) = fit.compile_for(devices, batch, experiment, only="assign")
+        return found.operations.counts.total()
+
+    assert operations(4) * 10 == operations(1) * 3 > 0

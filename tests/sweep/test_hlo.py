@@ -1,10 +1,9 @@
-"""What a program costs, counted by hand."""
+"""The bytes that a program moves and sends, counted by hand."""
 
 from collections import Counter
 
 import jax
 import jax.numpy as jnp
-import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
@@ -23,7 +22,6 @@ def test_loops_in_loops_are_counted_by_their_lengths():
         return lax.scan(inner, x, None, length=3)[0]
 
     found = cost(lambda x: lax.fori_loop(0, 7, outer, x), jnp.ones((64, 64)))
-    assert found.operations == 7 * 3 * 2 * 64**3
     # At the least each product reads its matrix and writes it.
     assert found.moved >= 7 * 3 * 2 * 64 * 64 * 4
     assert found.open_loops == 0
@@ -34,7 +32,9 @@ def test_a_loop_until_something_holds_is_counted_once_and_said():
         lambda x: lax.while_loop(lambda x: x.sum() < 5, lambda x: x @ x, x),
         jnp.ones((8, 8)),
     )
-    assert (found.operations, found.open_loops) == (2 * 8**3, 1)
+    assert found.open_loops == 1
+    # The product reads its matrix and writes it, once.
+    assert 2 * 8 * 8 * 4 <= found.moved < 2 * (2 * 8 * 8 * 4 + 2 * 8 * 8 * 4)
 
 
 def test_of_what_a_loop_takes_rows_of_each_row_is_read_and_written_once():
@@ -43,33 +43,18 @@ def test_of_what_a_loop_takes_rows_of_each_row_is_read_and_written_once():
     assert 2 * x.nbytes <= found.moved <= 4 * x.nbytes
 
 
-def test_of_two_branches_the_cheaper_is_counted():
-    def product(x):
-        return x @ x
+def test_of_two_branches_the_one_that_moves_less_is_counted():
+    def products(x, count):
+        return lax.fori_loop(0, count, lambda _, x: x @ x, x)
 
     x = jnp.ones((64, 64))
     found = cost(
-        lambda i, x: lax.cond(i, product, lambda x: product(x) @ x, x), True, x
+        lambda i, x: lax.cond(i, lambda: products(x, 9), lambda: products(x, 2)),
+        True,
+        x,
     )
-    assert found.operations == 2 * 64**3
-
-
-@pytest.mark.parametrize(("stride", "pairs"), [(1, 2 + 12 * 3 + 2), (2, 2 + 6 * 3)])
-def test_of_a_convolution_what_sees_padding_is_not_counted(stride, pairs):
-    """14 pixels a side, a kernel of 3: the pairs of an output and a tap on an axis, the
-    same for the gradient, whose inputs have holes between them."""
-
-    def conv(x, kernel):
-        return lax.conv_general_dilated(
-            *(x, kernel, (stride, stride), ((1, 1), (1, 1))),
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
-
-    x, kernel = jnp.ones((8, 14, 14, 3)), jnp.ones((3, 3, 3, 5))
-    expected = 2 * 8 * 3 * 5 * pairs**2
-    assert cost(conv, x, kernel).operations == expected
-    gradient = jax.grad(lambda x: conv(x, kernel).sum())
-    assert cost(gradient, x).operations == expected
+    assert cost(lambda x: products(x, 2), x).moved <= found.moved
+    assert found.moved < cost(lambda x: products(x, 9), x).moved
 
 
 def test_what_devices_exchange_in_a_loop():
@@ -118,5 +103,4 @@ ENTRY %main (x.1: f32[4,4]) -> s32[] {
 """  # noqa: E501
     # The device's memory is read by the copy and written by the product.
     found = hlo.cost(text)
-    assert (found.operations, found.moved) == (30 * 2 * 4**3, 30 * 2 * 64)
-    assert found.open_loops == 0
+    assert (found.moved, found.open_loops) == (30 * 2 * 64, 0)
