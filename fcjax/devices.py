@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -52,6 +53,37 @@ def platform() -> str:
     it is spread over says so; one without a mesh is for the devices that JAX has."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
+
+
+def platform_problem(error: Exception) -> str:
+    """Says why JAX has no devices, where an error comes from that.
+
+    Args:
+        error: as the first use of JAX's devices raised it.
+
+    Returns:
+        One line that names JAX_PLATFORMS and the available platforms; an empty string
+        for any other error.
+    """
+    refused = "Unable to initialize backend" in str(error)
+    if not refused and not isinstance(error, AssertionError):
+        return ""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError):
+        refused = True
+    asked = jax.config.values["jax_platforms"]
+    if not refused:
+        return ""
+    if not asked:
+        return str(error).partition("\n")[0]
+    jax.config.update("jax_platforms", None)
+    available = ", ".join(sorted(jax.extend.backend.backends()))
+    return (
+        f"JAX_PLATFORMS={asked} asks for a platform that JAX cannot start here; "
+        f"available: {available}. Unset JAX_PLATFORMS, or install JAX for that "
+        'platform, as pip install "jax[cuda13]" for NVIDIA GPUs.'
+    )
 
 
 def are_several() -> bool:

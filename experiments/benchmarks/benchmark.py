@@ -38,7 +38,7 @@ from experiments.benchmarks.speed import (
 )
 from experiments.benchmarks.speed.case import Case, Side, Sizes, flops
 from fcjax.devices import num_cores, platform, take_cores
-from fcjax.sweep.ending import end
+from fcjax.sweep.ending import end, in_a_line
 from fcjax.sweep.flags import shown
 
 Method = Literal["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
@@ -235,7 +235,7 @@ if __name__ == "__main__":
     jax.config.update("jax_enable_compilation_cache", False)
     try:
         take_cores()
-        with jax.default_matmul_precision("highest"):
+        with in_a_line(), jax.default_matmul_precision("highest"):
             benchmark(tyro.cli(Args, description=__doc__))
     except (ValueError, RuntimeError) as error:
         end(str(error))

@@ -1,10 +1,15 @@
 """How a command ends that cannot go on: in one line."""
 
+import dataclasses
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
+
+from fcjax.devices import platform_problem
+from fcjax.sweep.flags import Common, flag_of
 
 REFUSED = 2
 """The exit status of a command that is wrong: nothing has been written."""
@@ -19,9 +24,42 @@ PLACES = (
 """What the system says where a flag names a wrong place."""
 
 
+FLAGS = {
+    **{field.name: flag_of(field.name) for field in dataclasses.fields(Common)},
+    **{"num_clients": "--clients", "num_clusters": "--clusters", "where": "--where"},
+    **{"num_examples": "--limit", "local_clusters": "--local-clusters"},
+    **{"rate": "--failure-rate", "size": "--client-size"},
+    **{"most": "--max-clients", "least_size": "--min-client-size"},
+}
+"""From the parameters that the library's errors name to the flags of a command."""
+
+
+def with_flags(line: str) -> str:
+    """Writes the parameters in an error of the library as flags.
+
+    These are a parameter at the beginning, before "must", "takes" or a value, and every
+    parameter of several words.
+
+    Examples:
+        >>> with_flags("p must lie in [0, 1], got 2")
+        '--p must lie in [0, 1], got 2'
+        >>> with_flags("class_share 0.1 with num_clients 3 leaves clients empty")
+        '--class-share 0.1 with --clients 3 leaves clients empty'
+        >>> with_flags("clients of the data have no examples")
+        'clients of the data have no examples'
+    """
+
+    def flag(match: re.Match[str]) -> str:
+        return FLAGS.get(match[0], match[0])
+
+    line = re.sub(r"^[a-z]+(?= (must|takes|[\d.\[(]))", flag, line)
+    return re.sub(r"(?<![\w/.-])[a-z]+(_[a-z]+)+(?![\w/.=-])", flag, line)
+
+
 def end(line: str, status: int = REFUSED) -> NoReturn:
     """Ends the process with a line behind the name of its command."""
-    print(f"{name_of_command()}: error: {' '.join(line.split())}", file=sys.stderr)
+    line = with_flags(" ".join(line.split()))
+    print(f"{name_of_command()}: error: {line}", file=sys.stderr)
     sys.exit(status)
 
 
@@ -32,7 +70,8 @@ def name_of_command() -> str:
 @contextmanager
 def in_a_line(*, begun: bool = False) -> Iterator[None]:
     """Ends the process with one line where what is inside is refused a file or memory
-    by the system, or is interrupted; what it has written until then stays.
+    by the system, or is interrupted; what it has written until then stays. The same
+    where JAX cannot start its devices, at whichever first use of them.
 
     Args:
         begun: what is inside has been checked, and a wrong place is no wrong flag.
@@ -45,6 +84,10 @@ def in_a_line(*, begun: bool = False) -> Iterator[None]:
         end(f"{told(error)}; {AGAIN}", FAILED)
     except MemoryError as error:
         end(f"too little memory: {error}", FAILED)
+    except (RuntimeError, AssertionError) as error:
+        if problem := platform_problem(error):
+            end(problem)
+        raise
     except KeyboardInterrupt:
         end(f"interrupted; {AGAIN}", INTERRUPTED)
 
