@@ -18,7 +18,7 @@ Content = tuple[np.ndarray, np.ndarray | None, list[str], np.ndarray | None]
 are where that is said."""
 
 _COLUMNS_TOLD = 10
-_NEEDED = 'needs a package that is not installed: pip install "fcjax[hf]"'
+_NEEDED = "needs a package that is not installed: pip install datasets pyarrow"
 
 
 def read_parquet(
@@ -121,7 +121,7 @@ def place_of(column: str, names: Sequence[str]) -> int:
     if column not in names:
         more = [f"... {len(names)} in all"] if len(names) > _COLUMNS_TOLD else []
         told = ", ".join([*names[:_COLUMNS_TOLD], *more])
-        raise ValueError(f"has no --client-column {column}, its columns: {told}")
+        raise ValueError(f"has no client_column {column}, its columns: {told}")
     return names.index(column)
 
 

@@ -58,15 +58,15 @@ def images_or_vectors(
     shape = (*image_shape, 1) if len(image_shape) == 2 else image_shape
     if len(shape) != 3 or min(shape) < 1 or shape[2] not in (1, 3):
         raise ValueError(
-            f"cannot be read with --image-shape {told}; accepted are H W, and H W C "
+            f"cannot be read with image_shape {told}; accepted are H W, and H W C "
             "with C = 1 or 3"
         )
     if is_images and values.shape[1:] != shape:
         own = " ".join(map(str, values.shape[1:]))
-        raise ValueError(f"has images of {own}, which is not --image-shape {told}")
+        raise ValueError(f"has images of {own}, which is not image_shape {told}")
     if values[0].size != math.prod(shape):
         raise ValueError(
-            f"has {counted(values[0].size, 'value')} an example, --image-shape {told} "
+            f"has {counted(values[0].size, 'value')} an example, image_shape {told} "
             f"needs {math.prod(shape)}"
         )
     return values.reshape(-1, *shape)
@@ -163,7 +163,7 @@ def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
     if (wrong := labels[numbers != labels]).size:
         raise ValueError(
             f"has the label {wrong[0]:g}; accepted are integers and text, and "
-            "--no-labels where there are none"
+            "`labelled=False` where there are none"
         )
     if numbers.size and (numbers == numbers[0]).all():
         notes.append("all examples have one class: scores say nothing")

@@ -54,19 +54,19 @@ def validate(dataset: Dataset) -> Dataset:
     """
     name, examples, labels = dataset[:3]
     if len(examples) == 0:
-        raise ValueError(f"--dataset {name} has no examples, at least 1 is needed")
+        raise ValueError(f"dataset {name} has no examples, at least 1 is needed")
     if labels is not None and labels.shape != examples.shape[:1]:
         raise ValueError(
-            f"--dataset {name} has {len(examples)} examples but labels of shape "
+            f"dataset {name} has {len(examples)} examples but labels of shape "
             f"{labels.shape}, one label an example is needed"
         )
     if dataset.clients is not None and dataset.clients.shape != examples.shape[:1]:
         raise ValueError(
-            f"--dataset {name} has {len(examples)} examples but clients of shape "
+            f"dataset {name} has {len(examples)} examples but clients of shape "
             f"{dataset.clients.shape}, one client an example is needed"
         )
     if not np.isfinite(examples).all():
         raise ValueError(
-            f"--dataset {name} has NaN or infinite values, all must be finite"
+            f"dataset {name} has NaN or infinite values, all must be finite"
         )
     return dataset

@@ -52,7 +52,7 @@ def federate(
     counts = [len(partition.clients) for partition in partitions]
     if len(set(counts)) != 1:
         raise ValueError(
-            f"all partitions of a grid must have the same --clients, got {counts}"
+            f"all partitions of a grid must have the same num_clients, got {counts}"
         )
     grid = [part.clients for part in partitions]
     for clients in grid:

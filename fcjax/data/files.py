@@ -91,8 +91,8 @@ def read(
         examples = conversion.images_or_vectors(examples, image_shape)
         if examples.ndim == 2 and resize is not None:
             raise ValueError(
-                "holds feature vectors, which are not images that --resize takes; give "
-                "--image-shape if they are"
+                "holds feature vectors, which are not images that `resize` takes; give "
+                "image_shape if they are"
             )
         if examples.ndim == 4:
             examples, converted = conversion.pixels(examples)
@@ -108,11 +108,11 @@ def read(
         if clients is not None:
             clients = conversion.owners(clients)
     except OSError as error:
-        raise ValueError(f"--dataset {name} cannot be read ({error})") from error
+        raise ValueError(f"dataset {name} cannot be read ({error})") from error
     except csv.Error as error:
-        raise ValueError(f"--dataset {name} is no table ({error})") from error
+        raise ValueError(f"dataset {name} is no table ({error})") from error
     except ValueError as error:
-        raise ValueError(f"--dataset {name} {' '.join(str(error).split())}") from error
+        raise ValueError(f"dataset {name} {' '.join(str(error).split())}") from error
     notes += conversion.duplicates(examples)
     return validate(Dataset(name, examples, labels, tuple(notes), scaling, clients))
 
@@ -149,7 +149,7 @@ def _content(
         return _table(path, labelled, client_column)
     if client_column is not None:
         raise ValueError(
-            "has no columns; --client-column is of .csv, .parquet and hf:PATH"
+            "has no columns; client_column is of .csv, .parquet and hf:PATH"
         )
     if path.is_dir():
         found = read_idx_folder(path, labelled)

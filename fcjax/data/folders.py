@@ -122,7 +122,7 @@ def decoded(
             raise ValueError(
                 f"has images of mixed sizes, {names[0]} of {size[0]}x{size[1]} and "
                 f"{name} of {own[0]}x{own[1]} (width x height); all must have one "
-                "size, which --resize gives them"
+                "size, which `resize` gives them"
             )
         if modes[-1].startswith(("I", "F")):
             raise ValueError(

@@ -54,7 +54,9 @@ def read_idx_folder(folder: Path, labelled: bool) -> Content | None:
     values = np.concatenate([train, test])
     if train_labels is None or test_labels is None:
         if labelled:
-            raise ValueError("needs all four IDX files, or --no-labels without labels")
+            raise ValueError(
+                "needs all four IDX files, or `labelled=False` without labels"
+            )
         return values, None, []
     for part, labels in ((train, train_labels), (test, test_labels)):
         if len(part) != len(labels):

@@ -68,7 +68,7 @@ def heterogeneous(
       [[0, 1], [2, 3]]
     """
     if not 0 <= p <= 1:
-        raise ValueError(f"--p must lie in [0, 1], got {p}")
+        raise ValueError(f"p must lie in [0, 1], got {p}")
     check_num_clients(num_clients, len(labels))
     rows = [np.flatnonzero(labels == c) for c in np.unique(labels)]
     # At p = 1 the clients whose home a class is share all of it.
@@ -95,7 +95,7 @@ def heterogeneous(
         parts.append(rest[start : start + block])
         start += block
     clients = tuple(map(np.concatenate, held))
-    check_sizes(clients, len(labels), f"--p {p}")
+    check_sizes(clients, len(labels), f"p {p}")
     return Partition(clients, np.sort(rest[start:]))
 
 
@@ -126,7 +126,7 @@ def dirichlet(
       8
     """
     if not 0 < alpha < np.inf:
-        raise ValueError(f"--alpha must be positive and finite, got {alpha}")
+        raise ValueError(f"alpha must be positive and finite, got {alpha}")
     check_num_clients(num_clients, len(labels))
     rng = np.random.default_rng(seed)
     held: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
@@ -206,7 +206,7 @@ def thinned(
       ([2, 1], 3)
     """
     if size < 1:
-        raise ValueError(f"--client-size must be at least 1, got {size}")
+        raise ValueError(f"size must be at least 1, got {size}")
     rng = np.random.default_rng(seed)
     clients = []
     for rows in partition.clients:
@@ -258,11 +258,11 @@ def failures(
       (2, 10) [7 7]
     """
     if not 0 <= rate <= 1:
-        raise ValueError(f"--failure-rate must lie in [0, 1], got {rate}")
+        raise ValueError(f"rate must lie in [0, 1], got {rate}")
     num_absent = round(rate * num_clients)
     if num_absent == num_clients:
         raise ValueError(
-            f"--failure-rate {rate} fails all {num_clients} clients, one must be left"
+            f"rate {rate} fails all {num_clients} clients, one must be left"
         )
     rng = np.random.default_rng(seed)
     present = np.ones((num_rounds, num_clients), bool)
@@ -275,15 +275,15 @@ def check_sizes(clients: tuple[np.ndarray, ...], num_examples: int, level: str) 
     for client, own in enumerate(clients):
         if len(own) == 0:
             raise ValueError(
-                f"--clients {len(clients)} leaves client {client} with no examples at "
-                f"{level}; give fewer clients or more examples than {num_examples}"
+                f"num_clients {len(clients)} leaves client {client} with no examples "
+                f"at {level}; give fewer clients or more examples than {num_examples}"
             )
 
 
 def check_num_clients(num_clients: int, num_examples: int) -> None:
     if not 1 <= num_clients <= num_examples:
         raise ValueError(
-            f"--clients must lie in 1..{num_examples}, the number of examples, "
+            f"num_clients must lie in 1..{num_examples}, the number of examples, "
             f"got {num_clients}"
         )
 

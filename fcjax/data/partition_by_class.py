@@ -52,8 +52,9 @@ def class_blocks(
     relative = class_share * num_clients
     if not (relative >= 1 - TOLERANCE and class_share <= 1):
         raise ValueError(
-            f"--class-share must lie in [1/CLIENTS, 1], which is "
-            f"[{1 / num_clients:.3g}, 1] for --clients {num_clients}, got {class_share}"
+            f"class_share must lie in [1/num_clients, 1], which is "
+            f"[{1 / num_clients:.3g}, 1] for num_clients {num_clients}, "
+            f"got {class_share}"
         )
     classes = np.unique(labels)
     least = round(class_share * len(classes)) if relative > 1 + TOLERANCE else 1
@@ -65,7 +66,7 @@ def class_blocks(
 
     rng = np.random.default_rng(seed)
     clients = _split(labels, holders, num_clients, rng)
-    check_sizes(clients, len(labels), f"--class-share {class_share}")
+    check_sizes(clients, len(labels), f"class_share {class_share}")
     return Partition(clients, np.empty(0, np.int64))
 
 
@@ -114,7 +115,7 @@ def drawn_classes(
     classes, counts = np.unique(labels, return_counts=True)
     if not 1 <= classes_per_client <= len(classes):
         raise ValueError(
-            f"--classes-per-client must lie in 1..{len(classes)}, the number of "
+            f"classes_per_client must lie in 1..{len(classes)}, the number of "
             f"classes, got {classes_per_client}"
         )
     rng = np.random.default_rng(seed)
@@ -127,7 +128,7 @@ def drawn_classes(
     for c, count, clients in zip(classes, counts, holders, strict=True):
         if count < len(clients):
             raise ValueError(
-                f"--classes-per-client {classes_per_client} with --clients "
+                f"classes_per_client {classes_per_client} with num_clients "
                 f"{num_clients} has {len(clients)} clients share class {c}, of which "
                 f"there are {count} examples; give fewer of either"
             )

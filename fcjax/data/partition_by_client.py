@@ -78,14 +78,14 @@ def some_of(
       >>> print(told)
       clients of the data: 1 of 3, of 2 examples; 2 left out; nobody's examples: 3
     """
-    for flag, number in (("--max-clients", most), ("--min-client-size", least_size)):
+    for flag, number in (("most", most), ("least_size", least_size)):
         if number is not None and number < 1:
             raise ValueError(f"{flag} must be at least 1, got {number}")
     names, counts = np.unique(clients[clients >= 0], return_counts=True)
     staying = np.flatnonzero(counts >= least_size)
     if len(staying) == 0:
         raise ValueError(
-            f"--min-client-size must be at most {counts.max(initial=0)}, the size of "
+            f"least_size must be at most {counts.max(initial=0)}, the size of "
             f"the largest client, got {least_size}"
         )
     if most is not None and most < len(staying):

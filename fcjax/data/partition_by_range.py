@@ -69,12 +69,12 @@ def class_ranges(
     low, high = class_range
     if not 1 <= low <= high <= len(classes):
         raise ValueError(
-            f"--class-range must be two of 1..{len(classes)}, the number of classes, "
+            f"class_range must be two of 1..{len(classes)}, the number of classes, "
             f"the lower one first, got {low} {high}"
         )
     if samples_per_class < 1:
         raise ValueError(
-            f"--samples-per-class must be at least 1, got {samples_per_class}"
+            f"samples_per_class must be at least 1, got {samples_per_class}"
         )
     rng = np.random.default_rng(seed)
     chosen = _sets_of_classes(len(classes), num_clients, low, high, rng)
@@ -87,7 +87,7 @@ def class_ranges(
         size = min(samples_per_class, len(rows) // len(holders))
         if size == 0:
             raise ValueError(
-                f"--class-range {low} {high} with --clients {num_clients} has "
+                f"class_range {low} {high} with num_clients {num_clients} has "
                 f"{len(holders)} clients share class {c}, of which there are "
                 f"{len(rows)} examples; give fewer of either"
             )
@@ -136,7 +136,7 @@ def _sets_of_classes(
 
 def _num_shared(size: int, num_holders: int, overlap: float) -> int:
     if not 0 <= overlap < 1:
-        raise ValueError(f"--overlap must lie in [0, 1), got {overlap}")
+        raise ValueError(f"overlap must lie in [0, 1), got {overlap}")
     wanted = overlap * size / (num_holders + overlap - num_holders * overlap)
     # What is whole in decimals may come out a little less.
     return math.floor(wanted + 1e-9)

@@ -11,7 +11,7 @@ import numpy as np
 def check(size: int | None) -> None:
     """Raises ValueError unless the size is at least 1, or None for none."""
     if size is not None and size < 1:
-        raise ValueError(f"--resize must be at least 1, got {size}")
+        raise ValueError(f"resize must be at least 1, got {size}")
 
 
 def resized(images: np.ndarray, size: int) -> np.ndarray:

@@ -47,7 +47,7 @@ def load(
       images, feature vectors [P, F] and no labels, and say whose an example is.
 
     Raises:
-      ValueError: one line that names the flag and says what is accepted, for an
+      ValueError: one line that names the parameter and says what is accepted, for an
         unknown name or split, data that is not prepared or is damaged, and data
         that is not one labelled uint8 image of the same size per example.
 
@@ -58,10 +58,10 @@ def load(
     """
     check(resize)
     if split not in ("all", "train", "test"):
-        raise ValueError(f"--split must be all, train or test, got {split!r}")
+        raise ValueError(f"split must be all, train or test, got {split!r}")
     if _is_path(name):
         if split != "all" and not name.startswith("hf:"):
-            raise ValueError(f"--split must be all for files, got {split!r}")
+            raise ValueError(f"split must be all for files, got {split!r}")
         return read(
             name,
             image_shape=image_shape,
@@ -71,9 +71,9 @@ def load(
             client_column=client_column,
             split=split,
         )
-    for flag, given in (("image-shape", image_shape), ("client-column", client_column)):
+    for flag, given in (("image_shape", image_shape), ("client_column", client_column)):
         if given is not None:
-            raise ValueError(f"--{flag} is for files, but --dataset is {name}")
+            raise ValueError(f"{flag} is for files, but the data set is {name}")
     is_digits = name == "digits"
     dataset = _digits(split) if is_digits else read_tfds(name, data_dir, split, resize)
     if resize is not None:
@@ -109,14 +109,14 @@ def load_extra(
       >>> load_extra("digits", "test")
       Traceback (most recent call last):
       ...
-      ValueError: --extra-split is for TFDS data sets, but --dataset is digits
+      ValueError: extra_split is for TFDS data sets, but the data set is digits
     """
     check(resize)
     if name == "digits" or _is_path(name):
         raise ValueError(
-            f"--extra-split is for TFDS data sets, but --dataset is {name}"
+            f"extra_split is for TFDS data sets, but the data set is {name}"
         )
-    return read_tfds(name, data_dir, split, resize, flag="--extra-split").examples
+    return read_tfds(name, data_dir, split, resize, flag="extra_split").examples
 
 
 def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> Dataset:
@@ -146,7 +146,7 @@ def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> 
     total = len(dataset.examples)
     if not 1 <= num_examples <= total:
         raise ValueError(
-            f"--limit must lie in 1..{total}, the size of {dataset.name}, "
+            f"num_examples must lie in 1..{total}, the size of {dataset.name}, "
             f"got {num_examples}"
         )
     labels = np.zeros(total, int) if dataset.labels is None else dataset.labels
@@ -174,7 +174,7 @@ def _digits(split: str) -> Dataset:
     from sklearn.datasets import load_digits
 
     if split != "all":
-        raise ValueError(f"--split must be all for digits (no splits), got {split!r}")
+        raise ValueError(f"split must be all for digits (no splits), got {split!r}")
     images, labels = map(np.asarray, load_digits(return_X_y=True))
     pixels = np.round(images * (255 / 16)).astype(np.uint8)
     return Dataset("digits", pixels.reshape(-1, 8, 8, 1), labels.astype(np.int64))

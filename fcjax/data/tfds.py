@@ -17,6 +17,12 @@ _SPLITS = ("train", "test")
 _CHUNK = 1024
 _COARSE = {"cifar20": "cifar100"}
 """Data sets of TFDS by the name under which their super-classes are the classes."""
+_HUGGING_FACE = {
+    "mnist": "ylecun/mnist",
+    "fashion_mnist": "zalando-datasets/fashion_mnist",
+    "cifar10": "uoft-cs/cifar10",
+}
+"""Data sets of TFDS by their names at Hugging Face, with the same images."""
 _NAME = r"\w+(/[\w.+-]+)?(:[\d.*]+)?"
 
 
@@ -45,7 +51,7 @@ def read_tfds(
     split: str,
     resize: int | None,
     *,
-    flag: str = "--split",
+    flag: str = "split",
 ) -> Dataset:
     """Returns the examples of a split, see `sources.load`.
 
@@ -68,12 +74,12 @@ def read_tfds(
 
     def damaged(error: Exception) -> ValueError:
         told = f"is damaged in {where} ({_last_line(error)})"
-        return ValueError(f"--dataset {name} {told}; {again}")
+        return ValueError(f"dataset {name} {told}; {again}")
 
     if not builder.is_prepared():
         raise ValueError(
-            f"--dataset {name} is not prepared in {where}; give the --data-dir where "
-            f"it is, or run: {prepare}"
+            f"dataset {name} is not prepared in {where}. If it is prepared elsewhere, "
+            f"give data_dir. {_without_tensorflow(name)}With TensorFlow, run: {prepare}"
         )
     known = list(builder.info.splits)
     wanted = [s for s in _SPLITS if s in known] if split == "all" else [split]
@@ -84,7 +90,7 @@ def read_tfds(
         source = builder.as_data_source("+".join(wanted))
     except NotImplementedError as error:
         raise ValueError(
-            f"--dataset {name} is prepared in {where} in a format that only "
+            f"dataset {name} is prepared in {where} in a format that only "
             f"TensorFlow reads; {again}"
         ) from error
     # A damaged file surfaces as almost any exception type, from three libraries.
@@ -106,8 +112,8 @@ def read_tfds(
                 images = np.empty((len(source), *image.shape), np.uint8)
             if image.shape != images.shape[1:]:
                 raise ValueError(
-                    f"--dataset {name} has images of mixed sizes, {images.shape[1:]} "
-                    f"and {image.shape}; all must have one size, which --resize gives "
+                    f"dataset {name} has images of mixed sizes, {images.shape[1:]} "
+                    f"and {image.shape}; all must have one size, which `resize` gives "
                     "them"
                 )
             images[row], labels[row] = image, example[label]
@@ -133,7 +139,7 @@ def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> Any:
             raise _unknown(name, [base, *spelled]) from None
         reason = _last_line(error).rpartition('}": ')[2]
         raise ValueError(
-            f"--dataset {name} cannot be opened in {data_dir or 'the default folder'}: "
+            f"dataset {name} cannot be opened in {data_dir or 'the default folder'}: "
             f"{reason}"
         ) from error
 
@@ -149,13 +155,26 @@ def _unknown(name: str, known: list[str]) -> ValueError:
     near = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.5))
     nearest = f", the nearest: {near}" if near else ""
     return ValueError(
-        f"--dataset {name!r} is unknown; give digits or a TFDS name{nearest}"
+        f"dataset {name!r} is unknown; give digits or a TFDS name{nearest}"
     )
 
 
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+def _without_tensorflow(name: str) -> str:
+    """Says how to get the data without TensorFlow, in sentences; nothing for data that
+    is not known to be elsewhere."""
+    if name not in _HUGGING_FACE:
+        return ""
+    saved = f'load_dataset("{_HUGGING_FACE[name]}").save_to_disk("{name}")'
+    idx = "give the path of a folder of its four IDX files, or "
+    return (
+        f"Without TensorFlow, {idx if name != 'cifar10' else ''}"
+        f"pip install datasets pyarrow, run datasets.{saved}, and give hf:{name}. "
+    )
 
 
 def _prepare_command(name: str, data_dir: str | os.PathLike[str] | None) -> str:
@@ -178,4 +197,4 @@ def _check_features(name: str, features: Mapping[str, Any], called: str) -> None
     else:
         return
     has = ", ".join(features) or "none"
-    raise ValueError(f"--dataset {name} needs a feature {needed}, its features: {has}")
+    raise ValueError(f"dataset {name} needs a feature {needed}, its features: {has}")

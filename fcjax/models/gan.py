@@ -94,7 +94,7 @@ def _doublings(shape: tuple[int, int, int]) -> int:
         raise ValueError(
             f"a generator that doubles {doublings} times makes images whose sides are "
             f"multiples of {step} and at least {2 * step}, got {height}x{width}; "
-            "resize them, as by --resize 32"
+            "resize them, for example to 32x32"
         )
     return doublings
 

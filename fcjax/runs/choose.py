@@ -1,7 +1,7 @@
 """Which of several runs to take, without labels: `fcjax choose RUN [RUN ...]`.
 
 choice.csv   a line a run, the best first: what each criterion says of it
-choice.png   how far each two of them agree
+choice.png   how far each two of them agree; if all have the same settings of the data
 """
 
 import dataclasses
@@ -51,6 +51,9 @@ WORDS: Mapping[Criterion, str] = {
 class Args:
     """Ranks finished runs of the same data without labels, and says which to take.
 
+    Heterogeneity, the number and size of the clients, and failures are settings of the
+    data, not of the method. There is one choice for each of their values.
+
     agreement: how far a run agrees with the others, by the adjusted Rand index;
     agreement_nmi: by NMI; consensus: with what all say together, as `fcjax consensus`
     has it. others: its silhouette in the embeddings of the other runs, by rank. input:
@@ -74,32 +77,49 @@ class Args:
 
 def main(args: Args) -> None:
     """Raises ValueError with one line where the runs cannot be compared."""
-    runs = gather(args.runs, args.where)
-    found = criteria(runs, data_dir=args.data_dir)
-    if np.isnan(found[args.by]).all():
-        raise ValueError(why_not(args.by, runs))
-    order = ranking(found[args.by])
-    rows = [row(runs, found, i) for i in order]
-    tables.show([shown_row(each) for each in rows])
-    if runs.scored:
-        tables.show(against_labels(runs, found))
+    runs, rows, best = gather(args.runs, args.where), [], []
+    groups = [runs.take(own) for own in runs.of_same_data]
     out = args.out or args.runs[0]
     out.mkdir(parents=True, exist_ok=True)
+    for group in groups:
+        found = criteria(group, data_dir=args.data_dir)
+        if np.isnan(found[args.by]).all():
+            raise ValueError(f"{group.members[0].told}: {why_not(args.by, group)}")
+        order = ranking(found[args.by])
+        best.append(group.members[order[0]])
+        own = [row(group, found, i) for i in order]
+        rows += own
+        tables.show([shown_row(each) for each in own])
+        if group.scored:
+            tables.show(against_labels(group, found))
+        if len(groups) == 1 and len(order) > 1:
+            pairs = pairwise_agreement(group.clusters, holders=group.holders)
+            names = [group.members[i].told for i in order]
+            figures.agreements(pairs[np.ix_(order, order)], names, out / "choice.png")
     pd.DataFrame(rows).to_csv(out / "choice.csv", index=False, float_format="%.6g")
-    if len(runs.members) > 1:
-        pairs = pairwise_agreement(runs.clusters, holders=runs.holders)
-        names = [runs.members[i].told for i in order]
-        figures.agreements(pairs[np.ix_(order, order)], names, out / "choice.png")
-    best = runs.members[order[0]]
-    print(f"by {args.by}: {best.told}")
-    print(f"see it: fcjax page {best.where}")
+    for member in best:
+        print(f"by {args.by}: {member.told}")
+        print(f"see it: fcjax page {member.where}")
 
 
 def chosen(runs: Together, *, data_dir: Path | None) -> tuple[int, Criterion | None]:
-    """Returns which run to take, and by what: by `DEFAULT`, or where it says nothing,
-    as of clients on their own, by their agreement. Where fewer than two ended well
-    nothing decides: that one, or the first.
+    """Chooses one of the runs, see `Args`.
+
+    Returns:
+        The run's place, and the criterion that chose it: `DEFAULT`, or the agreement of
+        the runs where `DEFAULT` says nothing, as for clients with clusters of their
+        own. It is None if fewer than two runs ended well. Of runs of different data
+        settings, such as several p, those of the first run's settings are chosen from.
     """
+    own = runs.of_same_data[0]
+    place, by = chosen_of_same_data(runs.take(own), data_dir=data_dir)
+    return own[place], by
+
+
+def chosen_of_same_data(
+    runs: Together, *, data_dir: Path | None
+) -> tuple[int, Criterion | None]:
+    """As `chosen`, for runs of one setting of the data."""
     if len(runs.ok) < 2:
         return (runs.ok or [0])[0], None
     good = runs.take(runs.ok)

@@ -129,6 +129,11 @@ def answers(run: Path, where: Sequence[str], *, data_dir: Path | None) -> Answer
         which = f"The one {choose.WORDS[by]}: {member.told}."
     elif count > 1:
         which = f"{member.told}; of {count} {well} ended well."
+    if len(runs.of_same_data) > 1:
+        which += (
+            " Runs of other heterogeneity, clients or failures were not compared with "
+            "it: --where chooses among those."
+        )
     try:
         both = runs.take(alike).voters
         sure = consensus.told(both, consensus.of_runs(both, None))

@@ -12,12 +12,17 @@ from jaxtyping import Float, Int
 from fcjax import data
 from fcjax.runs import assigned
 from fcjax.sweep import environment, frozen
+from fcjax.sweep.deal import RULES
 from fcjax.sweep.folder import Folder, Point, Row, parsed, read
 from fcjax.sweep.load import FLAGS
 
 MOST_POINTS = 2000
 """Examples that are embedded, drawn at random: what is measured of them is quadratic in
 their number."""
+
+
+OF_DATA = (*RULES, "clients", "client_size", "failure_rate")
+"""Settings of the data, which are no settings of a method."""
 
 
 class Member(NamedTuple):
@@ -72,6 +77,17 @@ class Together(NamedTuple):
     def ok(self) -> list[int]:
         """The runs that ended well."""
         return [i for i, member in enumerate(self.members) if member.is_ok]
+
+    @property
+    def of_same_data(self) -> list[list[int]]:
+        """The runs, grouped by how the data lies on the clients: heterogeneity, number
+        and size of the clients, failures. Nobody can choose these settings, so runs
+        that differ in one of them are not compared."""
+        groups: dict[tuple, list[int]] = {}
+        for i, member in enumerate(self.members):
+            key = tuple(member.row.get(name) for name in OF_DATA)
+            groups.setdefault(key, []).append(i)
+        return list(groups.values())
 
     @property
     def voters(self) -> "Together":

@@ -105,11 +105,11 @@ def described(topology: str) -> tuple[list[Any], Chip]:
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         asked = {"topology_name": topology, "platform": "tpu"}
-        chip, extra = TPUS[name], "tpu"
+        chip, compiler = TPUS[name], '"jax[tpu]"'
     elif name in GPUS and shape.isdecimal() and int(shape):
         asked = {"platform": "cuda", "target_config": _gpu(name)}
         asked["topology"] = f"1x1x{shape}"
-        chip, extra = GPUS[name], "cuda"
+        chip, compiler = GPUS[name], CUDA_COMPILER
     else:
         raise ValueError(
             f"--on must be one of {', '.join(TPUS)} and a shape, as v5e:2x2, or one of "
@@ -120,11 +120,12 @@ def described(topology: str) -> tuple[list[Any], Chip]:
     except Exception as error:
         line = str(error).partition("\n")[0]
         shapes = f"shapes: {', '.join(SHAPES[name])}; " if name in TPUS else ""
-        told = f"{shapes}its compiler: pip install fcjax[{extra}]"
+        told = f"{shapes}its compiler: pip install {compiler}"
         raise ValueError(f"--on {topology}: {line} ({told})") from error
     return list(found.devices), chip
 
 
+CUDA_COMPILER = "jax-cuda13-plugin nvidia-cuda-nvcc nvidia-nvvm"
 SHAPES = {
     **dict.fromkeys(
         ("v5e", "v6e"), ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")

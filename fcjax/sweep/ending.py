@@ -28,6 +28,7 @@ FLAGS = {
     **{field.name: flag_of(field.name) for field in dataclasses.fields(Common)},
     **{"num_clients": "--clients", "num_clusters": "--clusters", "where": "--where"},
     **{"num_examples": "--limit", "local_clusters": "--local-clusters"},
+    **{"labelled=False": "--no-labels"},
     **{"rate": "--failure-rate", "size": "--client-size"},
     **{"most": "--max-clients", "least_size": "--min-client-size"},
 }
@@ -35,10 +36,10 @@ FLAGS = {
 
 
 def with_flags(line: str) -> str:
-    """Writes the parameters in an error of the library as flags.
+    """Writes the parameters that an error of the library names as flags.
 
-    These are a parameter at the beginning, before "must", "takes" or a value, and every
-    parameter of several words.
+    These are a parameter at the beginning, before "must", "takes" or a value; every
+    parameter of several words; and every parameter in backquotes.
 
     Examples:
         >>> with_flags("p must lie in [0, 1], got 2")
@@ -47,12 +48,15 @@ def with_flags(line: str) -> str:
         '--class-share 0.1 with --clients 3 leaves clients empty'
         >>> with_flags("clients of the data have no examples")
         'clients of the data have no examples'
+        >>> with_flags("dataset x has images of two sizes; `resize` gives them one")
+        '--dataset x has images of two sizes; --resize gives them one'
     """
 
     def flag(match: re.Match[str]) -> str:
-        return FLAGS.get(match[0], match[0])
+        return FLAGS.get(match[0].strip("`"), match[0])
 
-    line = re.sub(r"^[a-z]+(?= (must|takes|[\d.\[(]))", flag, line)
+    line = re.sub(r"^(dataset\b|[a-z]+(?= (must|takes|[\d.\[(])))", flag, line)
+    line = re.sub(r"`[^`]+`", flag, line)
     return re.sub(r"(?<![\w/.-])[a-z]+(_[a-z]+)+(?![\w/.=-])", flag, line)
 
 

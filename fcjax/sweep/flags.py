@@ -128,7 +128,7 @@ class Output:
     plot: bool = True
     """Draw learning curves and the embedding of the first run."""
     log: Annotated[tuple[Sink, ...], shown("none")] = ()
-    """Also log every round to these (pip install "fcjax[tensorboard]", "[wandb]")."""
+    """Also log every round to these (pip install tensorboardX, or wandb)."""
 
 
 @dataclasses.dataclass(frozen=True)

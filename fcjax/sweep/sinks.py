@@ -30,7 +30,7 @@ def check(names: Sequence[Sink]) -> None:
         # Without an origin it is a folder of that name, such as wandb makes.
         if spec is None or spec.origin is None:
             raise ValueError(
-                f'{packages[name]} is not installed: pip install "fcjax[{name}]"'
+                f"{packages[name]} is not installed: pip install {packages[name]}"
             )
     # wandb would ask once the first run begins; offline it warns that it cannot tell.
     if "wandb" in names and os.environ.get("WANDB_MODE", "online") == "online":

@@ -1,5 +1,7 @@
 """What the words of a command line stand for: a script's flags."""
 
+import dataclasses
+import difflib
 import io
 import json
 import math
@@ -64,17 +66,24 @@ def flags_in(
     except SystemExit:
         if not said.getvalue():
             raise
-    end(line_of(said.getvalue()))
+    names = [flag_of(field.name) for field in dataclasses.fields(flags)]
+    end(line_of(said.getvalue(), names))
 
 
-def line_of(framed: str) -> str:
-    """Returns what tyro says in a frame: its second part, below the title, and the flag
-    that is nearest to one that there is not."""
-    _, first, *others = re.split("[─-]{10,}", re.sub("[│╭╮╰╯]", " ", framed))
+def line_of(framed: str, names: Sequence[str]) -> str:
+    """Returns an error of tyro without its frame, as one line.
+
+    Args:
+        framed: what tyro printed. Its second part, below the title, is the error.
+        names: the flags that there are. The line names the one that is nearest to an
+            unknown flag, where one is near.
+    """
+    _, first, *_ = re.split("[─-]{10,}", re.sub("[│╭╮╰╯]", " ", framed))
     told = " ".join(first.partition("Got errors")[0].split()).rstrip(".")
     told = re.sub(r"(?<=one of )\(.*'None'.*\)", without_none, told)
-    near = re.search(r"Perhaps you meant:\s+(--[\w-]+)", "".join(others))
-    return f"{told}; did you mean {near[1]}?" if near else told
+    unknown = re.match(r"Unrecognized options: (--[\w-]+)", told)
+    near = difflib.get_close_matches(unknown[1], names, n=1) if unknown else ()
+    return f"{told}; did you mean {near[0]}?" if near else told
 
 
 def without_none(choices: re.Match[str]) -> str:

@@ -110,7 +110,7 @@ TABLES = [
     ("1,2,0\n3,cat,1\n", "has 'cat' in row 2, column 2, where a number is needed"),
     ("1,2,0\n3,4,1\n?,6,1\n", "has '?' in row 3, column 1, where a number is needed"),
     ("1,2,0\n3,4,\n", "has an empty label, of example 2"),
-    ("1,2,0\n3,4,0.25\n", "has the label 0.25; accepted are integers and text, and --"),
+    ("1,2,0\n3,4,0.25\n", "has the label 0.25; accepted are integers and text, and `l"),
     ("1;2;0\n3;4;1\n", "has 1 column; commas must separate at least one feature and"),
     ("label,1x1,1x2\n5,0,0\n4,1,1\n", "has 'label' as its first column; the classes"),
     ("\n \n", "is empty"),
@@ -128,7 +128,7 @@ FOLDERS = [
     (
         {"a2.png": GREY, "a10.png": HIGH},
         "has images of mixed sizes, a2.png of 3x2 and a10.png of 4x5 (width x height); "
-        "all must have one size, which --resize gives them",
+        "all must have one size, which `resize` gives them",
     ),
     ({"a.png": GREY, "b.png": DEEP}, "has b.png of mode I;16; accepted are 8 bits a "),
     ({"a.png": GREY}, "has 1 example, 2 are needed"),
@@ -136,7 +136,10 @@ FOLDERS = [
     # The head is whole, the pixels are not.
     ({"a.png": png(NOISE), "b.png": png(NOISE)[:2000]}, "has the damaged image b.png"),
     ({TRAIN: FOUR}, f"has no {TEST} (or .gz) beside the others"),
-    ({TRAIN: FOUR, TEST: FOUR}, "needs all four IDX files, or --no-labels without"),
+    (
+        {TRAIN: FOUR, TEST: FOUR},
+        "needs all four IDX files, or `labelled=False` without",
+    ),
     (
         {TRAIN: FOUR, TEST: idx(IMAGES[:, 1:])},
         "has training images of (2, 3) and test images of (1, 3); all must have one",
@@ -153,15 +156,15 @@ FOLDERS = [
 
 
 SHAPES = [
-    (ROWS, (2, 4), "has 6 values an example, --image-shape 2 4 needs 8"),
+    (ROWS, (2, 4), "has 6 values an example, image_shape 2 4 needs 8"),
     (
         ROWS,
         (6,),
-        "cannot be read with --image-shape 6; accepted are H W, and H W C with",
+        "cannot be read with image_shape 6; accepted are H W, and H W C with",
     ),
-    (ROWS, (1, 3, 2), "cannot be read with --image-shape 1 3 2; accepted are H W, and"),
-    (ROWS, (-2, -3), "cannot be read with --image-shape -2 -3; accepted are H W, and"),
-    (IMAGES, (3, 2), "has images of 2 3 1, which is not --image-shape 3 2"),
+    (ROWS, (1, 3, 2), "cannot be read with image_shape 1 3 2; accepted are H W, and"),
+    (ROWS, (-2, -3), "cannot be read with image_shape -2 -3; accepted are H W, and"),
+    (IMAGES, (3, 2), "has images of 2 3 1, which is not image_shape 3 2"),
 ]
 
 
@@ -178,7 +181,7 @@ SHAPES = [
 def test_files_that_cannot_be_read(name, write, shape, message, tmp_path):
     path = tmp_path / name
     write(path)
-    told = re.escape(f"--dataset {path} {message}")
+    told = re.escape(f"dataset {path} {message}")
     with pytest.raises(ValueError, match=f"^{told}") as caught:
         load(str(path), image_shape=shape)
     assert "\n" not in str(caught.value)
@@ -208,7 +211,7 @@ def test_bytes_that_change_on_the_way_never_raise_anything_else(write, tmp_path)
         try:
             read(path)
         except ValueError as error:
-            assert str(error).startswith(f"--dataset {path} ")  # noqa: PT017
+            assert str(error).startswith(f"dataset {path} ")  # noqa: PT017
             assert "\n" not in str(error)  # noqa: PT017
 
 
@@ -220,12 +223,12 @@ def test_a_refusal_of_the_system(write, tmp_path, monkeypatch):
 
     path = write(tmp_path)
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    told = f"--dataset {path} cannot be read ([Errno 13] Permission denied: '{path}')"
+    told = f"dataset {path} cannot be read ([Errno 13] Permission denied: '{path}')"
     with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
         read(path)
 
 
 def test_a_link_that_leads_nowhere_is_no_damaged_image(tmp_path):
     (tmp_path / "a.png").symlink_to("gone")
-    with pytest.raises(ValueError, match=r"--dataset .* cannot be read \(.*No such"):
+    with pytest.raises(ValueError, match=r"dataset .* cannot be read \(.*No such"):
         read(tmp_path)

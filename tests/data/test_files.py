@@ -294,5 +294,5 @@ def test_names_win_over_folders(tmp_path, monkeypatch):
 def test_what_ends_or_begins_as_a_path_is_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("no.npz", "no/a.mat", "x.csv", "a.tes", "no-ubyte", "x.gz", "./no"):
-        with pytest.raises(ValueError, match=f"^--dataset {name} does not exist$"):
+        with pytest.raises(ValueError, match=f"^dataset {name} does not exist$"):
             load(name)

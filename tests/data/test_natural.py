@@ -167,7 +167,7 @@ def write_two_pictures(folder):
     return f"hf:{folder / 'none'}"
 
 
-OTHER = "has no --client-column writer, its columns: a, b, 4"
+OTHER = "has no client_column writer, its columns: a, b, 4"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ OTHER = "has no --client-column writer, its columns: a, b, 4"
             None,
             "of shape (4, 2) and typ",
         ),
-        (write_arrays, "writer", "--client-column is of .csv, .parquet and hf:PATH"),
+        (write_arrays, "writer", "client_column is of .csv, .parquet and hf:PATH"),
         (partial(write_text, text="a,b,4\n1,2,3\n2,3,4\n"), "writer", OTHER),
         (partial(write_text, text="writer,b\n1,2\n2,3\n"), "writer", "has 2 columns; "),
         (
@@ -204,12 +204,12 @@ OTHER = "has no --client-column writer, its columns: a, b, 4"
         (
             lambda folder: write_saved(folder)[0],
             "who",
-            "has no --client-column who, its",
+            "has no client_column who, its",
         ),
     ],
 )
 def test_what_is_not_understood_is_refused_in_a_line(tmp_path, write, column, message):
-    with pytest.raises(ValueError, match=r"^--dataset .*") as told:
+    with pytest.raises(ValueError, match=r"^dataset .*") as told:
         read(write(tmp_path), client_column=column)
     assert message in str(told.value)
     assert "\n" not in str(told.value)
@@ -234,13 +234,13 @@ def test_who_lacks_the_extra_is_told_its_name(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name.removeprefix("hf:")).write_text("x")
     monkeypatch.setattr(builtins, "__import__", lack)
-    with pytest.raises(ValueError, match=r'pip install "fcjax\[hf\]"'):
+    with pytest.raises(ValueError, match="pip install datasets pyarrow"):
         read(name)
 
 
 def test_a_named_data_set_has_no_columns():
     with pytest.raises(
-        ValueError, match=r"--client-column is for files, but --dataset"
+        ValueError, match=r"client_column is for files, but the data set is"
     ):
         data.load("digits", client_column="writer")
 
@@ -318,11 +318,11 @@ def test_a_few_clients_are_drawn_with_all_that_is_theirs():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"most": 0}, "--max-clients must be at least 1, got 0"),
-        ({"least_size": 0}, "--min-client-size must be at least 1, got 0"),
+        ({"most": 0}, "most must be at least 1, got 0"),
+        ({"least_size": 0}, "least_size must be at least 1, got 0"),
         (
             {"least_size": 4},
-            "--min-client-size must be at most 3, the size of the larg",
+            "least_size must be at most 3, the size of the larg",
         ),
     ],
 )

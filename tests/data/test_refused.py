@@ -52,59 +52,65 @@ def validated(value=0.0, examples=3, labels=3):
 
 # Of each message the beginning; what is accepted is spelt out once.
 PARTITIONS = [
-    (lambda: by_p(2, 1.2), "--p must lie in [0, 1], got 1.2"),
-    (lambda: by_p(2, NAN), "--p must lie in [0, 1], got nan"),
-    (lambda: by_p(0, 0.5), "--clients must lie in 1..6, the number of examples, got 0"),
-    (lambda: by_p(7, 0.5), "--clients must lie in 1..6,"),
-    (lambda: by_p(5, 1.0), "--clients 5 leaves client 3 "),
+    (lambda: by_p(2, 1.2), "p must lie in [0, 1], got 1.2"),
+    (lambda: by_p(2, NAN), "p must lie in [0, 1], got nan"),
+    (
+        lambda: by_p(0, 0.5),
+        "num_clients must lie in 1..6, the number of examples, got 0",
+    ),
+    (lambda: by_p(7, 0.5), "num_clients must lie in 1..6,"),
+    (lambda: by_p(5, 1.0), "num_clients 5 leaves client 3 "),
     # One row a client rounds to head 0 and tail 0.
-    (lambda: by_p(6, 0.5), "--clients 6 leaves client 0 "),
-    (lambda: by_alpha(2, 0.0), "--alpha must be positive and finite, got 0"),
-    (lambda: by_alpha(2, INF), "--alpha must be positive and finite, got inf"),
-    (lambda: by_alpha(7, 1.0), "--clients must lie in 1..6,"),
+    (lambda: by_p(6, 0.5), "num_clients 6 leaves client 0 "),
+    (lambda: by_alpha(2, 0.0), "alpha must be positive and finite, got 0"),
+    (lambda: by_alpha(2, INF), "alpha must be positive and finite, got inf"),
+    (lambda: by_alpha(7, 1.0), "num_clients must lie in 1..6,"),
     (
         lambda: blocks(3, 0.33),
-        "--class-share must lie in [1/CLIENTS, 1], which is [0.333, 1] for --clients 3",
+        "class_share must lie in [1/num_clients, 1], which is [0.333, 1] for num",
     ),
-    (lambda: blocks(2, 1.001), "--class-share must lie in [1/CLIENTS, 1],"),
-    (lambda: blocks(2, NAN), "--class-share must lie in [1/CLIENTS, 1],"),
-    (lambda: blocks(0, 1.0), "--clients must lie in 1..6,"),
+    (lambda: blocks(2, 1.001), "class_share must lie in [1/num_clients, 1],"),
+    (lambda: blocks(2, NAN), "class_share must lie in [1/num_clients, 1],"),
+    (lambda: blocks(0, 1.0), "num_clients must lie in 1..6,"),
     # Clients 3 and 4 hold class 1, of which there is one row.
     (
         lambda: blocks(5, 0.2),
-        "--clients 5 leaves client 4 with no examples at --class-s",
+        "num_clients 5 leaves client 4 with no examples at class_s",
     ),
-    (lambda: drawn(2, 0), "--classes-per-client must lie in 1..2, the number of class"),
-    (lambda: drawn(2, 3), "--classes-per-client must lie in 1..2,"),
-    (lambda: drawn(7, 1), "--clients must lie in 1..6,"),
+    (lambda: drawn(2, 0), "classes_per_client must lie in 1..2, the number of class"),
+    (lambda: drawn(2, 3), "classes_per_client must lie in 1..2,"),
+    (lambda: drawn(7, 1), "num_clients must lie in 1..6,"),
     (
         lambda: drawn(3, 2),
-        "--classes-per-client 2 with --clients 3 has 3 clients share class 8, of which "
+        "classes_per_client 2 with num_clients 3 has 3 clients share class 8, of which "
         "there are 2 examples; give fewer of either",
     ),
-    (lambda: ranges(overlap=1.0), "--overlap must lie in [0, 1), got 1.0"),
-    (lambda: ranges(overlap=-0.1), "--overlap must lie in [0, 1), got -0.1"),
-    (lambda: rows_held(3, 2, NAN), "--overlap must lie in [0, 1), got nan"),
-    (lambda: ranges(held=(0, 2)), "--class-range must be two of 1..10, the number of"),
-    (lambda: ranges(held=(3, 2)), "--class-range must be two of 1..10,"),
-    (lambda: ranges(held=(2, 11)), "--class-range must be two of 1..10,"),
-    (lambda: ranges(size=0), "--samples-per-class must be at least 1, got 0"),
-    (lambda: ranges(clients=0), "--clients must lie in 1..100,"),
+    (lambda: ranges(overlap=1.0), "overlap must lie in [0, 1), got 1.0"),
+    (lambda: ranges(overlap=-0.1), "overlap must lie in [0, 1), got -0.1"),
+    (lambda: rows_held(3, 2, NAN), "overlap must lie in [0, 1), got nan"),
+    (lambda: ranges(held=(0, 2)), "class_range must be two of 1..10, the number of"),
+    (lambda: ranges(held=(3, 2)), "class_range must be two of 1..10,"),
+    (lambda: ranges(held=(2, 11)), "class_range must be two of 1..10,"),
+    (lambda: ranges(size=0), "samples_per_class must be at least 1, got 0"),
+    (lambda: ranges(clients=0), "num_clients must lie in 1..100,"),
     (
         lambda: ranges(clients=11, held=(10, 10)),
-        "--class-range 10 10 with --clients 11 has 11 clients share class 0, of which "
+        "class_range 10 10 with num_clients 11 has 11 clients share class 0, of which "
         "there are 10 examples; give fewer of either",
     ),
-    (lambda: thin(0), "--client-size must be at least 1, got 0"),
-    (lambda: absent(1.5), "--failure-rate must lie in [0, 1], got 1.5"),
-    (lambda: absent(-0.5), "--failure-rate must lie in [0, 1], got -0.5"),
-    (lambda: absent(0.9), "--failure-rate 0.9 fails all 4 clients, one must be left"),
+    (lambda: thin(0), "size must be at least 1, got 0"),
+    (lambda: absent(1.5), "rate must lie in [0, 1], got 1.5"),
+    (lambda: absent(-0.5), "rate must lie in [0, 1], got -0.5"),
+    (lambda: absent(0.9), "rate 0.9 fails all 4 clients, one must be left"),
     # A grid that does not fit together.
     (
         lambda: grid(LESS),
-        "all partitions of a grid must have the same --clients, got [",
+        "all partitions of a grid must have the same num_clients, got [",
     ),
-    (lambda: grid([]), "all partitions of a grid must have the same --clients, got []"),
+    (
+        lambda: grid([]),
+        "all partitions of a grid must have the same num_clients, got []",
+    ),
     (lambda: grid(EMPTY), "client 1 of a partition has no example"),
     (lambda: grid(present=PRESENT[:1]), "`present` is for 1 runs of 2 clients, the"),
     (lambda: grid(present=MIXED), "all runs of a grid must have the same rounds in"),
@@ -113,44 +119,44 @@ PARTITIONS = [
     (lambda: left_out(slots=1), "1 slots are too few for 2 rows"),
 ]
 DATA_SETS = [
-    (lambda: validated(NAN), "--dataset x has NaN or infinite values"),
-    (lambda: validated(-INF), "--dataset x has NaN or infinite values"),
-    (lambda: validated(examples=0, labels=0), "--dataset x has no examples"),
+    (lambda: validated(NAN), "dataset x has NaN or infinite values"),
+    (lambda: validated(-INF), "dataset x has NaN or infinite values"),
+    (lambda: validated(examples=0, labels=0), "dataset x has no examples"),
     (
         lambda: validated(labels=2),
-        "--dataset x has 3 examples but labels of shape (2,)",
+        "dataset x has 3 examples but labels of shape (2,)",
     ),
-    (lambda: subset(0), "--limit must lie in 1..30, the size of x, got 0"),
-    (lambda: subset(31), "--limit must lie in 1..30, the size of x, got 31"),
-    (lambda: load("digits", resize=0), "--resize must be at least 1, got 0"),
-    (lambda: data.load_extra("t", "a", resize=0), "--resize must be at least 1, got 0"),
-    (lambda: data.read("x.npz", resize=-3), "--resize must be at least 1, got -3"),
+    (lambda: subset(0), "num_examples must lie in 1..30, the size of x, got 0"),
+    (lambda: subset(31), "num_examples must lie in 1..30, the size of x, got 31"),
+    (lambda: load("digits", resize=0), "resize must be at least 1, got 0"),
+    (lambda: data.load_extra("t", "a", resize=0), "resize must be at least 1, got 0"),
+    (lambda: data.read("x.npz", resize=-3), "resize must be at least 1, got -3"),
     (
         lambda: data.load_extra("digits", "a"),
-        "--extra-split is for TFDS data sets, but",
+        "extra_split is for TFDS data sets, but",
     ),
-    (lambda: load("digits", image_shape=(8, 8)), "--image-shape is for files, but"),
-    (lambda: load("digits", split="test"), "--split must be all for digits (no splits"),
-    (lambda: load("x.npz", split="test"), "--split must be all for files, got 'test'"),
-    (lambda: load("digits", split=""), "--split must be all, train or test, got ''"),
-    (lambda: load("mnist", split="train[:5]"), "--split must be all, train or test,"),
+    (lambda: load("digits", image_shape=(8, 8)), "image_shape is for files, but"),
+    (lambda: load("digits", split="test"), "split must be all for digits (no splits"),
+    (lambda: load("x.npz", split="test"), "split must be all for files, got 'test'"),
+    (lambda: load("digits", split=""), "split must be all, train or test, got ''"),
+    (lambda: load("mnist", split="train[:5]"), "split must be all, train or test,"),
     (
         lambda: load("mnst"),
-        "--dataset 'mnst' is unknown; give digits or a TFDS name, the",
+        "dataset 'mnst' is unknown; give digits or a TFDS name, the",
     ),
     (
         lambda: load("mnist:9.9.9"),
-        "--dataset mnist:9.9.9 cannot be opened in /nowhere: ",
+        "dataset mnist:9.9.9 cannot be opened in /nowhere: ",
     ),
     (
         lambda: load("imdb_reviews"),
-        "--dataset imdb_reviews needs a feature 'image' of 8",
+        "dataset imdb_reviews needs a feature 'image' of 8",
     ),
 ]
 
 
 @pytest.mark.parametrize(("call", "message"), [*PARTITIONS, *DATA_SETS])
-def test_one_line_names_the_flag_and_what_is_accepted(call, message):
+def test_one_line_names_the_parameter_and_what_is_accepted(call, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}") as caught:
         call()
     assert "\n" not in str(caught.value)
@@ -174,6 +180,6 @@ def test_one_line_names_the_flag_and_what_is_accepted(call, message):
     ],
 )
 def test_names_that_cannot_be_loaded(name, message):
-    with pytest.raises(ValueError, match=f"^--dataset {message}") as caught:
+    with pytest.raises(ValueError, match=f"^dataset {message}") as caught:
         load(name)
     assert "\n" not in str(caught.value)

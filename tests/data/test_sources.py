@@ -92,7 +92,7 @@ def test_tfds_splits_come_in_order(tmp_path):
     np.testing.assert_array_equal(test.labels, [7, 3])
     extra = load_extra("tiny", "extra", data_dir=tmp_path)
     np.testing.assert_array_equal(extra[:, 0, 0, 0], [2, 9])
-    with pytest.raises(ValueError, match="--extra-split more is not in tiny"):
+    with pytest.raises(ValueError, match="extra_split more is not in tiny"):
         load_extra("tiny", "more", data_dir=tmp_path)
     assert "tensorflow" not in sys.modules
 
@@ -122,10 +122,14 @@ def test_an_unprepared_data_set_names_the_command_and_nothing_else_is_said(
         f"tfds.builder('emnist/digits', data_dir='{tmp_path}', "
         "file_format='array_record').download_and_prepare()\""
     )
-    with pytest.raises(ValueError, match=r"not prepared in .* --data-dir") as caught:
+    with pytest.raises(ValueError, match=r"not prepared in .* data_dir") as caught:
         load("emnist/digits", data_dir=tmp_path)
     assert str(caught.value).endswith(f"run: {command}")
     assert os.listdir(tmp_path) == []
+    with pytest.raises(
+        ValueError, match=r"Without TensorFlow, give the path of .* IDX"
+    ):
+        load("mnist", data_dir=tmp_path)
     prepare(tmp_path, {"train": grey(1)})
     load("tiny", data_dir=tmp_path)
     assert (*capfd.readouterr(), caplog.records) == ("", "", [])
@@ -155,7 +159,7 @@ def test_tfds_folders_that_cannot_be_read(train, options, damage, message, tmp_p
     folder = prepare(tmp_path, {"train": train}, **options)
     if damage is not None:
         damage(folder)
-    with pytest.raises(ValueError, match=f"^--dataset tiny {message}") as caught:
+    with pytest.raises(ValueError, match=f"^dataset tiny {message}") as caught:
         load("tiny", data_dir=tmp_path)
     assert "\n" not in str(caught.value)
 

@@ -230,7 +230,7 @@ def convolved(*shape, size, padding=1):
 
 
 SMALL = jax.random.key(0), jnp.ones((1, 7, 7, 1))
-RESIZED = r".*--resize 32"
+RESIZED = r".*32x32"
 
 
 @pytest.mark.parametrize(

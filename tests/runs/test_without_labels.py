@@ -14,6 +14,7 @@ import pytest
 
 from experiments import fdsc, spherical
 from experiments.several import only
+from fcjax.evaluation.scores import ari
 from fcjax.runs import choose, compare, consensus, how_many, page
 from fcjax.runs.together import gather
 from fcjax.sweep import experiment, session
@@ -99,6 +100,35 @@ def test_the_run_that_agrees_most_is_chosen(known, tmp_path, capsys):
     assert line.rstrip(" |").endswith(f"{expected:.3f}")
     (line,) = (x for x in printed.splitlines() if "a random run" in x)
     assert "0.262" in line  # 0.95 less the mean, 0.6875
+
+
+def test_there_is_one_choice_per_heterogeneity(blobs, tmp_path, capsys):
+    """Nobody chooses how unlike the clients are. Runs of other p are neither chosen nor
+    compared."""
+    truth, rng = blobs[1], np.random.default_rng(0)
+    made = run(tmp_path / "made", blobs[0], p=(0.0, 1.0), seed=(0, 1, 2))
+    found = np.tile(truth, (6, 1))
+    for place, errors in enumerate((9, 9, 30, 0, 3, 0)):
+        found[place, :errors] = rng.integers(0, 3, errors)
+    found[1] = found[0]  # the first two of p = 0 agree
+    out = rewritten(made, tmp_path / "run", found)
+    choose.main(choose.Args((out,), by="agreement"))
+    printed = capsys.readouterr().out
+    best = [x for x in printed.splitlines() if x.startswith("by agreement: ")]
+    assert best == [
+        "by agreement: spherical p 0, seed 0",
+        "by agreement: spherical p 1, seed 0",
+    ]
+    table = rows(out / "choice.csv")
+    assert [line["p"] for line in table] == ["0", "0", "0", "1", "1", "1"]
+    # Each of the two agrees with the other one fully, and with the third by the index.
+    third = ari(found[0], found[2])
+    assert float(table[0]["agreement"]) == pytest.approx((1 + third) / 2, abs=1e-5)
+    assert not (out / "choice.png").exists()
+    runs = gather([out])
+    assert runs.of_same_data == [[0, 1, 2], [3, 4, 5]]
+    place, _ = choose.chosen(runs, data_dir=None)  # of pages and figures
+    assert runs.members[place].row["p"] == 0
 
 
 def test_rank_correlation_and_regret_by_hand():
@@ -371,7 +401,7 @@ def levels(grid, blobs, tmp_path):
         ("choose", other_examples, True, (), "data: the digest of its examples is"),
         ("compare", other_labels, True, (), "data: the digest of its labels is"),
         ("compare", other_data, True, (), "of different data: dataset is blobs"),
-        ("compare", parts_of_clients, True, (), "otherwise: client_size is None and"),
+        ("compare", parts_of_clients, True, (), "otherwise: --client-size is None and"),
         ("consensus", fewer, True, (), "different data: limit is None and 30"),
         ("consensus", two_clusters, True, (), "the runs look for 2 3 clusters: choose"),
         ("how_many", two_clusters, True, (), "2 has one run that ended well"),
@@ -410,7 +440,7 @@ def test_clients_of_other_classes_are_no_partners(blobs, tmp_path, monkeypatch, 
         for most in (1, 2)
     ]
     line = refused("compare", folders, monkeypatch, capsys)
-    assert "dealt otherwise: class_range is [1, 1] and [1, 2]" in line
+    assert "dealt otherwise: --class-range is [1, 1] and [1, 2]" in line
 
 
 @pytest.mark.parametrize("command", ["choose", "consensus", "how_many", "compare"])

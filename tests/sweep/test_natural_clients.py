@@ -121,10 +121,10 @@ def test_another_rule_deals_anew_and_says_so(few):
             [BY_COLUMN, "--clients=10"],
             "--clients is how many the data is dealt to, but",
         ),
-        ([BY_COLUMN, "--max-clients=0"], "--max-clients must be at least 1, got 0"),
+        ([BY_COLUMN, "--max-clients=0"], "most must be at least 1, got 0"),
         (
             [BY_COLUMN, "--min-client-size=4"],
-            "--min-client-size must be at most 3",
+            "least_size must be at most 3",
         ),
         (
             [BY_COLUMN, "--p=0", "--max-clients=2"],
@@ -137,7 +137,7 @@ def test_another_rule_deals_anew_and_says_so(few):
         ([BY_COLUMN, "--p=0", "--alpha=1", "--overlap=0"], "are two rules of dealing"),
         (
             ["--client-column=whose"],
-            "has no --client-column whose, its columns: a",
+            "has no client_column whose, its columns: a",
         ),
     ],
 )
