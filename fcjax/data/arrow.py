@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fcjax.data.conversion import without_index
 from fcjax.data.folders import decoded
 
 if TYPE_CHECKING:
@@ -22,7 +23,12 @@ _NEEDED = "needs a package that is not installed: pip install datasets pyarrow"
 
 
 def read_parquet(
-    path: Path, labelled: bool, resize: int | None, client_column: str | None
+    path: Path,
+    labelled: bool,
+    resize: int | None,
+    client_column: str | None,
+    *,
+    keep_index: bool = False,
 ) -> Content:
     """Returns what a Parquet file holds: its last column but the client's is the class.
 
@@ -31,6 +37,7 @@ def read_parquet(
       labelled: whether one column is the class.
       resize: see `folders.read_images`.
       client_column: that says whose an example is, if one does.
+      keep_index: see `files.read`.
 
     Returns:
       images where a column holds them as Hugging Face writes them, else the values of
@@ -56,7 +63,12 @@ def read_parquet(
     label = names.pop() if labelled and names else None
     if not names:
         raise ValueError("has no column of features beside the class and the client")
-    return _of_columns(table, names, label, client_column, resize, follows=False)
+    found = _of_columns(table, names, label, client_column, resize, follows=False)
+    values, labels, notes, clients = found
+    if keep_index or values.ndim != 2:
+        return found
+    values, told = without_index(values, names)
+    return values, labels, notes + told, clients
 
 
 def read_saved(

@@ -7,6 +7,7 @@ ends of a sentence that begins with the data set: "has 3 columns, ...".
 import contextlib
 import hashlib
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,6 +19,41 @@ _CODES_TOLD = 10
 def counted(number: int, noun: str) -> str:
     """Returns "1 image" or "2 images"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+INDEX_NAMES = ("id", "index", "idx", "row", "row_id", "unnamed: 0")
+"""Headers of columns that number the rows, in lower case."""
+_LEAST_COUNTED = 10
+
+
+def without_index(
+    values: np.ndarray, names: Sequence[str]
+) -> tuple[np.ndarray, list[str]]:
+    """Leaves out columns that number the rows: an index is no feature.
+
+    A column is an index if its header is one of `INDEX_NAMES`, or if there are at least
+    10 rows and its values are 0 to P - 1 or 1 to P in this order. One column always
+    stays.
+
+    Args:
+      values: features [P, F].
+      names: the headers [F]; empty texts where there are none.
+
+    Returns:
+      The other columns, and a line on each column that was left out.
+    """
+    count = np.arange(len(values))
+    is_index = np.array([name.strip().lower() in INDEX_NAMES for name in names])
+    if len(values) >= _LEAST_COUNTED:
+        for start in (0, 1):
+            is_index |= (values == (count + start)[:, None]).all(axis=0)
+    if not is_index.any() or is_index.all():
+        return values, []
+    return values[:, ~is_index], [
+        f"column {names[i].strip() or i + 1} left out, as it numbers the rows; "
+        "`keep_index` keeps it"
+        for i in np.flatnonzero(is_index).tolist()
+    ]
 
 
 def images_or_vectors(

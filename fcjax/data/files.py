@@ -31,6 +31,8 @@ def read(
     resize: int | None = None,
     client_column: str | None = None,
     split: str = "all",
+    client_folders: bool = False,
+    keep_index: bool = False,
 ) -> Dataset:
     """Returns what a file or folder holds, in its order.
 
@@ -45,8 +47,9 @@ def read(
     | folder of the four IDX files | training, then test images | the same |
     | folder of images | files in natural order | subfolders, if there are any |
 
-    Whose an example is say the array `client` of an `.npz`, the outer folders of
-    CLIENT/CLASS/ and `client_column`.
+    The client of an example is given by the array `client` of an `.npz`, by
+    `client_column`, or by the outer folders of CLIENT/CLASS/, if two of these folders
+    hold a class of the same name. Folders train, val, test and the like are splits.
 
     Rows of s x s values with s >= 8 in a `.mat` are images stored column by column,
     as in the common ORL, COIL and USPS files.
@@ -61,7 +64,11 @@ def read(
         maximum of each column.
       resize: H and W of all images, see `resizing`; None takes those that they have.
       client_column: of a table, that is no feature.
-      split: of a data set of Hugging Face, the name of one, or `all`.
+      split: of a data set of Hugging Face or a folder with folders of splits, the name
+        of one split, or `all`.
+      client_folders: whether the outer folders of images are clients in any case.
+      keep_index: whether a column that numbers the rows of a table is a feature, see
+        `conversion.without_index`.
 
     Returns:
       images [P, H, W, C], uint8 in 0..255 or float32 in [0, 1], or feature vectors
@@ -86,7 +93,9 @@ def read(
     try:
         # One name, so that no array outlives what is made of it.
         examples, labels, notes, clients = _content(
-            name, image_shape, labelled, resize, client_column, split
+            *(name, image_shape, labelled, resize, client_column, split),
+            client_folders=client_folders,
+            keep_index=keep_index,
         )
         examples = conversion.images_or_vectors(examples, image_shape)
         if examples.ndim == 2 and resize is not None:
@@ -134,6 +143,9 @@ def _content(
     resize: int | None,
     client_column: str | None,
     split: str,
+    *,
+    client_folders: bool,
+    keep_index: bool,
 ) -> arrow.Content:
     path = Path(given.removeprefix(_HUGGING_FACE))
     name = path.name.lower()
@@ -144,16 +156,26 @@ def _content(
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError("is empty")
     if name.endswith(".parquet"):
-        return arrow.read_parquet(path, labelled, resize, client_column)
+        return arrow.read_parquet(
+            path, labelled, resize, client_column, keep_index=keep_index
+        )
     if name.endswith(_TABLES):
-        return _table(path, labelled, client_column)
+        return _table(path, labelled, client_column, keep_index)
     if client_column is not None:
         raise ValueError(
             "has no columns; client_column is of .csv, .parquet and hf:PATH"
         )
     if path.is_dir():
         found = read_idx_folder(path, labelled)
-        return (*found, None) if found else read_images(path, labelled, resize)
+        if found and split != "all":
+            raise ValueError("is of IDX files: split must be all")
+        return (
+            (*found, None)
+            if found
+            else read_images(
+                *(path, labelled, resize), split=split, client_folders=client_folders
+            )
+        )
     if name.endswith(".npz"):
         return _npz(path, labelled)
     if name.endswith(".mat"):
@@ -212,7 +234,9 @@ def _mat(path: Path, image_shape, labelled: bool) -> Content:
     return values, labels if labelled else None, notes
 
 
-def _table(path: Path, labelled: bool, client_column: str | None) -> arrow.Content:
+def _table(
+    path: Path, labelled: bool, client_column: str | None, keep_index: bool
+) -> arrow.Content:
     try:
         lines = unpacked(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -233,7 +257,7 @@ def _table(path: Path, labelled: bool, client_column: str | None) -> arrow.Conte
             f"has {conversion.counted(len(first), 'column')}; commas must separate at "
             "least one feature and the class"
         )
-    notes = []
+    notes, header = [], [""] * len(first)
     if client is not None or not any(_is_number(first[i]) for i in columns):
         if labelled and first[0].strip().lower() in ("label", "class"):
             raise ValueError(
@@ -241,6 +265,7 @@ def _table(path: Path, labelled: bool, client_column: str | None) -> arrow.Conte
                 "one"
             )
         notes.append(f"first row taken as a header: {rows.pop(begin)[:60]}")
+        header = first
     if not rows:
         raise ValueError("has 0 examples, 2 are needed")
     codes = {i: {} for i in (label, client) if i is not None}
@@ -264,7 +289,12 @@ def _table(path: Path, labelled: bool, client_column: str | None) -> arrow.Conte
             raise ValueError(f"{table.shape[1]} columns in every row but the first")
     except ValueError as error:
         raise ValueError(_table_fault(rows, columns, len(first))) from error
-    return table[:, columns], column(label), notes, column(client)
+    features = table[:, columns]
+    if not keep_index:
+        names = [header[i] for i in columns]
+        features, told = conversion.without_index(features, names)
+        notes += told
+    return features, column(label), notes, column(client)
 
 
 def _table_fault(rows: dict[int, str], numbers: list[int], columns: int) -> str:

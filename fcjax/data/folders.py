@@ -1,4 +1,4 @@
-"""Images from a folder, whose subfolders are their classes, or clients with those."""
+"""Images from a folder, whose subfolders are splits, clients or classes."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -17,50 +17,117 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _SUFFIXES += (".ppm", ".pgm")
 
 
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""From names of folders, in lower case, to the splits that they mean, in the order in
+which splits are read."""
+_NAMES_TOLD = 5
+
+
+class Tree(NamedTuple):
+    """The images of a folder, in the order in which they are read."""
+
+    files: list[Path]
+    depth: int
+    """Folders between the folder, or the split, and an image: 0, 1 or 2."""
+    has_clients: bool
+    """Whether the outer ones of these folders are clients."""
+    notes: list[str]
+
+
 def read_images(
-    folder: Path, labelled: bool, resize: int | None = None
+    folder: Path,
+    labelled: bool,
+    resize: int | None = None,
+    *,
+    split: str = "all",
+    client_folders: bool = False,
 ) -> tuple[np.ndarray, np.ndarray | None, list[str], np.ndarray | None]:
-    """Returns all images in natural order, 2 before 10, class by class.
+    """Reads all images of a folder in natural order, 2 before 10, class by class.
 
     Args:
-      folder: of the images, of their subfolders, or of the clients' folders of those.
-      labelled: whether the subfolders are classes.
+      folder: of images, of CLASS/, of CLIENT/CLASS/, or of train/, test/ and so on that
+        hold one of these, see `SPLITS`.
+      labelled: whether the folders that hold the images are classes.
       resize: H and W of all images; None takes those that they have.
+      split: "train", "validation" or "test" reads that split alone.
+      client_folders: whether the outer folders are clients, whatever they are called.
 
     Returns:
-      images [P, H, W, C] uint8, with C = 1 where all of them are grey, else 3; the
-      names [P] of their subfolders, or None where there are none or not `labelled`;
-      a line on each conversion; and the names [P] of the clients' folders, if there
-      are any.
+      images [P, H, W, C] with C = 1 where all of them are grey, else 3: uint8, or
+      float32 in [0, 1] for images of 16 bits; the names [P] of the classes, or None
+      where there are none or not `labelled`; a line on each conversion; and the names
+      [P] of the clients, or None.
 
     Raises:
-      ValueError: there are no images, or one is damaged, has more than 8 bits a channel
-        or, without `resize`, another size.
+      ValueError: there are no images or no such split, some splits have classes and
+        others have none, or an image is damaged, too large or, without `resize`, of
+        another size.
     """
-    files, notes = image_files(folder)
-    if not files:
+    tree = image_files(folder, split=split, client_folders=client_folders)
+    if not tree.files:
         raise ValueError(
             "holds no images; accepted are png, jpg, bmp, gif, tif, webp, ppm and "
-            "pgm, in it, in one folder a class or in CLIENT/CLASS/, and the four IDX "
+            "pgm, in it, in one folder per class or in CLIENT/CLASS/, and the four IDX "
             "files"
         )
-    paths = [file.relative_to(folder) for file in files]
-    streams = [partial(file.open, "rb") for file in files]
-    images, converted = decoded(list(map(str, paths)), streams, resize)
-    depth = len(paths[0].parts) - 1
-    classes = np.array([path.parent.name for path in paths])
-    clients = np.array([path.parts[0] for path in paths])
-    labels = classes if labelled and depth else None
-    return images, labels, notes + converted, clients if depth == 2 else None
+    names = [str(file.relative_to(folder)) for file in tree.files]
+    streams = [partial(file.open, "rb") for file in tree.files]
+    images, converted = decoded(names, streams, resize)
+    parents = np.array([file.parent.name for file in tree.files])
+    outer = np.array([file.parent.parent.name for file in tree.files])
+    labels = clients = None
+    if tree.has_clients:
+        clients = outer if tree.depth == 2 else parents
+    if labelled and tree.depth > (tree.has_clients and tree.depth == 1):
+        labels = parents
+    return images, labels, tree.notes + converted, clients
 
 
-def image_files(folder: Path) -> tuple[list[Path], list[str]]:
-    """Returns the images that `read_images` reads, in its order, and lines on those
-    and other entries that it skips."""
+def image_files(
+    folder: Path, *, split: str = "all", client_folders: bool = False
+) -> Tree:
+    """Finds the images that `read_images` reads; see there."""
+    subfolders, files, _ = _listing(folder)
+    kinds = {sub: SPLITS.get(sub.name.lower()) for sub in subfolders}
+    if client_folders or files or not kinds or None in kinds.values():
+        if split != "all":
+            raise ValueError("has no folders train and test: split must be all")
+        return _tree(folder, client_folders)
+    chosen = [s for kind in SPLITS.values() for s in subfolders if kinds[s] == kind]
+    chosen = [s for s in dict.fromkeys(chosen) if split in ("all", kinds[s])]
+    names = ", ".join(sub.name for sub in chosen)
+    if not chosen:
+        there = ", ".join(sub.name for sub in subfolders)
+        raise ValueError(f"has no split {split}, its folders: {there}")
+    each = [tree for sub in chosen if (tree := _tree(sub, False)).files]
+    if len({(tree.depth, tree.has_clients) for tree in each}) > 1:
+        raise ValueError(
+            f"has folders {names} that are not alike, such as classes in one alone; "
+            "choose one by `split`"
+        )
+    told = (
+        f"folders {names} are splits"
+        if len(chosen) > 1
+        else f"folder {names} is a split"
+    )
+    told += ", all used" * (split == "all" and len(chosen) > 1)
+    notes = [told, *(note for tree in each for note in tree.notes)]
+    first = each[0] if each else Tree([], 0, False, [])
+    return first._replace(files=[f for tree in each for f in tree.files], notes=notes)
+
+
+def _tree(folder: Path, client_folders: bool) -> Tree:
+    """The images of a folder without splits."""
     subfolders, files, skipped = _listing(folder)
-    inside = list(map(_listing, subfolders))
+    inside, outer = list(map(_listing, subfolders)), []
     if not files and not any(images for _, images, _ in inside):
-        # Clients that have folders of classes.
+        outer = [
+            sub for sub, (subs, _, _) in zip(subfolders, inside, strict=True) if subs
+        ]
         skipped += sum(others for _, _, others in inside)
         inside = [_listing(sub) for subs, _, _ in inside for sub in subs]
     held = [images for _, images, _ in inside if images]
@@ -73,7 +140,22 @@ def image_files(folder: Path) -> tuple[list[Path], list[str]]:
         files = [file for images in held for file in images]
     if skipped:
         notes.append(f"entries skipped, hidden or no images: {skipped}")
-    return files, notes
+    depth = 2 if outer else int(bool(held))
+    classes = [images[0].parent.name for images in held]
+    has_clients = depth > 0 and (
+        client_folders or (depth == 2 and len(set(classes)) < len(classes))
+    )
+    named = outer or [images[0].parent for images in held]
+    told = ", ".join(sub.name for sub in named[:_NAMES_TOLD])
+    told += ", ..." * (len(named) > _NAMES_TOLD)
+    if has_clients:
+        notes.append(f"clients are the {len(named)} folders {told}")
+    elif outer:
+        notes.append(
+            f"folders {told} hold no class in common and are no clients; "
+            "`client_folders` makes them clients"
+        )
+    return Tree(files, depth, has_clients, notes)
 
 
 def _listing(folder: Path) -> tuple[list[Path], list[Path], int]:
@@ -109,7 +191,7 @@ def decoded(
       resize: as in `read_images`.
 
     Raises:
-      ValueError: as `read_images`.
+      ValueError: as `read_images`, or images of 16 and of 8 bits are mixed.
     """
     # Headers first: whether all are grey decides what every image becomes.
     modes, animated, size = [], 0, None
@@ -124,22 +206,32 @@ def decoded(
                 f"{name} of {own[0]}x{own[1]} (width x height); all must have one "
                 "size, which `resize` gives them"
             )
-        if modes[-1].startswith(("I", "F")):
-            raise ValueError(
-                f"has {name} of mode {modes[-1]}; accepted are 8 bits a channel"
-            )
     target, channels = ("L", 1) if set(modes) <= {"1", "L"} else ("RGB", 3)
+    is_deep = any(mode.startswith(("I", "F")) for mode in modes)
+    if is_deep and (others := [m for m in modes if not m.startswith(("I", "F"))]):
+        raise ValueError(
+            f"has images of mode {others[0]} beside images of 16 bits or more; all "
+            "must have as many bits"
+        )
+    if is_deep:  # Pillow would cut 16 bits to 8.
+        target, channels = "F", 1
     width, height = (resize, resize) if resize else size or (0, 0)
-    images = np.empty((len(names), height, width, channels), np.uint8)
+    kind = np.float32 if is_deep else np.uint8
+    images = np.empty((len(names), height, width, channels), kind)
     for row, (name, stream) in enumerate(zip(names, streams, strict=True)):
         with _opened(name, stream) as image:
             # Pillow warns where a palette with transparency loses it in one step.
             if "transparency" in image.info:
                 image = image.convert("RGBA")
-            pixels = np.atleast_3d(np.asarray(image.convert(target)))
+            image = image if is_deep else image.convert(target)
+            pixels = np.atleast_3d(np.asarray(image)).astype(kind)
             images[row] = pixels if resize is None else square(pixels, resize)
     notes, others = [], sorted(set(modes) - {target})
-    if others:
+    if is_deep:
+        low, high = images.min(), images.max()
+        images = (images - low) / max(high - low, np.float32(1e-30))
+        notes.append(f"image values {low:g} to {high:g} scaled to [0, 1]")
+    elif others:
         number = counted(len(modes) - modes.count(target), "image")
         notes.append(f"{number} of mode {', '.join(others)} converted to {target}")
     if animated:
@@ -155,6 +247,12 @@ def _opened(name: str, stream: Callable[[], BinaryIO]) -> Iterator[Any]:
         try:
             with Image.open(content) as image:
                 yield image
+        except Image.DecompressionBombError as error:
+            pixels, limit = re.findall(r"\d+", str(error))[:2]
+            raise ValueError(
+                f"has the image {name} of {int(pixels):,} pixels; the limit is "
+                f"{int(limit):,} pixels"
+            ) from error
         # A damaged image surfaces as almost any exception type.
         except Exception as error:
             raise ValueError(f"has the damaged image {name}") from error

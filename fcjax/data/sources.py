@@ -21,6 +21,8 @@ def load(
     scaling: Scaling | None = None,
     resize: int | None = None,
     client_column: str | None = None,
+    client_folders: bool = False,
+    keep_index: bool = False,
 ) -> Dataset:
     """Returns the data set called `name`, in dataset order.
 
@@ -33,14 +35,16 @@ def load(
         saved. A folder that is called as one of the named data sets is given as
         `./mnist`.
       data_dir: where TFDS data sets are prepared; None is the default of TFDS.
-      split: `all` (train, then test), `train` or `test`; files but `hf:PATH` have only
-        `all`.
+      split: `all` (train, then test), `train` or `test`; files have only `all`, except
+        `hf:PATH` and folders with folders of splits.
       image_shape: (H, W) or (H, W, C) of the images in rows of a file.
       labelled: whether to keep the labels, and to look for them in files.
       scaling: of the feature vectors that a model was trained on, see `files.read`.
       resize: H and W of all images, which are scaled as `resizing` does while they are
         read; None takes those that they have.
       client_column: of a table, see `files.read`.
+      client_folders: of a folder of images, see `files.read`.
+      keep_index: of a table, see `files.read`.
 
     Returns:
       images [P, H, W, C] uint8 and labels [P] int64; files may also give float32
@@ -60,7 +64,7 @@ def load(
     if split not in ("all", "train", "test"):
         raise ValueError(f"split must be all, train or test, got {split!r}")
     if _is_path(name):
-        if split != "all" and not name.startswith("hf:"):
+        if split != "all" and not (name.startswith("hf:") or os.path.isdir(name)):
             raise ValueError(f"split must be all for files, got {split!r}")
         return read(
             name,
@@ -70,6 +74,8 @@ def load(
             resize=resize,
             client_column=client_column,
             split=split,
+            client_folders=client_folders,
+            keep_index=keep_index,
         )
     for flag, given in (("image_shape", image_shape), ("client_column", client_column)):
         if given is not None:

@@ -83,7 +83,8 @@ def named(flags: Common) -> tuple[Loaded, list[str]]:
     """Returns the data that the flags name, and the names of what is scored of it: the
     files of a folder of images, or else rows of the whole data set."""
     dataset, extra = load(dataclasses.replace(flags, limit=None))
-    names = np.array(example_names(flags.dataset, len(dataset.examples)))
+    own = {"split": flags.split, "client_folders": flags.client_folders}
+    names = np.array(example_names(flags.dataset, len(dataset.examples), **own))
     if flags.limit is not None:
         every = dataset._replace(examples=np.arange(len(names)))
         kept = data.stratified_subset(every, flags.limit)
@@ -122,11 +123,13 @@ def write_table(path: Path, found: Assigned) -> None:
     table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
 
 
-def example_names(dataset: str, count: int) -> list[str]:
+def example_names(
+    dataset: str, count: int, *, split: str = "all", client_folders: bool = False
+) -> list[str]:
     """Returns the files of a folder of images, or the places of the examples."""
     folder = Path(dataset)
     if folder.is_dir():
-        files, _ = image_files(folder)
+        files = image_files(folder, split=split, client_folders=client_folders).files
         if len(files) == count:
             return [str(file.relative_to(folder)) for file in files]
     return [str(i) for i in range(count)]

@@ -244,8 +244,10 @@ def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
         "precision": args.precision,
         "failures": args.failures,
     }
-    if args.client_column is None:  # as in folders of before it was a flag
-        del config["client_column"]
+    # As in folders of before these were flags.
+    for name in ("client_column", "client_folders", "keep_index"):
+        if not config[name]:
+            del config[name]
     if method.reported:
         config |= {"start_stage": method.start, "reported": method.reported}
     return json.loads(json.dumps(config))

@@ -47,6 +47,10 @@ class Data:
     """Whether the data has classes, which are scored against and never trained on."""
     client_column: Annotated[str | None, shown("none")] = None
     """Column of a .csv, .parquet or hf:PATH that says whose an example is."""
+    client_folders: bool = False
+    """Take the outer folders of images as clients, whatever they are called."""
+    keep_index: bool = False
+    """Take a column of a table that numbers the rows as a feature."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
     """Where TFDS data sets are prepared."""
     split: Literal["all", "train", "test"] = "all"

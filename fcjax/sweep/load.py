@@ -9,7 +9,7 @@ from fcjax.sweep.flags import Common
 
 FLAGS = (
     *("dataset", "image_shape", "resize", "labels", "split", "limit"),
-    *("extra_split", "client_column"),
+    *("extra_split", "client_column", "client_folders", "keep_index"),
 )
 """The flags that say which data it is."""
 Loaded = tuple[data.Dataset, np.ndarray]
@@ -25,6 +25,8 @@ def load(args: Common) -> Loaded:
         labelled=args.labels,
         resize=args.resize,
         client_column=args.client_column,
+        client_folders=args.client_folders,
+        keep_index=args.keep_index,
     )
     if args.limit is not None:
         dataset = data.stratified_subset(dataset, args.limit)

@@ -130,7 +130,7 @@ FOLDERS = [
         "has images of mixed sizes, a2.png of 3x2 and a10.png of 4x5 (width x height); "
         "all must have one size, which `resize` gives them",
     ),
-    ({"a.png": GREY, "b.png": DEEP}, "has b.png of mode I;16; accepted are 8 bits a "),
+    ({"a.png": GREY, "b.png": DEEP}, "has images of mode L beside images of 16 bits"),
     ({"a.png": GREY}, "has 1 example, 2 are needed"),
     ({"a.png": PNG, "b.png": b""}, "has the damaged image a.png"),
     # The head is whole, the pixels are not.

@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.io
 from PIL import Image
@@ -296,3 +297,64 @@ def test_what_ends_or_begins_as_a_path_is_one(tmp_path, monkeypatch):
     for name in ("no.npz", "no/a.mat", "x.csv", "a.tes", "no-ubyte", "x.gz", "./no"):
         with pytest.raises(ValueError, match=f"^dataset {name} does not exist$"):
             load(name)
+
+
+IRIS = ["Id,length,class", *(f"{i},{i % 4 + 0.5},{i % 2}" for i in range(1, 13))]
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        (IRIS, "Id"),
+        ([line.replace("Id", "n") for line in IRIS], "n"),  # it counts
+        (IRIS[1:], "1"),
+        (["ID,length,class", "9,0.5,0", "4,1.5,1", "7,2.5,1"], "ID"),
+    ],
+)
+def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path, lines, name):
+    path = tmp_path / "iris.csv"
+    path.write_text("\n".join(lines))
+    found = read(path)
+    values = [float(line.split(",")[1]) for line in lines if line[0].isdigit()]
+    low, high = min(values), max(values)
+    np.testing.assert_allclose(
+        found.examples, [[(v - low) / (high - low)] for v in values]
+    )
+    told = f"column {name} left out, as it numbers the rows; `keep_index` keeps it"
+    assert told in found.notes
+    assert read(path, keep_index=True).examples.shape == (len(values), 2)
+
+
+def test_a_table_of_numbers_in_order_alone_stays(tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text("\n".join(f"{i},{i % 2}" for i in range(12)))
+    assert read(path).examples.shape == (12, 1)
+
+
+def test_an_index_of_a_parquet_file_is_no_feature(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "x.parquet"
+    columns = {"id": [5, 3, 9], "size": [1.0, 2.0, 4.0], "class": ["a", "b", "a"]}
+    pd.DataFrame(columns).to_parquet(path)
+    assert read(path).examples.shape == (3, 1)
+    assert read(path, keep_index=True).examples.shape == (3, 2)
+
+
+def test_images_of_16_bits_are_scaled_to_their_own_range(tmp_path):
+    values = np.array([[100, 1100], [600, 2100]], np.uint16)
+    for number in range(2):
+        Image.fromarray(values + 1000 * number).save(tmp_path / f"{number}.png")
+    found = read(tmp_path)
+    assert found.examples.dtype == np.float32
+    expected = (values - 100.0) / 3000  # 100 to 3,100 over both images
+    np.testing.assert_allclose(found.examples[0, ..., 0], expected, atol=1e-6)
+    assert "image values 100 to 3100 scaled to [0, 1]" in found.notes
+    assert read(tmp_path, resize=1).examples.shape == (2, 1, 1, 1)
+
+
+def test_an_image_of_too_many_pixels_is_named_with_the_limit(tmp_path, monkeypatch):
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    told = "has the image large.png of 64 pixels; the limit is 40 pixels"
+    with pytest.raises(ValueError, match=told):
+        read(tmp_path)

@@ -13,6 +13,7 @@ from fcjax import data
 from fcjax.data.conversion import owners
 from fcjax.data.files import read
 from fcjax.ragged import GROUPS, places
+from fcjax.runs.assigned import example_names
 
 IMAGES = np.arange(4 * 6, dtype=np.uint8).reshape(4, 2, 3) * 10
 LABELS, WRITERS = np.array([3, 5, 3, 9]), np.array(["eva", "bo", "", "eva"])
@@ -138,6 +139,65 @@ def test_folders_of_clients_have_folders_of_classes(tmp_path):
     unlabelled = read(tmp_path, labelled=False)
     assert unlabelled.labels is None
     assert unlabelled.clients.tolist() == [1, 1, 0, 0]
+
+
+def pictures(folder, *places):
+    """Writes an image of its own grey, 0, 1, 2, ..., at each of these places."""
+    for grey, place in enumerate(places):
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4), grey, np.uint8)).save(folder / place)
+
+
+def test_folders_of_splits_are_no_clients(tmp_path):
+    places = ("Test/cat/1.png", "Test/cat/2.png", "train/cat/1.png", "train/dog/1.png")
+    pictures(tmp_path, *places, "val/dog/1.png")
+    found = read(tmp_path)
+    assert found.clients is None
+    assert found.examples[:, 0, 0, 0].tolist() == [2, 3, 4, 0, 1]  # train, val, test
+    assert found.labels.tolist() == [0, 1, 1, 0, 0]
+    assert "folders train, val, Test are splits, all used" in found.notes
+    assert data.load(str(tmp_path), split="test").labels.tolist() == [0, 0]
+    assert data.load(str(tmp_path), split="train").labels.tolist() == [0, 1]
+    names = example_names(str(tmp_path), 2, split="train")
+    assert names == ["train/cat/1.png", "train/dog/1.png"]
+    forced = read(tmp_path, client_folders=True)
+    assert forced.clients.tolist() == [0, 0, 1, 1, 2]  # Test, train, val
+
+
+def test_one_folder_called_train_is_no_client(tmp_path):
+    pictures(tmp_path, "train/cat/1.png", "train/dog/1.png")
+    found = read(tmp_path)
+    assert found.clients is None
+    assert found.labels.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="has no split test, its folders: train"):
+        data.load(str(tmp_path), split="test")
+
+
+def test_outer_folders_are_clients_where_they_share_a_class(tmp_path):
+    pictures(tmp_path / "sites", "a/cat/1.png", "b/cat/1.png", "b/dog/1.png")
+    found = read(tmp_path / "sites")
+    assert found.clients.tolist() == [0, 1, 1]
+    assert "clients are the 2 folders a, b" in found.notes
+    pictures(tmp_path / "kinds", "animals/cat/1.png", "cars/bus/1.png")
+    found = read(tmp_path / "kinds")
+    assert found.clients is None
+    assert found.labels.tolist() == [1, 0]  # bus, cat
+    assert any("hold no class in common and are no clients" in x for x in found.notes)
+    assert read(tmp_path / "kinds", client_folders=True).clients.tolist() == [0, 1]
+    pictures(tmp_path / "own", "a/1.png", "b/1.png", "b/2.png")
+    found = read(tmp_path / "own", client_folders=True)
+    assert found.clients.tolist() == [0, 1, 1]
+    assert found.labels is None
+
+
+def test_splits_that_are_not_alike_are_refused(tmp_path):
+    pictures(tmp_path, "train/cat/1.png", "test/1.png", "test/2.png")
+    with pytest.raises(ValueError, match="folders train, test that are not alike"):
+        read(tmp_path)
+    assert data.load(str(tmp_path), split="test").labels is None
+    pictures(tmp_path / "flat", "cat/1.png", "dog/1.png")
+    with pytest.raises(ValueError, match="has no folders train and test: split must"):
+        data.load(str(tmp_path / "flat"), split="test")
 
 
 def test_of_a_saved_data_set_one_split(tmp_path):
