@@ -47,6 +47,15 @@ def to_float(
     return images.astype(jnp.float32) / 255.0
 
 
+def check_image(image: Array) -> None:
+    """Raises ValueError unless an image is [H, W, C], as feature vectors are not."""
+    if image.ndim != 3:
+        raise ValueError(
+            f"image must be of shape [H, W, C], got {image.shape}; reshape rows of "
+            "pixels, and vmap over a batch"
+        )
+
+
 def crop_and_resize(
     image: Image, top: Number, left: Number, height: Number, width: Number
 ) -> Image:
@@ -56,6 +65,7 @@ def crop_and_resize(
     from around it. The box, in whole pixels, lies in the image, so it is never
     scaled down and antialiasing would change nothing.
     """
+    check_image(image)
     for axis, start, extent in ((0, top, height), (1, left, width)):
         low, high, weight = _taps(image.shape[axis], start, extent)
         weight = jnp.expand_dims(weight, (1 - axis, 2))
@@ -71,6 +81,7 @@ def rotate(image: Image, degrees: Number, *, order: Literal[0, 1] = 1) -> Image:
     bilinear. The image is surrounded by zeros, and order 1 interpolates between them
     and the border pixels: SciPy's `grid-constant`, torchvision's rule for tensors.
     """
+    check_image(image)
     if order not in (0, 1):
         raise ValueError(f"order must be 0 (nearest) or 1 (bilinear), not {order}")
     height, width, channels = image.shape
@@ -105,6 +116,7 @@ def affine(
       matrix: invertible.
       shift: in pixels, down and to the right.
     """
+    check_image(image)
     height, width, _ = image.shape
     centre = jnp.array([height - 1, width - 1]) / 2
     y, x = jnp.arange(height)[:, None], jnp.arange(width)[None, :]
@@ -124,6 +136,7 @@ def gaussian_blur(image: Image, sigma: Number) -> Image:
     The kernel reaches twice the longer side, so for any useful sigma it is not
     truncated. Sigma 0 gives the image back.
     """
+    check_image(image)
     height, width, _ = image.shape
     radius = 2 * max(height, width)
     # Below 0.05 all weights but the central one are 0 in float32 in any case.
@@ -143,6 +156,7 @@ def gaussian_blur(image: Image, sigma: Number) -> Image:
 
 def flip(image: Image) -> Image:
     """The image mirrored left to right."""
+    check_image(image)
     return image[:, ::-1]
 
 
@@ -159,6 +173,7 @@ def random_resized_crop(
     (width / height) log-uniform in `ratio`, rounded to whole pixels, at a uniform
     position: torchvision's `RandomResizedCrop`.
     """
+    check_image(image)
     return crop_and_resize(image, *_random_box(key, image.shape, scale, ratio))
 
 
@@ -228,6 +243,7 @@ def ccfc_grey(
       >>> jax.eval_shape(jax.vmap(ccfc_grey), keys, images).shape
       (4, 28, 28, 1)
     """
+    check_image(image)
     crop_key, rotation_key, blur_key = jax.random.split(key, 3)
     image = random_resized_crop(crop_key, image, scale=crop_scale)
     image = random_rotation(rotation_key, image, max_degrees=max_degrees, order=order)
@@ -273,6 +289,7 @@ def affine_grey(
       >>> jax.eval_shape(jax.vmap(affine_grey), keys, images).shape
       (4, 16, 16, 1)
     """
+    check_image(image)
     map_key, blur_key = jax.random.split(key)
     angle, shear, gamma, size, *place = jax.random.uniform(map_key, (6,), minval=-1.0)
     angle, shear = jnp.deg2rad(max_degrees) * angle, max_shear * shear

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from fcjax.data.augment import (
     Image,
     Number,
+    check_image,
     random_blur,
     random_flip,
     random_resized_crop,
@@ -186,6 +187,7 @@ def simsiam_colour(
       >>> jax.eval_shape(jax.vmap(simsiam_colour), keys, images).shape
       (4, 32, 32, 3)
     """
+    check_image(image)
     crop_key, flip_key, jitter_key, grey_key, blur_key = jax.random.split(key, 5)
     image = random_resized_crop(crop_key, image, scale=crop_scale)
     image = random_flip(flip_key, image, probability=flip_probability)

@@ -31,6 +31,8 @@ def conv(
     Returns:
         The outputs, H2 = (H + 2 padding - k) // stride + 1 high and likewise wide.
     """
+    if x.ndim != 4:
+        raise ValueError(f"x must be images [B, H, W, C], got shape {x.shape}")
     size, (_, height, width, _) = len(kernel), x.shape
     if size > min(height, width) + 2 * padding:
         raise ValueError(
