@@ -25,7 +25,11 @@ PLACES = (
 
 
 FLAGS = {
-    **{field.name: flag_of(field.name) for field in dataclasses.fields(Common)},
+    **{
+        x.name: flag_of(x.name)
+        for x in dataclasses.fields(Common)
+        if x.name != "process"
+    },
     **{"num_clients": "--clients", "num_clusters": "--clusters", "where": "--where"},
     **{"num_examples": "--limit", "local_clusters": "--local-clusters"},
     **{"labelled=False": "--no-labels"},

@@ -125,6 +125,7 @@ class Folder:
                 f"{'flags that are given' if name == 'swept' else name}: "
                 f"{_shown(kept.get(name))} there, {_shown(self.config.get(name))} here"
                 for name in names
+                if name != "defaults"  # all that is not given
             ]
             raise ValueError(
                 f"--out {self.directory} holds results of another configuration "
