@@ -58,7 +58,7 @@ def kfed(
     num_clusters: int,
     local_clusters: int,
     num_iters: int = 300,
-    local_start: LocalStart = "kmeans++",
+    local_start: LocalStart = "projected",
     unit_length: bool = True,
     inherit: bool = True,
 ) -> FederatedClustering:
