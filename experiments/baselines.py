@@ -46,7 +46,7 @@ class Args(Common):
     """m of fuzzy c-means."""
     local_clusters: Annotated[tuple[int, ...], shown("as many as --clusters")] = ()
     """How many clusters each client of k-fed finds (k')."""
-    local_start: Annotated[LocalStart | None, shown("projected")] = None
+    local_start: LocalStart = "projected"
     """How a client of k-fed starts: the paper's projection, or ten k-means++ starts."""
     inherit: bool = True
     """k-fed: clusters of clients are assigned whole; else each example by itself."""
@@ -84,8 +84,7 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
     name = args.methods[0]
     baseline = BASELINES[name]
     smoke = SMOKE if args.preset == "smoke" else {}
-    of_kfed = {"local_clusters": num_clusters, "local_start": "projected"}
-    changes = (of_kfed, baseline.chosen, smoke)
+    changes = ({"local_clusters": num_clusters}, baseline.chosen, smoke)
     settings = settings_of(args, *changes, names=("unit_length", *baseline.flags))
     for value in settings.get("local_clusters", ()):
         if value > num_clusters:

@@ -274,7 +274,6 @@ def flags_of(
     """Returns the flags of a row's script; `paper` is what the paper calls the data."""
     preset = study.presets[preset_of(args)]
     own = {
-        **preset.grid,
         **preset.by_dataset.get(paper, {}),
         **row.flags,
         **row.presets.get(preset_of(args), {}),
@@ -287,6 +286,7 @@ def flags_of(
         "backend": args.backend,
         "runs_per_call": args.runs_per_call,
         "plot": False,  # `fcjax draw` does, of any finished run
+        **preset.grid,
         **preset.flags.get(row.script, {}),
         **own,
     }
@@ -295,7 +295,8 @@ def flags_of(
     # Another network, less data, or other axes are another experiment with a folder of
     # its own. Studies that vary p and the seed alone share their runs.
     kind = [flags[name] for name in ("split", "backbone") if name in flags]
-    kind += [k for k, x in own.items() if isinstance(x, tuple) and k not in SHARED]
+    axes = {k: flags[k] for k in (*preset.grid, *own)}
+    kind += [k for k, x in axes.items() if isinstance(x, tuple) and k not in SHARED]
     words = (short_name(dataset), row.runs or row.label, *kind)
     name = re.sub(r"\W+", "-", " ".join(words).lower()).strip("-")
     return {**flags, "out": out_of(args) / name}

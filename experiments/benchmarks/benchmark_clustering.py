@@ -114,7 +114,6 @@ def k_fed(x: np.ndarray, args: Args) -> tuple[Side, Side]:
         num_clusters=args.clusters,
         local_clusters=args.clusters,
         num_iters=args.iterations,
-        local_start="projected",
         unit_length=False,
     )
     present = [data.failures(args.clients, 0.0, seed=0)]

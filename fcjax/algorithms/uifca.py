@@ -124,7 +124,6 @@ def uifca(
         first = kfed(
             num_clusters=num_clusters,
             local_clusters=num_clusters,
-            local_start="projected",
             unit_length=unit_length,
         )
     rounds_before = int(first is not None)

@@ -21,7 +21,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-INDEX_NAMES = ("id", "index", "idx", "row", "row_id", "unnamed: 0")
+INDEX_NAMES = ("id", "index", "idx", "row_id", "unnamed: 0")
 """Headers of columns that number the rows, in lower case."""
 _LEAST_COUNTED = 10
 

@@ -153,6 +153,10 @@ def _content(
         raise ValueError("does not exist")
     if given.startswith(_HUGGING_FACE):
         return arrow.read_saved(path, labelled, resize, client_column, split)
+    if client_folders and not path.is_dir():
+        raise ValueError(
+            "is no folder, whose folders `client_folders` takes as clients"
+        )
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError("is empty")
     if name.endswith(".parquet"):

@@ -82,7 +82,8 @@ def read_images(
     labels = clients = None
     if tree.has_clients:
         clients = outer if tree.depth == 2 else parents
-    if labelled and tree.depth > (tree.has_clients and tree.depth == 1):
+    are_clients = tree.has_clients and tree.depth == 1
+    if labelled and tree.depth and not are_clients:
         labels = parents
     return images, labels, tree.notes + converted, clients
 
@@ -92,13 +93,18 @@ def image_files(
 ) -> Tree:
     """Finds the images that `read_images` reads; see there."""
     subfolders, files, _ = _listing(folder)
-    kinds = {sub: SPLITS.get(sub.name.lower()) for sub in subfolders}
-    if client_folders or files or not kinds or None in kinds.values():
+    kinds = {
+        sub: SPLITS[sub.name.lower()]
+        for sub in subfolders
+        if sub.name.lower() in SPLITS
+    }
+    if client_folders or files or not kinds or len(kinds) < len(subfolders):
         if split != "all":
             raise ValueError("has no folders train and test: split must be all")
         return _tree(folder, client_folders)
-    chosen = [s for kind in SPLITS.values() for s in subfolders if kinds[s] == kind]
-    chosen = [s for s in dict.fromkeys(chosen) if split in ("all", kinds[s])]
+    order = list(SPLITS.values())
+    ordered = sorted(kinds, key=lambda sub: order.index(kinds[sub]))
+    chosen = [sub for sub in ordered if split in ("all", kinds[sub])]
     names = ", ".join(sub.name for sub in chosen)
     if not chosen:
         there = ", ".join(sub.name for sub in subfolders)
@@ -142,6 +148,8 @@ def _tree(folder: Path, client_folders: bool) -> Tree:
         notes.append(f"entries skipped, hidden or no images: {skipped}")
     depth = 2 if outer else int(bool(held))
     classes = [images[0].parent.name for images in held]
+    if client_folders and not depth:
+        raise ValueError("holds no folders that `client_folders` could take as clients")
     has_clients = depth > 0 and (
         client_folders or (depth == 2 and len(set(classes)) < len(classes))
     )

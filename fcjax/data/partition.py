@@ -262,7 +262,7 @@ def failures(
     num_absent = round(rate * num_clients)
     if num_absent == num_clients:
         raise ValueError(
-            f"rate {rate} fails all {num_clients} clients, one must be left"
+            f"failure_rate {rate} fails all {num_clients} clients, one must be left"
         )
     rng = np.random.default_rng(seed)
     present = np.ones((num_rounds, num_clients), bool)

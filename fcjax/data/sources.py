@@ -77,7 +77,11 @@ def load(
             client_folders=client_folders,
             keep_index=keep_index,
         )
-    for flag, given in (("image_shape", image_shape), ("client_column", client_column)):
+    for flag, given in (
+        ("image_shape", image_shape),
+        ("client_column", client_column),
+        ("client_folders", client_folders or None),
+    ):
         if given is not None:
             raise ValueError(f"{flag} is for files, but the data set is {name}")
     is_digits = name == "digits"

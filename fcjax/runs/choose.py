@@ -79,12 +79,13 @@ def main(args: Args) -> None:
     """Raises ValueError with one line where the runs cannot be compared."""
     runs, rows, best = gather(args.runs, args.where), [], []
     groups = [runs.take(own) for own in runs.of_same_data]
+    found_of = [criteria(group, data_dir=args.data_dir) for group in groups]
+    for group, found in zip(groups, found_of, strict=True):
+        if np.isnan(found[args.by]).all():
+            raise ValueError(why_not(args.by, group))
     out = args.out or args.runs[0]
     out.mkdir(parents=True, exist_ok=True)
-    for group in groups:
-        found = criteria(group, data_dir=args.data_dir)
-        if np.isnan(found[args.by]).all():
-            raise ValueError(f"{group.members[0].told}: {why_not(args.by, group)}")
+    for group, found in zip(groups, found_of, strict=True):
         order = ranking(found[args.by])
         best.append(group.members[order[0]])
         own = [row(group, found, i) for i in order]

@@ -33,8 +33,7 @@ FLAGS = {
     **{"num_clients": "--clients", "num_clusters": "--clusters", "where": "--where"},
     **{"num_examples": "--limit", "local_clusters": "--local-clusters"},
     **{"labelled=False": "--no-labels"},
-    **{"rate": "--failure-rate", "size": "--client-size"},
-    **{"most": "--max-clients", "least_size": "--min-client-size"},
+    "least_size": "--min-client-size",
 }
 """From the parameters that the library's errors name to the flags of a command."""
 
@@ -52,16 +51,24 @@ def with_flags(line: str) -> str:
         '--class-share 0.1 with --clients 3 leaves clients empty'
         >>> with_flags("clients of the data have no examples")
         'clients of the data have no examples'
+        >>> with_flags("size must be at least 1, got 0")  # no name of a flag
+        'size must be at least 1, got 0'
         >>> with_flags("dataset x has images of two sizes; `resize` gives them one")
         '--dataset x has images of two sizes; --resize gives them one'
     """
 
     def flag(match: re.Match[str]) -> str:
-        return FLAGS.get(match[0].strip("`"), match[0])
+        return FLAGS.get(match[0], match[0])
 
     line = re.sub(r"^(dataset\b|[a-z]+(?= (must|takes|[\d.\[(])))", flag, line)
-    line = re.sub(r"`[^`]+`", flag, line)
+    line = with_quoted_flags(line)
     return re.sub(r"(?<![\w/.-])[a-z]+(_[a-z]+)+(?![\w/.=-])", flag, line)
+
+
+def with_quoted_flags(line: str) -> str:
+    """Writes only the parameters in backquotes as flags: the rest of the line may hold
+    words of the user, such as the header of a table."""
+    return re.sub(r"`([^`]+)`", lambda match: FLAGS.get(match[1], match[0]), line)
 
 
 def end(line: str, status: int = REFUSED) -> NoReturn:

@@ -26,6 +26,8 @@ from fcjax.types import Federation, Grid
 
 LEAST = {
     "limit": 2,
+    "max_clients": 1,
+    "min_client_size": 1,
     "partition_seed": 0,
     "evaluate_every": 1,
     "runs_per_call": 1,

@@ -175,7 +175,7 @@ def batches(
     check_values("clusters", args.clusters or (2,), least=2)
     check_values("client_size", args.client_size or (1,), least=1)
     check_values(deal.rule_of(args), deal.levels(args, dataset))
-    check_values("failure_rate", args.failure_rate)
+    check_values("failure_rate", args.failure_rate, least=0, most=1)
     check_values("seed", args.seed, least=0, most=2**31 - 1)
     dealt = deal.dealer(args, dataset, num_extra)
     found = []

@@ -14,7 +14,7 @@ from fcjax.devices import all_devices, are_several
 from fcjax.evaluation import tables
 from fcjax.runs import page
 from fcjax.sweep import beside, flags, plan
-from fcjax.sweep.ending import with_flags
+from fcjax.sweep.ending import with_quoted_flags
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import short_name
@@ -152,7 +152,7 @@ def print_header(experiment: Experiment) -> None:
     chosen = flags.chosen(args, batches[0].method.settings)
     if chosen:
         print("chosen:", ", ".join(f"{name} {value}" for name, value in chosen.items()))
-    print(*map(with_flags, experiment.notes), sep="\n")
+    print(*map(with_quoted_flags, experiment.notes), sep="\n")
     shown = ["clients", "clusters", *differing(batches)]
     for batch in batches:
         slots = plan.num_slots(batch)

@@ -159,18 +159,14 @@ def test_a_client_keeps_its_clusters_whole_and_strangers_go_to_the_nearest(key):
     pool, _, clients = separated(0)
     federation = federate(pool, clients, absent=(12,))
     # Two local clusters for four blobs: they are near other examples than their own.
-    method = kfed(
-        num_clusters=5, local_clusters=2, local_start="projected", unit_length=False
-    )
+    method = kfed(num_clusters=5, local_clusters=2, unit_length=False)
     state, metrics = rounds(method, key, federation)
     assert metrics["participants"] == 19
     # Down come the numbers of the server's clusters, up go the centroids; clients that
     # do not inherit are sent the centroids themselves.
     up = {"up_centroids": [19, 2 * 20 * 4]}
     assert traffic(metrics) == up | {"down_clusters": [19, 2 * 4]}
-    others = kfed(
-        num_clusters=5, local_clusters=2, local_start="projected", inherit=False
-    )
+    others = kfed(num_clusters=5, local_clusters=2, inherit=False)
     _, metrics = rounds(others, key, federation)
     assert traffic(metrics) == up | {"down_centroids": [19, 5 * 20 * 4]}
 

@@ -54,9 +54,7 @@ def test_the_start_is_k_fed_and_who_missed_it_goes_to_the_nearest_centroid(key):
     started, metrics = jax.jit(first.round)(key, begun, federation)
     assert metrics["participants"] == 3
 
-    reference = kfed(
-        num_clusters=3, local_clusters=3, local_start="projected", unit_length=False
-    )
+    reference = kfed(num_clusters=3, local_clusters=3, unit_length=False)
     start = State(begun.server.start, begun.clients.start)
     found, _ = jax.jit(reference.stages[0].round)(key, start, federation)
     expected = np.array(reference.assign(found, federation))

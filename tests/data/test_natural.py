@@ -190,6 +190,17 @@ def test_outer_folders_are_clients_where_they_share_a_class(tmp_path):
     assert found.labels is None
 
 
+def test_client_folders_take_a_folder_of_folders(tmp_path):
+    pictures(tmp_path, "1.png", "2.png")
+    with pytest.raises(ValueError, match="holds no folders that `client_folders`"):
+        read(tmp_path, client_folders=True)
+    path, _ = write_csv(tmp_path)
+    with pytest.raises(ValueError, match="is no folder, whose folders"):
+        read(path, client_folders=True)
+    with pytest.raises(ValueError, match="client_folders is for files, but"):
+        data.load("digits", client_folders=True)
+
+
 def test_splits_that_are_not_alike_are_refused(tmp_path):
     pictures(tmp_path, "train/cat/1.png", "test/1.png", "test/2.png")
     with pytest.raises(ValueError, match="folders train, test that are not alike"):

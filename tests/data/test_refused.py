@@ -101,7 +101,7 @@ PARTITIONS = [
     (lambda: thin(0), "size must be at least 1, got 0"),
     (lambda: absent(1.5), "rate must lie in [0, 1], got 1.5"),
     (lambda: absent(-0.5), "rate must lie in [0, 1], got -0.5"),
-    (lambda: absent(0.9), "rate 0.9 fails all 4 clients, one must be left"),
+    (lambda: absent(0.9), "failure_rate 0.9 fails all 4 clients, one must be left"),
     # A grid that does not fit together.
     (
         lambda: grid(LESS),

@@ -131,6 +131,13 @@ def test_there_is_one_choice_per_heterogeneity(blobs, tmp_path, capsys):
     assert runs.members[place].row["p"] == 0
 
 
+def test_a_choice_that_is_refused_makes_no_folder(blobs, tmp_path):
+    made = run(tmp_path / "made", blobs[0], p=(0.0, 1.0))
+    with pytest.raises(ValueError, match="--by agreement takes 2 runs"):
+        choose.main(choose.Args((made,), by="agreement", out=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
 def test_rank_correlation_and_regret_by_hand():
     values, nmi = np.array([3.0, 1, 2, 0]), np.array([0.8, 0.9, 0.7, 0.1])
     # Ranks 4 2 3 1 and 3 4 2 1: 1 - 6 * (1 + 4 + 1 + 0) / (4 * 15).

@@ -74,7 +74,7 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
         ("--clusters=1", r"--clusters must be at least 2, got 1"),
         ("--clusters=180", r"--clusters 180 with --clients 10 .* digits has 1797"),
         ("--clients 5 1798", r"--clusters 10 with --clients 1798 take at least 17980"),
-        ("--failure-rate=1", r"^rate 1.0 fails all 10 clients"),
+        ("--failure-rate=1", r"^failure_rate 1.0 fails all 10 clients"),
         ("--no-labels", r"--clusters is required"),
         ("--no-labels --clusters=2 --p 0 0.5", "--p must be 0 where the data has"),
         ("--no-labels --clusters=2 --overlap 0", "--overlap deals by labels, and the"),

@@ -121,7 +121,7 @@ def test_another_rule_deals_anew_and_says_so(few):
             [BY_COLUMN, "--clients=10"],
             "--clients is how many the data is dealt to, but",
         ),
-        ([BY_COLUMN, "--max-clients=0"], "most must be at least 1, got 0"),
+        ([BY_COLUMN, "--max-clients=0"], "--max-clients must be at least 1, got 0"),
         (
             [BY_COLUMN, "--min-client-size=4"],
             "least_size must be at most 3",
