@@ -241,7 +241,7 @@ def test_iterations_are_those_of_algorithm_1(options):
             np.testing.assert_array_equal(a, b)
         same = map(evaluation.scores, own_of(before), refined)
         is_stale = is_active
-        is_active = is_active & np.array([scores["acc"] < 0.85 for scores in same])
+        is_active = is_active & np.array([score["acc"] < 0.85 for score in same])
         np.testing.assert_array_equal(own.is_active, is_active)
         assert metrics["communities"] == len(groups)
         assert metrics["isolated"] == len(models) - sum(map(len, groups))
