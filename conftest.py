@@ -8,7 +8,7 @@ import pytest
 def runs(tmp_path_factory):
     """A folder that holds runs/spherical, of 60 vectors that four clients hold."""
     from experiments import spherical
-    from fcjax.sweep import experiment, session
+    from fcjax.sweep import experiment, train
 
     folder = tmp_path_factory.mktemp("examples")
     labels = np.repeat([0, 1, 2], 20)
@@ -17,7 +17,7 @@ def runs(tmp_path_factory):
     np.savez(folder / "rows.npz", x=x, y=labels)
     flags = {"dataset": str(folder / "rows.npz"), "clients": (4,), "plot": False}
     args = spherical.Args(**flags, p=(0.25,), out=folder / "runs" / "spherical")
-    session.execute(experiment.prepare(args, spherical.describe))
+    train.execute(experiment.prepare(args, spherical.describe))
     return folder
 
 

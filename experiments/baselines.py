@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from experiments import several
 from experiments.papers.ccfc import printed
+from fcjax.algorithms.baselines import exact_cmeans, ffcm
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
-from fcjax.algorithms.exact import exact_cmeans
-from fcjax.algorithms.ffcm import ffcm
 from fcjax.algorithms.kfed import LocalStart, kfed
 from fcjax.sweep import plan
 from fcjax.sweep.flags import Common, Limits, default, settings_of, shown

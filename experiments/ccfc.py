@@ -17,7 +17,7 @@ from experiments.encoders import backbone_of, is_grey, is_small
 from experiments.papers.ccfc import printed
 from experiments.papers.ccfc.networks import Backbone, View, network_of, view_of
 from fcjax.algorithms.ccfc import WHOLE, ccfc, standalone
-from fcjax.sweep import command, deal, plan
+from fcjax.sweep import command, plan
 from fcjax.sweep.flags import Common, default, settings_of, shown, taken_by
 from fcjax.sweep.load import short_name
 
@@ -123,7 +123,7 @@ def schedule_of(values: Mapping[str, Any]) -> optax.Schedule:
 def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Chooses settings, network and views for the data set."""
     shape, name = dataset.examples.shape[1:], short_name(args.dataset)
-    per_client = ceil(deal.rows_of_client(args, dataset, num_clients))
+    per_client = ceil(plan.rows_of_client(args, dataset, num_clients))
     grey = is_grey(shape)
     of_data = {
         "backbone": backbone_of(shape),

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import tyro
 
-from fcjax.runs import draw, shards
+from fcjax.results import store
+from fcjax.runs import draw
 from fcjax.sweep import report
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
@@ -36,15 +37,15 @@ def main(args: Args) -> None:
     """Raises ValueError where the folders do not go together."""
     if not args.folders:
         raise ValueError("which folders? see --help")
-    folders = shards.find(args.folders)
+    folders = store.find(args.folders)
     parents = {folder.parent for folder in folders if folder.name.startswith("shard-")}
     if args.out is None and len(parents) != 1:
         raise ValueError(
             "--out is required where the folders are no shards of one grid"
         )
     out = args.out or parents.pop()
-    results = shards.merge(folders, out)
-    for line in shards.missing(folders):
+    results = store.merge(folders, out)
+    for line in store.missing(folders):
         print(f"warning: {line}")
     labelled = any(row["nmi"] is not None for row in results.rows)
     report.conclude(results, labelled=labelled)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from fcjax import models
-from fcjax.models.resnet import resnet18, resnet34, resnet50
-from fcjax.models.simsiam import Encoder
+from fcjax import nn
+from fcjax.nn.heads import Encoder
+from fcjax.nn.resnet import resnet18, resnet34, resnet50
 from fcjax.sweep.flags import shown
 
 Kind = Literal[
@@ -68,12 +68,12 @@ def encoder_of(
         kind = "feature vectors" if len(shape) == 1 else "images"
         raise ValueError(f"--backbone {backbone} does not take {kind}")
     if backbone == "mlp":
-        return models.MLP(tuple(channels))
+        return nn.MLP(tuple(channels))
     if backbone == "conv":
         if min(shape[:2]) < 8:
             raise ValueError(
                 f"--backbone conv needs 8x8 pixels, the images have {shape}"
             )
-        return models.conv_encoder((32, 64) if is_tiny(shape) else channels)
+        return nn.conv_encoder((32, 64) if is_tiny(shape) else channels)
     name, _, stem = backbone.partition("-")
     return RESNETS[name]("imagenet" if stem else "small")

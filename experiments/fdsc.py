@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 from experiments import several
 from experiments.papers.fdsc import methods
 from experiments.papers.fdsc.methods import Name
-from fcjax.algorithms.subspace import Norm
+from fcjax.algorithms.fdsc import Norm
 from fcjax.cluster import Assign
-from fcjax.sweep import deal, plan
+from fcjax.sweep import plan
 from fcjax.sweep.flags import Common, Counts, Positive, default, settings_of, shown
 
 
@@ -108,7 +108,7 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
     def build(values):
         return methods.method_of(name, values, shape, num_clusters=num_clusters)
 
-    size = int(deal.rows_of_client(args, dataset, num_clients))
+    size = int(plan.rows_of_client(args, dataset, num_clients))
     memory = methods.memory_of(name, (size, *shape))
     return plan.Method(
         *(name, found, build, "client-pooled"), working_bytes=memory, evaluate_every=25

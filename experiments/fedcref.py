@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from experiments import several
 from experiments.papers.fedcref import methods
 from experiments.papers.fedcref.methods import Local, Name
-from fcjax.devices import platform
-from fcjax.sweep import deal, flags, plan
+from fcjax.parallel.mesh import platform
+from fcjax.sweep import flags, plan
 from fcjax.sweep.flags import Common, Counts, Limits, Shares, default, settings_of
 
 
@@ -96,19 +96,19 @@ def settings(args: Args, name: Name, *, cluster_size: int):
 
 def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Describes the first of the methods that are asked for."""
-    size = deal.cluster_size(args, dataset, num_clients, num_clusters)
+    size = plan.cluster_size(args, dataset, num_clients, num_clusters)
     found = settings(args, args.methods[0], cluster_size=size)
     return methods.described(args, found, dataset, num_clients, num_clusters)
 
 
 def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method."""
-    if args.labels and not any(getattr(args, rule) for rule in deal.RULES):
+    if args.labels and not any(getattr(args, rule) for rule in plan.RULES):
         args = dataclasses.replace(args, overlap=flags.default(0.0))
     if args.preset == "paper" and isinstance(args.clients, flags.Default):
         args = dataclasses.replace(args, clients=flags.default(25))
     if name == "fedcref":
-        if deal.rule_of(args) == "overlap" and len(args.methods) > 1:
+        if plan.rule_of(args) == "overlap" and len(args.methods) > 1:
             args = dataclasses.replace(args, clusters=())  # those of dec and uifca
         # Where a run ends early, or has few communities, others would wait for it.
         on_cpu = args.on is None and platform() == "cpu"

@@ -14,7 +14,7 @@ from experiments import several
 from experiments.encoders import Backbone
 from experiments.papers.fedmcc import methods
 from experiments.papers.fedmcc.methods import CENTRAL, ONE_STAGE, Name
-from fcjax.sweep import deal, plan
+from fcjax.sweep import plan
 from fcjax.sweep.flags import Common, Limits, Positive, default, settings_of, shown
 from fcjax.sweep.load import short_name
 
@@ -89,7 +89,7 @@ def settings(args: Args, name: Name, shape: tuple[int, ...], *, per_client: int)
 def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Describes the first of the methods that are asked for."""
     name, shape = args.methods[0], dataset.examples.shape[1:]
-    per_client = ceil(deal.rows_of_client(args, dataset, num_clients))
+    per_client = ceil(plan.rows_of_client(args, dataset, num_clients))
     found = settings(args, name, shape, per_client=per_client)
     first = methods.flags_of(name)
     shared = plan.Shared(name, 1, {k: v for k, v in found.items() if k in first})
@@ -107,7 +107,7 @@ def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.M
 def only(args: Args, name: Name) -> Args:
     """Returns the flags of one method; a central one has a single client."""
     if name in CENTRAL:
-        undealt = {rule: () for rule in deal.RULES} | {"p": (0.0,)}
+        undealt = {rule: () for rule in plan.RULES} | {"p": (0.0,)}
         args = dataclasses.replace(args, clients=default(1), **undealt)
     return several.only(args, name, called(args, name))
 

@@ -18,12 +18,11 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from experiments.ledger import FILES, MOST_BYTES
-from fcjax.data.tfds import is_tfds
-from fcjax.runs.shards import scores
-from fcjax.sweep import environment
+from fcjax.data.sources import is_tfds
+from fcjax.results import store
+from fcjax.results.store import Folder, Row, differing, read, scores
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
-from fcjax.sweep.folder import Folder, Row, differing, read
 from fcjax.sweep.words import flags_in
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -117,7 +116,7 @@ def finished(run: Path, checkout: Path) -> Folder:
             f"{run} has a run that has not ended ({told(begun[0], source)}): run its "
             "command again to the end"
         )
-    starts = environment.starts(run)
+    starts = store.starts(run)
     if not starts:
         raise ValueError(
             f"{run} is of an earlier fcjax, which wrote no environment.json: nothing "
@@ -162,7 +161,7 @@ def entry_of(source: Folder) -> Entry:
     # A directory of one machine says nothing on another one.
     starts = [
         {k: v for k, v in start.items() if k != "data_dir"}
-        for start in environment.starts(source.directory)
+        for start in store.starts(source.directory)
     ]
     return Entry({**source.config, "dataset": name}, source.rows, source.rounds, starts)
 
@@ -171,7 +170,7 @@ def kept_in(folder: Path) -> Entry | None:
     """Returns what is there already."""
     if not (folder / "config.json").exists():
         return None
-    kept, starts = read(folder), environment.starts(folder)
+    kept, starts = read(folder), store.starts(folder)
     return Entry(kept.config, kept.rows, kept.rounds, starts)
 
 
@@ -232,7 +231,7 @@ def write(entry: Entry, folder: Path) -> str:
     """
     results, every = Folder(folder, entry.config), 1
     results.begin()
-    environment.write(folder, [dict(start) for start in entry.starts])
+    store.write_environment(folder, [dict(start) for start in entry.starts])
     results.add_rows(entry.rows)
     results.add_rounds(entry.rounds)
     longest = max((row["round"] for row in entry.rounds), default=0)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.papers.sizes import SIZES, blank
+from fcjax.results.store import Folder, Row, read
 from fcjax.sweep import experiment, plan
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Folder, Row, read
 from fcjax.sweep.load import load, short_name
 
 FILES = ("config.json", "results.csv", "history.csv", "environment.json")

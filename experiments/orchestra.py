@@ -13,13 +13,17 @@ import jax
 import optax
 
 from experiments.encoders import Backbone, backbone_of, encoder_of, is_tiny
-from fcjax import models
+from fcjax import nn
 from fcjax.algorithms.averaging import Local
+from fcjax.algorithms.fedmcc import feature_kmeans
 from fcjax.algorithms.orchestra import orchestra
-from fcjax.algorithms.two_stage import feature_kmeans
-from fcjax.data.augment import Augment, affine_grey
-from fcjax.data.colour import random_solarize, simsiam_colour
-from fcjax.data.vectors import vector_view
+from fcjax.data.augment import (
+    Augment,
+    affine_grey,
+    random_solarize,
+    simsiam_colour,
+    vector_view,
+)
 from fcjax.sweep import command, plan
 from fcjax.sweep.flags import (
     Common,
@@ -111,10 +115,10 @@ def method_of(values, views: tuple[Augment, Augment], shape, *, num_clusters: in
     """Builds the method from the settings of a run."""
     is_small = values["backbone"] in ("conv", "mlp")
     channels = (256, 256) if values["backbone"] == "mlp" else (16, 32, 64)
-    encoder = models.encoder(encoder_of(values["backbone"], shape, channels=channels))
+    encoder = nn.encoder(encoder_of(values["backbone"], shape, channels=channels))
     width = {"size": 128, "hidden_size": 128} if is_small else {}
-    projector = models.orchestra_projector(**width)
-    rotation = models.rotation_head() if turns(shape) else None
+    projector = nn.orchestra_projector(**width)
+    rotation = nn.rotation_head() if turns(shape) else None
     seen, other = views
     optimizer = optax.chain(
         optax.add_decayed_weights(1e-4),

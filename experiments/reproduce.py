@@ -32,13 +32,13 @@ from experiments.papers.sda_fdc import copies as sda_fdc_copies
 from experiments.papers.sda_fdc import studies as sda_fdc_studies
 from experiments.papers.study import Measured, Paper, Row, Study
 from fcjax import data
-from fcjax.devices import Backend
-from fcjax.evaluation import tables
-from fcjax.evaluation.tables import Estimate
+from fcjax.parallel.mesh import Backend
+from fcjax.results import tables
+from fcjax.results.store import Folder
+from fcjax.results.tables import Estimate
 from fcjax.sweep import command
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import Common, shown
-from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import short_name
 from fcjax.sweep.words import flags_in, spelled
 

@@ -12,7 +12,7 @@ from typing import Annotated
 from experiments import several
 from experiments.papers.sda_fdc import methods, printed
 from experiments.papers.sda_fdc.methods import CENTRAL, Name
-from fcjax.sweep import deal, plan
+from fcjax.sweep import plan
 from fcjax.sweep.flags import Common, Counts, Limits, default, settings_of, shown
 from fcjax.sweep.load import short_name
 
@@ -76,7 +76,7 @@ def settings(args: Args, name: Name, shape: tuple[int, ...], *, per_client: int)
 def describe(args: Args, dataset, num_clients: int, num_clusters: int) -> plan.Method:
     """Describes the first of the methods that are asked for."""
     name, shape = args.methods[0], dataset.examples.shape[1:]
-    per_client = int(deal.rows_of_client(args, dataset, num_clients))
+    per_client = int(plan.rows_of_client(args, dataset, num_clients))
     found = settings(args, name, shape, per_client=per_client)
     local = {flag: found[flag] for flag in methods.LOCAL if flag in found}
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fcjax.sweep import command, deal, experiment, processes, report, words
+from fcjax.sweep import command, experiment, plan, processes, report, words
 from fcjax.sweep.flags import Common
 
 Args = TypeVar("Args", bound=Common)
@@ -52,5 +52,5 @@ def dealt_once(args: Any) -> Any:
     clients fail, it runs at the first --p alone."""
     if any(args.failure_rate):
         return args
-    first = {rule: getattr(args, rule)[:1] for rule in deal.RULES}
+    first = {rule: getattr(args, rule)[:1] for rule in plan.RULES}
     return dataclasses.replace(args, **first)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fcjax import clients, cluster, losses, server, types
-from fcjax.data.vectors import as_rows, client_rows
+from fcjax import cluster, losses, types
+from fcjax.data.augment import as_rows, client_rows
+from fcjax.federated import clients, server
 from fcjax.sweep import command, flags, plan
 
 

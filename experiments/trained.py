@@ -12,11 +12,11 @@ import numpy as np
 
 from fcjax import data, engine
 from fcjax.sweep import experiment, plan
+from fcjax.sweep.checkpoints import States, name_of
 from fcjax.sweep.flags import Common, flag_of
 from fcjax.sweep.load import load
 from fcjax.sweep.progress import Progress
-from fcjax.sweep.session import Call, enable_compilation_cache
-from fcjax.sweep.states import States, name_of
+from fcjax.sweep.train import Call, enable_compilation_cache
 from fcjax.types import State
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ The losses, clustering and metrics import nothing but JAX and the scientific sta
 
     from fcjax.losses import cluster_contrastive
     from fcjax.cluster import kmeans
-    from fcjax.evaluation import nmi
+    from fcjax.metrics import nmi
 
 What a command left is opened by `fcjax.open("runs/...")`.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fcjax.types import FederatedClustering, Federation, Grid, Network, Stage
 
 if TYPE_CHECKING:
-    from fcjax.sweep.folder import Folder
+    from fcjax.results.store import Folder
 
 __all__ = ["FederatedClustering", "Federation", "Grid", "Network", "Stage", "open"]
 __version__ = "0.1.0"
@@ -35,6 +35,6 @@ def open(directory: str | Path) -> "Folder":
         0  spherical        4       2
     """
     # Late: a loss needs nothing of what lies around a run.
-    from fcjax.sweep.folder import read
+    from fcjax.results.store import read
 
     return read(directory)

@@ -14,7 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fcjax.devices import CLIENTS, SERVER, STATE, Backend, Spread, on_host, over_runs
+from fcjax.parallel.mesh import (
+    CLIENTS,
+    SERVER,
+    STATE,
+    Backend,
+    Spread,
+    on_host,
+    over_runs,
+)
 from fcjax.ragged import Ragged
 from fcjax.types import Communities, FederatedClustering, Grid, PyTree, Stage, State
 

@@ -31,7 +31,7 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", ""),
     ]
 )
-os.environ["NPROC"] = os.environ.get("NPROC", "5")  # see fcjax.devices.take_cores
+os.environ["NPROC"] = os.environ.get("NPROC", "5")  # see fcjax.parallel.mesh.take_cores
 # In the environment, for all workers and for processes that tests start.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fcjax-tests-")
@@ -100,7 +100,7 @@ def finished(tmp_path_factory):
     from sklearn.datasets import load_digits
 
     from experiments import ccfc
-    from fcjax.sweep import experiment, session
+    from fcjax.sweep import experiment, train
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -119,5 +119,5 @@ def finished(tmp_path_factory):
             args = [f"--out={out}", f"--dataset={data}", *flags]
             prepared = experiment.prepare(tyro.cli(ccfc.Args, args=args), ccfc.describe)
             with printed.open("w") as file, contextlib.redirect_stdout(file):
-                session.execute(prepared)
+                train.execute(prepared)
     return out

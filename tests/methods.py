@@ -15,33 +15,21 @@ import optax
 from flax import linen as nn
 
 from experiments import spherical
+from fcjax.algorithms.autoencoders import by_dcn, by_dec
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.cc import cc
+from fcjax.algorithms.baselines import exact_cmeans, ffcm
 from fcjax.algorithms.ccfc import ccfc, standalone
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
-from fcjax.algorithms.dcn import by_dcn
-from fcjax.algorithms.dec import by_dec
-from fcjax.algorithms.dlrsc import dlrsc
-from fcjax.algorithms.dscn import dscn
-from fcjax.algorithms.exact import exact_cmeans
-from fcjax.algorithms.fdsc import fdsc
+from fcjax.algorithms.fdsc import SubspaceNetwork, dense, dlrsc, dscn, fdsc, lrsc
 from fcjax.algorithms.fedcref import Association, Halting, Training, fedcref, on_clients
-from fcjax.algorithms.fedema import fedema
-from fcjax.algorithms.fedmcc import cluster_contrast, fedmcc, mcc
-from fcjax.algorithms.fedsimclr import fedsimclr
-from fcjax.algorithms.fedsimsiam import fedsimsiam
-from fcjax.algorithms.fedu import fedu
-from fcjax.algorithms.ffcm import ffcm
-from fcjax.algorithms.gan import Adversarial
+from fcjax.algorithms.fedmcc import cc, cluster_contrast, feature_kmeans, fedmcc, mcc
+from fcjax.algorithms.fedu import fedema, fedsimclr, fedsimsiam, fedu
 from fcjax.algorithms.kfed import kfed
-from fcjax.algorithms.lrsc import lrsc
 from fcjax.algorithms.orchestra import orchestra
-from fcjax.algorithms.sda import sda
-from fcjax.algorithms.subspace import SubspaceNetwork, dense
-from fcjax.algorithms.two_stage import feature_kmeans
+from fcjax.algorithms.sda import Adversarial, sda
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import subspace_affinity, symmetric_affinity
-from fcjax.models import (
+from fcjax.nn import (
     MLP,
     autoencoder,
     byol_head,

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax import clients, server
-from fcjax.algorithms.fedcref import association
+from fcjax.algorithms import fedcref_models
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
+from fcjax.federated import clients, server
 from fcjax.sweep.flags import Common, settings_of
 from fcjax.sweep.plan import Method
 from fcjax.types import Communities, FederatedClustering, State
@@ -44,7 +44,7 @@ def build(settings, *, num_clusters):
         x = embed(None, federation)
         centers = jax.vmap(own)(keys, x, federation.mask, federation.local_clusters)
         clusters = jax.vmap(assign_nearest)(x, centers)
-        graph = association.all_alone(clusters, num_clusters)
+        graph = fedcref_models.all_alone(clusters, num_clusters)
         return State(jnp.int32(0), Own(centers, graph))
 
     def round(near, key, state, federation):
@@ -55,8 +55,8 @@ def build(settings, *, num_clusters):
         centers, exist = server.gather((own_centers, here))
         apart = own_centers[:, :, None, None] - centers[None, None]
         edges = jnp.linalg.norm(apart, axis=-1) < near
-        edges &= association.may_be_joined(here)
-        numbers = association.communities(server.gather(edges)).numbers
+        edges &= fedcref_models.may_be_joined(here)
+        numbers = fedcref_models.communities(server.gather(edges)).numbers
         graph = Communities(
             server.own_rows(numbers, len(here)), edges, assign(state, federation)
         )

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax import clients
-from fcjax.devices import AXIS
+from fcjax.federated import clients
+from fcjax.parallel.mesh import AXIS
 
 AXES = ("vmap", "map", None)
 

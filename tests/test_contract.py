@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from fcjax import engine
-from fcjax.devices import over_runs
 from fcjax.engine import Position
-from fcjax.sweep.states import States
+from fcjax.parallel.mesh import over_runs
+from fcjax.sweep.checkpoints import States
 from fcjax.types import FederatedClustering, Federation, Grid, Stage, State
 from tests.methods import DIFFERENT, DRAWN, METHODS, NUM_CLUSTERS, SWEPT, of_file
 

@@ -8,10 +8,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from fcjax.devices import SMALL, compiler_options, num_cores
+from fcjax.parallel.mesh import SMALL, compiler_options, num_cores
 
-FIRST = "from fcjax.devices import take_cores; take_cores(); import jax;"
-LATE = "from fcjax.devices import take_cores; import jax; jax.devices(); take_cores();"
+FIRST = "from fcjax.parallel.mesh import take_cores; take_cores(); import jax;"
+LATE = (
+    "from fcjax.parallel.mesh import take_cores; import jax; jax.devices();"
+    "take_cores();"
+)
 UNOPTIMISED = "--xla_backend_optimization_level=0"
 FORCED = "--xla_force_host_platform_device_count=4"
 

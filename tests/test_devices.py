@@ -9,9 +9,9 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from fcjax import clients, server
-from fcjax.data.placement import HostPool, place
-from fcjax.devices import CLIENTS, over_runs, platform
+from fcjax.data.federation import HostPool, place
+from fcjax.federated import clients, server
+from fcjax.parallel.mesh import CLIENTS, over_runs, platform
 from fcjax.types import Federation, Grid, State
 
 BACKENDS = ("shard_map", "pmap", "loop")

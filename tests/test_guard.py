@@ -8,10 +8,10 @@ import optax
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
 
-from fcjax import engine, models
+from fcjax import engine, nn
 from fcjax.algorithms.ccfc import ccfc
-from fcjax.devices import compiler_options
-from fcjax.sweep import operations
+from fcjax.parallel.mesh import compiler_options
+from fcjax.sweep import costs
 from fcjax.types import Federation
 from tests.sweep import drifting
 
@@ -35,7 +35,7 @@ def test_a_round_of_pre_training_does_its_arithmetic_and_no_more(
         jnp.full(num_clients, 10),
     )
     method = ccfc(
-        models.simsiam(models.conv_encoder()),
+        nn.simsiam(nn.conv_encoder()),
         optax.adam(1e-3),
         lambda key, x: x,
         num_clusters=10,
@@ -52,7 +52,7 @@ def test_a_round_of_pre_training_does_its_arithmetic_and_no_more(
     with use_abstract_mesh(mesh), jax.default_matmul_precision("high"):
         state = jax.eval_shape(method.init, key, federation)
         round = jax.jit(method.stages[0].round).trace(key, state, federation)
-    counts, _ = operations.count(round.jaxpr)
+    counts, _ = costs.count(round.jaxpr)
 
     def expected(*taps):
         """For the pairs of an output and a kernel row on an axis, of each layer."""

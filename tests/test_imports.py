@@ -14,15 +14,15 @@ FILES = {
     for path in (ROOT / "fcjax").rglob("*.py")
 }
 LAYERS = (
-    {"types", "own_pool", "ragged"},
-    {"devices"},
-    {"losses", "cluster", "models", "data", "evaluation"}
-    | {"clients", "training", "server"},
+    {"types", "ragged"},
+    {"parallel"},
+    {"losses", "cluster", "nn", "data", "metrics", "federated"}
+    | {"results.tables", "results.figures"},
     {"algorithms"},
     {"engine"},
-    {"sweep"},
+    {"sweep", "results"},
     {"runs"},
-    {"sweep.report", "sweep.session", "sweep.command", "__main__"},
+    {"sweep.report", "sweep.train", "sweep.command", "__main__"},
 )
 """Files and folders of the package, the lowest first."""
 
@@ -44,9 +44,11 @@ GRAPH = {name: imported(name) for name in FILES}
 
 
 def height(name: str) -> int:
-    file = name.partition(".")[2]
+    """Returns the layer of a file, by the longest entry that names it or its folder."""
+    file = name.removeprefix("fcjax.")
     places = {x: i for i, rooms in enumerate(LAYERS) for x in rooms}
-    return places[file] if file in places else places[file.partition(".")[0]]
+    named = [x for x in places if file == x or file.startswith(x + ".")]
+    return places[max(named, key=len)]
 
 
 def test_there_is_no_circle():
@@ -68,4 +70,4 @@ def test_networks_alone_import_flax():
         if any(x.split(".")[0] == "flax" for x in needs)
     }
     assert users
-    assert all(name.startswith("fcjax.models") for name in users)
+    assert all(name.startswith("fcjax.nn") for name in users)

@@ -38,7 +38,7 @@ def string_below(front: str, name: str) -> str:
 
 
 def test_the_folders_of_pieces_have_a_front():
-    assert {"losses", "cluster", "models", "data", "evaluation"} <= set(FOLDERS)
+    assert {"losses", "cluster", "nn", "data", "metrics"} <= set(FOLDERS)
     assert len(set(NAMES)) == len(NAMES)
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax import clients, data, engine, models, ragged, server
+from fcjax import data, engine, nn, ragged
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.algorithms.kfed import kfed
-from fcjax.data.vectors import vector_view
-from fcjax.devices import CLIENTS, SERVER, STATE, over_runs
+from fcjax.data.augment import vector_view
+from fcjax.federated import clients, server
+from fcjax.parallel.mesh import CLIENTS, SERVER, STATE, over_runs
 from fcjax.ragged import Ragged
 from fcjax.types import Grid, State
 from tests.test_contract import assert_close, assert_same
@@ -54,7 +55,7 @@ def by_kfed(_, **options):
 
 
 def by_ccfc(_):
-    network = models.mlp_simsiam(widths=(16,), hidden_size=16, latent_size=4)
+    network = nn.mlp_simsiam(widths=(16,), hidden_size=16, latent_size=4)
     view = partial(vector_view, scale=0.01)
     numbers = {"num_clusters": 3, "pretrain_rounds": 0, "cluster_rounds": 1}
     return ccfc(network, optax.sgd(1e-2), view, **numbers, batch_size=8, num_init=1)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax import clients, server
-from fcjax.devices import AXIS
+from fcjax.federated import clients, server
+from fcjax.parallel.mesh import AXIS
 from fcjax.types import Federation
 
 DEVICES = pytest.mark.parametrize("num_devices", [1, 2])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fcjax.results.store import Kept
 from fcjax.sweep import score
-from fcjax.sweep.communities import Kept
 from fcjax.sweep.plan import Method
 from fcjax.sweep.run import Run, of_examples
 

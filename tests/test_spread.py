@@ -9,10 +9,11 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax import clients, engine, models, server
+from fcjax import engine, nn
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data import HostPool
-from fcjax.devices import CLIENTS, SERVER, STATE, deal_pool, over_runs
+from fcjax.federated import clients, server
+from fcjax.parallel.mesh import CLIENTS, SERVER, STATE, deal_pool, over_runs
 from fcjax.types import Federation, Grid, State
 from tests import test_contract as contract
 from tests.methods import METHODS
@@ -149,7 +150,7 @@ def test_other_clients_than_those_of_the_state_are_not_spread(num_others):
 
 def build_conv(weight):
     return ccfc(
-        models.simsiam(models.conv_encoder()),
+        nn.simsiam(nn.conv_encoder()),
         optax.sgd(0.05, momentum=0.9),
         lambda key, x: x + 0.05 * jax.random.normal(key, x.shape),
         num_clusters=2,

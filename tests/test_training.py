@@ -12,8 +12,8 @@ from flax import linen as nn
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from fcjax import clients, training
-from fcjax.models import from_linen
+from fcjax.federated import clients, training
+from fcjax.nn import from_linen
 from fcjax.types import Network
 
 BATCH_SIZE = 4

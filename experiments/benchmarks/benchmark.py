@@ -37,7 +37,7 @@ from experiments.benchmarks.speed import (
     server,
 )
 from experiments.benchmarks.speed.case import Case, Side, Sizes, flops
-from fcjax.devices import num_cores, platform, take_cores
+from fcjax.parallel.mesh import num_cores, platform, take_cores
 from fcjax.sweep.ending import end, in_a_line
 from fcjax.sweep.flags import shown
 

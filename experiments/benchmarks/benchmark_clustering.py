@@ -30,8 +30,8 @@ from sklearn.decomposition import TruncatedSVD
 from fcjax import data
 from fcjax.algorithms.kfed import kfed
 from fcjax.cluster import fuzzy_lloyd, lloyd
-from fcjax.data import placement
-from fcjax.data.vectors import as_rows
+from fcjax.data.augment import as_rows
+from fcjax.data.federation import peak_memory, readable
 from fcjax.sweep.ending import refusing
 from fcjax.types import Federation
 
@@ -208,7 +208,7 @@ def main(args: Args) -> None:
             apart = reached["ours"] / reached["theirs"] - 1
             told.append(f"objectives differ by {apart:+.1e}")
         print(f"{method}: {', '.join(told)}", flush=True)
-    print(f"peak memory {placement.readable(placement.peak_memory())}")
+    print(f"peak memory {readable(peak_memory())}")
 
 
 METHODS = {"km": km, "fcm": fcm, "k-fed": k_fed}

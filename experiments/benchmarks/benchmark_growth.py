@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from experiments.benchmarks.speed import commands
 from experiments.benchmarks.speed.case import products
 from experiments.ccfc import network_of
-from fcjax.evaluation.figures import style
+from fcjax.results.figures import curves
 from fcjax.sweep.ending import end
 from fcjax.sweep.flags import shown
 
@@ -251,9 +251,9 @@ def figure(study: Study, rows: Sequence[dict]) -> Figure:
     # Even a flat line is to look flat.
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, y.min() / 3), max(high, 3 * y.max()))
-    axes.set_title(study.title, fontsize=10, color=style.INK)
+    axes.set_title(study.title, fontsize=10, color=curves.INK)
     axes.legend(frameon=False, fontsize=9)
-    style.plain_axes(axes)
+    curves.plain_axes(axes)
     return drawn
 
 
@@ -270,7 +270,7 @@ def main(args: Args) -> None:
             print(f"| {' | '.join(str(cell) for cell in row.values())} |")
         print(flush=True)
         if args.out:
-            style.write(figure(study, rows), args.out / f"{name}.png")
+            curves.write(figure(study, rows), args.out / f"{name}.png")
             with (args.out / f"{name}.csv").open("w", newline="") as file:
                 writer = csv.DictWriter(file, list(rows[0]))
                 writer.writeheader()

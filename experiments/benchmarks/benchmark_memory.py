@@ -23,10 +23,10 @@ import jax
 import jax.numpy as jnp
 import tyro
 
-from fcjax import models
+from fcjax import nn
+from fcjax.algorithms.averaging import Networks, initialize
 from fcjax.algorithms.fedmcc import instance_contrast
-from fcjax.algorithms.parts import Networks, initialize
-from fcjax.data import placement
+from fcjax.data import federation
 from fcjax.sweep.ending import refusing
 from fcjax.types import Network
 
@@ -51,12 +51,12 @@ class Args:
 
 def networks_of(backbone: str) -> dict[str, Network]:
     layers: dict[str, Any] = {
-        "conv": models.conv_encoder((32, 64, 128)),
-        "resnet18": models.resnet18(),
+        "conv": nn.conv_encoder((32, 64, 128)),
+        "resnet18": nn.resnet18(),
     }
     return {
-        "encoder": models.encoder(layers[backbone]),
-        "projector": models.projector(SIZE),
+        "encoder": nn.encoder(layers[backbone]),
+        "projector": nn.projector(SIZE),
     }
 
 
@@ -150,7 +150,7 @@ def main(args: Args) -> None:
             ]
             told.append(f"ratio {medians['in parts'] / medians['whole']:.2f}")
             print(f"{batch:6} {', '.join(told)}", flush=True)
-    print(f"peak memory {placement.readable(placement.peak_memory())}")
+    print(f"peak memory {federation.readable(federation.peak_memory())}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import optax
 import tyro
 from scipy import stats
 
-from fcjax import data, engine, evaluation, models
+from fcjax import data, engine, metrics, nn
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data.augment import ccfc_grey
 from fcjax.data.sources import load
@@ -67,8 +67,8 @@ class Problem:
 
     def score(self, clusters: np.ndarray) -> tuple[float, float]:
         return (
-            float(evaluation.nmi(self.labels, clusters)),
-            float(evaluation.accuracy(self.labels, clusters)),
+            float(metrics.nmi(self.labels, clusters)),
+            float(metrics.accuracy(self.labels, clusters)),
         )
 
 
@@ -78,7 +78,7 @@ def by_fcjax(problem: Problem, args: Args):
     def build(hyper):
         del hyper
         return ccfc(
-            models.simsiam(models.conv_encoder(CHANNELS)),
+            nn.simsiam(nn.conv_encoder(CHANNELS)),
             optax.adam(LEARNING_RATE),
             ccfc_grey,
             num_clusters=NUM_CLUSTERS,

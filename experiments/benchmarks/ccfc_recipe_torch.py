@@ -17,7 +17,7 @@ from sklearn.cluster import KMeans
 from torch.nn.functional import normalize  # pyright: ignore[reportMissingImports]
 
 from experiments.benchmarks.speed.ccfc_torch import distance, simsiam
-from fcjax import models
+from fcjax import nn
 
 BATCH_SIZE, LEARNING_RATE, MODEL_WEIGHT = 32, 1e-3, 1e-3
 
@@ -41,7 +41,7 @@ class Recipe:
         self.num_clusters, self.grey = num_clusters, images[..., 0]
         self.pixels = torch.from_numpy(self.grey[:, None] / np.float32(255))
         self.held = [torch.from_numpy(rows) for rows in held]
-        network = models.simsiam(models.conv_encoder(channels))
+        network = nn.simsiam(nn.conv_encoder(channels))
         shapes = network.init(jax.random.key(0), jnp.zeros((1, *images.shape[1:])))
         self.server, *self.clients = (begun(shapes) for _ in range(1 + len(held)))
 

@@ -36,8 +36,8 @@ from experiments.benchmarks import benchmark
 from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
 from experiments.papers.ccfc import printed
+from fcjax.results.store import asked_of_compiler
 from fcjax.sweep.ending import end
-from fcjax.sweep.environment import asked_of_compiler
 
 Name = Literal[
     "ccfc-pretrain",

@@ -21,8 +21,8 @@ import tyro
 
 from experiments import several
 from fcjax import engine
-from fcjax.data.placement import peak_memory, readable
-from fcjax.devices import take_cores
+from fcjax.data.federation import peak_memory, readable
+from fcjax.parallel.mesh import take_cores
 from fcjax.sweep import fit
 from fcjax.sweep.experiment import Experiment, prepare
 

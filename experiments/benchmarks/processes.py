@@ -22,9 +22,9 @@ import numpy as np
 import tyro
 
 from experiments.benchmarks.speed.commands import EXPERIMENTS, NEVER, middle_rounds
-from fcjax.data.placement import readable
+from fcjax.data.federation import readable
+from fcjax.results.store import read_rows
 from fcjax.sweep.ending import refusing
-from fcjax.sweep.folder import read_rows
 
 
 @dataclasses.dataclass(frozen=True)

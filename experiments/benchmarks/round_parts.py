@@ -28,12 +28,13 @@ import tyro
 from experiments import ccfc as script
 from experiments.benchmarks.benchmark import seconds, titles
 from experiments.benchmarks.speed.case import Case, Side, flops
-from fcjax import clients, engine, evaluation, losses, models, training
+from fcjax import engine, losses, metrics, nn
 from fcjax.algorithms import ccfc
 from fcjax.algorithms.rounds import EVERY_ROUND
 from fcjax.cluster import kmeans
 from fcjax.data.augment import ccfc_grey, to_float
-from fcjax.devices import num_cores, take_cores
+from fcjax.federated import clients, training
+from fcjax.parallel.mesh import num_cores, take_cores
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.experiment import Experiment, prepare
 from fcjax.sweep.plan import Batch
@@ -79,7 +80,7 @@ def measure(num_examples: int, args: Args) -> None:
     matmul = jax.jit(jnp.matmul)
     others: dict[str, Callable] = {
         **{name: Side(case).round for name, case in cases.items()},
-        "scores of them, on the host": lambda: evaluation.scores(
+        "scores of them, on the host": lambda: metrics.scores(
             labels, clusters, names=ROUND_SCORES
         ),
         "a product": lambda: matmul(*factors),
@@ -138,7 +139,7 @@ def parts(federation: Federation) -> dict[str, Case]:
     one takes besides, the embedding of all examples and k-means of it."""
     shape = federation.pool.shape[1:]
     setup = ccfc.Setup(
-        network=models.simsiam(models.conv_encoder(), latent_size=256, bottleneck=16),
+        network=nn.simsiam(nn.conv_encoder(), latent_size=256, bottleneck=16),
         optimizer=optax.adam(1e-3),
         augment=ccfc_grey,
         num_clusters=10,
@@ -241,7 +242,7 @@ def recipe(experiment: Experiment, batch: Batch) -> Callable[[], Any]:
     def scored() -> dict[str, float]:
         loop.download()
         loop.round(loop.contrast_examples, optimizers, labels)
-        return evaluation.scores(true, loop.labels().numpy(), names=ROUND_SCORES)
+        return metrics.scores(true, loop.labels().numpy(), names=ROUND_SCORES)
 
     return scored
 

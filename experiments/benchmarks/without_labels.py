@@ -19,10 +19,11 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from fcjax.evaluation import figures, nmi, silhouettes, tables
+from fcjax.metrics import nmi, silhouettes
+from fcjax.results import figures, tables
 from fcjax.runs import choose, consensus
 from fcjax.runs.together import Together, gather
-from fcjax.sweep import beside
+from fcjax.sweep import score
 from fcjax.sweep.ending import refusing
 
 RANDOM = "(random)"
@@ -66,7 +67,7 @@ def main(args: Args) -> None:
     plain = pd.DataFrame(shares)
     plain.to_csv(args.out / "beside.csv", index=False, float_format="%.4g")
     plain["below"] = plain.nmi < plain.kmeans_nmi
-    plain["warned of"] = plain.share < beside.LIKELY_WORSE
+    plain["warned of"] = plain.share < score.LIKELY_WORSE
     told = plain.groupby(["dataset", "method", "below", "warned of"], sort=False)
     print(f"\nbelow k-means, and warned of\n{told.size().to_string()}")
     print("\nchosen without the data set that it is shown on:")
@@ -138,7 +139,7 @@ def beside_kmeans(runs: Together, *, data_dir: Path | None) -> list[dict[str, An
     if runs.holders is not None:
         return []
     dataset, first = runs.dataset(data_dir)[0], runs.members[0]
-    plain = beside.beside(
+    plain = score.beside(
         dataset.examples, dataset.labels, num_clusters=int(first.row["clusters"])
     )
     own = silhouettes(plain.points, runs.clusters[:, plain.few])

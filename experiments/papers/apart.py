@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fcjax.evaluation import tables
-from fcjax.evaluation.differences import SURE, holm, paired
+from fcjax.metrics.agreement import SURE, holm, paired
+from fcjax.results import tables
 
 BEST = "best"
 NOT_SEEN = "not seen"

@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Integer
 
 from experiments.papers.study import Measured, Paper
-from fcjax import evaluation
+from fcjax import metrics
+from fcjax.results.store import Folder
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import load
 
 
@@ -25,7 +25,7 @@ def of_clusters(args: Common, results: Folder) -> list[Measured]:
     for row in results.asked(results.rows):
         point = {name: row[name] for name in results.names}
         clusters = results.assigned(point)["cluster"]
-        matched = evaluation.match(classes, clusters)
+        matched = metrics.match(classes, clusters)
         found = shares(matched, among=np.union1d(classes, matched))
         measured += [{**point, **line} for line in found]
     return measured
@@ -54,7 +54,7 @@ def labels_of(args: Common) -> Integer[np.ndarray, "P"]:
 def draw(rows: Sequence[Mapping[str, Any]], folder: Path, *, paper: Paper) -> None:
     """Draws them of each data set into folder/DATASET.png; the paper's numbers are
     nowhere in print. Raises ValueError where there is none."""
-    from fcjax.evaluation import figures  # matplotlib only where something is drawn
+    from fcjax.results import figures  # matplotlib only where something is drawn
 
     del paper
     if not rows:

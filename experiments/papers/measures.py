@@ -14,12 +14,12 @@ import jax
 import numpy as np
 
 from experiments.papers.study import Measured, Paper
-from fcjax import data, evaluation
-from fcjax.evaluation import linear, tables
+from fcjax import data, metrics
+from fcjax.metrics import probes
+from fcjax.results import exported, tables
+from fcjax.results.store import Folder
 from fcjax.runs.probe import test_rows
-from fcjax.sweep import frozen
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import load
 
 NEIGHBORS = (3, 5, 7, 9, 100, 1000, 7000)
@@ -91,7 +91,7 @@ def neighbors(args: Common, results: Folder) -> list[Measured]:
     measured = []
     for row in results.asked(results.rows):
         model = results.model(**_point(row, results))
-        embedding = frozen.predict(model, dataset.examples).embedding
+        embedding = exported.predict(model, dataset.examples).embedding
         found = _votes(args, dataset, embedding, normalize=True)
         measured += [{"seed": float(row["seed"]), **line} for line in found]
     return measured
@@ -108,7 +108,7 @@ def linear_accuracy(args: Common, results: Folder) -> list[Measured]:
     """Returns the accuracy of a linear classifier of the embedding."""
 
     def accuracy(split: Split) -> float:
-        return linear.linear_probe(jax.random.key(0), *split)
+        return probes.linear_probe(jax.random.key(0), *split)
 
     return _probed(args, results, accuracy, [{}])
 
@@ -117,7 +117,7 @@ def few_labels_accuracy(args: Common, results: Folder) -> list[Measured]:
     """Returns the same from each share of the labels, the mean over five draws."""
 
     def accuracy(split: Split, label_fraction: float) -> float:
-        drawn = linear.semi_supervised(
+        drawn = probes.semi_supervised(
             jax.random.key(0), *split, label_fraction=label_fraction
         )
         return float(drawn.mean())
@@ -139,8 +139,8 @@ def clients(args: Common, results: Folder) -> list[Measured]:
         holds = holders == np.arange(holders.max() + 1)[:, None]
         truth, found = (np.broadcast_to(x, holds.shape) for x in (labels, clusters))
         values = {
-            "imbalance": evaluation.imbalance_ratio(truth, holds),
-            "kappa": evaluation.per_client(truth, found, holds)["kappa"],
+            "imbalance": metrics.imbalance_ratio(truth, holds),
+            "kappa": metrics.per_client(truth, found, holds)["kappa"],
         }
         for client in range(len(holds)):
             line = {name: float(value[client]) for name, value in values.items()}
@@ -174,7 +174,7 @@ def against(
         by: the columns of which each setting has a line.
         log: as of `figures.against`.
     """
-    from fcjax.evaluation import figures  # matplotlib only where something is drawn
+    from fcjax.results import figures  # matplotlib only where something is drawn
 
     for setting in dict.fromkeys(tables.setting_of(row, apart) for row in rows):
         own = [row for row in rows if tables.setting_of(row, apart) == setting]
@@ -220,10 +220,10 @@ def _probed(
     held_out = np.zeros(len(labels), bool) if test else test_rows(args, dataset)
     for row in results.asked(results.rows):
         model = results.model(**_point(row, results))
-        z = frozen.predict(model, dataset.examples).embedding
+        z = exported.predict(model, dataset.examples).embedding
         test_z, test_labels = z[held_out], labels[held_out]
         if test:
-            test_z, test_labels = frozen.predict(model, test.examples)[0], test.labels
+            test_z, test_labels = exported.predict(model, test.examples)[0], test.labels
         split = (z[~held_out], labels[~held_out], test_z, test_labels)
         swept = _point(row, results)
         is_finite = np.isfinite(z).all() and np.isfinite(test_z).all()
@@ -241,7 +241,7 @@ def _votes(
     num_neighbors = [k for k in NEIGHBORS if k <= (~is_test).sum()]
     if not np.isfinite(z).all():  # of a run that diverged
         return [{"k": k, "accuracy": np.nan} for k in num_neighbors]
-    found = evaluation.knn_accuracy(
+    found = metrics.knn_accuracy(
         z[~is_test],
         labels[~is_test],
         z[is_test],

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from fcjax.results.store import Folder
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Folder
 
 Measured = dict[str, Any]
 """Columns of a table that a run, or a part of it, has: {"p": 0.25, "seed": 0, "nmi":

@@ -15,10 +15,11 @@ import optax
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from fcjax import clients, losses, ragged, server, training
+from fcjax import losses, ragged
 from fcjax.algorithms.rounds import EVERY_ROUND, Scored, all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
+from fcjax.federated import clients, server, training
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -138,9 +139,9 @@ def ccfc(
 
     Examples:
         >>> import optax
-        >>> from fcjax import models
-        >>> from fcjax.data.vectors import vector_view
-        >>> network = models.mlp_simsiam(widths=(16,), hidden_size=16, latent_size=8)
+        >>> from fcjax import nn
+        >>> from fcjax.data.augment import vector_view
+        >>> network = nn.mlp_simsiam(widths=(16,), hidden_size=16, latent_size=8)
         >>> method = ccfc(network, optax.adam(1e-3), vector_view, num_clusters=3)
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('pretrain', 100), ('cluster', 30)]
@@ -522,9 +523,9 @@ def standalone(
 
     Examples:
         >>> import optax
-        >>> from fcjax import models
-        >>> from fcjax.data.vectors import vector_view
-        >>> network = models.mlp_simsiam(widths=(16,), hidden_size=16, latent_size=8)
+        >>> from fcjax import nn
+        >>> from fcjax.data.augment import vector_view
+        >>> network = nn.mlp_simsiam(widths=(16,), hidden_size=16, latent_size=8)
         >>> method = standalone(network, optax.adam(1e-3), vector_view, num_clusters=3)
         >>> [stage.name for stage in method.stages]
         ['pretrain', 'cluster']

@@ -1,4 +1,17 @@
-"""Momentum contrastive clustering, federated and central.
+"""Contrastive clustering (CC), FedMCC, and two-stage clustering.
+
+Contrastive clustering, central or under federated averaging.
+
+CC: Contrastive Clustering
+    Yunfan Li, Peng Hu, Zitao Liu, Dezhong Peng, Joey Tianyi Zhou, Xi Peng. AAAI 2021.
+    https://arxiv.org/abs/2009.09687
+    Authors' code: https://github.com/Yunfan-Li/Contrastive-Clustering
+    It leaves out a last batch that is not full: `Local.drop_last`.
+
+A federation of one client is the method itself, one of several is the baseline Fed + CC
+of the FedMCC paper (https://arxiv.org/abs/2206.05093).
+
+Momentum contrastive clustering, federated and central.
 
 FedMCC, MCC: Federated Momentum Contrastive Clustering
     Runxuan Miao, Erdem Koyuncu. 2022. https://arxiv.org/abs/2206.05093
@@ -9,16 +22,351 @@ FedMCC, MCC: Federated Momentum Contrastive Clustering
     clients from round to round; every client begins a round with a new optimiser.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
-from jaxtyping import Array, Bool, Float
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import losses
-from fcjax.algorithms import cc
-from fcjax.algorithms.averaging import Contrast, Local, Pass, Server, Setup, averaging
-from fcjax.algorithms.parts import Networks, both, pick, target_of
-from fcjax.algorithms.two_stage import Clustering, two_stages
-from fcjax.types import FederatedClustering, Federation, Network, PRNGKey, Scalar, State
+from fcjax.algorithms.averaging import (
+    Contrast,
+    Local,
+    Networks,
+    Parts,
+    Pass,
+    Server,
+    Setup,
+    Views,
+    assembled,
+    averaging,
+    both,
+    encode,
+    initialize,
+    merge,
+    part,
+    pick,
+    put,
+    start,
+    target_of,
+)
+from fcjax.algorithms.rounds import all_rounds
+from fcjax.cluster import assign_nearest, kmeans
+from fcjax.data.augment import to_float
+from fcjax.federated import server
+from fcjax.parallel.mesh import num_bytes
+from fcjax.types import (
+    FederatedClustering,
+    Federation,
+    Network,
+    PRNGKey,
+    Scalar,
+    Stage,
+    State,
+)
+
+# --- CC
+
+Pair = tuple[Float[Array, "B _"], Float[Array, "B _"]]
+"""What a head makes of both views."""
+
+
+def cc(
+    encoder: Network,
+    projector: Network,
+    cluster_projector: Network,
+    local: Local,
+    *,
+    num_rounds: int = 100,
+    instance_temperature: Scalar = 0.5,
+    cluster_temperature: Scalar = 1.0,
+    num_clustered: int | None = None,
+) -> FederatedClustering:
+    """Builds CC: contrast of examples and of clusters at once.
+
+    Args:
+        encoder: from examples to features.
+        projector: from features to instance-level representations z.
+        cluster_projector: from features to soft assignments.
+        local: how a client trains in a round; in CC itself, the only client trains
+            without end, so that its optimiser is to be kept.
+        num_rounds: rounds.
+        instance_temperature: tau_I.
+        cluster_temperature: tau_C.
+        num_clustered: cluster the first so many rows of the pool alone; the others, as
+            STL-10's unlabelled images, come first in every round and by the
+            instance-level contrast alone. None is all.
+
+    Returns:
+        The method, of one stage, `cluster`, whose embedding is the encoder's features.
+
+    Examples:
+        >>> import optax
+        >>> from fcjax import nn
+        >>> from fcjax.data.augment import vector_view
+        >>> local = Local(optax.adam(1e-3), vector_view, keep_optimizer=True)
+        >>> encoder = nn.encoder(nn.MLP((16,)))
+        >>> heads = nn.projector(8), nn.cluster_projector(3)
+        >>> method = cc(encoder, *heads, local)
+        >>> [stage.name for stage in method.stages]
+        ['cluster']
+    """
+    networks = local.networks(
+        encoder=encoder, projector=projector, cluster_projector=cluster_projector
+    )
+
+    def contrast(online, _, views, mask):
+        z, c, online = heads(networks, online, views, mask)
+        loss = losses.nt_xent(*z, temperature=instance_temperature, mask=mask)
+        loss += losses.cluster_nt_xent(*c, temperature=cluster_temperature, mask=mask)
+        return loss - total_entropy(c, mask), online
+
+    extra = simclr_contrast(networks, temperature=instance_temperature)
+    passes = passes_of(contrast, extra, num_clustered)
+    return one_stage(Setup(networks, tuple(networks.named), passes, local, num_rounds))
+
+
+def simclr_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
+    """Returns the instance-level loss: an example's views against those of others."""
+
+    def contrast(online, _, views, mask):
+        z, online = both(networks, online, ("encoder", "projector"), views, mask)
+        return losses.nt_xent(*z, temperature=temperature, mask=mask), online
+
+    return contrast
+
+
+def passes_of(
+    contrast: Contrast, extra: Contrast, num_clustered: int | None
+) -> tuple[Pass, ...]:
+    """Returns the epochs by the one loss on rows that are clustered, and before them by
+    the other on those that are not."""
+    clustered = Pass(contrast, is_clustered(num_clustered))
+    if num_clustered is None:
+        return (clustered,)
+    return Pass(extra, lambda rows: rows >= num_clustered), clustered
+
+
+def one_stage(setup: Setup) -> FederatedClustering:
+    """Builds a method that learns features and clusters at once, by `encoder`,
+    `projector` and `cluster_projector`."""
+    init, stages = partial(initial_state, setup), (averaging("cluster", setup),)
+    encoder, head = (setup.networks.named[x] for x in ("encoder", "cluster_projector"))
+    return assembled(encoder, setup.local, init, stages, partial(assign, head))
+
+
+def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
+    """Returns the state before the first round: see `start_with_head`."""
+    path_key, head_key = jax.random.split(key)
+    named = setup.networks.named
+    path = {name: named[name] for name in ("encoder", "projector")}
+    parts = initialize(path_key, path, to_float(federation.pool[:1]))
+    return start_with_head(setup, head_key, parts, federation)
+
+
+def start_with_head(
+    setup: Setup,
+    key: PRNGKey,
+    parts: Parts,
+    federation: Federation,
+    num_rounds: Int[Array, ""] | int = 0,
+) -> State:
+    """Returns the state in which a stage begins with a new `cluster_projector`, which
+    takes the features of the encoder."""
+    named, x = setup.networks.named, to_float(federation.pool[:1])
+    h, _ = named["encoder"].apply(part(parts, "encoder"), x, train=False)
+    head = initialize(key, {"cluster_projector": named["cluster_projector"]}, h)
+    return start(setup, merge(parts, head), federation, num_rounds)
+
+
+def heads(
+    networks: Networks, parts: Parts, views: Views, mask: Bool[Array, "B"]
+) -> tuple[Pair, Pair, Parts]:
+    """Applies encoder and both heads to both views, in training.
+
+    Returns:
+        The representations z, the soft assignments, and the parts with new batch
+        statistics.
+    """
+    h, parts = both(networks, parts, ("encoder",), views, mask)
+    z, parts = both(networks, parts, ("projector",), h, mask)
+    c, parts = both(networks, parts, ("cluster_projector",), h, mask)
+    return z, c, parts
+
+
+def total_entropy(c: Pair, mask: Bool[Array, "B"]) -> Float[Array, ""]:
+    """Returns the entropy of the mean assignment, summed over both views."""
+    a, b = (losses.cluster_entropy(view, mask=mask) for view in c)
+    return a + b
+
+
+def is_clustered(
+    num_clustered: int | None,
+) -> Callable[[Int[Array, "N"]], Bool[Array, "N"]]:
+    """Returns which rows of the pool are clustered: the first ones, or all."""
+    if num_clustered is None:
+        return lambda rows: rows >= 0
+    return lambda rows: rows < num_clustered
+
+
+def assign(
+    cluster_projector: Network, parts: Parts, h: Float[Array, "N D"]
+) -> Int[Array, "N"]:
+    """Returns the clusters of features: those of their largest soft assignments."""
+    variables = part(parts, "cluster_projector")
+    c, _ = cluster_projector.apply(variables, h, train=False)
+    return jnp.argmax(c, axis=-1).astype(jnp.int32)
+
+
+# --- Two stage
+
+
+class Clustering(NamedTuple):
+    """A second stage."""
+
+    stage: Callable[[Network, int], Stage]
+    """(encoder, rounds before) -> the stage, which goes on with the encoder alone of
+    all that was trained."""
+    assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]]
+    """(the server's parts, features) -> clusters."""
+
+
+class KMeans(NamedTuple):
+    """See `feature_kmeans`."""
+
+    num_clusters: int
+    num_init: int
+    num_clustered: int | None
+    batch_size: int
+
+
+def two_stages(
+    networks: Networks,
+    contrast: Contrast,
+    clustering: Clustering,
+    local: Local,
+    *,
+    num_rounds: int,
+    **options: Any,
+) -> FederatedClustering:
+    """Builds a method that learns features on the clients, then clusters them.
+
+    Args:
+        networks: of the first stage, `encoder` first, each fed by the one before.
+        contrast: the loss of a batch.
+        clustering: the second stage.
+        local: how a client trains in a round of the first stage.
+        num_rounds: of the first stage.
+        **options: tracks, momentum, average_target and personal, as in
+            `Setup`.
+
+    Returns:
+        The method, with stages `representation` and that of `clustering`, whose
+        embedding is the encoder's features. It has no clusters (-1) before the second.
+    """
+    trains, passes = tuple(networks.named), (Pass(contrast),)
+    setup = Setup(networks, trains, passes, local, num_rounds, **options)
+
+    def init(key, federation: Federation) -> State:
+        x = to_float(federation.pool[:1])
+        return start(setup, initialize(key, networks.named, x), federation)
+
+    def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
+        if "projector" in parts["params"]:  # the first stage goes on
+            return jnp.full(len(h), -1, jnp.int32)
+        return clustering.assign(parts, h)
+
+    stages = (
+        averaging("representation", setup),
+        clustering.stage(networks.named["encoder"], num_rounds),
+    )
+    return assembled(networks.named["encoder"], local, init, stages, assign)
+
+
+def feature_kmeans(
+    *,
+    num_clusters: int,
+    num_init: int = 10,
+    num_clustered: int | None = None,
+    batch_size: int = 128,
+) -> Clustering:
+    """Returns `+ K-means` of FedMCC's tables: k-means of all clients' features.
+
+    A stage of one round in which every client uploads its features, as the classical
+    algorithm takes them in one place.
+
+    Args:
+        num_clusters: K.
+        num_init: seedings, of which the best by inertia counts.
+        num_clustered: cluster the first so many rows of the pool alone; None is all.
+        batch_size: examples that a client encodes at a time.
+
+    Examples:
+        >>> from fcjax import nn
+        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> stage = clustering.stage(nn.encoder(nn.MLP((16,))), 100)
+        >>> stage.name, stage.num_rounds  # after 100 rounds of the first stage
+        ('k-means', 1)
+    """
+    setup = KMeans(num_clusters, num_init, num_clustered, batch_size)
+
+    def stage(encoder: Network, _: int) -> Stage:
+        begin = partial(begin_kmeans, setup, encoder)
+        round = partial(kmeans_round, setup, encoder)
+        return all_rounds("k-means", round, 1, begin=begin)
+
+    def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
+        return assign_nearest(h, parts["params"]["centroids"])
+
+    return Clustering(stage, assign)
+
+
+def begin_kmeans(
+    setup: KMeans, encoder: Network, _: PRNGKey, state: State, federation: Federation
+) -> State:
+    """Returns the encoder alone, and centroids of zeros."""
+    before = state.server
+    parts, x = pick(before.online, ("encoder",)), to_float(federation.pool[:1])
+    h = encoder.apply(part(parts, "encoder"), x, train=False)[0]
+    centroids = jnp.zeros((setup.num_clusters, h.shape[-1]))
+    parts = put(parts, "centroids", {"params": centroids})
+    return State(before._replace(online=parts))
+
+
+def kmeans_round(
+    setup: KMeans, encoder: Network, key: PRNGKey, state: State, federation: Federation
+) -> tuple[State, dict[str, Array]]:
+    """The round: the server clusters the features of all who answer."""
+    before = state.server
+    present = server.participants(federation, before.num_rounds)
+    h = encode(encoder, before.online, federation, batch_size=setup.batch_size)
+    mask = federation.mask & present[:, None]
+    mask &= is_clustered(setup.num_clustered)(federation.indices)
+    rows, counted, answered = server.gather((h, mask, present))
+    found = kmeans(
+        key,
+        rows.reshape(-1, h.shape[-1]),
+        setup.num_clusters,
+        mask=counted.reshape(-1),
+        num_init=setup.num_init,
+    )
+    num_rows = counted.sum(dtype=jnp.int32)
+    feature = num_bytes(jax.ShapeDtypeStruct(h.shape[-1:], h.dtype))
+    parts = put(before.online, "centroids", {"params": found.centroids})
+    down = {name: part(parts, name) for name in parts["params"]}
+    metrics = {
+        "loss": found.inertia / num_rows,
+        "participants": answered.sum(),
+        "up_features": jnp.stack([num_rows, jnp.int32(feature)]),
+        **server.traffic(answered, up={}, down=down),
+    }
+    after = before._replace(online=parts, num_rounds=before.num_rounds + 1)
+    return State(after), metrics
+
+
+# --- FedMCC
 
 
 def fedmcc(
@@ -50,11 +398,11 @@ def fedmcc(
 
     Examples:
         >>> import optax
-        >>> from fcjax import models
-        >>> from fcjax.data.vectors import vector_view
+        >>> from fcjax import nn
+        >>> from fcjax.data.augment import vector_view
         >>> local = Local(optax.adam(1e-3), vector_view)
-        >>> encoder, z = models.encoder(models.MLP((16,))), models.projector(8)
-        >>> clustering = cluster_contrast(models.cluster_projector(3), local)
+        >>> encoder, z = nn.encoder(nn.MLP((16,))), nn.projector(8)
+        >>> clustering = cluster_contrast(nn.cluster_projector(3), local)
         >>> method = fedmcc(encoder, z, clustering, local)
         >>> [stage.name for stage in method.stages]
         ['representation', 'cluster']
@@ -98,11 +446,11 @@ def cluster_contrast(
 
     Examples:
         >>> import optax
-        >>> from fcjax import models
-        >>> from fcjax.data.vectors import vector_view
+        >>> from fcjax import nn
+        >>> from fcjax.data.augment import vector_view
         >>> local = Local(optax.adam(1e-3), vector_view)
-        >>> clustering = cluster_contrast(models.cluster_projector(3), local)
-        >>> encoder = models.encoder(models.MLP((16,)))
+        >>> clustering = cluster_contrast(nn.cluster_projector(3), local)
+        >>> encoder = nn.encoder(nn.MLP((16,)))
         >>> clustering.stage(encoder, 100).name  # after 100 rounds of the first stage
         'cluster'
     """
@@ -113,7 +461,7 @@ def cluster_contrast(
         contrast = frozen_contrast(
             networks, temperature=cluster_temperature, entropy_weight=entropy_weight
         )
-        passes = (Pass(contrast, cc.is_clustered(num_clustered)),)
+        passes = (Pass(contrast, is_clustered(num_clustered)),)
         setup = Setup(
             *(networks, trains, passes, local, num_rounds),
             *(trains, momentum, average_target),
@@ -121,7 +469,7 @@ def cluster_contrast(
         )
         return averaging("cluster", setup, begin=partial(begin_clusters, setup))
 
-    return Clustering(stage, partial(cc.assign, cluster_projector))
+    return Clustering(stage, partial(assign, cluster_projector))
 
 
 def begin_clusters(
@@ -131,7 +479,7 @@ def begin_clusters(
     a new cluster-level projector (line 1)."""
     before: Server = state.server
     parts = pick(before.online, ("encoder",))
-    return cc.start_with_head(setup, key, parts, federation, before.num_rounds)
+    return start_with_head(setup, key, parts, federation, before.num_rounds)
 
 
 def mcc(
@@ -168,11 +516,11 @@ def mcc(
 
     Examples:
         >>> import optax
-        >>> from fcjax import models
-        >>> from fcjax.data.vectors import vector_view
+        >>> from fcjax import nn
+        >>> from fcjax.data.augment import vector_view
         >>> local = Local(optax.adam(1e-3), vector_view, keep_optimizer=True)
-        >>> encoder = models.encoder(models.MLP((16,)))
-        >>> heads = models.projector(8), models.cluster_projector(3)
+        >>> encoder = nn.encoder(nn.MLP((16,)))
+        >>> heads = nn.projector(8), nn.cluster_projector(3)
         >>> method = mcc(encoder, *heads, local)
         >>> [stage.name for stage in method.stages]
         ['cluster']
@@ -182,9 +530,9 @@ def mcc(
     )
 
     def contrast(online, target, views, mask):
-        z, c, online = cc.heads(networks, online, views, mask)
+        z, c, online = heads(networks, online, views, mask)
         tracked = target_of(online, target)
-        z_target, c_target, _ = cc.heads(networks, tracked, views, mask)
+        z_target, c_target, _ = heads(networks, tracked, views, mask)
         loss = instance_level(z, z_target, mask, temperature=instance_temperature)
         return loss + cluster_level(
             *(c, c_target, mask),
@@ -193,8 +541,8 @@ def mcc(
         ), online
 
     extra = instance_contrast(networks, temperature=instance_temperature)
-    passes, parts = cc.passes_of(contrast, extra, num_clustered), tuple(networks.named)
-    return cc.one_stage(
+    passes, parts = passes_of(contrast, extra, num_clustered), tuple(networks.named)
+    return one_stage(
         Setup(
             *(networks, parts, passes, local, num_rounds),
             *(parts, momentum, average_target),
@@ -234,7 +582,7 @@ def frozen_contrast(
 
 
 def instance_level(
-    z: cc.Pair, z_target: cc.Pair, mask: Bool[Array, "B"], *, temperature: Scalar
+    z: Pair, z_target: Pair, mask: Bool[Array, "B"], *, temperature: Scalar
 ) -> Float[Array, ""]:
     """Returns L_I of a batch, Eq. 8: each view of the online network against the other
     view of the target's."""
@@ -245,8 +593,8 @@ def instance_level(
 
 
 def cluster_level(
-    c: cc.Pair,
-    c_target: cc.Pair,
+    c: Pair,
+    c_target: Pair,
     mask: Bool[Array, "B"],
     *,
     temperature: Scalar,
@@ -272,5 +620,5 @@ def cluster_level(
     loss = losses.cluster_nt_xent(c_a, t_b, temperature=temperature, mask=mask)
     loss += losses.cluster_nt_xent(t_a, c_b, temperature=temperature, mask=mask)
     loss /= 2
-    loss -= entropy_weight * cc.total_entropy(c, mask)
-    return loss - entropy_weight * cc.total_entropy(c_target, mask)
+    loss -= entropy_weight * total_entropy(c, mask)
+    return loss - entropy_weight * total_entropy(c_target, mask)

@@ -1,4 +1,6 @@
-"""Federated self-supervised learning by BYOL with divergence-aware predictors.
+"""Federated self-supervised learning: FedU, FedEMA, FedSimSiam, FedSimCLR.
+
+Federated self-supervised learning by BYOL with divergence-aware predictors.
 
 FedU: Collaborative Unsupervised Visual Representation Learning from Decentralized Data
     Weiming Zhuang, Xin Gan, Yonggang Wen, Shuai Zhang, Shuai Yi. ICCV 2021.
@@ -8,6 +10,25 @@ FedU: Collaborative Unsupervised Visual Representation Learning from Decentraliz
     in the first round. It leaves out a last batch that is not full: `Local.drop_last`.
 
 BYOL: Grill et al., Bootstrap Your Own Latent, 2020. https://arxiv.org/abs/2006.07733
+
+Federated self-supervised learning by BYOL with moving averages of online networks.
+
+FedEMA: Divergence-Aware Federated Self-Supervised Learning
+    Weiming Zhuang, Yonggang Wen, Shuai Zhang. ICLR 2022.
+    https://arxiv.org/abs/2204.04385
+    Authors' code: EasyFL, applications/fedssl, which is followed but for what `fedu`
+    says.
+
+SimSiam on the clients, averaged by the server: a baseline of FedU and FedMCC.
+
+SimSiam: Exploring Simple Siamese Representation Learning
+    Xinlei Chen, Kaiming He. CVPR 2021. https://arxiv.org/abs/2011.10566
+
+SimCLR on the clients, averaged by the server: a baseline of FedCA and FedMCC.
+
+SimCLR: A Simple Framework for Contrastive Learning of Visual Representations
+    Ting Chen, Simon Kornblith, Mohammad Norouzi, Geoffrey Hinton. ICML 2020.
+    https://arxiv.org/abs/2002.05709
 """
 
 from functools import partial
@@ -18,10 +39,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fcjax import losses
-from fcjax.algorithms.averaging import Contrast, Local, Personal
-from fcjax.algorithms.parts import Networks, Parts, both, part, put, target_of
-from fcjax.algorithms.two_stage import Clustering, two_stages
+from fcjax.algorithms.averaging import (
+    Contrast,
+    Local,
+    Networks,
+    Parts,
+    Personal,
+    both,
+    part,
+    put,
+    target_of,
+)
+from fcjax.algorithms.fedmcc import Clustering, simclr_contrast, two_stages
 from fcjax.types import FederatedClustering, Network, PyTree, Scalar
+
+# --- FedU
 
 
 class Memory(NamedTuple):
@@ -62,13 +94,13 @@ def fedu(
 
     Examples:
         >>> import optax
-        >>> from fcjax import models
-        >>> from fcjax.algorithms.two_stage import feature_kmeans
-        >>> from fcjax.data.vectors import vector_view
-        >>> heads = [models.byol_head(8, hidden_size=16) for _ in range(2)]
+        >>> from fcjax import nn
+        >>> from fcjax.algorithms.fedmcc import feature_kmeans
+        >>> from fcjax.data.augment import vector_view
+        >>> heads = [nn.byol_head(8, hidden_size=16) for _ in range(2)]
         >>> local = Local(optax.sgd(0.03), vector_view)
         >>> clustering = feature_kmeans(num_clusters=3)
-        >>> method = fedu(models.encoder(models.MLP((16,))), *heads, clustering, local)
+        >>> method = fedu(nn.encoder(nn.MLP((16,))), *heads, clustering, local)
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
     """
@@ -154,3 +186,196 @@ def divergence(began: Parts, ended: Parts) -> Float[Array, ""]:
     ]
     norms = [jnp.sqrt(jnp.sum(x**2)) for x in convolutions or kernels.values()]
     return jnp.stack(norms).mean()
+
+
+# --- FedEMA
+
+
+class EMAMemory(NamedTuple):
+    """What a client of FedEMA remembers of its last training."""
+
+    online: Parts
+    divergence: Float[Array, ""]
+    first_divergence: Float[Array, ""]  # 0 before the first training
+    number: Int[Array, ""]  # of its round; -2 before the first
+
+
+def fedema(
+    encoder: Network,
+    projector: Network,
+    predictor: Network,
+    clustering: Clustering,
+    local: Local,
+    *,
+    num_rounds: int = 100,
+    autoscale: Scalar = 0.7,
+    scale: Scalar | None = None,
+    momentum: Scalar = 0.99,
+) -> FederatedClustering:
+    """Builds FedEMA: a client begins with a mean of its own online network and the
+    server's, more of its own the farther it has gone.
+
+    Args:
+        encoder, projector, predictor, clustering, local, num_rounds, momentum: as in
+            `fedu`.
+        autoscale: tau; a client's lambda is tau over the first `divergence` that it
+            sees, so that its second round begins with a share tau of its own network.
+        scale: lambda, the same for all clients and rounds, instead.
+
+    Returns:
+        The method, as `two_stages`.
+
+    Examples:
+        >>> import optax
+        >>> from fcjax import nn
+        >>> from fcjax.algorithms.fedmcc import feature_kmeans
+        >>> from fcjax.data.augment import vector_view
+        >>> heads = [nn.byol_head(8, hidden_size=16) for _ in range(2)]
+        >>> local = Local(optax.sgd(0.03), vector_view)
+        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> encoder = nn.encoder(nn.MLP((16,)))
+        >>> method = fedema(encoder, *heads, clustering, local)
+        >>> [stage.name for stage in method.stages]
+        ['representation', 'k-means']
+    """
+
+    personal = Personal(
+        begin_fedema,
+        partial(average_with_global, autoscale, scale),
+        remember_divergence,
+    )
+    return byol(
+        *(encoder, projector, predictor, clustering, local),
+        num_rounds=num_rounds,
+        momentum=momentum,
+        personal=personal,
+    )
+
+
+def begin_fedema(sent: Parts) -> EMAMemory:
+    """Returns the memory of a client that has not trained."""
+    return EMAMemory(sent, jnp.float32(0), jnp.float32(0), jnp.int32(-2))
+
+
+def average_with_global(
+    autoscale: Scalar,
+    scale: Scalar | None,
+    sent: Parts,
+    memory: EMAMemory,
+    number: Int[Array, ""],
+) -> Parts:
+    """Returns the mean of the client's own parameters and the server's, whose batch
+    statistics it takes."""
+    seen = memory.first_divergence
+    weight = autoscale / jnp.where(seen > 0, seen, 1) if scale is None else scale
+    share = jnp.minimum(1, weight * memory.divergence)
+    # One that was absent meanwhile, as in the code, goes on from the server's.
+    share = jnp.where(memory.number == number - 1, share, 0)
+
+    def mix(own, ours):
+        return share * own + (1 - share) * ours
+
+    mixed = jax.tree.map(mix, memory.online["params"], sent["params"])
+    return {**sent, "params": mixed}
+
+
+def remember_divergence(
+    began: Parts, trained: Parts, memory: EMAMemory, number: Int[Array, ""]
+) -> EMAMemory:
+    """Returns the online network, and how far its encoder has gone."""
+    gone = divergence(began, trained)
+    first = jnp.where(memory.first_divergence > 0, memory.first_divergence, gone)
+    return EMAMemory(trained, gone, first, number)
+
+
+# --- FedSimSiam
+
+
+def fedsimsiam(
+    encoder: Network,
+    projector: Network,
+    predictor: Network,
+    clustering: Clustering,
+    local: Local,
+    *,
+    num_rounds: int = 100,
+) -> FederatedClustering:
+    """Builds FedSimSiam: each view's prediction is drawn to the other's projection.
+
+    Args:
+        encoder, projector, predictor: from examples to features, to projections z, to
+            predictions p.
+        clustering: the second stage.
+        local: how a client trains in a round.
+        num_rounds: of the first stage.
+
+    Returns:
+        The method, as `two_stages`; its loss lies in [-1, 1].
+
+    Examples:
+        >>> import optax
+        >>> from fcjax import nn
+        >>> from fcjax.algorithms.fedmcc import feature_kmeans
+        >>> from fcjax.data.augment import vector_view
+        >>> heads = nn.simsiam_projector(8), nn.simsiam_predictor(8)
+        >>> local = Local(optax.sgd(0.03), vector_view)
+        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> encoder = nn.encoder(nn.MLP((16,)))
+        >>> method = fedsimsiam(encoder, *heads, clustering, local)
+        >>> [stage.name for stage in method.stages]
+        ['representation', 'k-means']
+    """
+    networks = local.networks(encoder=encoder, projector=projector, predictor=predictor)
+
+    def contrast(online, _, views, mask):
+        z, online = both(networks, online, ("encoder", "projector"), views, mask)
+        z_a, z_b = (jnp.where(mask[:, None], x, 0) for x in z)
+        p, online = both(networks, online, ("predictor",), z, mask)
+        p_a, p_b = (jnp.where(mask[:, None], x, 0) for x in p)
+        loss = losses.negative_cosine(p_a, z_b) + losses.negative_cosine(p_b, z_a)
+        return jnp.sum(loss, where=mask) / (2 * jnp.maximum(mask.sum(), 1)), online
+
+    return two_stages(networks, contrast, clustering, local, num_rounds=num_rounds)
+
+
+# --- FedSimCLR
+
+
+def fedsimclr(
+    encoder: Network,
+    projector: Network,
+    clustering: Clustering,
+    local: Local,
+    *,
+    num_rounds: int = 100,
+    instance_temperature: Scalar = 0.5,
+) -> FederatedClustering:
+    """Builds FedSimCLR: two views of an example against those of the others.
+
+    FedMCC's first stage without its target network.
+
+    Args:
+        encoder, projector: from examples to features, to representations z.
+        clustering: the second stage.
+        local: how a client trains in a round.
+        num_rounds: of the first stage.
+        instance_temperature: tau of `losses.nt_xent`.
+
+    Returns:
+        The method, as `two_stages`.
+
+    Examples:
+        >>> import optax
+        >>> from fcjax import nn
+        >>> from fcjax.algorithms.fedmcc import feature_kmeans
+        >>> from fcjax.data.augment import vector_view
+        >>> encoder, z = nn.encoder(nn.MLP((16,))), nn.projector(8)
+        >>> local = Local(optax.adam(1e-3), vector_view)
+        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> method = fedsimclr(encoder, z, clustering, local)
+        >>> [stage.name for stage in method.stages]
+        ['representation', 'k-means']
+    """
+    networks = local.networks(encoder=encoder, projector=projector)
+    contrast = simclr_contrast(networks, temperature=instance_temperature)
+    return two_stages(networks, contrast, clustering, local, num_rounds=num_rounds)

@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fcjax import clients, server
-from fcjax.algorithms.plain import plain
+from fcjax.algorithms.baselines import plain
 from fcjax.cluster import assign_nearest, kmeans, lloyd
-from fcjax.cluster.distances import clear, squared_distances
-from fcjax.cluster.seeding import farthest_first, plus_plus
-from fcjax.data.vectors import client_rows
+from fcjax.cluster.kmeans import clear, farthest_first, plus_plus, squared_distances
+from fcjax.data.augment import client_rows
+from fcjax.federated import clients, server
 from fcjax.ragged import Ragged
 from fcjax.types import FederatedClustering, Federation, PRNGKey, State
 

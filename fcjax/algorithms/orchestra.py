@@ -19,21 +19,22 @@ import optax
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from fcjax import clients, losses, server, training
-from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.features import assembled
-from fcjax.algorithms.parts import (
+from fcjax import losses
+from fcjax.algorithms.averaging import (
+    Local,
     Networks,
     Parts,
+    assembled,
     forward,
     initialize,
     part,
     pick,
 )
+from fcjax.algorithms.fedmcc import Clustering
 from fcjax.algorithms.rounds import all_rounds
-from fcjax.algorithms.two_stage import Clustering
 from fcjax.cluster import equal_clusters, sinkhorn
 from fcjax.data.augment import Augment, to_float
+from fcjax.federated import clients, server, training
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -152,10 +153,10 @@ def orchestra(
 
     Examples:
         >>> import optax
-        >>> from fcjax import models
-        >>> from fcjax.algorithms.two_stage import feature_kmeans
-        >>> from fcjax.data.vectors import vector_view
-        >>> encoder, head = models.encoder(models.MLP((16,))), models.simsiam_projector
+        >>> from fcjax import nn
+        >>> from fcjax.algorithms.fedmcc import feature_kmeans
+        >>> from fcjax.data.augment import vector_view
+        >>> encoder, head = nn.encoder(nn.MLP((16,))), nn.simsiam_projector
         >>> method = orchestra(
         ...     *(encoder, head(8, hidden_size=8), None, vector_view),
         ...     feature_kmeans(num_clusters=3),

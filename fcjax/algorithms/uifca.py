@@ -16,19 +16,13 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from fcjax import clients, losses, server, training
+from fcjax import losses
 from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.data.augment import to_float
-from fcjax.models.realnvp import Flow
-from fcjax.types import (
-    FederatedClustering,
-    Federation,
-    PRNGKey,
-    PyTree,
-    Scalar,
-    State,
-)
+from fcjax.federated import clients, server, training
+from fcjax.nn.generative import Flow
+from fcjax.types import FederatedClustering, Federation, PRNGKey, PyTree, Scalar, State
 
 BATCH = 512
 """Examples whose likelihoods are taken at a time."""
@@ -113,8 +107,8 @@ def uifca(
 
     Examples:
         >>> import optax
-        >>> from fcjax import models
-        >>> flow = models.realnvp((6,), hidden=(8,))
+        >>> from fcjax import nn
+        >>> flow = nn.realnvp((6,), hidden=(8,))
         >>> method = uifca(flow, optax.adam(1e-4), num_clusters=3, levels=None)
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('start', 1), ('train', 800)]

@@ -1,25 +1,39 @@
 """Data sets by name, how clients come to hold them, and views of their examples."""
 
-from fcjax.data.augment import Augment, affine_grey, ccfc_grey, to_float
-from fcjax.data.colour import simsiam_colour
+from fcjax.data.augment import (
+    Augment,
+    affine_grey,
+    as_rows,
+    ccfc_grey,
+    client_rows,
+    simsiam_colour,
+    to_float,
+    vector_view,
+)
 from fcjax.data.dataset import Dataset, Scaling
-from fcjax.data.federation import Pool, federate, federate_left_out
+from fcjax.data.federation import (
+    HostPool,
+    SizeClasses,
+    federate,
+    federate_left_out,
+    size_classes,
+)
 from fcjax.data.files import read
 from fcjax.data.partition import (
     Partition,
+    class_blocks,
+    class_ranges,
     deal,
     dirichlet,
+    drawn_classes,
     failures,
     heterogeneous,
+    natural,
+    some_of,
     thinned,
 )
-from fcjax.data.partition_by_class import class_blocks, drawn_classes
-from fcjax.data.partition_by_client import natural, some_of
-from fcjax.data.partition_by_range import class_ranges
-from fcjax.data.placement import HostPool
-from fcjax.data.size_classes import SizeClasses, size_classes
 from fcjax.data.sources import load, load_extra, stratified_subset
-from fcjax.data.vectors import as_rows, client_rows, vector_view
+from fcjax.types import Pool
 
 __all__ = [
     "Augment",

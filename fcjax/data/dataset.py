@@ -1,8 +1,20 @@
-"""What every source of data returns, and the least that it must fulfil."""
+"""A data set in memory, and conversions of columns and arrays into one.
 
+What arrays of unknown origin become: images or feature vectors, and classes.
+
+Every function that changes values also returns one line on each change. Errors are
+ends of a sentence that begins with the data set: "has 3 columns, ...".
+"""
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+# --- Dataset
 
 
 class Scaling(NamedTuple):
@@ -70,3 +82,245 @@ def validate(dataset: Dataset) -> Dataset:
             f"dataset {name} has NaN or infinite values, all must be finite"
         )
     return dataset
+
+
+# --- Conversion
+
+_CODES_TOLD = 10
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns "1 image" or "2 images"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+INDEX_NAMES = ("id", "index", "idx", "row_id", "unnamed: 0")
+"""Headers of columns that number the rows, in lower case."""
+_LEAST_COUNTED = 10
+
+
+def without_index(
+    values: np.ndarray, names: Sequence[str]
+) -> tuple[np.ndarray, list[str]]:
+    """Leaves out columns that number the rows: an index is no feature.
+
+    A column is an index if its header is one of `INDEX_NAMES`, or if there are at least
+    10 rows and its values are 0 to P - 1 or 1 to P in this order. One column always
+    stays.
+
+    Args:
+      values: features [P, F].
+      names: the headers [F]; empty texts where there are none.
+
+    Returns:
+      The other columns, and a line on each column that was left out.
+    """
+    count = np.arange(len(values))
+    is_index = np.array([name.strip().lower() in INDEX_NAMES for name in names])
+    if len(values) >= _LEAST_COUNTED:
+        for start in (0, 1):
+            is_index |= (values == (count + start)[:, None]).all(axis=0)
+    if not is_index.any() or is_index.all():
+        return values, []
+    return values[:, ~is_index], [
+        f"column {names[i].strip() or i + 1} left out, as it numbers the rows; "
+        "`keep_index` keeps it"
+        for i in np.flatnonzero(is_index).tolist()
+    ]
+
+
+def images_or_vectors(
+    values: np.ndarray, image_shape: tuple[int, ...] | None
+) -> np.ndarray:
+    """Returns `values` as images [P, H, W, C] or feature vectors [P, F].
+
+    Args:
+      values: [P, H, W], [P, H, W, C] or [P, F].
+      image_shape: (H, W) or (H, W, C) that rows of [P, F] hold, row by row.
+
+    Raises:
+      ValueError: another shape, fewer than 2 examples, no numbers, NaN or infinity,
+        or an `image_shape` that does not fit.
+    """
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"has values of type {values.dtype}, numbers are needed")
+    if values.ndim == 3:
+        values = values[..., None]
+    is_images = values.ndim == 4 and values.shape[3] in (1, 3)
+    if not (is_images or values.ndim == 2) or 0 in values.shape[1:]:
+        raise ValueError(
+            f"has values of shape {values.shape}; accepted are images [P, H, W] or "
+            "[P, H, W, C] with C = 1 or 3, and feature vectors [P, F]"
+        )
+    if len(values) < 2:
+        raise ValueError(f"has {counted(len(values), 'example')}, 2 are needed")
+    bad = ~np.isfinite(values)
+    if bad.any():
+        first = int(np.flatnonzero(bad.reshape(len(values), -1).any(1))[0])
+        raise ValueError(
+            f"has {counted(int(bad.sum()), 'NaN or infinite value')}, the first in "
+            f"example {first + 1} of {len(values)}; all must be finite"
+        )
+    if image_shape is None:
+        return values
+    told = " ".join(map(str, image_shape))
+    shape = (*image_shape, 1) if len(image_shape) == 2 else image_shape
+    if len(shape) != 3 or min(shape) < 1 or shape[2] not in (1, 3):
+        raise ValueError(
+            f"cannot be read with image_shape {told}; accepted are H W, and H W C "
+            "with C = 1 or 3"
+        )
+    if is_images and values.shape[1:] != shape:
+        own = " ".join(map(str, values.shape[1:]))
+        raise ValueError(f"has images of {own}, which is not image_shape {told}")
+    if values[0].size != math.prod(shape):
+        raise ValueError(
+            f"has {counted(values[0].size, 'value')} an example, image_shape {told} "
+            f"needs {math.prod(shape)}"
+        )
+    return values.reshape(-1, *shape)
+
+
+def pixels(images: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Returns images as uint8 in 0..255 or float32 in [0, 1].
+
+    Floats within [0, 1] stay, whole numbers up to 255 become uint8 and other values
+    up to 255 are divided by 255.
+
+    Raises:
+      ValueError: a value is negative or above 255.
+    """
+    if images.dtype == np.uint8:
+        return images, []
+    if images.dtype == bool:
+        return images * np.uint8(255), ["boolean values became 0 and 255"]
+    low, high = images.min(), images.max()
+    told = f"{images.dtype} values {low:g} to {high:g}"
+    if low < 0 or high > 255:
+        raise ValueError(
+            f"has image values from {low:g} to {high:g}; accepted are 0 to 1 and "
+            "0 to 255"
+        )
+    if high <= 1:
+        notes = [] if images.dtype.kind == "f" else [f"{told} taken as 0 to 1"]
+        return images.astype(np.float32), notes
+    if images.dtype.kind in "iu" or (images == np.round(images)).all():
+        return images.astype(np.uint8), [f"{told} stored as uint8"]
+    return (images / np.float64(255)).astype(np.float32), [f"{told} divided by 255"]
+
+
+def scaled(
+    vectors: np.ndarray, scaling: Scaling | None = None
+) -> tuple[np.ndarray, list[str], Scaling]:
+    """Returns each column [P] of feature vectors scaled to [0, 1], float32.
+
+    The minimum of a column becomes 0 and its maximum 1; a constant column becomes 0.
+    With a `scaling` of other data its columns' minima and spans are taken instead.
+
+    Raises:
+      ValueError: the scaling is of another number of columns.
+    """
+    columns, notes = vectors.astype(np.float64), []
+    if scaling is None:
+        low, high = columns.min(0), columns.max(0)
+        constant = low == high
+        scaling = Scaling(low, np.where(constant, 1, high - low))
+        notes.append("each column scaled to [0, 1] by its minimum and maximum")
+        if constant.any():
+            notes.append(f"{counted(int(constant.sum()), 'constant column')} set to 0")
+    elif scaling.low.shape != columns.shape[1:]:
+        raise ValueError(
+            f"has {columns.shape[1]} columns, {len(scaling.low)} are needed"
+        )
+    unit = (columns - scaling.low) / scaling.span
+    return unit.astype(np.float32), notes, scaling
+
+
+def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Returns labels as int64: integers stay, names are numbered in sorted order.
+
+    Args:
+      labels: [P] or [P, 1] integers, whole floats, or text; text that spells only
+        integers is integers.
+
+    Raises:
+      ValueError: a label is a fraction, empty, NaN or no number or text at all.
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(f"has labels of shape {labels.shape}; [P] or [P, 1] is needed")
+    notes = []
+    if labels.dtype.kind in "US":
+        names, codes = np.unique(np.char.strip(labels.astype(str)), return_inverse=True)
+        if (names == "").any():
+            row = int(np.flatnonzero(names[codes] == "")[0])
+            raise ValueError(f"has an empty label, of example {row + 1}")
+        try:
+            labels = names.astype(np.float64)[codes]
+        except ValueError:
+            labels = codes
+            told = [f"{code} = {name}" for code, name in enumerate(names[:_CODES_TOLD])]
+            more = [f"... {len(names)} in all"] if len(names) > _CODES_TOLD else []
+            notes.append(f"classes: {', '.join(told + more)}")
+    if labels.dtype.kind not in "biuf":
+        raise ValueError(
+            f"has labels of type {labels.dtype}; accepted are integers and text"
+        )
+    with np.errstate(invalid="ignore"):
+        numbers = labels.astype(np.int64)
+    if (wrong := labels[numbers != labels]).size:
+        raise ValueError(
+            f"has the label {wrong[0]:g}; accepted are integers and text, and "
+            "`labelled=False` where there are none"
+        )
+    if numbers.size and (numbers == numbers[0]).all():
+        notes.append("all examples have one class: scores say nothing")
+    return numbers, notes
+
+
+def owners(clients: np.ndarray) -> np.ndarray:
+    """Returns whose examples they are, int64: names are numbered in sorted order, and
+    -1 is nobody, as are numbers below 0, where all are numbers, and empty names.
+
+    Args:
+      clients: [P] or [P, 1] integers, whole floats, or text; text that spells only
+        integers is integers.
+
+    Raises:
+      ValueError: one is a fraction, NaN or no number or text at all, or all are
+        nobody's.
+    """
+    if clients.ndim == 2 and clients.shape[1] == 1:
+        clients = clients[:, 0]
+    if clients.ndim != 1 or clients.dtype.kind not in "biufUS":
+        raise ValueError(
+            f"has clients of shape {clients.shape} and type {clients.dtype}; accepted "
+            "are [P] integers or text"
+        )
+    if clients.dtype.kind in "US":
+        clients = np.char.strip(clients.astype(str))
+        clients = np.where(clients == "", "-1", clients)
+        # 10 after 2, where all are whole numbers; longer ones stay names.
+        for kind in (np.int64, float):
+            with contextlib.suppress(ValueError, OverflowError):
+                numbers = clients.astype(kind)
+                if (np.abs(numbers) < 2**53).all() and (numbers == numbers // 1).all():
+                    clients = numbers
+                    break
+    nobody = clients == "-1" if clients.dtype.kind == "U" else clients < 0
+    if clients.dtype.kind == "f" and (wrong := clients[clients != clients // 1]).size:
+        raise ValueError(f"has the client {wrong[0]:g}; accepted are integers and text")
+    if nobody.all():
+        raise ValueError("has no client of any example")
+    found = np.full(len(clients), -1)
+    found[~nobody] = np.unique(clients[~nobody], return_inverse=True)[1]
+    return found
+
+
+def duplicates(examples: np.ndarray) -> list[str]:
+    """Returns a line on the rows that repeat an earlier one, if there are any."""
+    # Digests, as sorting whole rows takes minutes where this takes a second.
+    distinct = {hashlib.blake2b(row.tobytes()).digest() for row in examples}
+    repeated = len(examples) - len(distinct)
+    return [f"{counted(repeated, 'duplicate row')} kept"] if repeated else []

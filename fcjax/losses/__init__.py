@@ -1,28 +1,33 @@
 """Losses as pure functions; importing them needs neither Flax nor an optimiser."""
 
-from fcjax.losses.adversarial import discriminator_loss, generator_loss
-from fcjax.losses.agreement import cluster_agreement
-from fcjax.losses.contrastive import (
-    cluster_contrastive,
-    model_contrastive,
-    negative_cosine,
-    normalize,
-)
-from fcjax.losses.decorrelation import decorrelation
-from fcjax.losses.deep_kmeans import deep_kmeans
-from fcjax.losses.embedded import assignment_kl, student_t, target_distribution
-from fcjax.losses.likelihood import (
-    dequantize,
-    flow_log_likelihood,
-    standard_normal_log_density,
-)
-from fcjax.losses.nt_xent import cluster_entropy, cluster_nt_xent, nt_xent
-from fcjax.losses.reconstruction import reconstruction_error
-from fcjax.losses.self_expression import (
+from fcjax.losses.clustering import (
+    assignment_kl,
     coefficient_penalty,
+    deep_kmeans,
     locality_alignment,
     off_diagonal,
     self_expression,
+    student_t,
+    target_distribution,
+)
+from fcjax.losses.contrastive import (
+    cluster_agreement,
+    cluster_contrastive,
+    cluster_entropy,
+    cluster_nt_xent,
+    decorrelation,
+    model_contrastive,
+    negative_cosine,
+    normalize,
+    nt_xent,
+)
+from fcjax.losses.generative import (
+    dequantize,
+    discriminator_loss,
+    flow_log_likelihood,
+    generator_loss,
+    reconstruction_error,
+    standard_normal_log_density,
 )
 
 __all__ = [

@@ -9,10 +9,10 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from fcjax import data
-from fcjax.data.folders import image_files
-from fcjax.sweep import communities, frozen
+from fcjax.data.images import image_files
+from fcjax.results import exported, store
+from fcjax.results.store import Folder, Point
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Folder, Point
 from fcjax.sweep.load import Loaded, load
 
 
@@ -29,9 +29,9 @@ class Assigned(NamedTuple):
     communities: Int[np.ndarray, "P"] | None
     """Which of the clients' clusters are the same, -1 where none is; None where the
     method does not find out."""
-    model: frozen.Frozen | None
+    model: exported.Frozen | None
     """None where clients are on their own."""
-    prediction: frozen.Prediction | None
+    prediction: exported.Prediction | None
     """Of the model, which may assign otherwise where the data has changed."""
 
     @property
@@ -71,11 +71,11 @@ def of_run(folder: Folder, point: Point, *, data_dir: Path | None) -> Assigned:
         )
     model = prediction = None
     if folder.model_path(point).exists():
-        model = frozen.read(folder.model_path(point))
-        prediction = frozen.predict(model, dataset.examples)
+        model = exported.read(folder.model_path(point))
+        prediction = exported.predict(model, dataset.examples)
     held = found["client"][:count], found["cluster"][:count]
     kept = folder.communities(point)
-    same = None if kept is None else communities.of_examples(kept.community, *held)
+    same = None if kept is None else store.of_examples(kept.community, *held)
     return Assigned(dataset, names, *held, same, model, prediction)
 
 

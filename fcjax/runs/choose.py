@@ -16,16 +16,16 @@ import tyro
 from jaxtyping import Float
 from scipy import stats
 
-from fcjax.evaluation import figures, tables
-from fcjax.evaluation.agreement import (
+from fcjax.metrics.agreement import (
     agreement,
+    consensus,
     mean_agreement,
     pairwise_agreement,
+    pooled_ranks,
 )
-from fcjax.evaluation.consensus import consensus
-from fcjax.evaluation.internal import silhouettes
-from fcjax.evaluation.pooled import pooled_ranks
-from fcjax.evaluation.scores import ari, nmi
+from fcjax.metrics.external import ari, nmi
+from fcjax.metrics.internal import silhouettes
+from fcjax.results import figures, tables
 from fcjax.runs.together import Together, drawn, gather
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown

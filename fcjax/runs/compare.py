@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from fcjax.evaluation import figures, tables
-from fcjax.evaluation.differences import SURE, Paired, holm, paired
+from fcjax.metrics.agreement import SURE, Paired, holm, paired
+from fcjax.results import figures, tables
+from fcjax.results.store import parsed
 from fcjax.runs.together import Member, check_same_data, members
-from fcjax.sweep.deal import BELONGING
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
-from fcjax.sweep.folder import parsed
+from fcjax.sweep.plan import BELONGING
 from fcjax.sweep.words import flags_in
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from fcjax import data, evaluation
-from fcjax.evaluation import figures, tables
-from fcjax.evaluation.consensus import Consensus, consensus
+from fcjax import data, metrics
+from fcjax.metrics.agreement import Consensus, consensus
+from fcjax.results import figures, tables
 from fcjax.runs.together import Together, gather
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
@@ -109,9 +109,7 @@ def write(
     if labels is not None:
         held = found.clusters >= 0
         right = np.zeros(len(labels), bool)
-        right[held] = (
-            evaluation.match(labels[held], found.clusters[held]) == labels[held]
-        )
+        right[held] = metrics.match(labels[held], found.clusters[held]) == labels[held]
     figures.sureness(found.confidence, out / "confidence.png", right=right)
     if dataset.examples.ndim == 4:
         rows, titles = least_sure(found)
@@ -157,7 +155,7 @@ def beside(
 
 def scored(clusters: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     held = clusters >= 0
-    return evaluation.scores(labels[held], clusters[held], names=SCORES)
+    return metrics.scores(labels[held], clusters[held], names=SCORES)
 
 
 def told(runs: Together, found: Consensus) -> str:

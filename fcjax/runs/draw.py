@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from fcjax import data, evaluation
-from fcjax.evaluation import figures, tables
+from fcjax import data, metrics
+from fcjax.results import figures, store, tables
+from fcjax.results.store import Folder
 from fcjax.runs import assigned, choose
 from fcjax.runs.together import gather
-from fcjax.sweep import communities, score
+from fcjax.sweep import score
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
-from fcjax.sweep.folder import Folder
 from fcjax.sweep.plan import Scope
 from fcjax.sweep.words import flags_in
 
@@ -67,7 +67,7 @@ def matched_by_client(
     assigned = clusters >= 0
     for client in np.unique(holders[assigned & (holders >= 0)]):
         own = assigned & (holders == client)
-        named[own] = evaluation.match(labels[own], clusters[own])
+        named[own] = metrics.match(labels[own], clusters[own])
     return named
 
 
@@ -77,7 +77,7 @@ def figures_of_run(
     holders: np.ndarray,
     clusters: np.ndarray,
     embedding: np.ndarray | None,
-    found: communities.Kept | None = None,
+    found: store.Kept | None = None,
     *,
     scope: Scope = "global",
 ) -> None:
@@ -108,7 +108,7 @@ def figures_of_run(
     if dataset.examples.ndim == 4:
         figures.contact_sheet(dataset.examples, clusters, folder / "clusters.png")
     if found is not None:
-        graph = communities.graph(found, labels)
+        graph = store.graph(found, labels)
         figures.associations(path=folder / "associations.png", **graph._asdict())
     if embedding is None:
         return

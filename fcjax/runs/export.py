@@ -24,11 +24,11 @@ import tyro
 
 import fcjax
 from fcjax import data
+from fcjax.results.store import parsed, read
 from fcjax.runs import assigned
 from fcjax.runs.assigned import Assigned
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
-from fcjax.sweep.folder import parsed, read
 from fcjax.sweep.words import flags_in
 
 

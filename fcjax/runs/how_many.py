@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from fcjax.evaluation import figures, tables
-from fcjax.evaluation.stability import Stability, stability
+from fcjax.metrics.agreement import Stability, stability
+from fcjax.results import figures, tables
+from fcjax.results.store import differing
 from fcjax.runs.together import Together, drawn, gather
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
-from fcjax.sweep.folder import differing
 from fcjax.sweep.words import flags_in
 
 

@@ -21,15 +21,15 @@ import tyro
 from jaxtyping import Int
 
 import fcjax
-from fcjax.evaluation import tables
-from fcjax.evaluation.figures import inline, latent
+from fcjax.results import tables
+from fcjax.results.figures import images
+from fcjax.results.store import Folder, Row
 from fcjax.runs import assigned, choose, consensus, how_many
 from fcjax.runs.assigned import Assigned
 from fcjax.runs.together import Member, Together, gather, written
-from fcjax.sweep import beside
+from fcjax.sweep import score
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
-from fcjax.sweep.folder import Folder, Row
 from fcjax.sweep.load import short_name
 from fcjax.sweep.score import INTERNAL_SCORES
 from fcjax.sweep.words import flags_in
@@ -215,7 +215,7 @@ def render(
     return TEMPLATES.get_template("page.html").render(
         scores(folder, row),
         short=answer.short,
-        trade_off=inline.curve(
+        trade_off=images.curve(
             "agreement of the seeds, less that on parts",
             answer.trade_off,
             marked=float(num_clusters),
@@ -229,7 +229,7 @@ def render(
         warnings=warnings(folder, row, found, sizes),
         clusters=clusters,
         about=partial(about, found),
-        inline=inline,
+        inline=images,
         map=drawn,
         num_points=num_points,
         link=partial(os.path.relpath, start=out),
@@ -282,7 +282,7 @@ def scores(folder: Folder, row: Row) -> dict[str, Any]:
         "best": best,
         "internal": internal,
         "curves": [
-            inline.curve(TITLES[name], values, marked=float(row["clusters"]))
+            images.curve(TITLES[name], values, marked=float(row["clusters"]))
             for name, values in over.items()
         ],
     }
@@ -313,7 +313,7 @@ def warnings(
     empty, single = ([k for k, n in sizes.items() if n == m] for m in (0, 1))
     is_own = row["scope"] != "global" and found.communities is None
     groups = found.clusters if found.communities is None else found.communities
-    missing, below = int((groups < 0).sum()), beside.below(row)
+    missing, below = int((groups < 0).sum()), score.below(row)
     noted = {
         "This run collapsed: nearly all examples are in one cluster, or have nearly "
         "the same embedding. Its clusters say little; another seed or learning rate "
@@ -367,10 +367,10 @@ def map_of(found: Assigned, *, num_clusters: int) -> tuple[str, int]:
     if len(rows) < 4:
         return "", 0
     rows = np.random.default_rng(0).permutation(rows)[:MOST_POINTS]
-    points = latent.project(latent.checked(z[rows]), 0)
+    points = images.project(images.checked(z[rows]), 0)
     titles = [f"{found.names[row]}, cluster {found.clusters[row]}" for row in rows]
     groups = found.clusters[rows]
-    return inline.scatter(points, groups, titles, num_groups=num_clusters), len(rows)
+    return images.scatter(points, groups, titles, num_groups=num_clusters), len(rows)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ import pandas as pd
 import tyro
 
 from fcjax import data
+from fcjax.results import exported
+from fcjax.results.store import parsed, read
 from fcjax.runs.assigned import example_names
-from fcjax.sweep import frozen
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
-from fcjax.sweep.folder import parsed, read
 from fcjax.sweep.words import flags_in
 
 
@@ -59,7 +59,7 @@ def main(args: Args) -> None:
         resize=flags.resize if args.resize is None else args.resize,
         keep_index=flags.keep_index,
     )
-    found = frozen.predict(model, dataset.examples)
+    found = exported.predict(model, dataset.examples)
     names = example_names(args.dataset, len(dataset.examples))
     own = found.distances[np.arange(len(names)), found.clusters]
     table = pd.DataFrame({"example": names, "cluster": found.clusters, "distance": own})

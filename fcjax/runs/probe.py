@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from fcjax import data, evaluation
+from fcjax import data, metrics
 from fcjax.cluster import kmeans
-from fcjax.evaluation import linear, tables
-from fcjax.sweep import frozen
+from fcjax.metrics import probes
+from fcjax.results import exported, tables
+from fcjax.results.store import Row, parsed, read
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import Common, shown
-from fcjax.sweep.folder import Row, parsed, read
 from fcjax.sweep.load import load
 from fcjax.sweep.words import flags_in
 
@@ -59,13 +59,13 @@ def main(args: Args) -> None:
     dataset, _ = load(flags)
     if dataset.labels is None:
         raise ValueError(f"{args.run} has no labels to probe with")
-    embedding = frozen.predict(folder.model(**point), dataset.examples).embedding
+    embedding = exported.predict(folder.model(**point), dataset.examples).embedding
 
     is_test = test_rows(flags, dataset)
     both = embedding, dataset.labels
     split = [x[rows] for rows in (~is_test, is_test) for x in both]
     counts = [k for k in args.num_neighbors if k <= len(split[0])]
-    found = evaluation.knn_accuracy(*split, num_neighbors=counts)
+    found = metrics.knn_accuracy(*split, num_neighbors=counts)
     print(f"{folder.told(point)}: {is_test.sum()} examples by {(~is_test).sum()}")
     tables.show([{"neighbors": k, "accuracy": f"{v:.4f}"} for k, v in found.items()])
 
@@ -106,12 +106,12 @@ def linear_rows(
         num_draws: how many times each is drawn.
     """
     key, labels = jax.random.key(0), split[1]
-    found = [("linear probe", len(labels), [linear.linear_probe(key, *split)])]
+    found = [("linear probe", len(labels), [probes.linear_probe(key, *split)])]
     for share in shares:
-        drawn = linear.semi_supervised(
+        drawn = probes.semi_supervised(
             key, *split, label_fraction=share, num_draws=num_draws
         )
-        count = linear.labels_per_class(labels, label_fraction=share).sum()
+        count = probes.labels_per_class(labels, label_fraction=share).sum()
         found.append((f"{100 * share:g} % of labels", count, drawn.tolist()))
     return [
         {"protocol": protocol, "labels": n, "accuracy": str(tables.estimate(values))}
@@ -129,7 +129,7 @@ def cluster_rows(
     found = np.asarray(kmeans(jax.random.key(0), z, count).assignments)
     rows = []
     for name, own in (("of the run", clusters[counted]), ("k-means", found)):
-        scores = evaluation.scores(labels[counted], own)
+        scores = metrics.scores(labels[counted], own)
         cells = {score: f"{scores[score]:.4f}" for score in ("nmi", "acc", "kappa")}
         rows.append({"clusters": name, **cells})
     return rows
@@ -143,8 +143,8 @@ def client_scores(
     rows = [np.flatnonzero(holders == name) for name in names]
     padded = np.array([np.resize(r, max(map(len, rows))) for r in rows])
     mask = np.arange(padded.shape[1]) < np.array([[len(r)] for r in rows])
-    each = evaluation.per_client(labels[padded], clusters[padded], mask)
-    return evaluation.client_pooled(each, mask)
+    each = metrics.per_client(labels[padded], clusters[padded], mask)
+    return metrics.client_pooled(each, mask)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fcjax import data
+from fcjax.results import exported, store
+from fcjax.results.store import Folder, Point, Row, parsed, read
 from fcjax.runs import assigned
-from fcjax.sweep import environment, frozen
-from fcjax.sweep.deal import RULES
-from fcjax.sweep.folder import Folder, Point, Row, parsed, read
 from fcjax.sweep.load import FLAGS
+from fcjax.sweep.plan import RULES
 
 MOST_POINTS = 2000
 """Examples that are embedded, drawn at random: what is measured of them is quadratic in
@@ -126,7 +126,7 @@ class Together(NamedTuple):
         clients have none in common."""
         paths = (m.folder.model_path(m.point) for m in self.members)
         return [
-            frozen.predict(frozen.read(path), examples).embedding
+            exported.predict(exported.read(path), examples).embedding
             if path.exists()
             else None
             for path in paths
@@ -186,8 +186,8 @@ def check_same_data(members: Sequence[Member]) -> None:
         if flags["limit"] is None:
             del flags["labels"]  # a part is drawn by them
         found = {**flags, "samples": row["samples"]}
-        starts = environment.starts(member.folder.directory)
-        for name in environment.DIGESTS:
+        starts = store.starts(member.folder.directory)
+        for name in store.DIGESTS:
             if starts and name in starts[-1]:  # else of an earlier fcjax
                 found[f"the digest of its {name}"] = starts[-1][name]
         return found

@@ -9,13 +9,13 @@ from typing import TypeVar
 import jax
 
 from fcjax import data
-from fcjax.devices import are_several, take_cores
+from fcjax.parallel.mesh import are_several, take_cores
+from fcjax.results.store import Folder
 from fcjax.sweep import processes, words
-from fcjax.sweep.chips import described
+from fcjax.sweep.costs import described
 from fcjax.sweep.ending import FAILED, end, in_a_line
 from fcjax.sweep.experiment import Experiment, Task, prepare_all
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Folder
 from fcjax.sweep.plan import Method
 
 Args = TypeVar("Args", bound=Common)
@@ -68,7 +68,7 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
         end(problem)
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
     from fcjax.sweep.fit import fit, is_too_large
-    from fcjax.sweep.session import execute
+    from fcjax.sweep.train import execute
 
     if asked:
         for topology, experiment in zip(asked, experiments, strict=True):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from fcjax.devices import platform_problem
+from fcjax.parallel.mesh import platform_problem
 from fcjax.sweep.flags import Common, flag_of
 
 REFUSED = 2

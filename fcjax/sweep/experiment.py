@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fcjax import data
-from fcjax.data import placement
-from fcjax.devices import all_devices, deal_pool, on_all, platform
-from fcjax.sweep import deal, environment, plan, processes, sinks
+from fcjax.data.federation import check_state, place, runs_that_fit
+from fcjax.parallel.mesh import all_devices, deal_pool, on_all, platform
+from fcjax.results import store
+from fcjax.results.store import Folder, Point
+from fcjax.sweep import plan, processes, sinks
 from fcjax.sweep.flags import Common, command, flag_of, own_names
-from fcjax.sweep.folder import Folder, Point
 from fcjax.sweep.load import FLAGS, Loaded, load, short_name
 from fcjax.sweep.plan import Batch, Describe, Method
 from fcjax.types import Federation, Grid
@@ -137,7 +138,7 @@ def prepare(
     sinks.check(args.log)
     dataset, extra = load(args)
     given = command(args)
-    args, dataset = deal.owned(args, dataset)
+    args, dataset = plan.owned(args, dataset)
     # Every run is checked, also those that are reused or another shard's.
     batches = plan.batches(args, dataset, len(extra), describe)
     # On accelerators bits depend on more, and runs share a program.
@@ -167,8 +168,8 @@ def prepare(
         writes=processes.leads(),
     )
     check_defaults(folder, args, dataset, describe)
-    if args.resume and (earlier := environment.starts(directory)):
-        environment.check_digests(directory, [*earlier, environment.digests(dataset)])
+    if args.resume and (earlier := store.starts(directory)):
+        store.check_digests(directory, [*earlier, store.digests(dataset)])
 
     examples = dataset.examples
     if len(extra):
@@ -180,17 +181,15 @@ def prepare(
     devices = all_devices()[: 1 if args.backend == "loop" else None]
     for batch, size in zip(batches, sizes, strict=True):
         if args.on is None and any(map(folder.is_pending, batch.points)):
-            placement.check_state(size - batch.method.working_bytes, devices=devices)
-    pool, placed = placement.place(
-        examples, max(sizes), where=args.pool, devices=devices
-    )
+            check_state(size - batch.method.working_bytes, devices=devices)
+    pool, placed = place(examples, max(sizes), where=args.pool, devices=devices)
     left = []
     for batch, size in zip(batches, sizes, strict=True):
         asked = batch.keep(folder.is_asked)
         if any(map(folder.is_pending, asked.points)):
             most = args.runs_per_call
             if most is None:
-                most = len(all_devices()) * placement.runs_that_fit(pool, size)
+                most = len(all_devices()) * runs_that_fit(pool, size)
             width = plan.width(len(asked.points), most)
             pending = asked.keep(folder.is_pending)
             left.append(
@@ -213,7 +212,7 @@ def check_defaults(
     """
     if not folder.rows:
         return
-    names = ["clients", *(["clusters"] if args.clusters else ()), deal.rule_of(args)]
+    names = ["clients", *(["clusters"] if args.clusters else ()), plan.rule_of(args)]
     values = {n: tuple(dict.fromkeys(row[n] for row in folder.rows)) for n in names}
     at = {
         (num_clients, num_clusters, level): method.settings
@@ -223,7 +222,7 @@ def check_defaults(
         for level in levels
     }
     for row in folder.rows:
-        settings = at[row["clients"], row["clusters"], row[deal.rule_of(args)]]
+        settings = at[row["clients"], row["clusters"], row[plan.rule_of(args)]]
         for name in (settings.keys() & row.keys()) - {*folder.names}:
             here = settings[name]
             if isinstance(here, tuple) and not math.isclose(row[name], here[0]):
@@ -240,7 +239,7 @@ def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
         "method": method.name,
         **{k: v for k, v in method.settings.items() if k not in point},
         **{name: getattr(args, name) for name in FLAGS},
-        **deal.configuration(args),
+        **plan.configuration(args),
         "partition_seed": args.partition_seed,
         "evaluate_every": args.evaluate_every,
         "precision": args.precision,

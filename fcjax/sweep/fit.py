@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import jax
 
 from fcjax import engine
-from fcjax.data.conversion import counted
-from fcjax.data.placement import device_memory, readable
-from fcjax.devices import all_devices
-from fcjax.sweep import chips, hlo, operations, plan
-from fcjax.sweep.chips import Chip
+from fcjax.data.dataset import counted
+from fcjax.data.federation import device_memory, readable
+from fcjax.parallel.mesh import all_devices
+from fcjax.sweep import costs, plan
+from fcjax.sweep.costs import Chip
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.plan import Batch
 from fcjax.types import Grid
@@ -36,8 +36,8 @@ class Fitted(NamedTuple):
     """That compiling took."""
     memory: Any
     """As `jax.stages.Compiled.memory_analysis`, of a device."""
-    operations: operations.Operations
-    cost: hlo.Cost
+    operations: costs.Operations
+    cost: costs.Cost
 
     @property
     def open_loops(self) -> int:
@@ -80,8 +80,8 @@ def compile_for(
                 part.times,
                 seconds,
                 compiled.memory_analysis(),
-                operations.count(traced.jaxpr),
-                hlo.cost(compiled.as_text() or ""),
+                costs.count(traced.jaxpr),
+                costs.cost(compiled.as_text() or ""),
             )
 
 
@@ -293,8 +293,8 @@ def enough_for(
         tried: the programs that were compiled before one did not fit, or all.
     """
     run = batch.take([0])
-    for name in chips.larger(topology):
-        devices, chip = chips.described(name)
+    for name in costs.larger(topology):
+        devices, chip = costs.described(name)
         program = engine.Program(batch.build, devices=devices)
         names = [part.name for part in program.parts(shapes(run, experiment))]
         top = names[len(tried)] if len(tried) < len(names) else largest_of(tried).name

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import tyro
 
-from fcjax.devices import Backend
+from fcjax.parallel.mesh import Backend
 from fcjax.sweep.sinks import Sink
 
 Preset = Literal["smoke", "default", "paper"]

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
-from fcjax.devices import are_several
+from fcjax.parallel.mesh import are_several
 from fcjax.sweep import last_words
 from fcjax.sweep.ending import name_of_command, told
 from fcjax.sweep.flags import Common, flag_of

@@ -8,15 +8,15 @@ import jax
 import numpy as np
 
 from fcjax import engine
-from fcjax.data import placement
-from fcjax.data.conversion import counted
-from fcjax.devices import all_devices, are_several
-from fcjax.evaluation import tables
+from fcjax.data import federation
+from fcjax.data.dataset import counted
+from fcjax.parallel.mesh import all_devices, are_several
+from fcjax.results import tables
+from fcjax.results.store import Folder
 from fcjax.runs import page
-from fcjax.sweep import beside, flags, plan
+from fcjax.sweep import flags, plan, score
 from fcjax.sweep.ending import with_quoted_flags
 from fcjax.sweep.experiment import Experiment
-from fcjax.sweep.folder import Folder
 from fcjax.sweep.load import short_name
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
@@ -69,7 +69,7 @@ def beside_kmeans(
         told = ", ".join(f"{name} {line[name]:g}" for name in settings)
         if "kmeans_nmi" in own:
             found.append(f"{own['kmeans_nmi']:.3f}")
-        if by := beside.below(own):
+        if by := score.below(own):
             worse.append(f"{told} ({by})")
     what = "k-means of the examples as they are"
     said = []
@@ -173,7 +173,7 @@ def print_pace(num_runs: int, seconds: float) -> None:
     print(
         f"{counted(num_runs, 'run')} in {seconds:.1f} s, "
         f"{3600 * num_runs / seconds:.0f} an hour; "
-        f"at most {placement.readable(placement.peak_memory())} in use"
+        f"at most {federation.readable(federation.peak_memory())} in use"
     )
 
 

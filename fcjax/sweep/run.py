@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from fcjax.devices import are_several, each_run, on_host
 from fcjax.engine import Program
+from fcjax.parallel.mesh import are_several, each_run, on_host
 from fcjax.ragged import rectangle
 from fcjax.types import Federation, Grid
 

@@ -1,20 +1,109 @@
-"""What is measured of a run: after every round, and when it has ended."""
+"""Scores of a run, after every round and at its end; the k-means baseline."""
 
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 
-from fcjax import evaluation
-from fcjax.evaluation.collapse import MAX_WEIGHT
-from fcjax.sweep import beside
-from fcjax.sweep.communities import Kept, taken_globally
+from fcjax import metrics
+from fcjax.metrics.internal import MAX_WEIGHT
+from fcjax.results.store import Kept, Row, taken_globally
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Row
 from fcjax.sweep.load import short_name
 from fcjax.sweep.plan import Batch, Method, Scope
 from fcjax.sweep.run import Run
+
+# --- The k-means baseline
+
+MOST_FITTED = 10_000
+"""Examples that the centroids are found on, drawn at random; all of them are assigned.
+"""
+MOST_MEASURED = 2000
+"""Examples that silhouettes are taken of, which are quadratic in their number."""
+LIKELY_WORSE = 0.7
+"""Share of k-means' silhouette among the examples below which a run has likely found
+less: measured in docs/benchmarks/without_labels.md."""
+
+COLUMNS = (
+    *("kmeans_nmi", "kmeans_acc", "kmeans_agreement"),
+    *("kmeans_silhouette", "input_silhouette"),
+)
+
+
+class Beside(NamedTuple):
+    """What k-means makes of all examples in one place."""
+
+    clusters: Int[np.ndarray, "P"]
+    few: Int[np.ndarray, "n"]
+    """Examples that silhouettes are taken of."""
+    points: Float[np.ndarray, "n F"]
+    """Those examples."""
+    scores: dict[str, float]
+    """Of k-means: NMI and ACC where there are labels, and its silhouette."""
+
+    def of_run(self, run: Run) -> dict[str, float]:
+        """Returns the columns of `COLUMNS` for a run with clusters of all examples:
+        k-means' own, the adjusted Rand index of the two, and the silhouette of the run
+        among the examples as they are."""
+        clusters = run.clusters[: len(self.clusters)]
+        held = clusters >= 0
+        (own,) = metrics.silhouettes(self.points, clusters[self.few][None])
+        found = {
+            **self.scores,
+            "kmeans_agreement": metrics.ari(self.clusters[held], clusters[held]),
+            "input_silhouette": float(own),
+        }
+        return {name: value for name, value in found.items() if np.isfinite(value)}
+
+
+def below(scores: Mapping[str, Any]) -> str:
+    """Returns by what a run is below k-means, its NMI, or without labels likely is, the
+    silhouettes among the examples; nothing where it is not. `scores` are of
+    results.csv, or means of them."""
+    own, plain = scores.get("nmi"), scores.get("kmeans_nmi")
+    if own is not None and plain is not None:
+        return f"NMI {own:.3f}, k-means {plain:.3f}" if own < plain else ""
+    own, plain = (scores.get(x) for x in ("input_silhouette", "kmeans_silhouette"))
+    if own is None or plain is None or own >= LIKELY_WORSE * plain:
+        return ""
+    return f"silhouette {own:.2f} among the examples, k-means {plain:.2f}"
+
+
+def beside(
+    examples: np.ndarray, labels: Int[np.ndarray, "P"] | None, *, num_clusters: int
+) -> Beside:
+    """Clusters the examples as they are, by the best of ten seedings.
+
+    Args:
+        examples: [P, *F], the scored ones.
+        labels: for scores alone; None where the data has none.
+        num_clusters: K; of fewer examples, as many as there are.
+    """
+    drawn = np.random.default_rng(0).permutation(len(examples))
+    rows, few = np.sort(drawn[:MOST_FITTED]), np.sort(drawn[:MOST_MEASURED])
+    flat = examples.reshape(len(examples), -1)
+    points = flat[few].astype(np.float32)
+    kmeans = KMeans(min(num_clusters, len(rows)), n_init=10, random_state=0)  # pyright: ignore[reportArgumentType]
+    with warnings.catch_warnings():
+        # Of fewer different examples some clusters are empty.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        kmeans.fit(flat[rows].astype(np.float32))
+    parts = np.array_split(flat, -(-len(flat) // MOST_FITTED))
+    each = [kmeans.predict(part.astype(np.float32)) for part in parts]
+    clusters = np.concatenate(each)
+    (own,) = metrics.silhouettes(points, clusters[few][None])
+    scores = {"kmeans_silhouette": float(own)}
+    if labels is not None:
+        scores["kmeans_nmi"] = metrics.nmi(labels, clusters)
+        scores["kmeans_acc"] = metrics.accuracy(labels, clusters)
+    return Beside(clusters, few, points, scores)
+
+
+# --- Scores of a round and of a run
 
 ROUND_SCORES = ("acc", "nmi", "kappa")
 IN_USE = ("occupied_clusters", "largest_share")
@@ -41,7 +130,7 @@ def score_round(
     if (run.clusters < 0).all():
         return {}
     found = run.clusters if scope == "global" else run.of_clients
-    in_use = evaluation.collapse(found[found >= 0], num_clusters=num_clusters)
+    in_use = metrics.collapse(found[found >= 0], num_clusters=num_clusters)
     scores = against(run, labels, scope, names=names)
     return scores | {name: in_use[name] for name in IN_USE}
 
@@ -77,13 +166,11 @@ def against(
         counted = clusters >= 0
         if answered is not None:
             counted &= np.isin(np.arange(len(labels)), rows[mask])
-        return evaluation.scores(labels[counted], clusters[counted], names=names)
-    each = evaluation.per_client(
-        labels[rows], run.of_clients[chosen], mask, names=names
-    )
+        return metrics.scores(labels[counted], clusters[counted], names=names)
+    each = metrics.per_client(labels[rows], run.of_clients[chosen], mask, names=names)
     if scope == "client-mean":
-        return evaluation.client_mean(each)
-    return evaluation.client_pooled(each, mask)
+        return metrics.client_mean(each)
+    return metrics.client_pooled(each, mask)
 
 
 def score_across(
@@ -113,7 +200,7 @@ def score_across(
     rows, mask = labelled_slots(run, labels)
     mask &= run.of_clients >= 0
     each = [
-        evaluation.accuracy(labels[rows[client, own]], clusters[own])
+        metrics.accuracy(labels[rows[client, own]], clusters[own])
         for client, (clusters, own) in enumerate(zip(run.of_clients, mask, strict=True))
         if own.any()
     ]
@@ -122,8 +209,8 @@ def score_across(
         across |= {"global_acc": scores["acc"], "global_nmi": scores["nmi"]}
     if same is not None:
         names = taken_globally(run.of_clients, same.community)[mask]
-        across["global_acc"] = evaluation.accuracy(labels[rows[mask]], names)
-        across["global_nmi"] = evaluation.nmi(labels[rows[mask]], names)
+        across["global_acc"] = metrics.accuracy(labels[rows[mask]], names)
+        across["global_nmi"] = metrics.nmi(labels[rows[mask]], names)
     return across
 
 
@@ -163,8 +250,8 @@ def score_end(
     if embedding is not None:
         held = np.isfinite(embedding).all(axis=1)
         if held.any():
-            found |= evaluation.internal_scores(embedding[held], run.clusters[held])
-            found["effective_rank"] = evaluation.effective_rank(embedding[held])
+            found |= metrics.internal_scores(embedding[held], run.clusters[held])
+            found["effective_rank"] = metrics.effective_rank(embedding[held])
     return found
 
 
@@ -204,7 +291,7 @@ def result_row(
             name: round_off(scores[name]) if name in scores else None
             for name in (
                 *(*SCORES, *SURVIVING_SCORES, *ACROSS_SCORES, *INTERNAL_SCORES),
-                *("effective_rank", *beside.COLUMNS),
+                *("effective_rank", *COLUMNS),
             )
         },
         "best_nmi": max(nmi, default=None),
@@ -264,7 +351,7 @@ def status(history: Sequence[Row], *, num_clusters: int) -> str:
         for name in (*IN_USE, "embedding_spread")
         if history[-1].get(name) is not None  # a clustering has no spread to lose
     }
-    return evaluation.status(last, num_clusters=num_clusters)
+    return metrics.status(last, num_clusters=num_clusters)
 
 
 def round_off(value: float | int) -> float:

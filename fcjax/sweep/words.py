@@ -16,9 +16,9 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import tyro
 
 from fcjax.sweep import screen
-from fcjax.sweep.deal import RULES
 from fcjax.sweep.ending import end
 from fcjax.sweep.flags import Common, flag_of, script_of
+from fcjax.sweep.plan import RULES
 
 Args = TypeVar("Args", bound=Common)
 MOST = 10_000

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax import training
+from fcjax.federated import training
 from fcjax.types import Network
 
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fcjax.algorithms.parts import put
-from fcjax.algorithms.subspace import SubspaceNetwork, dense
+from fcjax.algorithms.averaging import put
+from fcjax.algorithms.fdsc import SubspaceNetwork, dense
 from fcjax.cluster import subspace_affinity, symmetric_affinity
-from fcjax.evaluation import accuracy
-from fcjax.models.autoencoder import AutoEncoder
+from fcjax.metrics import accuracy
+from fcjax.nn.autoencoders import AutoEncoder
 from tests.algorithms.federations import federate
 from tests.algorithms.plain import matrix
 

@@ -7,10 +7,9 @@ import numpy as np
 import optax
 import pytest
 
+from fcjax.algorithms import averaging
 from fcjax.algorithms import averaging as module
-from fcjax.algorithms import parts
-from fcjax.algorithms.averaging import Local, Pass, Setup
-from fcjax.algorithms.parts import Networks, part
+from fcjax.algorithms.averaging import Local, Networks, Pass, Setup, part
 from fcjax.types import Network
 from tests.algorithms.federations import federate, traffic
 from tests.algorithms.plain import kernels, matrix, noisy, views
@@ -185,10 +184,10 @@ def test_each_example_has_two_views_of_its_own_a_few_at_a_time():
 
 def test_no_gradient_reaches_a_target():
     networks = {"encoder": matrix(5, centre=True), "projector": matrix(2)}
-    online = parts.initialize(jax.random.key(0), networks, jnp.ones((1, 3)))
+    online = averaging.initialize(jax.random.key(0), networks, jnp.ones((1, 3)))
 
     def total(target):
-        found = parts.target_of(online, target)
+        found = averaging.target_of(online, target)
         assert part(found, "encoder")["batch_stats"].keys() == {"mean", "calls"}
         return sum(w.sum() for w in kernels(found).values())
 

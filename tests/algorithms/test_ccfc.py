@@ -9,9 +9,9 @@ import optax
 import pytest
 from sklearn.cluster import KMeans
 
-from fcjax import clients
 from fcjax.algorithms import ccfc as module
 from fcjax.algorithms.rounds import EVERY_ROUND, Scored
+from fcjax.federated import clients
 from fcjax.types import Network
 from tests.algorithms import plain
 from tests.algorithms.federations import both_ways, federate, traffic

@@ -10,8 +10,8 @@ import optax
 import pytest
 from sklearn.cluster import KMeans
 
-from fcjax.algorithms.dcn import by_dcn
-from fcjax.models.autoencoder import AutoEncoder
+from fcjax.algorithms.autoencoders import by_dcn
+from fcjax.nn.autoencoders import AutoEncoder
 from tests.algorithms.plain import epochs, matrix
 
 RATE, MOMENTUM, WEIGHT, BATCH, K = 0.02, 0.9, 3.0, 4, 3

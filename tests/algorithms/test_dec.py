@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax.algorithms.dec import by_dec
+from fcjax.algorithms.autoencoders import by_dec
 from fcjax.cluster import used_clusters
 from tests.algorithms import test_dcn as dcn
 

@@ -10,12 +10,8 @@ import optax
 import pytest
 
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.cc import cc
-from fcjax.algorithms.fedmcc import mcc
-from fcjax.algorithms.fedsimclr import fedsimclr
-from fcjax.algorithms.fedsimsiam import fedsimsiam
-from fcjax.algorithms.fedu import fedu
-from fcjax.algorithms.two_stage import feature_kmeans
+from fcjax.algorithms.fedmcc import cc, feature_kmeans, mcc
+from fcjax.algorithms.fedu import fedsimclr, fedsimsiam, fedu
 from fcjax.types import State
 from tests.algorithms import plain
 from tests.algorithms.federations import both_ways, federate, rounds, traffic

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax.algorithms.dlrsc import dlrsc
-from fcjax.algorithms.dscn import dscn
+from fcjax.algorithms.fdsc import dlrsc, dscn
 from tests.algorithms import subspaces
 from tests.algorithms.federations import federate
 from tests.algorithms.subspaces import assert_close, parts_of, velocity_of

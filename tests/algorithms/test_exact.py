@@ -4,7 +4,7 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 
-from fcjax.algorithms.exact import exact_cmeans
+from fcjax.algorithms.baselines import exact_cmeans
 from tests.algorithms.federations import federate, traffic
 from tests.cluster.test_fuzzy import skfuzzy_from
 

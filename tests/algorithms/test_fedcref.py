@@ -9,11 +9,11 @@ import optax
 import pytest
 from scipy.sparse.csgraph import connected_components
 
-from fcjax import engine, evaluation
+from fcjax import engine
+from fcjax.algorithms.averaging import chained
 from fcjax.algorithms.fedcref import Association, Halting, Training, fedcref, given
-from fcjax.algorithms.fedcref.association import Groups
-from fcjax.algorithms.fedcref.models import Models, train_communities
-from fcjax.algorithms.parts import chained
+from fcjax.algorithms.fedcref_models import Groups, Models, train_communities
+from fcjax.metrics import scores
 from fcjax.types import Federation, Grid, State
 from tests.algorithms.federations import federate, traffic
 from tests.algorithms.plain import matrix
@@ -239,7 +239,7 @@ def test_iterations_are_those_of_algorithm_1(options):
         np.testing.assert_array_equal(own.communities.edges, edges)
         for a, b in zip(own_of(own.clusters), refined, strict=True):
             np.testing.assert_array_equal(a, b)
-        same = map(evaluation.scores, own_of(before), refined)
+        same = map(scores, own_of(before), refined)
         is_stale = is_active
         is_active = is_active & np.array([score["acc"] < 0.85 for score in same])
         np.testing.assert_array_equal(own.is_active, is_active)

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse.csgraph import connected_components
 
 from fcjax.algorithms.fedcref import Association
-from fcjax.algorithms.fedcref.association import (
+from fcjax.algorithms.fedcref_models import (
     accepts,
     associate,
     communities,

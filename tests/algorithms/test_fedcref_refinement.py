@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax import evaluation
-from fcjax.algorithms.fedcref.refinement import agreement, refine
+from fcjax import metrics
+from fcjax.algorithms.fedcref import agreement, refine
 
 
 def by_algorithm(errors, models, num_local, *, renumber=False):
@@ -105,5 +105,5 @@ def test_agreement_is_the_accuracy_of_the_best_match():
         after = np.where(rng.random(60) < 0.6, (before + 1) % 4, after)
         mask = rng.random(60) < 0.7
         found = agreement(*map(jnp.asarray, (before, after, mask)), num_clusters=5)
-        expected = evaluation.scores(before[mask], after[mask])["acc"]
+        expected = metrics.scores(before[mask], after[mask])["acc"]
         assert found == pytest.approx(expected, abs=1e-6)

@@ -9,8 +9,7 @@ import optax
 import pytest
 
 from fcjax.algorithms import fedmcc as module
-from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.parts import part
+from fcjax.algorithms.averaging import Local, part
 from tests.algorithms import plain
 from tests.algorithms.federations import both_ways, federate, traffic
 from tests.algorithms.plain import kernels, matrix, noisy

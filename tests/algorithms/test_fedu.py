@@ -7,11 +7,10 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax import models
+from fcjax import nn
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.fedema import fedema
-from fcjax.algorithms.fedu import divergence, fedu
-from fcjax.algorithms.two_stage import feature_kmeans
+from fcjax.algorithms.fedmcc import feature_kmeans
+from fcjax.algorithms.fedu import divergence, fedema, fedu
 from tests.algorithms import plain
 from tests.algorithms.federations import federate
 from tests.algorithms.plain import matrix, noisy
@@ -47,9 +46,9 @@ def test_divergence_is_the_mean_norm_over_convolutions_that_are_no_shortcut(
 @pytest.mark.parametrize(("block", "count"), [("basic", 2), ("bottleneck", 3)])
 def test_shortcuts_of_a_resnet_are_left_out(block, count):
     """A stem and two blocks: convolutions move by 3, shortcuts by far more."""
-    layers = models.resnet.ResNet((1, 1), block=block, width=2)
+    layers = nn.resnet.ResNet((1, 1), block=block, width=2)
     x = jnp.zeros((1, 8, 8, 3))
-    shapes = jax.eval_shape(models.encoder(layers).init, jax.random.key(0), x)
+    shapes = jax.eval_shape(nn.encoder(layers).init, jax.random.key(0), x)
     body, seen = [f"Conv_{i}" for i in range(count)], []
 
     def move(path, leaf):

@@ -5,7 +5,7 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
-from fcjax.algorithms.ffcm import cluster_all, ffcm, support_mean
+from fcjax.algorithms.baselines import cluster_all, ffcm, support_mean
 from tests.algorithms.federations import federate, rounds, traffic
 from tests.cluster.test_fuzzy import naive_memberships
 

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax.algorithms.gan import (
+from fcjax.algorithms.sda import (
     Adversarial,
     Pair,
     categories,
@@ -14,7 +14,7 @@ from fcjax.algorithms.gan import (
     synthesise,
     train_gan,
 )
-from fcjax.models.gan import Gan
+from fcjax.nn.generative import Gan
 from fcjax.types import Network
 from tests.algorithms.plain import epochs, matrix
 

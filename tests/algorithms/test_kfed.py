@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from fcjax.algorithms.kfed import (
-    aggregate,
-    kfed,
-    projected_start,
-    top_singular_vectors,
-)
-from fcjax.cluster.seeding import plus_plus
-from fcjax.evaluation import ari, nmi
+from fcjax.algorithms.kfed import aggregate, kfed, projected_start, top_singular_vectors
+from fcjax.cluster.kmeans import plus_plus
+from fcjax.metrics import ari, nmi
 from tests.algorithms.federations import federate, rounds, traffic
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax.algorithms.lrsc import low_rank_coefficients, lrsc
+from fcjax.algorithms.fdsc import low_rank_coefficients, lrsc
 from tests.algorithms.federations import federate, rounds
 from tests.algorithms.subspaces import NUM_CLUSTERS, plain_affinity, worst_accuracies
 

@@ -11,8 +11,8 @@ import pytest
 
 from fcjax.algorithms import orchestra as module
 from fcjax.algorithms.averaging import Local
+from fcjax.algorithms.fedmcc import feature_kmeans
 from fcjax.algorithms.orchestra import Memory, orchestra
-from fcjax.algorithms.two_stage import feature_kmeans
 from fcjax.types import Network
 from tests.algorithms import plain
 from tests.algorithms.federations import all_rounds, federate, traffic

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax.algorithms.central import central
-from fcjax.algorithms.pooling import (
+from fcjax.algorithms.central import (
     Clustering,
     Phase,
     Pooling,
+    central,
     cluster_stages,
     pooled,
 )

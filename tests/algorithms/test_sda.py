@@ -9,12 +9,11 @@ import numpy as np
 import optax
 import pytest
 
+from fcjax.algorithms.autoencoders import by_dcn
 from fcjax.algorithms.central import by_kmeans
-from fcjax.algorithms.dcn import by_dcn
-from fcjax.algorithms.gan import Adversarial, synthesise, train_gan
-from fcjax.algorithms.sda import sda
-from fcjax.models.autoencoder import AutoEncoder
-from fcjax.models.gan import mlp_gan
+from fcjax.algorithms.sda import Adversarial, sda, synthesise, train_gan
+from fcjax.nn.autoencoders import AutoEncoder
+from fcjax.nn.generative import mlp_gan
 from tests.algorithms.federations import federate
 from tests.algorithms.plain import matrix
 from tests.algorithms.subspaces import follow

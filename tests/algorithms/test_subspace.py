@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from sklearn.cluster import SpectralClustering
 
-from fcjax import losses, models
-from fcjax.algorithms import subspace
-from fcjax.algorithms.parts import part, put
-from fcjax.algorithms.subspace import Spectral, SubspaceNetwork, dense, low_rank
-from fcjax.evaluation import ari
+from fcjax import losses, nn
+from fcjax.algorithms import fdsc
+from fcjax.algorithms.averaging import part, put
+from fcjax.algorithms.fdsc import Spectral, SubspaceNetwork, dense, low_rank
+from fcjax.metrics import ari
 from tests.algorithms.subspaces import plain_affinity
 
 MASK = np.array([True, True, False, True, True, False, True])
@@ -26,7 +26,7 @@ X = np.random.default_rng(0).uniform(size=(N, F)).astype(np.float32)
 
 def build(expression, scale=SCALE):
     """Linear, with biases."""
-    autoencoder = models.autoencoder(F, widths=(), latent_size=D)
+    autoencoder = nn.autoencoder(F, widths=(), latent_size=D)
     return SubspaceNetwork(autoencoder, expression, PENALTY, EXPRESSION, scale)
 
 
@@ -64,11 +64,11 @@ def torch_loss(parts, kind):
 def test_the_loss_and_its_gradients_are_those_of_torch(kind, key):
     """With coefficients of some size, and at C = 0, which they leave."""
     network = build(low_rank(4) if kind == "low_rank" else dense())
-    parts = subspace.init(network, key, jnp.asarray(X[:1]), N)
+    parts = fdsc.init(network, key, jnp.asarray(X[:1]), N)
     size = 0.0 if kind == "zero" else 0.5
     c = size * jax.random.normal(key, parts["params"]["coefficients"].shape)
     parts = put(parts, "coefficients", {"params": c})
-    loss = partial(subspace.subspace_loss, network)
+    loss = partial(fdsc.subspace_loss, network)
     slope = jax.jit(jax.value_and_grad(loss))
     value, gradients = slope(parts, jnp.asarray(X), jnp.asarray(MASK))
     expected, by_part = torch_loss(parts, kind)
@@ -85,10 +85,10 @@ def test_pixels_are_scaled_from_0_to_1(key):
     """A network of scale 255 sees bytes as they are."""
     pixels = np.random.default_rng(1).integers(0, 256, (4, F), np.uint8)
     network = build(dense(), scale=255.0)
-    parts = subspace.init(network, key, jnp.asarray(pixels[:1]), 4)
+    parts = fdsc.init(network, key, jnp.asarray(pixels[:1]), 4)
     encoder = part(parts, "encoder")
     w, b = layer(encoder["params"])
-    found = subspace.encode(network, encoder, jnp.asarray(pixels))
+    found = fdsc.encode_examples(network, encoder, jnp.asarray(pixels))
     np.testing.assert_allclose(found, pixels @ w + b, rtol=1e-4, atol=1e-3)
 
 
@@ -146,9 +146,7 @@ OWN = jnp.array([np.arange(18) < len(groups) for _, groups in CLIENTS])
 
 @pytest.mark.parametrize("assign_labels", ["kmeans", "discretize"])
 def test_clusters_are_those_of_sklearn_for_each_client(assign_labels):
-    find = jax.jit(
-        partial(subspace.cluster, Spectral(3, plain_affinity, assign_labels))
-    )
+    find = jax.jit(partial(fdsc.cluster, Spectral(3, plain_affinity, assign_labels)))
     found = np.asarray(find(COEFFICIENTS, OWN))
     for client, (c, groups) in enumerate(CLIENTS):
         c = c[: len(groups), : len(groups)].astype(np.float64)
@@ -165,6 +163,6 @@ def test_coefficients_that_say_nothing_find_no_classes():
     num_clients, size = 6, 60
     same = jnp.full((num_clients, size, size), 1e-4)
     mask = jnp.ones((num_clients, size), bool)
-    found = np.asarray(subspace.cluster(Spectral(3, plain_affinity), same, mask))
+    found = np.asarray(fdsc.cluster(Spectral(3, plain_affinity), same, mask))
     classes = np.repeat(np.arange(3), size // 3)
     assert abs(np.mean([ari(classes, own) for own in found])) < 0.1

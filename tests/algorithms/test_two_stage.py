@@ -6,10 +6,9 @@ import optax
 import pytest
 from sklearn.cluster import KMeans
 
-from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.fedsimclr import fedsimclr
-from fcjax.algorithms.parts import part
-from fcjax.algorithms.two_stage import feature_kmeans
+from fcjax.algorithms.averaging import Local, part
+from fcjax.algorithms.fedmcc import feature_kmeans
+from fcjax.algorithms.fedu import fedsimclr
 from tests.algorithms.federations import federate, traffic
 from tests.algorithms.plain import matrix, noisy
 

@@ -8,10 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax import losses, training
+from fcjax import losses
 from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.uifca import uifca
-from fcjax.models import realnvp
+from fcjax.federated import training
+from fcjax.nn import realnvp
 from fcjax.types import State
 from tests.algorithms.federations import both_ways, federate, traffic
 

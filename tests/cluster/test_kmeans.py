@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 
 from fcjax.cluster import assign_nearest, kmeans, lloyd, used_clusters
-from fcjax.cluster.seeding import UNUSED
+from fcjax.cluster.kmeans import UNUSED
 
 
 @pytest.fixture(scope="module")

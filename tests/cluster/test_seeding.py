@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax.cluster import kmeans
-from fcjax.cluster.seeding import farthest_first, plus_plus
+from fcjax.cluster.kmeans import farthest_first, plus_plus
 
 
 def drawn(x, weights, num_clusters):

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from fcjax.data import augment, colour, vectors
+from fcjax.data import augment
 
 SHAPES = [(12, 17, 3), (15, 9, 1)]
 # Compiled once a shape, with their parameters traced.
@@ -244,13 +244,13 @@ COINS = {"flip_probability": 0.5, "jitter_probability": 0.8, "grey_probability":
         (partial(augment.ccfc_grey, order=0), COMMON | {"max_degrees": 15.0}, 2e-6),
         (partial(augment.ccfc_grey, order=1), COMMON | {"max_degrees": 15.0}, 2e-6),
         (augment.affine_grey, {"zoom": (0.8, 1.3), "max_degrees": 15.0}, 5e-6),
-        (colour.simsiam_colour, COMMON | JITTER | COINS, 5e-6),
-        (vectors.vector_view, {"scale": 0.2, "probability": 0.3}, 1e-6),
+        (augment.simsiam_colour, COMMON | JITTER | COINS, 5e-6),
+        (augment.vector_view, {"scale": 0.2, "probability": 0.3}, 1e-6),
     ],
 )
 def test_a_view_depends_on_its_key_alone_and_may_be_swept(key, view, values, atol):
     """Many at a time with traced parameters are, one by one, those of plain numbers."""
-    shape = (6, 9) if view is vectors.vector_view else (6, 10, 13, 3)
+    shape = (6, 9) if view is augment.vector_view else (6, 10, 13, 3)
     keys, images = jax.random.split(key, 6), jnp.asarray(random_image(shape))
     together = jax.jit(jax.vmap(lambda k, x, v: view(k, x, **v), (0, 0, None)))
     views = together(keys, images, values)
@@ -289,7 +289,7 @@ VALUES = jnp.concatenate([jnp.full(20000, 0.5), jnp.tile(jnp.array([0.0, 1.0]), 
 
 
 def test_noise_is_normal_and_ends_at_0_and_1(key):
-    noisy = np.asarray(vectors.jitter(key, VALUES, scale=0.1))
+    noisy = np.asarray(augment.jitter(key, VALUES, scale=0.1))
     noise, ends = noisy[:20000] - 0.5, noisy[20000:]
     assert abs(noise.mean()) < 0.003
     assert abs(noise.std() - 0.1) < 0.003
@@ -302,7 +302,7 @@ def test_noise_is_normal_and_ends_at_0_and_1(key):
 
 def test_dropped_features_are_0_and_the_others_as_they_were(key):
     x = jnp.linspace(0.1, 1.0, 50)
-    drop = jax.vmap(partial(vectors.feature_dropout, probability=0.3), (0, None))
+    drop = jax.vmap(partial(augment.feature_dropout, probability=0.3), (0, None))
     views = np.asarray(jax.jit(drop)(jax.random.split(key, 2000), x))
     dropped = views == 0
     np.testing.assert_array_equal(views, np.where(dropped, 0, x))
@@ -312,11 +312,11 @@ def test_dropped_features_are_0_and_the_others_as_they_were(key):
 
 
 def test_a_view_is_noise_and_then_dropout_drawn_apart(key):
-    view = jax.jit(vectors.vector_view)
+    view = jax.jit(augment.vector_view)
     still = view(key, VALUES, scale=0.0, probability=0.0)
     np.testing.assert_array_equal(still, VALUES)
     assert (view(key, VALUES, scale=0.1, probability=1.0) == 0).all()
-    noisy = np.asarray(vectors.vector_view(key, VALUES))[:20000]
+    noisy = np.asarray(augment.vector_view(key, VALUES))[:20000]
     dropped = noisy == 0
     assert abs(dropped.mean() - 0.2) < 0.015
     assert abs(noisy[~dropped].mean() - 0.5) < 0.005

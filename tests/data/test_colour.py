@@ -11,11 +11,11 @@ import pytest
 from PIL import Image, ImageEnhance
 from scipy import ndimage
 
-from fcjax.data import colour
+from fcjax.data import augment
 
 LUMA = np.array([0.2989, 0.587, 0.114])
 NAMES = ("brightness", "contrast", "saturation", "hue")
-ADJUSTMENTS = {name: jax.jit(getattr(colour, f"adjust_{name}")) for name in NAMES}
+ADJUSTMENTS = {name: jax.jit(getattr(augment, f"adjust_{name}")) for name in NAMES}
 COINS = ("flip_probability", "jitter_probability", "grey_probability")
 PLAIN = dict.fromkeys(COINS, 0.0) | dict.fromkeys(NAMES, 0.3)
 PLAIN |= {"crop_scale": (1.0, 1.0), "blur_sigma": (1.5, 1.5)}
@@ -24,7 +24,7 @@ PLAIN |= {"crop_scale": (1.0, 1.0), "blur_sigma": (1.5, 1.5)}
 @jax.jit
 def views(keys, images, values):
     """Views by traced parameters, compiled once for all images of 33x33."""
-    view = jax.vmap(lambda k, x: colour.simsiam_colour(k, x, **values))
+    view = jax.vmap(lambda k, x: augment.simsiam_colour(k, x, **values))
     return view(keys, jnp.broadcast_to(images, (len(keys), *images.shape[-3:])))
 
 
@@ -75,7 +75,7 @@ def test_all_orders_equal_the_adjustments_one_by_one():
     image, values = jnp.asarray(random_image()), (1.3, 0.6, 1.4, 0.1)
     orders = list(itertools.permutations(range(4)))
     kinds = dict(zip(ADJUSTMENTS, values, strict=True))
-    in_order = jax.jit(jax.vmap(partial(colour.adjust_in_order, **kinds), (None, 0)))
+    in_order = jax.jit(jax.vmap(partial(augment.adjust_in_order, **kinds), (None, 0)))
     results = np.asarray(in_order(image, jnp.array(orders)))
     for order, result in zip(orders, results, strict=True):
         expected = image
@@ -91,12 +91,12 @@ def test_orders_and_factors_are_uniform_and_applied_with_probability(key, monkey
         values = jnp.stack([values[name] for name in ADJUSTMENTS])
         return jnp.stack([order, values])[..., None].repeat(3, axis=-1)
 
-    monkeypatch.setattr(colour, "adjust_in_order", drawn)
+    monkeypatch.setattr(augment, "adjust_in_order", drawn)
 
     @jax.jit
     def draw(spread):
         law = dict.fromkeys(NAMES, spread) | {"hue": 0.2, "probability": 0.7}
-        jitter = jax.vmap(partial(colour.random_color_jitter, **law), (0, None))
+        jitter = jax.vmap(partial(augment.random_color_jitter, **law), (0, None))
         return jitter(jax.random.split(key, 6800), jnp.full((2, 4, 3), -9.0))
 
     for spread, low, high in ((0.4, 0.6, 1.4), (1.5, 0.0, 2.5)):
@@ -120,7 +120,7 @@ def test_orders_and_factors_are_uniform_and_applied_with_probability(key, monkey
 
 def test_an_image_becomes_its_luma_with_probability(key):
     image = random_image()
-    view = jax.vmap(partial(colour.random_greyscale, probability=0.3), (0, None))
+    view = jax.vmap(partial(augment.random_greyscale, probability=0.3), (0, None))
     found = np.asarray(jax.jit(view)(jax.random.split(key, 4000), jnp.asarray(image)))
     grey = np.ptp(found, axis=-1).max(axis=(1, 2)) == 0
     assert abs(grey.mean() - 0.3) < 0.03
@@ -156,9 +156,9 @@ def test_views_hand_their_parameters_on(key):
 @pytest.mark.parametrize("channels", [1, 4])
 def test_colour_images_only(key, channels):
     names = ("random_color_jitter", "random_greyscale", "simsiam_colour")
-    functions = [partial(getattr(colour, name), key) for name in names]
+    functions = [partial(getattr(augment, name), key) for name in names]
     functions += [lambda x, f=adjust: f(x, 0.5) for adjust in ADJUSTMENTS.values()]
-    for function in (colour.greyscale, *functions):
+    for function in (augment.greyscale, *functions):
         with pytest.raises(ValueError, match="3 channels"):
             jax.eval_shape(function, jnp.zeros((4, 4, channels)))
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fcjax.data import augment, colour
-from fcjax.models import conv
+from fcjax.nn import conv
 
 rows, key = jnp.zeros((8, 64)), jax.random.key(0)
 laws = [

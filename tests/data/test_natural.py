@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from fcjax import data
-from fcjax.data.conversion import owners
+from fcjax.data.dataset import owners
 from fcjax.data.files import read
 from fcjax.ragged import GROUPS, places
 from fcjax.runs.assigned import example_names

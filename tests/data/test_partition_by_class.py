@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fcjax.data import Partition, class_blocks, class_ranges, drawn_classes, thinned
-from fcjax.data.partition_by_range import rows_held
+from fcjax.data.partition import rows_held
 from tests.data.test_partition import TEN, check_rows, check_rows_once, counts
 
 

@@ -10,8 +10,8 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from fcjax.data import placement
-from fcjax.data.placement import HostPool, check_state, place, readable, runs_that_fit
+from fcjax.data import federation
+from fcjax.data.federation import HostPool, check_state, place, readable, runs_that_fit
 
 EXAMPLES = np.arange(2 * 3 * 20, dtype=np.uint8).reshape(20, 3, 2)
 DEVICES = jax.local_devices()[:1]
@@ -87,7 +87,7 @@ def test_the_program_is_compiled_once_a_pool():
 def test_estimate_and_flag_decide(
     monkeypatch, limit, state_bytes, where, streams, runs
 ):
-    monkeypatch.setattr(placement, "device_memory", lambda: limit)
+    monkeypatch.setattr(federation, "device_memory", lambda: limit)
     pool, _ = place(EXAMPLES, state_bytes, where=where, devices=DEVICES)
     assert isinstance(pool, HostPool) == streams
     assert runs_that_fit(pool, state_bytes) == runs
@@ -95,7 +95,7 @@ def test_estimate_and_flag_decide(
 
 
 def test_a_line_says_what_the_estimate_is(monkeypatch):
-    monkeypatch.setattr(placement, "device_memory", lambda: 149)
+    monkeypatch.setattr(federation, "device_memory", lambda: 149)
     line = place(EXAMPLES, 2048, where="device", devices=DEVICES)[1]
     assert line.startswith(
         "memory: examples 120 B, state of a run 3 x 2.0 KiB, of 149 B;"
@@ -123,7 +123,7 @@ def test_a_state_is_refused_that_exceeds_all_devices(monkeypatch):
         (1, 1500, "1.5 KiB of memory are on the device: "),
         (3, 700, "2.1 KiB of memory are on the devices: "),
     ):
-        monkeypatch.setattr(placement, "device_memory", lambda limit=limit: limit)
+        monkeypatch.setattr(federation, "device_memory", lambda limit=limit: limit)
         devices, most = DEVICES * num_devices, limit * num_devices // 3
         check_state(most, devices=devices)
         told = f"^the state of one run takes 3 x {most + 1} B, {has}{flags}"
@@ -133,8 +133,8 @@ def test_a_state_is_refused_that_exceeds_all_devices(monkeypatch):
 
 def test_where_the_device_is_the_host_its_free_memory_counts(monkeypatch):
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0 < placement.host_memory() <= pages
-    monkeypatch.setattr(placement, "device_memory", lambda: None)
+    assert 0 < federation.host_memory() <= pages
+    monkeypatch.setattr(federation, "device_memory", lambda: None)
     check_state(2**10, devices=DEVICES)
     with pytest.raises(ValueError, match="of memory are free on the host: give"):
         check_state(2**60, devices=DEVICES)

@@ -9,7 +9,7 @@ import pytest
 
 from fcjax import data
 from fcjax.data.dataset import validate
-from fcjax.data.partition_by_range import rows_held
+from fcjax.data.partition import rows_held
 from tests.data.test_partition import ONE, PRESENT, TEN, TWO
 
 ODD, SIX = np.array([0, 0, 0, 0, 0, 1]), np.array([5, 5, 8, 5, 5, 8])

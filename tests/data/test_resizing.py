@@ -6,7 +6,7 @@ from PIL import Image
 
 from fcjax.data import load, load_extra
 from fcjax.data.files import read
-from fcjax.data.resizing import resized
+from fcjax.data.images import resized
 from tests.data.test_files import IMAGES, LABELS, write_csv, write_npz, write_pngs
 from tests.data.test_sources import png, prepare
 

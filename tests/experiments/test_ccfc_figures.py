@@ -11,7 +11,7 @@ from sklearn.metrics import calinski_harabasz_score
 from experiments import ccfc
 from experiments.papers.ccfc import figures as ccfc_figures
 from fcjax import data
-from fcjax.models import from_linen
+from fcjax.nn import from_linen
 from fcjax.sweep.load import load
 from tests.experiments.blobs import write_blobs
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import normalized_mutual_info_score
 
-from fcjax import server
 from fcjax.data import failures
+from fcjax.federated import server
 from fcjax.sweep import report
 from fcjax.sweep.plan import Method
 from fcjax.types import FederatedClustering, Stage, State

@@ -5,7 +5,7 @@ import pytest
 
 from experiments import fdsc
 from experiments.papers.fdsc import figures as fdsc_figures
-from fcjax.evaluation.figures import Panel, maps
+from fcjax.results.figures import Panel, maps
 from tests.experiments.blobs import write_blobs
 
 CLASSES = np.array([3, 5, 8])

@@ -8,10 +8,10 @@ import pytest
 from experiments import baselines, reproduce
 from experiments.papers import measures
 from fcjax.engine import Position
-from fcjax.evaluation import figures
+from fcjax.results import figures
+from fcjax.results.store import Folder
 from fcjax.sweep import command
 from fcjax.sweep.flags import Common
-from fcjax.sweep.folder import Folder
 from tests.data.test_sources import png, prepare
 
 

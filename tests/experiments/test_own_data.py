@@ -11,12 +11,13 @@ from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 
 from experiments import baselines, ccfc
-from fcjax import evaluation
+from fcjax import metrics
 from fcjax.data import Dataset, load, stratified_subset
-from fcjax.evaluation import linear, tables
+from fcjax.metrics import probes
+from fcjax.results import exported, tables
+from fcjax.results.store import read
 from fcjax.runs import predict, probe
-from fcjax.sweep import experiment, frozen, session
-from fcjax.sweep.folder import read
+from fcjax.sweep import experiment, train
 from tests.data.test_sources import png, prepare
 from tests.experiments.blobs import rows
 
@@ -25,7 +26,7 @@ def run(out, dataset, *, name="k-fed", **flags):
     """Runs a baseline in this process."""
     flags = {"clients": (3,), "p": (0.0,), "plot": False, "preset": "smoke"} | flags
     args = baselines.Args(dataset=str(dataset), methods=(name,), out=out, **flags)
-    session.execute(experiment.prepare(args, baselines.describe))
+    train.execute(experiment.prepare(args, baselines.describe))
 
 
 def clusters_of(out):
@@ -97,7 +98,7 @@ def test_no_label_is_read_on_the_way_to_a_clustering(digits, tmp_path):
         path, out = tmp_path / "x.npz", tmp_path / name
         np.savez(path, x=images, y=classes, client=np.arange(len(images)) % 3)
         args = ccfc.Args(dataset=str(path), out=out, plot=False, preset="smoke")
-        session.execute(experiment.prepare(args, ccfc.describe))
+        train.execute(experiment.prepare(args, ccfc.describe))
         each.append(clusters_of(out))
     assert each[0] == each[1]
     nmi, other = (
@@ -190,7 +191,7 @@ def test_what_a_finished_run_is_not_asked(table, tool, flags, message):
 
 def test_cluster_centers_by_hand():
     embedding = np.array([[0.0, 2.0], [4.0, 0.0], [2.0, 4.0]])
-    centers = frozen.cluster_centers(embedding, np.array([2, 0, 2]), num_clusters=3)
+    centers = exported.cluster_centers(embedding, np.array([2, 0, 2]), num_clusters=3)
     np.testing.assert_array_equal(centers, [[4, 0], [np.nan, np.nan], [1, 3]])
 
 
@@ -207,7 +208,7 @@ def test_an_extra_split_trains_and_is_resized_but_is_not_scored(digits, tmp_path
     assert np.bincount(client[40:]).tolist() == [7, 7, 6]
     (row,) = rows(tmp_path / "out" / "results.csv")
     assert row["samples"] == "40"
-    nmi = evaluation.nmi(labels[:40], cluster[:40])
+    nmi = metrics.nmi(labels[:40], cluster[:40])
     assert float(row["nmi"]) == pytest.approx(nmi, abs=1e-6)
 
 
@@ -231,14 +232,14 @@ def test_a_probe_of_the_embedding(table, capsys):
 
     assert printed[5].startswith("linear classifiers")
     assert printed[5].endswith("over 3 draws")
-    found = linear.linear_probe(jax.random.key(0), *split)
+    found = probes.linear_probe(jax.random.key(0), *split)
     assert cells(printed[8]) == ["linear probe", "50", f"{found:.3f}"]
     # 1 % of at most six examples a class is none, so one each is drawn.
     counts = np.unique(split[1], return_counts=True)[1]
     halves = [max(1, round(int(count) / 2)) for count in counts]
     used = len(counts), sum(halves)
     for line, share, count in zip(printed[9:11], (0.01, 0.5), used, strict=True):
-        accuracies = linear.semi_supervised(
+        accuracies = probes.semi_supervised(
             jax.random.key(0), *split, label_fraction=share, num_draws=3
         )
         mean = str(tables.estimate(accuracies.tolist()))
@@ -247,7 +248,7 @@ def test_a_probe_of_the_embedding(table, capsys):
     held = of_run.assignments(seed=0)
     client, cluster = held["client"].to_numpy(), held["cluster"].to_numpy()
     each = [
-        evaluation.kappa(dataset.labels[client == i], cluster[client == i])
+        metrics.kappa(dataset.labels[client == i], cluster[client == i])
         for i in range(3)
     ]
     assert f"{np.mean(each):.4f}" in printed[-1]

@@ -20,8 +20,8 @@ from experiments.papers.fedmcc import figures as fedmcc_figures
 from experiments.papers.sda_fdc import examples as sda_fdc_examples
 from experiments.papers.sda_fdc import figures as sda_fdc_figures
 from fcjax.data import load, stratified_subset
-from fcjax.sweep import frozen
-from fcjax.sweep.folder import read
+from fcjax.results import exported
+from fcjax.results.store import read
 from tests.experiments.blobs import matched, rows, write_blobs
 
 TINY = {
@@ -142,7 +142,7 @@ def test_neighbors_vote_as_in_scikit_learn(out, used):
     finished = read(out / "vectors-ccfc")
     for seed in SEEDS:
         model = finished.model(p=0, seed=seed)
-        z = frozen.predict(model, used.examples).embedding
+        z = exported.predict(model, used.examples).embedding
         embeddings.append(z / np.linalg.norm(z, axis=1, keepdims=True))
     for k in (3, 9):
         line = found["Raw pixels", k]

@@ -15,8 +15,10 @@ from experiments.papers import measures
 from experiments.papers.sizes import SIZES
 from experiments.several import only
 from fcjax.engine import Position
-from fcjax.sweep import environment, experiment, session
-from fcjax.sweep.folder import Folder, read, read_config
+from fcjax.results import store
+from fcjax.results.store import Folder, read, read_config
+from fcjax.sweep import experiment
+from fcjax.sweep.train import execute
 from tests.sweep.drifting import LEARN_ROUNDS, USE_ROUNDS, rows, run, vectors
 
 ROOT = Path(__file__).parents[2]
@@ -133,9 +135,9 @@ def checkout(tmp_path_factory):
 
 def started(folder, checkout, at="main~1", **changes):
     """The folder, whose runs began at a commit of the repository."""
-    (start, *_) = environment.starts(folder)
+    (start, *_) = store.starts(folder)
     start |= {"commit": git(checkout, "rev-parse", at), "changed": False, **changes}
-    environment.write(folder, [start])
+    store.write_environment(folder, [start])
     return folder
 
 
@@ -208,7 +210,7 @@ def test_further_seeds_go_into_the_entry_and_the_same_again_changes_nothing(
     keep.keep([more, grid], to, checkout=checkout)
     assert [row["seed"] for row in read(folder).rows] == [0, 1] * 4
     assert len(read(folder).rounds) == 8 * (LEARN_ROUNDS + USE_ROUNDS)
-    commits = [start["commit"] for start in environment.starts(folder)]
+    commits = [start["commit"] for start in store.starts(folder)]
     assert commits == [git(checkout, "rev-parse", x) for x in ("main~1", "main")]
 
 
@@ -230,7 +232,7 @@ def long(folder, checkout, *, rounds, num_runs=4):
     row = {"method": "long", "dataset": "digits", "samples": 1797, "status": "ok"}
     results.add_rows([{**row, **p, "rounds": 2 * rounds, "nmi": 0.5} for p in points])
     start = {"began": "2026-01-01 00:00:00+00:00", "seconds": 1}
-    environment.write(folder, [start])
+    store.write_environment(folder, [start])
     return started(folder, checkout)
 
 
@@ -284,8 +286,8 @@ def no_environment(grid, checkout):
 
 
 def second_start(grid, checkout):
-    (start,) = environment.starts(grid)
-    environment.write(grid, [start, {**start, "changed": True}])
+    (start,) = store.starts(grid)
+    store.write_environment(grid, [start, {**start, "changed": True}])
 
 
 @pytest.mark.parametrize(
@@ -378,7 +380,7 @@ DIGITS = {"dataset": "digits", "limit": 200, "plot": False}
 
 def baseline(method, out, checkout, **flags):
     args = only(baselines.Args(methods=(method,), out=out, **DIGITS, **flags), method)
-    session.execute(experiment.prepare(args, baselines.describe))
+    execute(experiment.prepare(args, baselines.describe))
     return started(out / method, checkout)
 
 

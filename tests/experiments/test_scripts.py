@@ -14,8 +14,8 @@ from experiments.papers.fedcref import methods as fedcref_methods
 from experiments.papers.fedmcc import methods as fedmcc_methods
 from experiments.papers.sda_fdc import methods as sda_methods
 from fcjax import data
+from fcjax.results.store import read
 from fcjax.sweep import plan
-from fcjax.sweep.folder import read
 from tests.experiments.blobs import rows
 from tests.own_clusters import corners
 

@@ -10,8 +10,8 @@ from matplotlib.image import imread
 from experiments import sda_fdc
 from experiments.papers.sda_fdc import examples as sda_fdc_examples
 from experiments.papers.sda_fdc import methods as sda_fdc_methods
-from fcjax import data, models
-from fcjax.models.gan import Gan
+from fcjax import data, nn
+from fcjax.nn.generative import Gan
 from fcjax.types import Network
 
 SIZES = (21, 24, 30)
@@ -44,7 +44,7 @@ def vectors(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Networks of images that compile in no time."""
-    dcgan = partial(models.dcgan, channels=2, hidden_size=8)
+    dcgan = partial(nn.dcgan, channels=2, hidden_size=8)
     monkeypatch.setattr(sda_fdc_methods.models, "dcgan", dcgan)
 
 
@@ -105,7 +105,7 @@ def test_a_generator_that_remembers_is_found(vectors, tmp_path, monkeypatch):
         del train, mask
         return remembered[noise[:, :3].argmax(axis=1)], variables
 
-    gan = models.mlp_gan(5)
+    gan = nn.mlp_gan(5)
     generator = Network(lambda *_: {"params": jnp.zeros(1)}, remember)
     remembering = Gan(generator, gan.discriminator)
     monkeypatch.setattr(sda_fdc_methods.models, "mlp_gan", lambda _: remembering)

@@ -7,7 +7,7 @@ from sklearn.metrics import cohen_kappa_score, normalized_mutual_info_score
 from experiments import reproduce, sda_fdc
 from experiments.papers import label_shares
 from experiments.papers.sda_fdc import figures as sda_fdc_figures
-from fcjax.sweep.folder import read
+from fcjax.results.store import read
 from fcjax.sweep.load import load
 from tests.experiments.blobs import matched, rows, write_blobs
 

@@ -15,7 +15,7 @@ import pytest
 
 from fcjax import __main__ as command
 from fcjax.__main__ import programs
-from fcjax.sweep import session
+from fcjax.sweep import train
 
 ROOT = Path(__file__).parents[2]
 TOOLS = dict.fromkeys(
@@ -303,7 +303,7 @@ def refused(line, monkeypatch, capsys):
     def trains(experiment):
         raise AssertionError(f"{line} is taken for right")
 
-    monkeypatch.setattr(session, "execute", trains)
+    monkeypatch.setattr(train, "execute", trains)
     monkeypatch.setattr(sys, "argv", ["fcjax", *shlex.split(line)])
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "__main__", command)

@@ -7,8 +7,9 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fcjax import clients, losses
-from fcjax.devices import compiler_options
+from fcjax import losses
+from fcjax.federated import clients
+from fcjax.parallel.mesh import compiler_options
 
 
 def decorrelation(z):

@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from fcjax.losses import (
-    dequantize,
-    flow_log_likelihood,
-    standard_normal_log_density,
-)
+from fcjax.losses import dequantize, flow_log_likelihood, standard_normal_log_density
 
 
 def test_the_normal_density_is_that_of_scipy(key):

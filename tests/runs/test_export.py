@@ -10,9 +10,9 @@ from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
 from experiments import spherical
+from fcjax.results.store import read
 from fcjax.runs import export
-from fcjax.sweep import experiment, session
-from fcjax.sweep.folder import read
+from fcjax.sweep import experiment, train
 from tests.data.test_sources import png, prepare
 
 FILES = {"network.safetensors", "config.json", "embeddings.npz", "assignments.csv"}
@@ -114,7 +114,7 @@ def test_an_export_of_images_has_no_rows_of_an_extra_split(tmp_path, capsys):
     prepare(data, {"train": pairs[:60], "unlabelled": pairs[60:]})
     flags = {"dataset": "tiny", "extra_split": "unlabelled", "clients": (3,)}
     args = spherical.Args(**flags, data_dir=data, out=out, plot=False)
-    session.execute(experiment.prepare(args, spherical.describe))
+    train.execute(experiment.prepare(args, spherical.describe))
     export.main(export.Args(out, data_dir=data))
     assert "otherwise" not in capsys.readouterr().out
     tables = np.load(out / "export" / "embeddings.npz")

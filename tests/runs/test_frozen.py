@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fcjax.sweep import frozen
+from fcjax.results import exported
 from fcjax.types import FederatedClustering, State
 
 
@@ -47,19 +47,19 @@ RUNS = [
 def files(tmp_path_factory):
     """The program of the runs, which all need only this, in a file each."""
     structure = jax.eval_shape(lambda: RUNS[0])
-    program = frozen.freeze(build, *structure, shape=(3,), num_clusters=2)
+    program = exported.freeze(build, *structure, shape=(3,), num_clusters=2)
     assert program.paths == ("hyper/temperature", "params/layer/kernel")
     folder = tmp_path_factory.mktemp("frozen")
     paths = [folder / "0.npz", folder / "1.npz"]
     for path, run in zip(paths, RUNS, strict=True):
-        weights = jax.tree.map(np.asarray, frozen.pick(program, *run))
-        frozen.write(path, program, weights, np.zeros((2, 2)))
+        weights = jax.tree.map(np.asarray, exported.pick(program, *run))
+        exported.write(path, program, weights, np.zeros((2, 2)))
     return paths
 
 
 def test_runs_share_a_program_and_differ_in_weights_and_settings(files):
     x = np.array([[1.0, 4.0, 9.0], [5.0, 1.0, 9.0]], np.float32)
-    first, second = (frozen.predict(frozen.read(path), x) for path in files)
+    first, second = (exported.predict(exported.read(path), x) for path in files)
     np.testing.assert_array_equal(first.embedding, [[1, 4], [5, 1]])
     np.testing.assert_array_equal(first.clusters, [0, 1])
     # Kernel: (x1, x2) -> (3 x2, 2 x1). Over 4: (3, 0.5) and (0.75, 2.5).
@@ -67,7 +67,7 @@ def test_runs_share_a_program_and_differ_in_weights_and_settings(files):
     np.testing.assert_array_equal(second.clusters, [1, 0])
     # More examples than a batch keep their order.
     x = np.arange(3 * 600, dtype=np.float32).reshape(600, 3)
-    found = frozen.predict(frozen.read(files[0]), x)
+    found = exported.predict(exported.read(files[0]), x)
     np.testing.assert_array_equal(found.embedding, x[:, :2])
 
 
@@ -80,4 +80,4 @@ def test_a_damaged_file_is_one_error(files, tmp_path, damage):
         content[content.index(b"kernel.npy") + 200] ^= damage == "flipped"
         path.write_bytes(content[: len(content) // (1 + (damage == "short"))])
     with pytest.raises(ValueError, match=r"model\.npz is not a readable model"):
-        frozen.read(path)
+        exported.read(path)

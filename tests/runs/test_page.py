@@ -13,10 +13,10 @@ from sklearn.datasets import load_digits
 
 from experiments import spherical
 from fcjax import data
+from fcjax.results.store import read
 from fcjax.runs import page
 from fcjax.runs.assigned import Assigned
-from fcjax.sweep import experiment, session
-from fcjax.sweep.folder import read
+from fcjax.sweep import experiment, train
 from tests.sweep import drifting
 from tests.sweep.drifting import rows as table
 
@@ -83,7 +83,7 @@ def folder(tmp_path_factory):
 def grid(folder, tmp_path_factory):
     """A run without labels of two numbers of clusters, which writes its page."""
     out = tmp_path_factory.mktemp("results") / "out & more"
-    session.execute(prepare(out, folder, clusters=(2, 3)))
+    train.execute(prepare(out, folder, clusters=(2, 3)))
     return out
 
 
@@ -198,7 +198,7 @@ def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
     x = np.eye(3)[labels] + 0.05 * np.random.default_rng(0).random((60, 3))
     np.savez(tmp_path / "blobs.npz", x=x.astype(np.float32))
     flags = {"clusters": (3, 6), "seed": (0, 1, 2), "labels": False}
-    session.execute(prepare(tmp_path / "out", tmp_path / "blobs.npz", **flags))
+    train.execute(prepare(tmp_path / "out", tmp_path / "blobs.npz", **flags))
     short, member, trade_off = page.answers(tmp_path / "out", (), data_dir=None)
     many, which, sure = short.values()
     assert many.startswith("3 clusters come out most alike for what is in them (")
@@ -225,7 +225,7 @@ def test_a_run_ends_in_its_page_but_without_its_data_or_figures(
     prepared = prepare(out, moved, clusters=(2, 3))
 
     def printed():
-        session.execute(prepared)
+        train.execute(prepared)
         return capsys.readouterr().out
 
     (moved / "1.png").unlink()

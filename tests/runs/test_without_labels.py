@@ -14,10 +14,10 @@ import pytest
 
 from experiments import fdsc, spherical
 from experiments.several import only
-from fcjax.evaluation.scores import ari
+from fcjax.metrics.external import ari
 from fcjax.runs import choose, compare, consensus, how_many, page
 from fcjax.runs.together import gather
-from fcjax.sweep import experiment, session
+from fcjax.sweep import experiment, train
 
 RUNS = Path(choose.__file__).parent
 
@@ -30,7 +30,7 @@ def rows(path):
 def run(out, dataset, **flags):
     flags = {"dataset": str(dataset), "clients": (3,), "p": (0.0,), **flags}
     args = spherical.Args(out=out, plot=False, **flags)
-    session.execute(experiment.prepare(args, spherical.describe))
+    train.execute(experiment.prepare(args, spherical.describe))
     return out
 
 
@@ -302,7 +302,7 @@ def own(tmp_path_factory):
     out = tmp_path_factory.mktemp("own")
     flags = {"clients": (2,), "seed": (0, 1, 2), "limit": 200, "plot": False}
     args = only(fdsc.Args(methods=("lrsc",), out=out, **flags), "lrsc")
-    session.execute(experiment.prepare(args, fdsc.describe))
+    train.execute(experiment.prepare(args, fdsc.describe))
     return out / "lrsc"
 
 

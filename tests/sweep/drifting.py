@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax import server
-from fcjax.sweep import command, experiment, plan, session
+from fcjax.federated import server
+from fcjax.sweep import command, experiment, plan, train
 from fcjax.sweep.flags import Common
 from fcjax.types import FederatedClustering, Stage, State
 
@@ -114,7 +114,7 @@ def prepare(out, data, *, describe=describe, **flags):
 
 
 def run(out, data, **flags):
-    session.execute(prepare(out, data, **flags))
+    train.execute(prepare(out, data, **flags))
     return out
 
 
@@ -138,7 +138,7 @@ def run_until(position, out, data, *, at, kill=killed, **flags):
         add(reached, rows)
 
     prepared.folder.add_history = add_or_kill
-    session.execute(prepared)
+    train.execute(prepared)
 
 
 def rows(path):

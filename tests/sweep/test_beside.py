@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fcjax.sweep import report
-from fcjax.sweep.beside import beside
 from fcjax.sweep.run import Run
+from fcjax.sweep.score import beside
 
 LABELS = np.repeat([0, 1, 2], 20)
 EXAMPLES = np.eye(3)[LABELS] + 0.05 * np.random.default_rng(0).random((60, 3))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fcjax.sweep import chips
+from fcjax.sweep import costs
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from fcjax.sweep import chips
     ],
 )
 def test_a_product_runs_at_the_rate_of_its_precision(name, precision, teraflops):
-    chip = (chips.GPUS | chips.TPUS)[name]
+    chip = (costs.GPUS | costs.TPUS)[name]
     seconds = chip.least_seconds({precision: 10**15}, moved=0)
     assert seconds == pytest.approx(1000 / teraflops)
     # Products of several precisions run one after another, memory at the same time.

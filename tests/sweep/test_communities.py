@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from experiments import collect
+from fcjax.results import store
+from fcjax.results.store import Kept, read
 from fcjax.runs import draw
-from fcjax.sweep import communities, experiment, session
-from fcjax.sweep.communities import Kept
-from fcjax.sweep.folder import read
+from fcjax.sweep import experiment, train
 from tests.own_clusters import Args, corners, describe
 from tests.sweep.drifting import rows
 
@@ -32,16 +32,16 @@ def by_hand(edges=()):
 
 def test_an_isolated_cluster_is_a_cluster_of_its_own():
     """The community 4; then numbers from 8 on, for 1 of client 0 and 2 of client 1."""
-    found = communities.taken_globally(CLUSTER, COMMUNITY)
+    found = store.taken_globally(CLUSTER, COMMUNITY)
     np.testing.assert_array_equal(found, [[4, 9, 9, -1], [13, 13, 7, 7]])
-    nobody = communities.taken_globally(CLUSTER, np.full((2, 3), -1))
+    nobody = store.taken_globally(CLUSTER, np.full((2, 3), -1))
     np.testing.assert_array_equal(nobody, [[0, 1, 1, -1], [5, 5, 3, 3]])
 
 
 def test_communities_of_examples_go_through_client_and_cluster():
     client = np.array([0, 0, 1, 1, 0, 1, -1, 1])
     cluster = np.array([0, 1, 1, 2, 1, 0, -1, -1])
-    found = communities.of_examples(COMMUNITY, client, cluster)
+    found = store.of_examples(COMMUNITY, client, cluster)
     np.testing.assert_array_equal(found, [4, -1, 4, -1, -1, 7, -1, -1])
 
 
@@ -58,14 +58,14 @@ def test_communities_of_examples_go_through_client_and_cluster():
 def test_the_graph_is_of_clusters_that_are_not_empty(labels, groups):
     """They are 0 and 1 of client 0, 0 and 2 of client 1."""
     one = by_hand([((0, 1), (1, 2)), ((0, 0), (1, 1))])
-    got = communities.graph(one, np.array(labels))
+    got = store.graph(one, np.array(labels))
     np.testing.assert_array_equal(got.sizes, [1, 2, 2, 2])
     np.testing.assert_array_equal(got.groups, groups)
     np.testing.assert_array_equal(np.argwhere(got.edges), [[1, 3], [3, 1]])
 
 
 def test_without_labels_the_graph_s_parts_are_its_groups():
-    got = communities.graph(by_hand([((0, 1), (1, 2)), ((0, 1), (1, 0))]), None)
+    got = store.graph(by_hand([((0, 1), (1, 2)), ((0, 1), (1, 0))]), None)
     first, *others = got.groups
     assert first == -1
     assert len(set(others)) == 1
@@ -86,7 +86,7 @@ def prepare(folder, **flags):
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
     prepared, labels = prepare(tmp_path_factory.mktemp("ended"), plot=True)
-    session.execute(prepared)
+    train.execute(prepared)
     return prepared, labels
 
 
@@ -138,9 +138,7 @@ def test_a_run_s_communities_are_those_of_the_classes(ended):
     for (point, partition), told in zip(runs_of(prepared), of_runs, strict=True):
         got = finished.communities(point)
         held = finished.assigned(point)  # an example is its first holder's
-        expected = communities.of_examples(
-            got.community, held["client"], held["cluster"]
-        )
+        expected = store.of_examples(got.community, held["client"], held["cluster"])
         np.testing.assert_array_equal(told, expected)
         assert (told >= 0).any()
         numbers = holders_of(partition, labels)
@@ -166,7 +164,7 @@ def test_the_same_command_again_reuses_all_and_prints_what_is_reported(ended, ca
     again, _ = prepare(ended[0].folder.directory.parent)
     assert again.batches == ()
     before = (again.folder.directory / "results.csv").read_bytes()
-    session.execute(again)
+    train.execute(again)
     assert (again.folder.directory / "results.csv").read_bytes() == before
     names, line = table(capsys)
     start = names.index("nmi")
@@ -180,7 +178,7 @@ def test_the_same_command_again_reuses_all_and_prints_what_is_reported(ended, ca
 def test_without_labels_communities_are_kept_and_nothing_is_scored(tmp_path, capsys):
     flags = {"labels": False, "clusters": (4,), "overlap": (), "class_range": None}
     prepared, _ = prepare(tmp_path, **flags, seed=(0,))
-    session.execute(prepared)
+    train.execute(prepared)
     (row,) = rows(tmp_path / "out" / "results.csv")
     assert row["global_acc"] == row["client_acc"] == row["initial_acc"] == ""
     assert float(row["communities"]) == 4
@@ -194,7 +192,7 @@ def test_without_labels_communities_are_kept_and_nothing_is_scored(tmp_path, cap
 def test_shards_become_the_grid_and_collect_prints_it(ended, tmp_path, capsys):
     whole = ended[0].folder.directory
     for index in range(2):
-        session.execute(prepare(tmp_path, shard=f"{index}/2")[0])
+        train.execute(prepare(tmp_path, shard=f"{index}/2")[0])
     capsys.readouterr()
     collect.main(collect.Args((tmp_path / "out",), plot=False))
     assert "initial_acc" in table(capsys)[0]

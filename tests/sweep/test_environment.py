@@ -12,14 +12,15 @@ import pytest
 
 import fcjax
 from experiments import spherical
-from fcjax.sweep import environment, experiment, session
+from fcjax.results import store
+from fcjax.sweep import experiment, train
 from tests.data.test_sources import png, prepare
 from tests.sweep.drifting import run, vectors
 
 
 def test_a_start_says_what_it_ran_with_and_how_long(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_OPTIMIZATION_LEVEL", "O1")  # read when JAX was imported
-    (start,) = environment.starts(run(tmp_path / "out", vectors(tmp_path)))
+    (start,) = store.starts(run(tmp_path / "out", vectors(tmp_path)))
     head = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     assert start["commit"] == subprocess.check_output(head, text=True).strip()
     assert start["jax"] == jax.__version__
@@ -35,9 +36,9 @@ def test_a_start_says_what_it_ran_with_and_how_long(tmp_path, monkeypatch):
 def test_examples_are_told_apart_by_shape_type_and_values():
     zeros = np.zeros((2, 3), np.uint8)
     others = [zeros.T, zeros.astype(bool), np.eye(2, 3, dtype=np.uint8)]
-    assert len({environment.digest(x) for x in (zeros, *others)}) == 4
+    assert len({store.digest(x) for x in (zeros, *others)}) == 4
     apart = np.zeros((2, 6), np.uint8)[:, ::2]  # the same ones, not side by side
-    assert environment.digest(apart) == environment.digest(zeros)
+    assert store.digest(apart) == store.digest(zeros)
 
 
 def test_other_examples_under_the_same_name_are_refused(tmp_path):
@@ -64,14 +65,14 @@ def test_what_ends_in_an_error_and_what_goes_on_are_starts_each(tmp_path, monkey
         raise RuntimeError("no more")
 
     with monkeypatch.context() as patch:
-        patch.setattr(session, "train", broken)
+        patch.setattr(train, "train", broken)
         with pytest.raises(RuntimeError, match="no more"):
             run(out, data)
     run(out, data)
     run(out, data)  # there is nothing left to run
-    assert [type(start["seconds"]) for start in environment.starts(out)] == [int, int]
+    assert [type(start["seconds"]) for start in store.starts(out)] == [int, int]
     run(out, data, resume=False)
-    assert len(environment.starts(out)) == 1
+    assert len(store.starts(out)) == 1
 
 
 def test_a_killed_start_lasted_until_its_last_round(tmp_path):
@@ -84,7 +85,7 @@ def test_a_killed_start_lasted_until_its_last_round(tmp_path):
     last = datetime(2026, 1, 1, 0, 2, tzinfo=UTC).timestamp()
     os.utime(out / "history.csv", (last, last))
     run(out, data, seed=(0, 1))
-    assert environment.starts(out)[0]["seconds"] == 120
+    assert store.starts(out)[0]["seconds"] == 120
 
 
 def test_the_directory_of_a_prepared_data_set_is_remembered(tmp_path):
@@ -94,8 +95,8 @@ def test_the_directory_of_a_prepared_data_set_is_remembered(tmp_path):
     prepare(sets, {"train": images})
     flags = {"dataset": "tiny", "clients": (2,), "p": (0.0,), "plot": False}
     args = spherical.Args(**flags, data_dir=sets, out=out)
-    session.execute(experiment.prepare(args, spherical.describe))
-    (start,) = environment.starts(out)
+    train.execute(experiment.prepare(args, spherical.describe))
+    (start,) = store.starts(out)
     assert start["data_dir"] == str(sets.resolve())
     assert fcjax.open(out).embedding().shape == (16, 16)
     sets.rename(tmp_path / "moved")

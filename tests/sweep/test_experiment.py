@@ -25,7 +25,7 @@ from experiments import (
     spherical,
 )
 from fcjax.data import heterogeneous, load
-from fcjax.sweep import command, experiment, session
+from fcjax.sweep import command, experiment, train
 from fcjax.sweep.flags import Common
 from fcjax.sweep.plan import Method
 from fcjax.types import FederatedClustering, Stage, State
@@ -38,7 +38,7 @@ def prepare(*flags, describe=ccfc.describe):
 
 def execute(out, *flags, describe=ccfc.describe):
     """Runs the script in this process."""
-    session.execute(prepare(f"--out={out}", *flags, describe=describe))
+    train.execute(prepare(f"--out={out}", *flags, describe=describe))
 
 
 # --- bad input

@@ -5,8 +5,8 @@ import json
 import jax
 import pytest
 
-from fcjax.sweep import chips, fit
-from fcjax.sweep.chips import Chip
+from fcjax.sweep import costs, fit
+from fcjax.sweep.costs import Chip
 from tests.sweep.drifting import LEARN_ROUNDS, USE_ROUNDS, describe, prepare, vectors
 
 
@@ -77,7 +77,7 @@ def test_what_a_grid_takes_is_printed_and_written(tmp_path, capsys):
     """For the devices here, of which nothing is known but their programs."""
     experiment = prepare(tmp_path / "out", vectors(tmp_path), seed=(0, 1, 2))
     (batch,) = experiment.batches
-    chip = Chip(chips.of_gpu(100.0, 200.0, 400.0), bandwidth=1e9, memory=10**9)
+    chip = Chip(costs.of_gpu(100.0, 200.0, 400.0), bandwidth=1e9, memory=10**9)
     devices = jax.local_devices()[:1]
     told = fit.fit_batch("h100:1", devices, chip, batch, experiment)
     assert (told["runs"], told["runs_a_device"], told["calls"]) == (3, 3, 1)
@@ -117,14 +117,14 @@ def test_what_is_too_large_is_said_with_how_many_devices_would_do(
     (batch,) = experiment.batches
 
     def most_bytes(topology):
-        devices, _ = chips.described(topology)
+        devices, _ = costs.described(topology)
         each = fit.compile_for(devices, batch, experiment)
         return max(fitted.num_bytes for fitted in each)
 
     fewer, more = most_bytes("v5e:2x4"), most_bytes("v5e:2x2")
-    chip = Chip(chips.of_tpu(1.0), 1.0, memory=int((fewer + more) / 2 / fit.SHARE))
-    monkeypatch.setitem(chips.TPUS, "v5e", chip)
-    devices, _ = chips.described("v5e:2x2")
+    chip = Chip(costs.of_tpu(1.0), 1.0, memory=int((fewer + more) / 2 / fit.SHARE))
+    monkeypatch.setitem(costs.TPUS, "v5e", chip)
+    devices, _ = costs.described("v5e:2x2")
     told = fit.fit_batch("v5e:2x2", devices, chip, batch, experiment)
     assert told["runs_a_device"] == 0
     assert told["enough"] == "v5e:2x4, 8 devices,"

@@ -9,7 +9,7 @@ import pytest
 
 import fcjax
 from fcjax.engine import Position
-from fcjax.sweep.folder import Folder, parsed
+from fcjax.results.store import Folder, parsed
 
 CONFIG = {"method": "ccfc", "clients": 10, "swept": ["p", "seed"], "limit": None}
 OTHER = {**CONFIG, "clients": 5}
@@ -359,7 +359,7 @@ def test_a_model_is_named_by_all_that_is_swept(tmp_path):
 def test_a_second_command_is_refused_until_the_first_ends_or_is_killed(tmp_path):
     script = """if True:
         import json, pathlib, sys, time
-        from fcjax.sweep.folder import Folder
+        from fcjax.results.store import Folder
         folder = Folder(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), [])
         with folder.locked():
             print("in", flush=True)

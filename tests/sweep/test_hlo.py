@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from fcjax.sweep import hlo
+from fcjax.sweep import costs
 
 
 def cost(function, *args):
-    return hlo.cost(jax.jit(function).lower(*args).compile().as_text())
+    return costs.cost(jax.jit(function).lower(*args).compile().as_text())
 
 
 def test_loops_in_loops_are_counted_by_their_lengths():
@@ -102,5 +102,5 @@ ENTRY %main (x.1: f32[4,4]) -> s32[] {
 }
 """  # noqa: E501
     # The device's memory is read by the copy and written by the product.
-    found = hlo.cost(text)
+    found = costs.cost(text)
     assert (found.moved, found.open_loops) == (30 * 2 * 64, 0)

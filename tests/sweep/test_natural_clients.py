@@ -7,8 +7,8 @@ import pytest
 import tyro
 
 from experiments import baselines, fedmcc, several
-from fcjax.sweep import experiment, session
-from fcjax.sweep.folder import read
+from fcjax.results.store import read
+from fcjax.sweep import experiment, train
 
 WRITERS, NOBODYS = 3000, 40
 
@@ -159,7 +159,7 @@ def test_of_writers_less_than_a_quarter_is_padding_and_scores_are_the_same(
         if out == "rectangle":
             batch = batch._replace(classes=None)
             prepared = prepared._replace(batches=(batch,))
-        session.execute(prepared)
+        train.execute(prepared)
     printed = capsys.readouterr().out
     count = len(own.slots)
     assert f"clients of the data: {WRITERS} of {WRITERS}, of 5 to" in printed

@@ -10,11 +10,11 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from fcjax.sweep import operations
+from fcjax.sweep import costs
 
 
 def count(function, *args):
-    return operations.count(jax.jit(function).trace(*args).jaxpr)
+    return costs.count(jax.jit(function).trace(*args).jaxpr)
 
 
 def total(function, *args):
@@ -65,7 +65,7 @@ def test_loops_with_known_bounds_count_by_their_length():
 
     x = jnp.ones((8, 8))
     for function in (lambda x: lax.fori_loop(2, 9, outer, x), hidden):
-        expected = operations.Operations(Counter(default=7 * 3 * 2 * 8**3), 0)
+        expected = costs.Operations(Counter(default=7 * 3 * 2 * 8**3), 0)
         assert count(function, x) == expected
     assert total(jax.vmap(hidden), jnp.ones((5, 8, 8))) == 5 * 7 * 3 * 2 * 8**3
 
@@ -94,7 +94,7 @@ def test_a_loop_of_unknown_length_counts_once_and_is_reported(condition, step):
         start = (jnp.int32(1), x, jnp.int32(9))
         return lax.while_loop(lambda carry: condition(*carry), turn, start)
 
-    expected = operations.Operations(Counter(default=2 * 8**3), 1)
+    expected = costs.Operations(Counter(default=2 * 8**3), 1)
     assert count(loop, jnp.ones((8, 8))) == expected
 
 

@@ -10,7 +10,7 @@ import tyro
 from experiments import ccfc
 from fcjax import data
 from fcjax.data import Dataset, Partition
-from fcjax.sweep import deal, experiment, plan
+from fcjax.sweep import experiment, plan
 from fcjax.sweep.flags import Common
 from fcjax.sweep.plan import Batch, Method, Shared
 from fcjax.types import FederatedClustering, Stage
@@ -303,7 +303,7 @@ def test_how_many_examples_a_client_has(flags, expected):
     owners = np.where(np.arange(300) < 200, np.arange(300) % 10, -1)
     made = Dataset("any", np.zeros((300, 2)), np.arange(300) % 4, clients=owners)
     args = Common(**{"clients": (10,), **flags})
-    assert deal.rows_of_client(args, made, args.clients[0]) == expected
+    assert plan.rows_of_client(args, made, args.clients[0]) == expected
 
 
 def test_a_level_has_the_settings_that_it_has_alone():
@@ -339,9 +339,9 @@ def test_how_many_examples_a_cluster_has_is_what_the_rule_deals(flags, expected)
     made = Dataset("by hand", np.zeros((6000, 2)), np.repeat(np.arange(10), 600))
     args = Common(**flags, seed=tuple(range(10)))
     number = args.clusters[0] if args.clusters else 10
-    assert deal.cluster_size(args, made, 20, number) == expected
-    dealt = deal.dealer(args, made, 0)
-    point = {deal.rule_of(args): deal.levels(args, made)[0], "clients": 20}
+    assert plan.cluster_size(args, made, 20, number) == expected
+    dealt = plan.dealer(args, made, 0)
+    point = {plan.rule_of(args): plan.levels_of(args, made)[0], "clients": 20}
     point["client_size"] = args.client_size[-1] if args.client_size else None
     rows = own = 0
     for seed in args.seed:
@@ -366,7 +366,7 @@ def test_levels_are_a_group_of_their_own_where_their_settings_differ():
 
 def test_the_configuration_says_nothing_of_other_rules():
     """Folders without --out have names that are made of it."""
-    assert deal.configuration(Common()) == {"partition": "p"}
+    assert plan.configuration(Common()) == {"partition": "p"}
     method = local(None, None, 2, 3)
     config = experiment.configuration(Common(), method, {"p": 0.0})
     assert not {"class_range", "samples_per_class", "reported"} & set(config)

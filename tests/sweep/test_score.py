@@ -8,7 +8,7 @@ from sklearn.metrics import (
     normalized_mutual_info_score,
 )
 
-from fcjax.evaluation.collapse import MAX_WEIGHT
+from fcjax.metrics.internal import MAX_WEIGHT
 from fcjax.sweep import score
 from fcjax.sweep.run import Run
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fcjax.engine import Position
-from fcjax.sweep import plan, stages
+from fcjax.sweep import plan, train
 from tests.sweep import drifting
 from tests.sweep.drifting import LEARN_ROUNDS, assert_same, rows, without_times
 
@@ -115,9 +115,9 @@ def finds(out, data, **flags):
     """Whether the runs of the flags' first call find what they share."""
     prepared = drifting.prepare(out, data, **options(flags))
     batch = prepared.batches[0]
-    (batch,) = stages.in_turn(batch)
+    (batch,) = train.in_turn(batch)
     prepared.folder.begin()
-    start = stages.Kept(prepared).start(batch)
+    start = train.Kept(prepared).start(batch)
     grid = batch.grid(prepared.pool)
 
     def first(tree):

@@ -13,7 +13,7 @@ from orbax.checkpoint import v1 as ocp
 
 from fcjax import engine
 from fcjax.engine import Position
-from fcjax.sweep.states import States
+from fcjax.sweep.checkpoints import States
 from tests.sweep import drifting
 
 
@@ -172,7 +172,7 @@ def test_a_process_killed_while_it_writes_leaves_what_can_be_restored(tmp_path):
     script = """if True:
         import os, pathlib, sys, jax.numpy as jnp
         from fcjax.engine import Position, Round
-        from fcjax.sweep.states import States
+        from fcjax.sweep.checkpoints import States
         checkpoints = States(pathlib.Path(sys.argv[1]), interval=0.0)
         for number in (1, 2):
             state = jnp.full(2**22, number, jnp.float32)

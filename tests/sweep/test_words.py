@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from experiments import ccfc, fedmcc, spherical
-from fcjax.sweep import deal, flags, words
+from fcjax.results.store import read
+from fcjax.sweep import flags, plan, words
 from fcjax.sweep.experiment import prepare
-from fcjax.sweep.folder import read
 from tests.experiments.blobs import rows
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ def test_another_rule_of_dealing_takes_the_place_of_the_files(tmp_path):
     args = words.read(ccfc.Args, ["--p", "0.5"])
     path.write_text(json.dumps({"command": flags.command(args)}))
     found = words.read(ccfc.Args, [f"--config={path}", "--class-share", "0.2"])
-    assert deal.rule_of(found) == "class_share"
+    assert plan.rule_of(found) == "class_share"
 
 
 def test_a_run_is_started_again_by_its_own_file(runs):

@@ -12,7 +12,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fcjax.devices import compiler_options, num_bytes, platform
+from fcjax.parallel.mesh import compiler_options, num_bytes, platform
 
 Loop = Callable[[], float]
 """Trains every client once more and returns the mean loss of its steps."""

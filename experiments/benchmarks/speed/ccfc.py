@@ -8,12 +8,13 @@ import numpy as np
 import optax
 
 from experiments.benchmarks.speed.case import Case, Sizes
-from fcjax import clients, models, training
+from fcjax import nn
 from fcjax.algorithms.ccfc import sample_contrast
+from fcjax.federated import clients, training
 
 LATENT_SIZE, BOTTLENECK = 256, 16
 LEARNING_RATE, MODEL_WEIGHT = 1e-3, 1e-3
-ENCODERS = {"conv": models.conv_encoder, "resnet18": models.resnet18}
+ENCODERS = {"conv": nn.conv_encoder, "resnet18": nn.resnet18}
 SHAPES = {"conv": (28, 28, 1), "resnet18": (32, 32, 3)}
 
 
@@ -27,7 +28,7 @@ def cases(
     on the host in a PyTorch program, and beside the point here."""
     shape = (2, sizes.clients, sizes.examples, *SHAPES[backbone])
     views = np.random.default_rng(0).random(shape, np.float32)
-    network = models.simsiam(
+    network = nn.simsiam(
         ENCODERS[backbone](), latent_size=LATENT_SIZE, bottleneck=BOTTLENECK
     )
     first, second = (jnp.asarray(view) for view in views)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fcjax.sweep.folder import read_rows
+from fcjax.results.store import read_rows
 
 EXPERIMENTS = Path(__file__).parents[2]
 NEVER = "1000000"

@@ -17,12 +17,11 @@ from experiments.papers.fdsc.methods import (
     network_of,
     optimizer_of,
 )
-from fcjax import clients
-from fcjax.algorithms import subspace
-from fcjax.algorithms.fdsc import Setup, objective
-from fcjax.algorithms.parts import pick
-from fcjax.algorithms.subspace import ALL, OUTER, Local
+from fcjax.algorithms import fdsc
+from fcjax.algorithms.averaging import pick
+from fcjax.algorithms.fdsc import ALL, OUTER, Local, Setup, objective
 from fcjax.cluster import neighbor_graph
+from fcjax.federated import clients
 
 MNIST: dict[str, Any] = {
     "norm": "frobenius",
@@ -58,7 +57,7 @@ def cases(
         lambda x: neighbor_graph(x.reshape(len(x), -1), locality["num_neighbors"]), x
     )
     network, optimizer = network_of(MNIST, shape), optimizer_of(MNIST)
-    start = subspace.init(network, jax.random.key(0), x[0, :1], sizes.examples)
+    start = fdsc.init(network, jax.random.key(0), x[0, :1], sizes.examples)
 
     local = Local(
         *(network, optimizer),
@@ -75,7 +74,7 @@ def cases(
 
         def train_one(parts, opt_state, x, mask, adjacency):
             loss = partial(objective, setup, adjacency=adjacency)
-            parts, opt_state, measured = subspace.train(
+            parts, opt_state, measured = fdsc.train_network(
                 local, trains, parts, opt_state, loss, x, mask
             )
             # A sum of squares: of each pixel, it can be compared with small tolerance.

@@ -12,10 +12,11 @@ import numpy as np
 import optax
 
 from experiments.benchmarks.speed.case import Case, Sizes
-from fcjax import clients, models
+from fcjax import nn
 from fcjax.algorithms.fedcref import Training
-from fcjax.algorithms.fedcref.models import BATCH, Models, draw, errors_under
-from fcjax.algorithms.fedcref.models import train as train_model
+from fcjax.algorithms.fedcref_models import BATCH, Models, draw, errors_under
+from fcjax.algorithms.fedcref_models import train as train_model
+from fcjax.federated import clients
 from fcjax.types import Federation
 
 LOCAL_EPOCHS, BATCH_SIZE, LEARNING_RATE = 20, 32, 1e-3
@@ -43,7 +44,7 @@ def cases(
         local_clusters=jnp.full(sizes.clients, num_clusters),
     )
     options = Models(
-        models.reconstructor(math.prod(shape)),
+        nn.reconstructor(math.prod(shape)),
         optax.adam(LEARNING_RATE),
         num_clusters,
         Training(batch_size=sizes.batch_size),

@@ -13,10 +13,20 @@ import numpy as np
 import optax
 
 from experiments.benchmarks.speed.case import Case, Sizes
-from fcjax import clients, models, training
-from fcjax.algorithms.averaging import Contrast, follow, split_target
+from fcjax import nn
+from fcjax.algorithms.averaging import (
+    Contrast,
+    Networks,
+    Parts,
+    follow,
+    initialize,
+    merge,
+    part,
+    pick,
+    split_target,
+)
 from fcjax.algorithms.fedmcc import frozen_contrast, instance_contrast
-from fcjax.algorithms.parts import Networks, Parts, initialize, merge, part, pick
+from fcjax.federated import clients, training
 
 SIZES = Sizes(clients=10, examples=1000, batch_size=128)
 CHANNELS, HIDDEN_SIZE, LATENT_SIZE, NUM_CLUSTERS = (16, 32, 64), 256, 128, 10
@@ -29,13 +39,11 @@ def cases(sizes: Sizes = SIZES, *, side: int = 28) -> list[Case]:
     shape = (2, sizes.clients, sizes.examples, side, side, 1)
     views = np.random.default_rng(0).random(shape, np.float32)
     path = {
-        "encoder": models.encoder(models.conv_encoder(CHANNELS)),
-        "projector": models.projector(LATENT_SIZE, hidden_size=HIDDEN_SIZE),
+        "encoder": nn.encoder(nn.conv_encoder(CHANNELS)),
+        "projector": nn.projector(LATENT_SIZE, hidden_size=HIDDEN_SIZE),
     }
     head = {
-        "cluster_projector": models.cluster_projector(
-            NUM_CLUSTERS, hidden_size=HIDDEN_SIZE
-        )
+        "cluster_projector": nn.cluster_projector(NUM_CLUSTERS, hidden_size=HIDDEN_SIZE)
     }
     x = jnp.asarray(views[0, 0, :1])
     trained = initialize(jax.random.key(0), path, x)

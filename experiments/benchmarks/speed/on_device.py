@@ -28,12 +28,12 @@ from experiments.benchmarks.speed.case import Sizes
 from experiments.benchmarks.speed.commands import EXPERIMENTS
 from experiments.ccfc import Args as CcfcArgs
 from fcjax import engine
-from fcjax.data.placement import device_memory, peak_memory, readable
-from fcjax.devices import platform, take_cores
-from fcjax.evaluation import accuracy
+from fcjax.data.federation import device_memory, peak_memory, readable
+from fcjax.metrics import accuracy
+from fcjax.parallel.mesh import platform, take_cores
+from fcjax.results.store import read_rows
 from fcjax.sweep.experiment import Experiment, prepare
 from fcjax.sweep.fit import Fitted, compile_for
-from fcjax.sweep.folder import read_rows
 from fcjax.types import Grid, State
 
 REPEATS = 5

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from experiments.benchmarks.speed import ccfc, fdsc, fedcref, fedmcc
 from experiments.benchmarks.speed.case import Sizes
-from fcjax import server
-from fcjax.algorithms.parts import pick
+from fcjax.algorithms.averaging import pick
 from fcjax.cluster import kmeans
-from fcjax.devices import num_bytes
+from fcjax.federated import server
+from fcjax.parallel.mesh import num_bytes
 
 NUM_CLUSTERS = 10
 

@@ -18,17 +18,17 @@ from jaxtyping import Bool, Float, Int
 from experiments import ccfc
 from experiments.papers.ccfc.printed import LEVELS
 from experiments.trained import load_one, train
-from fcjax import data, engine, evaluation
+from fcjax import data, engine, metrics
 from fcjax.algorithms.ccfc import leave
 from fcjax.cluster import kmeans
-from fcjax.devices import CLIENTS, over_runs
-from fcjax.evaluation.figures import Panel, maps
-from fcjax.evaluation.figures.panels import MARKERS
-from fcjax.sweep import deal, plan
-from fcjax.sweep.session import Call
+from fcjax.parallel.mesh import CLIENTS, over_runs
+from fcjax.results.figures import Panel, maps
+from fcjax.results.figures.images import MARKERS
+from fcjax.sweep import plan
+from fcjax.sweep.train import Call
 from fcjax.types import State
 
-EVENLY = {rule: () for rule in deal.RULES} | {"p": (0.0,)}
+EVENLY = {rule: () for rule in plan.RULES} | {"p": (0.0,)}
 
 
 class Embedded(NamedTuple):
@@ -126,7 +126,7 @@ def figure3(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     }.items():
         found = cluster(z, mask, num_clusters)
         each = zip(labels, found, mask, strict=True)
-        nmi = [evaluation.nmi(true[own], mine[own]) for true, mine, own in each]
+        nmi = [metrics.nmi(true[own], mine[own]) for true, mine, own in each]
         mean = float(np.mean(nmi))
         row = {"panel": name, "client": client}
         rows.append(row | {"nmi": nmi[client], "mean_nmi": mean})
@@ -168,10 +168,10 @@ def figure4(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
         "SCFC": scfc.by_global,
         "CCFC": full.by_global,
     }.items():
-        compact = evaluation.client_calinski_harabasz(z, full.labels, full.mask)
+        compact = metrics.client_calinski_harabasz(z, full.labels, full.mask)
         z = z[full.mask]
         train_set, test_set = ((z[part], labels[part]) for part in (train, test))
-        accuracy = evaluation.knn_accuracy(
+        accuracy = metrics.knn_accuracy(
             *train_set, *test_set, num_neighbors=[k], normalize=name != "raw pixels"
         )[k]
         row = {"panel": name, "k": k, "knn_accuracy": accuracy}
@@ -216,7 +216,7 @@ def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     for p, run in zip(LEVELS, embed(args, dataset, folder), strict=True):
         clients = np.indices(run.mask.shape)[0]
         score, separation = (
-            evaluation.client_calinski_harabasz(run.by_local, groups, run.mask)
+            metrics.client_calinski_harabasz(run.by_local, groups, run.mask)
             for groups in (run.labels, clients)
         )
         classes = " and ".join(map(str, np.unique(run.labels)))

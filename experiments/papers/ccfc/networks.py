@@ -6,10 +6,14 @@ from math import ceil, log2
 from typing import Annotated, Any, Literal
 
 from experiments.encoders import Kind, encoder_of, is_grey, is_tiny
-from fcjax import models
-from fcjax.data.augment import Augment, affine_grey, ccfc_grey
-from fcjax.data.colour import simsiam_colour
-from fcjax.data.vectors import vector_view
+from fcjax import nn
+from fcjax.data.augment import (
+    Augment,
+    affine_grey,
+    ccfc_grey,
+    simsiam_colour,
+    vector_view,
+)
 from fcjax.sweep.flags import shown
 from fcjax.types import Network
 
@@ -30,13 +34,13 @@ def network_of(settings: Mapping[str, Any], shape: tuple[int, ...]) -> Network:
     """Returns SimSiam over the encoder that was asked for."""
     backbone, latent_size = settings["backbone"], settings["latent_size"]
     if backbone == "mlp" and len(shape) == 1:
-        return models.mlp_simsiam(latent_size=latent_size)
+        return nn.mlp_simsiam(latent_size=latent_size)
     if backbone == "conv-small" and len(shape) == 3:
         channels = small_channels(max(shape[:2]))
         encoder = encoder_of("conv", shape, channels=channels)
     else:
         encoder = encoder_of(settings["backbone"], shape, channels=(64, 128, 256))
-    return models.simsiam(encoder, hidden_size=256, latent_size=latent_size)
+    return nn.simsiam(encoder, hidden_size=256, latent_size=latent_size)
 
 
 def small_channels(side: int) -> tuple[int, ...]:

@@ -15,11 +15,11 @@ from experiments import fdsc, several
 from experiments.papers.fdsc.methods import Name
 from experiments.papers.fdsc.printed import CALLED, MAPPED, scores_of
 from experiments.trained import load_one, train
-from fcjax import data, evaluation
-from fcjax.evaluation import tables
-from fcjax.evaluation.figures import Panel, blocks, latent, maps
+from fcjax import data, metrics
+from fcjax.results import tables
+from fcjax.results.figures import Panel, blocks, images, maps
 from fcjax.sweep.load import short_name
-from fcjax.sweep.session import Call
+from fcjax.sweep.train import Call
 from fcjax.types import State
 
 MAPPED_METHODS: tuple[Name, ...] = ("fdsc2", "dscn")
@@ -67,7 +67,7 @@ def figure3(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
         for client in sorted(drawn):
             own = held.mask[client]
             labels, points = held.labels[client][own], held.codes[client][own]
-            points = latent.project(points, seed)
+            points = images.project(points, seed)
             found.append(scores_of_map(points, labels, seed=seed))
             told = f"ACC {found[-1]['acc']:.3f}, NMI {found[-1]['nmi']:.3f}"
             panels.append(
@@ -165,4 +165,4 @@ def scores_of_map(
 ) -> dict[str, float]:
     """Returns the scores of k-means on a map, for as many clusters as classes."""
     kmeans = KMeans(len(np.unique(labels)), n_init=10, random_state=seed)  # pyright: ignore
-    return evaluation.scores(labels, kmeans.fit_predict(points))
+    return metrics.scores(labels, kmeans.fit_predict(points))

@@ -9,12 +9,16 @@ from typing import Any, Literal
 
 import optax
 
-from fcjax import models
-from fcjax.algorithms.dlrsc import dlrsc
-from fcjax.algorithms.dscn import dscn
-from fcjax.algorithms.fdsc import fdsc
-from fcjax.algorithms.lrsc import lrsc
-from fcjax.algorithms.subspace import Affinity, SubspaceNetwork, dense
+from fcjax import nn
+from fcjax.algorithms.fdsc import (
+    Affinity,
+    SubspaceNetwork,
+    dense,
+    dlrsc,
+    dscn,
+    fdsc,
+    lrsc,
+)
 from fcjax.cluster import subspace_affinity, symmetric_affinity
 from fcjax.sweep.load import short_name
 from fcjax.types import FederatedClustering
@@ -159,10 +163,10 @@ def method_of(
 def network_of(values: Mapping[str, Any], shape: tuple[int, ...]) -> SubspaceNetwork:
     """Returns what a client trains on examples of this shape."""
     if len(shape) == 1:
-        autoencoder = models.autoencoder(shape[0], widths=(64,), latent_size=32)
+        autoencoder = nn.autoencoder(shape[0], widths=(64,), latent_size=32)
     else:
         height, width, colours = shape
-        autoencoder = models.conv_autoencoder((height, width, colours))
+        autoencoder = nn.conv_autoencoder((height, width, colours))
     return SubspaceNetwork(
         autoencoder,
         dense(norm=values.get("norm", "frobenius")),

@@ -10,9 +10,9 @@ import numpy as np
 import optax
 
 from experiments.papers.fedcref import simulated
-from fcjax import clients, data, models
-from fcjax.algorithms.central import by_kmeans, central
-from fcjax.algorithms.dec import by_dec
+from fcjax import data, nn
+from fcjax.algorithms.autoencoders import by_dec
+from fcjax.algorithms.central import Clustering, by_kmeans, central
 from fcjax.algorithms.fedcref import (
     Association,
     Halting,
@@ -22,10 +22,10 @@ from fcjax.algorithms.fedcref import (
     given,
     on_clients,
 )
-from fcjax.algorithms.pooling import Clustering
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import count_clusters
-from fcjax.data.vectors import client_rows
+from fcjax.data.augment import client_rows
+from fcjax.federated import clients
 from fcjax.sweep import plan
 from fcjax.sweep.flags import Default
 from fcjax.types import FederatedClustering, Federation
@@ -189,7 +189,7 @@ def method_of(
         return central(dec_of(values, data, num_clusters=num_clusters))
     optimizer = optax.adam(values["learning_rate"])
     if name == "uifca":
-        flow = models.realnvp(data.shape, hidden=(values["flow_width"],) * 3)
+        flow = nn.realnvp(data.shape, hidden=(values["flow_width"],) * 3)
         names = ("cluster_rounds", "communication_rounds", "local_steps", "batch_size")
         return uifca(
             flow,
@@ -210,7 +210,7 @@ def method_of(
     estimate = partial(by_silhouette, num_clusters=num_clusters)
     known = known_of(values, data, num_clusters=num_clusters)
     return fedcref(
-        models.reconstructor(prod(data.shape)),
+        nn.reconstructor(prod(data.shape)),
         optimizer,
         start_of(values, data, num_clusters=num_clusters),
         num_clusters=num_clusters,
@@ -246,7 +246,7 @@ def start_of(values: Mapping[str, Any], data: Data, *, num_clusters: int) -> Sta
 
 def dec_of(values: Mapping[str, Any], data: Data, **options: Any) -> Clustering:
     return by_dec(
-        models.autoencoder(prod(data.shape)),
+        nn.autoencoder(prod(data.shape)),
         optax.adam(1e-3),
         pretrain_rounds=values["pretrain_rounds"],
         joint_rounds=values["joint_rounds"],

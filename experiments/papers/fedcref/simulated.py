@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 from optax.assignment import hungarian_algorithm
 
-from fcjax import clients, server
+from fcjax.federated import clients, server
 from fcjax.types import Federation, PRNGKey, Scalar
 
 Labels = Int[Array, "P"]

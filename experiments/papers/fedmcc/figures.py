@@ -14,10 +14,10 @@ from jaxtyping import Float, Int
 
 from experiments import fedmcc
 from experiments.papers.fedmcc.printed import MAPPED
-from fcjax import evaluation, models
-from fcjax.evaluation import tables
-from fcjax.evaluation.figures import Panel, maps
-from fcjax.sweep import command, frozen
+from fcjax import metrics, nn
+from fcjax.results import exported, tables
+from fcjax.results.figures import Panel, maps
+from fcjax.sweep import command
 from fcjax.sweep.flags import flag_of
 from fcjax.sweep.load import load
 
@@ -103,8 +103,8 @@ def trained(args: fedmcc.Args) -> Iterator[Mapped]:
     rows = results.asked(results.rows)
     for row in sorted(rows, key=lambda row: float(row["num_rounds"])):
         point = {name: float(row[name]) for name in results.names}
-        model = frozen.read(results.model_path(point))
-        found = frozen.predict(model, dataset.examples)
+        model = exported.read(results.model_path(point))
+        found = exported.predict(model, dataset.examples)
         yield Mapped(
             int(point["num_rounds"]),
             found.embedding,
@@ -115,7 +115,7 @@ def trained(args: fedmcc.Args) -> Iterator[Mapped]:
 
 
 def soft_assignments(
-    model: frozen.Frozen, features: Float[np.ndarray, "P D"]
+    model: exported.Frozen, features: Float[np.ndarray, "P D"]
 ) -> Float[np.ndarray, "P K"]:
     """Returns what a model's cluster projector makes of the features."""
     params = traverse_util.unflatten_dict(
@@ -126,12 +126,12 @@ def soft_assignments(
         }
     )
     width = model.weights[f"{PROJECTOR}Dense_0/Dense_0/bias"].size
-    projector = models.cluster_projector(len(model.centers), hidden_size=width)
+    projector = nn.cluster_projector(len(model.centers), hidden_size=width)
     return np.asarray(projector.apply({"params": params}, features, train=False)[0])
 
 
 def scores_of(found: Mapped) -> dict[str, float]:
-    scores = evaluation.scores(found.labels, found.clusters)
+    scores = metrics.scores(found.labels, found.clusters)
     return {name: float(scores[name]) for name in ("nmi", "acc")}
 
 
@@ -140,4 +140,4 @@ def panel(
 ) -> Panel:
     """Returns a panel, in which a cluster has the colour of the class it matches."""
     title = f"{trained}\nNMI {scores['nmi']:.3f}, ACC {scores['acc']:.3f}"
-    return Panel(title, z, evaluation.match(found.labels, found.clusters))
+    return Panel(title, z, metrics.match(found.labels, found.clusters))

@@ -8,18 +8,11 @@ from typing import Any, Literal
 import optax
 
 from experiments.encoders import backbone_of, encoder_of
-from fcjax import models
+from fcjax import nn
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.cc import cc
-from fcjax.algorithms.fedema import fedema
-from fcjax.algorithms.fedmcc import cluster_contrast, fedmcc, mcc
-from fcjax.algorithms.fedsimclr import fedsimclr
-from fcjax.algorithms.fedsimsiam import fedsimsiam
-from fcjax.algorithms.fedu import fedu
-from fcjax.algorithms.two_stage import feature_kmeans
-from fcjax.data.augment import Augment, affine_grey
-from fcjax.data.colour import simsiam_colour
-from fcjax.data.vectors import vector_view
+from fcjax.algorithms.fedmcc import cc, cluster_contrast, feature_kmeans, fedmcc, mcc
+from fcjax.algorithms.fedu import fedema, fedsimclr, fedsimsiam, fedu
+from fcjax.data.augment import Augment, affine_grey, simsiam_colour, vector_view
 from fcjax.sweep.flags import taken_by
 from fcjax.types import FederatedClustering
 
@@ -148,10 +141,10 @@ def method_of(
     is_small = values["backbone"] in ("conv", "mlp")
     channels = (256, 256) if values["backbone"] == "mlp" else (16, 32, 64)
     layers = encoder_of(values["backbone"], shape, channels=channels)
-    encoder = models.encoder(layers)
+    encoder = nn.encoder(layers)
     width = 256 if is_small else None
-    projector = models.projector(128, hidden_size=width)
-    clusters = models.cluster_projector(num_clusters, hidden_size=width)
+    projector = nn.projector(128, hidden_size=width)
+    clusters = nn.cluster_projector(num_clusters, hidden_size=width)
     local = local_of(values, view)._replace(keep_optimizer=name in CENTRAL)
     build: Any = BUILDERS[name]
     settings = taken_by(build, values)
@@ -182,13 +175,13 @@ def method_of(
         return build(encoder, projector, second, local, **settings)
     if name == "fedsimsiam":
         sizes = {"size": 128, "hidden_size": 256} if is_small else {}
-        projector = models.simsiam_projector(**sizes)
-        predictor = models.simsiam_predictor(
+        projector = nn.simsiam_projector(**sizes)
+        predictor = nn.simsiam_predictor(
             **{**sizes, "hidden_size": 64} if is_small else {}
         )
     else:
         sizes = {"size": 128, "hidden_size": 512} if is_small else {}
-        projector, predictor = models.byol_head(**sizes), models.byol_head(**sizes)
+        projector, predictor = nn.byol_head(**sizes), nn.byol_head(**sizes)
     return build(encoder, projector, predictor, second, local, **settings)
 
 

@@ -10,10 +10,10 @@ from jaxtyping import Float, Int, Shaped
 
 from experiments import sda_fdc
 from experiments.trained import load_one, train
-from fcjax import data, evaluation
-from fcjax.evaluation.figures import image_rows
+from fcjax import data, metrics
+from fcjax.results.figures import image_rows
 from fcjax.sweep import plan
-from fcjax.sweep.session import Call
+from fcjax.sweep.train import Call
 from fcjax.types import State
 
 REAL = 8
@@ -61,10 +61,10 @@ def figure_synthetic(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
     (clients,) = train(args, sda_fdc.describe, dealt, folder, read)
     examples = np.concatenate([client.examples for client in clients])
     synthetic = np.concatenate([client.synthetic for client in clients])
-    near = evaluation.nearest(flat(synthetic), flat(examples))
+    near = metrics.nearest(flat(synthetic), flat(examples))
     lines = [line("all", near.distances, examples, held_out.examples)]
     for number, own, labels, made in clients:
-        distances = evaluation.nearest_distances(flat(made), flat(own))
+        distances = metrics.nearest_distances(flat(made), flat(own))
         like = like_labels(held_out, labels, seed=args.seed[0])
         lines.append(line(number, distances, own, like))
     if examples.ndim == 4:
@@ -97,9 +97,9 @@ def line(
     held_out: Shaped[np.ndarray, "m *F"],
 ) -> dict[str, Any]:
     """Returns a row of the table; `made` is how far synthetic examples are."""
-    real = evaluation.nearest_distances(flat(held_out), flat(train))
+    real = metrics.nearest_distances(flat(held_out), flat(train))
     counts = {"synthetic": len(made), "train": len(train), "held_out": len(real)}
-    return {"client": client, **counts, **evaluation.copying_by_distance(made, real)}
+    return {"client": client, **counts, **metrics.copying_by_distance(made, real)}
 
 
 def halves(dataset: data.Dataset, *, seed: int) -> tuple[data.Dataset, data.Dataset]:
@@ -164,7 +164,7 @@ def draw_clients(
 def draw_nearest(
     synthetic: Shaped[np.ndarray, "n *F"],
     train: Shaped[np.ndarray, "t *F"],
-    near: evaluation.Nearest,
+    near: metrics.Nearest,
     path: Path,
 ) -> None:
     """Draws synthetic examples at even ranks of their distances, and the nearest

@@ -11,10 +11,10 @@ from jaxtyping import Float, Int
 from experiments import sda_fdc
 from experiments.papers.sda_fdc.printed import scores_of
 from experiments.trained import load_one
-from fcjax import data, evaluation
-from fcjax.evaluation import tables
-from fcjax.evaluation.figures import Panel, maps
-from fcjax.sweep import command, frozen
+from fcjax import data, metrics
+from fcjax.results import exported, tables
+from fcjax.results.figures import Panel, maps
+from fcjax.sweep import command
 
 PANELS = {
     "sda-fdc-disjoint": ("SDA-FDC (disjoint)", "-disjoint"),
@@ -48,7 +48,7 @@ def figure3(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
         if not panels:
             pixels = dataset.examples.reshape(len(clients), -1)
             panels.append(Panel("raw pixels", pixels, clients))
-        found = evaluation.scores(np.asarray(dataset.labels), clusters)
+        found = metrics.scores(np.asarray(dataset.labels), clusters)
         reported = scores_of("mnist", method).get(args.p[0], {}) if args.p else {}
         scores = {
             name: tables.estimate([float(found[name])], paper=reported.get(name))
@@ -69,6 +69,6 @@ def coded(
     (results,) = command.run(lambda: [(args, sda_fdc.describe)])
     (row,) = results.asked(results.rows)
     point = {name: row[name] for name in results.names}
-    found = frozen.predict(results.model(**point), dataset.examples)
+    found = exported.predict(results.model(**point), dataset.examples)
     clients = results.assigned(point)["client"]
     return found.embedding, clients, found.clusters

@@ -7,12 +7,10 @@ from typing import Any, Literal
 import optax
 
 from experiments.encoders import is_tiny
-from fcjax import models
-from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
-from fcjax.algorithms.dcn import by_dcn
-from fcjax.algorithms.gan import Adversarial
-from fcjax.algorithms.pooling import Clustering
-from fcjax.algorithms.sda import sda
+from fcjax import nn
+from fcjax.algorithms.autoencoders import by_dcn
+from fcjax.algorithms.central import Clustering, by_fuzzy_cmeans, by_kmeans, central
+from fcjax.algorithms.sda import Adversarial, sda
 from fcjax.types import FederatedClustering
 
 Name = Literal[
@@ -93,11 +91,11 @@ def adversarial_of(
 ) -> Adversarial:
     """Returns how clients train their GANs."""
     if len(shape) == 1:  # networks, rates and betas of CCEGAN, their later code
-        gan, beta = models.mlp_gan(shape[0]), 0.9
+        gan, beta = nn.mlp_gan(shape[0]), 0.9
     else:  # as in the authors' code of SDA-FC
         height, width, colours = shape
         sizes = {"channels": 32, "hidden_size": 256} if is_tiny(shape) else {}
-        gan, beta = models.dcgan((height, width, colours), **sizes), 0.999
+        gan, beta = nn.dcgan((height, width, colours), **sizes), 0.999
     return Adversarial(
         gan,
         optax.adam(values["generator_learning_rate"], b1=0.5, b2=beta),
@@ -116,7 +114,7 @@ def clustering_of(
     """Returns how the server clusters."""
     if name in DEEP:
         return by_dcn(
-            models.autoencoder(math.prod(shape)),
+            nn.autoencoder(math.prod(shape)),
             optax.adam(values["learning_rate"]),
             num_clusters=num_clusters,
             pretrain_rounds=values["pretrain_rounds"],

@@ -1,0 +1,709 @@
+"""FedCRef: global clusters found without a server or their number.
+
+FedCRef: which global clusters there are, found without a server or their number.
+
+Federated Clustering: An Unsupervised Cluster-Wise Training for Decentralized Data
+Distributions
+    Mirko Nardi, Lorenzo Valerio, Andrea Passarella. 2024.
+    https://arxiv.org/abs/2408.10664
+    Authors' code: https://github.com/mirqr/fedcref
+
+How the clients of FedCRef come to the clusters that they refine.
+
+The paper takes DEC of each client's own examples, or true classes made dirty, and says
+that any clustering will do.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+from optax.assignment import hungarian_algorithm
+
+from fcjax.algorithms import fedcref_models
+from fcjax.algorithms.central import Clustering
+from fcjax.algorithms.fedcref_models import (
+    ASSOCIATION,
+    TRAINING,
+    Associate,
+    Association,
+    Models,
+    Training,
+    members_of,
+)
+from fcjax.algorithms.rounds import all_rounds, ever_present
+from fcjax.data.augment import client_rows
+from fcjax.federated import clients, server, training
+from fcjax.parallel.mesh import num_bytes
+from fcjax.types import (
+    Communities,
+    FederatedClustering,
+    Federation,
+    Network,
+    PRNGKey,
+    PyTree,
+    Scalar,
+    Stage,
+    State,
+)
+
+# --- Refinement
+
+STEADY_ITERATIONS = 3
+"""Without significant changes, after which the process is halted."""
+
+
+class Halting(NamedTuple):
+    """When a client is done, and when all are: section 4, phase 5.
+
+    Examples:
+        >>> Halting(stability=0.85).tolerance
+        0.1
+    """
+
+    stability: Scalar = 0.8
+    """tau, the share of its examples that a refinement leaves in their cluster from
+    which on a client stops, the first one too (line 29 of Algorithm 1; so in the
+    authors' code, which has 0.85)."""
+    tolerance: Scalar = 0.1
+    """How much the numbers of communities and of isolated clusters may change, relative
+    to those before, or to 1 where there were none, and count as steady; of the latter
+    the code has 0.15."""
+    stop_when_settled: bool = True
+    """Halt when no client is active, as the text of phase 5 does; without it only
+    steady numbers and `max_refinements` do, as in the code. The iterations that this
+    adds change nobody's clusters."""
+    max_refinements: Scalar | None = None
+    """Halt when a client has refined so often, as a mean; the code has 10, the paper no
+    such bound."""
+
+
+HALTING = Halting()
+
+
+class Trend(NamedTuple):
+    """What is watched, which all clients know."""
+
+    communities: Int[Array, ""]  # |G|
+    isolated: Int[Array, ""]  # |I|
+    active: Int[Array, ""]  # |A|
+    num_steady: Int[Array, ""]  # iterations on end in which |G|, |I| hardly changed
+    refinements: Float[Array, ""]  # the mean over clients
+
+
+def refine(
+    errors: Float[Array, "N J"],
+    models: Bool[Array, "J"],
+    mask: Bool[Array, "N"],
+    num_local: Int[Array, ""],
+    *,
+    num_clusters: int,
+    renumber_leftovers: bool = False,
+) -> tuple[Int[Array, "N"], Int[Array, "K"]]:
+    """Clusters a client's examples by the models that reconstruct them best.
+
+    K_i times the model that is the best of most examples takes those, and both leave.
+    Each example that is left over goes to the selected model of the least error.
+
+    Args:
+        errors: of every example under every candidate.
+        models: which of the candidates there are.
+        mask: which examples count; the others get a cluster of no meaning.
+        num_local: K_i, at most K.
+        num_clusters: K.
+        renumber_leftovers: number the clusters of what is left over by a vote of its
+            own among the selected models, as the authors' code does, so that it may get
+            another model's number.
+
+    Returns:
+        Clusters in [0, K), and the candidate selected for each, -1 for a cluster that
+        is left empty: those from K_i on, and where examples or models have run out. A
+        model whose error is no number is never selected.
+    """
+    known = jnp.where(jnp.isnan(errors), jnp.inf, errors)
+    clusters, selected = _vote(known, models, mask, num_local, num_clusters)
+    left_over = mask & (clusters < 0)
+    if renumber_leftovers:
+        candidates = jnp.arange(len(models))[:, None] == selected[None]
+        again, _ = _vote(
+            known, candidates.any(axis=1), left_over, num_local, num_clusters
+        )
+        return jnp.where(left_over, again, clusters).clip(0), selected
+    of_selected = jnp.where(selected[None] >= 0, known[:, selected], jnp.inf)
+    nearest = jnp.argmin(of_selected, axis=1).astype(jnp.int32)
+    return jnp.where(clusters < 0, nearest, clusters), selected
+
+
+def _vote(errors, models, unassigned, num_local, num_clusters):
+    """Lines 6 to 14: clusters, -1 where none of the selected models was the best."""
+
+    def select(p, carry):
+        clusters, selected, free, unassigned = carry
+        best = jnp.argmin(jnp.where(free[None], errors, jnp.inf), axis=1)
+        votes = jnp.zeros(len(models)).at[best].add(unassigned & free[best])
+        winner = jnp.argmax(votes)
+        found = (votes[winner] > 0) & (p < num_local)
+        taken = found & unassigned & (best == winner)
+        return (
+            jnp.where(taken, p, clusters),
+            selected.at[p].set(jnp.where(found, winner, -1)),
+            free.at[winner].set(free[winner] & ~found),
+            unassigned & ~taken,
+        )
+
+    clusters = jnp.full(len(errors), -1, jnp.int32)
+    selected = jnp.full(num_clusters, -1, jnp.int32)
+    free = models & jnp.isfinite(errors).any(axis=0)
+    carry = (clusters, selected, free, unassigned)
+    return lax.fori_loop(0, num_clusters, select, carry)[:2]
+
+
+def agreement(
+    before: Int[Array, "N"],
+    after: Int[Array, "N"],
+    mask: Bool[Array, "N"],
+    *,
+    num_clusters: int,
+) -> Float[Array, ""]:
+    """Returns the share of a client's examples that kept their cluster, where clusters
+    are matched so that they are the most: ACC(y', y), Eq. 6."""
+    pairs = before * num_clusters + after
+    counts = jnp.zeros(num_clusters**2).at[pairs].add(mask)
+    counts = counts.reshape(num_clusters, num_clusters)
+    rows, columns = hungarian_algorithm(-counts)
+    return counts[rows, columns].sum() / mask.sum()
+
+
+def begin(num_clusters: Int[Array, ""], num_clients: Int[Array, ""]) -> Trend:
+    """Returns the trend before the first iteration: every cluster is alone."""
+    return Trend(
+        communities=jnp.int32(0),
+        isolated=num_clusters.astype(jnp.int32),
+        active=num_clients.astype(jnp.int32),
+        num_steady=jnp.int32(0),
+        refinements=jnp.float32(0),
+    )
+
+
+def follow(
+    halting: Halting,
+    trend: Trend,
+    communities: Int[Array, ""],
+    isolated: Int[Array, ""],
+    is_active: Bool[Array, "M"],
+    num_refinements: Int[Array, "M"],
+    counted: Bool[Array, "M"],
+) -> Trend:
+    """Returns the trend after a further iteration.
+
+    Args:
+        halting: the rule.
+        trend: after the last one.
+        communities: |G| of its graph.
+        isolated: |I|.
+        is_active: which clients go on.
+        num_refinements: how often each has refined its clusters.
+        counted: which clients take part at all.
+    """
+
+    def is_steady(new, old):
+        return jnp.abs(new - old) <= halting.tolerance * jnp.maximum(old, 1)
+
+    steady = is_steady(communities, trend.communities)
+    steady &= is_steady(isolated, trend.isolated)
+    return Trend(
+        communities=communities.astype(jnp.int32),
+        isolated=isolated.astype(jnp.int32),
+        active=jnp.sum(is_active & counted, dtype=jnp.int32),
+        num_steady=jnp.where(steady, trend.num_steady + 1, 0),
+        refinements=jnp.mean(num_refinements, where=counted),
+    )
+
+
+def is_over(halting: Halting, trend: Trend) -> Bool[Array, ""]:
+    """Returns whether nobody is active, nothing has changed for some iterations, or
+    clients have refined as often as they may, as a mean.
+
+    The text of phase 5 ends at either; line 6 of Algorithm 1 goes on while either
+    holds, (varying) or |A| > 0, which active clients that change nothing never end.
+    The authors' code does not look at |A|.
+
+    Args:
+        halting: the rule.
+        trend: after the last iteration.
+    """
+    over = trend.num_steady >= STEADY_ITERATIONS
+    if halting.max_refinements is not None:
+        over |= trend.refinements >= halting.max_refinements
+    return over | (trend.active == 0) if halting.stop_when_settled else over
+
+
+# --- Start
+
+
+class StartPhase(NamedTuple):
+    """One phase of a start; states are stacked [M, ...]."""
+
+    name: str
+    begin: Callable[[PRNGKey, Any, Federation], Any]
+    """(key, state, federation) -> the state of this phase."""
+    round: Callable[[PRNGKey, Any, Federation], tuple[Any, Float[Array, "M"]]]
+    """(key, state, federation) -> (state, loss of each client)."""
+    num_rounds: int = 1
+
+
+class Start(NamedTuple):
+    """How clients cluster on their own, before they know of each other; K_i are the
+    federation's `local_clusters`."""
+
+    init: Callable[[PRNGKey, Federation], Any]
+    """(key, federation) -> state."""
+    phases: tuple[StartPhase, ...]
+    assign: Callable[[Any, Federation], Int[Array, "M N"]]
+    """(state, federation) -> clusters in [0, K_i); -1 where there are none yet."""
+
+
+def start_stage(phase: StartPhase) -> Stage:
+    """Returns a phase as a stage of FedCRef: it changes the clients' `start` and counts
+    its rounds. Its metrics are those of an iteration in which nothing has been
+    associated yet."""
+
+    def begin(key, state: State, federation: Federation):
+        local = state.clients
+        federation = federation._replace(local_clusters=local.num_local)
+        begun = phase.begin(key, local.start, federation)
+        return state._replace(clients=local._replace(start=begun))
+
+    def round(key, state: State, federation: Federation):
+        before, local = state
+        present = server.participants(federation, before.num_rounds)
+        federation = federation._replace(local_clusters=local.num_local)
+        new, values = phase.round(key, local.start, federation)
+        new = clients.keep_absent(present, new, local.start)
+        # As floats: a sum of integers would be one more.
+        values, own = server.gather((values, local.num_local.astype(jnp.float32)))
+        answered = server.all_participants(federation, before.num_rounds)
+        metrics = {
+            **server.measure(answered, {"loss": values}),
+            "communities": jnp.int32(0),
+            "isolated": jnp.sum(own, where=answered).astype(jnp.int32),
+            "edges": jnp.int32(0),
+            "active": ever_present(federation).sum(),
+            "iteration": jnp.int32(0),
+        }
+        after = before._replace(num_rounds=before.num_rounds + 1)
+        return State(after, local._replace(start=new)), metrics
+
+    return all_rounds(phase.name, round, phase.num_rounds, begin=begin)
+
+
+def on_clients(
+    clustering: Callable[[int | Int[Array, ""]], Clustering],
+    *,
+    num_clusters: int,
+) -> Start:
+    """Returns a start where every client runs a clustering on its own examples.
+
+    Args:
+        clustering: (K_i) -> the clustering, of which K_i clusters are used; its arrays
+            are of one shape for all K_i.
+        num_clusters: K, the largest K_i.
+
+    Examples:
+        >>> from fcjax.algorithms.central import by_kmeans
+        >>> kmeans = lambda num_used: by_kmeans(num_clusters=3, num_used=num_used)
+        >>> start = on_clients(kmeans, num_clusters=3)
+        >>> [phase.name for phase in start.phases]
+        ['cluster']
+    """
+    each = clients.for_each
+    template = clustering(num_clusters)
+
+    def init(key: PRNGKey, federation: Federation):
+        example = federation.pool[:1]
+        keys = clients.keys(key, len(federation.indices))
+        return jax.vmap(lambda key: template.init(key, example))(keys)
+
+    def on_each(function, key, state, federation: Federation):
+        def one(key, state, rows, mask, num_local):
+            phase = function(clustering(num_local))
+            return phase(key, state, federation.pool[rows], mask)
+
+        keys = clients.keys(key, len(federation.indices))
+        own = (federation.indices, federation.mask, federation.local_clusters)
+        return each(one, keys, state, *own)
+
+    def assign(state, federation: Federation):
+        def one(state, rows):
+            def embed(rows):
+                return template.embed(state, federation.pool[rows])
+
+            z = training.in_batches(embed, rows, batch_size=512)
+            return template.assign(state, z)
+
+        return each(one, state, federation.indices)
+
+    phases = tuple(
+        StartPhase(
+            phase.name,
+            partial(on_each, lambda found, i=i: found.phases[i].begin),
+            partial(on_each, lambda found, i=i: found.phases[i].round),
+            phase.num_rounds,
+        )
+        for i, phase in enumerate(template.phases)
+    )
+    return Start(init, phases, assign)
+
+
+def given(
+    name: str, clusters: Callable[[PRNGKey, Federation], Int[Array, "M N"]]
+) -> Start:
+    """Returns a start of one round in which the clusters are given, as an experiment
+    simulates them from labels.
+
+    Args:
+        name: of the phase.
+        clusters: (key, federation) -> clusters in [0, K_i).
+    """
+
+    def round(key, state, federation: Federation):
+        del state
+        return clusters(key, federation), jnp.zeros(len(federation.indices))
+
+    return Start(
+        init=lambda key, federation: jnp.full(federation.indices.shape, jnp.int32(-1)),
+        phases=(StartPhase(name, lambda key, state, *_: state, round),),
+        assign=lambda state, federation: state,
+    )
+
+
+# --- Algorithm
+
+CountClusters = Callable[[PRNGKey, Federation], Int[Array, "M"]]
+"""(key, federation) -> K_i."""
+Measure = Callable[
+    [Federation, Int[Array, "M N"], fedcref_models.Edges], dict[str, Array]
+]
+"""(federation, clusters, association graph) -> further metrics, which nothing reads."""
+
+
+class Progress(NamedTuple):
+    """What all know."""
+
+    trend: Any  # refinement.Trend; () until clusters are refined
+    num_rounds: Int[Array, ""]  # over all stages
+
+
+class Local(NamedTuple):
+    """The clients. From `clusters` on all is () until they are refined."""
+
+    start: Any  # of the local clustering, () from then on
+    num_local: Int[Array, "M"]  # K_i
+    clusters: Any = ()  # Q_i [M, N]
+    models: PyTree = ()  # M_iq [M, K, ...]
+    is_stale: Any = ()  # [M], whose models are of earlier clusters
+    is_active: Any = ()  # A [M]
+    num_refinements: Any = ()  # [M]
+    communities: Any = ()  # of the last graph, and of the clusters after it
+
+
+class Setup(NamedTuple):
+    """What all iterations share; see `fedcref`."""
+
+    models: Models
+    start: Start
+    association: Association | Associate
+    halting: Halting
+    renumber_leftovers: bool
+    measure: Measure | None
+
+
+def fedcref(
+    network: Network,
+    optimizer: optax.GradientTransformation,
+    start: Start,
+    *,
+    num_clusters: int,
+    num_rounds: int = 30,
+    training: Training = TRAINING,
+    association: Association | Associate = ASSOCIATION,
+    halting: Halting = HALTING,
+    renumber_leftovers: bool = False,
+    num_local: CountClusters | None = None,
+    measure: Measure | None = None,
+) -> FederatedClustering:
+    """Builds FedCRef: a round of its last stage is an iteration of Algorithm 1.
+
+    Args:
+        network: an auto-encoder from rows to their reconstructions; every cluster and
+            every community has one of its own.
+        optimizer: of all of them.
+        start: the clusters to begin with.
+        num_clusters: K, the most clusters that a client looks for.
+        num_rounds: bound of the iterations.
+        training: how long the models of clusters and communities are trained.
+        association: the test by which clusters are found to be the same, or what stands
+            in for it, as true associations do in an experiment.
+        halting: when a client is done, and when all are.
+        renumber_leftovers: number the clusters of leftovers anew, as the authors' code
+            does, see `refinement.refine`.
+        num_local: (key, federation) -> K_i; what the federation says by default.
+        measure: further metrics, of an experiment that knows the labels.
+
+    Returns:
+        The method, stages those of `start` and then `refine`. A client's clusters are
+        its own; `communities` tells which of different clients are one. Metrics are the
+        `loss` (the mean squared error of the local models), `communities`, `isolated`
+        (clusters without an edge; before the first graph all), `edges`, `active`,
+        `iteration`, `participants` and the traffic. A new model goes to every other
+        client: what crosses grows with the square of their number. There is no
+        representation that clients share, an example's embedding is itself.
+
+    Examples:
+        >>> import optax
+        >>> from fcjax import nn
+        >>> from fcjax.algorithms.central import by_kmeans
+        >>> from fcjax.algorithms.fedcref import on_clients
+        >>> kmeans = lambda num_used: by_kmeans(num_clusters=3, num_used=num_used)
+        >>> start = on_clients(kmeans, num_clusters=3)
+        >>> network, adam = nn.reconstructor(5), optax.adam(1e-3)
+        >>> method = fedcref(network, adam, start, num_clusters=3)
+        >>> [stage.name for stage in method.stages]
+        ['cluster', 'refine']
+    """
+    setup = Setup(
+        Models(network, optimizer, num_clusters, training),
+        *(start, association, halting, renumber_leftovers, measure),
+    )
+    stages = (
+        *map(start_stage, start.phases),
+        Stage(
+            "refine",
+            partial(begin_refinement, setup),
+            partial(iterate, setup),
+            num_rounds,
+            done=lambda state: is_over(halting, state.server.trend),
+        ),
+    )
+
+    def init(key: PRNGKey, federation: Federation) -> State:
+        count_key, start_key = jax.random.split(key)
+        own = federation.local_clusters
+        if num_local is not None:
+            own = num_local(count_key, federation)
+        local = Local(start.init(start_key, federation), own)
+        return stages[0].begin(
+            key, State(Progress((), jnp.int32(0)), local), federation
+        )
+
+    return FederatedClustering(
+        init,
+        stages,
+        embed=lambda _, federation: client_rows(federation, unit_length=False),
+        assign=partial(assign, start),
+        communities=lambda state: state.clients.communities,
+    )
+
+
+def iterate(
+    setup: Setup, key: PRNGKey, state: State, federation: Federation
+) -> tuple[State, dict[str, Array]]:
+    """An iteration of Algorithm 1, lines 7 to 32: clients train a model of each cluster
+    and exchange them, associate clusters, train a model of each community, and refine
+    their clusters by all of these.
+
+    Args:
+        setup: of the method.
+        key, state, federation: as in `Stage`.
+    """
+    before: Progress = state.server
+    own: Local = state.clients
+    how, num_clusters = setup.models, setup.models.num_clusters
+    local_key, community_key = jax.random.split(key)
+    present = server.participants(federation, before.num_rounds)
+    members = members_of(own.clusters, federation, num_clusters)
+    exist = members.any(axis=2) & present[:, None]
+
+    # Lines 7 to 10, also of clients that have settled just now: on the clusters that
+    # they keep.
+    trains = exist & own.is_stale[:, None]
+    local, values = fedcref_models.train_clusters(
+        how, local_key, own.clusters, trains, federation
+    )
+    local = jax.vmap(clients.keep_absent)(trains, local, own.models)
+    everyones, all_exist = server.gather((local, exist))
+    held, there = fedcref_models.by_slot((everyones, all_exist))
+    errors = fedcref_models.errors_under(how, held, there, federation)
+
+    # Lines 11 to 21.
+    edges = fedcref_models.associate(
+        *(setup.association, errors, own.clusters, exist, federation),
+    )
+    graph = server.gather(edges)
+    groups = fedcref_models.communities(graph)
+    num_communities = groups.numbers.max() + 1
+    isolated = jnp.sum(all_exist & (groups.numbers < 0))
+    own_groups = server.own_rows(groups, len(present))
+    # One that was repeated to fill the devices would be a further member.
+    numbers = jnp.where(exist, own_groups.numbers, -1)
+
+    # Lines 22 to 26.
+    own_groups = own_groups._replace(numbers=numbers)
+    federated = fedcref_models.train_communities(
+        how, community_key, own.clusters, own_groups, federation
+    )
+    known = jnp.arange(fedcref_models.most_communities(*exist.shape)) < num_communities
+    federated_errors = fedcref_models.errors_under(how, federated, known, federation)
+
+    # Lines 27 to 32.
+    refines = present & own.is_active
+    candidates = (exist, errors, known, federated_errors)
+    refined = refine_clients(setup, own, candidates, numbers, federation)
+    former = (own.clusters, numbers)
+    clusters, numbers = clients.keep_absent(refines, refined, former)
+    same = partial(agreement, num_clusters=num_clusters)
+    kept = jax.vmap(same)(own.clusters, clusters, federation.mask)
+    new = own._replace(
+        clusters=clusters,
+        models=local,
+        is_stale=jnp.where(present, refines, own.is_stale),
+        is_active=own.is_active & ~(refines & (kept >= setup.halting.stability)),
+        num_refinements=own.num_refinements + refines,
+        communities=Communities(numbers, edges, own.clusters),
+    )
+    trained, values, active, counts = server.gather(
+        (trains, values, new.is_active, new.num_refinements)
+    )
+    answered = server.all_participants(federation, before.num_rounds)
+    ever = ever_present(federation)
+    trend = follow(
+        *(setup.halting, before.trend, num_communities, isolated, active, counts, ever)
+    )
+    metrics = {
+        # All who are still active may be absent.
+        "loss": jnp.sum(values, where=trained) / jnp.maximum(trained.sum(), 1),
+        "participants": answered.sum(),
+        "communities": trend.communities,
+        "isolated": trend.isolated,
+        "edges": graph.sum() // 2,
+        "active": trend.active,
+        "iteration": counts.max(),
+        **traffic(setup, answered, ever, trained, groups, local),
+    }
+    if setup.measure is not None:
+        metrics |= setup.measure(federation, own.clusters, edges)
+    return State(Progress(trend, before.num_rounds + 1), new), metrics
+
+
+def refine_clients(setup: Setup, own: Local, candidates, numbers, federation):
+    """Phase 4: every client clusters its examples by the models of its own clusters and
+    those of all communities.
+
+    Args:
+        setup: of the method.
+        own: the clients.
+        candidates: which clusters they have [M, K], the errors of every example under
+            the models of all clients' clusters [M, N, V]; which communities there are
+            [S], and the errors under their models [M, N, S].
+        numbers: the communities of the clients' clusters [M, K], -1 where they are
+            alone.
+        federation: whose examples.
+
+    Returns:
+        The clusters [M, N], and the community of each [M, K] by the model that it was
+        selected by: a community's own, or that of one of the client's former clusters.
+    """
+    exist, errors, known, federated_errors = candidates
+    num_clusters = setup.models.num_clusters
+
+    def one(errors, federated_errors, own, exist, mask, num_local):
+        return refine(
+            jnp.concatenate([errors[:, own], federated_errors], axis=1),
+            jnp.concatenate([exist, known]),
+            *(mask, num_local),
+            num_clusters=num_clusters,
+            renumber_leftovers=setup.renumber_leftovers,
+        )
+
+    slots = fedcref_models.own_models(*exist.shape)
+    each = (errors, federated_errors, slots, exist, federation.mask, own.num_local)
+    clusters, selected = clients.for_each(one, *each)
+    former = jnp.clip(selected, 0, num_clusters - 1)
+    former = jnp.take_along_axis(numbers, former, axis=1)
+    found = jnp.where(selected < num_clusters, former, selected - num_clusters)
+    return clusters, jnp.where(selected < 0, -1, found)
+
+
+def traffic(
+    setup: Setup,
+    answered: Bool[Array, "M"],
+    ever: Bool[Array, "M"],
+    trained: Bool[Array, "M K"],
+    groups: fedcref_models.Groups,
+    local: PyTree,
+) -> dict[str, Int[Array, "2"]]:
+    """Counts what crosses between clients in an iteration, as `server.traffic` does.
+
+    A new model goes to every other client: it grows with the square of their number. A
+    community's model goes up from every cluster that it is trained on and down to it in
+    each round, and in the end to all clients. Beside them there is a bit, counted as a
+    byte, for each pair of clusters.
+
+    Args:
+        setup: of the method.
+        answered: which clients take part.
+        ever: which of them ever do.
+        trained: which clusters have a new model.
+        groups: the communities.
+        local: the models, [M, K, ...].
+    """
+    size = num_bytes(jax.tree.map(lambda x: x[0, 0], local))
+    num_answered = answered.sum(dtype=jnp.int32)
+    how, numbers = setup.models.training, groups.numbers
+    members = fedcref_models.trained_on(how, groups).sum() * how.federated_rounds
+    sent = (numbers.max() + 1) * num_answered
+    pairs = {
+        "up_local_models": (trained.sum() * (num_answered - 1), size),
+        "up_community_models": (members, size),
+        "down_community_models": (members + sent, size),
+        "up_associations": (num_answered, ever.sum() * numbers.shape[1] ** 2),
+    }
+    return {name: jnp.stack(list(map(jnp.int32, pair))) for name, pair in pairs.items()}
+
+
+def begin_refinement(setup: Setup, key, state: State, federation: Federation) -> State:
+    """Returns the state before the first iteration, when every cluster is alone."""
+    del key
+    before: Progress = state.server
+    num_own, num_clusters = len(federation.indices), setup.models.num_clusters
+    # Who missed the start has one cluster.
+    clusters = jnp.maximum(setup.start.assign(state.clients.start, federation), 0)
+    present = server.participants(federation, before.num_rounds)
+    members = members_of(clusters, federation, num_clusters)
+    exist = members.any(axis=2) & present[:, None]
+    all_exist, ever = server.gather(exist), ever_present(federation)
+    own = Local(
+        start=(),
+        num_local=state.clients.num_local,
+        clusters=clusters,
+        models=fedcref_models.zeros(setup.models, federation),
+        is_stale=jnp.ones(num_own, bool),
+        is_active=jnp.ones(num_own, bool),
+        num_refinements=jnp.zeros(num_own, jnp.int32),
+        communities=fedcref_models.all_alone(clusters, num_clusters),
+    )
+    trend = begin(all_exist.sum(), ever.sum())
+    return State(Progress(trend, before.num_rounds), own)
+
+
+def assign(start: Start, state: State, federation: Federation) -> Int[Array, "M N"]:
+    """As in `FederatedClustering`: the clients' own clusters."""
+    own: Local = state.clients
+    if isinstance(own.clusters, tuple):  # not refined yet
+        return start.assign(own.start, federation)
+    return own.clusters

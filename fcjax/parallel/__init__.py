@@ -1,0 +1,3 @@
+"""Runs and clients over devices and processes."""
+
+__all__: list[str] = []

@@ -1,0 +1,783 @@
+"""Maps runs and clients over the devices of all processes."""
+
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jax.experimental.multihost_utils import process_allgather
+from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Int, Shaped
+
+from fcjax.ragged import GROUPS, Ragged, is_ragged, places
+from fcjax.types import Federation, Grid, PyTree, State
+
+# --- Own pool
+
+
+@jax.tree_util.register_pytree_node_class
+class OwnPool:
+    """Takes the place of the array of examples where clients lie on devices of several
+    processes, see `fcjax.parallel.mesh.deal_pool`.
+
+    `pool[rows]` is a device array of those rows, within a program that is spread over
+    the devices; of rows that are neither the first nor its clients' a device has none,
+    and gives others.
+
+    Args:
+        examples: [A, B, R, *F] on A x B devices: what each of them has.
+        places: [A, B, P]: where it has each row of the pool.
+
+    Attributes:
+        shape: of all examples.
+        dtype: of the examples.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> examples, places = jnp.array([[[[7.0], [9.0]]]]), jnp.array([[[0, 0, 1]]])
+        >>> pool = OwnPool(examples, places)  # of three rows the first and the last
+        >>> print(pool.shape, pool[jnp.array([2, 0])][:, 0])
+        (3, 1) [9. 7.]
+    """
+
+    def __init__(
+        self, examples: Shaped[Array, "A B R *F"], places: Int[Array, "A B P"]
+    ):
+        self.examples, self.places = examples, places
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.places.shape[-1], *self.examples.shape[3:])
+
+    @property
+    def dtype(self):
+        return self.examples.dtype
+
+    def __getitem__(self, rows: slice | Int[Array, "*S"]) -> Shaped[Array, "..."]:
+        return self.examples[0, 0][self.places[0, 0][rows]]
+
+    @property
+    def bytes_here(self) -> int:
+        """What it takes of this process's memory."""
+        parts = (self.examples, self.places)
+        return sum(x.data.nbytes for part in parts for x in part.addressable_shards)
+
+    def tree_flatten(self):
+        return (self.examples, self.places), None
+
+    @classmethod
+    def tree_unflatten(cls, _, parts):
+        # What is unflattened need not be arrays.
+        pool = object.__new__(cls)
+        pool.examples, pool.places = parts
+        return pool
+
+
+# --- Devices
+
+Backend = Literal["shard_map", "pmap", "loop"]
+
+AXIS = "client"
+"""The mesh axis over which the clients of a run are spread where devices are left over;
+a function of one run then sees those of its own device. Elsewhere it is not bound."""
+ALL_CLIENTS = "all clients"
+"""An axis of the length of a run's clients, bound where some were repeated to fill the
+devices: no array has it, its length tells them apart."""
+SERVER, CLIENTS = P("run"), P("run", AXIS)
+"""How what a run has once, and what each of its clients has, lies on the devices."""
+STATE = State(SERVER, CLIENTS)
+FEDERATIONS = (P(), CLIENTS, CLIENTS, SERVER, CLIENTS)
+GRID = Grid._make([SERVER, SERVER, Federation._make(FEDERATIONS)])
+RUNS = Grid._make([0, 0, Federation._make([None, 0, 0, 0, 0])])
+"""Where the arrays of a grid count its runs; all have one pool."""
+
+O1 = 19
+"""XLA's level of fewer passes, as JAX numbers it."""
+
+SMALL = 2**24
+"""Bytes of a run and of all examples below which its program is better compiled soon
+than well."""
+
+
+def platform() -> str:
+    """Returns what the program that is traced is for: cpu, gpu, tpu. The mesh that
+    it is spread over says so; one without a mesh is for the devices that JAX has."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
+def platform_problem(error: Exception) -> str:
+    """Says why JAX has no devices, where an error comes from that.
+
+    Args:
+        error: as the first use of JAX's devices raised it.
+
+    Returns:
+        One line that names JAX_PLATFORMS and the available platforms; an empty string
+        for any other error.
+    """
+    refused = "Unable to initialize backend" in str(error)
+    if not refused and not isinstance(error, AssertionError):
+        return ""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError):
+        refused = True
+    asked = jax.config.values["jax_platforms"]
+    if not refused:
+        return ""
+    if not asked:
+        return str(error).partition("\n")[0]
+    jax.config.update("jax_platforms", None)
+    available = ", ".join(sorted(jax.extend.backend.backends()))
+    return (
+        f"JAX_PLATFORMS={asked} asks for a platform that JAX cannot start here; "
+        f"available: {available}. Unset JAX_PLATFORMS, or install JAX for that "
+        'platform, as pip install "jax[cuda13]" for NVIDIA GPUs.'
+    )
+
+
+def are_several() -> bool:
+    """Returns whether several processes run one program."""
+    return jax.process_count() > 1
+
+
+def all_devices() -> Sequence[Any]:
+    """Returns the devices that runs are spread over, those of all processes."""
+    return jax.devices() if are_several() else jax.local_devices()
+
+
+def on_host(tree: PyTree) -> PyTree:
+    """Returns arrays in this host's memory, whole, whichever processes have their
+    parts; all of them ask for it."""
+    if not are_several():
+        return jax.device_get(tree)
+
+    def whole(x):
+        is_here = not isinstance(x, jax.Array) or x.is_fully_addressable
+        if is_here or x.is_fully_replicated:
+            return np.asarray(x)
+        return process_allgather(x, tiled=True)
+
+    return jax.tree.map(whole, tree)
+
+
+def num_bytes(tree: PyTree) -> int:
+    """Returns the bytes of all arrays of a tree.
+
+    Examples:
+        >>> num_bytes({"w": jnp.zeros((10, 2)), "b": jnp.zeros(2)})  # 4 * (20 + 2)
+        88
+    """
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def take_cores() -> None:
+    """Makes a device of each core that this process may use, where JAX would make one
+    of them all; before JAX is first used, and unless the user has said how many.
+
+    Runs, and the clients of a run, then have a core each. The operations of a small
+    network are too short to be shared by two: on two cores a round of the default job
+    takes two thirds of the time.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    forced = re.search(r"xla_force_host_platform_device_count=(\d+)", flags)
+    num_devices = int(forced[1]) if forced else jax.config.values["jax_num_cpu_devices"]
+    if num_devices < 1:
+        num_devices = num_cores()
+        try:
+            jax.config.update("jax_num_cpu_devices", num_devices)
+        except RuntimeError:  # JAX has its devices by now
+            return
+    # A LAPACK call of jaxlib 0.10.0 to 0.11.1 waits, on a thread of the pool that all
+    # devices share, for tasks that it hands to the same pool: as many calls at once as
+    # there are threads wait for ever. A device makes one at a time. And the sums of a
+    # product are cut into as many parts as there are threads: as many for one device as
+    # for four, or for as many as there are cores.
+    os.environ.setdefault("NPROC", str(max(num_cores(), num_devices, 4) + 1))
+
+
+def num_cores() -> int:
+    """Returns how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def compiler_options(target: str, *, num_bytes: int) -> dict[str, bool | int | str]:
+    """Returns how to compile a program; for a GPU nothing is asked for.
+
+    How it is rounded on a CPU may not depend on how many devices it is for. What
+    threads share is cut where their number says, so that each operation has one: cores
+    are devices. XLA looks for what is computed twice earlier in a program of several
+    devices than in that of one, and then simplifies otherwise: here it never does.
+
+    A small program is compiled for fewer passes over its code. On a CPU it takes three
+    quarters of the time and runs as fast (docs/benchmarks/speed.md, the main job); for
+    a TPU it takes a tenth (docs/benchmarks/accelerators.md).
+    Of a large one rounds take so long that a twentieth of them is more than what
+    compiles sooner.
+
+    Args:
+        target: as of `platform`.
+        num_bytes: of what one run of it is given.
+    """
+    if target == "tpu":
+        is_small = num_bytes < SMALL and "JAX_OPTIMIZATION_LEVEL" not in os.environ
+        return {"optimization_level": O1} if is_small else {}
+    if target != "cpu":
+        return {}
+    options: dict[str, bool | int | str] = {
+        "xla_cpu_multi_thread_eigen": False,
+        "xla_disable_hlo_passes": "cse,cpu-parallel-task-assigner",
+    }
+    asked = os.environ.get("XLA_FLAGS", "")
+    if num_bytes < SMALL and "xla_backend_optimization_level" not in asked:
+        options["xla_backend_optimization_level"] = 1
+    return {name: x for name, x in options.items() if _is_known(name, x)}
+
+
+@cache
+def _is_known(name: str, value: bool | int | str) -> bool:
+    try:
+        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+    except jax.errors.JaxRuntimeError:  # an XLA without it
+        return False
+    return True
+
+
+def one_by_one(function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
+    """Applies a function to one row of the arrays after another, by a program that does
+    not depend on how many they are: side by side, rows are rounded otherwise.
+
+    Returns:
+        The results, stacked as the rows are.
+
+    Examples:
+        >>> print(one_by_one(jnp.sum, jnp.array([[1, 2], [3, 4]])))
+        [3 7]
+    """
+    function = jax.jit(function)  # traced once for its shapes and the loop
+
+    def place(i, row, results):
+        found = function(*row)
+        return jax.tree.map(
+            lambda x, new: lax.dynamic_update_index_in_dim(x, new, i, 0), results, found
+        )
+
+    length = len(_leaf(stacked))
+    shapes = jax.eval_shape(function, *jax.tree.map(lambda x: x[0], stacked))
+    places = max(length, 2)  # as in `over_rows`
+    empty = jax.tree.map(lambda x: jnp.zeros((places, *x.shape), x.dtype), shapes)
+    return jax.tree.map(lambda x: x[:length], over_rows(place, stacked, empty))
+
+
+def over_rows(
+    step: Callable[[jax.Array, PyTree, PyTree], PyTree],
+    stacked: PyTree,
+    carry: PyTree,
+    *,
+    where: bool | Bool[Array, ""] = True,
+) -> PyTree:
+    """Takes a step (i, row i, carry) -> carry for every row of the arrays, in order;
+    for none where `where` is False."""
+    stacked = jax.tree.map(jnp.asarray, stacked)
+    count = len(_leaf(stacked))
+    if count == 1:
+        # The only row would need no index, and a loop over it alone no loop: the
+        # compiler would fuse, and so round, otherwise than for several.
+        stacked = jax.tree.map(lambda x: jnp.concatenate([x, x]), stacked)
+        stacked = lax.optimization_barrier(stacked)
+
+    def one(i, carry):
+        return step(i, jax.tree.map(lambda x: x[i], stacked), carry)
+
+    number = lax.optimization_barrier(jnp.int32(count))
+    if where is not True:
+        number = jnp.where(where, number, 0)
+    return lax.fori_loop(0, number, one, carry)
+
+
+def _leaf(stacked):
+    return jax.tree.leaves(stacked)[0]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A function of one run, for the runs of a grid."""
+
+    call: Callable[..., PyTree]
+    """(grid, *states) -> the results, all stacked on G like the states."""
+    traced: Callable[..., jax.stages.Traced]
+    """(grid, *states), of which no value is read -> its program, to be compiled for the
+    devices that it is spread over, which need not be there. Not `trace`: `jax.jit`
+    copies a function's attributes, and that one would hide its own."""
+
+    def __call__(self, grid: Grid, *states: State) -> PyTree:
+        return self.call(grid, *states)
+
+
+def over_runs(
+    function: Callable[..., PyTree],
+    backend: Backend,
+    *,
+    results: PyTree = SERVER,
+    donate: bool = False,
+    devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]
+) -> Spread:
+    """Compiles a function of one run for a grid.
+
+    Runs do not communicate, so `shard_map` and its older form `pmap` give every device
+    its share of them; `loop` takes one after another and is the oracle of the others.
+    With fewer runs than devices, `shard_map` spreads the clients of each over the rest:
+    what crosses them must go through the server.
+
+    Args:
+        function: (hyper, key, federation, *states) of one run -> a tree of arrays; the
+            states are `State`s. It may be given a part of the clients.
+        backend: how the runs are spread.
+        results: `SERVER`, `CLIENTS` or `STATE`, or a tree of them that the results'
+            tree begins with.
+        donate: let the results take the place of the states in memory.
+        devices: of `shard_map`; by default `all_devices`. Those of one process are as
+            few as make the most of them no busier, those of several are all.
+    """
+
+    def one(grid, *states):
+        return function(grid.hyper, grid.keys, grid.federations, *states)
+
+    def batched(grid, *states):
+        # Products of a batch of one are slower on a CPU than those of none.
+        if _num_runs(grid) == 1:
+            states = jax.tree.map(lambda x: x[0], states)
+            alone = one(each_run(lambda x: x[0], grid), *states)
+            return jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
+        if platform() == "cpu":
+
+            def of_run(run, states):
+                return one(each_run(lambda x: x[run], grid), *states)
+
+            return one_by_one(of_run, jnp.arange(_num_runs(grid)), states)
+        return jax.vmap(one, in_axes=(RUNS, *[0] * len(states)))(grid, *states)
+
+    if backend == "shard_map":
+        return _shard_map(batched, results, donate, devices)
+    spread = {"pmap": _pmap, "loop": _loop}[backend]
+    call = spread(batched, results, donate)
+    return Spread(call, jax.jit(call).trace)
+
+
+def _shard_map(batched, results, donate, devices):
+    @cache
+    def program(layout, num_clients, has_own, num_states, options):
+        mesh = layout.mesh()
+        in_specs = layout.specs((_grid_spec(has_own), *[STATE] * num_states))
+        out_specs = layout.specs(results)
+        function = batched
+        if num_clients is not None:
+            function = jax.vmap(
+                *(batched, None, None), axis_name=ALL_CLIENTS, axis_size=num_clients
+            )
+        mapped = jax.shard_map(
+            function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+        )
+        donated = tuple(range(1, 1 + num_states)) if donate else ()
+        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), in_specs)
+        return _compiled(mapped, donated, options), shardings
+
+    def dealt(grid, states):
+        """The program, where its inputs lie, and how many runs, clients and shards of
+        them it takes."""
+        here = tuple(devices or all_devices())
+        count, num_clients, pool = _num_runs(grid), _num_clients(grid), _pool(grid)
+        # Of other clients than those of the state each device has all.
+        kept = jax.tree.leaves([state.clients for state in states])
+        is_spread = all(x.shape[1] == num_clients for x in kept)
+        has_own = isinstance(pool, OwnPool)
+        if has_own:
+            is_spread = pool.examples.shape[1] > 1
+        held, units = grid.federations.indices, num_clients
+        if is_ragged(held):  # alike parts of all classes are whole groups
+            units = GROUPS
+        layout = Layout.of(here, count, units, is_spread=is_spread)
+        total = layout.filled(count, num_clients)
+        if is_ragged(held) and layout.is_spread:
+            total = (total[0], layout.filled(1, GROUPS)[1] * sum(held.counts))
+        options = _options(grid, states, here[0].platform)
+        run, shardings = program(
+            *(layout, num_clients if total[1] > num_clients else None),
+            *(has_own, len(states), options),
+        )
+        return run, shardings, total, layout
+
+    def filled(grid, states, total, layout):
+        specs = layout.specs((GRID, *[STATE] * len(states)))
+        return _resized(specs, (grid, *states), *total)
+
+    def call(grid, *states):
+        run, shardings, total, layout = dealt(grid, states)
+        inputs, own = (grid, *states), (_num_runs(grid), _num_clients(grid))
+        if total != own:
+            inputs = filled(grid, states, total, layout)
+        found = run(*_placed(inputs, shardings))
+        if total == own:
+            return found
+        return _resized(layout.specs(results), found, *own)
+
+    def traced(grid, *states):
+        run, shardings, total, layout = dealt(grid, states)
+        inputs = (grid, *states)
+        if total != (_num_runs(grid), _num_clients(grid)):
+            inputs = jax.eval_shape(
+                lambda grid, *states: filled(grid, states, total, layout), *inputs
+            )
+        return run.compiled.trace(*_shaped(inputs, shardings))
+
+    return Spread(call, traced)
+
+
+def _pmap(batched, results, donate):
+    devices = jax.local_devices()
+    mesh = Layout(tuple(devices), len(devices), 1, False).mesh()
+
+    # Results of an earlier call lie on devices: pmap does not move them by itself.
+    def deal(tree):
+        return jax.device_put(split(tree), NamedSharding(mesh, SERVER))
+
+    @jax.jit
+    def split(tree):
+        return jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), tree)
+
+    @jax.jit
+    def join(tree):
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
+
+    @cache
+    def mapped(num_states):
+        return jax.pmap(
+            batched,
+            in_axes=(RUNS, *[0] * num_states),
+            devices=devices,
+            donate_argnums=tuple(range(1, 1 + num_states)) if donate else (),
+        )
+
+    def call(grid, *states):
+        count, num_clients = _num_runs(grid), _num_clients(grid)
+        specs, missing = _by_runs((GRID, *[STATE] * len(states))), -count % mesh.size
+        if missing:
+            inputs = (grid, *states)
+            grid, *states = _resized(specs, inputs, count + missing, num_clients)
+        found = join(mapped(len(states))(each_run(deal, grid), *map(deal, states)))
+        if missing:
+            found = _resized(_by_runs(results), found, count, num_clients)
+        return found
+
+    return call
+
+
+def _loop(batched, results, donate):
+    del results
+
+    # Compiled as a whole: an array at a time, the many small programs take longer to
+    # compile than they save.
+    @jax.jit
+    def one(grid, states, i):
+        def part(x):
+            return lax.dynamic_slice_in_dim(x, i, 1)
+
+        return each_run(part, grid), jax.tree.map(part, states)
+
+    @jax.jit
+    def join(results):
+        return jax.tree.map(lambda *xs: jnp.concatenate(xs), *results)
+
+    donated = (1,) if donate else ()
+
+    @cache
+    def program(options):
+        return _compiled(lambda grid, states: batched(grid, *states), donated, options)
+
+    def call(grid, *states):
+        run, each = program(_options(grid, states, platform())), range(_num_runs(grid))
+        return join([run(*one(grid, states, i)) for i in each])
+
+    return call
+
+
+def _options(grid, states, target):
+    pool = _pool(grid)
+    others = grid._replace(federations=grid.federations[1:])
+    size = num_bytes((others, states)) // _num_runs(grid)
+    if isinstance(pool, OwnPool):  # as if it were whole: not another program
+        size += math.prod(pool.shape) * pool.dtype.itemsize
+    else:
+        size += num_bytes(pool)
+    return tuple(compiler_options(target, num_bytes=size).items())
+
+
+class _Compiled(NamedTuple):
+    compiled: Callable[..., Any]
+    within: Callable[..., Any]
+    """What is traced as a part of something else has no options of its own."""
+
+    def __call__(self, *inputs):
+        is_traced = isinstance(jax.tree.leaves(inputs)[0], Tracer)
+        return (self.within if is_traced else self.compiled)(*inputs)
+
+
+def _compiled(function, donated, options):
+    within = compiled = jax.jit(function, donate_argnums=donated)
+    if options:
+        compiled = jax.jit(
+            function, donate_argnums=donated, compiler_options=dict(options)
+        )
+    return _Compiled(compiled, within)
+
+
+def _shaped(inputs, shardings):
+    """The shapes of what lies on devices so."""
+
+    def of(sharding, part):
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), part
+        )
+
+    return jax.tree.map(of, shardings, inputs)
+
+
+class Layout(NamedTuple):
+    """How runs and their clients lie on devices, in rows and columns."""
+
+    devices: tuple[Any, ...]
+    num_rows: int
+    """Each has its share of the runs."""
+    num_columns: int
+    is_spread: bool
+    """Whether each column has its share of the clients of a run, or all of them."""
+
+    @classmethod
+    def of(cls, devices, num_runs, num_clients, *, is_spread=True) -> "Layout":
+        count = len(devices)
+        if len({device.process_index for device in devices}) > 1:
+            # A process without a device would have nothing to take part with.
+            fewest = min(num_runs, count)
+            rows = next(n for n in range(fewest, count + 1) if count % n == 0)
+            columns, is_spread = count // rows, is_spread and num_clients > 1
+        else:
+            rows = min(num_runs, count)
+            columns = _num_shards(num_clients, count // rows) if is_spread else 1
+        return cls(devices[: rows * columns], rows, columns, is_spread and columns > 1)
+
+    def mesh(self) -> Mesh:
+        # An axis of one would still be an axis to sum over.
+        axes = {"run": self.num_rows}
+        if self.num_columns > 1:
+            axes[AXIS if self.is_spread else "alike"] = self.num_columns
+        # `jax.make_mesh` takes all chips of a TPU or none.
+        return Mesh(
+            np.array(self.devices).reshape(*axes.values()),
+            tuple(axes),
+            axis_types=(AxisType.Auto,) * len(axes),
+        )
+
+    def specs(self, specs: PyTree) -> PyTree:
+        """Where a run is on one device, what each of its clients has is there, too."""
+        return specs if self.is_spread else _by_runs(specs)
+
+    def filled(self, num_runs: int, num_clients: int) -> tuple[int, int]:
+        """How many runs and clients there are where every device has as many."""
+        shards = self.num_columns if self.is_spread else 1
+        return (
+            num_runs + -num_runs % self.num_rows,
+            num_clients + -num_clients % shards,
+        )
+
+
+def _num_shards(num_clients, num_devices):
+    """As few devices a run as make the most of them no busier."""
+    most = -(-num_clients // min(num_devices, num_clients))
+    return -(-num_clients // most)
+
+
+def deal_pool(
+    examples: Shaped[np.ndarray, "P *F"],
+    indices: Int[np.ndarray, "G M N"],
+    *,
+    devices: Sequence[Any],
+    is_spread: bool = True,
+) -> OwnPool:
+    """Gives each device the examples of its own clients alone.
+
+    Args:
+        examples: all of them.
+        indices: which of them the clients of a grid hold.
+        devices: that the grid is spread over.
+        is_spread: whether clients are; not where those are others than the state's.
+
+    Returns:
+        What takes the place of the pool in that grid, on no other devices.
+    """
+    layout = Layout.of(tuple(devices), *indices.shape[:2], is_spread=is_spread)
+    for axis, count in enumerate(layout.filled(*indices.shape[:2])):
+        rows = np.minimum(np.arange(count), indices.shape[axis] - 1)
+        indices = np.take(indices, rows, axis)
+    columns = layout.num_columns if layout.is_spread else 1
+    held = [
+        [np.union1d(0, block) for block in np.split(of_runs, columns, axis=1)]
+        for of_runs in np.split(indices, layout.num_rows)
+    ]
+    most = max(len(rows) for of_runs in held for rows in of_runs)
+    sharding = NamedSharding(layout.mesh(), layout.specs(CLIENTS))
+
+    def of_devices(shape, dtype, fill):
+        def at(place):
+            """Of one device, or of all in a row."""
+            found = np.zeros((1, 1, *shape), dtype)
+            fill(held[place[0].start or 0][place[1].start or 0], found[0, 0])
+            return found
+
+        whole = (layout.num_rows, columns, *shape)
+        return jax.make_array_from_callback(whole, sharding, at)
+
+    def take(rows, into):
+        into[: len(rows)] = examples[rows]
+
+    def number(rows, into):
+        into[rows] = np.arange(len(rows))
+
+    return OwnPool(
+        of_devices((most, *examples.shape[1:]), examples.dtype, take),
+        of_devices((len(examples),), np.int32, number),
+    )
+
+
+def on_all(examples: Shaped[np.ndarray, "P *F"]) -> Array:
+    """Gives each device of all processes all examples."""
+    mesh = Mesh(np.array(all_devices()), "device")
+    return _place(examples, NamedSharding(mesh, P()))
+
+
+def lying(structure: PyTree, *, is_run: bool = False) -> PyTree:
+    """Says where a state lies that is read from files: on the first device; of several
+    processes in parts, where all devices have as much of it, else whole on each.
+
+    Args:
+        structure: its shapes, [G, ...], or those of one run; a `State` where there are
+            several processes.
+        is_run: whether it is of one run.
+    """
+    if not are_several():
+        return _shaped(structure, SingleDeviceSharding(jax.local_devices()[0]))
+    server, own = map(jax.tree.leaves, structure)
+    num_runs = 1 if is_run else (server + own)[0].shape[0]
+    num_clients = own[0].shape[1] if own and not is_run else 1
+    layout = Layout.of(tuple(all_devices()), num_runs, num_clients)
+    is_even = layout.filled(num_runs, num_clients) == (num_runs, num_clients)
+    specs = layout.specs(STATE) if is_even and not is_run else State(P(), P())
+    return _shaped(
+        structure, jax.tree.map(partial(NamedSharding, layout.mesh()), specs)
+    )
+
+
+def _grid_spec(has_own):
+    federations = GRID.federations
+    return GRID._replace(
+        federations=federations._replace(pool=CLIENTS) if has_own else federations
+    )
+
+
+def _placed(inputs, shardings):
+    """The inputs where they are needed: results of a call on other devices are not
+    moved by themselves."""
+    if not are_several():
+        return jax.device_put(inputs, shardings)
+
+    def of(sharding, part):
+        return jax.tree.map(lambda x: _place(x, sharding), part)
+
+    return jax.tree.map(of, shardings, inputs)
+
+
+def _place(x, sharding):
+    if isinstance(x, Tracer):
+        return x
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        is_there = x.sharding.is_equivalent_to(sharding, x.ndim)
+        return x if is_there else _move(sharding)(x)
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = _place(jax.random.key_data(x), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    own = np.asarray(x)
+    return jax.make_array_from_callback(own.shape, sharding, own.__getitem__)
+
+
+@cache
+def _move(sharding):
+    return jax.jit(lambda x: x, out_shardings=sharding)
+
+
+def _by_runs(specs):
+    """Where a run is on one device: what each of its clients has is there, too."""
+    return jax.tree.map(lambda spec: P(*spec[:1]), specs)
+
+
+def _resized(specs, tree, num_runs, num_clients):
+    """The first runs and clients, the last one repeated where there are fewer."""
+    # What no run has of its own would be copied.
+    own = jax.tree.map(lambda spec, part: part if len(spec) else (), specs, tree)
+    own = _resize(specs, own, num_runs, num_clients)
+    return jax.tree.map(
+        lambda spec, part, new: new if len(spec) else part, specs, tree, own
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 2, 3))
+def _resize(specs, tree, num_runs, num_clients):
+    def first(axis, count, x):
+        rows = jnp.minimum(jnp.arange(count), x.shape[axis] - 1)
+        return x[(*(slice(None),) * axis, rows)]
+
+    def of_clients(axis, x):
+        if not is_ragged(x):
+            return first(axis, num_clients, x)
+        each = zip(x.blocks, places(x.counts, num_clients), strict=True)
+        return Ragged([first(axis, len(own), block) for block, own in each], x.counts)
+
+    def resize(spec, part):
+        for axis, name in enumerate(spec):
+            if name == "run":
+                part = jax.tree.map(partial(first, axis, num_runs), part)
+            elif name is not None:
+                part = jax.tree.map(partial(of_clients, axis), part, is_leaf=is_ragged)
+        return part
+
+    return jax.tree.map(resize, specs, tree)
+
+
+def each_run(fn: Callable[[jax.Array], jax.Array], grid: Grid) -> Grid:
+    """Applies a function to all arrays of a grid that count its runs."""
+    federations = grid.federations
+    hyper, keys, runs = jax.tree.map(fn, (grid.hyper, grid.keys, federations[1:]))
+    return Grid(hyper, keys, Federation(federations.pool, *runs))
+
+
+def _pool(grid):
+    return grid.federations.pool
+
+
+def _num_runs(grid):
+    return len(grid.keys)
+
+
+def _num_clients(grid):
+    return sum(x.shape[1] for x in jax.tree.leaves(grid.federations.indices))

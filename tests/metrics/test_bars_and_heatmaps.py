@@ -1,0 +1,150 @@
+import numpy as np
+import pytest
+from matplotlib.patches import Rectangle
+
+from fcjax.results.figures import bars, blocks, confusion, partition
+from tests.metrics.drawn import names, picture, ticks, titles
+
+
+def values(axes):
+    (image,) = axes.images
+    return np.asarray(image.get_array())
+
+
+def written(axes):
+    """The texts of the cells, as an array like the map."""
+    found = {text.get_position(): text.get_text() for text in axes.texts}
+    shape = values(axes).shape
+    return [[found[c, r] for c in range(shape[1])] for r in range(shape[0])]
+
+
+def test_partition(tmp_path):
+    path = tmp_path / "figures" / "partition.png"
+    labels = np.array([4, 4, 1, 1, 1, 9, 4])
+    clients = np.array([0, 0, 0, 2, 2, 2, -1])
+    figure = partition(labels, clients, path)
+    assert min(picture(path)) > 300
+    axes, bar = figure.axes
+    np.testing.assert_array_equal(values(axes), [[1, 2, 0], [2, 0, 1]])
+    assert written(axes) == [["1", "2", "0"], ["2", "0", "1"]]
+    assert ticks(axes.xaxis) == ["1", "4", "9"]
+    assert ticks(axes.yaxis) == ["0", "2"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("class", "client")
+    assert bar.get_ylabel() == "examples"
+    assert axes.images[0].get_clim() == (0, 2)
+
+
+def test_numbers_are_light_on_dark_and_dark_on_light(tmp_path):
+    labels, clients = np.array([0] * 1500 + [1]), np.zeros(1501, int)
+    axes = partition(labels, clients, tmp_path / "partition.png").axes[0]
+    many, one = axes.texts
+    assert (many.get_text(), many.get_color()) == ("1,500", "white")
+    assert (one.get_text(), one.get_color()) == ("1", "0.25")
+
+
+def test_large_maps_have_no_numbers(tmp_path):
+    labels, clients = np.divmod(np.arange(21 * 50), 50)
+    axes = partition(labels, clients, tmp_path / "partition.png").axes[0]
+    assert values(axes).shape == (50, 21)
+    assert not axes.texts
+    assert ticks(axes.yaxis) == [str(i) for i in range(0, 50, 3)]
+    labels = np.arange(200) % 40
+    axes = confusion(labels, 39 - labels, tmp_path / "confusion.png").axes[0]
+    np.testing.assert_array_equal(values(axes), np.eye(40))
+    assert ticks(axes.xaxis) == [str(39 - i) for i in range(0, 40, 2)]
+    assert not axes.texts
+
+
+def test_confusion(tmp_path):
+    # Cluster 7 is class 0, cluster 5 is class 1, cluster 6 is left over.
+    labels = np.array([0, 0, 0, 0, 1, 1])
+    clusters = np.array([7, 7, 7, 6, 5, 7])
+    figure = confusion(labels, clusters, tmp_path / "confusion.png")
+    axes, bar = figure.axes
+    np.testing.assert_allclose(values(axes), [[3 / 4, 0, 1 / 4], [1 / 2, 1 / 2, 0]])
+    assert axes.images[0].get_clim() == (0, 1)
+    assert written(axes) == [["75%\n3", "", "25%\n1"], ["50%\n1", "50%\n1", ""]]
+    assert ticks(axes.xaxis) == ["7", "5", "6"]
+    assert ticks(axes.yaxis) == ["0", "1"]
+    assert axes.get_title() == "ACC 0.667"
+    assert bar.get_ylabel() == "share of the class"
+    outlined = [patch.get_xy() for patch in axes.patches if type(patch) is Rectangle]
+    assert outlined == [(-0.5, -0.5), (0.5, 0.5)]
+    (border,) = axes.lines
+    assert border.get_xdata()[0] == 1.5
+
+
+def test_confusion_of_fewer_clusters(tmp_path):
+    # Class 1 has no cluster: those of 0 and 2 are outlined beside each other.
+    labels = np.array([0, 0, 1, 2, 2])
+    clusters = np.array([3, 3, 3, 1, 1])
+    axes = confusion(labels, clusters, tmp_path / "confusion.png").axes[0]
+    np.testing.assert_allclose(values(axes), [[1, 0], [1, 0], [0, 1]])
+    assert ticks(axes.xaxis) == ["3", "1"]
+    assert [patch.get_xy() for patch in axes.patches] == [(-0.5, -0.5), (0.5, 1.5)]
+    assert not axes.lines
+
+
+def row(method, label, share, seed=0):
+    return {"method": method, "label": label, "share": share, "seed": seed}
+
+
+def places(container):
+    return [bar.get_x() + bar.get_width() / 2 for bar in container]
+
+
+def test_a_bar_is_a_mean_over_runs_beside_that_of_the_other_method(tmp_path):
+    path = tmp_path / "figures" / "bars.png"
+    # The second method never found label 1; its label 7 is one that no class has.
+    rows = [
+        *[row("first", 0, share, seed) for seed, share in enumerate((0.2, 0.3, 0.4))],
+        *[row("first", 1, share, seed) for seed, share in enumerate((0.8, 0.7, 0.6))],
+        row("second", 7, 0.25),
+        row("second", 0, 0.75),
+    ]
+    figure = bars(rows, path)
+    height, width = picture(path)
+    assert width > height > 500
+    (axes,) = figure.axes
+    assert ticks(axes.xaxis) == ["0", "1", "7"]
+    assert names(figure) == ["first", "second"]
+    first, second = (x for x in axes.containers if hasattr(x, "patches"))
+    assert [bar.get_height() for bar in first] == pytest.approx([0.3, 0.7])
+    assert sorted(bar.get_height() for bar in second) == [0.25, 0.75]
+    # Two bars of width 0.4 a label, the first method's to the left.
+    assert places(first) == pytest.approx([-0.2, 0.8])
+    assert sorted(places(second)) == pytest.approx([0.2, 2.2])
+    # The t quantile of two degrees of freedom is 4.30265, the deviation 0.1.
+    segment, _ = first.errorbar.lines[2][0].get_segments()
+    half_width = 4.302653 * 0.1 / np.sqrt(3)
+    expected = [0.3 - half_width, 0.3 + half_width]
+    np.testing.assert_allclose(segment[:, 1], expected, atol=1e-5)
+    # One run has no interval.
+    assert not any(map(len, second.errorbar.lines[2][0].get_segments()))
+    # Bars stand on 0 and shares end at 1, however wide an interval is.
+    assert axes.get_ylim()[0] == 0
+    assert axes.get_ylim()[1] <= 1
+
+
+def test_matrices_side_by_side_on_one_scale(tmp_path):
+    first = np.array([[1.0, 0.25], [0.5, 0.75]])
+    second = np.array([[np.nan, 0.0], [0.1, 0.2]])
+    path = tmp_path / "figures" / "blocks.png"
+    figure = blocks(
+        {"one": first, "two": second}, path, names=np.array([3, 7]), scale="size"
+    )
+    height, width = picture(path)
+    assert width > 1.5 * height > 750
+    *maps, bar = figure.axes
+    assert titles(figure)[:2] == ["one", "two"]
+    for axes, matrix in zip(maps, (first, second), strict=True):
+        (image,) = axes.images
+        np.testing.assert_array_equal(np.ma.filled(image.get_array(), np.nan), matrix)
+        assert image.get_clim() == (0, 1)
+        assert ticks(axes.xaxis) == ticks(axes.yaxis) == ["3", "7"]
+    assert bar.get_ylabel() == "size"
+
+
+def test_of_many_classes_some_are_named(tmp_path):
+    figure = blocks({"": np.eye(50)}, tmp_path / "b.png", names=np.arange(50), scale="")
+    assert ticks(figure.axes[0].xaxis) == [str(x) for x in range(0, 50, 3)]

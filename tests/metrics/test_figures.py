@@ -1,0 +1,184 @@
+"""Learning curves, and maps of the latent space."""
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.markers import MarkerStyle
+
+from fcjax.results.figures import Panel, learning_curves, maps, tsne
+from tests.metrics.drawn import blobs, names, picture, texts, titles
+
+
+def history(*, seeds=3, restart=True):
+    """Two stages of 4 and 3 rounds, NMI measured in every other round."""
+    return [
+        {
+            "run": f"{p}-{seed}",
+            "p": p,
+            "seed": seed,
+            "stage": stage,
+            "round": i if restart else first + i,
+            "loss": 1 / (1 + i + seed),
+            "nmi": (first + i + seed) / 10 if i % 2 else "",
+            "acc": (first + i) / 8 if i % 2 else "",
+        }
+        for p in ("0.0", "0.5")
+        for seed in range(seeds)
+        for stage, rounds, first in (("warm-up", 4, 0), ("clustering", 3, 4))
+        for i in range(rounds)
+    ]
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_learning_curves(tmp_path, restart):
+    path = tmp_path / "figures" / "curves.png"
+    before = dict(matplotlib.rcParams)
+    figure = learning_curves(history(restart=restart), path)
+    assert dict(matplotlib.rcParams) == before
+    assert min(picture(path)) > 500
+    nmi, acc, loss = figure.axes
+    # Two settings and the verticals; the loss of each setting breaks once.
+    assert [len(axes.lines) for axes in (nmi, acc, loss)] == [3, 3, 5]
+    # Bands where the seeds differ, which those of ACC do not.
+    assert [len(axes.collections) for axes in (nmi, acc, loss)] == [2, 0, 4]
+    np.testing.assert_allclose(nmi.lines[0].get_xdata(), [1, 3, 5])
+    np.testing.assert_allclose(nmi.lines[0].get_ydata(), [0.2, 0.4, 0.6])
+    np.testing.assert_allclose(loss.lines[1].get_xdata(), [4, 5, 6])
+    assert nmi.lines[2].get_xdata()[0] == 3.5
+    assert texts(nmi.texts) == ["warm-up", "clustering"]
+    assert names(figure) == ["p = 0", "p = 0.5"]
+
+
+def test_one_run_of_one_stage_and_negative_scores_in_sight(tmp_path):
+    rows = [row for row in history(seeds=1) if row["stage"] == "warm-up"]
+    for axes in learning_curves(rows, tmp_path / "curves.png").axes:
+        assert len(axes.lines) == 2
+        assert not axes.collections
+        assert not axes.texts
+    rows = [{**row, "ari": -0.3} for row in rows]
+    figure = learning_curves(rows, tmp_path / "curves.png", values=("ari",))
+    assert figure.axes[0].get_ylim()[0] < -0.3
+
+
+def colors_of(axes, groups):
+    """The colours of the points, one a group, and the names of the legend."""
+    (cloud,) = axes.collections
+    colors = cloud.get_facecolors()[:, :3]
+    for group in np.unique(groups):
+        assert len(np.unique(colors[groups == group], axis=0)) == 1
+    legend = axes.get_legend()
+    named = {handle.get_color() for handle in legend.legend_handles}
+    assert len(named) == len(np.unique(groups))
+    return colors, texts(legend.get_texts())
+
+
+def test_tsne_by_class_cluster_and_client(tmp_path):
+    embedding, labels = blobs(classes=3)
+    # Cluster 2 is class 0, cluster 0 is class 1, and 1 and 9 share class 2.
+    clusters = np.array([2, 0, 1])[labels]
+    clusters[-5:] = 9
+    path, clients = tmp_path / "tsne.png", np.arange(60) % 12
+    options = {"assignments": clusters, "max_points": 50}
+    figure = tsne(embedding, labels, clients, path, **options)
+    assert min(picture(path)) > 500
+    assert titles(figure) == ["by class", "by cluster", "by client"]
+    points = np.asarray(figure.axes[0].collections[0].get_offsets())
+    assert points.shape == (50, 2)
+    order = np.random.default_rng(0).permutation(60)[:50]
+    all_groups = [groups[order] for groups in (labels, clusters, clients)]
+    for axes in figure.axes:
+        np.testing.assert_array_equal(axes.collections[0].get_offsets(), points)
+        assert not axes.get_xticks().size
+        assert axes.get_aspect() == 1
+    (by_class, class_names), (by_cluster, cluster_names), _ = map(
+        colors_of, figure.axes, all_groups
+    )
+    # A cluster has the colour of its class; the one left over has its own.
+    same = (by_class == by_cluster).all(axis=1)
+    np.testing.assert_array_equal(same, clusters[order] != 9)
+    assert class_names == ["0", "1", "2"]
+    assert cluster_names == ["2", "0", "1", "9"]
+    # Colours stay with their points: the nearest of each is of its class.
+    distances = np.linalg.norm(points[:, None] - points, axis=-1)
+    nearest = np.argsort(distances, axis=1)[:, 1]
+    np.testing.assert_array_equal(labels[order], labels[order][nearest])
+
+
+@pytest.mark.parametrize("classes", [10, 25])
+def test_classes_and_clusters_share_colours_however_many(tmp_path, classes):
+    embedding, labels = blobs(classes=classes, each=3)
+    clusters = labels.copy()
+    clusters[0] = classes
+    figure = tsne(embedding, labels, labels, tmp_path / "a.png", assignments=clusters)
+    clouds = [axes.collections[0] for axes in figure.axes]
+    by_class, by_cluster, _ = (cloud.get_facecolors() for cloud in clouds)
+    assert (by_class != by_cluster).any(axis=1).sum() == 1
+    assert len(np.unique(by_cluster, axis=0)) == classes + 1
+    # A legend names at most twenty.
+    first, *_, last = found = texts(figure.axes[0].get_legend().get_texts())
+    assert len(found) == min(classes, 20)
+    assert (first, last) == ("0", str(classes - 1))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "embedding",
+    [np.zeros((8, 3)), np.arange(8.0)[:, None], np.eye(4)],
+    ids=["collapsed", "one feature", "four examples"],
+)
+def test_tsne_of_awkward_embeddings(tmp_path, embedding):
+    clusters = np.arange(len(embedding)) % 2
+    path = tmp_path / "tsne.png"
+    figure = tsne(embedding, None, clusters, path, assignments=clusters)
+    assert figure.axes[0].get_title() == "by cluster"
+    assert np.isfinite(figure.axes[0].collections[0].get_offsets()).all()
+
+
+def test_a_row_of_maps_of_which_each_is_that_of_tsne(tmp_path):
+    embedding, labels = blobs(classes=3)
+    wide = np.concatenate([embedding, embedding], axis=1)
+    path = tmp_path / "figures" / "maps.png"
+    options = {"seed": 4, "max_points": 50}
+    panels = [("pixels", wide, labels), ("few", embedding[:40], labels[:40])]
+    figure = maps([Panel(*panel) for panel in panels], path, **options)
+    height, width = picture(path)
+    assert width > 1.5 * height > 750
+    assert titles(figure) == ["pixels", "few"]
+    assert names(figure) == ["0", "1", "2"]
+    clouds = [axes.collections[0] for axes in figure.axes]
+    assert [len(cloud.get_offsets()) for cloud in clouds] == [50, 40]
+    assert not any(axes.get_xticks().size for axes in figure.axes)
+    alone = tsne(wide, labels, labels, tmp_path / "a.png", **options)
+    one, two = alone.axes[0].collections[0], clouds[0]
+    np.testing.assert_array_equal(one.get_offsets(), two.get_offsets())
+    np.testing.assert_array_equal(one.get_facecolors(), two.get_facecolors())
+
+
+def test_classes_have_one_colour_and_clients_one_marker_in_all_panels(tmp_path):
+    embedding, labels = blobs(classes=3)
+    clients = np.arange(60) % 4
+    # The second panel lacks class 0 and clients 0 and 2.
+    odd = (clients % 2 == 1) & (labels > 0)
+    arrays = (embedding, labels, clients)
+    panels = [Panel("all", *arrays), Panel("odd", *(x[odd] for x in arrays))]
+    figure = maps(panels, tmp_path / "maps.png")
+    classes, holders = figure.legends
+    colors = np.array([handle.get_color() for handle in classes.legend_handles])
+    markers = [handle.get_marker() for handle in holders.legend_handles]
+    assert texts(classes.get_texts()) == ["0", "1", "2"]
+    assert texts(holders.get_texts()) == ["0", "1", "2", "3"]
+    assert len(set(markers)) == 4
+    for axes, panel in zip(figure.axes, panels, strict=True):
+        order = np.random.default_rng(0).permutation(len(panel.labels))
+        for client, (cloud, marker) in enumerate(
+            zip(axes.collections, markers, strict=True)
+        ):
+            shown = panel.labels[order][panel.clients[order] == client]
+            assert len(cloud.get_offsets()) == len(shown)
+            if len(shown):
+                found = cloud.get_facecolors()[:, :3]
+                np.testing.assert_allclose(found, colors[shown][:, :3])
+                shape = MarkerStyle(marker)
+                shape = shape.get_path().transformed(shape.get_transform())
+                (path,) = cloud.get_paths()
+                np.testing.assert_array_equal(path.vertices, shape.vertices)

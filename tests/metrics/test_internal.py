@@ -1,0 +1,157 @@
+"""What an embedding says by itself: internal scores, and signs of collapse."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from fcjax.metrics import (
+    client_calinski_harabasz,
+    collapse,
+    effective_rank,
+    internal_scores,
+    status,
+)
+from fcjax.metrics.internal import MAX_SHARE, MIN_SPREAD
+
+KEYS = ["silhouette", "davies_bouldin", "calinski_harabasz"]
+UNDEFINED = dict.fromkeys(KEYS, pytest.approx(math.nan, nan_ok=True))
+PAIRS = np.array([0, 0, 1, 1])
+
+
+def clouds(n=300, classes=3):
+    rng = np.random.default_rng(0)
+    clusters = rng.integers(0, classes, n)
+    places = 2 * rng.normal(size=(classes, 4))
+    return places[clusters] + rng.normal(size=(n, 4)), clusters
+
+
+def test_by_hand():
+    # Pairs at 0, 1 and at 4, 5. Silhouettes: a = 1 everywhere, b = 4.5 outside and
+    # 3.5 inside. Davies-Bouldin: (0.5 + 0.5) / 4. Calinski-Harabasz: between
+    # 2 * 4 + 2 * 4 with 1 degree of freedom, within 4 * 0.25 with 2.
+    expected = dict(zip(KEYS, ((3.5 / 4.5 + 2.5 / 3.5) / 2, 1 / 4, 32), strict=True))
+    embedding = np.array([[0.0], [1.0], [4.0], [5.0]])
+    assert internal_scores(embedding, 5 * PAIRS + 3) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_against_scikit_learn_at_any_scale(scale):
+    embedding, clusters = clouds()
+    found = internal_scores(scale * embedding - 3 * scale, clusters)
+    for name, value in found.items():
+        oracle = getattr(metrics, f"{name}_score")
+        assert value == pytest.approx(oracle(embedding, clusters))
+
+
+def test_silhouette_is_sampled_and_the_rest_is_not():
+    embedding, clusters = clouds(2000)
+    full = internal_scores(embedding, clusters)
+    drawn, again, other = (
+        internal_scores(embedding, clusters, max_points=500, seed=seed)
+        for seed in (0, 0, 1)
+    )
+    assert drawn == again
+    assert drawn["silhouette"] != other["silhouette"]
+    assert drawn["silhouette"] == pytest.approx(full["silhouette"], abs=0.03)
+    assert {k: drawn[k] for k in KEYS[1:]} == {k: full[k] for k in KEYS[1:]}
+    # A sample of one cluster leaves only the silhouette undefined.
+    found = internal_scores(embedding, np.arange(2000) // 1999, max_points=3)
+    assert math.isnan(found["silhouette"])
+    assert found["calinski_harabasz"] > 0
+
+
+@pytest.mark.parametrize(
+    ("embedding", "clusters"),
+    [
+        (np.eye(4), 0 * PAIRS),
+        (np.eye(4), np.arange(4)),
+        (np.ones((4, 2)), PAIRS),
+        (np.diag([1.0, 2.0, np.nan, 0.0]), PAIRS),
+        (np.diag([1.0, 2.0, np.inf, 0.0]), PAIRS),
+        (np.ones((1, 2)), PAIRS[:1]),
+    ],
+    ids=["one cluster", "all alone", "one point", "NaN", "infinite", "one example"],
+)
+def test_undefined(embedding, clusters):
+    assert internal_scores(embedding, clusters) == UNDEFINED
+    # Of a client that holds them, and of one that holds only padding.
+    held = np.stack([embedding, np.nan * embedding])
+    labels = np.stack([clusters, 1 - clusters])
+    mask = np.array([[True], [False]]) & np.ones_like(labels, bool)
+    assert math.isnan(client_calinski_harabasz(held, labels, mask))
+
+
+def test_clients_by_hand():
+    # The four points of `test_by_hand`, dealt to two clients, and one of padding.
+    embeddings = np.array([[[0.0], [4.0], [np.nan]], [[5.0], [1.0], [4.0]]])
+    labels = np.array([[0, 1, 1], [1, 0, 1]])
+    mask = np.array([[True, True, False], [True, True, False]])
+    assert client_calinski_harabasz(embeddings, labels, mask) == pytest.approx(32)
+    # By client the means are 2 and 3: between 1, within 4 * 4.
+    by_client = client_calinski_harabasz(embeddings, np.indices((2, 3))[0], mask)
+    assert by_client == pytest.approx(1 / (16 / 2))
+
+
+def test_collapse_by_hand():
+    # Columns of the unit vectors (1, 0), (0, 1): each has a deviation of 1 / 2.
+    embedding = np.array([[3.0, 0.0], [0.0, 0.5]], np.float32)
+    report = collapse(np.array([2, 0]), embedding, num_clusters=4)
+    spread = pytest.approx(math.sqrt(2) / 2)
+    expected = {"occupied_clusters": 2, "largest_share": 0.5}
+    assert report == {**expected, "embedding_spread": spread}
+    assert isinstance(report["occupied_clusters"], int)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
+def test_spread_does_not_depend_on_scale(scale):
+    embedding = np.array([[1.0, 2.0], [-2.0, 1.0], [1.0, 0.0], [3.0, 1.0]])
+    expected = collapse(PAIRS, embedding, num_clusters=2)
+    scaled = collapse(PAIRS, scale * embedding, num_clusters=2)
+    assert scaled == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "spread", "called"),
+    [
+        ([[1.0, -2.0, 5.0]] * 2, 0, "collapsed"),
+        ([[0.0, 0.0]] * 2, 0, "collapsed"),
+        ([[1.0, np.nan], [0.0, 1.0]], np.nan, "diverged"),
+        ([[1.0, np.inf], [0.0, 1.0]], np.nan, "diverged"),
+    ],
+)
+def test_equal_embeddings_have_no_spread_and_others_no_number(rows, spread, called):
+    report = collapse(np.array([0, 1]), np.array(rows), num_clusters=2)
+    assert report["embedding_spread"] == pytest.approx(spread, abs=0, nan_ok=True)
+    assert status(report, num_clusters=2) == called
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_clusters", "loss", "called"),
+    [
+        ({}, 10, 0.0, "ok"),
+        ({}, 10, math.nan, "diverged"),
+        ({"largest_share": 0.91}, 10, 0.0, "collapsed"),
+        ({"embedding_spread": 0.0}, 10, 0.0, "collapsed"),
+        # A single cluster is collapse unless it was asked for.
+        ({"largest_share": 1.0}, 3, 0.0, "collapsed"),
+        ({"largest_share": 1.0}, 1, 0.0, "ok"),
+    ],
+)
+def test_status(changes, num_clusters, loss, called):
+    report = {"largest_share": MAX_SHARE, "embedding_spread": MIN_SPREAD, **changes}
+    assert status(report, num_clusters=num_clusters, loss=loss) == called
+
+
+@pytest.mark.parametrize("shape", [(40, 6), (6, 40)])
+def test_the_effective_rank_is_that_of_the_eigenvalues(shape):
+    z = np.random.default_rng(0).normal(size=shape) * np.arange(1, shape[1] + 1)
+    values = np.linalg.eigvalsh(np.cov(z.T))
+    expected = values.sum() ** 2 / (values**2).sum()
+    assert effective_rank(3 * z - 7) == pytest.approx(expected)
+
+
+def test_equal_rows_and_rows_that_are_no_numbers_have_no_effective_rank():
+    assert np.isnan(effective_rank(np.ones((5, 3))))
+    assert np.isnan(effective_rank(np.array([[0.0, np.nan], [1.0, 2.0]])))

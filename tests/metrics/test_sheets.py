@@ -1,0 +1,94 @@
+import numpy as np
+
+from fcjax.results.figures import contact_sheet, image_rows
+from tests.metrics.drawn import picture, ticks
+
+
+def grey(*values):
+    """Images that are all of one value."""
+    images = np.array(values, np.uint8)[:, None, None, None]
+    return np.broadcast_to(images, (len(values), 14, 14, 1))
+
+
+def tiles(figure, rows, columns):
+    """The sheet as tiles [rows, columns, height, width, 3]."""
+    sheet = np.asarray(figure.axes[0].images[0].get_array())
+    height, width = sheet.shape[0] // rows, sheet.shape[1] // columns
+    assert sheet.shape == (rows * height, columns * width, 3)
+    return sheet.reshape(rows, height, columns, width, 3).swapaxes(1, 2)
+
+
+def test_every_row_shows_its_cluster(tmp_path):
+    path = tmp_path / "figures" / "sheet.png"
+    clusters = np.array([2] * 30 + [0] * 20 + [5] * 3 + [-1] * 7)
+    figure = contact_sheet(grey(*range(60)), clusters, path, per_cluster=4)
+    assert min(picture(path)) > 300
+    found = ticks(figure.axes[0].yaxis)
+    assert found == ["cluster 0 (20)", "cluster 2 (30)", "cluster 5 (3)"]
+    sheet = tiles(figure, 3, 4)
+    # A border of a fourteenth, then all pixels of a tile are those of one image.
+    np.testing.assert_array_equal(sheet[:, :, 14:], 1)
+    np.testing.assert_array_equal(sheet[:, :, :, 14:], 1)
+    shown = np.round(255 * sheet[:, :, :14, :14])
+    np.testing.assert_array_equal(shown, shown[:, :, :1, :1, :1] + 0 * shown)
+    shown = shown[:, :, 0, 0, 0]
+    for row, members in enumerate((range(30, 50), range(30), range(50, 53))):
+        found = [int(image) for image in shown[row] if image != 255]
+        assert len(set(found)) == len(found) == min(4, len(members))
+        assert set(found) <= set(members)
+    # A small cluster leaves the rest of its row blank.
+    assert shown[2, 3] == 255
+
+
+def test_the_draw_follows_the_seed(tmp_path):
+    images, clusters = grey(*range(200)), np.zeros(200, int)
+    sheets = [
+        tiles(contact_sheet(images, clusters, tmp_path / "a.png", seed=s), 1, 16)
+        for s in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(sheets[0], sheets[1])
+    assert (sheets[0] != sheets[2]).any()
+
+
+def test_colours_in_the_unit_interval(tmp_path):
+    images = np.zeros((2, 5, 7, 3), np.float32)
+    images[0, ..., 0], images[1, ..., 2] = 1, 0.5
+    figure = contact_sheet(images, np.arange(2), tmp_path / "sheet.png")
+    sheet = tiles(figure, 2, 1)
+    np.testing.assert_array_equal(sheet[0, 0, 0, 0], [1, 0, 0])
+    np.testing.assert_array_equal(sheet[1, 0, 4, 6], [0, 0, 0.5])
+
+
+def test_names_stay_on_the_sheet(tmp_path):
+    clusters = np.array([0] * 3 + [123456] * 200)
+    figure = contact_sheet(grey(*range(203)), clusters, tmp_path / "sheet.png")
+    figure.draw_without_rendering()
+    for label in figure.axes[0].get_yticklabels():
+        box = label.get_window_extent()
+        assert box.x0 >= 0
+        assert 0 <= box.y0 < box.y1 <= figure.bbox.height
+
+
+def test_rows_in_order_with_captions_above_their_columns(tmp_path):
+    figure = image_rows(
+        [grey(0, 51, 102), grey(204)],
+        ["first", "second"],
+        tmp_path / "rows.png",
+        captions=["2.13", "0.50", "1.00"],
+    )
+    (axes,) = figure.axes
+    assert ticks(axes.yaxis) == ["first", "second"]
+    assert ticks(axes.xaxis) == ["2.13", "0.50", "1.00"]
+    sheet = np.asarray(axes.images[0].get_array())
+    # Tiles of 14 pixels and a border of one.
+    assert sheet.shape == (30, 45, 3)
+    found = sheet[7::15, 7::15, 0]
+    np.testing.assert_allclose(found, [[0, 0.2, 0.4], [0.8, 1, 1]], atol=1e-6)
+
+    figure.draw_without_rendering()
+    sheet = axes.get_window_extent()
+    for column, label in enumerate(axes.get_xticklabels()):
+        box = label.get_window_extent()
+        assert sheet.y1 <= box.y0 < box.y1 <= figure.bbox.height
+        left, right = sheet.x0 + sheet.width / 3 * np.array([column, column + 1])
+        assert left < box.x0 < box.x1 < right

@@ -1,0 +1,48 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from fcjax.nn import batch_norm, from_linen
+
+
+class Norm(nn.Module):
+    affine: bool = True
+    scale_init: nn.initializers.Initializer = nn.initializers.ones
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        options = {"affine": self.affine, "scale_init": self.scale_init}
+        return batch_norm(x, train=train, mask=mask, **options)
+
+
+def test_batch_norm_by_hand(key):
+    """Over the batch and the pixels of the counted examples, and so once more."""
+    x = jax.random.normal(key, (4, 3, 2, 5))
+    mask = jnp.array([True, False, True, True])
+    network = from_linen(Norm())
+    variables = network.init(key, x)
+    train = jax.jit(
+        lambda variables: network.apply(variables, x, train=True, mask=mask)
+    )
+    y, once = train(variables)
+    _, twice = train(once)
+
+    counted = np.asarray(x)[np.asarray(mask)]
+    mean, var = counted.mean(axis=(0, 1, 2)), counted.var(axis=(0, 1, 2))
+    expected = (np.asarray(x) - mean) / np.sqrt(var + 1e-5)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    # new = 0.9 old + 0.1 batch, from mean 0 and variance 1
+    for after, share in ((once, 0.1), (twice, 0.19)):
+        found = after["batch_stats"]["BatchNorm_0"]
+        np.testing.assert_allclose(found["mean"], share * mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found["var"], 1 - share + share * var, rtol=1e-4)
+    assert set(variables["params"]["BatchNorm_0"]) == {"scale", "bias"}
+    assert "params" not in from_linen(Norm(affine=False)).init(key, x)
+
+
+def test_batch_norm_may_begin_at_zero(key):
+    network = from_linen(Norm(scale_init=nn.initializers.zeros))
+    x = jax.random.normal(key, (6, 3))
+    y, _ = network.apply(network.init(key, x), x, train=True)
+    np.testing.assert_array_equal(y, np.zeros((6, 3)))
