@@ -9,6 +9,7 @@ def runs(tmp_path_factory):
     """A folder that holds runs/spherical, of 60 vectors that four clients hold."""
     from experiments import spherical
     from fcjax.sweep import experiment, train
+    from fcjax.sweep.flags import flags_of
 
     folder = tmp_path_factory.mktemp("examples")
     labels = np.repeat([0, 1, 2], 20)
@@ -16,8 +17,9 @@ def runs(tmp_path_factory):
     x = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])[labels] + noise
     np.savez(folder / "rows.npz", x=x, y=labels)
     flags = {"dataset": str(folder / "rows.npz"), "clients": (4,), "plot": False}
-    args = spherical.Args(**flags, p=(0.25,), out=folder / "runs" / "spherical")
-    train.execute(experiment.prepare(args, spherical.describe))
+    flags |= {"p": (0.25,), "out": folder / "runs" / "spherical"}
+    args = flags_of(spherical.Spherical)(**flags)
+    train.execute(experiment.prepare(args))
     return folder
 
 

@@ -92,7 +92,6 @@ def is_thinned(entry: Folder) -> bool:
 def runs_of(
     entries: Sequence[Folder],
     flags: Common,
-    describe: plan.Describe,
     *,
     by: Collection[str],
     same: Collection[str],
@@ -107,12 +106,11 @@ def runs_of(
     Args:
         entries: of the data set.
         flags: what is asked for.
-        describe: of the method.
         by: the columns that tell lines apart.
         same: the settings that must be as asked for, beside those and the method.
         seeds: the only ones to be taken; none are all.
     """
-    wanted = asked(flags, describe)
+    wanted = asked(flags)
     same = {"method", *by, *same}
     # By line, and by what tells runs of one line apart but for their seeds.
     lines: dict[tuple, dict[tuple, list[Row]]] = {}
@@ -150,7 +148,7 @@ def runs_of(
     return found
 
 
-def asked(flags: Common, describe: plan.Describe) -> list[dict[str, Any]]:
+def asked(flags: Common) -> list[dict[str, Any]]:
     """Returns the settings that the flags stand for, a tuple where the grid spans one;
     more than once where other clients or levels have other settings. The papers' data
     need not be there."""
@@ -161,7 +159,7 @@ def asked(flags: Common, describe: plan.Describe) -> list[dict[str, Any]]:
         dataset, _ = load(flags)
     found = []
     for method, num_clients, num_clusters, levels in plan.described(
-        flags, dataset, describe
+        flags, dataset, plan.describe
     ):
         here = {"clients": num_clients, "clusters": num_clusters}
         swept = {k: v for k, v in method.settings.items() if isinstance(v, tuple)}

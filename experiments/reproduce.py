@@ -38,6 +38,7 @@ from fcjax.results.store import Folder
 from fcjax.results.tables import Estimate
 from fcjax.sweep import command
 from fcjax.sweep.ending import refusing
+from fcjax.sweep.experiment import Task
 from fcjax.sweep.flags import Common, shown
 from fcjax.sweep.load import short_name
 from fcjax.sweep.words import flags_in, spelled
@@ -98,8 +99,8 @@ class Job(NamedTuple):
     dataset: str
     """As the table has it."""
     flags: Common
-    describe: Any
-    """Of the script that trains it; None where nothing is trained."""
+    is_trained: bool
+    """Whether a script trains it."""
 
 
 def main(args: Args) -> None:
@@ -185,9 +186,10 @@ def tabulate(
 def trained(found: list[Job]) -> list[list[Folder | None]]:
     """Trains what is not there yet; returns the runs of each job."""
     # Rows may be the same runs: networks of several sizes are one in a smoke run.
-    tasks = list(dict.fromkeys((j.flags, j.describe) for j in found if j.describe))
-    results = dict(zip(tasks, command.run(lambda: tasks), strict=True))
-    return [[results.get((job.flags, job.describe))] for job in found]
+    asked = list(dict.fromkeys(job.flags for job in found if job.is_trained))
+    folders = command.run(lambda: list(map(Task, asked)))
+    results = dict(zip(asked, folders, strict=True))
+    return [[results.get(job.flags)] for job in found]
 
 
 def taken(
@@ -208,7 +210,6 @@ def taken(
         chosen = ledger.runs_of(
             own,
             job.flags,
-            job.describe,
             by=[name for name in study.by if name not in levels],
             same={*row.flags, *variants(row.script)},
             seeds=seeds,
@@ -261,10 +262,10 @@ def jobs(study: Study, args: Args) -> list[Job]:
                 script = importlib.import_module(f"experiments.{row.script}")
                 paper = dataset if dataset == STAND_IN else shown_as[0]
                 flags = script.Args(**flags_of(study, row, dataset, args, paper=paper))
-                found.append(Job(row, shown_as[1], flags, script.describe))
+                found.append(Job(row, shown_as[1], flags, True))
             elif row.untrained:
                 flags = Common(dataset, data_dir=args.data_dir, limit=args.limit)
-                found.append(Job(row, shown_as[1], flags, None))
+                found.append(Job(row, shown_as[1], flags, False))
     return found
 
 

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from fcjax import cluster, losses, types
 from fcjax.data.augment import as_rows, client_rows
 from fcjax.federated import clients, server
-from fcjax.sweep import command, flags, plan
+from fcjax.methods.base import Method, MethodSpec, Sweep, default
+from fcjax.sweep import command
 
 
 class Server(NamedTuple):  # Yours; what clients keep is types.State's other part.
@@ -65,17 +66,19 @@ def contract(scalar: types.Scalar):  # Yours: what --method tests.
     return spherical_kmeans(num_clusters=3, momentum=scalar, num_rounds=3)
 
 
-@dataclasses.dataclass(frozen=True)
-class Args(flags.Common):  # Yours: flags are named as in the builder.
-    momentum: tuple[float, ...] = flags.default(0.0)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spherical(Method):  # Yours: settings are named as in the builder.
+    """Spherical k-means over clients."""
+
+    name = "spherical"
+    momentum: Sweep[float] = default(0.0)
     """Weight of the last centroid beside the new one. Several values span a grid."""
 
-
-def describe(args: Args, dataset, num_clients: int, num_clusters: int):
-    make = partial(spherical_kmeans, num_clusters=num_clusters)
-    found = flags.settings_of(args)  # Yours: `sees_all` as `init` reads any row.
-    return plan.Method("spherical", found, lambda v: make(**v), "global", sees_all=True)
+    def resolve(self, problem):  # Yours: `sees_all` as `init` reads any row.
+        make = partial(spherical_kmeans, num_clusters=problem.num_clusters)
+        build, found = lambda values: make(**values), self.settings()
+        return MethodSpec(self.name, found, build, "global", sees_all=True)
 
 
 if __name__ == "__main__":
-    command.main(Args, describe)
+    command.main(Spherical)

@@ -26,7 +26,6 @@ Read = Callable[[Call, State], list[T]]
 
 def train(
     args: Common,
-    describe: plan.Describe,
     dataset: data.Dataset,
     folder: Path,
     read: Read[T],
@@ -35,7 +34,6 @@ def train(
 
     Args:
         args: the flags; those of data, files, shards and backends are not looked at.
-        describe: of the method.
         dataset: that is dealt to the clients.
         folder: holds `checkpoints`, from which the same call goes on; once finished,
             it trains no more.
@@ -51,7 +49,7 @@ def train(
     # A folder without results: every run is to be trained, and none is written there.
     asked = replace(args, out=folder / "runs", shard=None)
     loaded = dataset, dataset.examples[:0]
-    prepared = experiment.prepare(asked, describe, lambda _: loaded)
+    prepared = experiment.prepare(asked, load=lambda _: loaded)
     batches, found = prepared.batches, []
     total = sum(len(batch.points) * sum(plan.num_rounds(batch)) for batch in batches)
     held = dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes()

@@ -117,7 +117,7 @@ def finished(tmp_path_factory):
             values, labels = load_digits(n_class=4, return_X_y=True)
             np.savez(data, x=values[:80, 10:22] * 3.7 - 40, y=labels[:80])
             args = [f"--out={out}", f"--dataset={data}", *flags]
-            prepared = experiment.prepare(tyro.cli(ccfc.Args, args=args), ccfc.describe)
+            prepared = experiment.prepare(tyro.cli(ccfc.Args, args=args))
             with printed.open("w") as file, contextlib.redirect_stdout(file):
                 train.execute(prepared)
     return out

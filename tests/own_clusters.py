@@ -12,8 +12,8 @@ from fcjax.algorithms import fedcref_models
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.federated import clients, server
+from fcjax.methods import MethodSpec
 from fcjax.sweep.flags import Common, settings_of
-from fcjax.sweep.plan import Method
 from fcjax.types import Communities, FederatedClustering, State
 
 
@@ -86,7 +86,7 @@ def build(settings, *, num_clusters):
 
 def describe(args, dataset, num_clients, num_clusters):
     del dataset, num_clients
-    return Method(
+    return MethodSpec(
         "own-clusters",
         settings_of(args),
         lambda settings: build(settings, num_clusters=num_clusters),

@@ -19,7 +19,7 @@ LAYERS = (
     {"losses", "cluster", "nn", "data", "metrics", "federated"}
     | {"results.tables", "results.figures"},
     {"algorithms"},
-    {"engine"},
+    {"engine", "methods"},
     {"sweep", "results"},
     {"runs"},
     {"sweep.report", "sweep.train", "sweep.command", "__main__"},

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from fcjax.methods import MethodSpec
 from fcjax.results.store import Kept
 from fcjax.sweep import score
-from fcjax.sweep.plan import Method
 from fcjax.sweep.run import Run, of_examples
 
 LABELS = np.array([0, 0, 1, 1, 1])
@@ -83,7 +83,7 @@ def test_what_is_reported_is_of_the_last_round_and_of_the_start_s():
         {"stage": "refine", "acc": None, "isolated": 2, "wrong": 0.125, "turn": 2},
     ]
     names = ("isolated", "wrong", "turn", "missing")
-    plain = Method("by hand", {}, lambda _: None, "client-mean", {})
+    plain = MethodSpec("by hand", {}, lambda _: None, "client-mean", {})
     method = plain._replace(reported=names)
     last = {"isolated": 2, "wrong": 0.125, "turn": 2, "missing": None}
     assert score.reported(plain, history) == {}

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 
 from experiments.benchmarks.speed import commands
 from experiments.benchmarks.speed.case import products
-from experiments.ccfc import network_of
+from fcjax.methods.ccfc import network_of
 from fcjax.results.figures import curves
 from fcjax.sweep.ending import end
 from fcjax.sweep.flags import shown

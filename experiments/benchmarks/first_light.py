@@ -35,7 +35,7 @@ import tyro
 from experiments.benchmarks import benchmark
 from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
-from experiments.papers.ccfc import printed
+from fcjax.methods import printed_ccfc as printed
 from fcjax.results.store import asked_of_compiler
 from fcjax.sweep.ending import end
 

@@ -19,12 +19,11 @@ import tempfile
 import jax
 import tyro
 
-from experiments import several
 from fcjax import engine
 from fcjax.data.federation import peak_memory, readable
 from fcjax.parallel.mesh import take_cores
 from fcjax.sweep import fit
-from fcjax.sweep.experiment import Experiment, prepare
+from fcjax.sweep.experiment import Experiment, only, prepare
 
 SIDES = ("fit", "before", "run")
 
@@ -69,8 +68,8 @@ def prepared(script: str, flags: list[str]) -> Experiment:
     module = importlib.import_module(f"experiments.{script}")
     args = tyro.cli(module.Args, args=flags)
     if hasattr(args, "methods"):
-        args = several.only(args, args.methods[0])
-    return prepare(args, module.describe)
+        args = only(args, args.methods[0])
+    return prepare(args)
 
 
 if __name__ == "__main__":

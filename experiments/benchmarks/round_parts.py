@@ -67,7 +67,7 @@ def main(args: Args) -> None:
 
 def measure(num_examples: int, args: Args) -> None:
     """Prints a table of what everything takes that a round consists of."""
-    experiment = prepare(flags_of(num_examples, args), script.describe)
+    experiment = prepare(flags_of(num_examples, args))
     (batch,) = experiment.batches
     program, grid = engine.Program(batch.build), experiment.grid(batch)
     labels = experiment.dataset.labels
@@ -118,7 +118,7 @@ def measure(num_examples: int, args: Args) -> None:
     print(f"| training's products alone, at that rate | {floor:.3f} | | {share:.3f} |")
 
 
-def flags_of(num_examples: int, args: Args) -> script.Args:
+def flags_of(num_examples: int, args: Args) -> Any:
     return script.Args(
         dataset="mnist",
         data_dir=args.data_dir,

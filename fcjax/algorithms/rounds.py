@@ -32,6 +32,17 @@ class Scored(NamedTuple):
         return (number % self.every == 0) | (number > num_rounds - self.last)
 
 
+def scored_rounds(asked: int | None, every: int) -> Scored:
+    """Returns which rounds are evaluated.
+
+    Args:
+        asked: the user's interval in rounds; None leaves it to the method.
+        every: the method's own interval; it also evaluates the last ten rounds of a
+            stage.
+    """
+    return Scored(every, last=10) if asked is None else Scored(asked)
+
+
 EVERY_ROUND = Scored()
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import tyro
 
 from fcjax import data, metrics
+from fcjax.methods.base import Scope
 from fcjax.results import figures, store, tables
 from fcjax.results.store import Folder
 from fcjax.runs import assigned, choose
@@ -16,7 +17,6 @@ from fcjax.runs.together import gather
 from fcjax.sweep import score
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
-from fcjax.sweep.plan import Scope
 from fcjax.sweep.words import flags_in
 
 

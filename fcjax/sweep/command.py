@@ -4,40 +4,36 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TypeVar
 
 import jax
 
-from fcjax import data
+from fcjax.methods import Method, Script
 from fcjax.parallel.mesh import are_several, take_cores
 from fcjax.results.store import Folder
 from fcjax.sweep import processes, words
 from fcjax.sweep.costs import described
 from fcjax.sweep.ending import FAILED, end, in_a_line
-from fcjax.sweep.experiment import Experiment, Task, prepare_all
-from fcjax.sweep.flags import Common
-from fcjax.sweep.plan import Method
-
-Args = TypeVar("Args", bound=Common)
+from fcjax.sweep.experiment import Experiment, Task, prepare_all, tasks
+from fcjax.sweep.flags import flags_of
 
 
-def main(
-    flags: type[Args], describe: Callable[[Args, data.Dataset, int, int], Method]
-) -> None:
-    """Runs a script of one method: reads its flags, checks them, runs the grid, prints
-    the table.
+def main(script: Script | type[Method]) -> None:
+    """Runs a command: reads its flags, checks them, runs the grid of each method, and
+    prints the table.
 
     Args:
-        flags: the script's dataclass of flags.
-        describe: (flags, data set, number of clients, number of clusters) -> the
-            method.
+        script: the methods of the command, or its only one.
     """
-    args = words.read(flags, sys.argv[1:])
-    run(lambda: [(processes.join(args), describe)])
+    args = words.read(flags_of(script), sys.argv[1:])
+    folders = run(lambda: tasks(processes.join(args)))
+    if len(folders) > 1:
+        from fcjax.sweep import report
+
+        report.conclude_all(folders, out=args.out)
 
 
 @in_a_line()
-def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
+def run(make: Callable[[], Sequence[Task]]) -> list[Folder]:
     """Checks all experiments, then runs one after another.
 
     Ends the process with one line where a flag is wrong, before anything is compiled
@@ -45,7 +41,7 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
     room for what is written or someone interrupts: then the same command goes on.
 
     Args:
-        tasks: makes them; it may raise ValueError with one line that names a flag.
+        make: makes their tasks; it may raise a ValueError of one line.
 
     Returns:
         What each of them left on disk.
@@ -56,8 +52,8 @@ def run(tasks: Callable[[], Sequence[Task]]) -> list[Folder]:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     problem, asked, experiments, targets = "", [], [], {}
     try:
-        made = tasks()
-        asked = [args.on for args, _ in made if args.on is not None]
+        made = make()
+        asked = [task.args.on for task in made if task.args.on is not None]
         if asked:  # what they are compiled for is not this machine's
             jax.config.update("jax_platforms", "cpu")
         targets = {topology: described(topology) for topology in asked}

@@ -68,7 +68,13 @@ def with_flags(line: str) -> str:
 def with_quoted_flags(line: str) -> str:
     """Writes only the parameters in backquotes as flags: the rest of the line may hold
     words of the user, such as the header of a table."""
-    return re.sub(r"`([^`]+)`", lambda match: FLAGS.get(match[1], match[0]), line)
+
+    def flag(match: re.Match[str]) -> str:
+        name = match[1]
+        is_name = re.fullmatch(r"[a-z_]+", name)
+        return FLAGS.get(name, flag_of(name) if is_name else match[0])
+
+    return re.sub(r"`([^`]+)`", flag, line)
 
 
 def end(line: str, status: int = REFUSED) -> NoReturn:

@@ -20,9 +20,9 @@ from fcjax.parallel.mesh import all_devices, deal_pool, on_all, platform
 from fcjax.results import store
 from fcjax.results.store import Folder, Point
 from fcjax.sweep import plan, processes, sinks
-from fcjax.sweep.flags import Common, command, flag_of, own_names
+from fcjax.sweep.flags import Common, command, flag_of, of_method, own_names
 from fcjax.sweep.load import FLAGS, Loaded, load, short_name
-from fcjax.sweep.plan import Batch, Describe, Method
+from fcjax.sweep.plan import Batch, Describe, MethodSpec
 from fcjax.types import Federation, Grid
 
 LEAST = {
@@ -83,8 +83,37 @@ class Experiment(NamedTuple):
         return deal_pool(examples, rows, devices=devices, is_spread=is_spread)
 
 
-Task = tuple[Common, Describe]
-"""Flags, and how to describe their method."""
+class Task(NamedTuple):
+    """One experiment to prepare."""
+
+    args: Common
+    """All flags."""
+    describe: Describe = plan.describe
+    asked: Common | None = None
+    """The flags as they were given, for several methods."""
+
+
+def tasks(args: Any) -> list[Task]:
+    """Returns an experiment for each method that the flags ask for.
+
+    Raises:
+        ValueError: no method is asked for, or one twice.
+    """
+    methods = getattr(args, "methods", (args.name,))
+    if len(set(methods)) != len(methods) or not methods:
+        raise ValueError(f"--methods takes different methods, got {methods}")
+    return [Task(only(args, name), asked=args) for name in methods]
+
+
+def only(args: Any, name: str) -> Any:
+    """Returns the flags of one method. Of several methods each has a results folder of
+    its own."""
+    own = of_method(args, name)
+    own = own.adapt(own)
+    if len(args.script.methods) == 1:
+        return own
+    out = args.out and args.out / own.called()
+    return dataclasses.replace(own, methods=(name,), out=out)
 
 
 def prepare_all(tasks: Sequence[Task]) -> list[Experiment]:
@@ -98,18 +127,21 @@ def prepare_all(tasks: Sequence[Task]) -> list[Experiment]:
             loaded[source] = load(args)
         return loaded[source]
 
-    found = [prepare(args, describe, load_once) for args, describe in tasks]
-    said = tuple(of_none(found))
+    found = [prepare(task.args, task.describe, load_once) for task in tasks]
+    said = tuple(of_none(found, [task.asked or task.args for task in tasks]))
     return [x._replace(notes=x.notes + said) for x in found[:1]] + found[1:]
 
 
-def of_none(experiments: Sequence[Experiment]) -> Iterator[str]:
+def of_none(
+    experiments: Sequence[Experiment], flags: Sequence[Common]
+) -> Iterator[str]:
     """Yields a line for each flag that was given to a script and that none of its
     methods has which run."""
-    for script in dict.fromkeys(type(x.args) for x in experiments):
-        asked = [x for x in experiments if type(x.args) is script]
-        configs = [x.folder.config for x in asked]
-        given = {name for x in asked for name in command(x.args)["flags"]}
+    for script in dict.fromkeys(map(type, flags)):
+        asked = [pair for pair in zip(experiments, flags, strict=True)]
+        asked = [(x, args) for x, args in asked if type(args) is script]
+        configs = [x.folder.config for x, _ in asked]
+        given = {name for _, args in asked for name in command(args)["flags"]}
         had = {name for config in configs for name in (*config, *config["swept"])}
         methods = ", ".join(dict.fromkeys(config["method"] for config in configs))
         for name in own_names(script):
@@ -118,7 +150,9 @@ def of_none(experiments: Sequence[Experiment]) -> Iterator[str]:
 
 
 def prepare(
-    args: Common, describe: Describe, load: Callable[[Common], Loaded] = load
+    args: Common,
+    describe: Describe = plan.describe,
+    load: Callable[[Common], Loaded] = load,
 ) -> Experiment:
     """Checks everything that can be checked before anything is compiled or written.
 
@@ -233,7 +267,7 @@ def check_defaults(
                 )
 
 
-def configuration(args: Common, method: Method, point: Point) -> dict[str, Any]:
+def configuration(args: Common, method: MethodSpec, point: Point) -> dict[str, Any]:
     """Returns what all runs of the grid share, but for its axes and defaults."""
     config = {
         "method": method.name,

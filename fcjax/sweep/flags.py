@@ -4,31 +4,23 @@ import dataclasses
 import inspect
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import tyro
 
+from fcjax.methods import Script, base, script_with
+from fcjax.methods.base import (
+    Default,
+    Method,
+    Preset,
+    default,
+    shown,
+)
 from fcjax.parallel.mesh import Backend
 from fcjax.sweep.sinks import Sink
-
-Preset = Literal["smoke", "default", "paper"]
-
-
-def shown(default: str):
-    """Tells `--help` what a flag that is not given stands for."""
-    return tyro.conf.arg(help_behavior_hint=f"(default: {default})")
-
-
-class Default(tuple):
-    """The values of a flag that was not given."""
-
-
-def default(*values: Any) -> Any:
-    """Returns what a flag of several values stands for where it is not given; presets
-    and the data may then choose otherwise, see `settings_of`."""
-    return Default(values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +159,55 @@ GROUPS = (Data, Clients, Run, Output, Machine)
 """As `--help` has them: each says in a line when it is needed."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Several:
+    """For scripts of several methods."""
+
+    methods: tuple[str, ...] = ()
+    """Which methods to run, each into a results folder of its own."""
+
+
+@cache
+def flags_of(script: Script | type[Method], method: type[Method] | None = None) -> Any:
+    """Returns the dataclass of all flags of a script, or of one of its methods."""
+    if not isinstance(script, Script):
+        return flags_of(script_with(script), script)
+    # In Python's order of inheritance a class stands before its bases.
+    every = sorted(script.methods[::-1], key=lambda x: -len(x.__mro__))
+    methods = (method,) if method else every
+    bases = (*methods, *([Several] if len(script.methods) > 1 else ()), Common)
+    first = script.methods[0]
+    shared = [set(x.__mro__) for x in script.methods]
+    family = next(x for x in first.__mro__ if all(x in each for each in shared))
+    about = inspect.cleandoc(family.__doc__ or "").partition("\n\nExamples:")[0]
+    hints: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"__doc__": about, "__module__": first.__module__}
+    for name, value in first.partition_defaults.items():
+        # Without the text of its default, which is another.
+        hints[name] = get_type_hints(Common)[name]
+        namespace[name] = value if value == () else default(value)
+    if len(script.methods) > 1:
+        names: Any = Literal[tuple(x.name for x in script.methods)]
+        hints["methods"] = tuple[names, ...]
+        namespace["methods"] = tuple(x.name for x in script.default)
+    hints["script"] = ClassVar[Script]
+    namespace["script"] = script
+    namespace["__annotations__"] = hints
+    return dataclasses.dataclass(frozen=True)(type("Args", bases, namespace))
+
+
+def of_method(args: Any, name: str | None = None) -> Any:
+    """Returns the flags of one method of a script: of `name`, or of the first that the
+    flags ask for."""
+    script = getattr(args, "script", None)
+    if script is None or len(script.methods) == 1:
+        return args
+    name = name or args.methods[0]
+    (method,) = [x for x in script.methods if x.name == name]
+    flags = flags_of(script, method)
+    return flags(**{x.name: getattr(args, x.name) for x in dataclasses.fields(flags)})
+
+
 def script_of(flags: type) -> str:
     """Returns the name of the script whose dataclass of flags this is."""
     return Path(getattr(sys.modules[flags.__module__], "__file__", "")).stem
@@ -218,20 +259,6 @@ def check_values(
         raise ValueError(f"{flag} must be at most {most}, got {max(values)}")
 
 
-class Limits(NamedTuple):
-    """What the numbers of a flag may be, where its annotation holds one; counts are at
-    least 1 without, other numbers at least 0."""
-
-    least: float = -math.inf
-    above: float = -math.inf
-    most: float = math.inf
-
-
-Counts = Annotated[tuple[int, ...], Limits(least=1)]
-Positive = Annotated[tuple[float, ...], Limits(above=0)]
-Shares = Annotated[tuple[float, ...], Limits(most=1)]
-
-
 def own_names(script: type[Common]) -> list[str]:
     """Returns the flags that a script adds for its methods."""
     common = {field.name for field in dataclasses.fields(Common)} | {"methods"}
@@ -241,35 +268,12 @@ def own_names(script: type[Common]) -> list[str]:
 def settings_of(
     args: Common, *changes: Mapping[str, Any], names: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """Returns the settings of a method: each flag as it was given, else as the last of
-    `changes` has it that does, else its default.
-
-    Args:
-        args: the script's flags.
-        changes: by flag, what presets and the data choose.
-        names: of the flags that the method has; None is all that the script adds.
-
-    Returns:
-        By flag, its value; a tuple of the values where it may be swept.
-
-    Raises:
-        ValueError: a number is negative, infinite, or zero where it counts something.
-    """
-    chosen = {name: value for change in changes for name, value in change.items()}
-    settings, hints = {}, get_type_hints(type(args), include_extras=True)
-    for name in own_names(type(args)):
-        if names is not None and name not in names:
-            continue
-        value = getattr(args, name)
-        if value is None:
-            value = chosen.get(name)
-        elif value == () or isinstance(value, Default):
-            value = (chosen[name],) if name in chosen else tuple(value)
-        if value == ():  # it belongs to another flag, which stands for it
-            continue
-        check_numbers(name, value, hints[name])
-        settings[name] = value
-    return settings
+    """Returns the settings of a script without a method class, see
+    `base.settings_of`; all that it adds where `names` is None."""
+    own = own_names(type(args))
+    return base.settings_of(
+        args, *changes, names=[x for x in own if names is None or x in names]
+    )
 
 
 def chosen(args: Common, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,28 +287,3 @@ def chosen(args: Common, settings: Mapping[str, Any]) -> dict[str, Any]:
         if is_open and values not in (given, (given,)):
             found[name] = values[0]
     return found
-
-
-def check_numbers(name: str, value: Any, hint: Any) -> None:
-    """Raises ValueError where a number of a flag is not one that it can take."""
-    found = [x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Limits)]
-    flag = flag_of(name)
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            continue
-        is_count = isinstance(number, int) and not name.endswith(("_rounds", "_steps"))
-        (least, above, most) = found[0] if found else Limits(int(is_count))
-        least = max(least, 0)
-        finite = "finite and " if isinstance(number, float) else ""
-        if not least <= number < math.inf:
-            raise ValueError(f"{flag} must be {finite}at least {least}, got {number}")
-        if number <= above:
-            raise ValueError(f"{flag} must be above {above}, got {number}")
-        if number > most:
-            raise ValueError(f"{flag} must be at most {most}, got {number}")
-
-
-def taken_by(build: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of the settings of a run that a builder takes by their names."""
-    names = inspect.signature(build).parameters
-    return {name: values[name] for name in names if name in values}

@@ -11,19 +11,20 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fcjax import data
-from fcjax.algorithms.rounds import Scored
 from fcjax.data.partition import rows_held
+from fcjax.methods.base import MethodSpec, Problem
 from fcjax.parallel.mesh import are_several, num_bytes
 from fcjax.ragged import Ragged, places
 from fcjax.results.store import Point
-from fcjax.sweep.flags import Common, Default, check_values, flag_of
+from fcjax.sweep.flags import Common, Default, check_values, flag_of, of_method
+from fcjax.sweep.load import short_name
 from fcjax.types import FederatedClustering, Federation, Grid
 
 # --- Partitions of a run
@@ -233,60 +234,39 @@ def dealer(
 
 # --- Runs and shape groups
 
-Scope = Literal["global", "client-pooled", "client-mean"]
-"""What is scored: all examples by one match; or each client's by its own, where clients
-count by their examples, or all alike."""
-
-
-class Shared(NamedTuple):
-    """Leading stages that other settings, and other methods, have too."""
-
-    name: str
-    """Of what they train: "fedu", "gans"."""
-    num_stages: int
-    settings: Mapping[str, Any]
-    """By flag, all of the method's settings that decide them, and what is measured in
-    them; the others must change no bit. Of one that is swept a run has its own."""
-
-
-class Method(NamedTuple):
-    """What a script says of its method."""
-
-    name: str
-    settings: Mapping[str, Any]
-    """Resolved hyper-parameters. A tuple is swept: floats are traced, whole numbers
-    change shapes and have a program each."""
-    build: Callable[[Mapping[str, Any]], FederatedClustering]
-    """(settings of one run) -> the method."""
-    scope: Scope
-    paper: Mapping[float, Mapping[str, float]] = {}
-    """By p: scores on the whole data set."""
-    working_bytes: int = 0
-    """What a round of one run holds beside its state, as a copy of the data."""
-    evaluate_every: int = 1
-    """Rounds between two that are scored, where --evaluate-every does not say."""
-    sees_all: bool = False
-    """Whether it reads examples other than those that a device's clients hold, as a
-    server does that is given all."""
-    shared: Shared | None = None
-    """Its first stages, where others may go on from them: see `stages`."""
-    start: str = ""
-    """The stage that ends in the clusters from which the others set out, if it has one:
-    what was measured there is reported as `initial_NAME`."""
-    reported: tuple[str, ...] = ()
-    """Metrics whose last value stands in results.csv too."""
-
-
-Describe = Callable[[Any, data.Dataset, int, int], Method]
+Describe = Callable[[Any, data.Dataset, int, int], MethodSpec]
 """(flags, data set, number of clients, number of clusters) -> the method. The flags
 hold one level of the rule of dealing; levels at which clients hold as much of a cluster
 are described once."""
 
 
+def describe(
+    args: Any, dataset: data.Dataset, num_clients: int, num_clusters: int
+) -> MethodSpec:
+    """Returns the method of a script's flags, resolved for the data: see `Describe`."""
+    return of_method(args).resolve(problem_of(args, dataset, num_clients, num_clusters))
+
+
+def problem_of(
+    args: Common, dataset: data.Dataset, num_clients: int, num_clusters: int
+) -> Problem:
+    """Returns the problem that the flags pose."""
+    return Problem(
+        data=short_name(args.dataset),
+        dataset=dataset,
+        num_clients=num_clients,
+        num_clusters=num_clusters,
+        examples_per_client=rows_of_client(args, dataset, num_clients),
+        examples_per_cluster=cluster_size(args, dataset, num_clients, num_clusters),
+        evaluate_every=args.evaluate_every,
+        has_extra=args.extra_split is not None,
+    )
+
+
 class Batch(NamedTuple):
     """Runs of one program: what they differ in is traced, or is data."""
 
-    method: Method
+    method: MethodSpec
     """Its whole numbers are those of the batch."""
     num_clients: int
     num_clusters: int
@@ -455,7 +435,7 @@ def by_size(batch: Batch) -> list[Batch]:
 
 def described(
     args: Common, dataset: data.Dataset, describe: Describe
-) -> Iterator[tuple[Method, int, int, tuple[float | int, ...]]]:
+) -> Iterator[tuple[MethodSpec, int, int, tuple[float | int, ...]]]:
     """Yields the methods of the grid, each with its number of clients, its number of
     clusters and the levels of the rule that it is dealt by.
 
@@ -466,9 +446,9 @@ def described(
     """
     held = {} if args.clusters else levels_by_classes(args, dataset)
     rule, all_levels = rule_of(args), levels_of(args, dataset)
-    known: dict[tuple[int, int, float], Method] = {}
+    known: dict[tuple[int, int, float], MethodSpec] = {}
 
-    def at(level: float | int, num_clients: int, num_clusters: int) -> Method:
+    def at(level: float | int, num_clients: int, num_clusters: int) -> MethodSpec:
         own = dataclasses.replace(args, **{rule: (level,)})
         rows = rows_of_client(own, dataset, num_clients)
         key = (num_clients, num_clusters, rows)
@@ -500,14 +480,6 @@ def described(
                 yield methods[0], num_clients, number, same
 
 
-def scored(args: Common, every: int) -> Scored:
-    """Returns which rounds are scored: those of --evaluate-every and the last one of a
-    stage, or every so many and the last ten."""
-    if args.evaluate_every is None:
-        return Scored(every, last=10)
-    return Scored(args.evaluate_every)
-
-
 def numbers_of_clusters(args: Common, dataset: data.Dataset) -> tuple[int, ...]:
     if args.clusters:
         return args.clusters
@@ -535,7 +507,7 @@ def check_size(
         )
 
 
-def of_size(method: Method, size: int) -> Method:
+def of_size(method: MethodSpec, size: int) -> MethodSpec:
     """Returns the method where clients use `size` examples: the paper's scores are of
     all, and what stages were trained on is one of their settings."""
     shared = method.shared

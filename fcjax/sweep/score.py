@@ -10,11 +10,12 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from fcjax import metrics
+from fcjax.methods.base import MethodSpec, Scope
 from fcjax.metrics.internal import MAX_WEIGHT
 from fcjax.results.store import Kept, Row, taken_globally
 from fcjax.sweep.flags import Common
 from fcjax.sweep.load import short_name
-from fcjax.sweep.plan import Batch, Method, Scope
+from fcjax.sweep.plan import Batch
 from fcjax.sweep.run import Run
 
 # --- The k-means baseline
@@ -307,7 +308,7 @@ def result_row(
     return {**row, **point}
 
 
-def reported(method: Method, history: Sequence[Row]) -> Row:
+def reported(method: MethodSpec, history: Sequence[Row]) -> Row:
     """Returns what the method reports: of the last round, and as initial_NAME, with the
     accuracy, of the last round of the stage that it sets out from."""
 

@@ -16,6 +16,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from fcjax.methods.base import kind_of
 from fcjax.sweep.ending import name_of_command
 from fcjax.sweep.flags import GROUPS, Common, flag_of
 
@@ -49,7 +50,8 @@ def asked(words: Sequence[str]) -> str:
 def show(flags: type[Common], which: str) -> None:
     """Prints what `asked` returns of a script's dataclass of flags."""
     bases = flags.__mro__[: flags.__mro__.index(Common)]
-    own = {name for cls in bases for name in names(cls)}
+    fields = {x.name for x in dataclasses.fields(flags)} - {"preset"}
+    own = {name for cls in bases for name in names(cls)} & fields
     about = [" ".join(x.split()) for x in told(flags).split("\n\n")]
     console = Console(highlight=False, markup=False)
     with console.capture() as captured:
@@ -148,6 +150,8 @@ def signature(hint: Any) -> tuple[str, str]:
     """
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
+    if get_origin(hint) in (Union, types.UnionType) and kind_of(hint):
+        return signature(tuple[kind_of(hint), ...])  # pyright: ignore[reportInvalidTypeForm]
     if get_origin(hint) in (Union, types.UnionType):
         kinds = [x for x in get_args(hint) if get_origin(x) is Literal]
         every = tuple(value for kind in kinds for value in get_args(kind))
@@ -182,7 +186,12 @@ def said(cls: type) -> dict[str, str]:
     fields: in a string below, or in comments that begin with #: above."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
-        source = textwrap.dedent(inspect.getsource(base))
+        try:
+            source = textwrap.dedent(inspect.getsource(base))
+        except (OSError, TypeError):  # it was made from others
+            continue
+        if not dataclasses.is_dataclass(base):
+            continue
         lines, (tree,) = source.splitlines(), ast.parse(source).body
         assert isinstance(tree, ast.ClassDef)
         for node, after in pairwise([*tree.body, ast.Pass()]):

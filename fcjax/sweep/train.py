@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import engine
+from fcjax.algorithms.rounds import scored_rounds
 from fcjax.data import federation
 from fcjax.engine import Position, Round, ShapesOf, Start
 from fcjax.federated import server
@@ -288,7 +289,7 @@ def run(
     show = report.shower(progress, folder.place_of(batch.points))
     before = [0, *itertools.accumulate(plan.num_rounds(batch))]
     names = {folder.log_name(point): point for point in batch.points}
-    is_scored = plan.scored(args, method.evaluate_every)
+    is_scored = scored_rounds(args.evaluate_every, method.evaluate_every)
     clock, last = time.perf_counter(), None
 
     def scored(state: State, names: Sequence[str]) -> Last:

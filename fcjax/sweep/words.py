@@ -11,10 +11,11 @@ from collections.abc import Collection, Sequence
 from contextlib import redirect_stderr
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import tyro
 
+from fcjax.methods.base import kind_of
 from fcjax.sweep import screen
 from fcjax.sweep.ending import end
 from fcjax.sweep.flags import Common, flag_of, script_of
@@ -107,11 +108,7 @@ def spelled(flags: type, words: Sequence[str]) -> list[str]:
         ['--p', '0.0', '0.5', '1.0', '--seed', '0', '1', '2', '7']
     """
     hints = get_type_hints(flags).items()
-    kinds = {
-        flag_of(name): get_args(hint)[0]
-        for name, hint in hints
-        if get_origin(hint) is tuple and get_args(hint)[1:] == (...,)
-    }
+    kinds: Any = {flag_of(name): kind_of(hint) for name, hint in hints}
     kinds = {flag: kind for flag, kind in kinds.items() if kind in (int, float)}
     found, flag = [], ""
     for word in [*words, "--"]:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from experiments import baselines, several
-from fcjax.sweep import command, report
+from experiments import baselines
+from fcjax.sweep import command, experiment, report
 from tests.experiments.blobs import rows, write_blobs
 
 
@@ -20,9 +20,7 @@ def run(data_file, out, **changes):
     args = baselines.Args(
         dataset=str(data_file), clients=(4,), plot=False, out=out, **changes
     )
-    results = command.run(
-        lambda: several.tasks(args, baselines.describe, baselines.only)
-    )
+    results = command.run(lambda: experiment.tasks(args))
     report.conclude_all(results, out=out)
 
 

@@ -9,8 +9,8 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from fcjax.data import failures
 from fcjax.federated import server
+from fcjax.methods import MethodSpec
 from fcjax.sweep import report
-from fcjax.sweep.plan import Method
 from fcjax.types import FederatedClustering, Stage, State
 from tests.sweep.drifting import rows, vectors
 from tests.sweep.test_experiment import execute
@@ -52,7 +52,7 @@ def roll_call(settings):
 
 
 def describe(args, dataset, num_clients, num_clusters):
-    return Method("roll-call", {"weight": (0.1,)}, roll_call, "global", {})
+    return MethodSpec("roll-call", {"weight": (0.1,)}, roll_call, "global", {})
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from experiments.papers.fedcref import simulated as fedcref_simulated
+from fcjax.methods import simulated as fedcref_simulated
 from tests.algorithms.federations import federate
 
 SETS = ((0, 2, 3, 5), (1, 4), (3,))

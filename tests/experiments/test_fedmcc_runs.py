@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import normalized_mutual_info_score
 
-from experiments import fedmcc, several
+from experiments import fedmcc
 from experiments.papers import measures
 from experiments.papers.fedmcc import figures as fedmcc_figures
 from fcjax.results import exported
 from fcjax.results.store import read
-from fcjax.sweep import command
+from fcjax.sweep import command, experiment
 from fcjax.sweep.load import load
 from tests.experiments.blobs import write_blobs
 
@@ -29,7 +29,7 @@ def args(tmp_path_factory):
 
 
 def run(args):
-    (results,) = command.run(lambda: several.tasks(args, fedmcc.describe, fedmcc.only))
+    (results,) = command.run(lambda: experiment.tasks(args))
     return results
 
 

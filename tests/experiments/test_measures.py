@@ -10,7 +10,7 @@ from experiments.papers import measures
 from fcjax.engine import Position
 from fcjax.results import figures
 from fcjax.results.store import Folder
-from fcjax.sweep import command
+from fcjax.sweep import command, experiment
 from fcjax.sweep.flags import Common
 from tests.data.test_sources import png, prepare
 
@@ -141,7 +141,7 @@ def finished(out, **flags):
     """k-FED of two clients, whose embedding is the example as it is."""
     flags |= {"methods": ("k-fed",), "clients": (2,), "p": (0.0,), "plot": False}
     args = baselines.Args(unit_length=False, out=out, **flags)
-    return args, command.run(lambda: [(args, baselines.describe)])[0]
+    return args, command.run(lambda: [experiment.Task(args)])[0]
 
 
 def test_a_sixth_is_held_out_where_the_data_has_no_splits(tmp_path):
@@ -168,7 +168,7 @@ def test_a_sixth_is_held_out_where_the_data_has_no_splits(tmp_path):
     assert [line["accuracy"] for line in few] == pytest.approx(4 * [0.8])
     # Runs that were not asked for are not read.
     args = replace(args, seed=(1,))
-    (results,) = command.run(lambda: [(args, baselines.describe)])
+    (results,) = command.run(lambda: [experiment.Task(args)])
     (line,) = measures.linear_accuracy(args, results)
     assert line["seed"] == 1
 

@@ -17,7 +17,7 @@ from fcjax.metrics import probes
 from fcjax.results import exported, tables
 from fcjax.results.store import read
 from fcjax.runs import predict, probe
-from fcjax.sweep import experiment, train
+from fcjax.sweep import experiment, plan, train
 from tests.data.test_sources import png, prepare
 from tests.experiments.blobs import rows
 
@@ -26,7 +26,7 @@ def run(out, dataset, *, name="k-fed", **flags):
     """Runs a baseline in this process."""
     flags = {"clients": (3,), "p": (0.0,), "plot": False, "preset": "smoke"} | flags
     args = baselines.Args(dataset=str(dataset), methods=(name,), out=out, **flags)
-    train.execute(experiment.prepare(args, baselines.describe))
+    train.execute(experiment.prepare(args))
 
 
 def clusters_of(out):
@@ -98,7 +98,7 @@ def test_no_label_is_read_on_the_way_to_a_clustering(digits, tmp_path):
         path, out = tmp_path / "x.npz", tmp_path / name
         np.savez(path, x=images, y=classes, client=np.arange(len(images)) % 3)
         args = ccfc.Args(dataset=str(path), out=out, plot=False, preset="smoke")
-        train.execute(experiment.prepare(args, ccfc.describe))
+        train.execute(experiment.prepare(args))
         each.append(clusters_of(out))
     assert each[0] == each[1]
     nmi, other = (
@@ -126,7 +126,7 @@ def test_grey_images_are_trained_by_how_many_there_are(count, clusters, held, ex
     images = np.zeros((count, 8, 8, 1), np.uint8)
     dataset = Dataset("grey", images, None, clients=own)
     args = dataclasses.replace(ccfc.Args(), **held)
-    settings = ccfc.describe(args, dataset, 10, clusters).settings
+    settings = plan.describe(args, dataset, 10, clusters).settings
     flags = ("batch_size", "pretrain_rounds", "cluster_rounds", "decorrelation_weight")
     assert [settings[x] for x in flags] == [(pytest.approx(x),) for x in expected]
 
@@ -143,7 +143,7 @@ def test_grey_images_are_trained_by_how_many_there_are(count, clusters, held, ex
 )
 def test_colour_and_size_choose_network_view_and_rate(shape, expected):
     dataset = Dataset("any", np.zeros((400, *shape), np.uint8), None)
-    settings = ccfc.describe(ccfc.Args(), dataset, 10, 10).settings
+    settings = plan.describe(ccfc.Args(), dataset, 10, 10).settings
     flags = ("backbone", "view", "learning_rate", "schedule")
     assert tuple(settings[x] for x in flags) == expected
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from experiments import ccfc, reproduce, sda_fdc
-from experiments.papers.ccfc import printed as ccfc_paper
-from experiments.papers.sda_fdc import printed as sda_fdc_paper
 from fcjax.data import Dataset
+from fcjax.methods import printed_ccfc as ccfc_paper
+from fcjax.methods import printed_sda_fdc as sda_fdc_paper
+from fcjax.sweep import plan
 
 PAPER = {name: study.paper for name, study in reproduce.STUDIES.items()}
 SETS = ("mnist", "fashion_mnist", "cifar10", "stl10")
@@ -176,7 +177,7 @@ def test_a_script_of_ccfc_shows_the_figures_and_has_the_settings_of_a_file(tmp_p
     path.touch()
     dataset = Dataset("x", np.zeros((20, 28, 28, 1), np.uint8), np.arange(20) % 10)
     args = ccfc.Args(dataset=str(path), preset="paper")
-    method = ccfc.describe(args, dataset, num_clients=10, num_clusters=10)
+    method = plan.describe(args, dataset, num_clients=10, num_clusters=10)
     assert method.settings["latent_size"] == (64,)
     assert method.settings["model_weight"] == (1.0,)
     assert method.paper == ccfc_paper.scores_of("fashion_mnist", "CCFC") != {}
@@ -186,7 +187,7 @@ def test_a_script_of_sda_fdc_shows_the_figures_of_its_method(tmp_path):
     def reported(name, dataset):
         args = sda_fdc.Args(methods=(name,), dataset=str(dataset))
         rows = Dataset("rows", np.zeros((20, 16), np.float32), np.arange(20) % 10)
-        return sda_fdc.describe(args, rows, 10, 10).paper
+        return plan.describe(args, rows, 10, 10).paper
 
     file = tmp_path / "pendigits.csv"
     file.touch()

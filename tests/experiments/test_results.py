@@ -13,11 +13,11 @@ import pytest
 from experiments import baselines, ccfc, keep, ledger, reproduce
 from experiments.papers import measures
 from experiments.papers.sizes import SIZES
-from experiments.several import only
 from fcjax.engine import Position
 from fcjax.results import store
 from fcjax.results.store import Folder, read, read_config
 from fcjax.sweep import experiment
+from fcjax.sweep.experiment import only
 from fcjax.sweep.train import execute
 from tests.sweep.drifting import LEARN_ROUNDS, USE_ROUNDS, rows, run, vectors
 
@@ -380,7 +380,7 @@ DIGITS = {"dataset": "digits", "limit": 200, "plot": False}
 
 def baseline(method, out, checkout, **flags):
     args = only(baselines.Args(methods=(method,), out=out, **DIGITS, **flags), method)
-    execute(experiment.prepare(args, baselines.describe))
+    execute(experiment.prepare(args))
     return started(out / method, checkout)
 
 
@@ -520,7 +520,7 @@ def test_what_a_ledger_cannot_give_is_said_in_a_line(table, told, tmp_path):
 def test_the_papers_settings_are_known_without_its_data():
     """Those of CCFC's Section 4.1, and of Fashion-MNIST its own."""
     args = ccfc.Args(dataset="mnist", preset="paper", p=(0.0, 0.5))
-    (found,) = ledger.asked(args, ccfc.describe)
+    (found,) = ledger.asked(args)
     assert (found["samples"], found["backbone"]) == (70_000, "conv")
     assert (found["p"], found["clusters"], found["clients"]) == (
         (0.0, 0.5),
@@ -528,10 +528,10 @@ def test_the_papers_settings_are_known_without_its_data():
         (10,),
     )
     assert (found["latent_size"], found["model_weight"]) == ((256,), (0.001,))
-    (found,) = ledger.asked(replace(args, dataset="fashion_mnist"), ccfc.describe)
+    (found,) = ledger.asked(replace(args, dataset="fashion_mnist"))
     assert (found["latent_size"], found["model_weight"]) == ((64,), (1.0,))
     train = replace(args, dataset="cifar10", split="train", resize=224)
-    (found,) = ledger.asked(train, ccfc.describe)
+    (found,) = ledger.asked(train)
     assert (found["samples"], found["backbone"]) == (50_000, "resnet18-imagenet")
 
 
@@ -542,7 +542,7 @@ def test_settings_of_all_tables_are_known_without_data():
         jobs = reproduce.jobs(study, reproduce.Args(name, kept=Path("ledger")))
         assert {job.flags.dataset for job in jobs} == set(study.datasets)
         for job in jobs:
-            found = ledger.asked(job.flags, job.describe)
+            found = ledger.asked(job.flags)
             assert len({settings["method"] for settings in found}) == 1
             size = SIZES[job.flags.dataset]
             whole = size.train + size.test * (job.flags.split == "all")

@@ -8,14 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import fdsc, fedcref, fedmcc, reproduce, sda_fdc, several
-from experiments.papers.fdsc import methods as fdsc_methods
-from experiments.papers.fedcref import methods as fedcref_methods
-from experiments.papers.fedmcc import methods as fedmcc_methods
-from experiments.papers.sda_fdc import methods as sda_methods
+from experiments import fdsc, fedcref, fedmcc, reproduce, sda_fdc
 from fcjax import data
+from fcjax.methods import Problem
+from fcjax.methods import fdsc as fdsc_methods
+from fcjax.methods import fedcref as fedcref_methods
+from fcjax.methods import fedmcc as fedmcc_methods
+from fcjax.methods import sda_fdc as sda_methods
 from fcjax.results.store import read
-from fcjax.sweep import plan
+from fcjax.sweep import command, experiment, plan
+from fcjax.sweep.flags import of_method
 from tests.experiments.blobs import rows
 from tests.own_clusters import corners
 
@@ -30,8 +32,11 @@ def dataset(shape, *, labelled=True):
     return data.Dataset("made", examples, np.arange(240) % 4 if labelled else None)
 
 
-def tasks(module, args):
-    return several.tasks(args, module.describe, getattr(module, "only", several.only))
+def settings_of(module, name, shape, *, per_client, **flags):
+    """The settings of a method for four clusters, where each client has so many."""
+    args = of_method(module.Args(**flags), name)
+    problem = Problem("made", dataset(shape), 10, 4, per_client, per_client // 4)
+    return plain(args.resolve(problem).settings)
 
 
 def plain(settings):
@@ -43,8 +48,8 @@ def groups(module, shape=VECTORS, **flags):
     made = dataset(shape, labelled=flags.get("labels", True))
     return [
         group
-        for own, describe in tasks(module, module.Args(**flags))
-        for group in plan.batches(own, made, 0, describe)
+        for task in experiment.tasks(module.Args(**flags))
+        for group in plan.batches(task.args, made, 0, task.describe)
     ]
 
 
@@ -73,7 +78,7 @@ ONE_STAGE = ("fed-cc", "fedmcc-one-stage", "cc", "mcc")
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [(name, VECTORS) for name in typing.get_args(fedmcc.Name)]
+    [(name, VECTORS) for name in typing.get_args(fedmcc_methods.Name)]
     + [(name, COLOUR) for name in ("fedmcc", "fedu", "fedsimsiam", "mcc")]
     + [("fedmcc", GREY), ("mcc", GREY)],
     ids=str,
@@ -140,8 +145,7 @@ def test_every_method_of_sda_fdc_and_of_fdsc_takes_every_kind_of_example(name, s
 
 def test_the_settings_of_the_fedmcc_paper():
     """Section IV-A; those of FedU and FedEMA are their code's."""
-    args = fedmcc.Args(preset="paper")
-    ours = plain(fedmcc.settings(args, "fedmcc", COLOUR, per_client=10_000))
+    ours = settings_of(fedmcc, "fedmcc", COLOUR, per_client=10_000, preset="paper")
     assert ours == {
         **{"num_rounds": 100, "local_epochs": 5, "batch_size": 128},
         **{"learning_rate": 3e-4, "drop_last": True, "microbatch": None},
@@ -150,20 +154,19 @@ def test_the_settings_of_the_fedmcc_paper():
         **{"cluster_rounds": 10, "cluster_learning_rate": 3e-4},
         **{"cluster_temperature": 1.0, "entropy_weight": 1.0},
     }
-    fedu = plain(fedmcc.settings(args, "fedu", COLOUR, per_client=10_000))
+    fedu = settings_of(fedmcc, "fedu", COLOUR, per_client=10_000, preset="paper")
     assert (fedu["optimizer"], fedu["learning_rate"]) == ("sgd", 0.032)
     assert (fedu["threshold"], fedu["momentum"]) == (0.4, 0.99)
-    fedema = plain(fedmcc.settings(args, "fedema", COLOUR, per_client=10_000))
+    fedema = settings_of(fedmcc, "fedema", COLOUR, per_client=10_000, preset="paper")
     assert fedema["autoscale"] == 0.7
-    mcc = plain(fedmcc.settings(args, "mcc", (224, 224, 3), per_client=10_000))
+    mcc = settings_of(fedmcc, "mcc", (224, 224, 3), per_client=10_000, preset="paper")
     assert mcc["backbone"] == "resnet34-imagenet"
     assert (mcc["num_rounds"], mcc["local_epochs"]) == (500, 1)
 
 
 def test_small_networks_of_fedmcc_train_as_many_steps_whatever_a_client_has():
     def rounds(name, per_client):
-        args = fedmcc.Args()
-        found = plain(fedmcc.settings(args, name, GREY, per_client=per_client))
+        found = settings_of(fedmcc, name, GREY, per_client=per_client)
         return found["num_rounds"], found.get("cluster_rounds")
 
     # Five epochs of 3, of 4 and of 16 batches of 128, or one of 15.
@@ -176,9 +179,7 @@ def test_small_networks_of_fedmcc_train_as_many_steps_whatever_a_client_has():
 
 def test_the_settings_of_the_sda_fdc_authors_code():
     def settings(name, shape=GREY, *, preset="paper", per_client=7000):
-        args = sda_fdc.Args(preset=preset)
-        found = sda_fdc.settings(args, name, shape, per_client=per_client)
-        return plain(found)
+        return settings_of(sda_fdc, name, shape, per_client=per_client, preset=preset)
 
     assert settings("sda-fc-km") == {
         **{"gan_rounds": 50, "gan_batch_size": 64, "gan_decay": 0.99},
@@ -221,7 +222,7 @@ def test_the_last_batch_is_dropped_as_the_preset_or_the_flag_says(
 
 
 def test_images_that_a_network_does_not_take_are_refused_in_one_line():
-    with pytest.raises(ValueError, match=r"--backbone mlp .* not take images"):
+    with pytest.raises(ValueError, match=r"`backbone` mlp .* not take images"):
         built(only_group(fedmcc, "fedmcc", DIGITS, backbone="mlp"))
     with pytest.raises(ValueError, match="resize them, for example to 32x32"):
         built(only_group(sda_fdc, "sda-fdc", (30, 30, 1)))
@@ -236,7 +237,7 @@ def test_a_central_method_has_one_client_or_one_p_however_others_are_dealt():
     assert sorted(held) == list(range(240))
 
     def values(name, **flags):
-        return sda_fdc.only(sda_fdc.Args(p=(0.0, 0.5), **flags), name).p
+        return experiment.only(sda_fdc.Args(p=(0.0, 0.5), **flags), name).p
 
     assert values("dcn") == (0.0,)
     assert values("sda-fc-km") == (0.0, 0.5)
@@ -269,7 +270,7 @@ def test_methods_of_two_stages_share_the_first(name, flags, own):
 
 def fdsc_settings(name, dataset_name, **flags):
     args = fdsc.Args(methods=(name,), dataset=str(dataset_name), **flags)
-    return fdsc.describe(args, dataset(GREY), args.clients[0], 4).settings
+    return plan.describe(args, dataset(GREY), args.clients[0], 4).settings
 
 
 def test_weights_are_those_of_the_lineage(tmp_path):
@@ -436,7 +437,7 @@ def test_the_settings_of_the_fdsc_and_fedcref_papers():
 def run(module, out, monkeypatch, *flags):
     """Runs a script by its command; returns the row of each method."""
     monkeypatch.setattr(sys, "argv", [f"{module.__name__}.py", f"--out={out}", *flags])
-    several.main(module.Args, module.describe, getattr(module, "only", several.only))
+    command.main(module.Args.script)
     found = {x.parent.name: rows(x) for x in out.glob("*/results.csv")}
     return {name: row for name, (row,) in found.items()}
 

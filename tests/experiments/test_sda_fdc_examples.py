@@ -9,8 +9,8 @@ from matplotlib.image import imread
 
 from experiments import sda_fdc
 from experiments.papers.sda_fdc import examples as sda_fdc_examples
-from experiments.papers.sda_fdc import methods as sda_fdc_methods
 from fcjax import data, nn
+from fcjax.methods import sda_fdc as sda_fdc_methods
 from fcjax.nn.generative import Gan
 from fcjax.types import Network
 

@@ -16,11 +16,11 @@ from experiments import fedmcc as fedmcc_script
 from experiments import sda_fdc as sda_fdc_script
 from experiments.benchmarks.speed import ccfc, fdsc, fedcref, fedmcc, sda_fdc
 from experiments.benchmarks.speed.case import Side, Sizes, check_parity, flops
-from experiments.papers.fdsc.methods import locality_of, network_of
 from fcjax.algorithms.averaging import part, pick
 from fcjax.algorithms.fdsc import PRIVATE
 from fcjax.algorithms.fdsc import fdsc as fdsc_method
 from fcjax.federated import training
+from fcjax.methods.fdsc import locality_of, network_of
 from fcjax.types import Federation, State
 
 pytestmark = pytest.mark.nightly

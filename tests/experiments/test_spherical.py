@@ -13,7 +13,8 @@ from sklearn.datasets import load_digits
 
 from experiments import spherical
 from fcjax import engine
-from fcjax.sweep import command
+from fcjax.sweep import command, experiment
+from fcjax.sweep.flags import flags_of
 from fcjax.types import State
 from tests import conftest
 from tests import test_contract as contract
@@ -66,7 +67,7 @@ def test_rounds_are_those_of_a_loop_over_examples(key):
 
 
 def test_the_script_sweeps_and_scores(tmp_path):
-    args = spherical.Args(
+    args = flags_of(spherical.Spherical)(
         dataset=str(write_blobs(tmp_path, (30,) * 4, width=6, apart=12.0)),
         clients=(4,),
         p=(0.0, 1.0),
@@ -74,7 +75,7 @@ def test_the_script_sweeps_and_scores(tmp_path):
         plot=False,
         out=tmp_path / "out",
     )
-    command.run(lambda: [(args, spherical.describe)])
+    command.run(lambda: [experiment.Task(args)])
     with (tmp_path / "out" / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     # It is the central method, however the examples are dealt.

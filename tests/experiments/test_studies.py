@@ -57,7 +57,7 @@ def planned(table, preset):
     images = np.zeros((size, 8, 8, 1), np.uint8)
     dataset = Dataset("images", images, np.arange(size) % 10)
     return [
-        (job, plan.batches(job.flags, dataset, 0, job.describe))
+        (job, plan.batches(job.flags, dataset, 0, plan.describe))
         for job in jobs(table, preset, seed=(0,)).values()
         if job.dataset in (EMNIST, "mnist") or preset == "smoke"
     ]
@@ -92,7 +92,7 @@ def test_every_row_is_a_method_that_has_its_flags(table, preset):
     assert len(found) == sum(bool(x.script or x.untrained) for x in study.rows)
     of_scripts = [job for job in found.values() if hasattr(job.flags, "methods")]
     for job in of_scripts:
-        method = job.describe(job.flags, dataset, job.flags.clients[0], 10)
+        method = plan.describe(job.flags, dataset, job.flags.clients[0], 10)
         if table.startswith("fedmcc"):
             assert job.flags.methods[0] in method.name
         elif job.row.label in CALLED:

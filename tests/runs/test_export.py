@@ -13,6 +13,7 @@ from experiments import spherical
 from fcjax.results.store import read
 from fcjax.runs import export
 from fcjax.sweep import experiment, train
+from fcjax.sweep.flags import flags_of
 from tests.data.test_sources import png, prepare
 
 FILES = {"network.safetensors", "config.json", "embeddings.npz", "assignments.csv"}
@@ -113,8 +114,8 @@ def test_an_export_of_images_has_no_rows_of_an_extra_split(tmp_path, capsys):
     data, out = tmp_path / "data", tmp_path / "out"
     prepare(data, {"train": pairs[:60], "unlabelled": pairs[60:]})
     flags = {"dataset": "tiny", "extra_split": "unlabelled", "clients": (3,)}
-    args = spherical.Args(**flags, data_dir=data, out=out, plot=False)
-    train.execute(experiment.prepare(args, spherical.describe))
+    args = flags_of(spherical.Spherical)(**flags, data_dir=data, out=out, plot=False)
+    train.execute(experiment.prepare(args))
     export.main(export.Args(out, data_dir=data))
     assert "otherwise" not in capsys.readouterr().out
     tables = np.load(out / "export" / "embeddings.npz")

@@ -17,6 +17,7 @@ from fcjax.results.store import read
 from fcjax.runs import page
 from fcjax.runs.assigned import Assigned
 from fcjax.sweep import experiment, train
+from fcjax.sweep.flags import flags_of
 from tests.sweep import drifting
 from tests.sweep.drifting import rows as table
 
@@ -64,8 +65,8 @@ class Read(HTMLParser):
 def prepare(out, folder, **flags):
     """A federated k-means of images."""
     flags = {"dataset": str(folder), "clients": (3,), "p": (0.0,), **flags}
-    args = spherical.Args(out=out, **flags)
-    return experiment.prepare(args, spherical.describe)
+    args = flags_of(spherical.Spherical)(out=out, **flags)
+    return experiment.prepare(args)
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from experiments import fdsc, spherical
-from experiments.several import only
 from fcjax.metrics.external import ari
 from fcjax.runs import choose, compare, consensus, how_many, page
 from fcjax.runs.together import gather
 from fcjax.sweep import experiment, train
+from fcjax.sweep.experiment import only
+from fcjax.sweep.flags import flags_of
 
 RUNS = Path(choose.__file__).parent
 
@@ -29,8 +30,8 @@ def rows(path):
 
 def run(out, dataset, **flags):
     flags = {"dataset": str(dataset), "clients": (3,), "p": (0.0,), **flags}
-    args = spherical.Args(out=out, plot=False, **flags)
-    train.execute(experiment.prepare(args, spherical.describe))
+    args = flags_of(spherical.Spherical)(out=out, plot=False, **flags)
+    train.execute(experiment.prepare(args))
     return out
 
 
@@ -302,7 +303,7 @@ def own(tmp_path_factory):
     out = tmp_path_factory.mktemp("own")
     flags = {"clients": (2,), "seed": (0, 1, 2), "limit": 200, "plot": False}
     args = only(fdsc.Args(methods=("lrsc",), out=out, **flags), "lrsc")
-    train.execute(experiment.prepare(args, fdsc.describe))
+    train.execute(experiment.prepare(args))
     return out / "lrsc"
 
 

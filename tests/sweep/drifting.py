@@ -3,13 +3,16 @@ what lies around a method."""
 
 import csv
 import dataclasses
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fcjax.federated import server
-from fcjax.sweep import command, experiment, plan, train
+from fcjax.methods import MethodSpec
+from fcjax.methods.base import Shared
+from fcjax.sweep import command, experiment, processes, train, words
 from fcjax.sweep.flags import Common
 from fcjax.types import FederatedClustering, Stage, State
 
@@ -87,7 +90,7 @@ def describe(
     scope, which takes longer."""
     settings = {"rate": args.rate, "learn_rounds": args.learn_rounds}
     if args.shares:
-        more["shared"] = plan.Shared("learn", 1, dict(settings))
+        more["shared"] = Shared("learn", 1, dict(settings))
     settings |= {"weight": args.weight} if args.method == "near" else {}
 
     def build(values):
@@ -97,7 +100,7 @@ def describe(
         use = near if args.method == "near" else far
         return drifting(values, use=use, width=width, num_clusters=num_clusters)
 
-    return plan.Method(args.method, settings, build, scope, {}, **more)
+    return MethodSpec(args.method, settings, build, scope, {}, **more)
 
 
 def vectors(folder, *, seed=0):
@@ -163,4 +166,5 @@ def assert_same(folder, other):
 
 
 if __name__ == "__main__":
-    command.main(Args, describe)
+    args = words.read(Args, sys.argv[1:])
+    command.run(lambda: [experiment.Task(processes.join(args), describe)])

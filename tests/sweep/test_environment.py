@@ -14,6 +14,7 @@ import fcjax
 from experiments import spherical
 from fcjax.results import store
 from fcjax.sweep import experiment, train
+from fcjax.sweep.flags import flags_of
 from tests.data.test_sources import png, prepare
 from tests.sweep.drifting import run, vectors
 
@@ -94,8 +95,8 @@ def test_the_directory_of_a_prepared_data_set_is_remembered(tmp_path):
     sets, out = tmp_path / "sets", tmp_path / "out"
     prepare(sets, {"train": images})
     flags = {"dataset": "tiny", "clients": (2,), "p": (0.0,), "plot": False}
-    args = spherical.Args(**flags, data_dir=sets, out=out)
-    train.execute(experiment.prepare(args, spherical.describe))
+    args = flags_of(spherical.Spherical)(**flags, data_dir=sets, out=out)
+    train.execute(experiment.prepare(args))
     (start,) = store.starts(out)
     assert start["data_dir"] == str(sets.resolve())
     assert fcjax.open(out).embedding().shape == (16, 16)

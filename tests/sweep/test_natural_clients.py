@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tyro
 
-from experiments import baselines, fedmcc, several
+from experiments import baselines, fedmcc
 from fcjax.results.store import read
 from fcjax.sweep import experiment, train
 
@@ -40,7 +40,7 @@ def few(tmp_path):
 
 def prepare(*flags):
     args = tyro.cli(baselines.Args, args=["--methods=k-fed", *flags])
-    return experiment.prepare(args, baselines.describe)
+    return experiment.prepare(args)
 
 
 BY_COLUMN = "--client-column=who"
@@ -83,7 +83,7 @@ def test_what_stands_for_a_rule_that_is_not_given_deals_nothing(few):
 
     def dealt(*flags):
         args = tyro.cli(fedmcc.Args, args=[few, BY_COLUMN, *flags])
-        found = several.tasks(args, fedmcc.describe, fedmcc.only)
+        found = experiment.tasks(args)
         (batch,) = experiment.prepare_all(found)[0].batches
         return batch.num_clients
 

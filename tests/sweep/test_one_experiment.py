@@ -5,7 +5,6 @@ import csv
 import pytest
 
 import fcjax
-from fcjax.sweep.plan import Method
 from tests.sweep import drifting
 from tests.sweep.drifting import Args, prepare, run, vectors
 
@@ -20,7 +19,7 @@ def columns(folder, *names):
         return [tuple(float(row[n]) for n in names) for row in csv.DictReader(file)]
 
 
-def by_clients(args: Args, dataset, num_clients, num_clusters) -> Method:
+def by_clients(args: Args, dataset, num_clients, num_clusters) -> MethodSpec:
     """The default rate follows from the number of clients."""
     method = drifting.describe(args, dataset, num_clients, num_clusters)
     settings = {**method.settings, "rate": (num_clients / 100,)}

@@ -9,10 +9,12 @@ import tyro
 
 from experiments import ccfc
 from fcjax import data
+from fcjax.algorithms.rounds import scored_rounds
 from fcjax.data import Dataset, Partition
+from fcjax.methods.base import MethodSpec, Shared
 from fcjax.sweep import experiment, plan
 from fcjax.sweep.flags import Common
-from fcjax.sweep.plan import Batch, Method, Shared
+from fcjax.sweep.plan import Batch
 from fcjax.types import FederatedClustering, Stage
 
 LABELS = np.array([0] * 6 + [1] * 2 + [2] * 3)
@@ -33,7 +35,7 @@ def never(settings):
 
 def describe(args, dataset, num_clients, num_clusters, **settings):
     chosen = {"batch_size": (4, 8), "rate": (0.1, 0.2), "rounds": 3, **settings}
-    return Method("by hand", chosen, never, "global", {})
+    return MethodSpec("by hand", chosen, never, "global", {})
 
 
 def batches(labels=LABELS, *, settings=None, num_extra=0, **flags):
@@ -185,7 +187,7 @@ def test_data_without_labels_is_dealt_at_random():
 def local(args, dataset, num_clients, num_clusters):
     """Clients that cluster on their own; the method says what it was described for."""
     settings = {"described": f"{num_clusters} of {num_clients}"}
-    return Method("by hand", settings, never, "client-mean", {})
+    return MethodSpec("by hand", settings, never, "client-mean", {})
 
 
 def in_common(*args):
@@ -313,7 +315,7 @@ def test_a_level_has_the_settings_that_it_has_alone():
 
     def settings(*levels):
         args = ccfc.Args(clusters=(40,), clients=(10,), overlap=levels)
-        found = plan.described(args, made, ccfc.describe)
+        found = plan.described(args, made, plan.describe)
         return {level: m.settings for m, _, _, same in found for level in same}
 
     both = settings(0.0, 0.1)
@@ -355,7 +357,7 @@ def test_levels_are_a_group_of_their_own_where_their_settings_differ():
     def by_level(args, dataset, num_clients, num_clusters):
         (overlap,) = args.overlap
         settings = {"epochs": 3 if overlap < 0.5 else 2}
-        return Method("by hand", settings, never, "client-mean", {})
+        return MethodSpec("by hand", settings, never, "client-mean", {})
 
     args = Common(clients=(4,), overlap=(0.0, 0.3, 0.5), samples_per_class=5)
     found = plan.batches(args, dataset(SIXES), 0, by_level)
@@ -482,7 +484,7 @@ def test_failures_are_one_row_or_a_row_for_every_round_of_all_stages():
 
     def describe_rounds(args, dataset, num_clients, num_clusters):
         settings = {"rounds": (1, 3), "rate": (0.1, 0.2)}
-        return Method("by hand", settings, two_stages, "global", {})
+        return MethodSpec("by hand", settings, two_stages, "global", {})
 
     def present(**flags):
         flags |= {"clients": (4,), "clusters": (2,), "p": (0.0,)}
@@ -514,7 +516,7 @@ def test_keep_leaves_runs_with_what_is_theirs():
 
 def test_rounds_are_scored_as_often_as_is_asked_or_as_suits_the_method():
     def of_twenty(every, **flags):
-        scored = plan.scored(Common(**flags), every)
+        scored = scored_rounds(flags.get("evaluate_every"), every)
         return [number for number in range(1, 21) if scored.has(number, 20)]
 
     assert of_twenty(4, evaluate_every=8) == [8, 16, 20]
@@ -531,7 +533,7 @@ def test_the_budget_is_what_the_largest_client_does():
         return FederatedClustering(never, tuple(stages), never, never)
 
     def of(**more):
-        method = Method("by hand", settings, two_stages, "global")._replace(**more)
+        method = MethodSpec("by hand", settings, two_stages, "global")._replace(**more)
         flags = Common(clients=(2,), clusters=(3,), p=(0.0,))
         (batch,) = plan.batches(flags, dataset(), 0, lambda *_: method)
         return plan.budget(batch)

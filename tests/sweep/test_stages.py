@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fcjax.engine import Position
-from fcjax.sweep import plan, train
+from fcjax.methods.base import Shared
+from fcjax.sweep import train
 from tests.sweep import drifting
 from tests.sweep.drifting import LEARN_ROUNDS, assert_same, rows, without_times
 
@@ -19,7 +20,7 @@ alone = drifting.describe
 def describe(args, *others, name="learnt", **more):
     """near and far share what clients learn."""
     deciding = {"rate": args.rate, "learn_rounds": args.learn_rounds}
-    return alone(args, *others, shared=plan.Shared(name, 1, deciding), **more)
+    return alone(args, *others, shared=Shared(name, 1, deciding), **more)
 
 
 def options(flags):

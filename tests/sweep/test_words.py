@@ -12,6 +12,7 @@ from experiments import ccfc, fedmcc, spherical
 from fcjax.results.store import read
 from fcjax.sweep import flags, plan, words
 from fcjax.sweep.experiment import prepare
+from fcjax.sweep.flags import flags_of
 from tests.experiments.blobs import rows
 
 ROOT = Path(__file__).parents[2]
@@ -89,8 +90,8 @@ def test_a_run_is_started_again_by_its_own_file(runs):
     folder = read(runs / "runs" / "spherical")
     config = folder.directory / "config.json"
     line = [f"--config={config}", f"--out={folder.directory}", "--no-plot"]
-    args = words.read(spherical.Args, line)
-    experiment = prepare(args, spherical.describe)
+    args = words.read(flags_of(spherical.Spherical), line)
+    experiment = prepare(args)
     assert experiment.batches == ()
     assert [dict(x) for x in experiment.folder.asked(folder.rows)] == folder.rows != []
 

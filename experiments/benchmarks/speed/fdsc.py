@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.speed.case import Case, Sizes
-from experiments.papers.fdsc.methods import (
-    locality_of,
-    network_of,
-    optimizer_of,
-)
 from fcjax.algorithms import fdsc
 from fcjax.algorithms.averaging import pick
 from fcjax.algorithms.fdsc import ALL, OUTER, Local, Setup, objective
 from fcjax.cluster import neighbor_graph
 from fcjax.federated import clients
+from fcjax.methods.fdsc import (
+    locality_of,
+    network_of,
+    optimizer_of,
+)
 
 MNIST: dict[str, Any] = {
     "norm": "frobenius",

@@ -140,7 +140,7 @@ def experiment_of(method: str, flags: list[str], args: Args) -> Experiment:
     # A folder that is not there: nothing is reused, and nothing written either.
     given += ["--out", str(args.folder / "out")]
     parsed = tyro.cli(module.Args, args=[*given, *flags])
-    return prepare(parsed, module.describe)
+    return prepare(parsed)
 
 
 class Enough(Exception):

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.speed.case import Case, Sizes
-from experiments.papers.sda_fdc.methods import adversarial_of, clustering_of
 from fcjax.algorithms.sda import initialize_gan, train_gan
 from fcjax.federated import clients
+from fcjax.methods.sda_fdc import adversarial_of, clustering_of
 
 SIZES = Sizes(clients=10, examples=1000, batch_size=64)
 NUM_CLUSTERS, NUM_COLUMNS = 10, 16

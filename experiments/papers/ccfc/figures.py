@@ -15,12 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from experiments import ccfc
-from experiments.papers.ccfc.printed import LEVELS
 from experiments.trained import load_one, train
 from fcjax import data, engine, metrics
 from fcjax.algorithms.ccfc import leave
 from fcjax.cluster import kmeans
+from fcjax.methods.printed_ccfc import LEVELS
 from fcjax.parallel.mesh import CLIENTS, over_runs
 from fcjax.results.figures import Panel, maps
 from fcjax.results.figures.images import MARKERS
@@ -45,7 +44,7 @@ class Embedded(NamedTuple):
     """False where a shorter client repeats its own examples."""
 
 
-def embed(args: ccfc.Args, dataset: data.Dataset, folder: Path) -> list[Embedded]:
+def embed(args: Any, dataset: data.Dataset, folder: Path) -> list[Embedded]:
     """Trains the runs of a grid and embeds the examples of their clients.
 
     Args:
@@ -60,7 +59,7 @@ def embed(args: ccfc.Args, dataset: data.Dataset, folder: Path) -> list[Embedded
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
-    return train(args, ccfc.describe, dataset, folder, partial(embed_call, dataset))
+    return train(args, dataset, folder, partial(embed_call, dataset))
 
 
 def embed_call(dataset: data.Dataset, call: Call, state: State) -> list[Embedded]:
@@ -91,7 +90,7 @@ def embed_call(dataset: data.Dataset, call: Call, state: State) -> list[Embedded
     return [Embedded(*run) for run in zip(*stacked, strict=True)]
 
 
-def figure3(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
+def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 3: what training alone and FedAvg make of one client's examples.
 
     The data is dealt evenly and there is no model-contrastive term. The panels are the
@@ -137,7 +136,7 @@ def figure3(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def figure4(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
+def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 4: all examples as pixels and in the spaces of SCFC and CCFC.
 
     The data is dealt evenly. The number is the accuracy of the vote of as many
@@ -181,7 +180,7 @@ def figure4(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def figure5(args: ccfc.Args, folder: Path) -> list[dict[str, Any]]:
+def figure5(args: Any, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 5: two classes in the spaces of the clients' local models, by p.
 
     100 examples of each of two classes, or all where there are fewer, are dealt to the

@@ -4,17 +4,6 @@ from collections.abc import Mapping
 from functools import partial
 
 from experiments.papers import measures
-from experiments.papers.ccfc.printed import (
-    CENTRAL,
-    CLIENTS,
-    FEDERATED,
-    KAPPA,
-    LEVELS,
-    NEIGHBORS,
-    NMI,
-    Scores,
-    scores_of,
-)
 from experiments.papers.sda_fdc.rows import (
     OF_DCN,
     OF_GANS,
@@ -25,6 +14,17 @@ from experiments.papers.sda_fdc.rows import (
     SHORT,
 )
 from experiments.papers.study import Paper, Preset, Row, Study
+from fcjax.methods.printed_ccfc import (
+    CENTRAL,
+    CLIENTS,
+    FEDERATED,
+    KAPPA,
+    LEVELS,
+    NEIGHBORS,
+    NMI,
+    Scores,
+    scores_of,
+)
 
 SCFC = {"sample_contrastive": True}
 FEDAVG = {"model_weight": (0.0,)}

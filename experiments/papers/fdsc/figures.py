@@ -11,13 +11,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from sklearn.cluster import KMeans
 
-from experiments import fdsc, several
-from experiments.papers.fdsc.methods import Name
 from experiments.papers.fdsc.printed import CALLED, MAPPED, scores_of
 from experiments.trained import load_one, train
 from fcjax import data, metrics
+from fcjax.methods.fdsc import Name
 from fcjax.results import tables
 from fcjax.results.figures import Panel, blocks, images, maps
+from fcjax.sweep.experiment import only
 from fcjax.sweep.load import short_name
 from fcjax.sweep.train import Call
 from fcjax.types import State
@@ -42,7 +42,7 @@ class Held(NamedTuple):
     """False where a shorter client repeats its own examples."""
 
 
-def figure3(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
+def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 3: t-SNE of the codes of four clients, drawn by the seed, by FDSC2
     and below by DSCN. Colours are classes.
 
@@ -89,7 +89,7 @@ def figure3(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def figure4(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
+def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 4: the size of the coefficients by pair of classes, of DSCN, FDSC1
     and FDSC2, as means over all clients. The largest of each map is 1.
 
@@ -126,10 +126,10 @@ def figure4(args: fdsc.Args, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def trained(args: fdsc.Args, method: Name, dataset: data.Dataset, folder: Path) -> Held:
+def trained(args: Any, method: Name, dataset: data.Dataset, folder: Path) -> Held:
     """Trains a run of a method and returns what its clients hold."""
-    args = several.only(args, method)
-    (held,) = train(args, fdsc.describe, dataset, folder, partial(read, dataset))
+    args = only(args, method)
+    (held,) = train(args, dataset, folder, partial(read, dataset))
     return held
 
 

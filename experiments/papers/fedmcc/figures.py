@@ -12,12 +12,12 @@ import numpy as np
 from flax import traverse_util
 from jaxtyping import Float, Int
 
-from experiments import fedmcc
 from experiments.papers.fedmcc.printed import MAPPED
 from fcjax import metrics, nn
 from fcjax.results import exported, tables
 from fcjax.results.figures import Panel, maps
 from fcjax.sweep import command
+from fcjax.sweep.experiment import Task
 from fcjax.sweep.flags import flag_of
 from fcjax.sweep.load import load
 
@@ -37,7 +37,7 @@ class Mapped(NamedTuple):
     labels: Int[np.ndarray, "P"]
 
 
-def figure4(args: fedmcc.Args, folder: Path) -> list[dict[str, Any]]:
+def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 4: soft assignments of the examples after more and more rounds.
 
     Each panel is a run of so many rounds of the first stage, then all of the second,
@@ -62,7 +62,7 @@ def figure4(args: fedmcc.Args, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def figure5(args: fedmcc.Args, folder: Path) -> list[dict[str, Any]]:
+def figure5(args: Any, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 5: the encoder's features at the beginning and the end, by cluster.
 
     A round of a central method is an epoch. The paper's epoch 0 is here the first,
@@ -89,14 +89,14 @@ def figure5(args: fedmcc.Args, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def trained(args: fedmcc.Args) -> Iterator[Mapped]:
+def trained(args: Any) -> Iterator[Mapped]:
     """Trains a run for each number of rounds and yields what they make of the data."""
     for name, value in vars(args).items():
         swept = isinstance(value, tuple) and name not in ("num_rounds", "image_shape")
         if swept and len(value) > 1:
             flag = flag_of(name)
             raise ValueError(f"{flag} takes one value for a figure, got {value}")
-    (results,) = command.run(lambda: [(args, fedmcc.describe)])
+    (results,) = command.run(lambda: [Task(args)])
     dataset, _ = load(args)
     if dataset.labels is None:
         raise ValueError("figures need labels: not --no-labels")

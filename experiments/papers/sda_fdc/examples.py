@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from experiments import sda_fdc
 from experiments.trained import load_one, train
 from fcjax import data, metrics
 from fcjax.results.figures import image_rows
@@ -31,7 +30,7 @@ class Client(NamedTuple):
     synthetic: Shaped[np.ndarray, "S *F"]
 
 
-def figure_synthetic(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
+def figure_synthetic(args: Any, folder: Path) -> list[dict[str, Any]]:
     """Draws what the clients' generators make, and measures whether it is copies.
 
     A half of each class is dealt to the clients, the other is held out: no generator
@@ -58,7 +57,7 @@ def figure_synthetic(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
     args = replace(args, methods=("sda-fc-km",), num_init=(1,))
     dealt, held_out = halves(load_one(args), seed=args.seed[0])
     read = partial(of_clients, dealt)
-    (clients,) = train(args, sda_fdc.describe, dealt, folder, read)
+    (clients,) = train(args, dealt, folder, read)
     examples = np.concatenate([client.examples for client in clients])
     synthetic = np.concatenate([client.synthetic for client in clients])
     near = metrics.nearest(flat(synthetic), flat(examples))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from experiments import sda_fdc
-from experiments.papers.sda_fdc.printed import scores_of
 from experiments.trained import load_one
 from fcjax import data, metrics
+from fcjax.methods.printed_sda_fdc import scores_of
 from fcjax.results import exported, tables
 from fcjax.results.figures import Panel, maps
 from fcjax.sweep import command
+from fcjax.sweep.experiment import Task
 
 PANELS = {
     "sda-fdc-disjoint": ("SDA-FDC (disjoint)", "-disjoint"),
@@ -23,7 +23,7 @@ PANELS = {
 """Title and what the name of the results folder ends in, by method."""
 
 
-def figure3(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
+def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 3: examples as pixels, as codes of SDA-FDC (disjoint) and as codes
     of SDA-FDC. Colours are the clients, at p = 1 the classes too.
 
@@ -62,11 +62,11 @@ def figure3(args: sda_fdc.Args, folder: Path) -> list[dict[str, Any]]:
 
 
 def coded(
-    args: sda_fdc.Args, dataset: data.Dataset
+    args: Any, dataset: data.Dataset
 ) -> tuple[Float[np.ndarray, "P D"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
     """Trains a run, or takes the finished one, and returns of every example its code,
     the client that holds it (-1: nobody) and its cluster."""
-    (results,) = command.run(lambda: [(args, sda_fdc.describe)])
+    (results,) = command.run(lambda: [Task(args)])
     (row,) = results.asked(results.rows)
     point = {name: row[name] for name in results.names}
     found = exported.predict(results.model(**point), dataset.examples)

@@ -4,15 +4,6 @@ from functools import partial
 
 from experiments.papers import label_shares, measures
 from experiments.papers.ccfc.studies import FAILURE_RATES, SCORES, of_table, presets
-from experiments.papers.sda_fdc.printed import (
-    CALLED,
-    CENTRAL,
-    FEDERATED,
-    KAPPA,
-    LEVELS,
-    NMI,
-    scores_of,
-)
 from experiments.papers.sda_fdc.rows import (
     ALIKE,
     DCN_CENTRAL,
@@ -24,6 +15,15 @@ from experiments.papers.sda_fdc.rows import (
     SDA_FDC,
 )
 from experiments.papers.study import Paper, Row, Study
+from fcjax.methods.printed_sda_fdc import (
+    CALLED,
+    CENTRAL,
+    FEDERATED,
+    KAPPA,
+    LEVELS,
+    NMI,
+    scores_of,
+)
 
 METHODS = (KM_CENTRAL, DCN_CENTRAL, SDA_FC_KM, DISJOINT, SDA_FDC)
 CURVES = (SDA_FC_KM, SDA_FDC)

@@ -1,19 +1,38 @@
-"""FedMCC and what it is measured by, built from the settings of a run."""
+"""FedMCC: momentum contrastive clustering (https://arxiv.org/abs/2206.05093), and the
+methods that it is compared with.
 
+Settings, defaults by the data, networks and views. The algorithms are
+`fcjax.algorithms.fedmcc` and `fcjax.algorithms.fedu`.
+"""
+
+import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from inspect import signature
-from typing import Any, Literal
+from math import ceil
+from typing import Annotated, Any, ClassVar, Literal
 
 import optax
 
-from experiments.encoders import backbone_of, encoder_of
 from fcjax import nn
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.fedmcc import cc, cluster_contrast, feature_kmeans, fedmcc, mcc
 from fcjax.algorithms.fedu import fedema, fedsimclr, fedsimsiam, fedu
 from fcjax.data.augment import Augment, affine_grey, simsiam_colour, vector_view
-from fcjax.sweep.flags import taken_by
+from fcjax.methods.base import (
+    Limits,
+    Method,
+    MethodSpec,
+    Positive,
+    Problem,
+    Shared,
+    Sweep,
+    default,
+    one_client,
+    shown,
+    taken_by,
+)
+from fcjax.methods.encoders import Backbone, backbone_of, encoder_of
 from fcjax.types import FederatedClustering
 
 Name = Literal[
@@ -57,6 +76,164 @@ SGD = {"learning_rate": 0.032}  # EasyFL's, for FedU and FedEMA
 # hundred keeps the random beginning; 0.99 was not tried with more.
 SMALL = {"learning_rate": 1e-3, "cluster_learning_rate": 1e-3, "momentum": 0.9}
 SMOKE = {"num_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contrastive(Method):
+    """Contrastive clustering in two stages, and the methods it is compared with.
+
+    fedmcc, fedu, fedema, fedsimsiam, fedsimclr: rounds of representation learning, then
+    `cluster_by`. fed-cc, fedmcc-one-stage: examples and clusters contrasted at once,
+    without and with target networks. cc, mcc: the same on one client that has all data.
+    """
+
+    partition_defaults: ClassVar[Mapping[str, Any]] = {"clients": 5, "p": 0.0}
+
+    #: The second stage: mcc trains a cluster projector on the frozen encoder, k-means
+    #: clusters the features of all clients in one place.
+    cluster_by: Literal["mcc", "k-means"] = "mcc"
+    num_rounds: Sweep[int] = default(100)
+    """Rounds of the first stage, or of the only one; cc, mcc 500; conv as many
+    as 500 steps take, 1,500 of the only one, in the default's batches, 20 at least."""
+    cluster_rounds: Annotated[Sweep[int], Limits(least=1)] = default(10)
+    """Rounds of mcc as the second stage, conv as many as 1,500 steps take, 10 at least;
+    --cluster-by k-means takes one."""
+    local_epochs: Sweep[int] = default(5)
+    """E: epochs that a client trains in a round; cc, mcc 1."""
+    batch_size: Sweep[int] = default(128)
+    """n: examples in a local step."""
+    drop_last: Annotated[bool | None, shown("no; the paper preset yes")] = None
+    """Leave a last batch out that is not full, as CC's and EasyFL's code does."""
+    microbatch: Annotated[int | None, Limits(least=1), shown("a batch at once")] = None
+    """Examples that a network takes at a time, which bounds the memory of a batch."""
+    backbone: Backbone = None
+    """The encoder; cc and mcc have resnet34 for colour."""
+    #: Of the first stage: adam, or as of fedu, fedema and fedsimsiam sgd, which has
+    #: momentum 0.9 and a cosine over the rounds.
+    optimizer: Annotated[Literal["adam", "sgd"] | None, shown("by the method")] = None
+    learning_rate: Sweep[float] = default(3e-4)
+    """Of the first stage; sgd 0.032, small networks 0.001."""
+    cluster_learning_rate: Sweep[float] = default(3e-4)
+    """Of the second stage's Adam; small networks 0.001."""
+    instance_temperature: Positive = default(0.5)
+    """tau_I of examples."""
+    cluster_temperature: Positive = default(1.0)
+    """tau_C of clusters."""
+    #: Of the entropies against the contrast of clusters, where there are target
+    #: networks: 1 as in equation 9, 0.5 has the ratio of CC.
+    entropy_weight: Sweep[float] = default(1.0)
+    momentum: Annotated[Sweep[float], Limits(most=1)] = default(0.99)
+    """m of the target networks; small networks 0.9."""
+
+    def resolve(self, problem: Problem) -> MethodSpec:
+        name: Any = self.name
+        per_client = ceil(problem.examples_per_client)
+        settings = self.settings(
+            *chosen(self, name, problem.shape, per_client=per_client),
+            names=flags_of(name, self.cluster_by),
+        )
+        first = flags_of(name)
+        shared = Shared(name, 1, {k: v for k, v in settings.items() if k in first})
+        view = view_of(name, problem.data, problem.shape)
+        some = len(problem.dataset.examples) if problem.has_extra else None
+
+        def build(values: Mapping[str, Any]) -> FederatedClustering:
+            numbers = {"num_clusters": problem.num_clusters, "num_clustered": some}
+            return method_of(name, values, view, problem.shape, **numbers)
+
+        return MethodSpec(
+            *(self.called(), settings, build, "global"),
+            shared=None if name in ONE_STAGE else shared,
+        )
+
+    def called(self) -> str:
+        by_kmeans = self.cluster_by == "k-means" and self.name not in ONE_STAGE
+        return f"{self.name}+k-means" if by_kmeans else self.name
+
+    @classmethod
+    def adapt(cls, args: Any) -> Any:
+        return one_client(args) if cls.is_central else args
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedEMA(Contrastive):
+    """FedEMA: BYOL with moving averages of the online networks, then clustering."""
+
+    name: ClassVar[str] = "fedema"
+
+    autoscale: Sweep[float] = default(0.7)
+    """fedema: share (tau) of its own network in a client's second round."""
+    scale: Annotated[Sweep[float], shown("by --autoscale")] = ()
+    """fedema: the weight (lambda) of a client's divergence, instead."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedU(Contrastive):
+    """FedU: BYOL with divergence-aware predictors, then clustering."""
+
+    name: ClassVar[str] = "fedu"
+
+    threshold: Sweep[float] = default(0.4)
+    """fedu: divergence (mu) from which a client keeps its own predictor."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedMCC(Contrastive):
+    """FedMCC: momentum contrastive representations, then a cluster projector.
+
+    Examples:
+        >>> FedMCC(num_rounds=20).called(), FedMCC(cluster_by="k-means").called()
+        ('fedmcc', 'fedmcc+k-means')
+    """
+
+    name: ClassVar[str] = "fedmcc"
+
+    average_target: bool = False
+    """fedmcc, mcc: average the target networks too, as in Table VII."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedSimSiam(Contrastive):
+    """SimSiam under federated averaging, then clustering."""
+
+    name: ClassVar[str] = "fedsimsiam"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedSimCLR(Contrastive):
+    """SimCLR under federated averaging, then clustering."""
+
+    name: ClassVar[str] = "fedsimclr"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedCC(Contrastive):
+    """Contrastive clustering of examples and clusters at once, under averaging."""
+
+    name: ClassVar[str] = "fed-cc"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedMCCOneStage(FedMCC):
+    """FedMCC with examples and clusters contrasted at once."""
+
+    name: ClassVar[str] = "fedmcc-one-stage"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CC(Contrastive):
+    """Contrastive clustering on one client that has all data."""
+
+    name: ClassVar[str] = "cc"
+    is_central: ClassVar[bool] = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MCC(FedMCC):
+    """Momentum contrastive clustering on one client that has all data."""
+
+    name: ClassVar[str] = "mcc"
+    is_central: ClassVar[bool] = True
 
 
 def flags_of(name: Name, cluster_by: str = "") -> set[str]:

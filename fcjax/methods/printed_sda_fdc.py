@@ -1,8 +1,8 @@
 """Yan et al., Federated deep clustering with GAN-based data synthesis, 2022
 (https://arxiv.org/abs/2211.16965), Section 4. Single runs, without spreads."""
 
-from experiments.papers.ccfc import printed as ccfc
-from experiments.papers.ccfc.printed import LEVELS, Scores
+from fcjax.methods import printed_ccfc as ccfc
+from fcjax.methods.printed_ccfc import LEVELS, Scores
 
 CENTRAL = ("KM_central", "DCN_central")
 FEDERATED = ("SDA-FC-KM", "SDA-FDC (disjoint)", "SDA-FDC")

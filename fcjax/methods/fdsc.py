@@ -1,17 +1,22 @@
-"""FDSC and the subspace clusterings that it is measured by, built from the settings of
-a run."""
+"""FDSC: federated deep subspace clustering (https://arxiv.org/abs/2501.00230), and the
+methods that it is compared with.
 
+Settings, defaults by the data and networks. The algorithms are `fcjax.algorithms.fdsc`.
+"""
+
+import dataclasses
 import math
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import optax
 
 from fcjax import nn
 from fcjax.algorithms.fdsc import (
     Affinity,
+    Norm,
     SubspaceNetwork,
     dense,
     dlrsc,
@@ -19,8 +24,18 @@ from fcjax.algorithms.fdsc import (
     fdsc,
     lrsc,
 )
-from fcjax.cluster import subspace_affinity, symmetric_affinity
-from fcjax.sweep.load import short_name
+from fcjax.cluster import Assign, subspace_affinity, symmetric_affinity
+from fcjax.methods.base import (
+    Counts,
+    Method,
+    MethodSpec,
+    Positive,
+    Problem,
+    Sweep,
+    as_tuple,
+    default,
+    shown,
+)
 from fcjax.types import FederatedClustering
 
 Name = Literal["fdsc2", "fdsc1", "dscn", "dlrsc", "lrsc"]
@@ -77,21 +92,160 @@ PAPER = {"pretrain_rounds": 0, "fit_steps": 0}
 SMOKE = {"num_rounds": 3, "pretrain_rounds": 2, "fit_steps": 3}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subspaces(Method):
+    """Every client clusters its own examples, each of which is expressed by the others.
+
+    fdsc2: clients share the encoder of their networks; coefficients are drawn to the
+    graph of nearest neighbours. fdsc1: without that. dscn, dlrsc: nothing is shared;
+    the coefficients of dlrsc have a low rank. lrsc: the same without a network, in
+    closed form. Scores are means over clients, each with a match of its own.
+    """
+
+    partition_defaults: ClassVar[Mapping[str, Any]] = {"clients": 5, "p": 0.0}
+
+    #: How the eigenvectors of the affinity become clusters: by k-means, as Ng, Jordan
+    #: and Weiss do, whom FDSC cites, or by discretisation, as the code of DSC-Net does.
+    assign_labels: Assign = "kmeans"
+    #: Process the coefficients as the code of DSC-Net does, of any method, before they
+    #: are clustered; the paper says nothing of it. Without it |C| + |C|^T is clustered.
+    post_processing: bool = False
+    keep: Positive = default(0.4)
+    """Share of the L1 norm of a column that its largest coefficients keep."""
+    dimension: Sweep[int] = default(10)
+    """Singular vectors for each cluster."""
+    power: Positive = default(3.5)
+    """Exponent of the affinity."""
+    unit_diagonal: Annotated[bool | None, shown("no; COIL yes")] = None
+    """Ones on the diagonal of what is decomposed."""
+
+    def resolve(self, problem: Problem) -> MethodSpec:
+        name: Any = self.name
+        names = flags_of(name, post_processing=self.post_processing)
+        settings = self.settings(*chosen(self, name, problem), names=names)
+
+        def build(values: Mapping[str, Any]) -> FederatedClustering:
+            return method_of(
+                name, values, problem.shape, num_clusters=problem.num_clusters
+            )
+
+        size = int(problem.examples_per_client)
+        return MethodSpec(
+            *(name, settings, build, "client-pooled"),
+            working_bytes=memory_of(name, (size, *problem.shape)),
+            evaluate_every=25,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubspaceNetworks(Subspaces):
+    """A network of every client expresses its examples by each other."""
+
+    #: T: rounds of the whole network; dscn, dlrsc: in which every client is, dscn as
+    #: many as a client of fdsc is in, dlrsc 700.
+    num_rounds: Counts = default(100)
+    num_participants: Annotated[Sweep[int], shown("0.4 of --clients")] = ()
+    """r m: how many clients take part in a round, drawn at random."""
+    local_steps: Counts = default(7)
+    """tau: steps of a client in a round, on all of its examples at once."""
+    #: Rounds of the auto-encoder without coefficients, before. FDSC has none; what it
+    #: builds on does.
+    pretrain_rounds: Annotated[Sweep[int], shown("half of --num-rounds")] = ()
+    #: All but lrsc: steps of every client before and after the rounds, in which the
+    #: encoder stays as it is.
+    fit_steps: Sweep[int] = default(100)
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """Of the clients; sgd, the paper's, has momentum 0.9."""
+    learning_rate: Sweep[float] = default(1e-3)
+    """Of the clients' optimiser, sgd 1e-6; errors are sums over their examples."""
+    pixel_scale: Positive = default(1.0)
+    """What pixels, 0 to 1, are multiplied by. The weights below belong to it."""
+    penalty_weight: Sweep[float] = default(1.0)
+    """lambda_1 of the norm; of dlrsc, of |U|^2."""
+    expression_weight: Sweep[float] = default(15.0)
+    """lambda_2 of |Z - C Z|^2."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LRSC(Subspaces):
+    """Low-rank subspace clustering (LRSC) on every client, in closed form."""
+
+    name: ClassVar[str] = "lrsc"
+
+    fidelity: Sweep[float] = default(1.0)
+    """tau, of half the squared error beside the nuclear norm."""
+    unit_length: bool = True
+    """Scale every example to L2 norm 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DLRSC(SubspaceNetworks):
+    """Deep subspace clustering with coefficients of low rank; clients share nothing."""
+
+    name: ClassVar[str] = "dlrsc"
+
+    rank_factor: Sweep[int] = default(10)
+    """Columns of U for each cluster."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DSCN(SubspaceNetworks):
+    """Deep subspace clustering on every client; clients share nothing."""
+
+    name: ClassVar[str] = "dscn"
+
+    norm: Norm = "frobenius"
+    """Of the coefficients: the squared Frobenius norm, L1 or nuclear."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FDSC1(DSCN):
+    """FDSC without the graph of nearest neighbours: clients share an encoder."""
+
+    name: ClassVar[str] = "fdsc1"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FDSC(FDSC1):
+    """FDSC: clients share an encoder, and coefficients are drawn to the graph of
+    nearest neighbours.
+
+    Examples:
+        >>> FDSC(num_rounds=5).name
+        'fdsc2'
+    """
+
+    name: ClassVar[str] = "fdsc2"
+
+    locality_weight: Sweep[float] = default(1e6)
+    """lambda_3 of |alpha A - beta C|^2."""
+    #: What lambda_3 weighs: the sum with pixels of 0 to 255, where 1e6 amounts to 15.4
+    #: with pixels of 0 to 1; or the mean over pairs of examples with pixels of 0 to 1,
+    #: where 1e6 amounts to 4 of the sum of 500 examples.
+    locality: Literal["sum", "mean"] = "sum"
+    adjacency_weight: Sweep[float] = default(1.0)
+    """alpha."""
+    coefficient_weight: Sweep[float] = default(1.0)
+    """beta."""
+    num_neighbors: Sweep[int] = default(5)
+    """k of the graph A."""
+
+
 def flags_of(name: Name, *, post_processing: bool) -> tuple[str, ...]:
     """Returns the flags that a method has."""
     more = POST_PROCESSING if post_processing else ()
     return ("post_processing", "assign_labels", *OWN[name], *more)
 
 
-def chosen(
-    args: Any, name: Name, num_clients: int, num_clusters: int
-) -> list[dict[str, Any]]:
+def chosen(method: Method, name: Name, problem: Problem) -> list[dict[str, Any]]:
     """Returns what presets and the data choose, each before what wins over it.
 
     Raises:
         ValueError: more clients are to take part than there are.
     """
-    dataset = re.sub("[-_]", "", short_name(args.dataset).lower())
+    num_clients, num_clusters = problem.num_clients, problem.num_clusters
+    asked = as_tuple(getattr(method, "num_participants", ()))
+    dataset = re.sub("[-_]", "", problem.data.lower())
     known = [v for start, v in BY_NAME.items() if dataset.startswith(start)]
     of_data = {
         **{"num_rounds": 100, "participation": 0.4, "unit_diagonal": False},
@@ -105,7 +259,7 @@ def chosen(
     elif name == "dscn":
         # As many rounds as a client of FDSC takes part in, of as many steps, and the
         # same steps before and after. Rounds are rounded up.
-        taken = min(max(args.num_participants, default=participants), num_clients)
+        taken = min(max(asked, default=participants), num_clients)
         if num_clients == 1:  # no client of FDSC, but DSC-Net, which has no fits
             taken = of_data["participation"]
             budget["fit_steps"] = 0
@@ -114,12 +268,16 @@ def chosen(
             flag: math.ceil(rounds[flag] * taken / num_clients)
             for flag in ("num_rounds", "pretrain_rounds")
         }
-    for value in args.num_participants:
+    for value in asked:
         if value > num_clients and name in FEDERATED:
-            most = f"at most --clients {num_clients}"
-            raise ValueError(f"--num-participants must be {most}, got {value}")
-    of_optimizer = {"learning_rate": {"adam": 1e-3, "sgd": 1e-6}[args.optimizer]}
-    of_preset = {"smoke": SMOKE, "paper": PAPER}.get(args.preset, {})
+            most = f"at most `clients` {num_clients}"
+            raise ValueError(f"`num_participants` must be {most}, got {value}")
+    of_optimizer = {
+        "learning_rate": {"adam": 1e-3, "sgd": 1e-6}[
+            getattr(method, "optimizer", "adam")
+        ]
+    }
+    of_preset = {"smoke": SMOKE, "paper": PAPER}.get(method.preset, {})
     first = {"num_participants": participants, **of_optimizer}
     return [of_data, first, budget, of_preset]
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fcjax import nn
+from fcjax.methods.base import shown
 from fcjax.nn.heads import Encoder
 from fcjax.nn.resnet import resnet18, resnet34, resnet50
-from fcjax.sweep.flags import shown
 
 Kind = Literal[
     "conv",
@@ -62,17 +62,17 @@ def encoder_of(
             tiny images `conv` has but two, of 32 and 64.
 
     Raises:
-        ValueError: one line that names --backbone where it does not take the examples.
+        ValueError: the backbone does not take the examples.
     """
     if (backbone == "mlp") != (len(shape) == 1):
         kind = "feature vectors" if len(shape) == 1 else "images"
-        raise ValueError(f"--backbone {backbone} does not take {kind}")
+        raise ValueError(f"`backbone` {backbone} does not take {kind}")
     if backbone == "mlp":
         return nn.MLP(tuple(channels))
     if backbone == "conv":
         if min(shape[:2]) < 8:
             raise ValueError(
-                f"--backbone conv needs 8x8 pixels, the images have {shape}"
+                f"`backbone` conv needs 8x8 pixels, the images have {shape}"
             )
         return nn.conv_encoder((32, 64) if is_tiny(shape) else channels)
     name, _, stem = backbone.partition("-")

@@ -1,0 +1,116 @@
+"""Federated clustering methods as dataclasses: settings in, clusters out.
+
+from fcjax.methods import CCFC
+
+clusters = CCFC().fit_predict(x, clients=site, num_clusters=10)
+"""
+
+from typing import NamedTuple
+
+from fcjax.methods.base import Method, MethodSpec, Problem
+from fcjax.methods.baselines import (
+    FFCM,
+    ExactFuzzyCMeans,
+    ExactKMeans,
+    FFCMMean,
+    FuzzyCMeans,
+    KFed,
+    KMeans,
+)
+from fcjax.methods.ccfc import CCFC
+from fcjax.methods.fdsc import DLRSC, DSCN, FDSC, FDSC1, LRSC
+from fcjax.methods.fedcref import DEC, UIFCA, FedCRef
+from fcjax.methods.fedmcc import (
+    CC,
+    MCC,
+    FedCC,
+    FedEMA,
+    FedMCC,
+    FedMCCOneStage,
+    FedSimCLR,
+    FedSimSiam,
+    FedU,
+)
+from fcjax.methods.orchestra import Orchestra
+from fcjax.methods.sda_fdc import (
+    DCN,
+    SDAFCFCM,
+    SDAFCKM,
+    SDAFDC,
+    DCNDisjoint,
+    SDAFDCDisjoint,
+)
+
+__all__ = [
+    "CC",
+    "CCFC",
+    "DCN",
+    "DEC",
+    "DLRSC",
+    "DSCN",
+    "FDSC",
+    "FDSC1",
+    "FFCM",
+    "LRSC",
+    "MCC",
+    "SDAFCFCM",
+    "SDAFCKM",
+    "SDAFDC",
+    "UIFCA",
+    "DCNDisjoint",
+    "ExactFuzzyCMeans",
+    "ExactKMeans",
+    "FFCMMean",
+    "FedCC",
+    "FedCRef",
+    "FedEMA",
+    "FedMCC",
+    "FedMCCOneStage",
+    "FedSimCLR",
+    "FedSimSiam",
+    "FedU",
+    "FuzzyCMeans",
+    "KFed",
+    "KMeans",
+    "Method",
+    "MethodSpec",
+    "Orchestra",
+    "Problem",
+    "SDAFDCDisjoint",
+]
+
+
+class Script(NamedTuple):
+    """The methods of one command, `fcjax NAME`, and those that it runs by default."""
+
+    methods: tuple[type[Method], ...]
+    default: tuple[type[Method], ...]
+
+
+SCRIPTS = {
+    "ccfc": Script((CCFC,), (CCFC,)),
+    "fedmcc": Script(
+        (
+            *(FedMCC, FedU, FedEMA, FedSimSiam, FedSimCLR, FedCC, FedMCCOneStage),
+            *(CC, MCC),
+        ),
+        (FedMCC,),
+    ),
+    "orchestra": Script((Orchestra,), (Orchestra,)),
+    "sda-fdc": Script(
+        (SDAFDC, SDAFDCDisjoint, SDAFCKM, SDAFCFCM, DCN, DCNDisjoint), (SDAFDC,)
+    ),
+    "fdsc": Script((FDSC, FDSC1, DSCN, DLRSC, LRSC), (FDSC,)),
+    "fedcref": Script((FedCRef, DEC, UIFCA), (FedCRef,)),
+    "baselines": Script(
+        (KMeans, FuzzyCMeans, KFed, FFCM, FFCMMean, ExactKMeans, ExactFuzzyCMeans),
+        (KMeans, FuzzyCMeans, KFed, FFCM),
+    ),
+}
+"""By command."""
+
+
+def script_with(method: type[Method]) -> Script:
+    """Returns the command that a method belongs to; one of its own for others."""
+    found = [x for x in SCRIPTS.values() if method in x.methods]
+    return found[0] if found else Script((method,), (method,))

@@ -1,0 +1,316 @@
+"""What all methods share: settings with limits, presets, and defaults by the data.
+
+A method is a frozen dataclass. A field is at once the Python argument, the command-line
+flag, the key in config.json, the column in results.csv and the setting of the
+algorithm.
+"""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+import tyro
+from sklearn.base import BaseEstimator, ClusterMixin
+
+from fcjax.algorithms.rounds import Scored, scored_rounds
+from fcjax.data import Dataset
+from fcjax.types import FederatedClustering
+
+T = TypeVar("T")
+Sweep = tuple[T, ...] | list[T] | T
+"""One value, or several that span a grid."""
+Preset = Literal["smoke", "default", "paper"]
+Scope = Literal["global", "client-pooled", "client-mean"]
+"""How clusters are scored: one match for all examples, or one match per client, where
+clients count by their examples, or all alike."""
+
+
+def shown(default: str):
+    """Returns an annotation: the text that `--help` shows as a flag's default."""
+    return tyro.conf.arg(help_behavior_hint=f"(default: {default})")
+
+
+class Default(tuple):
+    """The values of a setting that was not given."""
+
+
+def default(*values: Any) -> Any:
+    """Returns the default of a setting. Presets and the data may choose another value,
+    see `settings_of`."""
+    return Default(values)
+
+
+class Limits(NamedTuple):
+    """The range of a number, as an annotation. Without one, counts are at least 1 and
+    other numbers at least 0."""
+
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+
+
+Counts = Annotated[Sweep[int], Limits(least=1)]
+Positive = Annotated[Sweep[float], Limits(above=0)]
+Shares = Annotated[Sweep[float], Limits(most=1)]
+
+
+class Problem(NamedTuple):
+    """The clustering problem that a method is built for; defaults follow from it."""
+
+    data: str
+    """Name of the data set, without folders and file ending."""
+    dataset: Dataset
+    num_clients: int
+    num_clusters: int
+    """K. Clients that cluster on their own look for at most so many."""
+    examples_per_client: float
+    """Of a client of middle size, at least 1."""
+    examples_per_cluster: int
+    """Of one cluster of a client, in the middle."""
+    evaluate_every: int | None = None
+    """Rounds between two evaluations; None leaves it to the method."""
+    has_extra: bool = False
+    """Whether clients also train on examples that are not scored."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an example."""
+        return self.dataset.examples.shape[1:]
+
+    def schedule(self, every: int) -> Scored:
+        """Returns which rounds are evaluated, see `scored_rounds`."""
+        return scored_rounds(self.evaluate_every, every)
+
+
+class Shared(NamedTuple):
+    """Leading stages that a method has in common with others."""
+
+    name: str
+    """Of what the stages train: "fedu", "gans"."""
+    num_stages: int
+    settings: Mapping[str, Any]
+    """All settings that the stages and their metrics depend on, by name."""
+
+
+class MethodSpec(NamedTuple):
+    """A method with all its settings resolved for one problem."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """By name. A tuple is swept: floats are traced, whole numbers change shapes and
+    have a program each."""
+    build: Callable[[Mapping[str, Any]], FederatedClustering]
+    """(settings of one run) -> the algorithm."""
+    scope: Scope
+    paper: Mapping[float, Mapping[str, float]] = {}
+    """The paper's scores on the whole data set, by p."""
+    working_bytes: int = 0
+    """Memory of a round of one run beside its state, as for a copy of the data."""
+    evaluate_every: int = 1
+    """Rounds between two evaluations, unless the user chooses."""
+    sees_all: bool = False
+    """Whether the server reads examples of all clients."""
+    shared: Shared | None = None
+    """Leading stages that the stage cache may keep."""
+    start: str = ""
+    """The stage whose final metrics are also reported, as `initial_NAME`."""
+    reported: tuple[str, ...] = ()
+    """Metrics whose last value is a column of results.csv."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Method(ClusterMixin, BaseEstimator):
+    """Settings of a federated clustering method.
+
+    A field that accepts several values spans a grid: `CCFC(model_weight=[0, 1e-3])`.
+    `fit` and `fit_predict` take one value of each.
+    """
+
+    preset: Preset = "default"
+    """smoke: a minute; default: chosen from the data; paper: the paper's settings.
+    Settings that are given win over all of them."""
+
+    name: ClassVar[str]
+    """As in results.csv and on the command line."""
+    partition_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of the partition that differ from the common ones, by field."""
+    is_central: ClassVar[bool] = False
+    """Whether the method has all data in one place, however it is partitioned."""
+
+    def resolve(self, problem: Problem) -> MethodSpec:
+        """Returns the method with its settings resolved: each as it was given, else by
+        the preset and the data.
+
+        Raises:
+            ValueError: a setting is out of range, or does not fit the data.
+        """
+        raise NotImplementedError
+
+    def called(self) -> str:
+        """Returns the method's name with its variant."""
+        return self.name
+
+    @classmethod
+    def adapt(cls, args: Any) -> Any:
+        """Returns all arguments of an experiment with the partition that the method
+        needs."""
+        return args
+
+    def build(self, problem: Problem) -> FederatedClustering:
+        """Returns the algorithm as pure functions.
+
+        Raises:
+            ValueError: a setting has several values, is out of range, or does not fit
+                the data.
+        """
+        spec = self.resolve(problem)
+        several = [
+            k for k, v in spec.settings.items() if isinstance(v, tuple) and len(v) > 1
+        ]
+        if several:
+            raise ValueError(f"{several[0]} takes one value to build a method")
+        values = {
+            k: v[0] if isinstance(v, tuple) else v for k, v in spec.settings.items()
+        }
+        return spec.build(values)
+
+    def settings(
+        self, *changes: Mapping[str, Any], names: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        """Returns the settings of the method, see `settings_of`."""
+        own = fields_of(type(self))
+        return settings_of(
+            self, *changes, names=[x for x in own if names is None or x in names]
+        )
+
+
+RULES = ("p", "alpha", "class_share", "classes_per_client", "overlap", "natural")
+"""The rules of a partition; one of them is given."""
+
+
+def one_client(args: Any) -> Any:
+    """Returns the arguments of an experiment with one client that has all data."""
+    rules = {name: () for name in RULES} | {"p": (0.0,)}
+    return dataclasses.replace(args, clients=default(1), **rules)
+
+
+def partitioned_once(args: Any) -> Any:
+    """Returns the arguments of an experiment for a method that sees all data, however
+    it is partitioned: unless clients fail, it runs at the first heterogeneity alone."""
+    if any(args.failure_rate):
+        return args
+    first = {name: getattr(args, name)[:1] for name in RULES}
+    return dataclasses.replace(args, **first)
+
+
+def fields_of(cls: type[Method]) -> list[str]:
+    """Returns the settings of a method by name: its fields without `preset`, and
+    without those of classes that are no methods."""
+    pure = [c for c in cls.__mro__ if set(c.__mro__) - {*Method.__mro__} and is_pure(c)]
+    names = {name for c in pure for name in inspect.get_annotations(c)}
+    return [x.name for x in dataclasses.fields(cls) if x.name in names]
+
+
+def is_pure(cls: type) -> bool:
+    return all(issubclass(c, Method) or c in Method.__mro__ for c in cls.__mro__)
+
+
+def settings_of(
+    args: Any, *changes: Mapping[str, Any], names: Collection[str]
+) -> dict[str, Any]:
+    """Returns settings: each as it was given, else as the last of `changes` has it that
+    does, else its default.
+
+    Args:
+        args: the dataclass that holds them.
+        changes: by name, the values that presets and the data choose.
+        names: of the settings.
+
+    Returns:
+        By name, the value; a tuple of the values where a setting may be swept.
+
+    Raises:
+        ValueError: a number is negative, infinite, out of its limits, or zero where it
+            counts something.
+    """
+    chosen = {name: value for change in changes for name, value in change.items()}
+    settings, hints = {}, get_type_hints(type(args), include_extras=True)
+    for name in names:
+        value = getattr(args, name)
+        if value is None:
+            value = chosen.get(name)
+        elif isinstance(value, Default) or value in ((), []):
+            value = (chosen[name],) if name in chosen else tuple(value)
+        elif is_swept(hints[name]):
+            value = as_tuple(value)
+        if value == ():  # it belongs to another setting, which stands for it
+            continue
+        check_numbers(name, value, hints[name])
+        settings[name] = value
+    return settings
+
+
+def as_tuple(value: Any) -> tuple:
+    """Returns the values of a setting that may be swept; a `Default` stays one."""
+    if isinstance(value, tuple):
+        return value
+    if isinstance(value, list | range | np.ndarray):
+        return tuple(x.item() if isinstance(x, np.generic) else x for x in value)
+    return (value,)
+
+
+def is_swept(hint: Any) -> bool:
+    """Returns whether a field of this type may hold several values."""
+    return kind_of(hint) is not None
+
+
+def kind_of(hint: Any) -> Any:
+    """Returns the type of the values of a setting that may be swept; None of others.
+
+    Examples:
+        >>> kind_of(Counts), kind_of(tuple[float, ...]), kind_of(bool)
+        (<class 'int'>, <class 'float'>, None)
+    """
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    for part in (hint, *get_args(hint)):
+        if get_origin(part) is tuple and get_args(part)[1:] == (...,):
+            return get_args(part)[0]
+    return None
+
+
+def check_numbers(name: str, value: Any, hint: Any) -> None:
+    """Raises ValueError where a number of a setting is out of its limits."""
+    found = [x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Limits)]
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        is_count = isinstance(number, int) and not name.endswith(("_rounds", "_steps"))
+        (least, above, most) = found[0] if found else Limits(int(is_count))
+        least = max(least, 0)
+        finite = "finite and " if isinstance(number, float) else ""
+        if not least <= number < math.inf:
+            raise ValueError(f"`{name}` must be {finite}at least {least}, got {number}")
+        if number <= above:
+            raise ValueError(f"`{name}` must be above {above}, got {number}")
+        if number > most:
+            raise ValueError(f"`{name}` must be at most {most}, got {number}")
+
+
+def taken_by(build: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of the settings of a run that a builder takes by their names."""
+    names = inspect.signature(build).parameters
+    return {name: values[name] for name in names if name in values}

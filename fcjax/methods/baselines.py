@@ -1,0 +1,186 @@
+"""k-means and fuzzy c-means, central and federated: the baselines of deep methods.
+
+Settings and defaults. The algorithms are `fcjax.algorithms.central`,
+`fcjax.algorithms.kfed` and `fcjax.algorithms.baselines`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+from fcjax.algorithms.baselines import exact_cmeans, ffcm
+from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
+from fcjax.algorithms.kfed import LocalStart, kfed
+from fcjax.methods import printed_ccfc
+from fcjax.methods.base import (
+    Limits,
+    Method,
+    MethodSpec,
+    Problem,
+    Sweep,
+    default,
+    partitioned_once,
+    shown,
+)
+from fcjax.types import FederatedClustering
+
+SMOKE = {"num_init": 1, "num_rounds": 3}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plain(Method):
+    """Clustering of the examples as they are, without a network.
+
+    km, fcm: all data in one place. k-fed: one round of k-means at the clients and of
+    their centroids at the server. ffcm, ffcm-mean: rounds of fuzzy c-means at the
+    clients; the server clusters their centroids, or averages those of one number.
+    exact-km, exact-fcm: a round is one iteration of the central method, of which the
+    clients send sums. km and fcm see all data however it is dealt: unless clients fail,
+    they run at the first --p alone.
+    """
+
+    builder: ClassVar[Callable[..., Any]]
+    own: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of the method that differ from the fields'."""
+    printed: ClassVar[str] = ""
+    """The method's name in the tables of the CCFC paper."""
+    sees_all: ClassVar[bool] = False
+
+    unit_length: bool = True
+    """Scale every example to L2 norm 1, as the papers' figures imply."""
+
+    def resolve(self, problem: Problem) -> MethodSpec:
+        smoke = SMOKE if self.preset == "smoke" else {}
+        num_clusters = problem.num_clusters
+        settings = self.settings({"local_clusters": num_clusters}, self.own, smoke)
+        for value in settings.get("local_clusters", ()):
+            if value > num_clusters:
+                raise ValueError(
+                    f"`local_clusters` must be at most `clusters` {num_clusters}, got "
+                    f"{value}"
+                )
+
+        def build(values: Mapping[str, Any]) -> FederatedClustering:
+            found = type(self).builder(num_clusters=num_clusters, **values)
+            return central(found) if self.is_central else found
+
+        scores = printed_ccfc.scores_of(problem.data, self.printed)
+        return MethodSpec(
+            name=self.name,
+            settings=settings,
+            build=build,
+            scope="global",
+            paper=scores if self.printed else {},
+            working_bytes=4 * problem.dataset.examples.size,  # as float32
+            sees_all=self.sees_all,
+        )
+
+    @classmethod
+    def adapt(cls, args: Any) -> Any:
+        return partitioned_once(args) if cls.is_central else args
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KMeans(Plain):
+    """k-means of all examples in one place.
+
+    Examples:
+        >>> import numpy as np
+        >>> x = np.repeat([[0.0, 1.0], [1.0, 0.0]], 5, axis=0)
+        >>> labels = KMeans().fit_predict(x, clients=[0, 1] * 5, num_clusters=2)
+        >>> len(set(labels[:5])), len(set(labels))
+        (1, 2)
+    """
+
+    name: ClassVar[str] = "km"
+    builder = by_kmeans
+    printed = "KM"
+    is_central = sees_all = True
+
+    num_init: Sweep[int] = default(10)
+    """Seedings of a central method, the best by its objective counts; fcm 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FuzzyCMeans(Plain):
+    """Fuzzy c-means of all examples in one place."""
+
+    name: ClassVar[str] = "fcm"
+    builder = by_fuzzy_cmeans
+    own: ClassVar[Mapping[str, Any]] = {"num_init": 1}
+    printed = "FCM"
+    is_central = sees_all = True
+
+    num_init: Sweep[int] = default(10)
+    """Seedings of a central method, the best by its objective counts; fcm 1."""
+    fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
+    """m of fuzzy c-means."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KFed(Plain):
+    """k-FED: one round of k-means at the clients, then of their centroids at the
+    server."""
+
+    name: ClassVar[str] = "k-fed"
+    builder = kfed
+    printed = "k-FED"
+
+    local_clusters: Annotated[Sweep[int], shown("as many as --clusters")] = ()
+    """How many clusters each client finds (k')."""
+    local_start: LocalStart = "projected"
+    """How a client starts: the paper's projection, or ten k-means++ starts."""
+    inherit: bool = True
+    """Clusters of clients are assigned whole; else each example by itself."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FFCM(Plain):
+    """FFCM: rounds of fuzzy c-means at the clients, whose centroids the server
+    clusters."""
+
+    name: ClassVar[str] = "ffcm"
+    builder = ffcm
+    own: ClassVar[Mapping[str, Any]] = {"num_rounds": 20}
+    printed = "FFCM"
+
+    num_rounds: Sweep[int] = default(100)
+    """Most rounds of communication; 20 by default."""
+    local_iters: Sweep[int] = default(30)
+    """Most iterations of a client in a round."""
+    fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
+    """m of fuzzy c-means."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FFCMMean(FFCM):
+    """FFCM whose server averages the clients' centroids of one number."""
+
+    name: ClassVar[str] = "ffcm-mean"
+    builder = partial(ffcm, aggregation="mean")
+    printed = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExactKMeans(Plain):
+    """Lloyd's algorithm over clients: every round is one iteration of k-means of all
+    examples, of which the clients send sums and counts."""
+
+    name: ClassVar[str] = "exact-km"
+    builder = exact_cmeans
+    sees_all = True
+
+    num_rounds: Sweep[int] = default(100)
+    """Most rounds of communication."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExactFuzzyCMeans(ExactKMeans):
+    """Fuzzy c-means over clients: every round is one iteration of it on all examples,
+    of which the clients send sums."""
+
+    name: ClassVar[str] = "exact-fcm"
+
+    fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
+    """m of fuzzy c-means."""

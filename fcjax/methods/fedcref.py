@@ -1,0 +1,428 @@
+"""FedCRef (https://arxiv.org/abs/2408.10664) and the methods that it is compared with.
+
+Settings, defaults by the data and networks. The algorithms are in
+`fcjax.algorithms.fedcref`, `fcjax.algorithms.uifca` and
+`fcjax.algorithms.autoencoders`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from math import prod
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from fcjax import nn
+from fcjax.algorithms.autoencoders import by_dec
+from fcjax.algorithms.central import Clustering, by_kmeans, central
+from fcjax.algorithms.fedcref import (
+    Association,
+    Halting,
+    Start,
+    Training,
+    fedcref,
+    given,
+    on_clients,
+)
+from fcjax.algorithms.uifca import uifca
+from fcjax.cluster import count_clusters
+from fcjax.data.augment import client_rows
+from fcjax.federated import clients
+from fcjax.methods import simulated
+from fcjax.methods.base import (
+    RULES,
+    Counts,
+    Default,
+    Limits,
+    Method,
+    MethodSpec,
+    Problem,
+    Shares,
+    Sweep,
+    default,
+)
+from fcjax.parallel.mesh import platform
+from fcjax.types import FederatedClustering, Federation
+
+Name = Literal["fedcref", "dec", "uifca"]
+Local = Literal["dec", "k-means", "dirty"]
+
+
+OF_DEC = ("pretrain_rounds", "joint_rounds", "dec_batch_size")
+FLOWS = (
+    *("cluster_rounds", "communication_rounds", "local_steps", "flow_width"),
+    *("batch_size", "learning_rate"),
+)
+ITERATION = (
+    *("start", "percentile", "threshold", "stability", "tolerance", "num_rounds"),
+    *("stop_when_settled", "max_refinements", "max_members", "associations"),
+    *("community_model", "leftovers", "local_clusters", "local_epochs"),
+    *("federated_rounds", "first_epochs", "federated_epochs", "batch_size"),
+    "learning_rate",
+)
+STARTS: dict[Local, tuple[str, ...]] = {
+    "dec": OF_DEC,
+    "k-means": (),
+    "dirty": ("dirtiness",),
+}
+LAST_PHASES: dict[Local, str] = {"dec": "dec", "k-means": "cluster", "dirty": "dirty"}
+REPORTED = ("communities", "isolated", "wrong_associations", "active", "iteration")
+PAPER = {
+    "pretrain_rounds": 300,
+    "joint_rounds": 70,
+    "dec_batch_size": 256,
+    "cluster_rounds": 20,
+    "communication_rounds": 40,
+    "local_steps": 100,
+    "flow_width": 512,
+}
+SMOKE = {
+    "num_rounds": 3,
+    "federated_rounds": 3,
+    "pretrain_rounds": 3,
+    "joint_rounds": 2,
+    "cluster_rounds": 2,
+    "communication_rounds": 1,
+    "local_steps": 3,
+}
+SOME = 2000
+"""Images in which all values of a pixel are seen."""
+PAPERS_SIZE = 500
+"""Examples of a cluster, for which the paper's settings are."""
+
+
+class Data(NamedTuple):
+    """What builders need to know of the data."""
+
+    shape: tuple[int, ...]
+    """Of an example."""
+    levels: int | None
+    """How many values a pixel has; None of vectors."""
+    labels: np.ndarray | None
+    """0, 1, ... of every example; what only a simulation or a measure is given."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unsupervised(Method):
+    """Clients cluster their own examples and find out which of their clusters are the
+    same, without a server and without knowing how many there are of all.
+
+    fedcref: scores are means over clients, each with a match of its own; global_acc
+    takes the communities as clusters. dec: deep embedded clustering of all examples in
+    one place. uifca: a generative model a cluster, whose number is known.
+    """
+
+    partition_defaults: ClassVar[Mapping[str, Any]] = {"clients": 8, "p": ()}
+
+    def resolve(self, problem: Problem) -> MethodSpec:
+        name: Any = self.name
+        examples = problem.dataset.examples
+        names = flags_of(name, getattr(self, "start", "dec"))
+        changes = chosen(self, name, problem.examples_per_cluster)
+        build = partial(
+            method_of, name, data=data_of(problem), num_clusters=problem.num_clusters
+        )
+        return MethodSpec(
+            *(name, self.settings(*changes, names=names), build, "global"),
+            working_bytes=examples.nbytes + 4 * examples.size,
+            sees_all=self.is_central,
+        )
+
+    @classmethod
+    def adapt(cls, args: Any) -> Any:
+        if args.labels and not any(getattr(args, rule) for rule in RULES):
+            args = dataclasses.replace(args, overlap=default(0.0))
+        if args.preset == "paper" and isinstance(args.clients, Default):
+            args = dataclasses.replace(args, clients=default(25))
+        return args
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UIFCA(Unsupervised):
+    """UIFCA: one generative model per cluster, trained by all clients."""
+
+    name: ClassVar[str] = "uifca"
+
+    batch_size: Sweep[int] = default(32)
+    """Examples a step; uifca 128."""
+    learning_rate: Sweep[float] = default(1e-3)
+    """Of Adam, uifca 0.003; DEC's own is 0.001."""
+    cluster_rounds: Sweep[int] = default(5)
+    """uifca: T, how often examples are assigned."""
+    communication_rounds: Sweep[int] = default(2)
+    """uifca: tau, rounds between that."""
+    local_steps: Counts = default(20)
+    """uifca: M, steps of each model in a round."""
+    flow_width: Sweep[int] = default(64)
+    """uifca: units of the three hidden layers of a coupling."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DEC(Unsupervised):
+    """Deep embedded clustering (DEC) of all examples in one place."""
+
+    name: ClassVar[str] = "dec"
+    is_central: ClassVar[bool] = True
+
+    pretrain_rounds: Counts = default(50)
+    """DEC: epochs of the auto-encoder alone."""
+    joint_rounds: Sweep[int] = default(20)
+    """DEC: epochs with the clusters."""
+    dec_batch_size: Sweep[int] = default(64)
+    """DEC: examples a step."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedCRef(Unsupervised):
+    """FedCRef: clients refine their clusters with models of communities of clusters.
+
+    Examples:
+        >>> FedCRef(start="k-means").name
+        'fedcref'
+    """
+
+    name: ClassVar[str] = "fedcref"
+
+    start: Local = "dec"
+    """How clients come to their first clusters; dirty: from classes, a simulation."""
+    dirtiness: Shares = default(0.3)
+    """--start dirty: share of the examples that are put into a wrong cluster."""
+    local_clusters: Literal["known", "silhouette"] = "known"
+    """A client looks for as many as it holds classes, or by the best silhouette."""
+    #: Which clusters are joined: those that pass the test, the first match of each (the
+    #: authors' code), or, a simulation, those of the same class.
+    associations: Literal["test", "first-match", "perfect"] = "test"
+    percentile: Annotated[Sweep[float], Limits(most=100)] = default(75.0)
+    """alpha of the test."""
+    threshold: Shares = default(0.2)
+    """theta of the test; more where classes have less than 500 examples."""
+    stability: Shares = default(0.8)
+    """tau: the share of its examples by which a client that keeps them is done."""
+    tolerance: Sweep[float] = default(0.1)
+    """The largest change of communities and isolated clusters that is none."""
+    stop_when_settled: bool = True
+    """End when all clients have settled, which the authors' code does not."""
+    num_rounds: Counts = default(30)
+    """The most iterations."""
+    max_refinements: Annotated[float | None, Limits(least=1)] = None
+    """End when clients have refined so often, as a mean; the authors' code has 10."""
+    max_members: Annotated[int | None, Limits(least=1)] = None
+    """Clusters of a community that are trained on; the authors' code has 30."""
+    community_model: Literal["mean", "last-local"] = "mean"
+    """Of its members' models; or what the first had last, as in the authors' code."""
+    leftovers: Literal["nearest", "renumbered"] = "nearest"
+    """Of examples that no model took; the authors' code renumbers by a second vote."""
+    local_epochs: Sweep[int] = default(20)
+    """Of a cluster's model; more where classes have less than 500 examples."""
+    federated_rounds: Counts = default(15)
+    """Of a community's model."""
+    first_epochs: Sweep[int] = default(2)
+    """Of a member in the first of them."""
+    federated_epochs: Sweep[int] = default(7)
+    """Of a member in the others."""
+    batch_size: Sweep[int] = default(32)
+    """Examples a step; uifca 128."""
+    learning_rate: Sweep[float] = default(1e-3)
+    """Of Adam, uifca 0.003; DEC's own is 0.001."""
+    pretrain_rounds: Counts = default(50)
+    """DEC: epochs of the auto-encoder alone."""
+    joint_rounds: Sweep[int] = default(20)
+    """DEC: epochs with the clusters."""
+    dec_batch_size: Sweep[int] = default(64)
+    """DEC: examples a step."""
+
+    def resolve(self, problem: Problem) -> MethodSpec:
+        self.check(problem)
+        spec = Unsupervised.resolve(self, problem)
+        start = LAST_PHASES[self.start]
+        if self.start == "dec" and spec.settings["joint_rounds"] == (0,):
+            start = "k-means"
+        # The errors of all examples under the models of all clusters.
+        size = len(problem.dataset.examples) * problem.num_clients
+        return spec._replace(
+            scope="client-mean",
+            working_bytes=4 * size * problem.num_clusters,
+            start=start,
+            reported=REPORTED,
+        )
+
+    def check(self, problem: Problem) -> None:
+        """Raises ValueError where a simulation needs labels that the data lacks."""
+        if not isinstance(self.dirtiness, Default) and self.start != "dirty":
+            raise ValueError("`dirtiness` is of `start` dirty, give both")
+        has_labels = problem.dataset.labels is not None
+        if has_labels and not problem.has_extra:
+            return
+        why = "has no labels" if not has_labels else "has examples without labels"
+        if self.start == "dirty":
+            raise ValueError(f"`start` dirty is made from classes, and the data {why}")
+        if self.associations == "perfect":
+            raise ValueError(
+                f"`associations` perfect knows classes, and the data {why}"
+            )
+
+    @classmethod
+    def adapt(cls, args: Any) -> Any:
+        args = Unsupervised.adapt(args)
+        if args.overlap and len(getattr(args, "methods", ())) > 1:
+            args = dataclasses.replace(args, clusters=())  # those of dec and uifca
+        # Where a run ends early, or has few communities, others would wait for it.
+        on_cpu = args.on is None and platform() == "cpu"
+        if args.runs_per_call is None and on_cpu:
+            args = dataclasses.replace(args, runs_per_call=1)
+        return args
+
+
+def flags_of(name: Name, start: Local) -> tuple[str, ...]:
+    """Returns the flags that a method has."""
+    if name == "fedcref":
+        return (*ITERATION, *STARTS[start])
+    return OF_DEC if name == "dec" else FLOWS
+
+
+def chosen(method: Method, name: Name, cluster_size: int) -> list[dict[str, Any]]:
+    """Returns what presets and the data choose, each before what wins over it."""
+    is_paper = method.preset == "paper"
+    found: list[dict[str, Any]] = []
+    if name == "uifca":
+        rate = 1e-4 if is_paper else 3e-3
+        found = [{"batch_size": 128, "learning_rate": rate}]
+    elif not is_paper:
+        found = [of_few(max(cluster_size, 1))]
+    return [*found, {"smoke": SMOKE, "paper": PAPER}.get(method.preset, {})]
+
+
+def of_few(size: int) -> dict[str, Any]:
+    """Returns the settings that few examples ask for, see docs/benchmarks/fedcref.md.
+
+    Their models need more epochs to be worth a comparison, but so many that they know
+    each by heart leave nothing to refine. And the largest of few differences, which the
+    test divides by, is smaller.
+    """
+    shortage = max(PAPERS_SIZE / size, 1)
+    return {
+        "local_epochs": round(20 * shortage**0.5),
+        "threshold": round(0.2 * shortage**0.2, 2),
+    }
+
+
+def data_of(problem: Problem) -> Data:
+    """Returns what builders need to know of the data."""
+    labels, shape = problem.dataset.labels, problem.shape
+    return Data(
+        shape,
+        levels_of(problem.dataset.examples) if len(shape) == 3 else None,
+        None if labels is None else np.unique(labels, False, True)[1],
+    )
+
+
+def levels_of(images: np.ndarray) -> int:
+    """Returns how many values a pixel can have: 17 of digits, 256 of most others."""
+    values = np.unique(images[:SOME].astype(float))
+    largest = 255 if images.dtype == np.uint8 else 1
+    step = np.median(np.diff(values)) if len(values) > 1 else largest / 255
+    return round(largest / step) + 1
+
+
+def method_of(
+    name: Name, values: Mapping[str, Any], data: Data, *, num_clusters: int
+) -> FederatedClustering:
+    """Builds one of the methods from the settings of a run."""
+    if name == "dec":
+        return central(dec_of(values, data, num_clusters=num_clusters))
+    optimizer = optax.adam(values["learning_rate"])
+    if name == "uifca":
+        flow = nn.realnvp(data.shape, hidden=(values["flow_width"],) * 3)
+        names = ("cluster_rounds", "communication_rounds", "local_steps", "batch_size")
+        return uifca(
+            flow,
+            optimizer,
+            num_clusters=num_clusters,
+            levels=data.levels,
+            **{name: values[name] for name in names},
+        )
+    told = {
+        **values,
+        "first_match": values["associations"] == "first-match",
+        "last_local_model": values["community_model"] == "last-local",
+    }
+
+    def of(group):
+        return group(*(told[name] for name in group._fields))
+
+    estimate = partial(by_silhouette, num_clusters=num_clusters)
+    known = known_of(values, data, num_clusters=num_clusters)
+    return fedcref(
+        nn.reconstructor(prod(data.shape)),
+        optimizer,
+        start_of(values, data, num_clusters=num_clusters),
+        num_clusters=num_clusters,
+        num_rounds=values["num_rounds"],
+        training=of(Training),
+        halting=of(Halting),
+        renumber_leftovers=values["leftovers"] == "renumbered",
+        num_local=estimate if values["local_clusters"] == "silhouette" else None,
+        **{"association": of(Association), **known},
+    )
+
+
+def start_of(values: Mapping[str, Any], data: Data, *, num_clusters: int) -> Start:
+    """Returns how clients come to their first clusters."""
+    kind: Local = values["start"]
+    if kind == "dirty":
+        assert data.labels is not None  # the script refuses data without
+        clusters = simulated.dirty(
+            jax.numpy.asarray(data.labels),
+            values["dirtiness"],
+            num_classes=int(data.labels.max()) + 1,
+        )
+        return given("dirty", clusters)
+
+    def clustering(num_used) -> Clustering:
+        options = {"num_clusters": num_clusters, "num_used": num_used}
+        if kind == "k-means":
+            return by_kmeans(**options)
+        return dec_of(values, data, **options)
+
+    return on_clients(clustering, num_clusters=num_clusters)
+
+
+def dec_of(values: Mapping[str, Any], data: Data, **options: Any) -> Clustering:
+    return by_dec(
+        nn.autoencoder(prod(data.shape)),
+        optax.adam(1e-3),
+        pretrain_rounds=values["pretrain_rounds"],
+        joint_rounds=values["joint_rounds"],
+        batch_size=values["dec_batch_size"],
+        **options,
+    )
+
+
+def known_of(
+    values: Mapping[str, Any], data: Data, *, num_clusters: int
+) -> dict[str, Any]:
+    """Returns what the experiment alone knows, by the labels."""
+    if data.labels is None:
+        return {}
+    sizes = {"num_clusters": num_clusters, "num_classes": int(data.labels.max()) + 1}
+    labels = jax.numpy.asarray(data.labels)
+    measure = simulated.wrong_associations(labels, **sizes)
+    if values["associations"] != "perfect":
+        return {"measure": measure}
+    perfect = simulated.perfect(labels, **sizes)
+    return {"measure": measure, "association": perfect}
+
+
+def by_silhouette(key, federation: Federation, *, num_clusters: int):
+    """Returns how many clusters each client finds best: K_i."""
+    rows = client_rows(federation, unit_length=False)
+    one = partial(count_clusters, most=num_clusters)
+    return clients.for_each(
+        lambda key, x, mask: one(key, x, mask=mask),
+        clients.keys(key, len(rows)),
+        rows,
+        federation.mask,
+    )

@@ -1,0 +1,305 @@
+"""SDA-FDC: deep clustering of samples of the clients' generators
+(https://arxiv.org/abs/2211.16965), and the methods that it is compared with.
+
+Settings, defaults by the data and networks. The algorithms are `fcjax.algorithms.sda`
+and `fcjax.algorithms.autoencoders`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import optax
+
+from fcjax import nn
+from fcjax.algorithms.autoencoders import by_dcn
+from fcjax.algorithms.central import Clustering, by_fuzzy_cmeans, by_kmeans, central
+from fcjax.algorithms.sda import Adversarial, sda
+from fcjax.methods import printed_sda_fdc
+from fcjax.methods.base import (
+    Counts,
+    Limits,
+    Method,
+    MethodSpec,
+    Problem,
+    Shared,
+    Sweep,
+    default,
+    partitioned_once,
+    shown,
+)
+from fcjax.methods.encoders import is_tiny
+from fcjax.types import FederatedClustering
+
+Name = Literal[
+    "sda-fdc", "sda-fdc-disjoint", "sda-fc-km", "sda-fc-fcm", "dcn", "dcn-disjoint"
+]
+CENTRAL = ("dcn", "dcn-disjoint")
+DEEP = ("sda-fdc", "sda-fdc-disjoint", *CENTRAL)
+
+
+LOCAL = (
+    *("gan_rounds", "gan_batch_size", "generator_learning_rate"),
+    *("discriminator_learning_rate", "gan_decay", "noise_size"),
+)
+DISJOINT = ("pretrain_rounds", "batch_size", "learning_rate", "num_init")
+JOINT = (*DISJOINT, "joint_rounds", "refresh_every", "cluster_weight")
+SYNTHETIC = (*LOCAL, "num_synthetic")
+FLAGS: dict[Name, tuple[str, ...]] = {
+    "sda-fdc": (*SYNTHETIC, *JOINT),
+    "sda-fdc-disjoint": (*SYNTHETIC, *DISJOINT),
+    "sda-fc-km": (*SYNTHETIC, "num_init", "unit_length"),
+    "sda-fc-fcm": (*SYNTHETIC, "num_init", "unit_length", "fuzzifier"),
+    "dcn": JOINT,
+    "dcn-disjoint": DISJOINT,
+}
+# With these weights both terms of Eq. 3 begin about alike: an auto-encoder errs less on
+# small images, and much less on vectors.
+VECTORS = {
+    # Of CCEGAN, later code of the authors. Not as there: its noise is uniform, its Adam
+    # is kept from epoch to epoch and decays weights, and it takes ten times the steps.
+    "generator_learning_rate": 3e-4,
+    "discriminator_learning_rate": 6e-4,
+    "noise_size": 5,
+    "pretrain_rounds": 15,
+    "joint_rounds": 10,
+    "cluster_weight": 0.5,
+}
+DIGITS = {  # docs/benchmarks/sda_fdc.md says what was tried
+    "gan_rounds": 100,
+    "joint_rounds": 20,
+    "cluster_weight": 2.0,
+}
+SMOKE = {"gan_rounds": 3, "pretrain_rounds": 3, "joint_rounds": 2, "num_init": 1}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfExamples(Method):
+    """Clustering of real or synthetic examples on the server.
+
+    sda-fdc: by DCN, an auto-encoder whose codes are drawn to their centroids.
+    sda-fdc-disjoint: by k-means of an auto-encoder's codes. sda-fc-km, sda-fc-fcm: by
+    k-means or fuzzy c-means of the examples. dcn, dcn-disjoint: the first two of real
+    data in one place, however it is dealt: unless clients fail, at the first --p alone.
+    """
+
+    def resolve(self, problem: Problem) -> MethodSpec:
+        name: Any = self.name
+        changes = chosen(
+            name,
+            problem.shape,
+            preset=self.preset,
+            per_client=int(problem.examples_per_client),
+        )
+        settings = self.settings(*changes, names=FLAGS[name])
+        local = {flag: settings[flag] for flag in LOCAL if flag in settings}
+        examples = problem.dataset.examples
+
+        def build(values: Mapping[str, Any]) -> FederatedClustering:
+            return method_of(
+                name, values, problem.shape, num_clusters=problem.num_clusters
+            )
+
+        return MethodSpec(
+            name=name,
+            settings=settings,
+            build=build,
+            scope="global",
+            paper=printed_sda_fdc.scores_of(problem.data, name),
+            # The server's examples, as they are and as rows.
+            working_bytes=examples.nbytes + 4 * examples.size,
+            sees_all=self.is_central,
+            shared=Shared("gan", 1, local) if local else None,
+        )
+
+    @classmethod
+    def adapt(cls, args: Any) -> Any:
+        return partitioned_once(args) if cls.is_central else args
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gans(OfExamples):
+    """Clients train a GAN each and upload its generator, once; the server clusters
+    samples of the generators."""
+
+    gan_rounds: Counts = default(50)
+    """Epochs in which clients train their GANs."""
+    gan_batch_size: Sweep[int] = default(64)
+    """Real examples, and as many synthetic ones, in a step of a GAN."""
+    generator_learning_rate: Sweep[float] = default(1.8e-3)
+    """Of the generator's Adam in the first round."""
+    discriminator_learning_rate: Sweep[float] = default(2e-4)
+    """Of the discriminator's."""
+    gan_decay: Sweep[float] = default(0.99)
+    """What both are multiplied by after each round."""
+    noise_size: Sweep[int] = default(62)
+    """Normal inputs of the generator, beside as many categories as --clusters."""
+    num_synthetic: Annotated[
+        int | None, Limits(least=1), shown("as many as it holds")
+    ] = None
+    """Examples that the server makes with each client's generator."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Disjoint(OfExamples):
+    """k-means of the codes of an auto-encoder."""
+
+    pretrain_rounds: Counts = default(50)
+    """Epochs of the auto-encoder alone."""
+    batch_size: Sweep[int] = default(128)
+    """Examples in a step of the auto-encoder."""
+    learning_rate: Sweep[float] = default(1e-3)
+    """Of the auto-encoder's Adam."""
+    num_init: Sweep[int] = default(20)
+    """Seedings of k-means, the best by inertia counts; of examples 10, sda-fc-fcm 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Joint(Disjoint):
+    """DCN: an auto-encoder whose codes are drawn to their centroids."""
+
+    joint_rounds: Sweep[int] = default(50)
+    """Epochs of the auto-encoder and the clusters by turns."""
+    refresh_every: Counts = default(10)
+    """Epochs of these after which k-means of all codes goes on from the clusters."""
+    #: lambda of Eq. 3: of half the squared distance of a code to its centroid, beside
+    #: the squared error of the example, pixels being 0 to 1.
+    cluster_weight: Sweep[float] = default(20.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SDAFDC(Joint, Gans):
+    """SDA-FDC: the server clusters samples of the clients' generators by DCN.
+
+    Examples:
+        >>> SDAFDC(gan_rounds=5).gan_rounds
+        5
+    """
+
+    name: ClassVar[str] = "sda-fdc"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SDAFDCDisjoint(Disjoint, Gans):
+    """SDA-FDC with k-means of the codes of an auto-encoder in place of DCN."""
+
+    name: ClassVar[str] = "sda-fdc-disjoint"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SDAFCKM(Gans):
+    """SDA-FC with k-means of the synthetic examples."""
+
+    name: ClassVar[str] = "sda-fc-km"
+
+    num_init: Sweep[int] = default(20)
+    """Seedings of k-means, the best by inertia counts; of examples 10, sda-fc-fcm 1."""
+    unit_length: bool = True
+    """Scale every example to L2 norm 1, as the authors do."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SDAFCFCM(SDAFCKM):
+    """SDA-FC with fuzzy c-means of the synthetic examples."""
+
+    name: ClassVar[str] = "sda-fc-fcm"
+
+    fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
+    """sda-fc-fcm: m."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DCN(Joint):
+    """Deep clustering network (DCN) on all data in one place."""
+
+    name: ClassVar[str] = "dcn"
+    is_central: ClassVar[bool] = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DCNDisjoint(Disjoint):
+    """k-means of the codes of an auto-encoder, on all data in one place."""
+
+    name: ClassVar[str] = "dcn-disjoint"
+    is_central: ClassVar[bool] = True
+
+
+def chosen(
+    name: Name, shape: tuple[int, ...], *, preset: str, per_client: int
+) -> list[dict[str, Any]]:
+    """Returns what presets and the data choose, each before what wins over it."""
+    found = [{"num_init": {"sda-fc-km": 10, "sda-fc-fcm": 1}.get(name, 20)}]
+    found += [VECTORS] if len(shape) == 1 else []
+    if preset != "paper":
+        # Some twelve steps an epoch, where a client has examples for so many.
+        found += [{"gan_batch_size": min(64, max(16, per_client // 12))}]
+        found += [DIGITS] if is_tiny(shape) else []
+    return [*found, SMOKE] if preset == "smoke" else found
+
+
+def method_of(
+    name: Name,
+    values: Mapping[str, Any],
+    shape: tuple[int, ...],
+    *,
+    num_clusters: int,
+) -> FederatedClustering:
+    """Builds one of the methods from the settings of a run."""
+    clustering = clustering_of(name, values, shape, num_clusters=num_clusters)
+    if name in CENTRAL:
+        return central(clustering)
+    return sda(
+        adversarial_of(values, shape, num_clusters=num_clusters),
+        clustering,
+        num_synthetic=values["num_synthetic"],
+    )
+
+
+def adversarial_of(
+    values: Mapping[str, Any], shape: tuple[int, ...], *, num_clusters: int
+) -> Adversarial:
+    """Returns how clients train their GANs."""
+    if len(shape) == 1:  # networks, rates and betas of CCEGAN, their later code
+        gan, beta = nn.mlp_gan(shape[0]), 0.9
+    else:  # as in the authors' code of SDA-FC
+        height, width, colours = shape
+        sizes = {"channels": 32, "hidden_size": 256} if is_tiny(shape) else {}
+        gan, beta = nn.dcgan((height, width, colours), **sizes), 0.999
+    return Adversarial(
+        gan,
+        optax.adam(values["generator_learning_rate"], b1=0.5, b2=beta),
+        optax.adam(values["discriminator_learning_rate"], b1=0.5, b2=beta),
+        num_rounds=values["gan_rounds"],
+        batch_size=values["gan_batch_size"],
+        decay=values["gan_decay"],
+        num_categories=num_clusters,
+        noise_size=values["noise_size"],
+    )
+
+
+def clustering_of(
+    name: Name, values: Mapping[str, Any], shape: tuple[int, ...], *, num_clusters: int
+) -> Clustering:
+    """Returns how the server clusters."""
+    if name in DEEP:
+        return by_dcn(
+            nn.autoencoder(math.prod(shape)),
+            optax.adam(values["learning_rate"]),
+            num_clusters=num_clusters,
+            pretrain_rounds=values["pretrain_rounds"],
+            joint_rounds=values.get("joint_rounds", 0),
+            batch_size=values["batch_size"],
+            cluster_weight=values.get("cluster_weight", 0.0),
+            num_init=values["num_init"],
+            refresh_every=values.get("refresh_every", 10),
+        )
+    options = {
+        "num_clusters": num_clusters,
+        "num_init": values["num_init"],
+        "unit_length": values["unit_length"],
+        "by_cosine": values["unit_length"],
+    }
+    if name == "sda-fc-km":
+        return by_kmeans(**options)
+    return by_fuzzy_cmeans(**options, fuzzifier=values["fuzzifier"])
