@@ -25,7 +25,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _beside_the_runs(request, monkeypatch):
-    if isinstance(request.node, pytest.DoctestItem) and "fcjax.open(" in "".join(
+    if isinstance(request.node, pytest.DoctestItem) and "runs/spherical" in "".join(
         example.source for example in request.node.dtest.examples
     ):
         monkeypatch.chdir(request.getfixturevalue("runs"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.papers.sizes import SIZES, blank
+from fcjax.methods.base import as_tuple
 from fcjax.results.store import Folder, Row, read
 from fcjax.sweep import experiment, plan
 from fcjax.sweep.flags import Common
@@ -166,7 +167,7 @@ def asked(flags: Common) -> list[dict[str, Any]]:
         points = plan.span(flags, levels, swept, here)
         spans = {name: tuple({p[name]: None for p in points}) for name in points[0]}
         if flags.client_size:
-            spans["client_size"] = flags.client_size
+            spans["client_size"] = as_tuple(flags.client_size)
         config = experiment.configuration(flags, method, points[0])
         settings = {**config, **spans, "samples": len(dataset.examples)}
         found.append({k: v for k, v in settings.items() if k not in UNCOMPARED})

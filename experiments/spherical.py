@@ -3,7 +3,6 @@
 python experiments/spherical.py --clients 10 --p 0.25 --momentum 0 0.5
 python -m pytest tests/test_contract.py --method experiments/spherical.py"""
 
-import dataclasses
 from functools import partial
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 from fcjax import cluster, losses, types
 from fcjax.data.augment import as_rows, client_rows
 from fcjax.federated import clients, server
-from fcjax.methods.base import Method, MethodSpec, Sweep, default
+from fcjax.methods.base import Method, MethodSpec, Sweep, default, frozen
 from fcjax.sweep import command
 
 
@@ -66,7 +65,7 @@ def contract(scalar: types.Scalar):  # Yours: what --method tests.
     return spherical_kmeans(num_clusters=3, momentum=scalar, num_rounds=3)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Spherical(Method):  # Yours: settings are named as in the builder.
     """Spherical k-means over clients."""
 

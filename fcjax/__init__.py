@@ -1,40 +1,58 @@
 """Federated deep clustering in JAX.
 
-The losses, clustering and metrics import nothing but JAX and the scientific stack:
+    from fcjax.methods import CCFC
+
+    clusters = CCFC().fit_predict(x, clients=site, num_clusters=10)
+
+`fcjax.run` runs grids, and `fcjax.open` opens what a command or a grid left in a
+folder. The losses, clustering and metrics import nothing but JAX and the scientific
+stack:
 
     from fcjax.losses import cluster_contrastive
     from fcjax.cluster import kmeans
     from fcjax.metrics import nmi
-
-What a command left is opened by `fcjax.open("runs/...")`.
 """
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fcjax.types import FederatedClustering, Federation, Grid, Network, Stage
 
 if TYPE_CHECKING:
-    from fcjax.results.store import Folder
+    from fcjax.api import Results, Run, open, run
+    from fcjax.api import fit as fit
+    from fcjax.sweep.flags import Split
 
-__all__ = ["FederatedClustering", "Federation", "Grid", "Network", "Stage", "open"]
+__all__ = [
+    "FederatedClustering",
+    "Federation",
+    "Grid",
+    "Network",
+    "Results",
+    "Run",
+    "Split",
+    "Stage",
+    "open",
+    "run",
+]
 __version__ = "0.1.0"
 
+LATE = {
+    **dict.fromkeys(("Results", "Run", "fit", "open", "run"), "fcjax.api"),
+    "Split": "fcjax.sweep.flags",
+}
+"""Names that are imported when they are first used: a loss needs nothing of what lies
+around a run."""
+ROOMS = ("cluster", "data", "losses", "methods", "metrics", "nn")
 
-def open(directory: str | Path) -> "Folder":
-    """Returns what a command left in its results folder: the tables `.results` and
-    `.history`, and of each run `.assignments()`, `.embedding()` and `.model()`.
 
-    Raises:
-        ValueError: it holds no finished run, or one that is too old to be read.
+def __getattr__(name: str) -> Any:
+    if name in LATE:
+        return getattr(import_module(LATE[name]), name)
+    if name in ROOMS:
+        return import_module(f"fcjax.{name}")
+    raise AttributeError(f"module 'fcjax' has no attribute {name!r}")
 
-    Examples:
-        >>> import fcjax
-        >>> fcjax.open("runs/spherical").results[["method", "clients", "rounds"]]
-              method  clients  rounds
-        0  spherical        4       2
-    """
-    # Late: a loss needs nothing of what lies around a run.
-    from fcjax.results.store import read
 
-    return read(directory)
+def __dir__() -> list[str]:
+    return [*__all__, *ROOMS, "__version__"]

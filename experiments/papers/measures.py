@@ -15,6 +15,7 @@ import numpy as np
 
 from experiments.papers.study import Measured, Paper
 from fcjax import data, metrics
+from fcjax.methods.base import as_tuple
 from fcjax.metrics import probes
 from fcjax.results import exported, tables
 from fcjax.results.store import Folder
@@ -59,7 +60,7 @@ def categories(args: Common, results: Folder) -> list[Measured]:
         # A run that diverged has NaN.
         if row["acc"] > known["acc"] or np.isnan(known["acc"]):
             best[row["seed"]] = row
-    name = "clusters" if len(args.clusters) > 1 else "communities"
+    name = "clusters" if len(as_tuple(args.clusters)) > 1 else "communities"
     return [{**row, "categories": row.get(name)} for row in best.values()]
 
 

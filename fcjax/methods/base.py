@@ -16,6 +16,7 @@ from typing import (
     Literal,
     NamedTuple,
     TypeVar,
+    dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
@@ -30,7 +31,7 @@ from fcjax.data import Dataset
 from fcjax.types import FederatedClustering
 
 T = TypeVar("T")
-Sweep = tuple[T, ...] | list[T] | T
+Sweep = tuple[T, ...] | list[T | int] | T | int
 """One value, or several that span a grid."""
 Preset = Literal["smoke", "default", "paper"]
 Scope = Literal["global", "client-pooled", "client-mean"]
@@ -131,7 +132,28 @@ class MethodSpec(NamedTuple):
     """Metrics whose last value is a column of results.csv."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def frozen(cls: type[T]) -> type[T]:
+    """Makes a class of settings a frozen dataclass, in which scikit-learn may still set
+    private attributes, as its pipelines do."""
+    made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+    def set_private(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        object.__setattr__(self, name, value)
+
+    def delete_private(self, name: str) -> None:
+        if not name.startswith("_"):
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        object.__delattr__(self, name)
+
+    setattr(made, "__setattr__", set_private)  # noqa: B010
+    setattr(made, "__delattr__", delete_private)  # noqa: B010
+    return made
+
+
+@frozen
 class Method(ClusterMixin, BaseEstimator):
     """Settings of a federated clustering method.
 
@@ -149,6 +171,50 @@ class Method(ClusterMixin, BaseEstimator):
     """Defaults of the partition that differ from the common ones, by field."""
     is_central: ClassVar[bool] = False
     """Whether the method has all data in one place, however it is partitioned."""
+
+    def fit(
+        self,
+        X: Any,
+        y: None = None,
+        *,
+        clients: Any = None,
+        num_clusters: int | None = None,
+        split: Any = None,
+        seed: int = 0,
+        progress: bool = False,
+    ) -> Any:
+        """Clusters examples that clients hold.
+
+        Args:
+            X: examples [P, F] or images [P, H, W, C] from NumPy, JAX or pandas, a
+                `Dataset`, or the name or path of one; see `fcjax.run`.
+            y: not used; scikit-learn's pipelines pass it.
+            clients: the client of every example, [P] ids of any kind, or a `Partition`.
+                None partitions by `split`.
+            num_clusters: K; None takes the number of classes of a labelled data set.
+            split: an `fcjax.Split`; by default ten clients, at random.
+            seed: of training, and of the partition if there is one.
+            progress: show a progress bar.
+
+        Returns:
+            The fitted run, an `fcjax.Run`: `labels_`, `embedding_`, `predict(X)`,
+            `transform(X)`, `scores(y)`, `history`, `save(path)`.
+
+        Raises:
+            ValueError: an argument or a setting is wrong; one line that names it.
+        """
+        import fcjax
+
+        options = {"clients": clients, "num_clusters": num_clusters, "split": split}
+        return fcjax.fit(self, X, seed=seed, progress=progress, **options)
+
+    def fit_predict(self, X: Any, y: None = None, **options: Any) -> np.ndarray:
+        """Returns the cluster of every example, int [P]; -1 where an example has none.
+
+        Args:
+            X, y, options: see `fit`.
+        """
+        return self.fit(X, y, **options).labels_
 
     def resolve(self, problem: Problem) -> MethodSpec:
         """Returns the method with its settings resolved: each as it was given, else by

@@ -4,7 +4,6 @@ Settings and defaults. The algorithms are `fcjax.algorithms.central`,
 `fcjax.algorithms.kfed` and `fcjax.algorithms.baselines`.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -20,6 +19,7 @@ from fcjax.methods.base import (
     Problem,
     Sweep,
     default,
+    frozen,
     partitioned_once,
     shown,
 )
@@ -28,7 +28,7 @@ from fcjax.types import FederatedClustering
 SMOKE = {"num_init": 1, "num_rounds": 3}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Plain(Method):
     """Clustering of the examples as they are, without a network.
 
@@ -81,7 +81,7 @@ class Plain(Method):
         return partitioned_once(args) if cls.is_central else args
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class KMeans(Plain):
     """k-means of all examples in one place.
 
@@ -102,7 +102,7 @@ class KMeans(Plain):
     """Seedings of a central method, the best by its objective counts; fcm 1."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FuzzyCMeans(Plain):
     """Fuzzy c-means of all examples in one place."""
 
@@ -118,7 +118,7 @@ class FuzzyCMeans(Plain):
     """m of fuzzy c-means."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class KFed(Plain):
     """k-FED: one round of k-means at the clients, then of their centroids at the
     server."""
@@ -135,7 +135,7 @@ class KFed(Plain):
     """Clusters of clients are assigned whole; else each example by itself."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FFCM(Plain):
     """FFCM: rounds of fuzzy c-means at the clients, whose centroids the server
     clusters."""
@@ -153,7 +153,7 @@ class FFCM(Plain):
     """m of fuzzy c-means."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FFCMMean(FFCM):
     """FFCM whose server averages the clients' centroids of one number."""
 
@@ -162,7 +162,7 @@ class FFCMMean(FFCM):
     printed = ""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class ExactKMeans(Plain):
     """Lloyd's algorithm over clients: every round is one iteration of k-means of all
     examples, of which the clients send sums and counts."""
@@ -175,7 +175,7 @@ class ExactKMeans(Plain):
     """Most rounds of communication."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class ExactFuzzyCMeans(ExactKMeans):
     """Fuzzy c-means over clients: every round is one iteration of it on all examples,
     of which the clients send sums."""

@@ -4,7 +4,6 @@ Settings, defaults by the data, networks and views. The algorithm is
 `fcjax.algorithms.ccfc`.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from math import ceil, log2
@@ -29,6 +28,7 @@ from fcjax.methods.base import (
     Sweep,
     as_tuple,
     default,
+    frozen,
     shown,
     taken_by,
 )
@@ -55,7 +55,7 @@ View = Literal["affine", "crop"]
 """How a grey image is varied: by an affine map, or as in the authors' code."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class CCFC(Method):
     """CCFC: SimSiam and cluster contrast under federated averaging.
 

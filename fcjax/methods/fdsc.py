@@ -4,7 +4,6 @@ methods that it is compared with.
 Settings, defaults by the data and networks. The algorithms are `fcjax.algorithms.fdsc`.
 """
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -34,6 +33,7 @@ from fcjax.methods.base import (
     Sweep,
     as_tuple,
     default,
+    frozen,
     shown,
 )
 from fcjax.types import FederatedClustering
@@ -92,7 +92,7 @@ PAPER = {"pretrain_rounds": 0, "fit_steps": 0}
 SMOKE = {"num_rounds": 3, "pretrain_rounds": 2, "fit_steps": 3}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Subspaces(Method):
     """Every client clusters its own examples, each of which is expressed by the others.
 
@@ -137,7 +137,7 @@ class Subspaces(Method):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class SubspaceNetworks(Subspaces):
     """A network of every client expresses its examples by each other."""
 
@@ -166,7 +166,7 @@ class SubspaceNetworks(Subspaces):
     """lambda_2 of |Z - C Z|^2."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class LRSC(Subspaces):
     """Low-rank subspace clustering (LRSC) on every client, in closed form."""
 
@@ -178,7 +178,7 @@ class LRSC(Subspaces):
     """Scale every example to L2 norm 1."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class DLRSC(SubspaceNetworks):
     """Deep subspace clustering with coefficients of low rank; clients share nothing."""
 
@@ -188,7 +188,7 @@ class DLRSC(SubspaceNetworks):
     """Columns of U for each cluster."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class DSCN(SubspaceNetworks):
     """Deep subspace clustering on every client; clients share nothing."""
 
@@ -198,14 +198,14 @@ class DSCN(SubspaceNetworks):
     """Of the coefficients: the squared Frobenius norm, L1 or nuclear."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FDSC1(DSCN):
     """FDSC without the graph of nearest neighbours: clients share an encoder."""
 
     name: ClassVar[str] = "fdsc1"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FDSC(FDSC1):
     """FDSC: clients share an encoder, and coefficients are drawn to the graph of
     nearest neighbours.

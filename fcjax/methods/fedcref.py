@@ -43,6 +43,7 @@ from fcjax.methods.base import (
     Shares,
     Sweep,
     default,
+    frozen,
 )
 from fcjax.parallel.mesh import platform
 from fcjax.types import FederatedClustering, Federation
@@ -105,7 +106,7 @@ class Data(NamedTuple):
     """0, 1, ... of every example; what only a simulation or a measure is given."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Unsupervised(Method):
     """Clients cluster their own examples and find out which of their clusters are the
     same, without a server and without knowing how many there are of all.
@@ -140,7 +141,7 @@ class Unsupervised(Method):
         return args
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class UIFCA(Unsupervised):
     """UIFCA: one generative model per cluster, trained by all clients."""
 
@@ -160,7 +161,7 @@ class UIFCA(Unsupervised):
     """uifca: units of the three hidden layers of a coupling."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class DEC(Unsupervised):
     """Deep embedded clustering (DEC) of all examples in one place."""
 
@@ -175,7 +176,7 @@ class DEC(Unsupervised):
     """DEC: examples a step."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FedCRef(Unsupervised):
     """FedCRef: clients refine their clusters with models of communities of clusters.
 

@@ -5,7 +5,6 @@ Settings, defaults by the data, networks and views. The algorithms are
 `fcjax.algorithms.fedmcc` and `fcjax.algorithms.fedu`.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from inspect import signature
@@ -28,6 +27,7 @@ from fcjax.methods.base import (
     Shared,
     Sweep,
     default,
+    frozen,
     one_client,
     shown,
     taken_by,
@@ -78,7 +78,7 @@ SMALL = {"learning_rate": 1e-3, "cluster_learning_rate": 1e-3, "momentum": 0.9}
 SMOKE = {"num_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Contrastive(Method):
     """Contrastive clustering in two stages, and the methods it is compared with.
 
@@ -155,7 +155,7 @@ class Contrastive(Method):
         return one_client(args) if cls.is_central else args
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FedEMA(Contrastive):
     """FedEMA: BYOL with moving averages of the online networks, then clustering."""
 
@@ -167,7 +167,7 @@ class FedEMA(Contrastive):
     """fedema: the weight (lambda) of a client's divergence, instead."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FedU(Contrastive):
     """FedU: BYOL with divergence-aware predictors, then clustering."""
 
@@ -177,7 +177,7 @@ class FedU(Contrastive):
     """fedu: divergence (mu) from which a client keeps its own predictor."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FedMCC(Contrastive):
     """FedMCC: momentum contrastive representations, then a cluster projector.
 
@@ -192,35 +192,35 @@ class FedMCC(Contrastive):
     """fedmcc, mcc: average the target networks too, as in Table VII."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FedSimSiam(Contrastive):
     """SimSiam under federated averaging, then clustering."""
 
     name: ClassVar[str] = "fedsimsiam"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FedSimCLR(Contrastive):
     """SimCLR under federated averaging, then clustering."""
 
     name: ClassVar[str] = "fedsimclr"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FedCC(Contrastive):
     """Contrastive clustering of examples and clusters at once, under averaging."""
 
     name: ClassVar[str] = "fed-cc"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class FedMCCOneStage(FedMCC):
     """FedMCC with examples and clusters contrasted at once."""
 
     name: ClassVar[str] = "fedmcc-one-stage"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class CC(Contrastive):
     """Contrastive clustering on one client that has all data."""
 
@@ -228,7 +228,7 @@ class CC(Contrastive):
     is_central: ClassVar[bool] = True
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class MCC(FedMCC):
     """Momentum contrastive clustering on one client that has all data."""
 

@@ -4,7 +4,6 @@ Settings, defaults by the data, networks and views. The algorithm is
 `fcjax.algorithms.orchestra`.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -31,6 +30,7 @@ from fcjax.methods.base import (
     Problem,
     Sweep,
     default,
+    frozen,
     shown,
     taken_by,
 )
@@ -47,7 +47,7 @@ DIGITS = {"num_rounds": 20, "local_epochs": 2}
 SMOKE = {"num_rounds": 2, "local_epochs": 1, "server_steps": 50}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Orchestra(Method):
     """Orchestra: clients predict the global cluster of another view of an example, the
     server clusters the clients' clusters. Its clusters are no classes: in the end the

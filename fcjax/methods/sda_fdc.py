@@ -5,7 +5,6 @@ Settings, defaults by the data and networks. The algorithms are `fcjax.algorithm
 and `fcjax.algorithms.autoencoders`.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -26,6 +25,7 @@ from fcjax.methods.base import (
     Shared,
     Sweep,
     default,
+    frozen,
     partitioned_once,
     shown,
 )
@@ -74,7 +74,7 @@ DIGITS = {  # docs/benchmarks/sda_fdc.md says what was tried
 SMOKE = {"gan_rounds": 3, "pretrain_rounds": 3, "joint_rounds": 2, "num_init": 1}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class OfExamples(Method):
     """Clustering of real or synthetic examples on the server.
 
@@ -118,7 +118,7 @@ class OfExamples(Method):
         return partitioned_once(args) if cls.is_central else args
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Gans(OfExamples):
     """Clients train a GAN each and upload its generator, once; the server clusters
     samples of the generators."""
@@ -141,7 +141,7 @@ class Gans(OfExamples):
     """Examples that the server makes with each client's generator."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Disjoint(OfExamples):
     """k-means of the codes of an auto-encoder."""
 
@@ -155,7 +155,7 @@ class Disjoint(OfExamples):
     """Seedings of k-means, the best by inertia counts; of examples 10, sda-fc-fcm 1."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Joint(Disjoint):
     """DCN: an auto-encoder whose codes are drawn to their centroids."""
 
@@ -168,7 +168,7 @@ class Joint(Disjoint):
     cluster_weight: Sweep[float] = default(20.0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class SDAFDC(Joint, Gans):
     """SDA-FDC: the server clusters samples of the clients' generators by DCN.
 
@@ -180,14 +180,14 @@ class SDAFDC(Joint, Gans):
     name: ClassVar[str] = "sda-fdc"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class SDAFDCDisjoint(Disjoint, Gans):
     """SDA-FDC with k-means of the codes of an auto-encoder in place of DCN."""
 
     name: ClassVar[str] = "sda-fdc-disjoint"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class SDAFCKM(Gans):
     """SDA-FC with k-means of the synthetic examples."""
 
@@ -199,7 +199,7 @@ class SDAFCKM(Gans):
     """Scale every example to L2 norm 1, as the authors do."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class SDAFCFCM(SDAFCKM):
     """SDA-FC with fuzzy c-means of the synthetic examples."""
 
@@ -209,7 +209,7 @@ class SDAFCFCM(SDAFCKM):
     """sda-fc-fcm: m."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class DCN(Joint):
     """Deep clustering network (DCN) on all data in one place."""
 
@@ -217,7 +217,7 @@ class DCN(Joint):
     is_central: ClassVar[bool] = True
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class DCNDisjoint(Disjoint):
     """k-means of the codes of an auto-encoder, on all data in one place."""
 

@@ -184,6 +184,18 @@ def read(path: Path) -> Frozen:
     )
 
 
+def loaded(
+    program: Program,
+    weights: Mapping[str, np.ndarray],
+    centers: Float[np.ndarray, "K D"],
+    scaling: Scaling | None = None,
+) -> Frozen:
+    """Returns the model that `write` would write."""
+    apply, shape = _loaded(program.serialized)
+    own = {name: np.asarray(weights[name]) for name in program.paths}
+    return Frozen(partial(apply, jax.device_put(own)), own, centers, shape, scaling)
+
+
 @lru_cache(maxsize=8)
 def _loaded(serialized: bytes) -> tuple[Callable[..., Any], tuple[int, ...]]:
     """A program, compiled once for all runs that share it, and (*F)."""

@@ -19,6 +19,7 @@ tensorboard/, wandb/   with --log
 .lock             held while a command writes
 """
 
+import copy
 import csv
 import hashlib
 import io
@@ -30,7 +31,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
@@ -45,7 +46,7 @@ from jaxtyping import Bool, Int, Integer
 from scipy.sparse.csgraph import connected_components
 
 from fcjax import metrics
-from fcjax.data import Dataset
+from fcjax.data import Dataset, Scaling
 from fcjax.engine import Position
 from fcjax.parallel.mesh import all_devices, num_cores
 from fcjax.results import exported
@@ -255,6 +256,11 @@ class Folder:
         if points is not None and self.rows and self.pending:
             self._check_assignments()
 
+    @property
+    def saves(self) -> bool:
+        """Whether the results are on disk, and this process writes them."""
+        return self.writes
+
     def _check(self) -> None:
         if not (self.directory / "config.json").exists():
             if (self.directory / "results.csv").exists():
@@ -295,8 +301,7 @@ class Folder:
         """A line a run that has ended, as in results.csv; NaN where a cell is empty.
 
         Examples:
-            >>> import fcjax
-            >>> run = fcjax.open("runs/spherical")
+            >>> run = read("runs/spherical")
             >>> run.results[["p", "seed", "status"]]
                   p  seed status
             0  0.25     0     ok
@@ -310,8 +315,7 @@ class Folder:
         """A line a run a round, as in history.csv; NaN where a cell is empty.
 
         Examples:
-            >>> import fcjax
-            >>> run = fcjax.open("runs/spherical")
+            >>> run = read("runs/spherical")
             >>> run.history[["stage", "round", "participants"]]
                  stage  round  participants
             0  cluster      1             4
@@ -376,8 +380,7 @@ class Folder:
             where: axis values that one run alone has, see `point`.
 
         Examples:
-            >>> import fcjax
-            >>> run = fcjax.open("runs/spherical")
+            >>> run = read("runs/spherical")
             >>> run.assignments(seed=0).head(2)
                client  cluster
             0       0        0
@@ -401,8 +404,7 @@ class Folder:
             ValueError: the clients are on their own, or the data cannot be read.
 
         Examples:
-            >>> import fcjax
-            >>> run = fcjax.open("runs/spherical")
+            >>> run = read("runs/spherical")
             >>> run.embedding().shape
             (60, 2)
         """
@@ -419,8 +421,7 @@ class Folder:
             ValueError: the clients of the run are on their own.
 
         Examples:
-            >>> import fcjax
-            >>> run = fcjax.open("runs/spherical")
+            >>> run = read("runs/spherical")
             >>> run.model(seed=0).centers.shape
             (3, 2)
         """
@@ -430,6 +431,33 @@ class Folder:
                 f"{self.directory} kept no model that all its clients share"
             )
         return exported.read(path)
+
+    def add_model(
+        self,
+        point: Point,
+        program: exported.Program,
+        weights: Mapping[str, np.ndarray],
+        centers: np.ndarray,
+        scaling: Scaling | None,
+        embedding: np.ndarray,
+    ) -> None:
+        """Writes the global model of a run, from which its embedding follows."""
+        del embedding
+        exported.write(self.model_path(point), program, weights, centers, scaling)
+
+    def save_model(self, point: Point, path: Path) -> None:
+        """Copies the global model of a run.
+
+        Raises:
+            ValueError: the clients of the run are on their own.
+        """
+        self.model(**point)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self.model_path(point), path)
+
+    def add_communities(self, point: Point, same: Kept) -> None:
+        """Writes which clients' clusters are the same in a run."""
+        write_communities(self.communities_path(point), same)
 
     def communities(self, point: Point) -> Kept | None:
         """Returns which clients' clusters are the same in a run; None where its method
@@ -471,6 +499,12 @@ class Folder:
         return Common(**flags, data_dir=data_dir)
 
     # Which runs.
+
+    def only(self, points: Sequence[Point]) -> "Folder":
+        """Returns the results of these runs alone."""
+        found = copy.copy(self)
+        found._points, found._asked = tuple(points), set(map(self.key, points))
+        return found
 
     def is_asked(self, point: Point) -> bool:
         return self.key(point) in self._asked
@@ -572,7 +606,7 @@ class Folder:
 
     def begin(self) -> None:
         """Creates the folder and writes the configuration."""
-        if not self.writes:
+        if not self.saves:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
         kept = (self.directory / name for name in ("config.json", "results.csv"))
@@ -593,7 +627,7 @@ class Folder:
         name = name_of(*map(self.key, points))
         folder = self.directory / "checkpoints" / name
         for other in folder.parent.glob("*"):
-            if other != folder and self.writes:
+            if other != folder and self.saves:
                 shutil.rmtree(other)
         return folder
 
@@ -617,7 +651,7 @@ class Folder:
                 or (row["stage_index"], row["round"]) < position
             ]
         self.rounds += rows
-        if not self.writes:
+        if not self.saves:
             return
         if begun or not set().union(*rows) <= set(self._columns):
             self._columns = columns_of(self.rounds)
@@ -633,7 +667,7 @@ class Folder:
         merge wrote of them here before it was killed gives way."""
         runs = set(map(self.key, rows))
         self.rounds = [r for r in self.rounds if self.key(r) not in runs] + [*rows]
-        if self.writes:
+        if self.saves:
             write_whole(self.directory / "history.csv", _csv(self.rounds))
 
     def history_of(self, points: Sequence[Point]) -> list[list[Row]]:
@@ -648,7 +682,7 @@ class Folder:
         """Adds finished runs to `results.csv`, sorted by their swept values."""
         self.rows = sorted([*self.rows, *rows], key=self.key)
         self._finished = set(map(self.key, self.rows))
-        if self.writes:
+        if self.saves:
             write_whole(self.directory / "results.csv", _csv(self.rows))
 
     def add_assignments(
@@ -679,6 +713,78 @@ class Folder:
 
     def _point(self, row: Row) -> Point:
         return {name: row[name] for name in self.names}
+
+
+class InMemory(Folder):
+    """Results that are kept in memory: the same tables, clusters and models.
+
+    Args:
+        config, points, command: as in `Folder`.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        points: Sequence[Point],
+        *,
+        command: Mapping[str, Any] | None = None,
+    ):
+        nowhere = Path(os.devnull)
+        super().__init__(nowhere, config, points, command=command, resume=False)
+        self._kept: dict[tuple, dict[str, Any]] = {key: {} for key in self._asked}
+
+    @property
+    def saves(self) -> bool:
+        return False
+
+    def locked(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def add_assignments(
+        self, points: Sequence[Point], found: Sequence[Mapping[str, np.ndarray]]
+    ) -> None:
+        for point, columns in zip(points, found, strict=True):
+            self._kept[self.key(point)]["assigned"] = dict(columns)
+
+    def assigned(self, point: Point) -> dict[str, np.ndarray]:
+        return self._kept[self.key(point)]["assigned"]
+
+    def add_model(
+        self,
+        point: Point,
+        program: exported.Program,
+        weights: Mapping[str, np.ndarray],
+        centers: np.ndarray,
+        scaling: Scaling | None,
+        embedding: np.ndarray,
+    ) -> None:
+        model = (program, weights, centers, scaling)
+        self._kept[self.key(point)] |= {"model": model, "embedding": embedding}
+
+    def save_model(self, point: Point, path: Path) -> None:
+        if "model" not in (kept := self._kept[self.key(point)]):
+            raise ValueError("the run has no model that all its clients share")
+        exported.write(path, *kept["model"])
+
+    def model(self, **where: float | int | str) -> exported.Frozen:
+        kept = self._kept[self.key(self.point(**where))]
+        if "model" not in kept:
+            raise ValueError("the run has no model that all its clients share")
+        return exported.loaded(*kept["model"])
+
+    def embedding(
+        self, data_dir: Path | None = None, **where: float | int | str
+    ) -> np.ndarray:
+        kept = self._kept[self.key(self.point(**where))]
+        if "embedding" not in kept:
+            raise ValueError("the run has no embedding that all its clients share")
+        return kept["embedding"]
+
+    def add_communities(self, point: Point, same: Kept) -> None:
+        self._kept[self.key(point)]["communities"] = same
+
+    def communities(self, point: Point) -> Kept | None:
+        return self._kept[self.key(point)].get("communities")
 
 
 def read(directory: str | Path) -> Folder:

@@ -39,10 +39,11 @@ class States:
 
     Args:
         directory: created at the first save.
-        interval: seconds between two saves; a stage's end is always saved.
+        interval: seconds between two saves; a stage's end is always saved. None saves
+            and restores nothing.
     """
 
-    def __init__(self, directory: Path, *, interval: float = 60.0):
+    def __init__(self, directory: Path, *, interval: float | None = 60.0):
         self._directory = directory.absolute()
         self._interval = interval
         self._last_save = time.monotonic()
@@ -67,6 +68,8 @@ class States:
         Returns:
             Where the runs stand and their state; None if nothing can be read.
         """
+        if self._interval is None:
+            return None
         if processes.leads():
             self._remove_partial()
         names = [path.name for path in self._complete()]
@@ -101,6 +104,8 @@ class States:
         It is copied before this returns and written after: the engine may donate it.
         Raises what the write before this one raised.
         """
+        if self._interval is None:
+            return
         if not round.is_last:
             is_due = time.monotonic() - self._last_save >= self._interval
             if processes.said_by_first(str(is_due)) == "False":

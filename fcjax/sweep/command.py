@@ -64,7 +64,7 @@ def run(make: Callable[[], Sequence[Task]]) -> list[Folder]:
         end(problem)
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
     from fcjax.sweep.fit import fit, is_too_large
-    from fcjax.sweep.train import execute
+    from fcjax.sweep.train import enable_compilation_cache, execute
 
     if asked:
         for topology, experiment in zip(asked, experiments, strict=True):
@@ -85,6 +85,7 @@ def run(make: Callable[[], Sequence[Task]]) -> list[Folder]:
         locks.enter_context(in_a_line(begun=True))
         locks.enter_context(processes.ending_together())
         try:
+            enable_compilation_cache()
             for experiment in experiments:
                 execute(experiment)
         except jax.errors.JaxRuntimeError as error:

@@ -18,7 +18,7 @@ from fcjax import data
 from fcjax.data.federation import check_state, place, runs_that_fit
 from fcjax.parallel.mesh import all_devices, deal_pool, on_all, platform
 from fcjax.results import store
-from fcjax.results.store import Folder, Point
+from fcjax.results.store import Folder, InMemory, Point
 from fcjax.sweep import plan, processes, sinks
 from fcjax.sweep.flags import Common, command, flag_of, of_method, own_names
 from fcjax.sweep.load import FLAGS, Loaded, load, short_name
@@ -153,6 +153,9 @@ def prepare(
     args: Common,
     describe: Describe = plan.describe,
     load: Callable[[Common], Loaded] = load,
+    *,
+    partition: data.Partition | None = None,
+    in_memory: bool = False,
 ) -> Experiment:
     """Checks everything that can be checked before anything is compiled or written.
 
@@ -160,6 +163,8 @@ def prepare(
         args: the flags.
         describe: of the method.
         load: gives the data of the flags.
+        partition: of data that has clients of its own, in place of their ids.
+        in_memory: keep the results in memory, and write nothing.
 
     Raises:
         ValueError: one line that names the flag and what it accepts.
@@ -174,7 +179,7 @@ def prepare(
     given = command(args)
     args, dataset = plan.owned(args, dataset)
     # Every run is checked, also those that are reused or another shard's.
-    batches = plan.batches(args, dataset, len(extra), describe)
+    batches = plan.batches(args, dataset, len(extra), describe, partition)
     # On accelerators bits depend on more, and runs share a program.
     if platform() == "cpu" and args.on is None:
         batches = [own for batch in batches for own in plan.by_size(batch)]
@@ -193,16 +198,19 @@ def prepare(
             raise ValueError(f"--shard {args.shard}: the grid has {len(points)} runs")
         points = points[index::count]
         directory = directory / f"shard-{index}-of-{count}"
-    folder = Folder(
-        directory,
-        config,
-        points,
-        command=given,
-        resume=args.resume,
-        writes=processes.leads(),
-    )
+    if in_memory:
+        folder = InMemory(config, points, command=given)
+    else:
+        folder = Folder(
+            directory,
+            config,
+            points,
+            command=given,
+            resume=args.resume,
+            writes=processes.leads(),
+        )
     check_defaults(folder, args, dataset, describe)
-    if args.resume and (earlier := store.starts(directory)):
+    if args.resume and not in_memory and (earlier := store.starts(directory)):
         store.check_digests(directory, [*earlier, store.digests(dataset)])
 
     examples = dataset.examples

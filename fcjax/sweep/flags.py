@@ -16,6 +16,7 @@ from fcjax.methods.base import (
     Default,
     Method,
     Preset,
+    Sweep,
     default,
     shown,
 )
@@ -55,10 +56,15 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
-class Clients:
-    """For other clients: how many, how unlike, and which of them fail."""
+class Split:
+    """For other clients: how many, how unlike, and which of them fail.
 
-    clients: tuple[int, ...] = default(10)
+    Examples:
+        >>> Split(p=[0, 0.5], clients=20).clients
+        20
+    """
+
+    clients: Sweep[int] = default(10)
     """How many clients the data is dealt to, where it has none of its own."""
     natural: Annotated[tuple[int, ...], tyro.conf.Fixed] = ()
     """No flag: 1 where the clients are the data's own, see `deal.owned`."""
@@ -66,17 +72,17 @@ class Clients:
     """At most so many of the data's own clients, drawn at random, alike in all runs."""
     min_client_size: int = 1
     """Of the data's own clients those alone that have so many examples."""
-    clusters: Annotated[tuple[int, ...], shown("the number of classes")] = ()
+    clusters: Annotated[Sweep[int], shown("the number of classes")] = ()
     """How many clusters to find; of clients on their own as many as they hold."""
-    p: Annotated[tuple[float, ...], shown("0.25; 0 without labels")] = ()
+    p: Annotated[Sweep[float], shown("0.25; 0 without labels")] = ()
     """Heterogeneity: 0 deals at random, 1 a class a client; 0:1:0.25 are five."""
-    alpha: Annotated[tuple[float, ...], shown("deal by --p")] = ()
+    alpha: Annotated[Sweep[float], shown("deal by --p")] = ()
     """Deal by Dirichlet shares of this concentration instead of by --p."""
-    class_share: Annotated[tuple[float, ...], shown("deal by --p")] = ()
+    class_share: Annotated[Sweep[float], shown("deal by --p")] = ()
     """Each client holds this share of the classes, consecutive ones."""
-    classes_per_client: Annotated[tuple[int, ...], shown("deal by --p")] = ()
+    classes_per_client: Annotated[Sweep[int], shown("deal by --p")] = ()
     """Each client holds so many classes, drawn at random."""
-    overlap: Annotated[tuple[float, ...], shown("deal by --p")] = ()
+    overlap: Annotated[Sweep[float], shown("deal by --p")] = ()
     """Clients hold classes of a range and share so much of each; 0 shares nothing."""
     class_range: Annotated[
         tuple[int, int] | None, shown("2 to half of the classes")
@@ -84,11 +90,11 @@ class Clients:
     """With --overlap: the least and the most classes that a client holds."""
     samples_per_class: int = 500
     """With --overlap: examples of each class that a client holds, at most."""
-    client_size: Annotated[tuple[int, ...], shown("all that it is dealt")] = ()
+    client_size: Annotated[Sweep[int], shown("all that it is dealt")] = ()
     """Use at most so many examples a client, classes in proportion."""
     partition_seed: Annotated[int | None, shown("the run's own --seed")] = None
     """Seed of the partition and of failures."""
-    failure_rate: tuple[float, ...] = default(0.0)
+    failure_rate: Sweep[float] = default(0.0)
     """Share of the clients that do not answer; their data is scored all the same."""
     failures: Literal["fixed", "per-round"] = "fixed"
     """The same clients for the whole run, or as many drawn anew in every round."""
@@ -151,12 +157,18 @@ class Machine:
 
 
 @dataclasses.dataclass(frozen=True)
-class Common(Machine, Output, Run, Clients, Data):  # the fields of the last come first
+class Common(Machine, Output, Run, Split, Data):  # the fields of the last come first
     """The flags of every script; those that take several values span the grid."""
 
 
-GROUPS = (Data, Clients, Run, Output, Machine)
-"""As `--help` has them: each says in a line when it is needed."""
+GROUPS = {
+    "data": Data,
+    "clients": Split,
+    "run": Run,
+    "output": Output,
+    "machine": Machine,
+}
+"""By name, as `--help` has them: each says in a line when it is needed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +188,7 @@ def flags_of(script: Script | type[Method], method: type[Method] | None = None) 
     every = sorted(script.methods[::-1], key=lambda x: -len(x.__mro__))
     methods = (method,) if method else every
     bases = (*methods, *([Several] if len(script.methods) > 1 else ()), Common)
-    first = script.methods[0]
+    first = next(iter(script.methods))
     shared = [set(x.__mro__) for x in script.methods]
     family = next(x for x in first.__mro__ if all(x in each for each in shared))
     about = inspect.cleandoc(family.__doc__ or "").partition("\n\nExamples:")[0]
@@ -190,8 +202,8 @@ def flags_of(script: Script | type[Method], method: type[Method] | None = None) 
         names: Any = Literal[tuple(x.name for x in script.methods)]
         hints["methods"] = tuple[names, ...]
         namespace["methods"] = tuple(x.name for x in script.default)
-    hints["script"] = ClassVar[Script]
-    namespace["script"] = script
+    hints |= {"script": ClassVar[Script], "is_one": ClassVar[bool]}
+    namespace |= {"script": script, "is_one": len(methods) == 1}
     namespace["__annotations__"] = hints
     return dataclasses.dataclass(frozen=True)(type("Args", bases, namespace))
 
@@ -200,7 +212,7 @@ def of_method(args: Any, name: str | None = None) -> Any:
     """Returns the flags of one method of a script: of `name`, or of the first that the
     flags ask for."""
     script = getattr(args, "script", None)
-    if script is None or len(script.methods) == 1:
+    if script is None or (args.is_one and name in (None, args.name)):
         return args
     name = name or args.methods[0]
     (method,) = [x for x in script.methods if x.name == name]

@@ -46,7 +46,7 @@ BELONGING = {
 """By rule, what else it takes."""
 
 
-def owned(args: Common, dataset: data.Dataset) -> tuple[Common, data.Dataset]:
+def owned(args: Any, dataset: data.Dataset) -> tuple[Common, data.Dataset]:
     """Returns the flags and the data once it is known whether the clients are the
     data's own: those are dealt where it has them, unless another rule is asked for.
 
@@ -86,7 +86,7 @@ def owned(args: Common, dataset: data.Dataset) -> tuple[Common, data.Dataset]:
     return dataclasses.replace(args, **changes), dataset
 
 
-def rule_of(args: Common) -> str:
+def rule_of(args: Any) -> str:
     """Returns which of the rules is asked for, p where no other one is.
 
     Raises:
@@ -106,21 +106,21 @@ def rule_of(args: Common) -> str:
     return rule
 
 
-def configuration(args: Common) -> dict[str, Any]:
+def configuration(args: Any) -> dict[str, Any]:
     """Returns the rule and what else it takes, as config.json holds it."""
     rule = rule_of(args)
     own = {name: getattr(args, name) for name in BELONGING.get(rule, ())}
     return {"partition": rule, **own}
 
 
-def levels_of(args: Common, dataset: data.Dataset) -> tuple[float | int, ...]:
+def levels_of(args: Any, dataset: data.Dataset) -> tuple[float | int, ...]:
     """Returns the values of the rule that the grid has."""
     default = 0.0 if dataset.labels is None else 0.25
     return getattr(args, rule_of(args)) or (default,)
 
 
 def levels_by_classes(
-    args: Common, dataset: data.Dataset
+    args: Any, dataset: data.Dataset
 ) -> dict[int, tuple[float | int, ...]]:
     """Returns the levels by the most classes that a client is given at them; none where
     the rule does not tell."""
@@ -132,19 +132,19 @@ def levels_by_classes(
     return {}
 
 
-def class_range(args: Common, labels: np.ndarray) -> tuple[int, int]:
+def class_range(args: Any, labels: np.ndarray) -> tuple[int, int]:
     """Returns the least and the most classes of a client that is dealt by --overlap."""
     return args.class_range or (2, max(2, len(np.unique(labels)) // 2))
 
 
-def num_held(args: Common, dataset: data.Dataset) -> int:
+def num_held(args: Any, dataset: data.Dataset) -> int:
     """Returns how many examples all clients have together, before --client-size."""
     if args.natural and dataset.clients is not None:
         return int((dataset.clients >= 0).sum())
     return len(dataset.examples)
 
 
-def rows_of_client(args: Common, dataset: data.Dataset, num_clients: int) -> float:
+def rows_of_client(args: Any, dataset: data.Dataset, num_clients: int) -> float:
     """Returns how many examples a client trains on, in the middle, one at least.
 
     It is what the rule deals at its first level, whatever the seed draws: of --overlap
@@ -167,7 +167,7 @@ def rows_of_client(args: Common, dataset: data.Dataset, num_clients: int) -> flo
 
 
 def cluster_size(
-    args: Common, dataset: data.Dataset, num_clients: int, num_clusters: int
+    args: Any, dataset: data.Dataset, num_clients: int, num_clusters: int
 ) -> int:
     """Returns how many examples there are of each cluster of a client, in the middle.
 
@@ -181,21 +181,27 @@ def cluster_size(
     return round(rows_of_client(args, dataset, num_clients) / own)
 
 
-def middle_classes(args: Common, labels: np.ndarray) -> float:
+def middle_classes(args: Any, labels: np.ndarray) -> float:
     """Returns how many classes a client dealt by --overlap has, in the middle."""
     return max(sum(class_range(args, labels)) / 2, 1.0)
 
 
-def seed_of(point: Point, args: Common) -> int:
+def seed_of(point: Point, args: Any) -> int:
     return int(point["seed"]) if args.partition_seed is None else args.partition_seed
 
 
 def dealer(
-    args: Common, dataset: data.Dataset, num_extra: int
+    args: Any,
+    dataset: data.Dataset,
+    num_extra: int,
+    partition: data.Partition | None = None,
 ) -> Callable[[Point], data.Partition]:
     """Returns a function that deals the data by its rule, and the extra rows behind it
     evenly, and leaves each client the examples it may use; runs that are dealt alike
-    share one partition."""
+    share one partition.
+
+    With `partition`, the data's own clients hold their examples in its order.
+    """
     rule, labels, count = rule_of(args), dataset.labels, len(dataset.examples)
     known = np.zeros(count, int) if labels is None else labels
     by_rule = RULES[rule]
@@ -220,7 +226,10 @@ def dealer(
         seed, size = seed_of(point, args), point.get("client_size")
         key = (point[rule], point["clients"], size, seed)
         if key not in dealt:
-            held = by_rule(dealt_by, int(point["clients"]), point[rule], seed=seed)
+            held = partition if rule == "natural" else None
+            held = held or by_rule(
+                dealt_by, int(point["clients"]), point[rule], seed=seed
+            )
             if args.clusters:  # then all look for so many
                 held = held._replace(local_clusters=None)
             held = data.deal(held, extra, seed=seed)
@@ -248,7 +257,7 @@ def describe(
 
 
 def problem_of(
-    args: Common, dataset: data.Dataset, num_clients: int, num_clusters: int
+    args: Any, dataset: data.Dataset, num_clients: int, num_clusters: int
 ) -> Problem:
     """Returns the problem that the flags pose."""
     return Problem(
@@ -348,7 +357,11 @@ class Batch(NamedTuple):
 
 
 def batches(
-    args: Common, dataset: data.Dataset, num_extra: int, describe: Describe
+    args: Any,
+    dataset: data.Dataset,
+    num_extra: int,
+    describe: Describe,
+    partition: data.Partition | None = None,
 ) -> list[Batch]:
     """Returns the grid, all of it dealt and checked.
 
@@ -357,6 +370,7 @@ def batches(
         dataset: what is scored.
         num_extra: rows behind it that are trained on too.
         describe: see `Describe`.
+        partition: see `dealer`.
 
     Raises:
         ValueError: one line that names the flag and what it accepts.
@@ -367,7 +381,7 @@ def batches(
     check_values(rule_of(args), levels_of(args, dataset))
     check_values("failure_rate", args.failure_rate, least=0, most=1)
     check_values("seed", args.seed, least=0, most=2**31 - 1)
-    dealt = dealer(args, dataset, num_extra)
+    dealt = dealer(args, dataset, num_extra, partition)
     found = []
     for (method, num_clients, num_clusters, levels), size in itertools.product(
         described(args, dataset, describe), args.client_size or (None,)
@@ -398,7 +412,7 @@ def batches(
     return found
 
 
-def classes_of(batch: Batch, args: Common) -> data.SizeClasses | None:
+def classes_of(batch: Batch, args: Any) -> data.SizeClasses | None:
     """Returns the size classes of the data's own clients, where the method takes them;
     those clients are the same in all runs."""
     # Each of several processes deals clients of one length to its devices.
@@ -434,7 +448,7 @@ def by_size(batch: Batch) -> list[Batch]:
 
 
 def described(
-    args: Common, dataset: data.Dataset, describe: Describe
+    args: Any, dataset: data.Dataset, describe: Describe
 ) -> Iterator[tuple[MethodSpec, int, int, tuple[float | int, ...]]]:
     """Yields the methods of the grid, each with its number of clients, its number of
     clusters and the levels of the rule that it is dealt by.
@@ -480,7 +494,7 @@ def described(
                 yield methods[0], num_clients, number, same
 
 
-def numbers_of_clusters(args: Common, dataset: data.Dataset) -> tuple[int, ...]:
+def numbers_of_clusters(args: Any, dataset: data.Dataset) -> tuple[int, ...]:
     if args.clusters:
         return args.clusters
     if dataset.labels is None:
@@ -492,7 +506,7 @@ def numbers_of_clusters(args: Common, dataset: data.Dataset) -> tuple[int, ...]:
 
 
 def check_size(
-    num_clients: int, num_clusters: int, args: Common, dataset: data.Dataset
+    num_clients: int, num_clusters: int, args: Any, dataset: data.Dataset
 ) -> None:
     num_examples = len(dataset.examples)
     if not args.natural and num_clusters * num_clients > num_examples:
@@ -517,7 +531,7 @@ def of_size(method: MethodSpec, size: int) -> MethodSpec:
 
 
 def span(
-    args: Common,
+    args: Any,
     levels: tuple[float | int, ...],
     swept: Mapping[str, tuple],
     here: Mapping[str, int],
@@ -548,7 +562,7 @@ def axes(point: Point, given: Collection[str]) -> list[str]:
     return [first, *(name for name in others if name in given), seed]
 
 
-def failures_of(batch: Batch, args: Common) -> tuple[np.ndarray, ...]:
+def failures_of(batch: Batch, args: Any) -> tuple[np.ndarray, ...]:
     """Returns who answers in each run of the batch, see `Batch.present`."""
     rounds = 1 if args.failures == "fixed" else sum(num_rounds(batch))
     return tuple(

@@ -21,7 +21,6 @@ from fcjax.sweep.ending import name_of_command
 from fcjax.sweep.flags import GROUPS, Common, flag_of
 
 SHORT, OWN, ALL = "short", "own", "all"
-NAMED = {group.__name__.lower(): group for group in GROUPS}
 CALLED = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 """What stands for a value."""
 WIDEST = 34
@@ -40,8 +39,8 @@ def asked(words: Sequence[str]) -> str:
             continue
         if name.startswith("-"):
             return SHORT
-        if name not in (OWN, *NAMED, ALL):
-            accepted = ", ".join((OWN, *NAMED, ALL))
+        if name not in (OWN, *GROUPS, ALL):
+            accepted = ", ".join((OWN, *GROUPS, ALL))
             raise ValueError(f"--help takes {accepted}, or nothing, got {name!r}")
         return name
     return ""
@@ -61,17 +60,21 @@ def show(flags: type[Common], which: str) -> None:
             console.print(in_short(flags, own, console.width))
             console.print(
                 "\nEvery script has these, too. `--help own` says more of those above, "
-                f"`--help {next(iter(NAMED))}` of a group, `--help all` of all:\n"
+                f"`--help {next(iter(GROUPS))}` of a group, `--help all` of all:\n"
             )
             console.print(groups())
         if which in (OWN, ALL):
             console.print(*about, sep="\n\n", end="\n\n")
             console.print(in_full(flags, own))
-        for name, group in NAMED.items():
+        for name, group in GROUPS.items():
             if which in (name, ALL):
-                console.print(f"\n{name}: {group.__doc__}\n")
+                console.print(f"\n{name}: {first_line(group)}\n")
                 console.print(in_full(flags, names(group)))
     print(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE), end="")
+
+
+def first_line(group: type) -> str:
+    return (group.__doc__ or "").partition("\n")[0]
 
 
 def told(flags: type) -> str:
@@ -106,9 +109,9 @@ def groups() -> Table:
     """Returns the groups of the flags of every script, what each is for, and its
     flags."""
     lines = Table.grid(padding=(0, 2))
-    for name, group in NAMED.items():
+    for name, group in GROUPS.items():
         listed = " ".join(map(flag_of, names(group)))
-        lines.add_row("", name, f"{group.__doc__} {listed}")
+        lines.add_row("", name, f"{first_line(group)} {listed}")
     return lines
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -52,6 +53,7 @@ class Kept:
 
     def __init__(self, experiment: Experiment):
         self._experiment = experiment
+        self._is_used = not isinstance(experiment.folder, store.InMemory)
         folder = experiment.folder.directory
         if experiment.args.shard is not None:
             folder = folder.parent
@@ -60,7 +62,8 @@ class Kept:
     def start(self, batch: Batch) -> Start:
         """Returns what lets runs begin after the stages that they share, if all of them
         are there: their rounds are added to the history."""
-        if batch.method.shared is None or not self._experiment.args.resume:
+        is_asked = self._is_used and self._experiment.args.resume
+        if batch.method.shared is None or not is_asked:
             return lambda _: None
         return partial(self._start, batch, batch.method.shared.num_stages)
 
@@ -99,7 +102,7 @@ class Kept:
         """Keeps the runs if the last of the stages they share has just ended and its
         round is in their history."""
         shared, folder = batch.method.shared, self._experiment.folder
-        if shared is None or not round.is_last:
+        if shared is None or not round.is_last or not self._is_used:
             return
         if round.position.stage != shared.num_stages - 1:
             return
@@ -186,20 +189,22 @@ def execute(experiment: Experiment) -> None:
     folder = experiment.folder
     if folder.rows:
         print(f"reusing {len(folder.rows)} finished runs of {folder.directory}")
+    in_memory = isinstance(folder, store.InMemory)
     if experiment.batches:
-        enable_compilation_cache()
         experiment = fit.widened(experiment)
         folder.begin()
         report.print_header(experiment)
         num_runs, start = len(folder.pending), time.perf_counter()
         precision = jax.default_matmul_precision(experiment.args.precision)
-        recorded = store.recorded(
-            folder, experiment.dataset, data_dir=experiment.args.data_dir
-        )
+        recorded = nullcontext()
+        if not in_memory:
+            recorded = store.recorded(
+                folder, experiment.dataset, data_dir=experiment.args.data_dir
+            )
         with recorded, precision:
             train(experiment)
         report.print_pace(num_runs, time.perf_counter() - start)
-    if folder.writes:
+    if folder.saves:
         report.conclude(folder, labelled=experiment.dataset.labels is not None)
         print(f"results in {folder.directory}")
 
@@ -228,7 +233,7 @@ def train(experiment: Experiment) -> None:
                     print(f"out of memory with {most} runs a call: now {most // 2}")
                     batch = batch._replace(side_by_side=most // 2)
                 batch = batch.keep(folder.is_pending)
-    if args.plot and folder.writes:
+    if args.plot and folder.saves:
         draw.figures_of_grid(folder, folder.directory / "figures")
 
 
@@ -285,7 +290,8 @@ def run(
     """
     args, folder, batch = experiment.args, experiment.folder, call.batch
     labels, method = experiment.dataset.labels, batch.method
-    states = States(folder.begin_runs(batch.points), interval=args.checkpoint_interval)
+    interval = args.checkpoint_interval if folder.saves or not folder.writes else None
+    states = States(folder.begin_runs(batch.points), interval=interval)
     show = report.shower(progress, folder.place_of(batch.points))
     before = [0, *itertools.accumulate(plan.num_rounds(batch))]
     names = {folder.log_name(point): point for point in batch.points}
@@ -343,7 +349,7 @@ def run(
     with (
         states,
         sinks.open_logs(
-            args.log if folder.writes else (),
+            args.log if folder.saves else (),
             *(folder.directory, names, folder.config),
             resume=args.resume,
         ) as logs,
@@ -397,7 +403,7 @@ def finish(
     each = zip(*last, kept, embeddings, strict=True)
     for i, (run, scores, same, embedding) in enumerate(each):
         if same is not None:
-            store.write_communities(folder.communities_path(run.point), same)
+            folder.add_communities(run.point, same)
         if args.plot and run.point == folder.first:
             figures = folder.directory / "figures"
             draw.figures_of_run(
@@ -414,8 +420,9 @@ def finish(
         else:
             weights = {name: leaf[i] for name, leaf in leaves.items()}
             centers = centers_of(embedding, run, batch.num_clusters)
-            path = folder.model_path(run.point)
-            exported.write(path, model, weights, centers, dataset.scaling)
+            folder.add_model(
+                *(run.point, model, weights, centers, dataset.scaling, embedding)
+            )
         ended = score.score_end(
             run,
             dataset.labels,
@@ -468,9 +475,10 @@ def centers_of(embedding: np.ndarray, run: Run, num_clusters: int) -> np.ndarray
     )
 
 
+@cache
 def listen_to_compiler() -> list[float]:
-    """Returns a list that grows by the seconds of every compilation from now on; a
-    program found in the cache counts what loading it takes."""
+    """Returns the list that grows by the seconds of every compilation; a program found
+    in the cache counts what loading it takes."""
     seconds: list[float] = []
 
     def listen(event: str, duration_secs: float, **_: str | int) -> None:

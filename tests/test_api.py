@@ -1,0 +1,181 @@
+"""The methods as Python objects: arrays in, clusters, frames and models out."""
+
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import fcjax
+from fcjax.methods import CCFC, FFCM, FedU, KFed, KMeans
+
+X, Y = load_iris(return_X_y=True)
+SITE = np.random.default_rng(0).choice(["north", "south", "west"], len(X))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    # By nearest centroids, which new examples are assigned by, too.
+    return KFed(inherit=False).fit(X, clients=SITE, num_clusters=3, seed=0)
+
+
+def test_a_fitted_run_holds_what_was_found(fitted):
+    assert fitted.labels_.shape == (150,)
+    assert {*fitted.labels_} == {0, 1, 2}
+    # Clients are numbered from the largest on, each example keeps its own.
+    found = pd.crosstab(SITE, fitted.clients_)
+    assert ((found > 0).sum() == 1).all()
+    assert fitted.embedding_.shape == (150, 4)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+    assert fitted.transform(X[:1]).shape == (1, 4)
+    scores = fitted.scores(Y)
+    assert scores["nmi"] == pytest.approx(
+        normalized_mutual_info_score(Y, fitted.labels_)
+    )
+    assert len(fitted.history) == fitted.result["rounds"] == 1
+
+
+def test_a_model_is_saved_and_read(fitted, tmp_path):
+    from fcjax.results import exported
+
+    fitted.save(tmp_path / "model.npz")
+    model = exported.read(tmp_path / "model.npz")
+    x = ((X - model.scaling.low) / model.scaling.span).astype(np.float32)
+    np.testing.assert_array_equal(exported.predict(model, x).clusters, fitted.labels_)
+
+
+@pytest.mark.parametrize(
+    "kind", [np.asarray, jnp.asarray, pd.DataFrame, np.ndarray.tolist]
+)
+def test_examples_may_be_any_array(kind, fitted):
+    x = kind(X.astype(np.float32))
+    ids = pd.Series(SITE) if kind is pd.DataFrame else SITE.tolist()
+    found = KFed(inherit=False).fit_predict(x, clients=ids, num_clusters=3)
+    assert normalized_mutual_info_score(found, fitted.labels_) == pytest.approx(1)
+
+
+def test_a_method_is_a_step_of_a_pipeline_and_can_be_cloned():
+    method = KFed(local_clusters=2)
+    assert clone(method) == method
+    pipeline = make_pipeline(StandardScaler(), method)
+    found = pipeline.fit_predict(X, kfed__clients=SITE, kfed__num_clusters=3)
+    # Columns are scaled to [0, 1] afterwards, whatever stood before.
+    alone = method.fit_predict(X, clients=SITE, num_clusters=3)
+    assert normalized_mutual_info_score(found, alone) == pytest.approx(1)
+
+
+def test_nothing_is_printed_nor_configured(capsys, tmp_path, monkeypatch):
+    import jax
+
+    monkeypatch.chdir(tmp_path)
+    before = dict(jax.config.values)
+    KMeans(num_init=2).fit(X, num_clusters=3)
+    assert capsys.readouterr().out == ""
+    assert dict(jax.config.values) == before
+    assert not [*tmp_path.iterdir()]
+
+
+GRID = {"split": fcjax.Split(p=[0, 0.5], clients=4), "seeds": 3, "limit": 200}
+METHODS = [KMeans(num_init=2), KFed(local_clusters=3)]
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    out = tmp_path_factory.mktemp("grid")
+    return out, fcjax.run(METHODS, "digits", out=out, **GRID)
+
+
+def test_a_grid_in_memory_is_that_in_a_folder(grid):
+    out, kept = grid
+    made = fcjax.run(METHODS, "digits", **GRID)
+    opened = fcjax.open(out)
+    columns = ["method", "p", "seed", "nmi", "acc", "kappa"]
+    assert len(made) == 3 + 6  # k-means sees all data, whatever p is
+    for other in (kept, opened):
+        both = [
+            x.runs[columns].sort_values(columns).reset_index(drop=True)
+            for x in (made, other)
+        ]
+        pd.testing.assert_frame_equal(*both)
+    table = made.summary()
+    assert table.loc[("k-fed", 0.5), "seeds"] == 3
+    nmi = made.runs.query("method == 'k-fed' and p == 0.5")["nmi"].astype(float)
+    half = 4.302653 * nmi.std() / np.sqrt(3)
+    assert table.loc[("k-fed", 0.5), "nmi_half_width"] == pytest.approx(half)
+    (one,) = made.where(method="k-fed", p=0.5, seed=2)
+    assert one.params == {"p": 0.5, "clients": 4, "local_clusters": 3, "seed": 2}
+    assert {*made.history["method"]} == {"km", "k-fed"}
+    with pytest.raises(ValueError, match=r"no run has p 0\.75"):
+        made.where(p=0.75)
+
+
+def test_the_command_goes_on_with_a_folder_that_python_has_begun(grid):
+    out, _ = grid
+    flags = "--methods k-fed --local-clusters 3 --p 0 0.5 --clients 4 --limit 200"
+    command = f"-m fcjax baselines {flags} --seed 0:4 --out {out} --no-plot"
+    done = subprocess.run(
+        [sys.executable, *command.split()], capture_output=True, text=True
+    )
+    assert "reusing 6 finished runs" in done.stdout, done.stderr
+    assert len(fcjax.open(out).where(method="k-fed")) == 8
+
+
+def test_a_partition_gives_what_the_command_gives_at_its_heterogeneity():
+    digits = fcjax.data.stratified_subset(fcjax.data.load("digits"), 300)
+    site = fcjax.data.heterogeneous(digits.labels, 4, 0.25, seed=0)
+    method = CCFC(preset="smoke", latent_size=8, num_init=2)
+    alone = method.fit(digits.examples, clients=site, num_clusters=10)
+    split = fcjax.Split(clients=4, p=0.25)
+    (other,) = fcjax.run(method, "digits", split=split, limit=300, seeds=1)
+    np.testing.assert_array_equal(alone.labels_, other.labels_)
+    assert other.result["nmi"] == pytest.approx(
+        alone.scores(digits.labels)["nmi"], abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: KFed().fit(X), "num_clusters|clusters"),
+        (lambda: KFed().fit(X, clients=SITE[:9], num_clusters=3), "one id per example"),
+        (lambda: KFed().fit(X, clients=[None] * 150, num_clusters=3), "has no id"),
+        (lambda: KFed().fit([["a"]], num_clusters=3), "x must hold numbers"),
+        (
+            lambda: KMeans(num_init=[1, 2]).fit(X, num_clusters=3),
+            "fit takes one value of each setting",
+        ),
+        (lambda: KMeans(num_init=0).fit(X, num_clusters=3), "`num_init` must be at"),
+        (
+            lambda: fcjax.run([KFed(), KFed()], X, num_clusters=3),
+            "methods must have different names",
+        ),
+        (
+            lambda: fcjax.run(
+                KFed(), X, clients=SITE, split=fcjax.Split(p=1), num_clusters=3
+            ),
+            "give clients or split",
+        ),
+    ],
+)
+def test_wrong_arguments_get_one_line(call, message):
+    with pytest.raises(ValueError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_a_setting_without_effect_is_warned_of():
+    method = FedU(preset="smoke", cluster_by="k-means", cluster_learning_rate=1.0)
+    with pytest.warns(UserWarning, match="cluster_learning_rate has no effect on fedu"):
+        method.fit(X, clients=SITE, num_clusters=3)
+
+
+def test_ffcm_of_hospitals_runs_too():
+    found = FFCM(num_rounds=3).fit(X, clients=SITE, num_clusters=3)
+    assert found.scores(Y)["nmi"] > 0.5
