@@ -3,7 +3,6 @@
 python experiments/spherical.py --clients 10 --p 0.25 --momentum 0 0.5
 python -m pytest tests/test_contract.py --method experiments/spherical.py"""
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 from fcjax import cluster, losses, types
 from fcjax.data.augment import as_rows, client_rows
 from fcjax.federated import clients, server
-from fcjax.methods.base import Method, MethodSpec, Sweep, default, frozen
+from fcjax.methods import base
 from fcjax.sweep import command
 
 
@@ -65,18 +64,16 @@ def contract(scalar: types.Scalar):  # Yours: what --method tests.
     return spherical_kmeans(num_clusters=3, momentum=scalar, num_rounds=3)
 
 
-@frozen
-class Spherical(Method):  # Yours: settings are named as in the builder.
-    """Spherical k-means over clients."""
-
+@base.frozen
+class Spherical(base.Method):  # Yours: settings are named as in the builder.
     name = "spherical"
-    momentum: Sweep[float] = default(0.0)
+    momentum: base.Sweep[float] = base.default(0.0)
     """Weight of the last centroid beside the new one. Several values span a grid."""
 
     def resolve(self, problem):  # Yours: `sees_all` as `init` reads any row.
-        make = partial(spherical_kmeans, num_clusters=problem.num_clusters)
-        build, found = lambda values: make(**values), self.settings()
-        return MethodSpec(self.name, found, build, "global", sees_all=True)
+        k = {"num_clusters": problem.num_clusters}
+        own = self.settings(), lambda settings: spherical_kmeans(**k, **settings)
+        return base.MethodSpec(self.name, *own, "global", sees_all=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from fcjax.algorithms import fedcref_models
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.federated import clients, server
-from fcjax.methods import MethodSpec
+from fcjax.methods.base import MethodSpec
 from fcjax.sweep.flags import Common, settings_of
 from fcjax.types import Communities, FederatedClustering, State
 

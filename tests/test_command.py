@@ -78,8 +78,8 @@ def test_help_is_a_screen_that_begins_with_the_methods_own_flags(
     assert all(line.startswith("  --") for line in lines[first : first + own])
     # Behind them a heading for each group, which names all of its flags.
     groups = " ".join(" ".join(lines[first + own :]).split())
-    for group in flags.GROUPS:
-        assert f" {group.__name__.lower()} {group.__doc__}" in groups
+    for name, group in flags.GROUPS.items():
+        assert f" {name} {group.__doc__.splitlines()[0]}" in groups
     assert {*re.findall(r"--[a-z-]+", groups)} >= {
         "--" + field.name.replace("_", "-")
         for field in fields(flags.Common)
@@ -99,7 +99,7 @@ def test_help_of_a_group_says_all_of_its_flags_and_no_others(fcjax):
     # What is said of a field stands above it or below it.
     shown = " ".join(everything.split())
     assert "--out PATH Results folder. (default: runs/METHOD-DATASET-HASH)" in shown
-    assert "smoke: a minute; default: what suits the data; paper:" in shown
+    assert "smoke: a minute; default: chosen from the data; paper:" in shown
 
 
 def test_results_lie_where_it_was_called(tmp_path):

@@ -18,6 +18,7 @@ import pytest
 
 import fcjax
 from fcjax.__main__ import programs
+from fcjax.sweep.flags import flags_of
 from fcjax.sweep.words import flags_in, spelled
 
 ROOT = Path(__file__).parents[1]
@@ -106,10 +107,11 @@ def test_a_command_parses(line):
     called = programs(ROOT / "experiments") | programs(ROOT / "fcjax" / "runs")
     path = (ROOT / called.get(name, name)).relative_to(ROOT)
     module = importlib.import_module(".".join(path.with_suffix("").parts))
+    own = module.Args if hasattr(module, "Args") else flags_of(module.Spherical)
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            flags_in(module.Args, spelled(module.Args, flags))
+            flags_in(own, spelled(own, flags))
         except SystemExit as error:
             if error.code != 0:  # that of --help
                 pytest.fail(said.getvalue())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fcjax.methods import MethodSpec
+from fcjax.methods.base import MethodSpec
 from fcjax.results.store import Kept
 from fcjax.sweep import score
 from fcjax.sweep.run import Run, of_examples

@@ -7,7 +7,7 @@ clusters = CCFC().fit_predict(x, clients=site, num_clusters=10)
 
 from typing import NamedTuple
 
-from fcjax.methods.base import Method, MethodSpec, Problem
+from fcjax.methods.base import Method
 from fcjax.methods.baselines import (
     FFCM,
     ExactFuzzyCMeans,
@@ -73,9 +73,7 @@ __all__ = [
     "KFed",
     "KMeans",
     "Method",
-    "MethodSpec",
     "Orchestra",
-    "Problem",
     "SDAFDCDisjoint",
 ]
 

@@ -159,6 +159,12 @@ class Method(ClusterMixin, BaseEstimator):
 
     A field that accepts several values spans a grid: `CCFC(model_weight=[0, 1e-3])`.
     `fit` and `fit_predict` take one value of each.
+
+    Examples:
+        >>> from fcjax.methods import KMeans
+        >>> method: Method = KMeans(num_init=3)
+        >>> method.name, method.num_init
+        ('km', 3)
     """
 
     preset: Preset = "default"

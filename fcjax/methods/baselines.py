@@ -104,7 +104,12 @@ class KMeans(Plain):
 
 @frozen
 class FuzzyCMeans(Plain):
-    """Fuzzy c-means of all examples in one place."""
+    """Fuzzy c-means of all examples in one place.
+
+    Examples:
+        >>> FuzzyCMeans(preset="smoke").name
+        'fcm'
+    """
 
     name: ClassVar[str] = "fcm"
     builder = by_fuzzy_cmeans
@@ -121,7 +126,12 @@ class FuzzyCMeans(Plain):
 @frozen
 class KFed(Plain):
     """k-FED: one round of k-means at the clients, then of their centroids at the
-    server."""
+    server.
+
+    Examples:
+        >>> KFed(preset="smoke").name
+        'k-fed'
+    """
 
     name: ClassVar[str] = "k-fed"
     builder = kfed
@@ -138,7 +148,12 @@ class KFed(Plain):
 @frozen
 class FFCM(Plain):
     """FFCM: rounds of fuzzy c-means at the clients, whose centroids the server
-    clusters."""
+    clusters.
+
+    Examples:
+        >>> FFCM(preset="smoke").name
+        'ffcm'
+    """
 
     name: ClassVar[str] = "ffcm"
     builder = ffcm
@@ -155,7 +170,12 @@ class FFCM(Plain):
 
 @frozen
 class FFCMMean(FFCM):
-    """FFCM whose server averages the clients' centroids of one number."""
+    """FFCM whose server averages the clients' centroids of one number.
+
+    Examples:
+        >>> FFCMMean(preset="smoke").name
+        'ffcm-mean'
+    """
 
     name: ClassVar[str] = "ffcm-mean"
     builder = partial(ffcm, aggregation="mean")
@@ -165,7 +185,12 @@ class FFCMMean(FFCM):
 @frozen
 class ExactKMeans(Plain):
     """Lloyd's algorithm over clients: every round is one iteration of k-means of all
-    examples, of which the clients send sums and counts."""
+    examples, of which the clients send sums and counts.
+
+    Examples:
+        >>> ExactKMeans(preset="smoke").name
+        'exact-km'
+    """
 
     name: ClassVar[str] = "exact-km"
     builder = exact_cmeans
@@ -178,7 +203,12 @@ class ExactKMeans(Plain):
 @frozen
 class ExactFuzzyCMeans(ExactKMeans):
     """Fuzzy c-means over clients: every round is one iteration of it on all examples,
-    of which the clients send sums."""
+    of which the clients send sums.
+
+    Examples:
+        >>> ExactFuzzyCMeans(preset="smoke").name
+        'exact-fcm'
+    """
 
     name: ClassVar[str] = "exact-fcm"
 

@@ -51,7 +51,7 @@ def is_tiny(shape: tuple[int, ...]) -> bool:
 
 
 def encoder_of(
-    backbone: Kind, shape: tuple[int, ...], *, channels: Sequence[int]
+    backbone: str, shape: tuple[int, ...], *, channels: Sequence[int]
 ) -> Encoder:
     """Returns the layers of an encoder.
 

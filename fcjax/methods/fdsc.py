@@ -168,7 +168,12 @@ class SubspaceNetworks(Subspaces):
 
 @frozen
 class LRSC(Subspaces):
-    """Low-rank subspace clustering (LRSC) on every client, in closed form."""
+    """Low-rank subspace clustering (LRSC) on every client, in closed form.
+
+    Examples:
+        >>> LRSC(preset="smoke").name
+        'lrsc'
+    """
 
     name: ClassVar[str] = "lrsc"
 
@@ -180,7 +185,12 @@ class LRSC(Subspaces):
 
 @frozen
 class DLRSC(SubspaceNetworks):
-    """Deep subspace clustering with coefficients of low rank; clients share nothing."""
+    """Deep subspace clustering with coefficients of low rank; clients share nothing.
+
+    Examples:
+        >>> DLRSC(preset="smoke").name
+        'dlrsc'
+    """
 
     name: ClassVar[str] = "dlrsc"
 
@@ -190,7 +200,12 @@ class DLRSC(SubspaceNetworks):
 
 @frozen
 class DSCN(SubspaceNetworks):
-    """Deep subspace clustering on every client; clients share nothing."""
+    """Deep subspace clustering on every client; clients share nothing.
+
+    Examples:
+        >>> DSCN(preset="smoke").name
+        'dscn'
+    """
 
     name: ClassVar[str] = "dscn"
 
@@ -200,7 +215,12 @@ class DSCN(SubspaceNetworks):
 
 @frozen
 class FDSC1(DSCN):
-    """FDSC without the graph of nearest neighbours: clients share an encoder."""
+    """FDSC without the graph of nearest neighbours: clients share an encoder.
+
+    Examples:
+        >>> FDSC1(preset="smoke").name
+        'fdsc1'
+    """
 
     name: ClassVar[str] = "fdsc1"
 

@@ -143,7 +143,12 @@ class Unsupervised(Method):
 
 @frozen
 class UIFCA(Unsupervised):
-    """UIFCA: one generative model per cluster, trained by all clients."""
+    """UIFCA: one generative model per cluster, trained by all clients.
+
+    Examples:
+        >>> UIFCA(preset="smoke").name
+        'uifca'
+    """
 
     name: ClassVar[str] = "uifca"
 
@@ -163,7 +168,12 @@ class UIFCA(Unsupervised):
 
 @frozen
 class DEC(Unsupervised):
-    """Deep embedded clustering (DEC) of all examples in one place."""
+    """Deep embedded clustering (DEC) of all examples in one place.
+
+    Examples:
+        >>> DEC(preset="smoke").name
+        'dec'
+    """
 
     name: ClassVar[str] = "dec"
     is_central: ClassVar[bool] = True

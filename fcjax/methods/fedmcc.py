@@ -157,7 +157,12 @@ class Contrastive(Method):
 
 @frozen
 class FedEMA(Contrastive):
-    """FedEMA: BYOL with moving averages of the online networks, then clustering."""
+    """FedEMA: BYOL with moving averages of the online networks, then clustering.
+
+    Examples:
+        >>> FedEMA(preset="smoke").name
+        'fedema'
+    """
 
     name: ClassVar[str] = "fedema"
 
@@ -169,7 +174,12 @@ class FedEMA(Contrastive):
 
 @frozen
 class FedU(Contrastive):
-    """FedU: BYOL with divergence-aware predictors, then clustering."""
+    """FedU: BYOL with divergence-aware predictors, then clustering.
+
+    Examples:
+        >>> FedU(preset="smoke").name
+        'fedu'
+    """
 
     name: ClassVar[str] = "fedu"
 
@@ -194,35 +204,60 @@ class FedMCC(Contrastive):
 
 @frozen
 class FedSimSiam(Contrastive):
-    """SimSiam under federated averaging, then clustering."""
+    """SimSiam under federated averaging, then clustering.
+
+    Examples:
+        >>> FedSimSiam(preset="smoke").name
+        'fedsimsiam'
+    """
 
     name: ClassVar[str] = "fedsimsiam"
 
 
 @frozen
 class FedSimCLR(Contrastive):
-    """SimCLR under federated averaging, then clustering."""
+    """SimCLR under federated averaging, then clustering.
+
+    Examples:
+        >>> FedSimCLR(preset="smoke").name
+        'fedsimclr'
+    """
 
     name: ClassVar[str] = "fedsimclr"
 
 
 @frozen
 class FedCC(Contrastive):
-    """Contrastive clustering of examples and clusters at once, under averaging."""
+    """Contrastive clustering of examples and clusters at once, under averaging.
+
+    Examples:
+        >>> FedCC(preset="smoke").name
+        'fed-cc'
+    """
 
     name: ClassVar[str] = "fed-cc"
 
 
 @frozen
 class FedMCCOneStage(FedMCC):
-    """FedMCC with examples and clusters contrasted at once."""
+    """FedMCC with examples and clusters contrasted at once.
+
+    Examples:
+        >>> FedMCCOneStage(preset="smoke").name
+        'fedmcc-one-stage'
+    """
 
     name: ClassVar[str] = "fedmcc-one-stage"
 
 
 @frozen
 class CC(Contrastive):
-    """Contrastive clustering on one client that has all data."""
+    """Contrastive clustering on one client that has all data.
+
+    Examples:
+        >>> CC(preset="smoke").name
+        'cc'
+    """
 
     name: ClassVar[str] = "cc"
     is_central: ClassVar[bool] = True
@@ -230,7 +265,12 @@ class CC(Contrastive):
 
 @frozen
 class MCC(FedMCC):
-    """Momentum contrastive clustering on one client that has all data."""
+    """Momentum contrastive clustering on one client that has all data.
+
+    Examples:
+        >>> MCC(preset="smoke").name
+        'mcc'
+    """
 
     name: ClassVar[str] = "mcc"
     is_central: ClassVar[bool] = True

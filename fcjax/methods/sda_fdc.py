@@ -182,14 +182,24 @@ class SDAFDC(Joint, Gans):
 
 @frozen
 class SDAFDCDisjoint(Disjoint, Gans):
-    """SDA-FDC with k-means of the codes of an auto-encoder in place of DCN."""
+    """SDA-FDC with k-means of the codes of an auto-encoder in place of DCN.
+
+    Examples:
+        >>> SDAFDCDisjoint(preset="smoke").name
+        'sda-fdc-disjoint'
+    """
 
     name: ClassVar[str] = "sda-fdc-disjoint"
 
 
 @frozen
 class SDAFCKM(Gans):
-    """SDA-FC with k-means of the synthetic examples."""
+    """SDA-FC with k-means of the synthetic examples.
+
+    Examples:
+        >>> SDAFCKM(preset="smoke").name
+        'sda-fc-km'
+    """
 
     name: ClassVar[str] = "sda-fc-km"
 
@@ -201,7 +211,12 @@ class SDAFCKM(Gans):
 
 @frozen
 class SDAFCFCM(SDAFCKM):
-    """SDA-FC with fuzzy c-means of the synthetic examples."""
+    """SDA-FC with fuzzy c-means of the synthetic examples.
+
+    Examples:
+        >>> SDAFCFCM(preset="smoke").name
+        'sda-fc-fcm'
+    """
 
     name: ClassVar[str] = "sda-fc-fcm"
 
@@ -211,7 +226,12 @@ class SDAFCFCM(SDAFCKM):
 
 @frozen
 class DCN(Joint):
-    """Deep clustering network (DCN) on all data in one place."""
+    """Deep clustering network (DCN) on all data in one place.
+
+    Examples:
+        >>> DCN(preset="smoke").name
+        'dcn'
+    """
 
     name: ClassVar[str] = "dcn"
     is_central: ClassVar[bool] = True
@@ -219,7 +239,12 @@ class DCN(Joint):
 
 @frozen
 class DCNDisjoint(Disjoint):
-    """k-means of the codes of an auto-encoder, on all data in one place."""
+    """k-means of the codes of an auto-encoder, on all data in one place.
+
+    Examples:
+        >>> DCNDisjoint(preset="smoke").name
+        'dcn-disjoint'
+    """
 
     name: ClassVar[str] = "dcn-disjoint"
     is_central: ClassVar[bool] = True

@@ -28,12 +28,12 @@ from fcjax.metrics.internal import (
     copying_by_distance,
     effective_rank,
     internal_scores,
+    knn_accuracy,
     nearest,
     nearest_distances,
     silhouettes,
     status,
 )
-from fcjax.metrics.probes import knn_accuracy
 
 __all__ = [
     "Nearest",

@@ -7,22 +7,22 @@ CODE = """
 import jax
 import jax.numpy as jnp
 
-from fcjax.data import augment, colour
-from fcjax.nn import conv
+from fcjax.data import augment
+from fcjax.nn import layers
 
 rows, key = jnp.zeros((8, 64)), jax.random.key(0)
 laws = [
     augment.ccfc_grey,
     augment.affine_grey,
     augment.random_resized_crop,
-    colour.simsiam_colour,
+    augment.simsiam_colour,
 ]
 calls = [lambda law=law: jax.vmap(law)(jax.random.split(key, 8), rows) for law in laws]
 calls += [
     lambda: augment.flip(rows[0]),
     lambda: augment.rotate(rows[0], 10.0),
     lambda: augment.gaussian_blur(rows[0], 1.0),
-    lambda: conv.conv(rows, jnp.zeros((3, 3, 1, 4))),
+    lambda: layers.conv(rows, jnp.zeros((3, 3, 1, 4))),
 ]
 for call in calls:
     try:

@@ -9,7 +9,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from fcjax.data import failures
 from fcjax.federated import server
-from fcjax.methods import MethodSpec
+from fcjax.methods.base import MethodSpec
 from fcjax.sweep import report
 from fcjax.types import FederatedClustering, Stage, State
 from tests.sweep.drifting import rows, vectors

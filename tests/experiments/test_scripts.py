@@ -10,11 +10,11 @@ import pytest
 
 from experiments import fdsc, fedcref, fedmcc, reproduce, sda_fdc
 from fcjax import data
-from fcjax.methods import Problem
 from fcjax.methods import fdsc as fdsc_methods
 from fcjax.methods import fedcref as fedcref_methods
 from fcjax.methods import fedmcc as fedmcc_methods
 from fcjax.methods import sda_fdc as sda_methods
+from fcjax.methods.base import Problem
 from fcjax.results.store import read
 from fcjax.sweep import command, experiment, plan
 from fcjax.sweep.flags import of_method

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax.federated import server
-from fcjax.methods import MethodSpec
-from fcjax.methods.base import Shared
+from fcjax.methods.base import MethodSpec, Shared
 from fcjax.sweep import command, experiment, processes, train, words
 from fcjax.sweep.flags import Common
 from fcjax.types import FederatedClustering, Stage, State

@@ -25,7 +25,7 @@ from experiments import (
     spherical,
 )
 from fcjax.data import heterogeneous, load
-from fcjax.methods import MethodSpec
+from fcjax.methods.base import MethodSpec
 from fcjax.sweep import command, experiment, plan, train
 from fcjax.sweep.ending import with_flags
 from fcjax.sweep.flags import Common, flags_of

@@ -5,6 +5,7 @@ import csv
 import pytest
 
 import fcjax
+from fcjax.methods.base import MethodSpec
 from tests.sweep import drifting
 from tests.sweep.drifting import Args, prepare, run, vectors
 

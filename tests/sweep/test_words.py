@@ -50,11 +50,12 @@ def test_a_range_stands_for_its_numbers(line, expected):
     ],
 )
 def test_a_file_gives_back_the_flags_that_decide_what_is_found(script, line, tmp_path):
-    args = words.read(script.Args, line.split())
+    of_script = getattr(script, "Args", None) or flags_of(spherical.Spherical)
+    args = words.read(of_script, line.split())
     told = {"command": flags.command(args), "more": "of it"}
     (tmp_path / "config.json").write_text(json.dumps(told))
     config = f"--config={tmp_path / 'config.json'}"
-    again = words.read(script.Args, [config])
+    again = words.read(of_script, [config])
     for name in told["command"]["flags"]:
         own = getattr(again, name)
         assert own == getattr(args, name)

@@ -6,7 +6,7 @@ the path sets the format.
 
 from fcjax.results.figures.curves import against, bars, intervals, learning_curves
 from fcjax.results.figures.images import Panel, contact_sheet, image_rows, maps, tsne
-from fcjax.results.figures.maps import (
+from fcjax.results.figures.matrices import (
     agreements,
     associations,
     blocks,
