@@ -52,6 +52,12 @@ class Run:
         return self._folder.assigned(self.params)
 
     @property
+    def assignments(self) -> pd.DataFrame:
+        """One row per example: client and cluster, and where the method finds them the
+        community of the cluster."""
+        return pd.DataFrame(self._columns)
+
+    @property
     def labels_(self) -> np.ndarray:
         """The cluster of every example, int [P]; -1 where an example has none. Where
         clients cluster on their own, a cluster number holds within its client."""
@@ -197,6 +203,25 @@ class Results:
             told = ", ".join(f"{name} {value}" for name, value in params.items())
             raise ValueError(f"no run has {method or ''} {told}".replace("  ", " "))
         return Results(found)
+
+    def run(self, **params: Any) -> Run:
+        """Returns the only run that has these values, see `where`.
+
+        Raises:
+            ValueError: no run has them, or several: the line names the columns in which
+                those differ.
+        """
+        found = self.where(**params)
+        if len(found) > 1:
+            runs: Any = found.runs
+            axes = (name for folder in found.folders for name in folder.names)
+            each = {n: runs[n].unique() for n in dict.fromkeys(("method", *axes))}
+            differ = {name: values for name, values in each.items() if len(values) > 1}
+            told = " and ".join(
+                f"{name} ({', '.join(map(str, each))})" for name, each in differ.items()
+            )
+            raise ValueError(f"{len(found)} runs are left; choose one by {told}")
+        return found[0]
 
     def __getitem__(self, index: int) -> Run:
         """Returns a run by its place in `runs`."""

@@ -109,9 +109,13 @@ def test_a_grid_in_memory_is_that_in_a_folder(grid):
     nmi = made.runs.query("method == 'k-fed' and p == 0.5")["nmi"].astype(float)
     half = 4.302653 * nmi.std() / np.sqrt(3)
     assert table.loc[("k-fed", 0.5), "nmi_half_width"] == pytest.approx(half)
-    (one,) = made.where(method="k-fed", p=0.5, seed=2)
+    one = made.run(method="k-fed", p=0.5, seed=2)
     assert one.params == {"p": 0.5, "clients": 4, "local_clusters": 3, "seed": 2}
     assert {*made.history["method"]} == {"km", "k-fed"}
+    with pytest.raises(
+        ValueError, match=r"6 runs .* by p \(0.0, 0.5\) and seed \(0, 1, 2"
+    ):
+        made.run(method="k-fed")
     with pytest.raises(ValueError, match=r"no run has p 0\.75"):
         made.where(p=0.75)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fcjax
 from fcjax.engine import Position
+from fcjax.results import store
 from fcjax.results.store import Folder, parsed
 
 CONFIG = {"method": "ccfc", "clients": 10, "swept": ["p", "seed"], "limit": None}
@@ -408,7 +408,7 @@ def test_a_folder_without_runs_or_of_before_is_refused_in_a_line(tmp_path):
             (tmp_path / "config.json").write_text(json.dumps(config))
         (tmp_path / "results.csv").write_text(rows)
         with pytest.raises(ValueError, match=told) as error:
-            fcjax.open(tmp_path)
+            store.read(tmp_path)
         assert "\n" not in str(error.value)
 
 
@@ -420,7 +420,7 @@ def test_frames_have_numbers_and_the_runs_of_a_setting_are_found(tmp_path):
     results.add_rows(points[:1])
     save_assignments(results, [B], cluster=4)
     results.add_rows(points[1:])
-    run = fcjax.open(tmp_path / "out")
+    run = store.read(tmp_path / "out")
     assert run.results.dtypes.map(str).to_dict() == {
         **{"p": "float64", "seed": "int64", "acc": "float64"}
     }

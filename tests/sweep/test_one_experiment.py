@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
-import fcjax
 from fcjax.methods.base import MethodSpec
+from fcjax.results import store
 from tests.sweep import drifting
 from tests.sweep.drifting import Args, prepare, run, vectors
 
@@ -63,7 +63,7 @@ def test_a_default_that_follows_from_an_axis_is_reported_and_is_no_axis(data, tm
     run(out, data, describe=by_clients, clients=(4,), seed=(0, 1))
     expected = [(2, 0.02, 0), (3, 0.03, 0), (4, 0.04, 0), (4, 0.04, 1)]
     assert sorted(columns(out, "clients", "rate", "seed")) == expected
-    folder = fcjax.open(out)
+    folder = store.read(out)
     assert folder.names == ("p", "clients", "seed")
     assert folder.settings == ["p", "clients"]
     with pytest.raises(ValueError, match="takes p=VALUE clients=VALUE seed=VALUE"):
@@ -79,7 +79,7 @@ def test_a_default_that_changes_at_the_same_axis_values_is_refused(data, tmp_pat
 
 def test_a_selection_that_leaves_several_runs_names_what_they_differ_in(data, tmp_path):
     out = run(tmp_path / "out", data, rate=(0.5, 0.25), seed=(0, 1))
-    folder = fcjax.open(out)
+    folder = store.read(out)
     told = r"has 2 runs with seed=0; choose one by its value of rate \(0.25, 0.5\)"
     for select in (folder.assignments, folder.model, folder.embedding, folder.point):
         with pytest.raises(ValueError, match=told):
@@ -99,6 +99,6 @@ def test_a_folder_of_an_earlier_version_is_read_and_not_added_to(data, tmp_path)
     path = out / "config.json"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if '"preset"' not in line))
-    assert len(fcjax.open(out).results) == 1
+    assert len(store.read(out).results) == 1
     with pytest.raises(ValueError, match="holds results of an earlier fcjax"):
         prepare(out, data)
