@@ -23,6 +23,7 @@ LAYERS = (
     {"sweep", "results"},
     {"runs"},
     {"sweep.report", "sweep.train", "sweep.command", "__main__"},
+    {"api"},
 )
 """Files and folders of the package, the lowest first."""
 
@@ -53,7 +54,12 @@ def height(name: str) -> int:
 
 def test_there_is_no_circle():
     # A package's front imports its files, and they may import others of its front.
-    graph = {name: needs & FILES.keys() - {name} for name, needs in GRAPH.items()}
+    # The front of all, `fcjax`, imports when a name of it is first used.
+    graph = {
+        name: needs & FILES.keys() - {name, "fcjax"}
+        for name, needs in GRAPH.items()
+        if name != "fcjax"
+    }
     graphlib.TopologicalSorter(graph).prepare()
 
 

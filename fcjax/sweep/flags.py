@@ -222,7 +222,7 @@ def of_method(args: Any, name: str | None = None) -> Any:
 
 def script_of(flags: type) -> str:
     """Returns the name of the script whose dataclass of flags this is."""
-    return Path(getattr(sys.modules[flags.__module__], "__file__", "")).stem
+    return Path(getattr(sys.modules.get(flags.__module__), "__file__", "")).stem
 
 
 def command(args: Common) -> dict[str, Any]:
