@@ -330,6 +330,8 @@ def run(
         "plot": False,
         **_given(split or Split()),
     }
+    if dataset is not None:
+        common["labels"] = dataset.labels is not None
     if num_clusters is not None:
         common["clusters"] = as_tuple(num_clusters)
     tasks = []
