@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from fcjax.federated import training
-from fcjax.metrics import knn_accuracy, probes
+from fcjax.metrics import internal, knn_accuracy, probes
 from fcjax.metrics.probes import linear_probe, semi_supervised, stratified_draw
 
 
@@ -169,7 +169,7 @@ def test_neighbours_by_hand():
     ("chunk", "normalize"), [(1, True), (1000, False), (2**24, True)]
 )
 def test_neighbours_against_scikit_learn(monkeypatch, chunk, normalize):
-    monkeypatch.setattr(probes, "_CHUNK", chunk)
+    monkeypatch.setattr(internal, "_CHUNK", chunk)
     train, test = embedded(300, 0, 0.8, 6), embedded(101, 1, 0.8, 6)
     ks = (1, 2, 3, 10, 100, 300)
     found = knn_accuracy(*train, *test, num_neighbors=ks, normalize=normalize)

@@ -63,7 +63,7 @@ def test_a_file_gives_back_the_flags_that_decide_what_is_found(script, line, tmp
     assert {"pretrain_rounds", "seed"} & {*told["command"]["flags"]} == {
         name for name in ("pretrain_rounds", "seed") if f"--{name[:5]}" in line
     }
-    elsewhere = words.read(script.Args, [config, "--out=o", "--seed", "9", "--no-plot"])
+    elsewhere = words.read(of_script, [config, "--out=o", "--seed", "9", "--no-plot"])
     assert (elsewhere.seed, str(elsewhere.out), elsewhere.plot) == ((9,), "o", False)
     assert elsewhere.dataset == args.dataset
 
