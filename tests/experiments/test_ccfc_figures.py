@@ -11,6 +11,7 @@ from sklearn.metrics import calinski_harabasz_score
 from experiments import ccfc
 from experiments.papers.ccfc import figures as ccfc_figures
 from fcjax import data
+from fcjax.methods import ccfc as ccfc_methods
 from fcjax.nn import from_linen
 from fcjax.sweep.load import load
 from tests.experiments.blobs import write_blobs
@@ -28,7 +29,7 @@ class Linear(nn.Module):
 @pytest.fixture(scope="module", autouse=True)
 def linear():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ccfc, "network_of", lambda *_: from_linen(Linear()))
+        patch.setattr(ccfc_methods, "network_of", lambda *_: from_linen(Linear()))
         yield
 
 

@@ -45,7 +45,7 @@ def vectors(tmp_path_factory):
 def small(monkeypatch):
     """Networks of images that compile in no time."""
     dcgan = partial(nn.dcgan, channels=2, hidden_size=8)
-    monkeypatch.setattr(sda_fdc_methods.models, "dcgan", dcgan)
+    monkeypatch.setattr(sda_fdc_methods.nn, "dcgan", dcgan)
 
 
 def held_by(args):
@@ -108,7 +108,7 @@ def test_a_generator_that_remembers_is_found(vectors, tmp_path, monkeypatch):
     gan = nn.mlp_gan(5)
     generator = Network(lambda *_: {"params": jnp.zeros(1)}, remember)
     remembering = Gan(generator, gan.discriminator)
-    monkeypatch.setattr(sda_fdc_methods.models, "mlp_gan", lambda _: remembering)
+    monkeypatch.setattr(sda_fdc_methods.nn, "mlp_gan", lambda _: remembering)
     both, first, second = sda_fdc_examples.figure_synthetic(vectors, tmp_path)
     for row in (both, first):
         assert row["copy_probability"] == 1
