@@ -4,23 +4,22 @@ import contextlib
 import dataclasses
 import io
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from fcjax import data, metrics
 from fcjax.data import Dataset, Partition
-from fcjax.data.dataset import images_or_vectors, pixels, scaled, validate
+from fcjax.data.dataset import images_or_vectors, owners, pixels, scaled, validate
 from fcjax.methods import Method
 from fcjax.methods.base import Default, as_tuple, kind_of
-from fcjax.results import exported
+from fcjax.results import exported, tables
 from fcjax.results.store import Folder, Point, read
-from fcjax.sweep.experiment import Experiment, Task, prepare
+from fcjax.sweep.experiment import Experiment, prepare
 from fcjax.sweep.flags import Split, flags_of
 from fcjax.sweep.load import load
 
@@ -70,12 +69,14 @@ class Run:
 
     @property
     def embedding_(self) -> np.ndarray:
-        """The embedding of every example by the global model, float [P, D]; NaN where
-        no client holds an example.
+        """The embedding of every example by the global model, float [P, D].
 
         Raises:
-            ValueError: the clients have no common model.
+            ValueError: the clients have no common model, or the folder was opened and
+                its data, an array, is not in it: then `transform` embeds the array.
         """
+        if self._folder.dataset is None and self._folder.config["dataset"] == ARRAY:
+            raise ValueError("the folder does not hold the array: pass it to transform")
         return self._folder.embedding(None, **self.params)
 
     @cached_property
@@ -109,12 +110,10 @@ class Run:
 
     def _like(self, x: Any) -> np.ndarray:
         """New examples as the model takes them."""
-        x, scaling = np.asarray(x), self.model.scaling
-        if x.ndim == 3 and len(self.model.shape) == 3:
-            x = x[..., None]
-        if scaling is not None:
-            x = ((x - scaling.low) / scaling.span).astype(np.float32)
-        return x
+        x, model = np.asarray(x), self.model
+        if model.scaling is not None:
+            return scaled(x, model.scaling)[0]
+        return pixels(x[..., None] if x.ndim == len(model.shape) else x)[0]
 
     def scores(self, y: Any) -> dict[str, float]:
         """Returns the scores of the clusters against true labels: ACC, NMI, kappa, ARI
@@ -240,18 +239,24 @@ class Results:
             by: columns that tell the rows apart besides the method; None takes all that
                 vary but the seed.
         """
-        runs = self.runs
         axes = dict.fromkeys(name for x in self.folders for name in x.settings)
         by = [*axes] if by is None else [by] if isinstance(by, str) else [*by]
-        labelled = bool(np.isfinite(runs["nmi"].astype(float)).any())
-        names = ["nmi", "acc", "kappa"] if labelled else ["silhouette"]
-        groups = runs.groupby(["method", *by], sort=False, dropna=False)[names]
-        count: Any = groups.count()
-        mean: Any = groups.mean()
-        half: Any = groups.std() / np.sqrt(count) * stdtrit(count - 1, 0.975)
-        half = half.where(count > 2).add_suffix("_half_width")
-        seeds = count.max(axis=1).rename("seeds")
-        return pd.concat([mean, half.dropna(axis=1, how="all"), seeds], axis=1)
+        by = ["method", *by]
+        rows = [row for folder in self.folders for row in self._rows(folder)]
+        labelled = any(row["nmi"] is not None for row in rows)
+        names = ("nmi", "acc", "kappa") if labelled else ("silhouette",)
+        # A method may lack an axis that another has.
+        rows = [{**dict.fromkeys(by), **row} for row in rows]
+        lines = []
+        for line in tables.summarize(rows, by=by, values=names):
+            found = {name: line[name] for name in names if name in line}
+            means = {name: x.mean for name, x in found.items()}
+            widths = {f"{name}_half_width": x.half_width for name, x in found.items()}
+            seeds = max((x.n for x in found.values()), default=0)
+            lines.append(
+                {**{k: line[k] for k in by}, **means, **widths, "seeds": seeds}
+            )
+        return pd.DataFrame(lines).set_index(by).dropna(axis=1, how="all")
 
 
 def run(
@@ -313,12 +318,16 @@ def run(
     if not isinstance(x, str | Path):
         dataset = x if isinstance(x, Dataset) else dataset_of(x)
     if clients is not None:
-        dataset = dataset or _loaded(name, data_dir)
-        if split is not None and split != Split():
+        dataset = dataset or data.load(str(name), data_dir=data_dir)
+        if split is not None and _given(split):
             raise ValueError("give clients or split, not both")
         if isinstance(clients, Partition):
             partition, clients = clients, _ids_of(clients, len(dataset.examples))
         dataset = dataset._replace(clients=ids(clients, len(dataset.examples)))
+    if dataset is not None and limit is not None:
+        if partition is not None:
+            raise ValueError("give limit or a Partition, not both")
+        dataset = data.stratified_subset(dataset, limit)
     common = {
         "dataset": str(name),
         "data_dir": data_dir and Path(data_dir),
@@ -334,35 +343,25 @@ def run(
         common["labels"] = dataset.labels is not None
     if num_clusters is not None:
         common["clusters"] = as_tuple(num_clusters)
-    tasks = []
-    for method in methods:
-        own = common
-        if out is not None:
-            folder = Path(out) / method.called() if len(methods) > 1 else Path(out)
-            own = {**common, "out": folder}
-        flags = flags_of(type(method))
-        if len(flags.script.methods) > 1:
-            own = {**own, "methods": (method.name,)}
-        args = flags(**own, **_given(method))
-        tasks.append(Task(args.adapt(args), asked=args))
 
     def loaded(args):
         return (dataset, dataset.examples[:0]) if dataset else load(args)
 
-    experiments = [
-        prepare(
-            task.args,
-            task.describe,
-            loaded,
-            partition=partition,
-            in_memory=out is None,
-        )
-        for task in tasks
-    ]
+    experiments = []
+    for method in methods:
+        flags, own = flags_of(type(method)), dict(common)
+        if out is not None:
+            own["out"] = Path(out) / method.called() if len(methods) > 1 else Path(out)
+        if len(flags.script.methods) > 1:
+            own["methods"] = (method.name,)
+        args = method.adapt(flags(**own, **_given(method)))
+        options = {"partition": partition, "in_memory": out is None}
+        experiments.append(prepare(args, load=loaded, **options))
     for method, experiment in zip(methods, experiments, strict=True):
         _warn_of_unused(method, experiment)
     for experiment in experiments:
         _execute(experiment, progress=progress)
+        experiment.folder.dataset = experiment.dataset
     return Results([experiment.folder for experiment in experiments])
 
 
@@ -395,64 +394,71 @@ def open(directory: str | Path) -> Results:
     return Results(list(map(read, [directory] if is_one else inner)))
 
 
-def dataset_of(x: Any, *, scaling: data.Scaling | None = None) -> Dataset:
+def dataset_of(x: Any) -> Dataset:
     """Returns an array as an unlabelled data set.
 
     Args:
         x: [P, F] feature vectors, [P, H, W] or [P, H, W, C] images: NumPy, JAX, pandas,
             or nested lists.
-        scaling: of the feature vectors, as an earlier data set had it; None scales each
-            column to [0, 1].
 
     Raises:
         ValueError: the shape or the values are not accepted.
     """
-    values = np.asarray(x)
-    if values.dtype.kind not in "biuf":
-        raise ValueError(f"x must hold numbers, got {values.dtype}")
-    values = images_or_vectors(values, None)
-    if values.ndim == 2:
-        examples, told, scaling = scaled(values, scaling)
-    else:
-        examples, told = pixels(values)
+    with about("x"):
+        values = images_or_vectors(np.asarray(x), None)
+        if values.ndim == 2:
+            examples, told, scaling = scaled(values)
+        else:
+            (examples, told), scaling = pixels(values), None
     return validate(Dataset(ARRAY, examples, None, notes=tuple(told), scaling=scaling))
 
 
 def ids(clients: Any, num_examples: int) -> np.ndarray:
     """Returns the client of every example as a number from 0, in sorted order of the
-    ids; -1 where an id is missing.
+    ids; -1 where an id is missing or below 0, see `owners`.
 
     Examples:
         >>> ids(["b", "a", None, "b"], 4)
         array([ 1,  0, -1,  1])
     """
-    found, names = pd.factorize(np.asarray(clients), sort=True)
-    if found.shape != (num_examples,):
+    values, missing = np.asarray(clients), pd.isna(clients)
+    if values.shape != (num_examples,):
         raise ValueError(
-            f"clients must have one id per example, {num_examples}, got {found.shape}"
+            f"clients must have one id per example, {num_examples}, got {values.shape}"
         )
-    if not len(names):
-        raise ValueError("clients has no id")
-    return found
+    is_number = values.dtype.kind in "biuf"
+    named = values if is_number else values.astype(str)
+    with about("clients"):
+        return owners(np.where(missing, -1 if is_number else "", named))
+
+
+@contextlib.contextmanager
+def about(name: str) -> Iterator[None]:
+    """Lets errors about values begin with the name of the argument."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
 
 
 def _ids_of(partition: Partition, num_examples: int) -> np.ndarray:
-    found = np.full(num_examples, None)
-    for client, rows in enumerate(partition.clients):
-        found[rows] = client
+    rows = np.concatenate(partition.clients)
+    if len(np.unique(rows)) < len(rows):
+        raise ValueError("clients must be a Partition that gives no example twice")
+    found = np.full(num_examples, -1)
+    for client, own in enumerate(partition.clients):
+        found[own] = client
     return found
-
-
-def _loaded(name: str | Path, data_dir: Any) -> Dataset:
-    return data.load(str(name), data_dir=data_dir)
 
 
 def _given(settings: Any) -> dict[str, Any]:
     """Returns the fields that differ from their defaults, as the engine has them."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if isinstance(value, Default) or np.array_equal(value, field.default):  # pyright: ignore[reportArgumentType]
+        value, default = getattr(settings, field.name), field.default
+        # What is given wins over presets, also where it equals what they may replace.
+        is_default = not isinstance(default, Default) and np.array_equal(value, default)  # pyright: ignore[reportArgumentType]
+        if isinstance(value, Default) or is_default:
             continue
         if kind := kind_of(field.type):
             value = tuple(kind(x) if kind is float else x for x in as_tuple(value))

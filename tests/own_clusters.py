@@ -12,8 +12,8 @@ from fcjax.algorithms import fedcref_models
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.federated import clients, server
-from fcjax.methods.base import MethodSpec
-from fcjax.sweep.flags import Common, settings_of
+from fcjax.methods.base import MethodSpec, settings_of
+from fcjax.sweep.flags import Common, own_names
 from fcjax.types import Communities, FederatedClustering, State
 
 
@@ -88,7 +88,7 @@ def describe(args, dataset, num_clients, num_clusters):
     del dataset, num_clients
     return MethodSpec(
         "own-clusters",
-        settings_of(args),
+        settings_of(args, names=own_names(type(args))),
         lambda settings: build(settings, num_clusters=num_clusters),
         "client-mean",
         {},

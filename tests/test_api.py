@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import fcjax
 from fcjax.methods import CCFC, FFCM, FedU, KFed, KMeans
+from fcjax.methods.base import Problem
 
 X, Y = load_iris(return_X_y=True)
 SITE = np.random.default_rng(0).choice(["north", "south", "west"], len(X))
@@ -149,8 +150,11 @@ def test_a_partition_gives_what_the_command_gives_at_its_heterogeneity():
     [
         (lambda: KFed().fit(X), "num_clusters|clusters"),
         (lambda: KFed().fit(X, clients=SITE[:9], num_clusters=3), "one id per example"),
-        (lambda: KFed().fit(X, clients=[None] * 150, num_clusters=3), "has no id"),
-        (lambda: KFed().fit([["a"]], num_clusters=3), "x must hold numbers"),
+        (
+            lambda: KFed().fit(X, clients=[None] * 150, num_clusters=3),
+            "has no client of any",
+        ),
+        (lambda: KFed().fit([["a"]], num_clusters=3), "x has values of type"),
         (
             lambda: KMeans(num_init=[1, 2]).fit(X, num_clusters=3),
             "fit takes one value of each setting",
@@ -183,3 +187,52 @@ def test_a_setting_without_effect_is_warned_of():
 def test_ffcm_of_hospitals_runs_too():
     found = FFCM(num_rounds=3).fit(X, clients=SITE, num_clusters=3)
     assert found.scores(Y)["nmi"] > 0.5
+
+
+def test_what_is_given_wins_over_the_preset_even_if_it_is_the_default():
+    # 10 is the default, and the smoke preset has 1.
+    method = KMeans(preset="smoke", num_init=(10,))
+    assert method.fit(X, num_clusters=3).result["num_init"] == 10
+    assert KMeans(preset="smoke").fit(X, num_clusters=3).result["num_init"] == 1
+
+
+def test_a_limit_holds_for_arrays_and_their_clients():
+    grid = fcjax.run(KFed(), X, clients=SITE, num_clusters=3, limit=60)
+    assert grid.runs["samples"].tolist() == [60]
+    assert grid[0].labels_.shape == (60,)
+    assert grid[0].embedding_.shape == (60, 4)
+
+
+def test_ids_below_0_and_missing_ids_are_nobodys():
+    site = np.where(np.arange(150) < 5, -1, np.arange(150) % 3)
+    run = KFed(inherit=False).fit(X, clients=site, num_clusters=3)
+    assert run.clients_.max() == 2
+    assert (run.clients_[:5] == -1).all()
+    names = [None if x < 0 else f"site {x}" for x in site]
+    other = KFed(inherit=False).fit(X, clients=names, num_clusters=3)
+    np.testing.assert_array_equal(run.labels_, other.labels_)
+
+
+def test_a_folder_of_an_array_embeds_what_it_is_given(tmp_path):
+    method = KFed(inherit=False)
+    made = fcjax.run(method, X, clients=SITE, num_clusters=3, out=tmp_path)[0]
+    opened = fcjax.open(tmp_path)[0]
+    np.testing.assert_array_equal(made.embedding_, opened.transform(X))
+    np.testing.assert_array_equal(made.labels_, opened.predict(X))
+    with pytest.raises(ValueError, match="pass it to transform"):
+        _ = opened.embedding_
+
+
+def test_images_are_predicted_as_they_were_clustered():
+    digits = fcjax.data.stratified_subset(fcjax.data.load("digits"), 200)
+    run = KFed(inherit=False).fit(digits.examples, num_clusters=10)
+    same = digits.examples[..., 0].astype(int)  # [n, H, W], as another program has it
+    np.testing.assert_array_equal(run.predict(same), run.labels_)
+
+
+def test_a_method_builds_its_algorithm():
+    problem = Problem("iris", fcjax.data.Dataset("iris", X, Y), 5, 3, 30.0, 10)
+    stages = CCFC(pretrain_rounds=4, cluster_rounds=2).build(problem).stages
+    assert [(x.name, x.num_rounds) for x in stages] == [("pretrain", 4), ("cluster", 2)]
+    with pytest.raises(ValueError, match="latent_size takes one value"):
+        CCFC(latent_size=[4, 8]).build(problem)

@@ -326,7 +326,7 @@ def settings_of(
             value = chosen.get(name)
         elif isinstance(value, Default) or value in ((), []):
             value = (chosen[name],) if name in chosen else tuple(value)
-        elif is_swept(hints[name]):
+        elif kind_of(hints[name]) is not None:
             value = as_tuple(value)
         if value == ():  # it belongs to another setting, which stands for it
             continue
@@ -342,11 +342,6 @@ def as_tuple(value: Any) -> tuple:
     if isinstance(value, list | range | np.ndarray):
         return tuple(x.item() if isinstance(x, np.generic) else x for x in value)
     return (value,)
-
-
-def is_swept(hint: Any) -> bool:
-    """Returns whether a field of this type may hold several values."""
-    return kind_of(hint) is not None
 
 
 def kind_of(hint: Any) -> Any:

@@ -33,6 +33,7 @@ from fcjax.methods.base import (
     Sweep,
     as_tuple,
     default,
+    fields_of,
     frozen,
     shown,
 )
@@ -73,19 +74,6 @@ BY_NAME = {
 }
 """By what the name of a data set begins with."""
 POST_PROCESSING = ("keep", "dimension", "power", "unit_diagonal")
-WEIGHTS = ("pixel_scale", "penalty_weight", "expression_weight", "learning_rate")
-NETWORK = (*BUDGET, *WEIGHTS, "optimizer")
-LOCALITY = (
-    *("locality_weight", "locality", "adjacency_weight", "coefficient_weight"),
-    "num_neighbors",
-)
-OWN: dict[Name, tuple[str, ...]] = {
-    "fdsc2": (*NETWORK, "norm", "num_participants", *LOCALITY),
-    "fdsc1": (*NETWORK, "norm", "num_participants"),
-    "dscn": (*NETWORK, "norm"),
-    "dlrsc": (*NETWORK, "rank_factor"),
-    "lrsc": ("unit_length", "fidelity"),
-}
 ACTIVATIONS = 400
 """Bytes that the auto-encoder of images takes for each pixel of a client's examples."""
 PAPER = {"pretrain_rounds": 0, "fit_steps": 0}
@@ -121,7 +109,10 @@ class Subspaces(Method):
 
     def resolve(self, problem: Problem) -> MethodSpec:
         name: Any = self.name
-        names = flags_of(name, post_processing=self.post_processing)
+        # DSCN and DLRSC train as long as a client of FDSC with so many participants.
+        unused = set() if name in FEDERATED else {"num_participants"}
+        unused |= set() if self.post_processing else {*POST_PROCESSING}
+        names = {*fields_of(type(self))} - unused
         settings = self.settings(*chosen(self, name, problem), names=names)
 
         def build(values: Mapping[str, Any]) -> FederatedClustering:
@@ -249,12 +240,6 @@ class FDSC(FDSC1):
     """beta."""
     num_neighbors: Sweep[int] = default(5)
     """k of the graph A."""
-
-
-def flags_of(name: Name, *, post_processing: bool) -> tuple[str, ...]:
-    """Returns the flags that a method has."""
-    more = POST_PROCESSING if post_processing else ()
-    return ("post_processing", "assign_labels", *OWN[name], *more)
 
 
 def chosen(method: Method, name: Name, problem: Problem) -> list[dict[str, Any]]:

@@ -43,6 +43,7 @@ from fcjax.methods.base import (
     Shares,
     Sweep,
     default,
+    fields_of,
     frozen,
 )
 from fcjax.parallel.mesh import platform
@@ -53,22 +54,12 @@ Local = Literal["dec", "k-means", "dirty"]
 
 
 OF_DEC = ("pretrain_rounds", "joint_rounds", "dec_batch_size")
-FLOWS = (
-    *("cluster_rounds", "communication_rounds", "local_steps", "flow_width"),
-    *("batch_size", "learning_rate"),
-)
-ITERATION = (
-    *("start", "percentile", "threshold", "stability", "tolerance", "num_rounds"),
-    *("stop_when_settled", "max_refinements", "max_members", "associations"),
-    *("community_model", "leftovers", "local_clusters", "local_epochs"),
-    *("federated_rounds", "first_epochs", "federated_epochs", "batch_size"),
-    "learning_rate",
-)
-STARTS: dict[Local, tuple[str, ...]] = {
+OF_START: dict[Local, tuple[str, ...]] = {
     "dec": OF_DEC,
     "k-means": (),
     "dirty": ("dirtiness",),
 }
+"""The settings that belong to one start."""
 LAST_PHASES: dict[Local, str] = {"dec": "dec", "k-means": "cluster", "dirty": "dirty"}
 REPORTED = ("communities", "isolated", "wrong_associations", "active", "iteration")
 PAPER = {
@@ -121,7 +112,7 @@ class Unsupervised(Method):
     def resolve(self, problem: Problem) -> MethodSpec:
         name: Any = self.name
         examples = problem.dataset.examples
-        names = flags_of(name, getattr(self, "start", "dec"))
+        names = {*fields_of(type(self))} - self.unused()
         changes = chosen(self, name, problem.examples_per_cluster)
         build = partial(
             method_of, name, data=data_of(problem), num_clusters=problem.num_clusters
@@ -131,6 +122,10 @@ class Unsupervised(Method):
             working_bytes=examples.nbytes + 4 * examples.size,
             sees_all=self.is_central,
         )
+
+    def unused(self) -> set[str]:
+        """Returns the settings that have no effect, as the others are."""
+        return set()
 
     @classmethod
     def adapt(cls, args: Any) -> Any:
@@ -260,6 +255,9 @@ class FedCRef(Unsupervised):
             reported=REPORTED,
         )
 
+    def unused(self) -> set[str]:
+        return {x for each in OF_START.values() for x in each} - {*OF_START[self.start]}
+
     def check(self, problem: Problem) -> None:
         """Raises ValueError where a simulation needs labels that the data lacks."""
         if not isinstance(self.dirtiness, Default) and self.start != "dirty":
@@ -285,13 +283,6 @@ class FedCRef(Unsupervised):
         if args.runs_per_call is None and on_cpu:
             args = dataclasses.replace(args, runs_per_call=1)
         return args
-
-
-def flags_of(name: Name, start: Local) -> tuple[str, ...]:
-    """Returns the flags that a method has."""
-    if name == "fedcref":
-        return (*ITERATION, *STARTS[start])
-    return OF_DEC if name == "dec" else FLOWS
 
 
 def chosen(method: Method, name: Name, cluster_size: int) -> list[dict[str, Any]]:

@@ -43,17 +43,6 @@ LOCAL = (
     *("gan_rounds", "gan_batch_size", "generator_learning_rate"),
     *("discriminator_learning_rate", "gan_decay", "noise_size"),
 )
-DISJOINT = ("pretrain_rounds", "batch_size", "learning_rate", "num_init")
-JOINT = (*DISJOINT, "joint_rounds", "refresh_every", "cluster_weight")
-SYNTHETIC = (*LOCAL, "num_synthetic")
-FLAGS: dict[Name, tuple[str, ...]] = {
-    "sda-fdc": (*SYNTHETIC, *JOINT),
-    "sda-fdc-disjoint": (*SYNTHETIC, *DISJOINT),
-    "sda-fc-km": (*SYNTHETIC, "num_init", "unit_length"),
-    "sda-fc-fcm": (*SYNTHETIC, "num_init", "unit_length", "fuzzifier"),
-    "dcn": JOINT,
-    "dcn-disjoint": DISJOINT,
-}
 # With these weights both terms of Eq. 3 begin about alike: an auto-encoder errs less on
 # small images, and much less on vectors.
 VECTORS = {
@@ -92,7 +81,7 @@ class OfExamples(Method):
             preset=self.preset,
             per_client=int(problem.examples_per_client),
         )
-        settings = self.settings(*changes, names=FLAGS[name])
+        settings = self.settings(*changes)
         local = {flag: settings[flag] for flag in LOCAL if flag in settings}
         examples = problem.dataset.examples
 

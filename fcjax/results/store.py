@@ -222,6 +222,8 @@ class Folder:
         ValueError: the folder holds results of another configuration, or is damaged.
     """
 
+    in_memory = False
+
     def __init__(
         self,
         directory: Path,
@@ -234,6 +236,8 @@ class Folder:
     ):
         self.writes = writes
         self.directory = directory
+        self.dataset: Dataset | None = None
+        """The data of the runs, where the process that made them still has it."""
         self.config = {k: v for k, v in config.items() if k != "command"}
         self.command = command or config.get("command")
         self.names: tuple[str, ...] = tuple(config["swept"])
@@ -259,7 +263,7 @@ class Folder:
     @property
     def saves(self) -> bool:
         """Whether the results are on disk, and this process writes them."""
-        return self.writes
+        return self.writes and not self.in_memory
 
     def _check(self) -> None:
         if not (self.directory / "config.json").exists():
@@ -408,8 +412,9 @@ class Folder:
             >>> run.embedding().shape
             (60, 2)
         """
-        dataset, _ = load(self.flags(data_dir=data_dir))
-        return exported.predict(self.model(**where), dataset.examples).embedding
+        model = self.model(**where)
+        dataset = self.dataset or load(self.flags(data_dir=data_dir))[0]
+        return exported.predict(model, dataset.examples).embedding
 
     def model(self, **where: float | int | str) -> exported.Frozen:
         """Returns the global model of a run, which `frozen.predict` applies.
@@ -439,10 +444,8 @@ class Folder:
         weights: Mapping[str, np.ndarray],
         centers: np.ndarray,
         scaling: Scaling | None,
-        embedding: np.ndarray,
     ) -> None:
-        """Writes the global model of a run, from which its embedding follows."""
-        del embedding
+        """Writes the global model of a run."""
         exported.write(self.model_path(point), program, weights, centers, scaling)
 
     def save_model(self, point: Point, path: Path) -> None:
@@ -722,6 +725,8 @@ class InMemory(Folder):
         config, points, command: as in `Folder`.
     """
 
+    in_memory = True
+
     def __init__(
         self,
         config: Mapping[str, Any],
@@ -732,10 +737,6 @@ class InMemory(Folder):
         nowhere = Path(os.devnull)
         super().__init__(nowhere, config, points, command=command, resume=False)
         self._kept: dict[tuple, dict[str, Any]] = {key: {} for key in self._asked}
-
-    @property
-    def saves(self) -> bool:
-        return False
 
     def locked(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -756,10 +757,8 @@ class InMemory(Folder):
         weights: Mapping[str, np.ndarray],
         centers: np.ndarray,
         scaling: Scaling | None,
-        embedding: np.ndarray,
     ) -> None:
-        model = (program, weights, centers, scaling)
-        self._kept[self.key(point)] |= {"model": model, "embedding": embedding}
+        self._kept[self.key(point)]["model"] = program, weights, centers, scaling
 
     def save_model(self, point: Point, path: Path) -> None:
         if "model" not in (kept := self._kept[self.key(point)]):
@@ -771,14 +770,6 @@ class InMemory(Folder):
         if "model" not in kept:
             raise ValueError("the run has no model that all its clients share")
         return exported.loaded(*kept["model"])
-
-    def embedding(
-        self, data_dir: Path | None = None, **where: float | int | str
-    ) -> np.ndarray:
-        kept = self._kept[self.key(self.point(**where))]
-        if "embedding" not in kept:
-            raise ValueError("the run has no embedding that all its clients share")
-        return kept["embedding"]
 
     def add_communities(self, point: Point, same: Kept) -> None:
         self._kept[self.key(point)]["communities"] = same

@@ -138,7 +138,7 @@ def of_none(
     """Yields a line for each flag that was given to a script and that none of its
     methods has which run."""
     for script in dict.fromkeys(map(type, flags)):
-        asked = [pair for pair in zip(experiments, flags, strict=True)]
+        asked = zip(experiments, flags, strict=True)
         asked = [(x, args) for x, args in asked if type(args) is script]
         configs = [x.folder.config for x, _ in asked]
         given = {name for _, args in asked for name in command(args)["flags"]}

@@ -4,14 +4,14 @@ import dataclasses
 import inspect
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import tyro
 
-from fcjax.methods import Script, base, script_with
+from fcjax.methods import Script, script_with
 from fcjax.methods.base import (
     Default,
     Method,
@@ -275,17 +275,6 @@ def own_names(script: type[Common]) -> list[str]:
     """Returns the flags that a script adds for its methods."""
     common = {field.name for field in dataclasses.fields(Common)} | {"methods"}
     return [x.name for x in dataclasses.fields(script) if x.name not in common]
-
-
-def settings_of(
-    args: Common, *changes: Mapping[str, Any], names: Collection[str] | None = None
-) -> dict[str, Any]:
-    """Returns the settings of a script without a method class, see
-    `base.settings_of`; all that it adds where `names` is None."""
-    own = own_names(type(args))
-    return base.settings_of(
-        args, *changes, names=[x for x in own if names is None or x in names]
-    )
 
 
 def chosen(args: Common, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,6 @@ class Kept:
 
     def __init__(self, experiment: Experiment):
         self._experiment = experiment
-        self._is_used = not isinstance(experiment.folder, store.InMemory)
         folder = experiment.folder.directory
         if experiment.args.shard is not None:
             folder = folder.parent
@@ -62,7 +61,8 @@ class Kept:
     def start(self, batch: Batch) -> Start:
         """Returns what lets runs begin after the stages that they share, if all of them
         are there: their rounds are added to the history."""
-        is_asked = self._is_used and self._experiment.args.resume
+        in_memory = self._experiment.folder.in_memory
+        is_asked = self._experiment.args.resume and not in_memory
         if batch.method.shared is None or not is_asked:
             return lambda _: None
         return partial(self._start, batch, batch.method.shared.num_stages)
@@ -102,7 +102,7 @@ class Kept:
         """Keeps the runs if the last of the stages they share has just ended and its
         round is in their history."""
         shared, folder = batch.method.shared, self._experiment.folder
-        if shared is None or not round.is_last or not self._is_used:
+        if shared is None or not round.is_last or folder.in_memory:
             return
         if round.position.stage != shared.num_stages - 1:
             return
@@ -189,7 +189,6 @@ def execute(experiment: Experiment) -> None:
     folder = experiment.folder
     if folder.rows:
         print(f"reusing {len(folder.rows)} finished runs of {folder.directory}")
-    in_memory = isinstance(folder, store.InMemory)
     if experiment.batches:
         experiment = fit.widened(experiment)
         folder.begin()
@@ -197,7 +196,7 @@ def execute(experiment: Experiment) -> None:
         num_runs, start = len(folder.pending), time.perf_counter()
         precision = jax.default_matmul_precision(experiment.args.precision)
         recorded = nullcontext()
-        if not in_memory:
+        if not folder.in_memory:
             recorded = store.recorded(
                 folder, experiment.dataset, data_dir=experiment.args.data_dir
             )
@@ -290,7 +289,7 @@ def run(
     """
     args, folder, batch = experiment.args, experiment.folder, call.batch
     labels, method = experiment.dataset.labels, batch.method
-    interval = args.checkpoint_interval if folder.saves or not folder.writes else None
+    interval = None if folder.in_memory else args.checkpoint_interval
     states = States(folder.begin_runs(batch.points), interval=interval)
     show = report.shower(progress, folder.place_of(batch.points))
     before = [0, *itertools.accumulate(plan.num_rounds(batch))]
@@ -420,9 +419,7 @@ def finish(
         else:
             weights = {name: leaf[i] for name, leaf in leaves.items()}
             centers = centers_of(embedding, run, batch.num_clusters)
-            folder.add_model(
-                *(run.point, model, weights, centers, dataset.scaling, embedding)
-            )
+            folder.add_model(run.point, model, weights, centers, dataset.scaling)
         ended = score.score_end(
             run,
             dataset.labels,

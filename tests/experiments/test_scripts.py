@@ -118,7 +118,7 @@ STAGES = {
     ids=str,
 )
 def test_every_method_of_sda_fdc_and_of_fdsc_takes_every_kind_of_example(name, shape):
-    module = sda_fdc if name in sda_methods.FLAGS else fdsc
+    module = sda_fdc if name in typing.get_args(sda_methods.Name) else fdsc
     group = only_group(module, name, shape)
     method, federation = built(group), federation_of(group, shape)
     assert [stage.name for stage in method.stages] == STAGES[name]
