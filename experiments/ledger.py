@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.papers.sizes import SIZES, blank
-from fcjax.methods.base import as_tuple
+from fcjax.data.source import load_source, short_name
 from fcjax.results.store import Folder, Row, read
+from fcjax.settings import as_tuple
 from fcjax.sweep import experiment, plan
 from fcjax.sweep.flags import Common
-from fcjax.sweep.load import load, short_name
 
 FILES = ("config.json", "results.csv", "history.csv", "environment.json")
 MOST_BYTES = 512 * 2**10
@@ -157,7 +157,7 @@ def asked(flags: Common) -> list[dict[str, Any]]:
         sizes = {"split": flags.split, "resize": flags.resize, "limit": flags.limit}
         dataset = blank(flags.dataset, **sizes)
     else:
-        dataset, _ = load(flags)
+        dataset, _ = load_source(flags)
     found = []
     for method, num_clients, num_clusters, levels in plan.described(
         flags, dataset, plan.describe

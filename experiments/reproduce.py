@@ -32,6 +32,7 @@ from experiments.papers.sda_fdc import copies as sda_fdc_copies
 from experiments.papers.sda_fdc import studies as sda_fdc_studies
 from experiments.papers.study import Measured, Paper, Row, Study
 from fcjax import data
+from fcjax.data.source import short_name
 from fcjax.parallel.mesh import Backend
 from fcjax.results import tables
 from fcjax.results.store import Folder
@@ -40,7 +41,6 @@ from fcjax.sweep import command
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.experiment import Task
 from fcjax.sweep.flags import Common, shown
-from fcjax.sweep.load import short_name
 from fcjax.sweep.words import flags_in, spelled
 
 STUDIES = {

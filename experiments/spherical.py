@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fcjax import cluster, losses, types
+from fcjax import cluster, losses, settings, types
 from fcjax.data.augment import as_rows, client_rows
 from fcjax.federated import clients, server
 from fcjax.methods import base
@@ -64,15 +64,15 @@ def contract(scalar: types.Scalar):  # Yours: what --method tests.
     return spherical_kmeans(num_clusters=3, momentum=scalar, num_rounds=3)
 
 
-@base.frozen
+@settings.frozen
 class Spherical(base.Method):  # Yours: settings are named as in the builder.
     name = "spherical"
-    momentum: base.Sweep[float] = base.default(0.0)
+    momentum: settings.Sweep[float] = settings.default(0.0)
     """Weight of the last centroid beside the new one. Several values span a grid."""
 
     def resolve(self, problem):  # Yours: `sees_all` as `init` reads any row.
         k = {"num_clusters": problem.num_clusters}
-        own = self.settings(), lambda settings: spherical_kmeans(**k, **settings)
+        own = self.settings(), lambda values: spherical_kmeans(**k, **values)
         return base.MethodSpec(self.name, *own, "global", sees_all=True)
 
 

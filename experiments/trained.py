@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 from fcjax import data, engine
+from fcjax.data.source import load_source
 from fcjax.sweep import experiment, plan
 from fcjax.sweep.checkpoints import States, name_of
 from fcjax.sweep.flags import Common, flag_of
-from fcjax.sweep.load import load
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.train import Call, enable_compilation_cache
 from fcjax.types import State
@@ -89,7 +89,7 @@ def load_one(args: Common, *, several: tuple[str, ...] = ()) -> data.Dataset:
         if swept and len(value) > 1 and name not in several:
             flag = flag_of(name)
             raise ValueError(f"{flag} takes one value for a figure, got {value}")
-    dataset, extra = load(args)
+    dataset, extra = load_source(args)
     if dataset.labels is None or len(extra):
         raise ValueError("figures need labels: no --extra-split, and not --no-labels")
     return dataset

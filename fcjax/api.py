@@ -15,13 +15,13 @@ import pandas as pd
 from fcjax import data, metrics
 from fcjax.data import Dataset, Partition
 from fcjax.data.dataset import images_or_vectors, owners, pixels, scaled, validate
+from fcjax.data.source import load_source
 from fcjax.methods import Method
-from fcjax.methods.base import Default, as_tuple, kind_of
 from fcjax.results import exported, tables
 from fcjax.results.store import Folder, Point, read
+from fcjax.settings import Default, as_tuple, kind_of
 from fcjax.sweep.experiment import Experiment, prepare
 from fcjax.sweep.flags import Split, flags_of
-from fcjax.sweep.load import load
 
 ARRAY = "array"
 """The name of a data set that is given as an array."""
@@ -345,7 +345,7 @@ def run(
         common["clusters"] = as_tuple(num_clusters)
 
     def loaded(args):
-        return (dataset, dataset.examples[:0]) if dataset else load(args)
+        return (dataset, dataset.examples[:0]) if dataset else load_source(args)
 
     experiments = []
     for method in methods:

@@ -12,7 +12,8 @@ from fcjax.algorithms import fedcref_models
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.federated import clients, server
-from fcjax.methods.base import MethodSpec, settings_of
+from fcjax.methods.base import MethodSpec
+from fcjax.settings import settings_of
 from fcjax.sweep.flags import Common, own_names
 from fcjax.types import Communities, FederatedClustering, State
 

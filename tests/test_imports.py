@@ -14,7 +14,7 @@ FILES = {
     for path in (ROOT / "fcjax").rglob("*.py")
 }
 LAYERS = (
-    {"types", "ragged"},
+    {"types", "ragged", "settings"},
     {"parallel"},
     {"losses", "cluster", "nn", "data", "metrics", "federated"}
     | {"results.tables", "results.figures"},

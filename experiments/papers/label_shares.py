@@ -11,9 +11,9 @@ from jaxtyping import Integer
 
 from experiments.papers.study import Measured, Paper
 from fcjax import metrics
+from fcjax.data.source import load_source
 from fcjax.results.store import Folder
 from fcjax.sweep.flags import Common
-from fcjax.sweep.load import load
 
 
 def of_clusters(args: Common, results: Folder) -> list[Measured]:
@@ -46,7 +46,7 @@ def shares(
 
 
 def labels_of(args: Common) -> Integer[np.ndarray, "P"]:
-    labels = load(args)[0].labels
+    labels = load_source(args)[0].labels
     assert labels is not None  # figures are of data sets that have classes
     return np.asarray(labels)
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from experiments.papers.study import Measured, Paper
 from fcjax import data, metrics
-from fcjax.methods.base import as_tuple
+from fcjax.data.source import load_source
 from fcjax.metrics import probes
 from fcjax.results import exported, tables
 from fcjax.results.store import Folder
 from fcjax.runs.probe import test_rows
+from fcjax.settings import as_tuple
 from fcjax.sweep.flags import Common
-from fcjax.sweep.load import load
 
 NEIGHBORS = (3, 5, 7, 9, 100, 1000, 7000)
 """Those of Table 3 of the CCFC paper."""
@@ -88,7 +88,7 @@ OF_ROWS = (scores, refined, categories, over_iterations)
 def neighbors(args: Common, results: Folder) -> list[Measured]:
     """Returns the accuracy of k neighbours' votes in the embedding, for every k that
     there are training examples for."""
-    dataset, _ = load(args)
+    dataset, _ = load_source(args)
     measured = []
     for row in results.asked(results.rows):
         model = results.model(**_point(row, results))
@@ -100,7 +100,7 @@ def neighbors(args: Common, results: Folder) -> list[Measured]:
 
 def neighbors_of_pixels(args: Common) -> list[Measured]:
     """Returns the same of the examples as they are, which no seed changes."""
-    dataset, _ = load(args)
+    dataset, _ = load_source(args)
     pixels = dataset.examples.reshape(len(dataset.examples), -1).astype(np.float32)
     return _votes(args, dataset, pixels, normalize=False)
 
@@ -131,7 +131,7 @@ def clients(args: Common, results: Folder) -> list[Measured]:
     """Returns the kappa of every client on its own examples, with a match of its own,
     the ratio of its largest to its smallest class, and the mean over clients; clients
     count from 1."""
-    labels = load(args)[0].labels
+    labels = load_source(args)[0].labels
     assert labels is not None
     measured = []
     for row in results.asked(results.rows):
@@ -212,10 +212,10 @@ def _probed(
     """Returns `accuracy` of each run's embedding in each setting, NaN of one that
     diverged. The test examples are those of the test split where the runs saw the
     training split alone, else as in `neighbors`."""
-    dataset, test = load(args)[0], None
+    dataset, test = load_source(args)[0], None
     if args.split == "train":
         others = replace(args, split="test", limit=None, extra_split=None)
-        test = load(others)[0]
+        test = load_source(others)[0]
     labels, measured = dataset.labels, []
     assert labels is not None  # tables are of data sets that have classes
     held_out = np.zeros(len(labels), bool) if test else test_rows(args, dataset)

@@ -12,17 +12,8 @@ from fcjax.algorithms.baselines import exact_cmeans, ffcm
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.kfed import LocalStart, kfed
 from fcjax.methods import printed_ccfc
-from fcjax.methods.base import (
-    Limits,
-    Method,
-    MethodSpec,
-    Problem,
-    Sweep,
-    default,
-    frozen,
-    partitioned_once,
-    shown,
-)
+from fcjax.methods.base import Method, MethodSpec, Problem, partitioned_once
+from fcjax.settings import Limits, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering
 
 SMOKE = {"num_init": 1, "num_rounds": 3}

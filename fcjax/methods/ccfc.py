@@ -21,17 +21,7 @@ from fcjax.data.augment import (
     vector_view,
 )
 from fcjax.methods import printed_ccfc
-from fcjax.methods.base import (
-    Method,
-    MethodSpec,
-    Problem,
-    Sweep,
-    as_tuple,
-    default,
-    frozen,
-    shown,
-    taken_by,
-)
+from fcjax.methods.base import Method, MethodSpec, Problem, taken_by
 from fcjax.methods.encoders import (
     Kind,
     backbone_of,
@@ -40,6 +30,7 @@ from fcjax.methods.encoders import (
     is_small,
     is_tiny,
 )
+from fcjax.settings import Sweep, as_tuple, default, frozen, shown
 from fcjax.types import FederatedClustering, Network
 
 Backbone = Annotated[

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fcjax import nn
-from fcjax.methods.base import shown
 from fcjax.nn.heads import Encoder
 from fcjax.nn.resnet import resnet18, resnet34, resnet50
+from fcjax.settings import shown
 
 Kind = Literal[
     "conv",

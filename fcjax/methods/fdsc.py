@@ -24,19 +24,8 @@ from fcjax.algorithms.fdsc import (
     lrsc,
 )
 from fcjax.cluster import Assign, subspace_affinity, symmetric_affinity
-from fcjax.methods.base import (
-    Counts,
-    Method,
-    MethodSpec,
-    Positive,
-    Problem,
-    Sweep,
-    as_tuple,
-    default,
-    fields_of,
-    frozen,
-    shown,
-)
+from fcjax.methods.base import Method, MethodSpec, Problem, fields_of
+from fcjax.settings import Counts, Positive, Sweep, as_tuple, default, frozen, shown
 from fcjax.types import FederatedClustering
 
 Name = Literal["fdsc2", "fdsc1", "dscn", "dlrsc", "lrsc"]

@@ -32,21 +32,9 @@ from fcjax.cluster import count_clusters
 from fcjax.data.augment import client_rows
 from fcjax.federated import clients
 from fcjax.methods import simulated
-from fcjax.methods.base import (
-    RULES,
-    Counts,
-    Default,
-    Limits,
-    Method,
-    MethodSpec,
-    Problem,
-    Shares,
-    Sweep,
-    default,
-    fields_of,
-    frozen,
-)
+from fcjax.methods.base import RULES, Method, MethodSpec, Problem, fields_of
 from fcjax.parallel.mesh import platform
+from fcjax.settings import Counts, Default, Limits, Shares, Sweep, default, frozen
 from fcjax.types import FederatedClustering, Federation
 
 Name = Literal["fedcref", "dec", "uifca"]

@@ -18,21 +18,9 @@ from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.fedmcc import cc, cluster_contrast, feature_kmeans, fedmcc, mcc
 from fcjax.algorithms.fedu import fedema, fedsimclr, fedsimsiam, fedu
 from fcjax.data.augment import Augment, affine_grey, simsiam_colour, vector_view
-from fcjax.methods.base import (
-    Limits,
-    Method,
-    MethodSpec,
-    Positive,
-    Problem,
-    Shared,
-    Sweep,
-    default,
-    frozen,
-    one_client,
-    shown,
-    taken_by,
-)
+from fcjax.methods.base import Method, MethodSpec, Problem, Shared, one_client, taken_by
 from fcjax.methods.encoders import Backbone, backbone_of, encoder_of
+from fcjax.settings import Limits, Positive, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering
 
 Name = Literal[

@@ -22,19 +22,9 @@ from fcjax.data.augment import (
     simsiam_colour,
     vector_view,
 )
-from fcjax.methods.base import (
-    Limits,
-    Method,
-    MethodSpec,
-    Positive,
-    Problem,
-    Sweep,
-    default,
-    frozen,
-    shown,
-    taken_by,
-)
+from fcjax.methods.base import Method, MethodSpec, Problem, taken_by
 from fcjax.methods.encoders import Backbone, backbone_of, encoder_of, is_tiny
+from fcjax.settings import Limits, Positive, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering
 
 SMALL = {

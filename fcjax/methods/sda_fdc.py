@@ -16,20 +16,9 @@ from fcjax.algorithms.autoencoders import by_dcn
 from fcjax.algorithms.central import Clustering, by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.sda import Adversarial, sda
 from fcjax.methods import printed_sda_fdc
-from fcjax.methods.base import (
-    Counts,
-    Limits,
-    Method,
-    MethodSpec,
-    Problem,
-    Shared,
-    Sweep,
-    default,
-    frozen,
-    partitioned_once,
-    shown,
-)
+from fcjax.methods.base import Method, MethodSpec, Problem, Shared, partitioned_once
 from fcjax.methods.encoders import is_tiny
+from fcjax.settings import Counts, Limits, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering
 
 Name = Literal[

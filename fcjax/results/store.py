@@ -47,12 +47,12 @@ from scipy.sparse.csgraph import connected_components
 
 from fcjax import metrics
 from fcjax.data import Dataset, Scaling
+from fcjax.data.source import SOURCE, load_source
 from fcjax.engine import Position
 from fcjax.parallel.mesh import all_devices, num_cores
 from fcjax.results import exported
 from fcjax.sweep.checkpoints import name_of
 from fcjax.sweep.flags import Common
-from fcjax.sweep.load import FLAGS, load
 from fcjax.sweep.run import Run
 from fcjax.types import Communities
 
@@ -413,7 +413,7 @@ class Folder:
             (60, 2)
         """
         model = self.model(**where)
-        dataset = self.dataset or load(self.flags(data_dir=data_dir))[0]
+        dataset = self.dataset or load_source(self.flags(data_dir=data_dir))[0]
         return exported.predict(model, dataset.examples).embedding
 
     def model(self, **where: float | int | str) -> exported.Frozen:
@@ -497,7 +497,7 @@ class Folder:
         if data_dir is None and known is not None and Path(known).is_dir():
             data_dir = Path(known)
         # Folders of before a flag was one have none of it.
-        flags = {name: self.config[name] for name in FLAGS if name in self.config}
+        flags = {name: self.config[name] for name in SOURCE if name in self.config}
         flags["image_shape"] = tuple(flags["image_shape"])
         return Common(**flags, data_dir=data_dir)
 

@@ -10,10 +10,10 @@ from jaxtyping import Float, Int
 
 from fcjax import data
 from fcjax.data.images import image_files
+from fcjax.data.source import Loaded, load_source
 from fcjax.results import exported, store
 from fcjax.results.store import Folder, Point
 from fcjax.sweep.flags import Common
-from fcjax.sweep.load import Loaded, load
 
 
 class Assigned(NamedTuple):
@@ -82,7 +82,7 @@ def of_run(folder: Folder, point: Point, *, data_dir: Path | None) -> Assigned:
 def named(flags: Common) -> tuple[Loaded, list[str]]:
     """Returns the data that the flags name, and the names of what is scored of it: the
     files of a folder of images, or else rows of the whole data set."""
-    dataset, extra = load(dataclasses.replace(flags, limit=None))
+    dataset, extra = load_source(dataclasses.replace(flags, limit=None))
     own = {"split": flags.split, "client_folders": flags.client_folders}
     names = np.array(example_names(flags.dataset, len(dataset.examples), **own))
     if flags.limit is not None:

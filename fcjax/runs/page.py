@@ -21,6 +21,7 @@ import tyro
 from jaxtyping import Int
 
 import fcjax
+from fcjax.data.source import short_name
 from fcjax.results import tables
 from fcjax.results.figures import images
 from fcjax.results.store import Folder, Row
@@ -30,7 +31,6 @@ from fcjax.runs.together import Member, Together, gather, written
 from fcjax.sweep import score
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
-from fcjax.sweep.load import short_name
 from fcjax.sweep.score import INTERNAL_SCORES
 from fcjax.sweep.words import flags_in
 

@@ -17,12 +17,12 @@ import tyro
 
 from fcjax import data, metrics
 from fcjax.cluster import kmeans
+from fcjax.data.source import load_source
 from fcjax.metrics import probes
 from fcjax.results import exported, tables
 from fcjax.results.store import Row, parsed, read
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import Common, shown
-from fcjax.sweep.load import load
 from fcjax.sweep.words import flags_in
 
 
@@ -56,7 +56,7 @@ def main(args: Args) -> None:
     point = folder.point(**parsed(args.where))
     (row,) = folder.rows_of(**point)
     flags = folder.flags(data_dir=args.data_dir)
-    dataset, _ = load(flags)
+    dataset, _ = load_source(flags)
     if dataset.labels is None:
         raise ValueError(f"{args.run} has no labels to probe with")
     embedding = exported.predict(folder.model(**point), dataset.examples).embedding
@@ -89,7 +89,7 @@ def test_rows(flags: Common, dataset: data.Dataset) -> np.ndarray:
     data has no splits or only a part of it was used."""
     whole = flags.limit is None and flags.split == "all"
     if whole and flags.dataset != "digits" and not Path(flags.dataset).exists():
-        train = load(dataclasses.replace(flags, split="train"))[0]
+        train = load_source(dataclasses.replace(flags, split="train"))[0]
         return np.arange(len(dataset.examples)) >= len(train.examples)
     draws = np.random.default_rng(0).random(len(dataset.examples))
     return draws < np.sort(draws)[max(1, len(draws) // 6)]

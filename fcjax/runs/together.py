@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fcjax import data
+from fcjax.data.source import SOURCE
 from fcjax.results import exported, store
 from fcjax.results.store import Folder, Point, Row, parsed, read
 from fcjax.runs import assigned
-from fcjax.sweep.load import FLAGS
 from fcjax.sweep.plan import RULES
 
 MOST_POINTS = 2000
@@ -180,7 +180,7 @@ def check_same_data(members: Sequence[Member]) -> None:
 
     def data_of(member: Member) -> dict[str, object]:
         config, row = member.folder.config, member.row
-        flags = {name: config.get(name) for name in FLAGS}
+        flags = {name: config.get(name) for name in SOURCE}
         # A file may have been named from elsewhere.
         flags["dataset"] = Path(config["dataset"]).name
         if flags["limit"] is None:

@@ -16,12 +16,12 @@ import numpy as np
 
 from fcjax import data
 from fcjax.data.federation import check_state, place, runs_that_fit
+from fcjax.data.source import SOURCE, Loaded, load_source, short_name
 from fcjax.parallel.mesh import all_devices, deal_pool, on_all, platform
 from fcjax.results import store
 from fcjax.results.store import Folder, InMemory, Point
 from fcjax.sweep import plan, processes, sinks
 from fcjax.sweep.flags import Common, command, flag_of, of_method, own_names
-from fcjax.sweep.load import FLAGS, Loaded, load, short_name
 from fcjax.sweep.plan import Batch, Describe, MethodSpec
 from fcjax.types import Federation, Grid
 
@@ -122,9 +122,9 @@ def prepare_all(tasks: Sequence[Task]) -> list[Experiment]:
     loaded: dict[tuple, Loaded] = {}
 
     def load_once(args: Common) -> Loaded:
-        source = (args.data_dir, *(getattr(args, name) for name in FLAGS))
+        source = (args.data_dir, *(getattr(args, name) for name in SOURCE))
         if source not in loaded:
-            loaded[source] = load(args)
+            loaded[source] = load_source(args)
         return loaded[source]
 
     found = [prepare(task.args, task.describe, load_once) for task in tasks]
@@ -152,7 +152,7 @@ def of_none(
 def prepare(
     args: Common,
     describe: Describe = plan.describe,
-    load: Callable[[Common], Loaded] = load,
+    load: Callable[[Common], Loaded] = load_source,
     *,
     partition: data.Partition | None = None,
     in_memory: bool = False,
@@ -280,7 +280,7 @@ def configuration(args: Common, method: MethodSpec, point: Point) -> dict[str, A
     config = {
         "method": method.name,
         **{k: v for k, v in method.settings.items() if k not in point},
-        **{name: getattr(args, name) for name in FLAGS},
+        **{name: getattr(args, name) for name in SOURCE},
         **plan.configuration(args),
         "partition_seed": args.partition_seed,
         "evaluate_every": args.evaluate_every,

@@ -11,48 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import tyro
 
+from fcjax.data.source import Source
 from fcjax.methods import Script, script_with
-from fcjax.methods.base import (
-    Default,
-    Method,
-    Preset,
-    Sweep,
-    default,
-    shown,
-)
+from fcjax.methods.base import Method, Preset
 from fcjax.parallel.mesh import Backend
+from fcjax.settings import Default, Sweep, default, shown
 from fcjax.sweep.sinks import Sink
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """For examples of your own, or fewer of them."""
-
-    #: digits (8x8, embedded), a prepared TFDS data set (mnist, emnist/digits), or a
-    #: path: .npz, .mat, .csv, .parquet, IDX, a folder of images or hf:PATH
-    #: (docs/guides/own_data.md).
-    dataset: str = "digits"
-    image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
-    """H W or H W C of the images that rows of numbers in a file hold, row by row."""
-    resize: Annotated[int | None, shown("as they are")] = None
-    """Resize images to so many pixels a side, bilinear, without cropping."""
-    labels: bool = True
-    """Whether the data has classes, which are scored against and never trained on."""
-    client_column: Annotated[str | None, shown("none")] = None
-    """Column of a .csv, .parquet or hf:PATH that says whose an example is."""
-    client_folders: bool = False
-    """Take the outer folders of images as clients, whatever they are called."""
-    keep_index: bool = False
-    """Take a column of a table that numbers the rows as a feature."""
-    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
-    """Where TFDS data sets are prepared."""
-    split: Literal["all", "train", "test"] = "all"
-    """Which examples; all joins train and test, as the papers do."""
-    limit: Annotated[int | None, shown("all")] = None
-    """Use so many examples, drawn in proportion to the classes."""
-    #: A TFDS split that is dealt out and trained on too, but not scored (stl10 has
-    #: unlabelled).
-    extra_split: Annotated[str | None, shown("none")] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,12 +121,12 @@ class Machine:
 
 
 @dataclasses.dataclass(frozen=True)
-class Common(Machine, Output, Run, Split, Data):  # the fields of the last come first
+class Common(Machine, Output, Run, Split, Source):  # the fields of the last come first
     """The flags of every script; those that take several values span the grid."""
 
 
 GROUPS = {
-    "data": Data,
+    "data": Source,
     "clients": Split,
     "run": Run,
     "output": Output,

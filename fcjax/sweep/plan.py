@@ -19,12 +19,12 @@ import numpy as np
 
 from fcjax import data
 from fcjax.data.partition import rows_held
+from fcjax.data.source import short_name
 from fcjax.methods.base import MethodSpec, Problem
 from fcjax.parallel.mesh import are_several, num_bytes
 from fcjax.ragged import Ragged, places
 from fcjax.results.store import Point
 from fcjax.sweep.flags import Common, Default, check_values, flag_of, of_method
-from fcjax.sweep.load import short_name
 from fcjax.types import FederatedClustering, Federation, Grid
 
 # --- Partitions of a run

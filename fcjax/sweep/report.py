@@ -10,6 +10,7 @@ import numpy as np
 from fcjax import engine
 from fcjax.data import federation
 from fcjax.data.dataset import counted
+from fcjax.data.source import short_name
 from fcjax.parallel.mesh import all_devices, are_several
 from fcjax.results import tables
 from fcjax.results.store import Folder
@@ -17,7 +18,6 @@ from fcjax.runs import page
 from fcjax.sweep import flags, plan, score
 from fcjax.sweep.ending import with_quoted_flags
 from fcjax.sweep.experiment import Experiment
-from fcjax.sweep.load import short_name
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.score import INTERNAL_SCORES

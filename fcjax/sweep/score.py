@@ -10,11 +10,11 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from fcjax import metrics
+from fcjax.data.source import short_name
 from fcjax.methods.base import MethodSpec, Scope
 from fcjax.metrics.internal import MAX_WEIGHT
 from fcjax.results.store import Kept, Row, taken_globally
 from fcjax.sweep.flags import Common
-from fcjax.sweep.load import short_name
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.run import Run
 

@@ -16,7 +16,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fcjax.methods.base import kind_of
+from fcjax.settings import kind_of
 from fcjax.sweep.ending import name_of_command
 from fcjax.sweep.flags import GROUPS, Common, flag_of
 

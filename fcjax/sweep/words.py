@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import tyro
 
-from fcjax.methods.base import kind_of
+from fcjax.settings import kind_of
 from fcjax.sweep import screen
 from fcjax.sweep.ending import end
 from fcjax.sweep.flags import Common, flag_of, script_of

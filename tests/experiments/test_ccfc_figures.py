@@ -11,9 +11,9 @@ from sklearn.metrics import calinski_harabasz_score
 from experiments import ccfc
 from experiments.papers.ccfc import figures as ccfc_figures
 from fcjax import data
+from fcjax.data.source import load_source
 from fcjax.methods import ccfc as ccfc_methods
 from fcjax.nn import from_linen
-from fcjax.sweep.load import load
 from tests.experiments.blobs import write_blobs
 
 
@@ -47,7 +47,7 @@ def args(tmp_path_factory):
 
 def embed(args, folder, **more):
     args = replace(args, **more)
-    return ccfc_figures.embed(args, load(args)[0], folder)
+    return ccfc_figures.embed(args, load_source(args)[0], folder)
 
 
 def test_global_and_local_models_embed_what_each_client_holds(args, tmp_path):
@@ -105,7 +105,7 @@ def test_figure5_scores_two_classes_at_every_level(args, tmp_path, capsys):
     assert (tmp_path / "figure5.png").exists()
     # The same once more from what was trained, scored by scikit-learn.
     args = replace(args, p=(0.0, 0.25, 0.5, 0.75, 1.0), runs_per_call=5)
-    both = ccfc_figures.two_classes(load(args)[0], 100, seed=0)
+    both = ccfc_figures.two_classes(load_source(args)[0], 100, seed=0)
     assert " and ".join(map(str, np.unique(both.labels))) == classes
     capsys.readouterr()
     runs = ccfc_figures.embed(args, both, tmp_path)

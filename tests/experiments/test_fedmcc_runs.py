@@ -9,10 +9,10 @@ from sklearn.metrics import normalized_mutual_info_score
 from experiments import fedmcc
 from experiments.papers import measures
 from experiments.papers.fedmcc import figures as fedmcc_figures
+from fcjax.data.source import load_source
 from fcjax.results import exported
 from fcjax.results.store import read
 from fcjax.sweep import command, experiment
-from fcjax.sweep.load import load
 from tests.experiments.blobs import write_blobs
 
 
@@ -70,7 +70,7 @@ def test_k_means_goes_on_from_the_representation_of_mcc(args, trained, capsys):
 def test_soft_assignments_are_two_layers_and_a_softmax(of_figures):
     finished = read(of_figures.out)
     model = finished.model(num_rounds=2, learning_rate=0.001)
-    found = exported.predict(model, load(of_figures)[0].examples)
+    found = exported.predict(model, load_source(of_figures)[0].examples)
     soft = fedmcc_figures.soft_assignments(model, found.embedding)
 
     def layer(number, x):

@@ -7,8 +7,8 @@ from sklearn.metrics import cohen_kappa_score, normalized_mutual_info_score
 from experiments import reproduce, sda_fdc
 from experiments.papers import label_shares
 from experiments.papers.sda_fdc import figures as sda_fdc_figures
+from fcjax.data.source import load_source
 from fcjax.results.store import read
-from fcjax.sweep.load import load
 from tests.experiments.blobs import matched, rows, write_blobs
 
 SIZES = (15, 20, 25)
@@ -94,7 +94,7 @@ def test_figure_3_is_of_finished_runs_beside_the_paper(out, capsys):
 def test_clients_of_figure_3_are_who_holds_an_example(out):
     where = {"dataset": str(out / "vectors.npz"), "out": out / "vectors-sda-fdc"}
     args = sda_fdc.Args(p=(1.0,), plot=False, **where, **TINY)
-    dataset, _ = load(args)
+    dataset, _ = load_source(args)
     embedding, clients, clusters = sda_fdc_figures.coded(args, dataset)
     assert (embedding.shape, clusters.shape) == ((60, 10), (60,))
     # At p = 1 a client has all of one class.

@@ -14,11 +14,11 @@ from sklearn.cluster import KMeans
 from experiments.papers.fdsc.printed import CALLED, MAPPED, scores_of
 from experiments.trained import load_one, train
 from fcjax import data, metrics
+from fcjax.data.source import short_name
 from fcjax.methods.fdsc import Name
 from fcjax.results import tables
 from fcjax.results.figures import Panel, blocks, images, maps
 from fcjax.sweep.experiment import only
-from fcjax.sweep.load import short_name
 from fcjax.sweep.train import Call
 from fcjax.types import State
 

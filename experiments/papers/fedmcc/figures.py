@@ -14,12 +14,12 @@ from jaxtyping import Float, Int
 
 from experiments.papers.fedmcc.printed import MAPPED
 from fcjax import metrics, nn
+from fcjax.data.source import load_source
 from fcjax.results import exported, tables
 from fcjax.results.figures import Panel, maps
 from fcjax.sweep import command
 from fcjax.sweep.experiment import Task
 from fcjax.sweep.flags import flag_of
-from fcjax.sweep.load import load
 
 PROJECTOR = "online/params/cluster_projector/"
 """What the names of its weights begin with in a model."""
@@ -97,7 +97,7 @@ def trained(args: Any) -> Iterator[Mapped]:
             flag = flag_of(name)
             raise ValueError(f"{flag} takes one value for a figure, got {value}")
     (results,) = command.run(lambda: [Task(args)])
-    dataset, _ = load(args)
+    dataset, _ = load_source(args)
     if dataset.labels is None:
         raise ValueError("figures need labels: not --no-labels")
     rows = results.asked(results.rows)
