@@ -13,13 +13,13 @@ python experiments/reproduce.py ccfc-table1 --from experiments/results
 import dataclasses
 import difflib
 import importlib
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import pandas as pd
 import tyro
 
 from experiments import ledger
@@ -30,13 +30,12 @@ from experiments.papers.fedcref import studies as fedcref_studies
 from experiments.papers.fedmcc import studies as fedmcc_studies
 from experiments.papers.sda_fdc import copies as sda_fdc_copies
 from experiments.papers.sda_fdc import studies as sda_fdc_studies
-from experiments.papers.study import Measured, Paper, Row, Study
+from experiments.papers.study import Measured, Row, Study
 from fcjax import data
 from fcjax.data.source import short_name
 from fcjax.parallel.mesh import Backend
 from fcjax.results import tables
 from fcjax.results.store import Folder
-from fcjax.results.tables import Estimate
 from fcjax.sweep import command
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.experiment import Task
@@ -128,9 +127,13 @@ def reproduce(study: Study, args: Args) -> None:
     said = notes(study, args)
     print(f"{told(said)}\n{args.table}: {study.title}", flush=True)
     if study.maps:
-        summary = [line for job in found for line in mapped(study, job, folder)]
-        tables.show(summary)
-        tables.write(summary, folder, differences=True, notes=said)
+        lines = [line for job in found for line in mapped(study, job, folder)]
+        values = [name for name in lines[0] if f"paper_{name}" in lines[0]]
+        by = [name for name in lines[0] if not name.startswith("paper_")]
+        by = [name for name in by if name not in values]
+        summary = tables.summarize(lines, by=by, values=values)
+        table = tables.shown(summary, differences=True)
+        write(table, summary, folder, notes=said)
     else:
         said = tabulate(study, found, args, folder, kept)
     print(f"{told(said)}\n{args.table} in {folder}")
@@ -165,22 +168,31 @@ def tabulate(
         for results in folders
         for line in measured(study, job, results)
     ]
-    paper = beside(study.paper, datasets_of(study, args))
-    summary = tables.summarize(rows, by=study.by, values=study.values, paper=paper)
-    summary = complete(summary, paper, by=study.by)
-    if marks := apart.from_best(rows, by=study.by, value=study.values[0]):
+    # The table has the paper's settings first, in the order of the paper.
+    rows = [*reported(study, datasets_of(study, args)), *rows]
+    summary = tables.summarize(rows, by=study.by, values=study.values)
+    marks = apart.from_best(rows, by=study.by, value=study.values[0])
+    table = tables.shown(summary, differences=True)
+    if len(marks):
         name = f"{study.values[0]}, from the best"
-        for line in summary:
-            line[name] = marks.get(tables.setting_of(line, study.by), "")
+        table[name] = marks.reindex(summary.index).fillna("").to_numpy()
         said.append(
             f"{name}: of the seeds that both have; {apart.NOT_SEEN!r} where the paired "
             "t-test, after Holm's correction over this table, does not tell them apart"
         )
-    tables.show(summary, differences=True)
-    tables.write(summary, folder, differences=True, notes=said)
+    write(table, summary, folder, notes=said)
     if study.draw:
-        study.draw(rows, folder, paper=paper)
+        study.draw(rows, folder)
     return said
+
+
+def write(
+    table: pd.DataFrame, summary: pd.DataFrame, folder: Path, *, notes: Sequence[str]
+) -> None:
+    """Prints and writes a table, and its summary in full precision."""
+    tables.show(table)
+    tables.write(table, folder, notes)
+    summary.to_csv(folder / "table.csv")
 
 
 def trained(found: list[Job]) -> list[list[Folder | None]]:
@@ -341,30 +353,18 @@ def check_prepared(dataset: str, args: Args) -> None:
         raise ValueError(f"{error}; or choose others by --datasets") from error
 
 
-def beside(paper: Paper, datasets: Mapping[str, tuple[str, str]]) -> Paper:
-    """Returns the paper's figures for the data sets that are used, by the names that
-    they have in the table."""
-    return {
-        (called, *key[1:]): scores
+def reported(study: Study, datasets: Mapping[str, tuple[str, str]]) -> list[Measured]:
+    """Returns one row per setting that the paper has a score of, for the data sets that
+    are used, by the names that they have in the table."""
+    return [
+        {
+            **dict(zip(study.by, (called, *setting[1:]), strict=True)),
+            **{f"paper_{name}": score for name, score in scores.items()},
+        }
         for of_paper, called in datasets.values()
-        for key, scores in paper.items()
-        if key[0] == of_paper
-    }
-
-
-def complete(
-    summary: list[dict[str, Any]], paper: Paper, *, by: tuple[str, ...]
-) -> list[dict[str, Any]]:
-    """Returns the lines in the order of the paper's, with empty cells of ours where
-    only the paper has a figure; those that it does not have come last."""
-    ours = {tables.setting_of(line, by): line for line in summary}
-    lines = []
-    for setting in dict.fromkeys([*paper, *ours]):
-        line = dict(ours.get(setting) or zip(by, setting, strict=True))
-        for name, score in paper.get(setting, {}).items():
-            line.setdefault(name, Estimate(math.nan, None, 0, score))
-        lines.append(line)
-    return lines
+        for setting, scores in study.paper.items()
+        if setting[0] == of_paper
+    ]
 
 
 def notes(study: Study, args: Args) -> list[str]:

@@ -247,16 +247,11 @@ class Results:
         names = ("nmi", "acc", "kappa") if labelled else ("silhouette",)
         # A method may lack an axis that another has.
         rows = [{**dict.fromkeys(by), **row} for row in rows]
-        lines = []
-        for line in tables.summarize(rows, by=by, values=names):
-            found = {name: line[name] for name in names if name in line}
-            means = {name: x.mean for name, x in found.items()}
-            widths = {f"{name}_half_width": x.half_width for name, x in found.items()}
-            seeds = max((x.n for x in found.values()), default=0)
-            lines.append(
-                {**{k: line[k] for k in by}, **means, **widths, "seeds": seeds}
-            )
-        return pd.DataFrame(lines).set_index(by).dropna(axis=1, how="all")
+        found = tables.summarize(rows, by=by, values=names)
+        seeds = found.filter([f"{name}_seeds" for name in names]).max(axis=1)
+        widths = [f"{name}_half_width" for name in names]
+        table = found.filter([*names, *widths]).assign(seeds=seeds)
+        return table.dropna(axis=1, how="all")
 
 
 def run(

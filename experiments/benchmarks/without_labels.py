@@ -72,13 +72,15 @@ def main(args: Args) -> None:
     print(f"\nbelow k-means, and warned of\n{told.size().to_string()}")
     print("\nchosen without the data set that it is shown on:")
     tables.show(left_out(table))
-    by_criterion = table.groupby("criterion").regret
-    each = {name: tables.estimate(x.tolist()) for name, x in by_criterion}
+    each = tables.summarize(table, by=["criterion"], values=["regret"])
+    columns = ["regret", "regret_half_width"]
+    each = each.sort_values("regret").dropna(subset=columns)
     figures.intervals(
         {
-            name: (found.mean, found.mean - half, found.mean + half, name != RANDOM)
-            for name, found in sorted(each.items(), key=lambda pair: pair[1].mean)
-            if (half := found.half_width) is not None
+            name: (mean, mean - half, mean + half, name != RANDOM)
+            for (name,), mean, half in each[
+                ["regret", "regret_half_width"]
+            ].itertuples()
         },
         args.out / "study.png",
         title=f"NMI lost to the best run, mean of {len(together)} lines",

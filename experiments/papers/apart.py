@@ -1,12 +1,11 @@
 """Which rows of a table are apart from the best one beside them, by their seeds."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
 from fcjax.metrics.agreement import SURE, holm, paired
-from fcjax.results import tables
 
 BEST = "best"
 NOT_SEEN = "not seen"
@@ -14,7 +13,7 @@ NOT_SEEN = "not seen"
 
 def from_best(
     rows: Sequence[Mapping[str, Any]], *, by: Sequence[str], value: str
-) -> dict[tuple, str]:
+) -> pd.Series:
     """Returns what to say of every setting of a table beside the method that has the
     highest mean in the same setting otherwise.
 
@@ -27,42 +26,29 @@ def from_best(
       value: the column that is compared, the larger the better.
 
     Returns:
-      From a setting, a tuple in the order of `by`: that it is the `BEST`, its mean
-      difference from that, or where none is seen at 5 % that it is `NOT_SEEN`. Settings
-      that have no two seeds in common with the best one are left out, and so is the
-      best one of nothing.
+      By setting, indexed by the columns `by`: that it is the `BEST`, its mean
+      difference from the best, or `NOT_SEEN` where no difference is seen at 5 %.
+      Settings without two seeds in common with the best one are left out, and so is a
+      best one without another method beside it.
     """
     if "method" not in by:
-        return {}
+        return pd.Series(dtype=object)
+    runs: Any = pd.DataFrame(rows).reindex(columns=[*by, "seed", value])
+    runs = runs.dropna(subset=["seed", value])
     others = [name for name in by if name != "method"]
-    methods: dict[tuple, dict[Hashable, dict[float, list[float]]]] = {}
-    for row in rows:
-        score, seed = (tables.number(row.get(name)) for name in (value, "seed"))
-        if seed is not None and score is not None and np.isfinite(score):
-            own = methods.setdefault(tables.setting_of(row, others), {})
-            seeds = own.setdefault(row["method"], {})
-            seeds.setdefault(seed, []).append(score)
-    means = {
-        setting: {
-            method: {seed: float(np.mean(each)) for seed, each in seeds.items()}
-            for method, seeds in own.items()
-        }
-        for setting, own in methods.items()
-    }
     found, marks = {}, {}
-    for setting, own in means.items():
-        best = max(own, key=lambda method: np.mean([*own[method].values()]))
-        for method in own:
-            common = sorted({*own[method]} & {*own[best]})
-            if method == best or len(common) < 2:
-                continue
-            key = dict(zip(others, setting, strict=True))
-            place = tuple((key | {"method": method})[name] for name in by)
-            found[place] = paired(
-                *([own[name][seed] for seed in common] for name in (method, best))
-            )
-            marks[tuple((key | {"method": best})[name] for name in by)] = BEST
+    for setting, own in runs.groupby(others, sort=False, dropna=False):
+        scores = own.pivot_table(value, "seed", "method", sort=False)
+        best = scores.mean().idxmax()
+        place = dict(zip(others, setting, strict=True))
+        for method in scores.columns.drop(best):
+            both = scores[[method, best]].dropna()
+            if len(both) > 1:
+                key = tuple({**place, "method": method}[name] for name in by)
+                found[key] = paired(both[method].tolist(), both[best].tolist())
+                marks[tuple({**place, "method": best}[name] for name in by)] = BEST
     sure = holm([each.p_value for each in found.values()])
-    for (place, each), value_of in zip(found.items(), sure, strict=True):
-        marks[place] = f"{each.mean:+.3f}" if value_of < SURE else NOT_SEEN
-    return marks
+    for (key, each), value_of in zip(found.items(), sure, strict=True):
+        marks[key] = f"{each.mean:+.3f}" if value_of < SURE else NOT_SEEN
+    index = pd.MultiIndex.from_tuples(marks, names=by)
+    return pd.Series(list(marks.values()), index, dtype=object)

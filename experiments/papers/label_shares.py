@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Integer
 
-from experiments.papers.study import Measured, Paper
+from experiments.papers.study import Measured
 from fcjax import metrics
 from fcjax.data.source import load_source
+from fcjax.results import tables
 from fcjax.results.store import Folder
 from fcjax.sweep.flags import Common
 
@@ -51,15 +53,35 @@ def labels_of(args: Common) -> Integer[np.ndarray, "P"]:
     return np.asarray(labels)
 
 
-def draw(rows: Sequence[Mapping[str, Any]], folder: Path, *, paper: Paper) -> None:
-    """Draws them of each data set into folder/DATASET.png; the paper's numbers are
-    nowhere in print. Raises ValueError where there is none."""
-    from fcjax.results import figures  # matplotlib only where something is drawn
+def draw(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Draws the shares of each data set into folder/DATASET.png, one bar per method;
+    the paper prints no numbers. A bar is the mean over seeds with its 95 % interval.
 
-    del paper
+    Raises:
+        ValueError: there is no data set.
+    """
     if not rows:
         raise ValueError("no data set to draw; --datasets NAME=PATH says where one is")
-    for dataset in dict.fromkeys(row["dataset"] for row in rows):
-        own = [row for row in rows if row["dataset"] == dataset]
-        name = re.sub(r"[^\w.]+", "-", dataset.lower())
-        figures.bars(own, folder / f"{name}.png")
+    for dataset, own in pd.DataFrame(rows).groupby("dataset", sort=False):
+        summary = tables.summarize(own, by=["label", "method"], values=["share"])
+        means, widths = (
+            summary[name].unstack(sort=False).sort_index()
+            for name in ("share", "share_half_width")
+        )
+        # Matplotlib only where something is drawn.
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import PercentFormatter
+
+        from fcjax.results.figures import curves
+
+        figure = Figure(figsize=(max(4.0, 1.2 + 0.6 * len(means)), 3.6))
+        axes = figure.subplots()
+        colors = curves.color_cycle(len(means.columns))
+        means.plot.bar(ax=axes, yerr=widths, color=colors, width=0.8, rot=0)
+        axes.set(xlabel="label of the cluster", ylabel="share of the examples")
+        axes.set_ylim(0, min(1.0, axes.get_ylim()[1]))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.legend(frameon=False, fontsize=9)
+        curves.plain_axes(axes)
+        name = re.sub(r"[^\w.]+", "-", str(dataset).lower())
+        curves.write(figure, folder / f"{name}.png", f"cluster sizes, {dataset}")

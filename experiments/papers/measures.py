@@ -12,12 +12,13 @@ from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 
-from experiments.papers.study import Measured, Paper
+from experiments.papers.study import Measured
 from fcjax import data, metrics
 from fcjax.data.source import load_source
 from fcjax.metrics import probes
-from fcjax.results import exported, tables
+from fcjax.results import exported
 from fcjax.results.store import Folder
 from fcjax.runs.probe import test_rows
 from fcjax.settings import as_tuple
@@ -34,7 +35,11 @@ Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def scores(args: Common, results: Folder) -> list[Measured]:
     """Returns the rows of results.csv: the swept values and the scores."""
     return [
-        {name: cell for name, cell in row.items() if name != "dataset"}
+        {
+            name: cell
+            for name, cell in row.items()
+            if name != "dataset" and not name.startswith("paper_")
+        }
         for row in results.asked(results.rows)
     ]
 
@@ -157,7 +162,6 @@ def against(
     *,
     level: str,
     values: Sequence[str],
-    paper: Paper,
     apart: Sequence[str] = ("dataset", "method"),
     by: Sequence[str] = ("p",),
     log: bool | None = None,
@@ -165,41 +169,36 @@ def against(
     """Draws scores against a swept value.
 
     Args:
-        rows: what `scores` returned, with `dataset` and `method`.
-        folder: where the figures go, called by what they are of.
+        rows: what `scores` returned, with `dataset` and `method`, and the paper's. The
+            paper's scores at other levels would stretch the axis and are left out.
+        folder: of the figures, whose names are their settings.
         level: the swept value.
         values: the scores; those that no row has are left out.
-        paper: by the columns of `apart` and of `by`, and by level; at levels that no
-            row has, which would stretch the axis, it is left out.
         apart: the columns of which each setting has a figure.
         by: the columns of which each setting has a line.
         log: as of `figures.against`.
     """
     from fcjax.results import figures  # matplotlib only where something is drawn
 
-    for setting in dict.fromkeys(tables.setting_of(row, apart) for row in rows):
-        own = [row for row in rows if tables.setting_of(row, apart) == setting]
-        known = [
-            name for name in values if any(row.get(name) is not None for row in own)
-        ]
-        levels = {tables.setting_of(row, [level])[0] for row in own}
-        words = (
+    runs: Any = pd.DataFrame(rows)
+    is_measured = runs.reindex(columns=[*values]).notna().any(axis=1)
+    for setting, own in runs.groupby([*apart], sort=False):
+        measured = own[is_measured.loc[own.index]]
+        if measured.empty:
+            continue
+        title = ", ".join(
             value if isinstance(value, str) else f"{name} {value:g}"
             for name, value in zip(apart, setting, strict=True)
         )
-        name = re.sub(r"[^\w.]+", "-", " ".join(words).lower())
+        name = re.sub(r"[^\w.]+", "-", title.lower())
         figures.against(
-            own,
+            own[own[level].isin(measured[level])],
             folder / f"{name}.png",
             level=level,
             by=by,
-            values=known,
+            values=[name for name in values if measured.get(name) is not None],
             log=log,
-            paper={
-                key[len(apart) :]: found
-                for key, found in paper.items()
-                if key[: len(apart)] == setting and key[-1] in levels
-            },
+            title=title,
         )
 
 

@@ -15,12 +15,10 @@ Paper = Mapping[tuple, Mapping[str, float]]
 
 
 class Draw(Protocol):
-    """Draws what was measured, rows with the columns `dataset` and `method`, into
-    folder/NAME.png."""
+    """Draws what was measured, rows with the columns `dataset` and `method` and with
+    the paper's scores in rows of their own, into folder/NAME.png."""
 
-    def __call__(
-        self, rows: Sequence[Mapping[str, Any]], folder: Path, *, paper: Paper
-    ) -> None: ...
+    def __call__(self, rows: Sequence[Mapping[str, Any]], folder: Path) -> None: ...
 
 
 class Row(NamedTuple):

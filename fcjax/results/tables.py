@@ -1,311 +1,177 @@
-"""Tables over seeds: mean ± 95 % interval of each setting, beside the paper's figure.
+"""Tables over seeds: mean ± 95 % interval per setting, beside the paper's score."""
 
-Rows are dicts, one a run, as `csv.DictReader` reads them from results.csv or as the
-experiment made them.
-"""
-
-import csv
-import io
-import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, starmap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
+import pandas as pd
+from jaxtyping import Float
 from scipy import special
 
-Summary = Sequence[Mapping[str, Any]]
-"""A dict a line, of `summarize` or made by hand."""
-
-_ESCAPED = str.maketrans(
-    {c: "\\" + c for c in "&%$#_{}"}
-    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"\\": r"\textbackslash{}", "±": r"$\pm$"}
-    # Right after the end of a row these would be its options.
-    | {"[": "{[}", "*": "{*}"}
-)
+_DIGITS = ("", *"+-0123456789")
 
 
-class Estimate(NamedTuple):
-    """A mean over seeds with its 95 % interval, mean ± half_width.
+def half_width(values: Float[np.ndarray, "n"]) -> float:
+    """Computes the half-width of the 95 % Student-t interval of a mean.
 
-    An interval needs three seeds. Two seeds are written as their two values: their
-    t-interval would be 12.7 standard errors wide.
-    """
-
-    mean: float
-    half_width: float | None
-    """None for fewer than three seeds."""
-    n: int
-    """0 where nothing was measured: the mean is NaN then, and is not shown."""
-    paper: float | None = None
-    """What the paper reports for the same setting."""
-    values: tuple[float, ...] = ()
-    """The values of two seeds, in the order of the runs; empty for other numbers."""
-
-    @property
-    def difference(self) -> "Difference | None":
-        """Ours less the paper's; None where one of the two is missing."""
-        if self.n == 0 or self.paper is None:
-            return None
-        return Difference(self.mean - self.paper)
-
-    def __str__(self) -> str:
-        if self.n == 0:
-            return ""
-        if self.half_width is None:
-            return ", ".join(f"{x:.3f}" for x in self.values or (self.mean,))
-        return f"{self.mean:.3f} ± {self.half_width:.3f}"
-
-
-class Difference(NamedTuple):
-    """Of two scores, written with its sign."""
-
-    value: float
-
-    def __str__(self) -> str:
-        return "nan" if math.isnan(self.value) else f"{self.value:+.3f}"
-
-
-def estimate(values: Sequence[float], *, paper: float | None = None) -> Estimate:
-    """Computes the mean and the half-width of the 95 % Student-t interval.
-
-    Both are NaN if any value is NaN. Fewer than three values have no interval.
-
-    Raises:
-      ValueError: if there are no values.
+    Returns:
+      NaN for fewer than three values: the interval of two would be 12.7 standard errors
+      wide.
     """
     n = len(values)
-    if n == 0:
-        raise ValueError("no values to average")
-    mean = float(np.mean(values))
     if n < 3:
-        return Estimate(mean, None, n, paper, tuple(map(float, values)) * (n == 2))
-    with np.errstate(invalid="ignore"):
-        error = float(np.std(values, ddof=1)) / math.sqrt(n)
-    return Estimate(mean, float(special.stdtrit(n - 1, 0.975)) * error, n, paper)
+        return np.nan
+    error = np.std(values, ddof=1) / np.sqrt(n)
+    return float(special.stdtrit(n - 1, 0.975) * error)
 
 
 def summarize(
-    rows: Iterable[Mapping[str, Any]],
+    runs: pd.DataFrame | Sequence[Mapping[str, Any]],
     *,
     by: Sequence[str],
     values: Sequence[str],
-    paper: Mapping[tuple, Mapping[str, float]] | None = None,
-) -> list[dict[str, Any]]:
+) -> pd.DataFrame:
     """Averages runs that differ in nothing but their seed.
 
     Args:
-      rows: one dict a run.
-      by: the columns that make a setting, such as ("dataset", "p"); with "scope"
-        among them where the rows hold more than one.
-      values: the columns to average. Runs where one is missing, None or "" are left
-        out of that column; NaN is not hidden.
-      paper: from a setting, a tuple in the order of `by`, to the paper's values.
+      runs: one row per run. A column `paper_NAME` holds the paper's score of the
+        setting.
+      by: the columns that make a setting, such as ("dataset", "p").
+      values: the columns to average. Missing cells, None or NaN, are left out.
 
     Returns:
-      One dict a setting, in the order of their first run: the columns of `by`, then
-      an `Estimate` for each of `values` that any of its runs has.
+      One row per setting, in the order of the first runs, indexed by the columns `by`.
+      Each value that some run or the paper has gives the columns NAME (the mean),
+      NAME_half_width of its 95 % interval, NAME_min, NAME_max, NAME_paper,
+      NAME_difference (ours less the paper's) and NAME_seeds (the number of values).
 
     Raises:
-      ValueError: if a column of `by` is missing from a row.
+      ValueError: if a column of `by` is missing.
+
+    Examples:
+      >>> runs = pd.DataFrame({"p": [0, 0, 0, 1], "nmi": [0.79, 0.812, 0.834, 0.9]})
+      >>> summarize(runs, by=["p"], values=["nmi"]).nmi_half_width.round(3).tolist()
+      [0.055, nan]
     """
-    settings: dict[tuple, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        settings.setdefault(setting_of(row, by), []).append(row)
-    summary = []
-    for setting, runs in settings.items():
-        known = (paper or {}).get(setting, {})
-        line: dict[str, Any] = dict(zip(by, setting, strict=True))
-        for name in values:
-            found = [x for run in runs if (x := number(run.get(name))) is not None]
-            if found:
-                line[name] = estimate(found, paper=known.get(name))
-        summary.append(line)
-    return summary
+    runs = pd.DataFrame(runs)
+    if missing := [name for name in by if name not in runs]:
+        raise ValueError(f"no column {missing[0]!r}; there are: {', '.join(runs)}")
+    known = [
+        name
+        for name in values
+        if runs.reindex(columns=[name, f"paper_{name}"]).notna().any(axis=None)
+    ]
+    lines: dict[Any, dict[str, float]] = {}
+    for setting, own in runs.groupby(list(by), sort=False, dropna=False):
+        lines[setting] = {}
+        for name in known:
+            lines[setting] |= _statistics(own, name)
+    index = pd.MultiIndex.from_tuples(lines, names=list(by))
+    return pd.DataFrame(list(lines.values()), index=index)
 
 
-def paper_scores(
-    rows: Iterable[Mapping[str, Any]], *, by: Sequence[str], values: Sequence[str]
-) -> dict[tuple, dict[str, float]]:
-    """Returns what the paper reports, which results.csv holds as paper_NAME, from each
-    setting to its scores."""
-    paper: dict[tuple, dict[str, float]] = {}
-    for row in rows:
-        known = {name: number(row.get(f"paper_{name}")) for name in values}
-        found = {name: score for name, score in known.items() if score is not None}
-        if found:
-            paper[setting_of(row, by)] = found
-    return paper
+def _statistics(runs: Any, name: str) -> dict[str, float]:
+    """Returns the columns of one value in one setting."""
+    cells = runs.reindex(columns=[name, f"paper_{name}"]).astype(float)
+    x = cells[name].dropna().to_numpy()
+    mean, low, high = (x.mean(), x.min(), x.max()) if len(x) else [np.nan] * 3
+    paper = cells[f"paper_{name}"].dropna().to_numpy()
+    paper = paper[-1] if len(paper) else np.nan
+    return {
+        name: mean,
+        f"{name}_half_width": half_width(x),
+        f"{name}_min": low,
+        f"{name}_max": high,
+        f"{name}_paper": paper,
+        f"{name}_difference": mean - paper,
+        f"{name}_seeds": len(x),
+    }
 
 
-def to_text(summary: Summary, *, differences: bool = False) -> str:
-    """A summary as an aligned plain-text table, which is valid Markdown too; with
-    `differences` a column has how far ours is off the paper's."""
-    table = _table(summary, box.MARKDOWN, differences)
-    # Wide enough that rich never wraps or shortens a cell.
-    console = Console(file=io.StringIO(), width=10_000, color_system=None)
-    with console.capture() as capture:
-        console.print(table)
-    lines = (line.rstrip() for line in capture.get().splitlines())
-    return "\n".join(line for line in lines if line)
+def shown(summary: pd.DataFrame, *, differences: bool = False) -> pd.DataFrame:
+    """Returns a summary as text, one column per value: "0.812 ± 0.055".
 
+    Two seeds are shown as their two values. The paper's scores have columns of their
+    own where there are any, and the largest number of seeds comes last.
 
-def show(
-    summary: Summary, *, console: Console | None = None, differences: bool = False
-) -> None:
-    """Prints a summary: ruled on a terminal, as `to_text` into a file or a pipe."""
-    console = console or Console()
-    if console.is_terminal:
-        console.print(_table(summary, box.SIMPLE_HEAD, differences))
-    else:
-        print(to_text(summary, differences=differences), file=console.file)
-
-
-def to_csv(summary: Summary) -> str:
-    """A summary as comma-separated values in full precision, for programs.
-
-    An estimate NAME is five columns: NAME (the mean), NAME_half_width, NAME_paper,
-    NAME_difference (ours less the paper's) and NAME_seeds. Empty is what is not there.
+    Args:
+      summary: of `summarize`.
+      differences: whether a column holds ours less the paper's.
     """
-    lines = [dict(chain(*starmap(_plain_cells, line.items()))) for line in summary]
-    text = io.StringIO()
-    names = dict.fromkeys(chain(*lines))
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue().rstrip("\n")
+    table = summary.index.to_frame(index=False)
+    lines: Any = summary.to_dict("records")
+    values = [name for name in summary if f"{name}_seeds" in summary]
+    for name in values:
+        table[name] = [_interval(line, name) for line in lines]
+        paper = [line[f"{name}_paper"] for line in lines]
+        if not np.isnan(paper).all():
+            table[f"{name}, paper"] = [_number(x, ".3f") for x in paper]
+            if differences:
+                off = [line[f"{name}_difference"] for line in lines]
+                table[f"{name}, difference"] = [_number(x, "+.3f") for x in off]
+    if values:
+        seeds = summary[[f"{name}_seeds" for name in values]].max(axis=1)
+        table["seeds"] = seeds.to_numpy()
+    return table
 
 
-def to_latex(summary: Summary, *, differences: bool = False) -> str:
-    r"""A summary as a LaTeX tabular, without a caption, for \input.
+def _interval(line: Mapping[Any, float], name: str) -> str:
+    seeds = line[f"{name}_seeds"]
+    if seeds == 2:
+        return f"{line[f'{name}_min']:.3f}, {line[f'{name}_max']:.3f}"
+    mean = _number(line[name], ".3f")
+    return f"{mean} ± {line[f'{name}_half_width']:.3f}" if seeds > 2 else mean
+
+
+def _number(cell: Any, form: str = "g") -> str:
+    if bool(pd.isna(cell)):
+        return ""
+    return format(cell, form) if isinstance(cell, float) else str(cell)
+
+
+def _sides(table: pd.DataFrame) -> list[str]:
+    """Returns where the cells of each column stand: numbers to the right."""
+    is_name = table.map(lambda cell: isinstance(cell, str) and cell[:1] not in _DIGITS)
+    return ["left" if any_name else "right" for any_name in is_name.any()]
+
+
+def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]]) -> str:
+    """Returns a table, of `shown` or made by hand, as aligned Markdown."""
+    table = pd.DataFrame(table)
+    cells, sides = table.map(_number), _sides(table)
+    return cells.to_markdown(index=False, disable_numparse=True, colalign=sides)
+
+
+def show(table: pd.DataFrame | Sequence[Mapping[str, Any]]) -> None:
+    """Prints a table, see `to_text`."""
+    print(to_text(table))
+
+
+def to_latex(table: pd.DataFrame) -> str:
+    r"""Returns a table as a LaTeX tabular, without a caption, for \input.
 
     Its comments name the package it needs and the number of seeds, which is a column
     only where it varies.
     """
-    columns = _columns(summary, differences)
-    lines = [r"% needs \usepackage{booktabs}"]
-    if seeds := columns.get("seeds"):
-        n = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
-        lines.append(f"% mean and 95 % Student-t interval over seeds, n = {n}")
-        if len(set(seeds)) == 1:
-            del columns["seeds"]
-    sides = ["l" if _is_text(cells) else "r" for cells in columns.values()]
-    rows = [tuple(columns), *zip(*columns.values(), strict=True)]
-    head, *body = [" & ".join(map(_latex, row)) + r" \\" for row in rows]
-    lines += [rf"\begin{{tabular}}{{{''.join(sides)}}}", r"\toprule", head]
-    lines += [r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-    return "\n".join(lines)
+    head = "% needs \\usepackage{booktabs}\n"
+    if "seeds" in table:
+        seeds = " to ".join(map(str, sorted({table.seeds.min(), table.seeds.max()})))
+        head += f"% mean and 95 % Student-t interval over seeds, n = {seeds}\n"
+        if table.seeds.nunique() == 1:
+            table = table.drop(columns="seeds")
+    sides = "".join(side[0] for side in _sides(table))
+    cells = table.map(_number)
+    text = cells.to_latex(index=False, escape=True, column_format=sides)
+    return head + text.replace("±", r"$\pm$")
 
 
-def write(
-    summary: Summary,
-    folder: str | Path,
-    *,
-    differences: bool = False,
-    notes: Sequence[str] = (),
-) -> None:
-    """Writes a summary as `table.md`, see `to_text`, with `notes` in a list below it,
-    and as `table.tex`, see `to_latex`; with `differences` as `table.csv` too, see
-    `to_csv`.
-
-    Each is written whole or not at all; the folder is created if need be.
-    """
+def write(table: pd.DataFrame, folder: str | Path, notes: Sequence[str] = ()) -> None:
+    """Writes a table as `table.md`, with `notes` in a list below it, and `table.tex`;
+    creates the folder."""
     folder = Path(folder)
-    below = "".join(f"\n- {note}" for note in notes)
-    text = to_text(summary, differences=differences)
-    texts = {
-        "table.md": f"{text}\n{below}" if below else text,
-        "table.tex": to_latex(summary, differences=differences),
-    }
-    if differences:
-        texts["table.csv"] = to_csv(summary)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / f"{name}.tmp").write_text(text + "\n", encoding="utf-8")
-    for name in texts:
-        (folder / f"{name}.tmp").replace(folder / name)
-
-
-def setting_of(row: Mapping[str, Any], by: Sequence[str]) -> tuple[Hashable, ...]:
-    """The values of `by` in a row, with numbers read from text."""
-    if missing := [name for name in by if name not in row]:
-        raise ValueError(f"no column {missing[0]!r}; there are: {', '.join(row)}")
-    return tuple(_plain(row[name]) for name in by)
-
-
-def number(cell: Any) -> float | None:
-    """A cell as a float; None where it is empty."""
-    return None if cell is None or cell == "" else float(cell)
-
-
-def _plain(cell: Any) -> Any:
-    if not isinstance(cell, str):
-        return cell
-    try:
-        value = float(cell)
-    except ValueError:
-        return cell
-    # NaN equals nothing, so it would make a setting of every run.
-    return value if math.isfinite(value) else cell
-
-
-def _table(summary: Summary, style: box.Box, differences: bool) -> Table:
-    table = Table(box=style)
-    columns = _columns(summary, differences)
-    for name, cells in columns.items():
-        justify = "left" if _is_text(cells) else "right"
-        table.add_column(name, justify=justify, no_wrap=True)
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*map(_text, row))
-    return table
-
-
-def _columns(summary: Summary, differences: bool) -> dict[str, list[Any]]:
-    """The cells below each name, with the paper's beside ours and the seeds last."""
-    columns: dict[str, list[Any]] = {}
-    for name in dict.fromkeys(chain(*summary)):
-        cells = columns[name] = [line.get(name) for line in summary]
-        known = [getattr(cell, "paper", None) for cell in cells]
-        if any(value is not None for value in known):
-            columns[f"{name}, paper"] = [
-                None if value is None else Estimate(value, None, 1) for value in known
-            ]
-            if differences:
-                off = [getattr(cell, "difference", None) for cell in cells]
-                columns[f"{name}, difference"] = off
-    estimates = [[e for e in x.values() if isinstance(e, Estimate)] for x in summary]
-    if any(estimates):
-        columns["seeds"] = [max((e.n for e in line), default=0) for line in estimates]
-    return columns
-
-
-def _plain_cells(name: str, cell: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(cell, Estimate):
-        yield name, _text(cell)
-        return
-    yield name, cell.mean if cell.n else None
-    yield f"{name}_half_width", cell.half_width
-    yield f"{name}_paper", cell.paper
-    yield f"{name}_difference", cell.difference and cell.difference.value
-    yield f"{name}_seeds", cell.n
-
-
-def _is_text(cells: Sequence[Any]) -> bool:
-    return any(isinstance(cell, str) for cell in cells)
-
-
-def _text(cell: Any) -> str:
-    if cell is None:
-        return ""
-    return f"{cell:g}" if isinstance(cell, float) else str(cell)
-
-
-def _latex(cell: Any) -> str:
-    if isinstance(cell, Estimate | Difference) and math.isfinite(cell[0]):
-        return f"${cell}$".replace("±", r"\pm")
-    return _text(cell).translate(_ESCAPED)
+    below = "".join(f"\n- {note}" for note in notes)
+    text = f"{to_text(table)}\n{below}".rstrip() + "\n"
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    (folder / "table.tex").write_text(to_latex(table), encoding="utf-8")

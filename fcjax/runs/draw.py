@@ -10,7 +10,7 @@ import tyro
 
 from fcjax import data, metrics
 from fcjax.methods.base import Scope
-from fcjax.results import figures, store, tables
+from fcjax.results import figures, store
 from fcjax.results.store import Folder
 from fcjax.runs import assigned, choose
 from fcjax.runs.together import gather
@@ -163,10 +163,11 @@ def grid_figures(
     # Numbers before text, which no number compares with.
     history = sorted(
         history,
-        key=lambda row: [(isinstance(v, str), v) for v in tables.setting_of(row, by)],
+        key=lambda row: [(isinstance(row[name], str), row[name]) for name in by],
     )
+    title = titled(rows, [*by, "seed"])
     figures.learning_curves(
-        history, folder / "learning_curves.png", by=by, values=values
+        history, folder / "learning_curves.png", by=by, values=values, title=title
     )
     history = since(history, start, by=by)
     measured = [
@@ -174,11 +175,11 @@ def grid_figures(
     ]
     if measured:
         figures.learning_curves(
-            history, folder / "iterations.png", by=by, values=measured
+            history, folder / "iterations.png", by=by, values=measured, title=title
         )
     scores = ("nmi", "kappa") if labelled else score.INTERNAL_SCORES
     scores = [name for name in scores if any(row.get(name) is not None for row in rows)]
-    levels = {name: {tables.setting_of(row, [name])[0] for row in rows} for name in by}
+    levels = {name: {row[name] for row in rows} for name in by}
     varied = [name for name in by if len(levels[name]) > 1]
     for name in varied if scores else ():
         if any(isinstance(level, str | bool | None) for level in levels[name]):
@@ -190,8 +191,18 @@ def grid_figures(
             level=name,
             by=others,
             values=scores,
-            paper=tables.paper_scores(rows, by=[*others, name], values=scores),
+            title=title,
         )
+
+
+def titled(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Returns the title of a figure: method, data set, and what all rows share."""
+    shared = [
+        f"{name} {rows[0][name]}"
+        for name in names
+        if len({row[name] for row in rows}) == 1
+    ]
+    return ", ".join([f"{rows[0]['method']} on {rows[0]['dataset']}", *shared])
 
 
 def since(
@@ -202,7 +213,7 @@ def since(
     begun: dict[tuple, Mapping[str, Any]] = {}
     for row in history:
         if row["stage"] == start:
-            begun[*tables.setting_of(row, by), row["seed"]] = {**row, "round": 0}
+            begun[tuple(row[name] for name in [*by, "seed"])] = {**row, "round": 0}
     if not begun:
         return list(history)
     place = max(int(row["stage_index"]) for row in begun.values())

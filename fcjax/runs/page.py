@@ -251,18 +251,19 @@ def scores(folder: Folder, row: Row) -> dict[str, Any]:
     those settings that differ from the shown run's in nothing else.
 
     Returns:
-        `by`, what tells settings apart; `lines`, of `tables.summarize`, and which of
-        them is `shown`; `best`, from each score to its best mean, None where fewer than
-        two are compared; `internal`, the scores without labels; `curves` of them.
+        `by`, what tells settings apart; `lines` of `tables.summarize`, the same as
+        `texts`, and which of the lines is `shown`; `best`, from each score
+        to its best mean, None where fewer than two are compared; `internal`, the scores
+        without labels; `curves` of them.
     """
     by = varied(folder) or ["clusters"]
     names = [name for name in TITLES if row.get(name) is not None]
     runs = [{**r, "runs": 1, "occupied": occupied(folder, r)} for r in folder.rows]
-    lines = tables.summarize(runs, by=by, values=["runs", "occupied", *names])
+    summary = tables.summarize(runs, by=by, values=["runs", "occupied", *names])
+    lines = summary.reset_index().to_dict("records")
     best = {}
     for name in names:
-        known = [line[name].mean for line in lines if name in line]
-        known = [value for value in known if not np.isnan(value)]
+        known = summary[name].dropna()
         best_of = min if name == "davies_bouldin" else max
         best[name] = best_of(known) if len(known) > 1 else None
 
@@ -272,12 +273,12 @@ def scores(folder: Folder, row: Row) -> dict[str, Any]:
     over = {}
     if "clusters" in by and len(alike) > 1:
         for name in internal:
-            measured = [line for line in alike if name in line]
-            over[name] = {float(line["clusters"]): line[name].mean for line in measured}
+            over[name] = {float(line["clusters"]): line[name] for line in alike}
     return {
         "by": by,
         "titles": TITLES,
         "lines": lines,
+        "texts": tables.shown(summary).to_dict("records"),
         "shown": next(x for x in lines if all(x[n] == row[n] for n in by)),
         "best": best,
         "internal": internal,

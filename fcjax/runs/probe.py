@@ -8,11 +8,12 @@ client's own scores of CCFC's Table 4, averaged.
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import tyro
 
 from fcjax import data, metrics
@@ -97,7 +98,7 @@ def test_rows(flags: Common, dataset: data.Dataset) -> np.ndarray:
 
 def linear_rows(
     split: Sequence[np.ndarray], shares: Sequence[float], *, num_draws: int
-) -> list[dict[str, Any]]:
+) -> pd.DataFrame:
     """Returns a row of the linear probe and one for each share of the labels.
 
     Args:
@@ -106,17 +107,17 @@ def linear_rows(
         num_draws: how many times each is drawn.
     """
     key, labels = jax.random.key(0), split[1]
-    found = [("linear probe", len(labels), [probes.linear_probe(key, *split)])]
+    rows = [("linear probe", len(labels), probes.linear_probe(key, *split))]
     for share in shares:
         drawn = probes.semi_supervised(
             key, *split, label_fraction=share, num_draws=num_draws
         )
         count = probes.labels_per_class(labels, label_fraction=share).sum()
-        found.append((f"{100 * share:g} % of labels", count, drawn.tolist()))
-    return [
-        {"protocol": protocol, "labels": n, "accuracy": str(tables.estimate(values))}
-        for protocol, n, values in found
-    ]
+        rows += [(f"{100 * share:g} % of labels", count, value) for value in drawn]
+    by = ["protocol", "labels"]
+    draws = pd.DataFrame(rows, columns=[*by, "accuracy"])
+    summary = tables.summarize(draws, by=by, values=["accuracy"])
+    return tables.shown(summary).rename(columns={"seeds": "draws"})
 
 
 def cluster_rows(

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 
 from fcjax import engine
 from fcjax.data import federation
@@ -62,10 +63,12 @@ def beside_kmeans(
     a warning of the settings that are below it, or likely are: see `beside`."""
     rows = [row for row in rows if row["status"] == "ok"]
     names = ("nmi", "kmeans_nmi", "kmeans_silhouette", "input_silhouette")
-    lines = tables.summarize(rows, by=settings, values=names)
+    if not rows:
+        return []
+    summary = tables.summarize(rows, by=settings, values=names)
     found, worse = [], []
-    for line in lines:
-        own = {name: line[name].mean for name in names if name in line}
+    for line in summary.reset_index().to_dict("records"):
+        own = {name: x for name in names if not np.isnan(x := line.get(name, np.nan))}
         told = ", ".join(f"{name} {line[name]:g}" for name in settings)
         if "kmeans_nmi" in own:
             found.append(f"{own['kmeans_nmi']:.3f}")
@@ -87,9 +90,9 @@ def summarize(
     *,
     labelled: bool,
     reported: Sequence[str] = (),
-) -> list[dict[str, Any]]:
-    """Returns the table of some rows of results.csv, a line a setting; where clients
-    fail in any of them, with who took part and the NMI of those that ever did.
+) -> pd.DataFrame:
+    """Returns the table of some rows of results.csv, one row per setting; where clients
+    fail in any of them, with the participation and the NMI of the surviving clients.
 
     Args:
         rows: one a run.
@@ -108,8 +111,7 @@ def summarize(
         values = (*values, "initial_acc", *reported)
     if any(row["failure_rate"] > 0 for row in rows):
         values = (*values, "participation", "surviving_nmi")
-    paper = tables.paper_scores(rows, by=by, values=values)
-    return tables.summarize(rows, by=by, values=values, paper=paper)
+    return tables.shown(tables.summarize(rows, by=by, values=values))
 
 
 def conclude_all(folders: Sequence[Folder], *, out: Path | None) -> None:

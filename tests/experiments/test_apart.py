@@ -22,7 +22,7 @@ def less(scores: tuple[float, ...], off: tuple[float, ...]) -> tuple[float, ...]
 
 
 def marks(rows: list[dict]) -> dict[tuple, str]:
-    return apart.from_best(rows, by=("p", "method"), value="nmi")
+    return apart.from_best(rows, by=("p", "method"), value="nmi").to_dict()
 
 
 def test_a_method_is_apart_from_the_best_or_it_is_not():
@@ -56,6 +56,6 @@ def test_only_seeds_that_both_have_are_compared():
 
 def test_nothing_is_said_of_one_method_or_of_rows_without_a_seed():
     assert not marks(runs("a", A))
-    assert not apart.from_best(runs("a", A), by=("p",), value="nmi")
+    assert apart.from_best(runs("a", A), by=("p",), value="nmi").empty
     drawn = [{**row, "seed": None} for row in runs("a", A) + runs("b", A)]
     assert not marks(drawn)

@@ -233,7 +233,7 @@ def test_a_probe_of_the_embedding(table, capsys):
     assert printed[5].startswith("linear classifiers")
     assert printed[5].endswith("over 3 draws")
     found = probes.linear_probe(jax.random.key(0), *split)
-    assert cells(printed[8]) == ["linear probe", "50", f"{found:.3f}"]
+    assert cells(printed[8]) == ["linear probe", "50", f"{found:.3f}", "1"]
     # 1 % of at most six examples a class is none, so one each is drawn.
     counts = np.unique(split[1], return_counts=True)[1]
     halves = [max(1, round(int(count) / 2)) for count in counts]
@@ -242,8 +242,9 @@ def test_a_probe_of_the_embedding(table, capsys):
         accuracies = probes.semi_supervised(
             jax.random.key(0), *split, label_fraction=share, num_draws=3
         )
-        mean = str(tables.estimate(accuracies.tolist()))
-        assert cells(line) == [f"{100 * share:g} % of labels", str(count), mean]
+        mean = f"{accuracies.mean():.3f} ± {tables.half_width(accuracies):.3f}"
+        share = f"{100 * share:g} % of labels"
+        assert cells(line) == [share, str(count), mean, "3"]
 
     held = of_run.assignments(seed=0)
     client, cluster = held["client"].to_numpy(), held["cluster"].to_numpy()

@@ -175,7 +175,7 @@ def test_clients_are_scored_on_their_own_examples(out, used):
 def test_a_figure_has_its_table_and_its_drawing(out):
     lines = execute("ccfc-figure7", out, model_weight=(0.001,))
     # The paper's at its own lambda for five p, of which two were run.
-    assert [line["p"] for line in lines] == ["0", "0.25", "0.5", "0.75", "1"]
+    assert [float(line["p"]) for line in lines] == [0, 0.25, 0.5, 0.75, 1]
     assert {line["model_weight"] for line in lines} == {"0.001"}
     assert [line["nmi_seeds"] for line in lines] == ["2", "0", "2", "0", "0"]
     assert lines[0]["kappa_paper"] == "0.9619"
@@ -197,9 +197,10 @@ def test_what_stands_in_for_the_papers_data_is_called_so():
     args = reproduce.Args(table="ccfc-table1")
     datasets = reproduce.datasets_of(study, args)
     assert datasets == {"digits": ("mnist", "digits for mnist")}
-    paper = reproduce.beside(study.paper, datasets)
+    paper = reproduce.reported(study, datasets)
     assert len(paper) == 2 + 5 * 6
-    assert paper["digits for mnist", 0.0, "CCFC"] == {"nmi": 0.9236}
+    row = {"dataset": "digits for mnist", "p": 0.0, "method": "CCFC"}
+    assert {**row, "paper_nmi": 0.9236} in paper
     said = "note: digits (1,797 images) stands in for mnist"
     assert reproduce.told(reproduce.notes(study, args)).startswith(said)
 

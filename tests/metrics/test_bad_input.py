@@ -8,7 +8,7 @@ from fcjax import metrics as e
 from fcjax.metrics.probes import linear_probe, semi_supervised
 from fcjax.results import figures as f
 from fcjax.results.figures.images import MARKERS
-from fcjax.results.tables import estimate, summarize
+from fcjax.results.tables import summarize
 
 KEY = jax.random.key(0)
 Z, Y, FEW = np.eye(3), np.arange(3), np.zeros((3, 2))
@@ -101,7 +101,6 @@ CASES = [
     (lambda _: few(share=1.1), r"^label_fraction takes \(0, 1\], got 1.1$"),
     (lambda _: few(share=np.nan), r"^label_fraction takes \(0, 1\], got nan$"),
     # Tables
-    (lambda _: estimate([]), "^no values to average$"),
     (
         lambda _: summarize([{"p": 0}], by=["q"], values=[]),
         "^no column 'q'; there .* p$",
@@ -110,12 +109,10 @@ CASES = [
     (lambda path: f.against([], path, level="p"), "^no results to draw$"),
     (lambda path: f.against([ROW], path, level="p"), "^no column 'dataset'"),
     (lambda path: f.against([ROW], path, level="a", by=()), "^no column 'a'"),
-    (lambda path: level(path, None), "^p must be a number, got None$"),
+    (lambda path: level(path, None), "^p must be a number, got nan$"),
     (lambda path: level(path, "half"), "^p must be a number, got 'half'$"),
     (lambda path: f.learning_curves([], path), "^no history to draw$"),
     (lambda path: f.learning_curves(HISTORY, path, by=("q",)), "^no column 'q'"),
-    (lambda path: f.bars([], path), "^no shares to draw$"),
-    (lambda path: f.bars([ROW], path, group="cluster"), "no column 'cluster'; there"),
     # Graphs and heat maps
     (lambda path: graph(path, GRAPH[:0, :0], Y[:0], Y[:0]), "^no clusters to draw$"),
     (lambda path: graph(path, GRAPH[:2]), r"edges \(2, 3\), 3 sizes and 3 groups"),

@@ -1,9 +1,8 @@
 import numpy as np
-import pytest
 from matplotlib.patches import Rectangle
 
-from fcjax.results.figures import bars, blocks, confusion, partition
-from tests.metrics.drawn import names, picture, ticks, titles
+from fcjax.results.figures import blocks, confusion, partition
+from tests.metrics.drawn import picture, ticks, titles
 
 
 def values(axes):
@@ -83,47 +82,6 @@ def test_confusion_of_fewer_clusters(tmp_path):
     assert ticks(axes.xaxis) == ["3", "1"]
     assert [patch.get_xy() for patch in axes.patches] == [(-0.5, -0.5), (0.5, 1.5)]
     assert not axes.lines
-
-
-def row(method, label, share, seed=0):
-    return {"method": method, "label": label, "share": share, "seed": seed}
-
-
-def places(container):
-    return [bar.get_x() + bar.get_width() / 2 for bar in container]
-
-
-def test_a_bar_is_a_mean_over_runs_beside_that_of_the_other_method(tmp_path):
-    path = tmp_path / "figures" / "bars.png"
-    # The second method never found label 1; its label 7 is one that no class has.
-    rows = [
-        *[row("first", 0, share, seed) for seed, share in enumerate((0.2, 0.3, 0.4))],
-        *[row("first", 1, share, seed) for seed, share in enumerate((0.8, 0.7, 0.6))],
-        row("second", 7, 0.25),
-        row("second", 0, 0.75),
-    ]
-    figure = bars(rows, path)
-    height, width = picture(path)
-    assert width > height > 500
-    (axes,) = figure.axes
-    assert ticks(axes.xaxis) == ["0", "1", "7"]
-    assert names(figure) == ["first", "second"]
-    first, second = (x for x in axes.containers if hasattr(x, "patches"))
-    assert [bar.get_height() for bar in first] == pytest.approx([0.3, 0.7])
-    assert sorted(bar.get_height() for bar in second) == [0.25, 0.75]
-    # Two bars of width 0.4 a label, the first method's to the left.
-    assert places(first) == pytest.approx([-0.2, 0.8])
-    assert sorted(places(second)) == pytest.approx([0.2, 2.2])
-    # The t quantile of two degrees of freedom is 4.30265, the deviation 0.1.
-    segment, _ = first.errorbar.lines[2][0].get_segments()
-    half_width = 4.302653 * 0.1 / np.sqrt(3)
-    expected = [0.3 - half_width, 0.3 + half_width]
-    np.testing.assert_allclose(segment[:, 1], expected, atol=1e-5)
-    # One run has no interval.
-    assert not any(map(len, second.errorbar.lines[2][0].get_segments()))
-    # Bars stand on 0 and shares end at 1, however wide an interval is.
-    assert axes.get_ylim()[0] == 0
-    assert axes.get_ylim()[1] <= 1
 
 
 def test_matrices_side_by_side_on_one_scale(tmp_path):

@@ -1,63 +1,11 @@
-"""Learning curves, and maps of the latent space."""
+"""Maps of the latent space."""
 
-import matplotlib
 import numpy as np
 import pytest
 from matplotlib.markers import MarkerStyle
 
-from fcjax.results.figures import Panel, learning_curves, maps, tsne
+from fcjax.results.figures import Panel, maps, tsne
 from tests.metrics.drawn import blobs, names, picture, texts, titles
-
-
-def history(*, seeds=3, restart=True):
-    """Two stages of 4 and 3 rounds, NMI measured in every other round."""
-    return [
-        {
-            "run": f"{p}-{seed}",
-            "p": p,
-            "seed": seed,
-            "stage": stage,
-            "round": i if restart else first + i,
-            "loss": 1 / (1 + i + seed),
-            "nmi": (first + i + seed) / 10 if i % 2 else "",
-            "acc": (first + i) / 8 if i % 2 else "",
-        }
-        for p in ("0.0", "0.5")
-        for seed in range(seeds)
-        for stage, rounds, first in (("warm-up", 4, 0), ("clustering", 3, 4))
-        for i in range(rounds)
-    ]
-
-
-@pytest.mark.parametrize("restart", [True, False])
-def test_learning_curves(tmp_path, restart):
-    path = tmp_path / "figures" / "curves.png"
-    before = dict(matplotlib.rcParams)
-    figure = learning_curves(history(restart=restart), path)
-    assert dict(matplotlib.rcParams) == before
-    assert min(picture(path)) > 500
-    nmi, acc, loss = figure.axes
-    # Two settings and the verticals; the loss of each setting breaks once.
-    assert [len(axes.lines) for axes in (nmi, acc, loss)] == [3, 3, 5]
-    # Bands where the seeds differ, which those of ACC do not.
-    assert [len(axes.collections) for axes in (nmi, acc, loss)] == [2, 0, 4]
-    np.testing.assert_allclose(nmi.lines[0].get_xdata(), [1, 3, 5])
-    np.testing.assert_allclose(nmi.lines[0].get_ydata(), [0.2, 0.4, 0.6])
-    np.testing.assert_allclose(loss.lines[1].get_xdata(), [4, 5, 6])
-    assert nmi.lines[2].get_xdata()[0] == 3.5
-    assert texts(nmi.texts) == ["warm-up", "clustering"]
-    assert names(figure) == ["p = 0", "p = 0.5"]
-
-
-def test_one_run_of_one_stage_and_negative_scores_in_sight(tmp_path):
-    rows = [row for row in history(seeds=1) if row["stage"] == "warm-up"]
-    for axes in learning_curves(rows, tmp_path / "curves.png").axes:
-        assert len(axes.lines) == 2
-        assert not axes.collections
-        assert not axes.texts
-    rows = [{**row, "ari": -0.3} for row in rows]
-    figure = learning_curves(rows, tmp_path / "curves.png", values=("ari",))
-    assert figure.axes[0].get_ylim()[0] < -0.3
 
 
 def colors_of(axes, groups):

@@ -4,7 +4,7 @@ Drawn without pyplot, so that no global state of matplotlib is touched. The endi
 the path sets the format.
 """
 
-from fcjax.results.figures.curves import against, bars, intervals, learning_curves
+from fcjax.results.figures.curves import against, intervals, learning_curves
 from fcjax.results.figures.images import Panel, contact_sheet, image_rows, maps, tsne
 from fcjax.results.figures.matrices import (
     agreements,
@@ -20,7 +20,6 @@ __all__ = [
     "against",
     "agreements",
     "associations",
-    "bars",
     "blocks",
     "confusion",
     "contact_sheet",

@@ -1,22 +1,22 @@
-"""Figures of scores: bars, curves and intervals, and the common style."""
+"""Figures of scores: curves and intervals, and the style of all figures."""
 
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
-from fcjax.results.tables import Estimate, setting_of, summarize
+from fcjax.results.tables import summarize
 
 # --- Style
 
@@ -37,7 +37,7 @@ SCORE_TITLES = {
     "global_acc": "ACC, communities",
     "global_nmi": "NMI, communities",
 }
-"""Of values that share the range 0 to 1."""
+"""Values that share the range 0 to 1."""
 TITLES = {
     **SCORE_TITLES,
     "isolated": "isolated clusters",
@@ -45,21 +45,24 @@ TITLES = {
     "wrong_associations": "wrong associations",
     "active": "active clients",
     "improvement": "improvement in %",
+    "p": "heterogeneity p",
+    "clusters": "number of clusters",
+    "clients": "number of clients",
 }
-"""Of all values; what is not here is called as its column."""
+"""Columns in words; other columns are written by their names."""
+
+
+def in_words(name: str) -> str:
+    """Returns what an axis calls a column: "failure_rate" is "failure rate"."""
+    return TITLES.get(name, name.replace("_", " "))
 
 
 def color_cycle(count: int) -> Float[np.ndarray, "count 4"]:
-    """Colours to tell groups apart: tab10, its pale half up to 20, then a scale."""
+    """Returns colours to tell groups apart: tab10, its pale half up to 20, then a scale
+    from dark to light."""
     if count <= 20:
         return colormaps["tab20"](np.r_[0:20:2, 1:20:2][:count])
     return colormaps["viridis"](np.linspace(0, 0.95, count))
-
-
-def name_setting(by: Sequence[str], setting: tuple) -> str:
-    """A setting as text: "p = 0.25, seed = 1"."""
-    pairs = zip(by, setting, strict=True)
-    return ", ".join(f"{name} = {_text(value)}" for name, value in pairs)
 
 
 def plain_axes(axes: Axes) -> None:
@@ -72,7 +75,7 @@ def plain_axes(axes: Axes) -> None:
 
 
 def mark(color: Any, marker: str = "o", **look: Any) -> Line2D:
-    """A marker of a legend."""
+    """Returns a marker of a legend."""
     look = {"markersize": 6, "linestyle": ""} | look
     return Line2D([], [], color=color, marker=marker, **look)
 
@@ -83,84 +86,17 @@ def legend(owner: Axes | Figure, marks: Mapping[str, Any], **look: Any) -> None:
     owner.legend(list(marks.values()), list(marks), **look)
 
 
-def write(figure: Figure, path: str | Path) -> Figure:
-    """Writes the figure, making its folder, and returns it."""
+def write(figure: Figure, path: str | Path, title: str = "") -> Figure:
+    """Writes the figure under its title, creates the folder, and returns the figure."""
+    if title:
+        figure.suptitle(title, fontsize=11, color=INK)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=200)
     return figure
 
 
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-# --- Bars
-
-
-def bars(
-    rows: Sequence[Mapping[str, Any]],
-    path: str | Path,
-    *,
-    group: str = "label",
-    by: str = "method",
-    value: str = "share",
-) -> Figure:
-    """Draws the share of every group as bars, one a setting side by side.
-
-    A bar is the mean over the runs of its setting, with a 95 % interval where there are
-    several. A group that a setting does not have has no bar there.
-
-    Args:
-      rows: one dict a group a run.
-      path: where to write the figure; the ending sets the format.
-      group: the column on the horizontal axis, in the order of its values.
-      by: the column that makes a setting, a colour, in the order of the rows.
-      value: the column to draw, from 0 to 1.
-
-    Returns:
-      The figure, written to `path`.
-
-    Raises:
-      ValueError: if there are no rows or a column of `group` or `by` is missing.
-    """
-    if not rows:
-        raise ValueError("no shares to draw")
-    summary = summarize(rows, by=[by, group], values=[value])
-    settings = list(dict.fromkeys(line[by] for line in summary))
-    groups = sorted({line[group] for line in summary})
-    width = 0.8 / len(settings)
-
-    size = max(4.0, 1.2 + 0.6 * len(groups)), 3.2
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots()
-    colors = color_cycle(len(settings))
-    for number, setting in enumerate(settings):
-        own = [line for line in summary if line[by] == setting and value in line]
-        known = [line[value].half_width for line in own]
-        axes.bar(
-            [groups.index(line[group]) + (number + 0.5) * width - 0.4 for line in own],
-            [line[value].mean for line in own],
-            width=0.92 * width,
-            yerr=[np.nan if half is None else half for half in known],
-            error_kw={"ecolor": INK, "elinewidth": 0.9},
-            color=colors[number],
-            label=str(setting),
-        )
-    axes.set_ylim(0, min(1.0, axes.get_ylim()[1]))
-    axes.set_xticks(range(len(groups)), [str(name) for name in groups])
-    axes.set(xlabel=group, ylabel=f"{value} of the examples")
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    plain_axes(axes)
-    axes.tick_params(axis="x", length=0)
-    figure.legend(
-        loc="outside lower center", ncols=len(settings), frameon=False, fontsize=9
-    )
-    return write(figure, path)
-
-
 # --- Curves
 
-_OURS = {"marker": "o", "markersize": 4.0}
 _PAPER = {
     "linestyle": "--",
     "linewidth": 1.1,
@@ -168,35 +104,36 @@ _PAPER = {
     "markersize": 4,
     "markerfacecolor": "white",
 }
-# More bands than these hide each other.
-_MOST_BANDS = 12
-# More colours than these are a scale, for which fewer names will do.
-_MOST_NAMED, _SCALE_NAMES = 20, 12
+_KMEANS = {"color": "0.5", "linestyle": ":", "linewidth": 1.2}
+_MOST_BANDS = 12  # more bands hide each other
+_MOST_NAMED, _SCALE_NAMES = 20, 12  # more colours are a scale with a few names
 
-_Rows = Sequence[Mapping[str, Any]]
+Runs = pd.DataFrame | Sequence[Mapping[str, Any]]
 
 
 def learning_curves(
-    history: _Rows,
+    history: Runs,
     path: str | Path,
     *,
     by: Sequence[str] = ("p",),
     values: Sequence[str] = ("nmi", "acc", "loss"),
+    title: str = "",
 ) -> Figure:
-    """Draws scores and loss against the round, one line a setting.
+    """Draws scores and loss against the round, one line per setting.
 
     A line is the mean over the runs of its setting, the band around it the 95 %
-    interval where there are several; more than 12 settings have no bands, and of more
-    than 20 the legend names 12. Dotted verticals part the stages, named above.
+    interval where there are three or more; more than 12 settings have no bands, and of
+    more than 20 the legend names 12. Dotted verticals part the stages, named above.
 
     Args:
-      history: one dict a run a round, with stage, round, the columns of `by`, and
-        whichever of `values` were measured in that round (None or "" otherwise).
-        Rounds may count on over the stages or start anew in each.
+      history: one row per run and round, with stage, round, the columns of `by`, and
+        the `values` that were measured in that round. Rounds may count on over the
+        stages or start anew in each stage.
       path: where to write the figure; the ending sets the format.
       by: the columns that make a setting.
       values: one panel each. Scores share the range 0 to 1; a loss breaks where the
         stage changes, since another stage minimises another loss.
+      title: method, data set and what else all lines share.
 
     Returns:
       The figure, written to `path`.
@@ -204,55 +141,56 @@ def learning_curves(
     Raises:
       ValueError: if the history is empty or lacks a column of `by`.
     """
-    if not history:
+    runs: Any = pd.DataFrame(history)
+    if runs.empty:
         raise ValueError("no history to draw")
-    starts, shifts, end = _stage_axis(history)
-    rows = [{**x, "at": float(x["round"]) + shifts[x["stage"]]} for x in history]
-    colors = _colors(rows, by)
-    look = {"marker": "o" if end - min(starts.values()) < 20 else "", "markersize": 3.0}
+    starts, shifts, end = _stage_axis(runs)
+    runs["at"] = runs["round"] + runs["stage"].map(shifts)
+    summary = _summary(runs, by=by, at=["stage", "at"], values=values)
+    marker = "o" if end - min(starts.values()) < 20 else ""
     figure, panels = _panels(len(values), 0.9 + 1.9 * len(values))
     for axes, value in zip(panels, values, strict=True):
-        of_line = by if value in SCORE_TITLES else [*by, "stage"]
-        _lines(axes, rows, value, by=of_line, at="at", colors=colors, look=look)
+        parts = ["label"] if value in SCORE_TITLES else ["label", "stage"]
+        _lines(axes, summary, value, parts=parts, at="at", marker=marker)
         for start in list(starts.values())[1:]:
             axes.axvline(start - 0.5, color="0.55", linewidth=0.8, linestyle=":")
         axes.margins(x=0.01)
-    panels[-1].set_xlabel("round")
+    panels[-1].set_xlabel("communication round")
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(starts) > 1:
         _name_stages(panels[0], starts, end)
-    _legend(figure, by, colors, {"linewidth": 1.8}, {})
-    return write(figure, path)
+    _legend(figure, summary, {})
+    return write(figure, path, title)
 
 
 def against(
-    rows: _Rows,
+    rows: Runs,
     path: str | Path,
     *,
     level: str,
     by: Sequence[str] = ("method", "dataset"),
     values: Sequence[str] = ("nmi", "kappa"),
-    paper: Mapping[tuple, Mapping[str, float]] | None = None,
     log: bool | None = None,
+    title: str = "",
 ) -> Figure:
-    """Draws scores against a swept value, one line a setting.
+    """Draws scores against a swept value, one line per setting.
 
     A line is the mean over the runs of its setting, the band around it the 95 %
-    interval where there are several; more than 12 settings have no bands, and of more
-    than 20 the legend names 12. A mean of NaN leaves a gap. The paper's values are a
-    dashed line with squares.
+    interval where there are three or more; more than 12 settings have no bands, and of
+    more than 20 the legend names 12. The paper's scores are a dashed line with squares,
+    those of k-means on the examples a dotted line.
 
     Args:
-      rows: one dict a run, as in results.csv.
+      rows: one row per run, as in results.csv; `paper_NAME` and `kmeans_NAME` hold the
+        scores of the paper and of k-means.
       path: where to write the figure; the ending sets the format.
       level: the column on the horizontal axis: p, or failure_rate or model_weight for
         Figures 6 and 7 of the CCFC paper.
       by: the columns that make a setting, without the level.
       values: the columns to draw, one panel each. Scores share the range 0 to 1.
-      paper: from a setting and a level, a tuple in the order of `by` with the level
-        last, to the paper's values. Settings that no row has are not drawn.
       log: spaces the levels by their logarithm, with room for 0; None does so where
         those above 0 span more than a factor of 20.
+      title: method, data set and what else all lines share.
 
     Returns:
       The figure, written to `path`.
@@ -260,36 +198,54 @@ def against(
     Raises:
       ValueError: if there are no rows, a column is missing, or a level is not a number.
     """
-    if not rows:
+    runs: Any = pd.DataFrame(rows)
+    if runs.empty:
         raise ValueError("no results to draw")
-    levels: set[Any] = {setting_of(row, [level])[0] for row in rows}
-    for at in levels:
-        if at is None or isinstance(at, str):
+    summary = _summary(runs, by=by, at=[level], values=values)
+    for at in summary[level]:
+        if not isinstance(at, int | float) or np.isnan(at):
             raise ValueError(f"{level} must be a number, got {at!r}")
-    colors = _colors(rows, by)
-    known = {key: x for key, x in (paper or {}).items() if key[:-1] in colors}
     figure, panels = _panels(len(values), 0.7 + 2.3 * len(values))
-    _level_axis(panels[-1], level, sorted(map(float, levels)), log)
+    _level_axis(panels[-1], level, sorted(map(float, summary[level].unique())), log)
+    also = {}
     for axes, value in zip(panels, values, strict=True):
-        for setting, color in colors.items():
-            reported = sorted(
-                (float(key[-1]), scores[value])
-                for key, scores in known.items()
-                if key[:-1] == setting and value in scores
-            )
-            if reported:
-                # Above the measured lines, whose intervals would cross out the squares.
-                axes.plot(*zip(*reported, strict=True), color=color, zorder=3, **_PAPER)
-        _lines(axes, rows, value, by=by, at=level, colors=colors, look=_OURS)
-    paper_line = Line2D([], [], color=INK, **_PAPER)
-    _legend(figure, by, colors, _OURS, {"paper": paper_line} if known else {})
-    return write(figure, path)
+        plain = runs.reindex(columns=[level, f"kmeans_{value}"]).dropna()
+        if len(plain):
+            means = plain.astype(float).groupby(level)[f"kmeans_{value}"].mean()
+            axes.plot(means.index, means, **_KMEANS)
+            also["k-means"] = Line2D([], [], **_KMEANS)
+        reported = summary.reindex(columns=["label", "color", level, f"{value}_paper"])
+        for _, own in reported.dropna().groupby("label", sort=False):
+            own = own.sort_values(level)
+            look = {"color": own["color"].iloc[0], "zorder": 3, **_PAPER}
+            axes.plot(own[level], own[f"{value}_paper"], **look)
+            also["paper"] = Line2D([], [], color=INK, **_PAPER)
+        _lines(axes, summary, value, parts=["label"], at=level, marker="o")
+    _legend(figure, summary, also)
+    return write(figure, path, title)
 
 
-def _colors(rows: _Rows, by: Sequence[str]) -> dict[tuple, Any]:
-    """A colour for each setting, in the order of their first rows."""
-    settings = dict.fromkeys(setting_of(row, by) for row in rows)
-    return dict(zip(settings, color_cycle(len(settings)), strict=True))
+def _summary(
+    runs: Any, *, by: Sequence[str], at: Sequence[str], values: Sequence[str]
+) -> Any:
+    """Returns the means over seeds, with the label and the colour of each setting."""
+    means = summarize(runs, by=[*by, *at], values=values)
+    summary = means.reset_index().sort_values(at[-1], kind="stable")
+    settings = means.index.to_frame()[list(by)]
+    labels = settings.apply(_name_setting, axis=1) if by else ""
+    summary["label"] = pd.Series(labels, means.index).to_numpy()[summary.index]
+    order = summary.sort_index()["label"].unique()
+    colors: Any = dict(zip(order, map(tuple, color_cycle(len(order))), strict=True))
+    return summary.assign(color=summary["label"].map(colors))
+
+
+def _name_setting(setting: pd.Series) -> str:
+    """Returns a setting as text: "p = 0.25, seed = 1"."""
+    pairs = setting.items()
+    return ", ".join(
+        f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
+        for name, value in pairs
+    )
 
 
 def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
@@ -301,83 +257,60 @@ def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
 
 def _lines(
     axes: Axes,
-    rows: _Rows,
+    summary: Any,
     value: str,
     *,
-    by: Sequence[str],
+    parts: Sequence[str],
     at: str,
-    colors: Mapping[tuple, Any],
-    look: dict[str, Any],
+    marker: str,
 ) -> None:
-    """Plots the means of a value at each `at` in bands of their intervals, a line for
-    each setting of `by`; its colour is that of a setting or of the beginning of one.
+    """Plots the means of a value in bands of their intervals, one line per part.
 
-    A NaN leaves a gap in the line, and an estimate without an interval in the band.
-    Scores share the range 0 to 1, and below 0 what lies there; a wide interval, such as
-    that of two seeds, does not change it. A single estimate always has a marker.
+    Scores share the range 0 to 1, and below 0 if a mean is negative; a wide interval
+    does not change the range. A single mean always has a marker.
     """
-    found: dict[tuple, dict[float, Estimate]] = {}
-    summary = summarize(rows, by=[*by, at], values=[value])
-    for line in sorted(summary, key=itemgetter(at)):
-        if value in line:
-            own = found.setdefault(setting_of(line, by), {})
-            own[float(line[at])] = line[value]
-    curves = [
-        (color, own)
-        for setting, color in colors.items()
-        for key, own in found.items()
-        if key[: len(setting)] == setting
-    ]
-    crowded = len(colors) > _MOST_BANDS
-    for color, means in curves:
-        drawn: dict[str, Any] = {"linewidth": 0.9 if crowded else 1.5} | look
-        if len(means) == 1:
-            drawn["marker"] = "o"
-        heights = [e.mean for e in means.values()]
-        axes.plot(list(means), heights, color=color, **drawn)
+    crowded = summary["label"].nunique() > _MOST_BANDS
+    known = summary.dropna(subset=[value]) if value in summary else summary[:0]
+    curves = [own for _, own in known.groupby(list(parts), sort=False)]
+    for own in curves:
+        axes.plot(
+            own[at],
+            own[value],
+            color=own["color"].iloc[0],
+            marker=marker if len(own) > 1 else "o",
+            markersize=3.5,
+            linewidth=0.9 if crowded else 1.5,
+        )
     if value in SCORE_TITLES:
         axes.set_ylim(min(-0.02, axes.get_ylim()[0]), 1.02)
-    for color, means in () if crowded else curves:
-        _band(axes, means, color)
-    axes.set_ylabel(TITLES.get(value, value))
+    for own in () if crowded else curves:
+        half, color = own[f"{value}_half_width"], own["color"].iloc[0]
+        if half.fillna(0).any():
+            axes.fill_between(
+                own[at],
+                own[value] - half,
+                own[value] + half,
+                facecolor=to_rgba(color, 0.18),
+                edgecolor=to_rgba(color, 0.4),  # all that a band over one place shows
+                linewidth=0.8,
+            )
+    axes.set_ylabel(in_words(value))
     plain_axes(axes)
 
 
-def _band(axes: Axes, means: Mapping[float, Estimate], color: Any) -> None:
-    known = [np.nan if e.half_width is None else e.half_width for e in means.values()]
-    mean, half_width = np.array([e.mean for e in means.values()]), np.array(known)
-    if np.nan_to_num(half_width).any():
-        axes.fill_between(
-            list(means),
-            mean - half_width,
-            mean + half_width,
-            facecolor=to_rgba(color, 0.18),
-            # All that is seen of a band over one place alone.
-            edgecolor=to_rgba(color, 0.4),
-            linewidth=0.8,
-        )
-
-
-def _legend(
-    figure: Figure,
-    by: Sequence[str],
-    colors: Mapping[tuple, Any],
-    look: Mapping[str, Any],
-    also: Mapping[str, Line2D],
-) -> None:
+def _legend(figure: Figure, summary: Any, also: Mapping[str, Line2D]) -> None:
     """Adds a legend below, for which the figure grows; none where there are no names.
 
     More than 20 settings have colours of a scale, and an even choice of 12 is named.
     """
-    chosen = list(colors) if by else []
-    cut = len(chosen) > _MOST_NAMED
+    colors = summary.sort_index().drop_duplicates("label").set_index("label")["color"]
+    colors = colors.drop("", errors="ignore")
+    count, cut = len(colors), len(colors) > _MOST_NAMED
     if cut:
-        places = np.linspace(0, len(chosen) - 1, _SCALE_NAMES).round().astype(int)
-        chosen = [chosen[i] for i in places]
-    marks = {
-        name_setting(by, setting): Line2D([], [], color=colors[setting], **look)
-        for setting in chosen
-    } | dict(also)
+        chosen = np.linspace(0, count - 1, _SCALE_NAMES).round().astype(int)
+        colors = colors.iloc[chosen]
+    marks = {name: Line2D([], [], color=color) for name, color in colors.items()}
+    marks = {**marks, **also}
     if not marks:
         return
     # Long names stand below each other, short ones side by side.
@@ -385,7 +318,7 @@ def _legend(
     width, height = figure.get_size_inches()
     rows = math.ceil(len(marks) / columns) + cut
     figure.set_size_inches(width, height + 0.22 * rows)
-    title = f"{len(chosen)} of {len(colors)} settings" if cut else None
+    title = f"{len(colors)} of {count} settings" if cut else None
     placed = {"loc": "outside lower center", "ncols": columns}
     legend(figure, marks, title=title, title_fontsize=9, **placed)
 
@@ -400,7 +333,7 @@ def _level_axis(
     if len(levels) <= 10:
         axes.set_xticks(levels, [f"{x:g}" for x in levels])
         axes.minorticks_off()
-    axes.set_xlabel(name, fontsize=10)
+    axes.set_xlabel(in_words(name), fontsize=10)
 
 
 def _name_stages(axes: Axes, starts: Mapping[str, float], end: float) -> None:
@@ -426,18 +359,16 @@ def _name_stages(axes: Axes, starts: Mapping[str, float], end: float) -> None:
 
 
 def _stage_axis(
-    history: Sequence[Mapping[str, Any]],
+    history: Any,
 ) -> tuple[dict[str, float], dict[str, float], float]:
-    """Where each stage starts, what its rounds are shifted by, and where all end."""
-    rounds: dict[str, list[float]] = {}
-    for row in history:
-        rounds.setdefault(row["stage"], []).append(float(row["round"]))
+    """Returns where each stage starts, by what its rounds are shifted, and where all
+    end."""
     starts, shifts, end = {}, {}, -np.inf
-    for stage, of_stage in rounds.items():
-        first = min(of_stage)
+    for stage, rounds in history.groupby("stage", sort=False)["round"]:
+        first = rounds.min()
         shifts[stage] = 0.0 if first > end else end + 1 - first
         starts[stage] = first + shifts[stage]
-        end = max(of_stage) + shifts[stage]
+        end = rounds.max() + shifts[stage]
     return starts, shifts, end
 
 
@@ -451,11 +382,11 @@ def intervals(
     title: str,
 ) -> Figure:
     """Draws a mean and its interval for each name, the first one at the top; filled
-    where it is no chance.
+    where the difference is significant.
 
     Args:
       lines: by name the mean, the ends of its interval, NaN where it has none, and
-        whether it is no chance.
+        whether it is significant.
       path: where to write the figure; the ending sets the format.
       title: of the horizontal axis.
 
