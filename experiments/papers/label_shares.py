@@ -56,12 +56,7 @@ def labels_of(args: Common) -> Integer[np.ndarray, "P"]:
 def draw(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     """Draws the shares of each data set into folder/DATASET.png, one bar per method;
     the paper prints no numbers. A bar is the mean over seeds with its 95 % interval.
-
-    Raises:
-        ValueError: there is no data set.
     """
-    if not rows:
-        raise ValueError("no data set to draw; --datasets NAME=PATH says where one is")
     for dataset, own in pd.DataFrame(rows).groupby("dataset", sort=False):
         summary = tables.summarize(own, by=["label", "method"], values=["share"])
         means, widths = (

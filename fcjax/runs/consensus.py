@@ -110,12 +110,15 @@ def write(
         held = found.clusters >= 0
         right = np.zeros(len(labels), bool)
         right[held] = metrics.match(labels[held], found.clusters[held]) == labels[held]
-    figures.sureness(found.confidence, out / "confidence.png", right=right)
+    title = f"consensus of runs on {dataset.name}"
+    path = out / "confidence.png"
+    figures.sureness(found.confidence, path, right=right, title=title)
     if dataset.examples.ndim == 4:
         rows, titles = least_sure(found)
         if rows:
             images = [dataset.examples[each] for each in rows]
-            figures.image_rows(images, titles, out / "unsure.png")
+            title = f"least sure examples of {dataset.name}, by cluster"
+            figures.image_rows(images, titles, out / "unsure.png", title=title)
 
 
 def least_sure(found: Consensus) -> tuple[list[np.ndarray], list[str]]:

@@ -50,6 +50,7 @@ def main(args: Args) -> None:
         None if run.prediction is None else run.prediction.embedding,
         folder.communities(point),
         scope=folder.rows[0]["scope"],
+        title=titled([row], [*folder.settings, "seed"]),
     )
     figures_of_grid(folder, out)
     print(f"figures of {folder.told(point)} in {out}")
@@ -80,6 +81,7 @@ def figures_of_run(
     found: store.Kept | None = None,
     *,
     scope: Scope = "global",
+    title: str = "",
 ) -> None:
     """Draws what one run found.
 
@@ -93,6 +95,7 @@ def figures_of_run(
         found: its communities; None draws none.
         scope: of the method; clients' own clusters are shown as the classes that each
             client matches them with.
+        title: method, data set, heterogeneity and seed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     count, labels = len(dataset.examples), dataset.labels
@@ -101,15 +104,17 @@ def figures_of_run(
         clusters = matched_by_client(dataset, holders, clusters)
     assigned = clusters >= 0
     if labels is not None:
-        figures.partition(labels, holders, folder / "partition.png")
+        figures.partition(labels, holders, folder / "partition.png", title)
         figures.confusion(
-            labels[assigned], clusters[assigned], folder / "confusion.png"
+            labels[assigned], clusters[assigned], folder / "confusion.png", title
         )
-    if dataset.examples.ndim == 4:
-        figures.contact_sheet(dataset.examples, clusters, folder / "clusters.png")
+    images = dataset.examples
+    if images.ndim == 4 and images.shape[-1] in (1, 3) and assigned.any():
+        figures.contact_sheet(images, clusters, folder / "clusters.png", title=title)
     if found is not None:
         graph = store.graph(found, labels)
-        figures.associations(path=folder / "associations.png", **graph._asdict())
+        path = folder / "associations.png"
+        figures.associations(path=path, title=title, **graph._asdict())
     if embedding is None:
         return
     embedding = embedding[:count]
@@ -121,6 +126,7 @@ def figures_of_run(
             holders[held],
             folder / "embedding.png",
             assignments=clusters[held],
+            title=title,
         )
 
 

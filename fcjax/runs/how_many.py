@@ -70,6 +70,7 @@ def main(args: Args) -> None:
         level="clusters",
         by=(),
         values=("between", "within", "trade-off"),
+        title="stability of each number of clusters",
     )
     print(f"{out / 'how_many.csv'} and how_many.png")
 

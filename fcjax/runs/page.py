@@ -368,7 +368,7 @@ def map_of(found: Assigned, *, num_clusters: int) -> tuple[str, int]:
     if len(rows) < 4:
         return "", 0
     rows = np.random.default_rng(0).permutation(rows)[:MOST_POINTS]
-    points = images.project(images.checked(z[rows]), 0)
+    points = images.project(z[rows].astype(np.float32), 0)
     titles = [f"{found.names[row]}, cluster {found.clusters[row]}" for row in rows]
     groups = found.clusters[rows]
     return images.scatter(points, groups, titles, num_groups=num_clusters), len(rows)

@@ -26,6 +26,7 @@ import numpy as np
 from fcjax import engine
 from fcjax.algorithms.rounds import scored_rounds
 from fcjax.data import federation
+from fcjax.data.source import short_name
 from fcjax.engine import Position, Round, ShapesOf, Start
 from fcjax.federated import server
 from fcjax.parallel.mesh import OwnPool, are_several, on_host
@@ -404,15 +405,16 @@ def finish(
         if same is not None:
             folder.add_communities(run.point, same)
         if args.plot and run.point == folder.first:
-            figures = folder.directory / "figures"
+            name = short_name(args.dataset)
             draw.figures_of_run(
-                figures,
+                folder.directory / "figures",
                 dataset,
                 run.holders,
                 run.clusters,
                 embedding,
                 same,
                 scope=batch.method.scope,
+                title=f"{batch.method.name} on {name}, {folder.told(run.point)}",
             )
         if model is None:  # every client has an embedding of its own: none to compare
             embedding = None

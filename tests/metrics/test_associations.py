@@ -53,12 +53,11 @@ def test_edges_between_groups_are_wrong_but_for_those_of_the_unknown(tmp_path):
     right, wrong = segments(figure)
     assert right == [(0, 2), (1, 5)]
     assert wrong == [(0, 4), (2, 4)]
-    (axes,) = figure.axes
-    assert axes.get_title() == "a graph"
+    assert figure.get_suptitle() == "a graph"
     assert names(figure) == ["0", "1", "2", "unknown", "wrong"]
-    figure = draw(tmp_path, groups=np.zeros(7, int), labels=["bags"])
+    figure = draw(tmp_path, groups=np.zeros(7, int))
     assert segments(figure) == [[(0, 2), (0, 4), (1, 5), (2, 4)], []]
-    assert names(figure) == ["bags"]
+    assert names(figure) == ["0"]
 
 
 def test_colour_is_the_group_area_the_size_and_a_community_a_circle(tmp_path):

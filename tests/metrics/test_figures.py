@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.markers import MarkerStyle
 
-from fcjax.results.figures import Panel, maps, tsne
+from experiments.papers.maps import Panel, maps
+from fcjax.results.figures import tsne
 from tests.metrics.drawn import blobs, names, picture, texts, titles
 
 

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from experiments.papers.maps import MARKERS, Panel, maps
 from experiments.trained import load_one, train
 from fcjax import data, engine, metrics
 from fcjax.algorithms.ccfc import leave
 from fcjax.cluster import kmeans
+from fcjax.data.source import short_name
 from fcjax.methods.printed_ccfc import LEVELS
 from fcjax.parallel.mesh import CLIENTS, over_runs
-from fcjax.results.figures import Panel, maps
-from fcjax.results.figures.images import MARKERS
 from fcjax.sweep import plan
 from fcjax.sweep.train import Call
 from fcjax.types import State
@@ -132,7 +132,8 @@ def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
         title = f"{name}\nNMI {nmi[client]:.3f} (clients' mean {mean:.3f})"
         own = mask[client]
         panels.append(Panel(title, z[client][own], labels[client][own]))
-    maps(panels, folder / "figure3.png", seed=args.seed[0])
+    title = f"CCFC on {short_name(args.dataset)}, seed {args.seed[0]}"
+    maps(panels, folder / "figure3.png", seed=args.seed[0], title=title)
     return rows
 
 
@@ -176,7 +177,8 @@ def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
         row = {"panel": name, "k": k, "knn_accuracy": accuracy}
         rows.append(row | {"calinski_harabasz": compact})
         panels.append(Panel(f"{name}\n{k}-NN accuracy {accuracy:.3f}", z, labels))
-    maps(panels, folder / "figure4.png", seed=args.seed[0])
+    title = f"CCFC on {short_name(args.dataset)}, seed {args.seed[0]}"
+    maps(panels, folder / "figure4.png", seed=args.seed[0], title=title)
     return rows
 
 
@@ -223,7 +225,8 @@ def figure5(args: Any, folder: Path) -> list[dict[str, Any]]:
         rows.append(row | {"client_separation": separation})
         shown = (values[run.mask] for values in (run.by_local, run.labels, clients))
         panels.append(Panel(f"p = {p:g}\nCH score {score:,.1f}", *shown))
-    maps(panels, folder / "figure5.png", seed=args.seed[0])
+    title = f"CCFC on {short_name(args.dataset)}, seed {args.seed[0]}"
+    maps(panels, folder / "figure5.png", seed=args.seed[0], title=title)
     return rows
 
 

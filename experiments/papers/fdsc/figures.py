@@ -2,6 +2,7 @@
 codes of their examples, with the numbers of Table 1, and Figure 4, their coefficients.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -9,14 +10,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from matplotlib.figure import Figure
 from sklearn.cluster import KMeans
 
 from experiments.papers.fdsc.printed import CALLED, MAPPED, scores_of
+from experiments.papers.maps import Panel, maps
 from experiments.trained import load_one, train
 from fcjax import data, metrics
 from fcjax.data.source import short_name
 from fcjax.methods.fdsc import Name
-from fcjax.results.figures import Panel, blocks, images, maps
+from fcjax.results.figures import curves
+from fcjax.results.figures.images import project
+from fcjax.results.figures.matrices import color_bar, heatmap
 from fcjax.sweep.experiment import only
 from fcjax.sweep.train import Call
 from fcjax.types import State
@@ -28,6 +33,8 @@ AVERAGED_METHODS: tuple[Name, ...] = ("dscn", "fdsc1", "fdsc2")
 graph of neighbours, which has blocks by itself."""
 NUM_SHOWN = 4
 """Clients of Figure 3."""
+INCHES = 3.6
+"""Side of a map of Figure 4."""
 
 
 class Held(NamedTuple):
@@ -66,7 +73,7 @@ def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
         for client in sorted(drawn):
             own = held.mask[client]
             labels, points = held.labels[client][own], held.codes[client][own]
-            points = images.project(points, seed)
+            points = project(points, seed)
             found.append(scores_of_map(points, labels, seed=seed))
             told = f"ACC {found[-1]['acc']:.3f}, NMI {found[-1]['nmi']:.3f}"
             panels.append(
@@ -82,6 +89,7 @@ def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
         seed=seed,
         columns=len(panels) // len(MAPPED_METHODS),
         mapped=True,
+        title=f"{short_name(args.dataset)}, seed {seed}",
     )
     return rows
 
@@ -118,9 +126,33 @@ def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
         matrices,
         folder / f"figure4-{name}.png",
         names=classes,
-        scale="mean size of a coefficient, the largest 1",
+        title=f"{name}, seed {args.seed[0]}: coefficients, the largest is 1",
     )
     return rows
+
+
+def blocks(
+    matrices: Mapping[str, Float[np.ndarray, "K K"]],
+    path: Path,
+    *,
+    names: Int[np.ndarray, "K"],
+    title: str,
+) -> Figure:
+    """Draws matrices of pairs of classes on one scale, 0 to 1; NaN is left grey.
+
+    A diagonal darker than the rest is the block structure that subspace clustering
+    looks for.
+    """
+    size = (INCHES * len(matrices) + 0.9, INCHES + 0.8)
+    figure = Figure(size, layout="compressed")
+    all_axes = figure.subplots(1, len(matrices), squeeze=False)[0]
+    for axes, (name, matrix) in zip(all_axes, matrices.items(), strict=True):
+        image = heatmap(axes, matrix, names, names, largest=1.0)
+        axes.set(facecolor="0.85", xlabel="class")
+        axes.set_title(name, fontsize=12, color=curves.INK)
+    all_axes[0].set_ylabel("class")
+    color_bar(figure, list(all_axes), image, "mean size of a coefficient")
+    return curves.write(figure, path, title)
 
 
 def trained(args: Any, method: Name, dataset: data.Dataset, folder: Path) -> Held:

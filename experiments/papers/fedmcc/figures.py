@@ -5,6 +5,7 @@ are drawn from the models that they leave.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +14,10 @@ from flax import traverse_util
 from jaxtyping import Float, Int
 
 from experiments.papers.fedmcc.printed import MAPPED
+from experiments.papers.maps import Panel, maps
 from fcjax import metrics, nn
-from fcjax.data.source import load_source
+from fcjax.data.source import load_source, short_name
 from fcjax.results import exported
-from fcjax.results.figures import Panel, maps
 from fcjax.sweep import command
 from fcjax.sweep.experiment import Task
 from fcjax.sweep.flags import flag_of
@@ -58,7 +59,9 @@ def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
         scores = scores_of(found)
         rows.append({"rounds": found.num_rounds, **scores})
         panels.append(panel(found.soft, found, f"{found.num_rounds} rounds", scores))
-    maps(panels, folder / "figure4.png", seed=args.seed[0], groups="cluster")
+    title = f"FedMCC on {short_name(args.dataset)}, seed {args.seed[0]}"
+    draw = partial(maps, seed=args.seed[0], groups="cluster", title=title)
+    draw(panels, folder / "figure4.png")
     return rows
 
 
@@ -85,7 +88,9 @@ def figure5(args: Any, folder: Path) -> list[dict[str, Any]]:
         rows.append({"epochs": found.num_rounds, **scores, **paper})
         epochs = "1 epoch" if found.num_rounds == 1 else f"{found.num_rounds} epochs"
         panels.append(panel(found.features, found, epochs, scores))
-    maps(panels, folder / "figure5.png", seed=args.seed[0], groups="cluster")
+    title = f"MCC on {short_name(args.dataset)}, seed {args.seed[0]}"
+    draw = partial(maps, seed=args.seed[0], groups="cluster", title=title)
+    draw(panels, folder / "figure5.png")
     return rows
 
 

@@ -157,7 +157,8 @@ def draw_clients(
     names = [f"client {client.number} ({len(client.examples):,})" for client in clients]
     categories = [f"k = {k}" for k in range(num_categories)]
     captions = ["real", *[""] * REAL, *categories][: max(map(len, rows))]
-    image_rows(rows, names, path, captions=captions)
+    title = f"real and synthetic examples, seed {seed}"
+    image_rows(rows, names, path, captions=captions, title=title)
 
 
 def draw_nearest(

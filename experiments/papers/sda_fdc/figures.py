@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from experiments.papers.maps import Panel, maps
 from experiments.trained import load_one
 from fcjax import data, metrics
+from fcjax.data.source import short_name
 from fcjax.methods.printed_sda_fdc import scores_of
 from fcjax.results import exported
-from fcjax.results.figures import Panel, maps
 from fcjax.sweep import command
 from fcjax.sweep.experiment import Task
 
@@ -56,7 +57,9 @@ def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
         rows.append({"panel": title, **scores, **paper})
         told = f"NMI {scores['nmi']:.3f}, kappa {scores['kappa']:.3f}"
         panels.append(Panel(f"{title}\n{told}", codes, clients))
-    maps(panels, folder / "figure3.png", seed=args.seed[0], groups="client")
+    title = f"{short_name(args.dataset)}, seed {args.seed[0]}"
+    path = folder / "figure3.png"
+    maps(panels, path, seed=args.seed[0], groups="client", title=title)
     return rows
 
 

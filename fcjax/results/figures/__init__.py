@@ -5,28 +5,24 @@ the path sets the format.
 """
 
 from fcjax.results.figures.curves import against, intervals, learning_curves
-from fcjax.results.figures.images import Panel, contact_sheet, image_rows, maps, tsne
+from fcjax.results.figures.images import contact_sheet, image_rows, tsne
 from fcjax.results.figures.matrices import (
     agreements,
     associations,
-    blocks,
     confusion,
     partition,
     sureness,
 )
 
 __all__ = [
-    "Panel",
     "against",
     "agreements",
     "associations",
-    "blocks",
     "confusion",
     "contact_sheet",
     "image_rows",
     "intervals",
     "learning_curves",
-    "maps",
     "partition",
     "sureness",
     "tsne",

@@ -5,7 +5,6 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float, Integer, UInt8
@@ -31,6 +30,7 @@ def tsne(
     assignments: Integer[np.ndarray | Array, "n"] | None = None,
     seed: int = 0,
     max_points: int = 2000,
+    title: str = "",
 ) -> Figure:
     """Maps the latent space to the plane, once, and colours it up to three times.
 
@@ -38,27 +38,22 @@ def tsne(
     assignments, and clients. A cluster has the colour of the class that it matches.
 
     Args:
-      embedding: [n, D] latent vectors.
+      embedding: [n, D] finite latent vectors, at least four.
       labels: [n] true classes, or None.
       clients: [n] the client that holds each example.
       path: where to write the figure; the ending sets the format.
       assignments: [n] clusters, needed where labels are None.
       seed: draws the points shown and seeds the map.
       max_points: at most so many examples are shown, drawn at random.
+      title: method, data set, heterogeneity and seed.
 
     Returns:
       The figure, written to `path`.
 
-    Raises:
-      ValueError: if there are neither labels nor assignments, fewer than 4 examples,
-        or an embedding that is not finite.
-
     References:
       van der Maaten and Hinton, Visualizing data using t-SNE, 2008.
     """
-    if labels is None and assignments is None:
-        raise ValueError("t-SNE needs labels or assignments to colour by")
-    embedding = checked(embedding)
+    embedding = np.asarray(embedding, np.float32)
     panels = []
     if labels is not None:
         panels.append(("class", labels, labels))
@@ -79,17 +74,7 @@ def tsne(
         frame(axes, f"by {kind}")
         cloud(axes, points, colors[shown], len(points))
         _legend(axes, np.asarray(names), np.asarray(hues), colors, kind)
-    return curves.write(figure, path)
-
-
-def checked(embedding: Float[np.ndarray | Array, "n D"]) -> Float[np.ndarray, "n D"]:
-    """Returns the embedding as float32; raises ValueError where t-SNE has no map."""
-    embedding = np.asarray(embedding, np.float32)
-    if len(embedding) < 4:
-        raise ValueError(f"t-SNE needs at least 4 examples, not {len(embedding)}")
-    if not np.isfinite(embedding).all():
-        raise ValueError("the embedding holds NaN or infinite values")
-    return embedding
+    return curves.write(figure, path, title)
 
 
 def project(points: Float[np.ndarray, "n D"], seed: int) -> Float[np.ndarray, "n 2"]:
@@ -138,122 +123,6 @@ def _legend(
     curves.legend(axes, marks, title=kind, **placed, **curves.MARKS)
 
 
-# --- Panels
-
-MARKERS = "os^DvPX*<>phd8H"
-"""A shape a client, those first that are told apart best."""
-
-_INCHES = 3.3
-_GREY = "0.45"
-
-
-class Panel(NamedTuple):
-    """One embedding of `maps`."""
-
-    title: str
-    embedding: Float[np.ndarray | Array, "n D"]
-    labels: Integer[np.ndarray | Array, "n"]
-    clients: Integer[np.ndarray | Array, "n"] | None = None
-    """Who holds each example: a marker a client; None draws dots alone."""
-
-
-def maps(
-    panels: Sequence[Panel],
-    path: str | Path,
-    *,
-    seed: int = 0,
-    max_points: int = 2000,
-    groups: str = "class",
-    columns: int | None = None,
-    mapped: bool = False,
-) -> Figure:
-    """Maps each embedding to the plane by t-SNE of its own, in one row or several.
-
-    A class has one colour in all panels and a client one marker, named below.
-
-    Args:
-      panels: embeddings, of any sizes.
-      path: where to write the figure; the ending sets the format.
-      seed: draws the points shown and seeds the maps. Panels of as many examples show
-        the same ones.
-      max_points: at most so many examples a panel are shown, drawn at random.
-      groups: what the labels are.
-      columns: how many panels stand in a row; None puts all in one.
-      mapped: the embeddings are maps, [n, 2], and are drawn as they are.
-
-    Returns:
-      The figure, written to `path`.
-
-    Raises:
-      ValueError: if there are no panels or more clients than `MARKERS`, or a panel has
-        lengths that differ, fewer than 4 examples, an embedding that is not finite, or
-        a map that is not of the plane; or if `columns` is below 1.
-
-    References:
-      van der Maaten and Hinton, Visualizing data using t-SNE, 2008.
-    """
-    if not panels:
-        raise ValueError("no panels to draw")
-    if columns is not None and columns < 1:
-        raise ValueError(f"columns must be at least 1, got {columns}")
-    panels = [_checked(panel, mapped=mapped) for panel in panels]
-    classes = np.unique(np.concatenate([panel.labels for panel in panels]))
-    held = [panel.clients for panel in panels if panel.clients is not None]
-    clients = np.unique(np.concatenate(held)) if held else np.arange(0)
-    if len(clients) > len(MARKERS):
-        raise ValueError(f"at most {len(MARKERS)} clients have markers: {len(clients)}")
-    colors = curves.color_cycle(len(classes))
-
-    # The legends stand beside and below.
-    columns = min(columns or len(panels), len(panels))
-    num_rows = -(-len(panels) // columns)
-    below = 0.75 if len(clients) else 0.3
-    figure = Figure(
-        (_INCHES * columns + 0.7, _INCHES * num_rows + below), layout="constrained"
-    )
-    all_axes = figure.subplots(num_rows, columns, squeeze=False).ravel()
-    for axes in all_axes[len(panels) :]:
-        axes.remove()
-    for axes, panel in zip(all_axes, panels, strict=False):
-        # A random order, so that no class is painted over all the others.
-        order = np.random.default_rng(seed).permutation(len(panel.labels))
-        shown = order[:max_points]
-        points = np.asarray(panel.embedding)[shown]
-        if not mapped:
-            points = project(points, seed)
-        hues = colors[np.searchsorted(classes, panel.labels[shown])]
-        frame(axes, panel.title)
-        if panel.clients is None:
-            cloud(axes, points, hues, len(points))
-            continue
-        for client, shape in zip(clients, MARKERS, strict=False):
-            own = panel.clients[shown] == client
-            cloud(axes, points[own], hues[own], len(points), shape)
-    look = curves.MARKS | {"columnspacing": 1.0}
-    marks = {str(name): curves.mark(c) for name, c in zip(classes, colors, strict=True)}
-    placed = {"loc": "outside right center", "ncols": -(-len(classes) // 14)}
-    curves.legend(figure, marks, title=groups, **placed, **look)
-    if len(clients):
-        shapes = zip(clients, MARKERS, strict=False)
-        marks = {str(name): curves.mark(_GREY, shape) for name, shape in shapes}
-        placed = {"loc": "outside lower center", "ncols": len(clients)}
-        curves.legend(figure, marks, title="client", **placed, **look)
-    return curves.write(figure, path)
-
-
-def _checked(panel: Panel, *, mapped: bool) -> Panel:
-    lengths = [len(values) for values in panel[1:] if values is not None]
-    if len(set(lengths)) != 1:
-        raise ValueError(f"{panel.title}: examples, labels and clients are {lengths}")
-    clients = None if panel.clients is None else np.asarray(panel.clients)
-    embedding = checked(panel.embedding)
-    if mapped and embedding.shape[1] != 2:
-        raise ValueError(
-            f"{panel.title}: a map has 2 columns, not {embedding.shape[1]}"
-        )
-    return Panel(panel.title, embedding, np.asarray(panel.labels), clients)
-
-
 # --- Sheets
 
 Images = UInt8[np.ndarray | Array, "_ _ _ _"] | Float[np.ndarray | Array, "_ _ _ _"]
@@ -266,6 +135,7 @@ def contact_sheet(
     *,
     per_cluster: int = 16,
     seed: int = 0,
+    title: str = "",
 ) -> Figure:
     """Draws a row of images for every occupied cluster, named with the cluster's size.
 
@@ -276,22 +146,13 @@ def contact_sheet(
       per_cluster: how many images of a cluster are shown, drawn at random; a cluster
         with fewer leaves the rest of its row blank.
       seed: draws them.
+      title: method, data set, heterogeneity and seed.
 
     Returns:
       The figure, written to `path`.
-
-    Raises:
-      ValueError: if lengths differ, no image has a cluster, per_cluster is below 1, or
-        the images are not grey or colour or outside [0, 1].
     """
     images, assignments = np.asarray(images), np.asarray(assignments)
-    if len(images) != len(assignments):
-        raise ValueError(f"{len(images)} images but {len(assignments)} assignments")
-    if per_cluster < 1:
-        raise ValueError(f"per_cluster must be at least 1, got {per_cluster}")
     clusters, sizes = np.unique(assignments[assignments >= 0], return_counts=True)
-    if not len(clusters):
-        raise ValueError("no image has a cluster")
     rng = np.random.default_rng(seed)
     columns = min(per_cluster, int(sizes.max()))
     drawn = [
@@ -300,7 +161,7 @@ def contact_sheet(
     ]
     called = zip(clusters, sizes, strict=True)
     names = [f"cluster {cluster} ({size:,})" for cluster, size in called]
-    return image_rows([images[rows] for rows in drawn], names, path)
+    return image_rows([images[rows] for rows in drawn], names, path, title=title)
 
 
 def image_rows(
@@ -309,6 +170,7 @@ def image_rows(
     path: str | Path,
     *,
     captions: Sequence[str] = (),
+    title: str = "",
 ) -> Figure:
     """Draws rows of images with a name at the left of each.
 
@@ -318,22 +180,13 @@ def image_rows(
       names: one a row.
       path: where to write the figure; the ending sets the format.
       captions: one above each of the first columns.
+      title: of the figure.
 
     Returns:
       The figure, written to `path`.
-
-    Raises:
-      ValueError: if there are no images, names and rows differ in number, or the
-        images are not grey or colour or outside [0, 1].
     """
     rows = [np.asarray(row) for row in rows]
-    columns = max(map(len, rows), default=0)
-    if not columns:
-        raise ValueError("no images to draw")
-    if len(rows) != len(names):
-        raise ValueError(f"{len(rows)} rows but {len(names)} names")
-    if rows[0].shape[-1] not in (1, 3):
-        raise ValueError(f"images have 1 or 3 channels, not {rows[0].shape[-1]}")
+    columns = max(map(len, rows))
     sheet = _mosaic([_unit_range(row) for row in rows], columns)
     # Ten to twenty rows fill a page; more of them still fit a file.
     side = min(0.6, 40 / len(rows))
@@ -344,6 +197,7 @@ def image_rows(
     # for what stands beside it. A letter is some 0.6 of the font's size wide.
     left = 2 * border + 0.6 * font / 72 * max(map(len, names))
     top = 2 * border + 1.2 * font / 72 if captions else border
+    top += 0.3 * bool(title)
     figure = Figure(figsize=(left + width + border, border + height + top))
     placed = np.array([[left, border], [width, height]]) / figure.get_size_inches()
     axes = figure.add_axes(placed.ravel())  # pyright: ignore
@@ -355,15 +209,12 @@ def image_rows(
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    return curves.write(figure, path)
+    return curves.write(figure, path, title)
 
 
 def _unit_range(images: np.ndarray) -> Float[np.ndarray, "n H W C"]:
     if images.dtype == np.uint8:
         return images / np.float32(255)
-    # Written so that NaN fails, too.
-    if not ((images >= 0) & (images <= 1)).all():
-        raise ValueError("images outside [0, 1]")
     return images.astype(np.float32)
 
 

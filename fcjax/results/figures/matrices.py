@@ -1,7 +1,7 @@
 """Figures of matrices: heatmaps, confidence, associations of clusters."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,13 @@ from fcjax.results.figures import curves
 
 # More rows or columns than these have no room for numbers.
 _MOST_WRITTEN = 20
-_INCHES = 3.6
 
 
 def partition(
     labels: Integer[np.ndarray | Array, "_"],
     clients: Integer[np.ndarray | Array, "_"],
     path: str | Path,
+    title: str = "",
 ) -> Figure:
     """Draws how many examples of each class each client holds.
 
@@ -41,33 +41,28 @@ def partition(
       clients: [n] the client that holds each example; a negative one is nobody, whose
         examples are not shown.
       path: where to write the figure; the ending sets the format.
+      title: method, data set, heterogeneity and seed.
 
     Returns:
       The figure, written to `path`.
-
-    Raises:
-      ValueError: if lengths differ or no client holds an example.
     """
     labels, clients = np.asarray(labels), np.asarray(clients)
-    if len(labels) != len(clients):
-        raise ValueError(f"{len(labels)} labels but {len(clients)} clients")
     held = clients >= 0
-    if not held.any():
-        raise ValueError("no client holds an example")
     rows, columns, counts = _cross(clients[held], labels[held])
     figure, axes = _canvas(counts.shape)
-    image = _map(axes, counts, rows, columns, largest=float(counts.max()))
+    image = heatmap(axes, counts, rows, columns, largest=float(counts.max()))
     _write_cells(axes, image, np.vectorize("{:,}".format)(counts))
     axes.set(xlabel="class", ylabel="client")
     ticks = MaxNLocator(integer=True)
-    _scale(figure, axes, image, "examples", ticks=ticks, format="{x:,.0f}")
-    return curves.write(figure, path)
+    color_bar(figure, axes, image, "examples", ticks=ticks, format="{x:,.0f}")
+    return curves.write(figure, path, title)
 
 
 def confusion(
     labels: Integer[np.ndarray | Array, "_"],
     assignments: Integer[np.ndarray | Array, "_"],
     path: str | Path,
+    title: str = "",
 ) -> Figure:
     """Draws which clusters the examples of each class went to.
 
@@ -80,12 +75,10 @@ def confusion(
       labels: [n] true classes.
       assignments: [n] clusters, in any number.
       path: where to write the figure; the ending sets the format.
+      title: method, data set, heterogeneity and seed.
 
     Returns:
       The figure, written to `path`.
-
-    Raises:
-      ValueError: if lengths differ or there are no examples.
     """
     matched = match(labels, assignments)
     labels, assignments = np.asarray(labels), np.asarray(assignments)
@@ -93,7 +86,7 @@ def confusion(
     _, first = np.unique(matched, return_index=True)
     shares = counts / counts.sum(axis=1, keepdims=True)
     figure, axes = _canvas(counts.shape)
-    image = _map(axes, shares, classes, assignments[first], largest=1.0)
+    image = heatmap(axes, shares, classes, assignments[first], largest=1.0)
     texts = np.vectorize("{:.0f}%\n{:,}".format)(100 * shares, counts)
     _write_cells(axes, image, np.where(counts > 0, texts, ""))
     num_matched = int(np.isin(targets, classes).sum())
@@ -105,52 +98,8 @@ def confusion(
     axes.set(xlabel="cluster, in the order of the matched classes", ylabel="class")
     agreement = accuracy(labels, assignments)
     axes.set_title(f"ACC {agreement:.3f}", fontsize=11, color=curves.INK)
-    _scale(figure, axes, image, "share of the class")
-    return curves.write(figure, path)
-
-
-def blocks(
-    matrices: Mapping[str, Float[np.ndarray, "K K"]],
-    path: str | Path,
-    *,
-    names: Sequence | np.ndarray,
-    scale: str,
-) -> Figure:
-    """Draws matrices of pairs of classes on one scale, 0 to 1.
-
-    A diagonal darker than the rest is the block structure that subspace clustering
-    looks for.
-
-    Args:
-      matrices: by title; NaN where there is no such pair, which is left grey.
-      path: where to write the figure; the ending sets the format.
-      names: of the K classes.
-      scale: what the values are, beside the bar of colours.
-
-    Returns:
-      The figure, written to `path`.
-
-    Raises:
-      ValueError: if there is no matrix, a value lies outside [0, 1], or there are not
-        K names.
-    """
-    if not matrices:
-        raise ValueError("no matrices to draw")
-    for title, matrix in matrices.items():
-        if len(names) != len(matrix):
-            raise ValueError(f"{title}: {len(names)} names of {len(matrix)} classes")
-        if np.any(matrix < 0) or np.any(matrix > 1):
-            raise ValueError(f"{title}: values must lie in [0, 1]")
-    size = (_INCHES * len(matrices) + 0.9, _INCHES + 0.8)
-    figure = Figure(size, layout="compressed")
-    all_axes = figure.subplots(1, len(matrices), squeeze=False)[0]
-    for axes, (title, matrix) in zip(all_axes, matrices.items(), strict=True):
-        image = _map(axes, matrix, names, names, largest=1.0)
-        axes.set(facecolor="0.85", xlabel="class")
-        axes.set_title(title, fontsize=12, color=curves.INK)
-    all_axes[0].set_ylabel("class")
-    _scale(figure, list(all_axes), image, scale)
-    return curves.write(figure, path)
+    color_bar(figure, axes, image, "share of the class")
+    return curves.write(figure, path, title)
 
 
 def agreements(
@@ -162,29 +111,24 @@ def agreements(
     The numbers stand in the cells up to 20 runs.
 
     Args:
-      matrix: of `evaluation.agreement.pairwise_agreement`; NaN is left grey.
+      matrix: of `metrics.agreement.pairwise_agreement`; NaN is left grey.
       names: of the R runs.
       path: where to write the figure; the ending sets the format.
 
     Returns:
       The figure, written to `path`.
-
-    Raises:
-      ValueError: if there are not R names.
     """
-    if len(names) != len(matrix):
-        raise ValueError(f"{len(names)} names of {len(matrix)} runs")
     figure, axes = _canvas(matrix.shape)
-    image = _map(axes, np.maximum(matrix, 0), names, names, largest=1.0)
+    image = heatmap(axes, np.maximum(matrix, 0), names, names, largest=1.0)
     axes.set_facecolor("0.85")
     axes.tick_params(axis="x", rotation=90)
     texts = np.vectorize(lambda x: "" if np.isnan(x) else f"{x:.2f}")(matrix)
     _write_cells(axes, image, texts)
-    _scale(figure, axes, image, "adjusted Rand index")
+    color_bar(figure, axes, image, "adjusted Rand index")
     longest = 0.075 * max(map(len, names))
     width, height = figure.get_size_inches()
     figure.set_size_inches(width + longest, height + longest)
-    return curves.write(figure, path)
+    return curves.write(figure, path, "agreement of each two runs")
 
 
 def _cross(
@@ -203,7 +147,7 @@ def _canvas(shape: tuple[int, ...]) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _map(
+def heatmap(
     axes: Axes,
     values: Float[np.ndarray, "R C"] | Integer[np.ndarray, "R C"],
     rows: Sequence | np.ndarray,
@@ -211,6 +155,7 @@ def _map(
     *,
     largest: float,
 ) -> AxesImage:
+    """Draws a matrix from white, 0, to dark blue, `largest`, with its names."""
     image = axes.imshow(values, cmap="Blues", vmin=0, vmax=largest, aspect="equal")
     for axis, names in ((axes.yaxis, rows), (axes.xaxis, columns)):
         listed = range(0, len(names), math.ceil(len(names) / _MOST_WRITTEN))
@@ -232,9 +177,10 @@ def _write_cells(
         axes.text(column, row, str(text), ha="center", va="center", size=7, color=color)
 
 
-def _scale(
+def color_bar(
     figure: Figure, axes: Axes | list[Axes], image: AxesImage, name: str, **ticks: Any
 ) -> None:
+    """Adds the scale of a heatmap."""
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, label=name, **ticks)
     bar.ax.tick_params(labelsize=9, color="0.6", labelcolor=curves.INK)
     bar.outline.set(edgecolor="0.8", linewidth=0.8)  # pyright: ignore
@@ -250,6 +196,7 @@ def sureness(
     path: str | Path,
     *,
     right: Bool[np.ndarray, "n"] | None = None,
+    title: str = "",
 ) -> Figure:
     """Draws how many examples have which confidence, and where it is known whether they
     are right, how many of those are.
@@ -259,17 +206,13 @@ def sureness(
     Args:
       confidence: in [0, 1]; NaN is not shown.
       path: where to write the figure; the ending sets the format.
-      right: whether each is; None where nobody knows.
+      right: whether each example is right; None without labels.
+      title: of the figure.
 
     Returns:
       The figure, written to `path`.
-
-    Raises:
-      ValueError: if no example has a confidence.
     """
     known = ~np.isnan(confidence)
-    if not known.any():
-        raise ValueError("no example has a confidence")
     confidence = confidence[known]
     edges = np.linspace(0, 1, _BINS + 1)
     place = np.clip(np.digitize(confidence, edges) - 1, 0, _BINS - 1)
@@ -280,7 +223,7 @@ def sureness(
     middles = (edges[1:] + edges[:-1]) / 2
     bars = panels[-1]
     bars.bar(middles, counts / len(confidence), width=0.92 / _BINS, color="tab:blue")
-    bars.set_ylabel("of the examples")
+    bars.set_ylabel("share of the examples")
     bars.set_xlabel("confidence: how often with the others of its cluster")
     if right is not None:
         sums = [np.bincount(place, x, _BINS) for x in (confidence, right[known])]
@@ -288,11 +231,11 @@ def sureness(
         mean, rate = (x[held] / counts[held] for x in sums)
         panels[0].plot([0, 1], [0, 1], color="0.6", linewidth=0.9, linestyle=":")
         panels[0].plot(mean, rate, "o-", color="tab:blue", markersize=4)
-        panels[0].set(ylabel="of them right", ylim=(-0.02, 1.02))
+        panels[0].set(ylabel="share of them that is right", ylim=(-0.02, 1.02))
     for axes in panels:
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         curves.plain_axes(axes)
-    return curves.write(figure, path)
+    return curves.write(figure, path, title)
 
 
 # --- Associations
@@ -313,7 +256,6 @@ def associations(
     *,
     sizes: Integer[np.ndarray | Array, "_"] | Float[np.ndarray | Array, "_"],
     groups: Integer[np.ndarray | Array, "_"],
-    labels: Sequence[str] | None = None,
     title: str = "",
 ) -> Figure:
     """Draws which clusters are associated; a community is a circle of its clusters.
@@ -329,18 +271,12 @@ def associations(
       sizes: [V] how many examples each cluster has, its area.
       groups: [V] what each cluster is, such as the class that most of its examples
         have: its colour; -1, of which nothing is known, is grey, its edges not wrong.
-      labels: what group i is called; None numbers them.
       title: of the figure.
 
     Returns:
       The figure, written to `path`.
-
-    Raises:
-      ValueError: if there are no clusters, lengths differ, the graph is not symmetric,
-        a size is negative, or a group has no label.
     """
     edges, sizes, groups = np.asarray(edges), np.asarray(sizes), np.asarray(groups)
-    _check(edges, sizes, groups, labels)
     edges = edges & ~np.eye(len(edges), dtype=bool)
     places, floor = _layout(edges, groups)
     ends = np.argwhere(np.triu(edges, 1))
@@ -350,10 +286,7 @@ def associations(
     low, high = places.min(axis=0) - _MARGIN, places.max(axis=0) + _MARGIN
     names = np.unique(groups[groups >= 0])
     colors = dict(zip(names.tolist(), curves.color_cycle(len(names)), strict=True))
-    marks = {
-        str(name if labels is None else labels[name]): _dot(color, "white")
-        for name, color in colors.items()
-    }
+    marks = {str(name): _dot(color, "white") for name, color in colors.items()}
     if (groups < 0).any():
         marks["unknown"] = _dot(_UNKNOWN, _RIM)
     if wrong.any():
@@ -386,25 +319,8 @@ def associations(
         linewidths=0.6,
         zorder=3,
     )
-    axes.set_title(title, fontsize=11, color=curves.INK)
     curves.legend(figure, marks, loc="outside right center", ncols=columns)
-    return curves.write(figure, path)
-
-
-def _check(edges, sizes, groups, labels: Sequence[str] | None) -> None:
-    if not len(groups):
-        raise ValueError("no clusters to draw")
-    if edges.shape != (len(groups),) * 2 or len(sizes) != len(groups):
-        raise ValueError(
-            f"edges {edges.shape}, {len(sizes)} sizes and {len(groups)} groups are not "
-            "of the same clusters"
-        )
-    if (edges != edges.T).any():
-        raise ValueError("edges are not symmetric")
-    if sizes.min() < 0:
-        raise ValueError(f"sizes must be at least 0, got {sizes.min()}")
-    if labels is not None and groups.max() >= len(labels):
-        raise ValueError(f"{len(labels)} labels do not name group {groups.max()}")
+    return curves.write(figure, path, title)
 
 
 def _layout(
