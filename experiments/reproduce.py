@@ -170,6 +170,8 @@ def tabulate(
     ]
     # The table has the paper's settings first, in the order of the paper.
     rows = [*reported(study, datasets_of(study, args)), *rows]
+    if not rows:
+        raise ValueError("no data set to show; --datasets NAME=PATH says where one is")
     summary = tables.summarize(rows, by=study.by, values=study.values)
     marks = apart.from_best(rows, by=study.by, value=study.values[0])
     table = tables.shown(summary, differences=True)
