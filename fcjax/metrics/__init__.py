@@ -1,5 +1,4 @@
-"""How good a clustering is: scores against the truth, and signs of collapse; and
-whether what a generator makes is copies.
+"""How good a clustering is: scores against the truth, and signs of collapse.
 
 Everything here runs on the host, on NumPy arrays. Tables, figures and linear
 classifiers are modules of their own, `fcjax.results.tables`,
@@ -21,22 +20,16 @@ from fcjax.metrics.external import (
     scores,
 )
 from fcjax.metrics.internal import (
-    Nearest,
     client_calinski_harabasz,
     collapse,
-    copying,
-    copying_by_distance,
     effective_rank,
     internal_scores,
     knn_accuracy,
-    nearest,
-    nearest_distances,
     silhouettes,
     status,
 )
 
 __all__ = [
-    "Nearest",
     "accuracy",
     "ami",
     "ari",
@@ -44,16 +37,12 @@ __all__ = [
     "client_mean",
     "client_pooled",
     "collapse",
-    "copying",
-    "copying_by_distance",
     "effective_rank",
     "imbalance_ratio",
     "internal_scores",
     "kappa",
     "knn_accuracy",
     "match",
-    "nearest",
-    "nearest_distances",
     "nmi",
     "per_client",
     "scores",

@@ -126,10 +126,8 @@ def mean_agreement(pairwise: Float[np.ndarray, "R R"]) -> Float[np.ndarray, "R"]
       >>> print(mean_agreement(pairwise_agreement(runs)))
       [ 0.25  0.25 -0.5 ]
     """
-    known = ~np.isnan(pairwise)
-    count = known.sum(axis=1)
-    total = np.where(known, pairwise, 0).sum(axis=1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    known = np.ma.masked_invalid(pairwise)
+    return known.mean(axis=1).filled(np.nan)
 
 
 # --- Stability
@@ -414,12 +412,7 @@ def pooled_ranks(scores: Float[np.ndarray, "R R"]) -> Float[np.ndarray, "R"]:
         (others,) = np.nonzero(~np.isnan(row) & (np.arange(len(row)) != i))
         if len(others) > 1:
             found[i, others] = (stats.rankdata(row[others]) - 1) / (len(others) - 1)
-    return np.array(
-        [
-            np.mean(x[~np.isnan(x)]) if (~np.isnan(x)).any() else math.nan
-            for x in found.T
-        ]
-    )
+    return np.ma.masked_invalid(found).mean(axis=0).filled(np.nan)
 
 
 # --- Differences

@@ -100,13 +100,9 @@ def kappa(labels: Names, assignments: Names) -> float:
       0.5
     """
     renamed = match(labels, assignments)
-    names, codes = np.unique(np.stack([labels, renamed]), return_inverse=True)
-    codes = codes.reshape(2, -1)
-    shares = [np.bincount(row, minlength=len(names)) / row.size for row in codes]
-    by_chance = float(shares[0] @ shares[1])
-    if by_chance == 1:
+    if np.array_equal(labels, renamed):
         return 1.0
-    return (float(np.mean(codes[0] == codes[1])) - by_chance) / (1 - by_chance)
+    return float(metrics.cohen_kappa_score(np.asarray(labels), renamed))
 
 
 def nmi(labels: Names, assignments: Names) -> float:

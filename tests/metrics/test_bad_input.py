@@ -46,19 +46,10 @@ CASES = [
     (lambda _: e.imbalance_ratio(MAP[:1], MASK), "differ"),
     (lambda _: e.per_client(MAP, MAP, ABSENT), r"^clients without examples: \[1\]$"),
     (lambda _: e.imbalance_ratio(MAP[:0], MASK[:0]), "^no clients to score$"),
-    # Of an embedding
-    (lambda _: internal(FEW, Y[:2]), "^3 embedded but 2 assigned examples$"),
-    (lambda _: internal(FEW[:0], Y[:0]), "^no examples to score$"),
-    (lambda _: internal(Z, Y, max_points=2), "^max_points must be at least 3, got 2$"),
-    (lambda _: harabasz(CUBE, MAP, ~MASK), "^no examples to score$"),
-    (lambda _: harabasz(CUBE, MAP[:1], MASK), r"^embeddings \(2, 3, 2\), labels \(1, "),
+    # Clusters in use
     (lambda _: e.collapse(Y[:0], num_clusters=2), "^no assignments"),
     (lambda _: e.collapse(Y, num_clusters=2), r"^assignments outside 0 \.\. 1$"),
     (lambda _: e.collapse(Y - 1, num_clusters=2), r"^assignments outside 0 \.\. 1$"),
-    (lambda _: e.collapse(Y[:2], FEW, num_clusters=2), "^3 embedded but 2 assigned "),
-    (lambda _: e.nearest(Z[:0], Z), "^nothing to compare: 0 and 3 examples$"),
-    (lambda _: e.copying(Z, FEW, Z), "^examples have 3 and 2 features$"),
-    (lambda _: e.copying(Z, Z, Z * np.nan), "NaN or infinite"),
     # Classifiers of it
     (lambda _: knn(ks=[0]), r"^num_neighbors takes 1 .. 3, got 0$"),
     (lambda _: knn(ks=[4]), r"^num_neighbors takes 1 .. 3, got 4$"),

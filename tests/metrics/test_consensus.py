@@ -23,22 +23,6 @@ def noisy(truth, *, wrong, num_runs):
     return np.where(drawn, rng.integers(count, size=runs.shape), runs)
 
 
-def test_memberships_make_the_co_association_matrix():
-    """Of six examples in two runs, by hand."""
-    runs = np.array([[0, 0, 1, 1, 2, -1], [5, 5, 5, 7, 7, 7]])
-    h = memberships(runs)
-    expected = [
-        [2, 2, 1, 0, 0, 0],
-        [2, 2, 1, 0, 0, 0],
-        [1, 1, 2, 1, 0, 0],
-        [0, 0, 1, 2, 1, 1],
-        [0, 0, 0, 1, 2, 1],
-        [0, 0, 0, 1, 1, 1],
-    ]
-    np.testing.assert_array_equal((h @ h.T).toarray(), expected)
-    np.testing.assert_array_equal(co_association(runs), expected)
-
-
 def test_eigenvectors_are_those_of_the_large_matrix():
     runs = noisy(np.repeat([0, 1, 2], 15), wrong=0.3, num_runs=4)
     runs[0, :5] = -1
@@ -54,18 +38,6 @@ def test_eigenvectors_are_those_of_the_large_matrix():
     found = _embedding(memberships(tripled), np.ones(135, int), 3)[::3]
     weighted = _embedding(memberships(runs), np.full(45, 3), 3)
     np.testing.assert_allclose(found @ found.T, weighted @ weighted.T, atol=1e-6)
-
-
-def test_what_the_server_needs_is_a_sum_over_clients():
-    """The sizes of the runs' clusters, and with these H^T D^-1 H."""
-    runs = noisy(np.repeat([0, 1, 2], 20), wrong=0.2, num_runs=3)
-    h = memberships(runs).toarray()
-    clients = rng.integers(4, size=60)
-    parts = [h[clients == client] for client in range(4)]
-    sizes = sum(part.sum(axis=0) for part in parts)
-    grams = [part.T @ (part / (part @ sizes)[:, None]) for part in parts]
-    whole = h.T @ (h / co_association(runs).sum(axis=1)[:, None])
-    np.testing.assert_allclose(sum(grams), whole)
 
 
 def test_many_runs_are_better_than_each():
@@ -134,9 +106,3 @@ def test_clusters_of_different_number_and_examples_of_nobody():
     assert ari(truth[held], found.clusters[held]) == 1
     with pytest.raises(ValueError, match="1 clustered examples make no 2 clusters"):
         consensus(np.array([[0, -1, -1]]), 2)
-
-
-def test_runs_that_tell_fewer_apart_than_clusters_are_asked_for():
-    found = consensus(np.array([[0, 0, 1, 1]] * 3), 3)
-    np.testing.assert_array_equal(np.unique(found.clusters), [0, 1])
-    np.testing.assert_array_equal(found.confidence, 1)

@@ -2,9 +2,7 @@
 
 import math
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from fcjax.metrics.agreement import holm, paired
 
@@ -26,25 +24,6 @@ def test_of_two_seeds_all_is_known_in_closed_form():
     assert found.more_seeds == 3
 
 
-def test_the_interval_is_that_of_many_seeds():
-    """Of 400 normal differences, within what 10,000 draws of it leave open."""
-    off = np.random.default_rng(1).normal(0.1, 1, 400)
-    found = paired(off, np.zeros(400))
-    half = stats.norm.ppf(0.975) * off.std() / 20
-    assert found.low == pytest.approx(off.mean() - half, abs=0.01)
-    assert found.high == pytest.approx(off.mean() + half, abs=0.01)
-
-
-def test_the_other_way_round_is_the_opposite():
-    rng = np.random.default_rng(2)
-    first, second = rng.random((2, 6))
-    one, other = paired(first, second), paired(second, first)
-    assert one.mean == -other.mean
-    assert one.probability == pytest.approx(1 - other.probability)
-    assert (one.p_value, one.more_seeds) == (other.p_value, other.more_seeds)
-    assert one.low == pytest.approx(-other.high, abs=0.01)
-
-
 def test_what_no_number_of_seeds_decides():
     found = paired([0.5, 0.6, 0.7], [0.6, 0.5, 0.7])
     assert found.mean == pytest.approx(0)
@@ -62,19 +41,6 @@ def test_a_single_seed_has_a_difference_and_nothing_else():
     assert found.more_seeds is None
     for name in ("low", "high", "probability", "p_value"):
         assert math.isnan(getattr(found, name))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "told"),
-    [
-        ([], [], "0 and 0 scores are no pairs"),
-        ([0.1], [0.1, 0.2], "1 and 2 scores are no pairs"),
-        ([0.1, math.nan], [0.1, 0.2], "missing or no number"),
-    ],
-)
-def test_what_is_no_pair_is_refused(first, second, told):
-    with pytest.raises(ValueError, match=told):
-        paired(first, second)
 
 
 def test_holm_as_r_has_it():

@@ -6,7 +6,7 @@ from matplotlib.markers import MarkerStyle
 
 from experiments.papers.maps import Panel, maps
 from fcjax.results.figures import tsne
-from tests.metrics.drawn import blobs, names, picture, texts, titles
+from tests.metrics.drawn import blobs, picture, texts, titles
 
 
 def colors_of(axes, groups):
@@ -81,26 +81,6 @@ def test_tsne_of_awkward_embeddings(tmp_path, embedding):
     figure = tsne(embedding, None, clusters, path, assignments=clusters)
     assert figure.axes[0].get_title() == "by cluster"
     assert np.isfinite(figure.axes[0].collections[0].get_offsets()).all()
-
-
-def test_a_row_of_maps_of_which_each_is_that_of_tsne(tmp_path):
-    embedding, labels = blobs(classes=3)
-    wide = np.concatenate([embedding, embedding], axis=1)
-    path = tmp_path / "figures" / "maps.png"
-    options = {"seed": 4, "max_points": 50}
-    panels = [("pixels", wide, labels), ("few", embedding[:40], labels[:40])]
-    figure = maps([Panel(*panel) for panel in panels], path, **options)
-    height, width = picture(path)
-    assert width > 1.5 * height > 750
-    assert titles(figure) == ["pixels", "few"]
-    assert names(figure) == ["0", "1", "2"]
-    clouds = [axes.collections[0] for axes in figure.axes]
-    assert [len(cloud.get_offsets()) for cloud in clouds] == [50, 40]
-    assert not any(axes.get_xticks().size for axes in figure.axes)
-    alone = tsne(wide, labels, labels, tmp_path / "a.png", **options)
-    one, two = alone.axes[0].collections[0], clouds[0]
-    np.testing.assert_array_equal(one.get_offsets(), two.get_offsets())
-    np.testing.assert_array_equal(one.get_facecolors(), two.get_facecolors())
 
 
 def test_classes_have_one_colour_and_clients_one_marker_in_all_panels(tmp_path):

@@ -49,16 +49,6 @@ def test_points_keep_their_place_colour_and_name():
     assert '<text x="620.0" y="90.0">1</text>' in drawn
 
 
-def test_the_number_of_a_group_in_two_places_stands_in_one_of_them():
-    points = np.array([[0.0, 0.0], [0.0, 1.0], [100.0, 0.0], [100.0, 1.0], [100.0, 2]])
-    drawn = images.scatter(points, np.zeros(5, int), list("abcde"), num_groups=1)
-    at = {(x, y) for x, y in re.findall(r'<circle cx="(\S+)" cy="(\S+)"', drawn)}
-    assert set(re.findall(r'<text x="(\S+)" y="(\S+)">0<', drawn)) <= at
-    # Points that are all the same lie in the middle.
-    drawn = images.scatter(np.ones((4, 2)), np.zeros(4, int), ["a"] * 4, num_groups=1)
-    assert drawn.count('<circle cx="320.0" cy="240.0"') == 4
-
-
 def test_a_curve_has_its_extremes_named_and_the_place_in_question_filled():
     drawn = images.curve("a < b", {4.0: 3.0, 2.0: 1.0, 8.0: np.nan}, marked=4.0)
     assert "a &lt; b" in drawn
@@ -68,11 +58,3 @@ def test_a_curve_has_its_extremes_named_and_the_place_in_question_filled():
     assert float(low[0]) < float(high[0])
     assert float(low[1]) > float(high[1])
     assert (low[2], high[2]) == ("", ' class="marked"')
-
-
-def test_of_a_curve_many_places_are_named_in_part_and_nothing_is_not_drawn():
-    assert images.curve("x", {2.0: np.nan}, marked=2.0) == ""
-    drawn = images.curve("x", {float(n): n / 2 for n in range(2, 32)}, marked=2.0)
-    assert drawn.count("<circle") == 30
-    named = re.findall(r'class="x"[^>]*>([^<]+)<', drawn)
-    assert named == [str(n) for n in range(2, 32, 4)]

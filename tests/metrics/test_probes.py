@@ -144,15 +144,6 @@ def test_classes_that_one_side_lacks_and_a_collapsed_embedding(key):
     assert linear_probe(key, z, labels, z, labels) == pytest.approx(2 / 3)
 
 
-def test_draws_and_rates_are_one_program(key):
-    data = *embedded(50, 0, 1.0, features=5), *embedded(20, 1, 1.0, features=5)
-    before = probes._fit._cache_size()
-    semi_supervised(key, *data, label_fraction=0.2, num_draws=6)
-    other = jax.random.key(1)
-    semi_supervised(other, *data, label_fraction=0.2, num_draws=6, learning_rate=0.1)
-    assert probes._fit._cache_size() == before + 1
-
-
 def test_neighbours_by_hand():
     # On the unit circle, at angles 0, 10 and 20 degrees from the test example.
     angles = np.deg2rad([0, 10, 20, 180])
@@ -180,25 +171,3 @@ def test_neighbours_against_scikit_learn(monkeypatch, chunk, normalize):
         oracle = KNeighborsClassifier(k, algorithm="brute").fit(*train)
         assert found[k] == pytest.approx(oracle.score(*test))
     assert 0.2 < found[300] < found[10] < 1
-
-
-def test_neither_scale_of_cosines_nor_offset_of_distances_matters():
-    train, train_labels = embedded(200, 0, 0.8, 6)
-    test, test_labels = embedded(50, 1, 0.8, 6)
-
-    def found(scale=1.0, offset=0, **options):
-        z, other = scale * train + offset, scale * test + offset
-        options = {"num_neighbors": [1, 5], **options}
-        return knn_accuracy(z, train_labels, other, test_labels, **options)
-
-    assert found(1e-30) == found() == found(1e30)
-    # Float32 resolves 1/64 around 2 ** 17.
-    train, test = np.round(64 * train) / 64, np.round(64 * test) / 64
-    far = found(offset=2**17, normalize=False)
-    assert found(normalize=False) == pytest.approx(far, abs=0.021)
-
-
-def test_neighbours_of_awkward_vectors_and_classes():
-    train, labels = np.array([[0.0, 0.0], [1.0, 0.0]]), np.array([1, 1])
-    test, truth = np.array([[0.0, 0.0], [0.0, 1.0]]), np.array([1, 4])
-    assert knn_accuracy(train, labels, test, truth, num_neighbors=[1]) == {1: 0.5}

@@ -1,7 +1,6 @@
 import itertools
 import subprocess
 import sys
-from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +10,6 @@ from sklearn import metrics
 from fcjax import metrics as e
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2])
-MEAN = "arithmetic"
 KEYS = ["acc", "nmi", "kappa", "ari", "ami"]
 
 
@@ -54,13 +52,6 @@ def test_other_names_and_one_class_in_one_cluster_are_perfect():
     assert e.scores(np.full(4, 9), np.full(4, 2)) == perfect
 
 
-def test_one_cluster_is_the_largest_class_and_no_better_than_chance():
-    collapsed = np.zeros_like(LABELS)
-    assert e.accuracy(LABELS, collapsed) == 3 / 8
-    for score in (e.kappa, e.nmi, e.ari, e.ami):
-        assert score(LABELS, collapsed) == pytest.approx(0, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("num_classes", "num_clusters"), [(3, 2), (2, 3), (3, 3), (2, 4), (4, 1)]
 )
@@ -80,25 +71,6 @@ def test_against_brute_force(num_classes, num_clusters):
                 if np.mean(labels == renamed) == best
             )
         )
-
-
-def test_matched_clusters_go_to_different_classes():
-    rng = np.random.default_rng(2)
-    labels, assignments = rng.integers(0, 5, 60), rng.integers(0, 8, 60)
-    pairs = set(zip(assignments, e.match(labels, assignments), strict=True))
-    assert len(pairs) == len({new for _, new in pairs}) == 8
-    assert len({new for _, new in pairs if new <= labels.max()}) == 5
-
-
-def test_the_rest_is_scikit_learn():
-    rng = np.random.default_rng(3)
-    labels, assignments = rng.integers(0, 5, 200), rng.integers(0, 4, 200)
-    for ours, theirs in (
-        (e.nmi, partial(metrics.normalized_mutual_info_score, average_method=MEAN)),
-        (e.ari, metrics.adjusted_rand_score),
-        (e.ami, metrics.adjusted_mutual_info_score),
-    ):
-        assert ours(labels, assignments) == pytest.approx(theirs(labels, assignments))
 
 
 def test_any_integer_type():

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from experiments.papers.sda_fdc.copying import copying, nearest
 from experiments.trained import load_one, train
-from fcjax import data, metrics
+from fcjax import data
 from fcjax.results.figures import image_rows
 from fcjax.sweep import plan
 from fcjax.sweep.train import Call
@@ -49,7 +50,7 @@ def figure_synthetic(args: Any, folder: Path) -> list[dict[str, Any]]:
     Returns:
         A row of all clients together, then one a client that has answered: client
         ("all" or its number), how many examples are synthetic, train and held_out, and
-        what `evaluation.copying` returns.
+        what `copying` returns.
 
     Raises:
         ValueError: one line that names the flag and what it accepts.
@@ -60,17 +61,17 @@ def figure_synthetic(args: Any, folder: Path) -> list[dict[str, Any]]:
     (clients,) = train(args, dealt, folder, read)
     examples = np.concatenate([client.examples for client in clients])
     synthetic = np.concatenate([client.synthetic for client in clients])
-    near = metrics.nearest(flat(synthetic), flat(examples))
-    lines = [line("all", near.distances, examples, held_out.examples)]
+    near, distances = nearest(flat(synthetic), flat(examples))
+    lines = [line("all", distances, examples, held_out.examples)]
     for number, own, labels, made in clients:
-        distances = metrics.nearest_distances(flat(made), flat(own))
+        _, to_own = nearest(flat(made), flat(own))
         like = like_labels(held_out, labels, seed=args.seed[0])
-        lines.append(line(number, distances, own, like))
+        lines.append(line(number, to_own, own, like))
     if examples.ndim == 4:
         (num_categories,) = plan.numbers_of_clusters(args, dealt)
         sheet = folder / "synthetic.png"
         draw_clients(clients, num_categories, sheet, seed=args.seed[0])
-        draw_nearest(synthetic, examples, near, folder / "nearest.png")
+        draw_nearest(synthetic, examples[near], distances, folder / "nearest.png")
     return lines
 
 
@@ -96,9 +97,9 @@ def line(
     held_out: Shaped[np.ndarray, "m *F"],
 ) -> dict[str, Any]:
     """Returns a row of the table; `made` is how far synthetic examples are."""
-    real = metrics.nearest_distances(flat(held_out), flat(train))
+    _, real = nearest(flat(held_out), flat(train))
     counts = {"synthetic": len(made), "train": len(train), "held_out": len(real)}
-    return {"client": client, **counts, **metrics.copying_by_distance(made, real)}
+    return {"client": client, **counts, **copying(made, real)}
 
 
 def halves(dataset: data.Dataset, *, seed: int) -> tuple[data.Dataset, data.Dataset]:
@@ -163,17 +164,17 @@ def draw_clients(
 
 def draw_nearest(
     synthetic: Shaped[np.ndarray, "n *F"],
-    train: Shaped[np.ndarray, "t *F"],
-    near: metrics.Nearest,
+    near: Shaped[np.ndarray, "n *F"],
+    distances: Float[np.ndarray, "n"],
     path: Path,
 ) -> None:
-    """Draws synthetic examples at even ranks of their distances, and the nearest
-    training example below each."""
-    order = np.argsort(near.distances, kind="stable")
+    """Draws synthetic examples at even ranks of their distances, and below each the
+    nearest training example, `near`."""
+    order = np.argsort(distances, kind="stable")
     chosen = order[np.linspace(0, len(order) - 1, min(RANKS, len(order))).astype(int)]
     image_rows(
-        [synthetic[chosen], train[near.rows[chosen]]],
+        [synthetic[chosen], near[chosen]],
         ["synthetic", "nearest real"],
         path,
-        captions=[f"{distance:.2f}" for distance in near.distances[chosen]],
+        captions=[f"{distance:.2f}" for distance in distances[chosen]],
     )
