@@ -6,17 +6,6 @@ from sklearn.neighbors import kneighbors_graph
 from fcjax.cluster import neighbor_graph
 
 
-def test_by_hand():
-    # On a line: 0 and 1 choose each other, 3 chooses 1, 7 chooses 3.
-    x = jnp.array([[0.0], [7.0], [1.0], [3.0]])
-    expected = np.zeros((4, 4), bool)
-    for i, j in [(0, 2), (3, 2), (1, 3)]:
-        expected[i, j] = expected[j, i] = True
-    graph = neighbor_graph(x, 1)
-    np.testing.assert_array_equal(graph, expected)
-    assert graph.dtype == bool
-
-
 @pytest.mark.parametrize("num_neighbors", [1, 5, 49])
 def test_equals_sklearn(num_neighbors):
     """Also far from the origin: exact in float32, and far beyond it by products."""

@@ -20,13 +20,6 @@ def test_seeds_are_one_of_each_far_group():
         np.testing.assert_array_equal(found // 8, [0, 1, 2, 3, 4])
 
 
-def test_rows_without_weight_are_no_seeds():
-    rows = jnp.array([[0.0], [1.0], [1000.0], [2.0]])
-    weights = jnp.array([1.0, 1.0, 0.0, 1.0])
-    for found in drawn(rows, weights, 3):
-        np.testing.assert_array_equal(found, [0, 1, 3])
-
-
 def test_the_farthest_row_comes_next_by_hand():
     # From 0 and 1 the farthest is 10; then 5 is 4 from 1, and 9 only 1 from 10.
     rows = jnp.array([[0.0], [1.0], [10.0], [5.0], [9.0], [100.0]])

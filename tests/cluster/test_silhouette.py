@@ -8,15 +8,6 @@ from sklearn.metrics import silhouette_score
 from fcjax.cluster import count_clusters, silhouette
 
 
-def test_by_hand():
-    # The first cluster's rows are 2 apart, the other is at 10 and at 8 from them.
-    x = jnp.array([[0.0], [2.0], [10.0]])
-    found = silhouette(x, jnp.array([0, 0, 1]), num_clusters=2)
-    np.testing.assert_allclose(found, ((10 - 2) / 10 + (8 - 2) / 8 + 0) / 3, rtol=1e-6)
-    assert found.shape == ()
-    assert found.dtype == jnp.float32
-
-
 def test_as_sklearn():
     """With empty clusters and one of a single row, also far from the origin."""
     x, classes = load_digits(return_X_y=True)

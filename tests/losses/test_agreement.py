@@ -20,23 +20,6 @@ def test_by_hand():
     assert float(found) == pytest.approx(expected, rel=1e-6)
 
 
-def test_it_is_least_where_both_agree_and_is_the_entropy_there():
-    rng = np.random.default_rng(0)
-    u, centroids = rng.normal(size=(7, 3)), rng.normal(size=(4, 3))
-    q = jax.nn.softmax(u / np.linalg.norm(u, axis=1)[:, None] @ centroids.T / 0.5)
-    entropy = float(-(q * jnp.log(q)).sum(axis=1).mean())
-    value = partial_of(u, u, centroids)
-    assert float(value) == pytest.approx(entropy, rel=1e-5)
-    for seed in range(3):
-        other = np.random.default_rng(seed + 1).normal(size=(7, 3))
-        assert float(partial_of(other, u, centroids)) > entropy
-
-
-def partial_of(v, u, centroids):
-    arrays = map(jnp.asarray, (v, u, centroids))
-    return cluster_agreement(*arrays, temperature=0.5)
-
-
 def test_no_gradient_reaches_the_target_or_the_centroids():
     rng = np.random.default_rng(2)
     v, u, c = (jnp.array(rng.normal(size=s)) for s in ((5, 3), (5, 3), (4, 3)))

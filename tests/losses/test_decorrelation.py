@@ -52,15 +52,6 @@ def test_a_batch_of_unit_variances_has_a_floor(size):
         assert floor * 0.9999 <= float(decorrelation(z)) <= 1
 
 
-def test_what_changes_nothing():
-    rng = np.random.default_rng(2)
-    z = rng.normal(size=(12, 6)) @ rng.normal(size=(6, 6))
-    value = float(decorrelation(z))
-    turn, _ = np.linalg.qr(rng.normal(size=(6, 6)))
-    for other in (z @ turn, z + 3, z[::-1], z[:, ::-1]):
-        assert float(decorrelation(other)) == pytest.approx(value, rel=1e-4)
-
-
 def test_through_a_batch_norm_the_diagonal_and_the_scale_are_without_effect():
     """The gradient is that of the off-diagonal correlations alone, and that of a mean
     that is a constant."""
@@ -83,16 +74,6 @@ def test_through_a_batch_norm_the_diagonal_and_the_scale_are_without_effect():
     np.testing.assert_allclose(full, jax.grad(off_diagonal)(z), rtol=1e-4, atol=1e-6)
     of_z = jax.grad(decorrelation)(z)
     np.testing.assert_allclose(of_z, jax.grad(constant_mean)(z), rtol=1e-4, atol=1e-6)
-
-
-def test_a_small_step_down_raises_the_effective_rank():
-    rng = np.random.default_rng(4)
-    z = rng.normal(size=(40, 2)) @ rng.normal(size=(2, 8)) + 0.3 * rng.normal(
-        size=(40, 8)
-    )
-    z = jnp.array(standardised(z))
-    moved = np.asarray(z - 30 * jax.grad(decorrelation)(z))
-    assert participation(moved) > participation(np.asarray(z)) + 0.1
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="clients go side by side")

@@ -8,13 +8,6 @@ import pytest
 from fcjax.losses import reconstruction_error
 
 
-def test_by_hand():
-    x = jnp.array([[1.0, 2.0], [0.0, 0.0], [3.0, 3.0]])
-    reconstructions = jnp.array([[0.0, 4.0], [0.0, 0.0], [3.0, 2.5]])
-    errors = reconstruction_error(x, reconstructions)
-    np.testing.assert_array_equal(errors, [5, 0, 0.25])
-
-
 @pytest.mark.parametrize("shape", [(4,), (4, 3, 5, 2)])
 def test_features_of_any_shape(key, shape):
     """The gradient is twice the difference, of opposite signs."""

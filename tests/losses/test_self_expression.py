@@ -10,22 +10,10 @@ import pytest
 from fcjax.losses import (
     coefficient_penalty,
     locality_alignment,
-    off_diagonal,
     self_expression,
 )
 
 NORMS = ["frobenius", "l1", "nuclear"]
-
-
-def test_off_diagonal_by_hand():
-    coefficients = jnp.arange(1.0, 10).reshape(3, 3)
-    np.testing.assert_array_equal(
-        off_diagonal(coefficients), [[0, 2, 3], [4, 0, 6], [7, 8, 0]]
-    )
-    np.testing.assert_array_equal(
-        off_diagonal(coefficients, jnp.array([True, False, True])),
-        [[0, 0, 3], [0, 0, 0], [7, 0, 0]],
-    )
 
 
 def self_expression_by_loops(z, c):

@@ -1,11 +1,9 @@
-"""Small networks, and their layers read one by one from the variables, by NumPy's
-operations or by PyTorch's."""
+"""Small networks, and their layers read one by one from the variables, by NumPy."""
 
 from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from fcjax import nn as m
 
@@ -96,42 +94,6 @@ def in_numpy():
         sigmoid=lambda x: 1 / (1 + np.exp(-x)),
         softmax=lambda x: np.exp(x) / np.exp(x).sum(axis=1, keepdims=True),
         permute=np.transpose,
-    )
-
-
-def in_torch(requires_grad=False):
-    torch = pytest.importorskip("torch")
-    functional = torch.nn.functional
-
-    def features_first(function):
-        """PyTorch's order of axes, inside."""
-        return lambda x, *options: function(x.moveaxis(-1, 1), *options).moveaxis(1, -1)
-
-    @features_first
-    def conv(x, kernel, stride, padding):
-        return functional.conv2d(x, kernel.permute(3, 2, 0, 1), None, stride, padding)
-
-    @features_first
-    def double(x, kernel):
-        kernel = kernel.permute(2, 3, 0, 1)
-        return functional.conv_transpose2d(x, kernel, stride=2, padding=1)
-
-    def norm(x, train, mean, var, scale=None, bias=None):
-        return features_first(functional.batch_norm)(
-            x, mean.detach().clone(), var.detach().clone(), scale, bias, train
-        )
-
-    return SimpleNamespace(
-        array=lambda leaf: torch.tensor(np.asarray(leaf), requires_grad=requires_grad),
-        conv=conv,
-        double=double,
-        norm=norm,
-        pool=features_first(lambda x: functional.max_pool2d(x, 3, 2, 1)),
-        relu=torch.relu,
-        leaky=lambda x: functional.leaky_relu(x, 0.2),
-        sigmoid=torch.sigmoid,
-        softmax=lambda x: torch.softmax(x, 1),
-        permute=torch.permute,
     )
 
 

@@ -12,7 +12,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from fcjax.nn import layers
 from fcjax.nn.layers import conv, conv_transpose, max_pool
-from tests.nn.layers import double, in_torch
+from tests.nn.layers import double
 
 TPU = AbstractMesh((), (), abstract_device=AbstractDevice("tpu", None, "tpu"))
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
@@ -76,19 +76,6 @@ def test_for_a_tpu_clients_kernels_are_a_grouped_convolution(key, function):
     assert str(program).count("conv_general_dilated[") == 3
     assert "dot_general" not in str(program)
     jax.tree.map(close, tuple(jaxpr_as_fun(program)(*args)), both(*args))
-
-
-def test_taps_that_see_only_padding_pass_on_nothing_whatever_they_hold():
-    """One output: of the 4x4 kernel only the inner 2x2 meets the image."""
-    x = jnp.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1)
-    inner = jnp.array([[5.0, 6.0], [9.0, 10.0]])
-    kernel = jnp.full((4, 4, 1, 1), jnp.nan).at[1:3, 1:3, 0, 0].set(inner)
-    y, dx, dkernel = pulled(partial(conv, stride=2, padding=1), x, kernel)
-    # 1 * 5 + 2 * 6 + 3 * 9 + 4 * 10
-    np.testing.assert_array_equal(y, [[[[84.0]]]])
-    np.testing.assert_array_equal(dx[0, :, :, 0], inner)
-    expected = [[0, 0, 0, 0], [0, 1, 2, 0], [0, 3, 4, 0], [0, 0, 0, 0]]
-    np.testing.assert_array_equal(dkernel[:, :, 0, 0], expected)
 
 
 @pytest.fixture
@@ -157,14 +144,6 @@ def test_a_large_batch_keeps_no_slices():
 transposed = jax.jit(partial(pulled, conv_transpose))
 
 
-def test_two_pixels_by_hand():
-    """Side by side: the inner kernel columns 0 to 3 of one meet those of the other."""
-    kernel = jnp.arange(16.0).reshape(4, 4, 1, 1)
-    y, *_ = transposed(jnp.array([[[[1.0], [10.0]]]]), kernel)
-    # Rows 1 and 2 of the kernel: 5, 6 + 10 * 4, 7 + 10 * 5, 10 * 6; likewise 9 to 11.
-    np.testing.assert_array_equal(y[0, :, :, 0], [[5, 46, 57, 60], [9, 90, 101, 100]])
-
-
 @pytest.mark.parametrize("shape", [(2, 3, 4, 2), (3, 1, 1, 2)])
 def test_doubled_values_and_gradients_are_those_of_loops(key, shape):
     """It is bilinear: unit vectors for one argument at a time give its slopes."""
@@ -182,17 +161,6 @@ def test_doubled_values_and_gradients_are_those_of_loops(key, shape):
     of_x = slopes(lambda unit: double(unit, kernel), x)
     of_kernel = slopes(lambda unit: double(x, unit), kernel)
     jax.tree.map(close, actual, (y, of_x, of_kernel))
-
-
-def test_doubled_values_and_gradients_are_those_of_torch(key):
-    ops = in_torch(requires_grad=True)
-    x, kernel = drawn(key, (2, 3, 4, 2), (4, 4, 2, 2))
-    copies = ops.array(x), ops.array(kernel)
-    y = ops.double(*copies)
-    direction = ops.array(np.cos(np.arange(y.numel()), dtype=np.float32))
-    (y.reshape(-1) @ direction).backward()
-    expected = y.detach().numpy(), *(copy.grad.numpy() for copy in copies)
-    jax.tree.map(close, transposed(x, kernel), expected)
 
 
 @pytest.mark.parametrize("mapped", [jax.vmap, lambda f: lambda a: lax.map(f, a)])

@@ -267,20 +267,3 @@ def test_what_cannot_be_built_is_one_line(build, said):
     with pytest.raises(ValueError, match=said) as error:
         build()
     assert "\n" not in str(error.value)
-
-
-def test_an_encoder_may_be_a_module_or_a_function(key):
-    """A function's layers are numbered with the network's, a module's apart."""
-
-    def encode(x, *, train, mask):
-        return m.MLP((5,))(x, train=train, mask=mask)
-
-    flat, nested = (
-        jax.eval_shape(m.simsiam(layers).init, key, jnp.ones((1, 9)))["params"]
-        for layers in (encode, m.MLP((5,)))
-    )
-    assert set(flat) - set(nested) == {"MLP_0"}
-    assert set(nested) - set(flat) == {"encoder"}
-    assert jax.tree.map(jnp.shape, flat["MLP_0"]) == jax.tree.map(
-        jnp.shape, nested["encoder"]
-    )

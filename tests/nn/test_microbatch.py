@@ -161,17 +161,3 @@ def test_what_parts_do_not_change(key, views, variables, network, size, train):
     tolerance = {"rtol": 0} if size == 11 else {"rtol": 1e-4, "atol": 1e-5}
     np.testing.assert_allclose(y, expected, **tolerance)
     jax.tree.map(np.testing.assert_array_equal, after, new)
-
-
-def test_outputs_may_be_a_tree(views, variables):
-    """As SimSiam's are."""
-
-    def both(variables, x, *, train, mask=None):
-        z, variables = WHOLE.apply(variables, x, train=train, mask=mask)
-        return {"z": z, "norms": jnp.sum(z**2, axis=1)}, variables
-
-    network = microbatched(Network(WHOLE.init, both), SIZE)
-    y, _ = network.apply(variables, views[0], train=True)
-    z, _ = loop_apply(variables, views[0], train=True)
-    np.testing.assert_allclose(y["z"], z, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(y["norms"], (z**2).sum(axis=1), rtol=1e-4)

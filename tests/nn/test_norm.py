@@ -39,10 +39,3 @@ def test_batch_norm_by_hand(key):
         np.testing.assert_allclose(found["var"], 1 - share + share * var, rtol=1e-4)
     assert set(variables["params"]["BatchNorm_0"]) == {"scale", "bias"}
     assert "params" not in from_linen(Norm(affine=False)).init(key, x)
-
-
-def test_batch_norm_may_begin_at_zero(key):
-    network = from_linen(Norm(scale_init=nn.initializers.zeros))
-    x = jax.random.normal(key, (6, 3))
-    y, _ = network.apply(network.init(key, x), x, train=True)
-    np.testing.assert_array_equal(y, np.zeros((6, 3)))
