@@ -12,8 +12,9 @@ import numpy as np
 
 from fcjax import data, engine
 from fcjax.data.source import load_source
+from fcjax.results.store import fingerprint
 from fcjax.sweep import experiment, plan
-from fcjax.sweep.checkpoints import States, name_of
+from fcjax.sweep.checkpoints import States
 from fcjax.sweep.flags import Common, flag_of
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.train import Call, enable_compilation_cache
@@ -59,7 +60,9 @@ def train(
             for part in batch.split():
                 # All that decides what these runs end in.
                 config = experiment.configuration(args, part.method, part.points[0])
-                name = name_of(config, part.points, hashlib.sha256(held).hexdigest())
+                name = fingerprint(
+                    config, part.points, hashlib.sha256(held).hexdigest()
+                )
                 saved = folder / "checkpoints" / name
                 if not args.resume:
                     shutil.rmtree(saved, ignore_errors=True)

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from fcjax.types import FederatedClustering, Federation, Grid, Network, Stage
 
 if TYPE_CHECKING:
-    from fcjax.api import Results, Run, open, run
     from fcjax.api import fit as fit
+    from fcjax.api import open, run
+    from fcjax.results.results import Results, Run
     from fcjax.sweep.flags import Split
 
 __all__ = [
@@ -38,7 +39,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 LATE = {
-    **dict.fromkeys(("Results", "Run", "fit", "open", "run"), "fcjax.api"),
+    **dict.fromkeys(("fit", "open", "run"), "fcjax.api"),
+    **dict.fromkeys(("Results", "Run"), "fcjax.results.results"),
     "Split": "fcjax.sweep.flags",
 }
 """Names that are imported when they are first used: a loss needs nothing of what lies

@@ -20,7 +20,8 @@ LAYERS = (
     | {"results.tables", "results.figures"},
     {"algorithms"},
     {"engine", "methods"},
-    {"sweep", "results"},
+    {"results"},
+    {"sweep"},
     {"runs"},
     {"sweep.report", "sweep.train", "sweep.command", "__main__"},
     {"api"},
@@ -67,6 +68,13 @@ def test_there_is_no_circle():
 def test_a_file_imports_nothing_above_it(name):
     needs = GRAPH[name] & FILES.keys() - {"fcjax"}
     assert not {x for x in needs if height(x) > height(name)}
+
+
+def test_results_are_read_without_code_that_trains():
+    rooms = ("sweep", "algorithms", "methods", "runs")
+    above = tuple(f"fcjax.{room}" for room in rooms)
+    files = (name for name in GRAPH if name.startswith("fcjax.results"))
+    assert not {x for name in files for x in GRAPH[name] if x.startswith(above)}
 
 
 def test_networks_alone_import_flax():

@@ -10,6 +10,8 @@ from fcjax.data.dataset import Dataset
 from fcjax.data.sources import load, load_extra, stratified_subset
 from fcjax.settings import shown
 
+ARRAY = "array"
+"""The name of a data set that is given as an array."""
 SOURCE = (
     *("dataset", "image_shape", "resize", "labels", "split", "limit"),
     *("extra_split", "client_column", "client_folders", "keep_index"),

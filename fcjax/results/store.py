@@ -47,14 +47,10 @@ from scipy.sparse.csgraph import connected_components
 
 from fcjax import metrics
 from fcjax.data import Dataset, Scaling
-from fcjax.data.source import SOURCE, load_source
+from fcjax.data.source import SOURCE, Source, load_source
 from fcjax.engine import Position
 from fcjax.parallel.mesh import all_devices, num_cores
 from fcjax.results import exported
-from fcjax.sweep.checkpoints import name_of
-from fcjax.sweep.flags import Common
-from fcjax.sweep.run import Run
-from fcjax.types import Communities
 
 # --- Communities
 
@@ -85,25 +81,6 @@ class Graph(NamedTuple):
     groups: Integer[np.ndarray, "V"]
     """The class that each matches on its client, or without labels the connected
     component that it is in; -1 where there is none, as of a cluster without an edge."""
-
-
-def of_runs(runs: Sequence[Run], found: Communities | None) -> list[Kept | None]:
-    """Returns what is kept of each run, None of a method without communities.
-
-    Args:
-        runs: what they found.
-        found: the communities of all of them, [G, ...].
-    """
-    if found is None:
-        return [None] * len(runs)
-    community, edges, clusters = map(np.asarray, found)
-    return [
-        Kept(
-            *(run.rows, run.mask, run.of_clients, community[i], edges[i]),
-            np.where(run.mask, clusters[i], -1),
-        )
-        for i, run in enumerate(runs)
-    ]
 
 
 def write_communities(path: Path, kept: Kept) -> None:
@@ -413,7 +390,7 @@ class Folder:
             (60, 2)
         """
         model = self.model(**where)
-        dataset = self.dataset or load_source(self.flags(data_dir=data_dir))[0]
+        dataset = self.dataset or load_source(self.source(data_dir))[0]
         return exported.predict(model, dataset.examples).embedding
 
     def model(self, **where: float | int | str) -> exported.Frozen:
@@ -485,8 +462,8 @@ class Folder:
         except Exception as error:  # of a damaged archive almost any type
             raise ValueError(f"{path} cannot be read ({error})") from error
 
-    def flags(self, *, data_dir: Path | None) -> Common:
-        """Returns the flags that the data of the runs came from.
+    def source(self, data_dir: Path | None = None) -> Source:
+        """Returns the data set of the runs, for `load_source`.
 
         Args:
             data_dir: where TFDS data sets are prepared. None is the directory of the
@@ -496,10 +473,10 @@ class Folder:
         known = last[0].get("data_dir") if last else None
         if data_dir is None and known is not None and Path(known).is_dir():
             data_dir = Path(known)
-        # Folders of before a flag was one have none of it.
-        flags = {name: self.config[name] for name in SOURCE if name in self.config}
-        flags["image_shape"] = tuple(flags["image_shape"])
-        return Common(**flags, data_dir=data_dir)
+        # The config.json of an older fcjax lacks settings that are newer.
+        settings = {name: self.config[name] for name in SOURCE if name in self.config}
+        settings["image_shape"] = tuple(settings["image_shape"])
+        return Source(**settings, data_dir=data_dir)
 
     # Which runs.
 
@@ -627,7 +604,7 @@ class Folder:
     def begin_runs(self, points: Sequence[Point]) -> Path:
         """Returns where runs that go side by side save their state, and drops what
         others saved: had those run on, it would leave a gap in their history."""
-        name = name_of(*map(self.key, points))
+        name = fingerprint(*map(self.key, points))
         folder = self.directory / "checkpoints" / name
         for other in folder.parent.glob("*"):
             if other != folder and self.saves:
@@ -889,6 +866,11 @@ def _csv(
         writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def fingerprint(*parts: Any) -> str:
+    """Returns the digest of JSON-like values, which names what depends on them."""
+    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -10,10 +10,9 @@ from jaxtyping import Float, Int
 
 from fcjax import data
 from fcjax.data.images import image_files
-from fcjax.data.source import Loaded, load_source
+from fcjax.data.source import Loaded, Source, load_source
 from fcjax.results import exported, store
 from fcjax.results.store import Folder, Point
-from fcjax.sweep.flags import Common
 
 
 class Assigned(NamedTuple):
@@ -62,7 +61,7 @@ def of_run(folder: Folder, point: Point, *, data_dir: Path | None) -> Assigned:
     Raises:
         ValueError: the data set has another size now, or cannot be read.
     """
-    (dataset, extra), names = named(folder.flags(data_dir=data_dir))
+    (dataset, extra), names = named(folder.source(data_dir))
     found, count = folder.assigned(point), len(dataset.examples)
     if len(found["cluster"]) != count + len(extra):
         raise ValueError(
@@ -79,15 +78,15 @@ def of_run(folder: Folder, point: Point, *, data_dir: Path | None) -> Assigned:
     return Assigned(dataset, names, *held, same, model, prediction)
 
 
-def named(flags: Common) -> tuple[Loaded, list[str]]:
-    """Returns the data that the flags name, and the names of what is scored of it: the
-    files of a folder of images, or else rows of the whole data set."""
-    dataset, extra = load_source(dataclasses.replace(flags, limit=None))
-    own = {"split": flags.split, "client_folders": flags.client_folders}
-    names = np.array(example_names(flags.dataset, len(dataset.examples), **own))
-    if flags.limit is not None:
+def named(source: Source) -> tuple[Loaded, list[str]]:
+    """Returns the data set, and the names of its examples: the files of a folder of
+    images, or else the row numbers in the whole data set."""
+    dataset, extra = load_source(dataclasses.replace(source, limit=None))
+    own = {"split": source.split, "client_folders": source.client_folders}
+    names = np.array(example_names(source.dataset, len(dataset.examples), **own))
+    if source.limit is not None:
         every = dataset._replace(examples=np.arange(len(names)))
-        kept = data.stratified_subset(every, flags.limit)
+        kept = data.stratified_subset(every, source.limit)
         names = names[kept.examples]
         dataset = kept._replace(examples=dataset.examples[kept.examples])
     return (dataset, extra), names.tolist()

@@ -48,7 +48,7 @@ def main(args: Args) -> None:
     folder = read(args.run)
     point = folder.point(**parsed(args.where))
     model = folder.model(**point)
-    flags = folder.flags(data_dir=None)
+    source = folder.source()
     dataset = data.load(
         args.dataset,
         data_dir=args.data_dir,
@@ -56,8 +56,8 @@ def main(args: Args) -> None:
         labelled=args.labels,
         client_column=args.client_column,
         scaling=model.scaling,
-        resize=flags.resize if args.resize is None else args.resize,
-        keep_index=flags.keep_index,
+        resize=source.resize if args.resize is None else args.resize,
+        keep_index=source.keep_index,
     )
     found = exported.predict(model, dataset.examples)
     names = example_names(args.dataset, len(dataset.examples))

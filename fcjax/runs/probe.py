@@ -18,12 +18,12 @@ import tyro
 
 from fcjax import data, metrics
 from fcjax.cluster import kmeans
-from fcjax.data.source import load_source
+from fcjax.data.source import Source, load_source
 from fcjax.metrics import probes
 from fcjax.results import exported, tables
 from fcjax.results.store import Row, parsed, read
 from fcjax.sweep.ending import refusing
-from fcjax.sweep.flags import Common, shown
+from fcjax.sweep.flags import shown
 from fcjax.sweep.words import flags_in
 
 
@@ -56,13 +56,13 @@ def main(args: Args) -> None:
     folder = read(args.run)
     point = folder.point(**parsed(args.where))
     (row,) = folder.rows_of(**point)
-    flags = folder.flags(data_dir=args.data_dir)
-    dataset, _ = load_source(flags)
+    source = folder.source(args.data_dir)
+    dataset, _ = load_source(source)
     if dataset.labels is None:
         raise ValueError(f"{args.run} has no labels to probe with")
     embedding = exported.predict(folder.model(**point), dataset.examples).embedding
 
-    is_test = test_rows(flags, dataset)
+    is_test = test_rows(source, dataset)
     both = embedding, dataset.labels
     split = [x[rows] for rows in (~is_test, is_test) for x in both]
     counts = [k for k in args.num_neighbors if k <= len(split[0])]
@@ -85,12 +85,12 @@ def main(args: Args) -> None:
     tables.show([{name: f"{value:.4f}" for name, value in scores.items()}])
 
 
-def test_rows(flags: Common, dataset: data.Dataset) -> np.ndarray:
+def test_rows(source: Source, dataset: data.Dataset) -> np.ndarray:
     """Returns which examples [P] are the test split; a sixth drawn at random where the
     data has no splits or only a part of it was used."""
-    whole = flags.limit is None and flags.split == "all"
-    if whole and flags.dataset != "digits" and not Path(flags.dataset).exists():
-        train = load_source(dataclasses.replace(flags, split="train"))[0]
+    whole = source.limit is None and source.split == "all"
+    if whole and source.dataset != "digits" and not Path(source.dataset).exists():
+        train = load_source(dataclasses.replace(source, split="train"))[0]
         return np.arange(len(dataset.examples)) >= len(train.examples)
     draws = np.random.default_rng(0).random(len(dataset.examples))
     return draws < np.sort(draws)[max(1, len(draws) // 6)]

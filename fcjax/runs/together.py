@@ -113,7 +113,7 @@ class Together(NamedTuple):
         """Returns the examples and their names, see `assigned.named`; raises ValueError
         where they are others now."""
         folder = self.members[0].folder
-        (dataset, _), names = assigned.named(folder.flags(data_dir=data_dir))
+        (dataset, _), names = assigned.named(folder.source(data_dir))
         if len(dataset.examples) != self.clusters.shape[1]:
             raise ValueError(
                 f"{folder.directory} is of {self.clusters.shape[1]} examples, but the "

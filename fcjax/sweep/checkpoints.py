@@ -11,9 +11,7 @@ import os
 import re
 import shutil
 import time
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +22,6 @@ from fcjax.engine import Position, Round, ShapesOf
 from fcjax.parallel.mesh import are_several, lying
 from fcjax.sweep import processes
 from fcjax.types import PyTree
-
-
-def name_of(*told: Any) -> str:
-    """Returns the name of a state from what decides it, JSON-like."""
-    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class States:

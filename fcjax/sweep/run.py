@@ -1,6 +1,6 @@
 """One run as it is scored, shown, kept and drawn: what it has found in its data."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from fcjax.engine import Program
 from fcjax.parallel.mesh import are_several, each_run, on_host
 from fcjax.ragged import rectangle
-from fcjax.types import Federation, Grid
+from fcjax.results.store import Kept
+from fcjax.types import Communities, Federation, Grid
 
 
 class Run(NamedTuple):
@@ -70,6 +71,28 @@ def runs_of(
             of_no_client, there, clusters = others
             run.clusters[of_no_client[there]] = clusters[there]
     return found
+
+
+def communities_of(
+    runs: Sequence[Run], communities: Communities | None
+) -> list[Kept | None]:
+    """Returns the communities of each run with the examples that they are of; None for
+    a method without communities.
+
+    Args:
+        runs: G of them.
+        communities: of all runs, [G, ...].
+    """
+    if communities is None:
+        return [None] * len(runs)
+    community, edges, clusters = map(np.asarray, communities)
+    return [
+        Kept(
+            *(run.rows, run.mask, run.of_clients, community[i], edges[i]),
+            np.where(run.mask, clusters[i], -1),
+        )
+        for i, run in enumerate(runs)
+    ]
 
 
 def embeddings_of(

@@ -31,14 +31,14 @@ from fcjax.engine import Position, Round, ShapesOf, Start
 from fcjax.federated import server
 from fcjax.parallel.mesh import OwnPool, are_several, on_host
 from fcjax.results import exported, store
-from fcjax.results.store import Point, Row
+from fcjax.results.store import Point, Row, fingerprint
 from fcjax.runs import draw
 from fcjax.sweep import fit, plan, processes, report, score, sinks
-from fcjax.sweep.checkpoints import States, name_of
+from fcjax.sweep.checkpoints import States
 from fcjax.sweep.experiment import Experiment, configuration
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
-from fcjax.sweep.run import Run, embeddings_of, runs_of
+from fcjax.sweep.run import Run, communities_of, embeddings_of, runs_of
 from fcjax.sweep.score import round_off
 from fcjax.types import Federation, Grid, State
 
@@ -137,7 +137,7 @@ class Kept:
             for path, leaf in jax.tree_util.tree_leaves_with_path(state)
         ]
         return [
-            self.folder / name_of(self._deciding(batch, point), shapes, self._data)
+            self.folder / fingerprint(self._deciding(batch, point), shapes, self._data)
             for point in batch.points
         ]
 
@@ -399,7 +399,7 @@ def finish(
         folder.add_rows(list(map(dict, batch.points)))
         return
     histories, rows, assigned = folder.history_of(batch.points), [], []
-    kept = store.of_runs(last[0], found)
+    kept = communities_of(last[0], found)
     each = zip(*last, kept, embeddings, strict=True)
     for i, (run, scores, same, embedding) in enumerate(each):
         if same is not None:

@@ -265,7 +265,7 @@ def resized(bars, tmp_path_factory):
 def test_a_folder_of_mixed_sizes_from_its_path_to_its_clusters(bars, resized, tmp_path):
     (row,) = rows(resized / "results.csv")
     assert float(row["nmi"]) == 1
-    assert read(resized).flags(data_dir=None).resize == 6
+    assert read(resized).source().resize == 6
     with pytest.raises(ValueError, match=r"mixed sizes.*which `resize` gives them$"):
         run(tmp_path / "out", bars)
     assert not (tmp_path / "out").exists()
@@ -303,4 +303,4 @@ def test_new_images_can_be_resized_to_what_a_run_without_it_had(bars, tmp_path):
         predicted(out, bars, tmp_path / "table")
     found = predicted(out, bars, tmp_path / "table", resize=6)
     assert [int(row["cluster"]) for row in found] == clusters_of(out)
-    assert read(out).flags(data_dir=None).resize is None
+    assert read(out).source().resize is None
