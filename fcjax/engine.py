@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from fcjax.algorithms.rounds import EVERY_ROUND, Scored
 from fcjax.parallel.mesh import (
     CLIENTS,
     SERVER,
@@ -24,7 +25,15 @@ from fcjax.parallel.mesh import (
     over_runs,
 )
 from fcjax.ragged import Ragged
-from fcjax.types import Communities, FederatedClustering, Grid, PyTree, Stage, State
+from fcjax.types import (
+    Communities,
+    FederatedClustering,
+    Grid,
+    Now,
+    PyTree,
+    Stage,
+    State,
+)
 
 
 class Position(NamedTuple):
@@ -51,6 +60,7 @@ class Round(NamedTuple):
     metrics: dict[str, np.ndarray]  # [G, ...] each
     state: State  # [G, ...]; gone when the next round begins
     is_last: bool  # of the stage
+    is_evaluated: bool  # by the schedule, or as the last round of the stage
 
 
 class Part(NamedTuple):
@@ -109,6 +119,7 @@ class Program:
         grid: Grid,
         *,
         start: Start = lambda _: None,
+        schedule: Scored = EVERY_ROUND,
         on_round: Callable[[Round], None] = lambda _: None,
     ) -> State:
         """Runs every stage of the method on a grid.
@@ -116,6 +127,7 @@ class Program:
         Args:
             grid: the runs.
             start: where to begin, as `States.restore`; nowhere is the beginning.
+            schedule: the rounds after which the clusters are evaluated.
             on_round: called after each round, as `States.save`.
 
         Returns:
@@ -130,27 +142,33 @@ class Program:
         @cache
         def shapes(stage: int) -> State:
             if stage < 0:
-                return jax.eval_shape(self._init, grid)
-            return jax.eval_shape(stages[stage].begin, grid, shapes(stage - 1))
+                return jax.eval_shape(self._init, unread(grid))
+            return jax.eval_shape(stages[stage].begin, unread(grid), shapes(stage - 1))
 
         position, state = start(shapes) or (Position(0, 0), None)
         if state is None:
-            state = self._init(at_round(grid, "init"))
+            state = self._init(at_round(grid, "init", Now(0, 0, False)))
 
         for index in range(position.stage, len(stages)):
             stage, begin, is_done, advance = stages[index]
+            earlier = sum(each.stage.num_rounds for each in stages[:index])
             if position.stage != index or position.round == 0:
                 position = Position(index, 0)
-                state = begin(at_round(grid, stage.name), state)
+                now = Now(earlier, 0, False)
+                state = begin(at_round(grid, stage.name, now), state)
             done = bool(on_host(is_done(grid, state)).all())
             while not done and position.round < stage.num_rounds:
                 position = Position(index, position.round + 1)
-                at = at_round(grid, stage.name, position.round)
+                number = position.round
+                is_evaluated = bool(schedule.has(number, stage.num_rounds))
+                now = Now(earlier + number - 1, number - 1, is_evaluated)
+                at = at_round(grid, stage.name, now, number=number)
                 state, metrics, finished = advance(at, state)
                 metrics, finished = on_host((metrics, finished))
                 done = bool(finished.all())
-                is_last = done or position.round == stage.num_rounds
-                on_round(Round(stage, position, metrics, state, is_last))
+                is_last = done or number == stage.num_rounds
+                is_evaluated |= is_last
+                on_round(Round(stage, position, metrics, state, is_last, is_evaluated))
         return state
 
     def parts(self, grid: Grid) -> Iterator["Part"]:
@@ -160,6 +178,7 @@ class Program:
         Args:
             grid: its federations may be `jax.ShapeDtypeStruct`s: no value is read.
         """
+        grid = unread(grid)
         yield Part("init", 1, partial(self._init.traced, grid))
         state = jax.eval_shape(self._init, grid)
         compiled = self._compiled_stages(grid)
@@ -271,20 +290,38 @@ def check_runs(grid: Grid) -> None:
         raise ValueError(f"all parts of a grid must be of as many runs, got {told}")
 
 
-def at_round(grid: Grid, name: str, number: int = 0) -> Grid:
-    """Returns the grid with the keys of one round.
+def unread(grid: Grid) -> Grid:
+    """Returns the grid in some round, for tracing: no value of the round is read."""
+    count = grid.federations.present.shape[:1]
+    shapes = (jax.ShapeDtypeStruct(count, kind) for kind in (int, int, bool))
+    return grid._replace(federations=grid.federations._replace(now=Now(*shapes)))  # pyright: ignore[reportArgumentType]
 
-    They are folds of what it is, neither of what was run before nor of what else the
-    method has: methods that share a first state or a stage draw alike in it, so that an
-    ablation is paired.
+
+def at_round(grid: Grid, name: str, now: Now, *, number: int = 0) -> Grid:
+    """Returns the grid with the keys and the number of one round.
+
+    The keys follow from the name of the stage and the number of the round alone.
+    Methods that share a first state or a stage therefore draw the same numbers in it,
+    and an ablation is paired.
 
     Args:
         grid: the runs, with their own keys.
         name: of the stage; `init` for the first state.
+        now: the round, the same for all runs.
         number: of the round, from 1; 0 for the beginning of the stage.
     """
 
-    def fold(key):
-        return jax.random.fold_in(jax.random.fold_in(key, crc32(name.encode())), number)
+    position = np.array([crc32(name.encode()), number, *now], np.uint32)
+    keys, now = _keys_and_round(grid.keys, position)
+    federations = grid.federations._replace(now=now)
+    return grid._replace(keys=keys, federations=federations)
 
-    return grid._replace(keys=jax.vmap(fold)(grid.keys))
+
+@jax.jit  # one small array per round goes to the devices
+def _keys_and_round(keys, position):
+    def fold(key):
+        return jax.random.fold_in(jax.random.fold_in(key, position[0]), position[1])
+
+    round, stage_round, is_evaluated = (jnp.full(len(keys), x) for x in position[2:])
+    now = Now(round.astype(int), stage_round.astype(int), is_evaluated.astype(bool))
+    return jax.vmap(fold)(keys), now

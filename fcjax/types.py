@@ -37,6 +37,22 @@ class Pool(Protocol):
     def __getitem__(self, rows: Any, /) -> Any: ...
 
 
+class Now(NamedTuple):
+    """The round that is being run, as the engine counts it.
+
+    Examples:
+        >>> Now(round=12, stage_round=2, is_evaluated=False).round
+        12
+    """
+
+    round: Int[Array, "*G"] | int
+    """Number of the round over all stages, from 0."""
+    stage_round: Int[Array, "*G"] | int
+    """Number of the round within its stage, from 0."""
+    is_evaluated: Bool[Array, "*G"] | bool
+    """Whether the clusters are evaluated after the round."""
+
+
 class Federation(NamedTuple):
     """All that an algorithm ever sees of the data; labels are not in it.
 
@@ -69,6 +85,8 @@ class Federation(NamedTuple):
     clients are spread over devices, each knows it of all: see `server.participants`."""
     local_clusters: Int[Array, "*G M"]
     """How many clusters each client looks for, where a method needs it."""
+    now: Now = ()  # pyright: ignore[reportAssignmentType]
+    """The round that is being run; () outside of rounds."""
 
 
 class Grid(NamedTuple):

@@ -18,7 +18,7 @@ from experiments import spherical
 from fcjax.algorithms.autoencoders import by_dcn, by_dec
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.baselines import exact_cmeans, ffcm
-from fcjax.algorithms.ccfc import ccfc, standalone
+from fcjax.algorithms.ccfc import ccfc
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.fdsc import SubspaceNetwork, dense, dlrsc, dscn, fdsc, lrsc
 from fcjax.algorithms.fedcref import Association, Halting, Training, fedcref, on_clients
@@ -29,6 +29,7 @@ from fcjax.algorithms.orchestra import orchestra
 from fcjax.algorithms.sda import Adversarial, sda
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import subspace_affinity, symmetric_affinity
+from fcjax.methods import CCFC
 from fcjax.nn import (
     MLP,
     autoencoder,
@@ -66,20 +67,21 @@ def jitter(key, x):
     return x + 0.1 * jax.random.normal(key, x.shape)
 
 
-def build_ccfc(weight, *, build=ccfc, epsilon=1e-5, **options):
-    return build(
-        from_linen(TinySimSiam(epsilon)),
-        # Not Adam: it divides a gradient that is mere rounding by its own size, so that
-        # two orders of summation would part by whole steps.
-        optax.sgd(0.05, momentum=0.9),
-        jitter,
-        num_clusters=NUM_CLUSTERS,
-        pretrain_rounds=3,
-        cluster_rounds=2,
-        batch_size=4,
-        model_weight=weight,
-        **options,
-    )
+def build_ccfc(weight, *, epsilon=1e-5, **options):
+    rounds = {"pretrain_rounds": 3, "cluster_rounds": 2}
+    settings = CCFC(**rounds, batch_size=4, **options).plain(model_weight=weight)
+    # Not Adam: it divides a gradient that is mere rounding by its own size, so that
+    # two orders of summation would part by whole steps.
+    optimizer, network = optax.sgd(0.05, momentum=0.9), from_linen(TinySimSiam(epsilon))
+    return ccfc(settings, network, optimizer, jitter, num_clusters=NUM_CLUSTERS)
+
+
+def build_ccfc_plus(weight):
+    rounds = {"pretrain_rounds": 3, "cluster_rounds": 2}
+    settings = CCFC(**rounds, batch_size=4, model_weight=0.1)
+    optimizer, network = optax.sgd(0.05, momentum=0.9), from_linen(TinySimSiam())
+    plain = settings.plain(decorrelation_weight=weight)
+    return ccfc(plain, network, optimizer, jitter, num_clusters=NUM_CLUSTERS)
 
 
 def build_kfed(weight):
@@ -307,9 +309,9 @@ def build_fedcref(weight, **options):
 METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
-    "ccfc++": lambda weight: build_ccfc(0.1, decorrelation_weight=weight),
+    "ccfc++": build_ccfc_plus,
     "scfc": partial(build_ccfc, sample_contrastive=True, own_init=True),
-    "standalone": partial(build_ccfc, build=standalone),
+    "standalone": partial(build_ccfc, standalone=True),
     "fcm": fuzzy(lambda **options: central(by_fuzzy_cmeans(**options))),
     "k-fed": build_kfed,
     "ffcm": fuzzy(ffcm, num_rounds=3, local_iters=4, tolerance=0.0),

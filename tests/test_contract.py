@@ -67,7 +67,7 @@ def federation(*, padding=0, absent=(), spoil=()) -> Federation:
 
 def grid(weights=(0.1, 0.7), seeds=(0,), **options) -> Grid:
     one = federation(**options)
-    runs = [jnp.stack([x] * len(weights)) for x in one[1:]]
+    runs = jax.tree.map(lambda x: jnp.stack([x] * len(weights)), one[1:])
     keys = jax.vmap(jax.random.key)(jnp.resize(jnp.array(seeds), len(weights)))
     return Grid(jnp.array(weights), keys, Federation(one.pool, *runs))
 

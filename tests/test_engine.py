@@ -87,9 +87,8 @@ def test_what_a_grid_runs_is_lowered_from_its_shapes():
 )
 def test_parts_of_a_grid_of_different_numbers_of_runs_are_refused(hyper, told):
     keys = jax.vmap(jax.random.key)(jnp.arange(2))
-    two = Federation(
-        FEDERATION.pool, *(jnp.concatenate([x] * 2) for x in FEDERATION[1:])
-    )
+    twice = jax.tree.map(lambda x: jnp.concatenate([x] * 2), FEDERATION[1:])
+    two = Federation(FEDERATION.pool, *twice)
     with pytest.raises(ValueError, match=rf"must be of as many runs, got .*{told}"):
         engine.run(lambda hyper: None, Grid(hyper, keys, two))
 

@@ -10,9 +10,10 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_me
 
 from fcjax import engine, nn
 from fcjax.algorithms.ccfc import ccfc
+from fcjax.methods import CCFC
 from fcjax.parallel.mesh import compiler_options
 from fcjax.sweep import costs
-from fcjax.types import Federation
+from fcjax.types import Federation, Now
 from tests.sweep import drifting
 
 EXAMPLES = 32
@@ -33,15 +34,14 @@ def test_a_round_of_pre_training_does_its_arithmetic_and_no_more(
         jnp.ones((num_clients, EXAMPLES), bool),
         jnp.ones((1, num_clients), bool),
         jnp.full(num_clients, 10),
+        Now(0, 0, False),
     )
     method = ccfc(
+        CCFC(pretrain_rounds=2, cluster_rounds=2, batch_size=EXAMPLES).plain(),
         nn.simsiam(nn.conv_encoder()),
         optax.adam(1e-3),
         lambda key, x: x,
         num_clusters=10,
-        pretrain_rounds=2,
-        cluster_rounds=2,
-        batch_size=EXAMPLES,
     )
     mesh = AbstractMesh(
         (1,),

@@ -13,6 +13,7 @@ from fcjax.algorithms.ccfc import ccfc
 from fcjax.algorithms.kfed import kfed
 from fcjax.data.augment import vector_view
 from fcjax.federated import clients, server
+from fcjax.methods import CCFC
 from fcjax.parallel.mesh import CLIENTS, SERVER, STATE, over_runs
 from fcjax.ragged import Ragged
 from fcjax.types import Grid, State
@@ -57,8 +58,9 @@ def by_kfed(_, **options):
 def by_ccfc(_):
     network = nn.mlp_simsiam(widths=(16,), hidden_size=16, latent_size=4)
     view = partial(vector_view, scale=0.01)
-    numbers = {"num_clusters": 3, "pretrain_rounds": 0, "cluster_rounds": 1}
-    return ccfc(network, optax.sgd(1e-2), view, **numbers, batch_size=8, num_init=1)
+    rounds = {"pretrain_rounds": 0, "cluster_rounds": 1}
+    settings = CCFC(**rounds, batch_size=8, num_init=1).plain()
+    return ccfc(settings, network, optax.sgd(1e-2), view, num_clusters=3)
 
 
 def trained(build, runs, **options):

@@ -13,6 +13,7 @@ from fcjax import engine, nn
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data import HostPool
 from fcjax.federated import clients, server
+from fcjax.methods import CCFC
 from fcjax.parallel.mesh import CLIENTS, SERVER, STATE, deal_pool, over_runs
 from fcjax.types import Federation, Grid, State
 from tests import test_contract as contract
@@ -25,7 +26,7 @@ def grid_of(num_runs, pool, indices, mask, present):
     return Grid(
         jnp.arange(float(num_runs)),
         jax.random.split(jax.random.key(5), num_runs),
-        Federation(pool, *(jnp.stack([x] * num_runs) for x in one)),
+        Federation(pool, *jax.tree.map(lambda x: jnp.stack([x] * num_runs), one)),
     )
 
 
@@ -149,15 +150,13 @@ def test_other_clients_than_those_of_the_state_are_not_spread(num_others):
 
 
 def build_conv(weight):
+    rounds = {"pretrain_rounds": 1, "cluster_rounds": 1}
     return ccfc(
+        CCFC(**rounds, batch_size=8).plain(model_weight=weight),
         nn.simsiam(nn.conv_encoder()),
         optax.sgd(0.05, momentum=0.9),
         lambda key, x: x + 0.05 * jax.random.normal(key, x.shape),
         num_clusters=2,
-        pretrain_rounds=1,
-        cluster_rounds=1,
-        batch_size=8,
-        model_weight=weight,
     )
 
 

@@ -24,6 +24,7 @@ from fcjax import data, engine, metrics, nn
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data.augment import ccfc_grey
 from fcjax.data.sources import load
+from fcjax.methods import CCFC
 from fcjax.sweep.ending import refusing
 from fcjax.types import Grid
 
@@ -77,16 +78,19 @@ def by_fcjax(problem: Problem, args: Args):
 
     def build(hyper):
         del hyper
-        return ccfc(
-            nn.simsiam(nn.conv_encoder(CHANNELS)),
-            optax.adam(LEARNING_RATE),
-            ccfc_grey,
-            num_clusters=NUM_CLUSTERS,
+        settings = CCFC(
             pretrain_rounds=args.pretrain_rounds,
             cluster_rounds=args.cluster_rounds,
             batch_size=BATCH_SIZE,
             model_weight=MODEL_WEIGHT,
             own_init=True,
+        )
+        return ccfc(
+            settings.plain(),
+            nn.simsiam(nn.conv_encoder(CHANNELS)),
+            optax.adam(LEARNING_RATE),
+            ccfc_grey,
+            num_clusters=NUM_CLUSTERS,
         )
 
     program = engine.Program(build)

@@ -30,10 +30,10 @@ from experiments.benchmarks.benchmark import seconds, titles
 from experiments.benchmarks.speed.case import Case, Side, flops
 from fcjax import engine, losses, metrics, nn
 from fcjax.algorithms import ccfc
-from fcjax.algorithms.rounds import EVERY_ROUND
 from fcjax.cluster import kmeans
 from fcjax.data.augment import ccfc_grey, to_float
 from fcjax.federated import clients, training
+from fcjax.methods import CCFC
 from fcjax.parallel.mesh import num_cores, take_cores
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.experiment import Experiment, prepare
@@ -139,23 +139,12 @@ def parts(federation: Federation) -> dict[str, Case]:
     one takes besides, the embedding of all examples and k-means of it."""
     shape = federation.pool.shape[1:]
     setup = ccfc.Setup(
+        settings=CCFC(pretrain_rounds=1, cluster_rounds=0).plain(),
         network=nn.simsiam(nn.conv_encoder(), latent_size=256, bottleneck=16),
         optimizer=optax.adam(1e-3),
         augment=ccfc_grey,
         num_clusters=10,
-        pretrain_rounds=1,
-        cluster_rounds=0,
-        local_epochs=1,
-        batch_size=128,
-        model_weight=1e-3,
-        decorrelation_weight=0.0,
-        num_init=10,
-        sample_contrastive=False,
-        own_init=False,
-        include_self=True,
-        euclidean=False,
-        schedule=ccfc.WHOLE,
-        scored=EVERY_ROUND,
+        schedule=ccfc.CONSTANT,
     )
     pool, num_clients = federation.pool, len(federation.indices)
     anchor = setup.network.init(jax.random.key(0), jnp.zeros((1, *shape)))
@@ -180,7 +169,7 @@ def parts(federation: Federation) -> dict[str, Case]:
             loss,
             mask,
             optimizer=setup.optimizer,
-            batch_size=setup.batch_size,
+            batch_size=setup.settings.batch_size,
             num_epochs=1,
         )
 
@@ -195,7 +184,7 @@ def parts(federation: Federation) -> dict[str, Case]:
 
     def clustered(anchor, pool, key, client, z, mask):
         del anchor, pool
-        found = kmeans(key, z, 10, mask=mask, num_init=setup.num_init)
+        found = kmeans(key, z, 10, mask=mask, num_init=setup.settings.num_init)
         return client, found.inertia
 
     def case(one, *stacked):
@@ -205,7 +194,7 @@ def parts(federation: Federation) -> dict[str, Case]:
         return Case(
             *("", "", train, (state, anchor, pool, keys, *stacked)),
             by_client=(True, False, False, True, *(True for _ in stacked)),
-            num_batches=-(-federation.indices.shape[1] // setup.batch_size),
+            num_batches=-(-federation.indices.shape[1] // setup.settings.batch_size),
             num_examples=0,
             loop=lambda _: lambda: 0.0,
         )

@@ -179,20 +179,20 @@ def _among_all(x):
 
 
 def participants(
-    federation: Federation, num_rounds: Int[Array, ""]
+    federation: Federation, num_rounds: Int[Array, ""] | None = None
 ) -> Bool[Array, "M"]:
-    """Returns which of this device's clients answer in the round after `num_rounds`
-    rounds."""
+    """Returns which of this device's clients participate in the round."""
     everyone = all_participants(federation, num_rounds)
     return clients.own(everyone, len(federation.indices))
 
 
 def all_participants(
-    federation: Federation, num_rounds: Int[Array, ""]
+    federation: Federation, num_rounds: Int[Array, ""] | None = None
 ) -> Bool[Array, "A"]:
-    """Returns who of all clients, on whatever device, answers in that round."""
+    """Returns which clients of all devices participate in the round."""
     last = federation.present.shape[0] - 1
-    return federation.present[jnp.minimum(num_rounds, last)]
+    number = federation.now.round if num_rounds is None else num_rounds
+    return federation.present[jnp.minimum(number, last)]
 
 
 def choose(key: PRNGKey, present: Bool[Array, "A"], count: int) -> Bool[Array, "A"]:

@@ -8,6 +8,7 @@ algorithm.
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from types import SimpleNamespace
 from typing import (
     Any,
     ClassVar,
@@ -18,10 +19,9 @@ from typing import (
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 
-from fcjax.algorithms.rounds import Scored, scored_rounds
 from fcjax.data import Dataset
 from fcjax.settings import default, frozen, settings_of
-from fcjax.types import FederatedClustering
+from fcjax.types import FederatedClustering, Scalar
 
 Preset = Literal["smoke", "default", "paper"]
 Scope = Literal["global", "client-pooled", "client-mean"]
@@ -42,8 +42,6 @@ class Problem(NamedTuple):
     """Of a client of middle size, at least 1."""
     examples_per_cluster: int
     """Of one cluster of a client, in the middle."""
-    evaluate_every: int | None = None
-    """Rounds between two evaluations; None leaves it to the method."""
     has_extra: bool = False
     """Whether clients also train on examples that are not scored."""
 
@@ -51,10 +49,6 @@ class Problem(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """The shape of an example."""
         return self.dataset.examples.shape[1:]
-
-    def schedule(self, every: int) -> Scored:
-        """Returns which rounds are evaluated, see `scored_rounds`."""
-        return scored_rounds(self.evaluate_every, every)
 
 
 class Shared(NamedTuple):
@@ -171,6 +165,41 @@ class Method(ClusterMixin, BaseEstimator):
         """
         raise NotImplementedError
 
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Returns the algorithm as pure functions.
+
+        Args:
+            settings: one value per setting, by name; floats may be traced.
+            problem: the data and the clients.
+        """
+        raise NotImplementedError
+
+    def builder(
+        self, problem: Problem
+    ) -> Callable[[Mapping[str, Any]], FederatedClustering]:
+        """Returns a function from the settings of one run to the algorithm."""
+        return lambda values: self.algorithm(SimpleNamespace(**values), problem)
+
+    def plain(self, **traced: Scalar) -> SimpleNamespace:
+        """Returns one value per setting, by name: the value that was given, else the
+        default of the field, whatever the data.
+
+        Args:
+            traced: values that replace those of settings, as the traced scalars of a
+                sweep.
+
+        Raises:
+            ValueError: a setting is out of range, or has several values.
+
+        Examples:
+            >>> from fcjax.methods import CCFC
+            >>> settings = CCFC(model_weight=0.1).plain()
+            >>> settings.model_weight, settings.latent_size
+            (0.1, 256)
+        """
+        return SimpleNamespace(**one_of_each(self.settings()) | traced)
+
     def called(self) -> str:
         """Returns the method's name with its variant."""
         return self.name
@@ -189,15 +218,7 @@ class Method(ClusterMixin, BaseEstimator):
                 the data.
         """
         spec = self.resolve(problem)
-        several = [
-            k for k, v in spec.settings.items() if isinstance(v, tuple) and len(v) > 1
-        ]
-        if several:
-            raise ValueError(f"{several[0]} takes one value to build a method")
-        values = {
-            k: v[0] if isinstance(v, tuple) else v for k, v in spec.settings.items()
-        }
-        return spec.build(values)
+        return spec.build(one_of_each(spec.settings))
 
     def settings(
         self, *changes: Mapping[str, Any], names: Collection[str] | None = None
@@ -234,6 +255,15 @@ def fields_of(cls: type[Method]) -> list[str]:
     pure = [c for c in cls.__mro__ if set(c.__mro__) - {*Method.__mro__} and is_pure(c)]
     names = {name for c in pure for name in inspect.get_annotations(c)}
     return [x.name for x in dataclasses.fields(cls) if x.name in names]
+
+
+def one_of_each(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings without their tuples; raises ValueError where one has several
+    values."""
+    for name, value in settings.items():
+        if isinstance(value, tuple) and len(value) > 1:
+            raise ValueError(f"{name} takes one value to build a method")
+    return {k: v[0] if isinstance(v, tuple) else v for k, v in settings.items()}
 
 
 def is_pure(cls: type) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import optax
 
 from fcjax import nn
-from fcjax.algorithms.ccfc import WHOLE, ccfc, standalone
+from fcjax.algorithms.ccfc import CONSTANT, ccfc
 from fcjax.data.augment import (
     Augment,
     affine_grey,
@@ -21,7 +21,7 @@ from fcjax.data.augment import (
     vector_view,
 )
 from fcjax.methods import printed_ccfc
-from fcjax.methods.base import Method, MethodSpec, Problem, taken_by
+from fcjax.methods.base import Method, MethodSpec, Problem
 from fcjax.methods.encoders import (
     Kind,
     backbone_of,
@@ -107,14 +107,13 @@ class CCFC(Method):
 
     def resolve(self, problem: Problem) -> MethodSpec:
         settings = self.settings(*self.chosen(problem))
-        every = evaluate_every(settings)
         is_ablation = self.sample_contrastive or self.standalone
         return MethodSpec(
             name=self.name,
             settings=settings,
-            build=partial(self.algorithm, problem, every),
+            build=self.builder(problem),
             scope="client-pooled" if self.standalone else "global",
-            evaluate_every=every,
+            evaluate_every=evaluate_every(settings),
             paper={} if is_ablation else printed_ccfc.scores_of(problem.data, "CCFC"),
         )
 
@@ -143,23 +142,14 @@ class CCFC(Method):
         return [PAPER.get(problem.data, {}), of_data, smoke]
 
     @staticmethod
-    def algorithm(
-        problem: Problem, every: int, values: Mapping[str, Any]
-    ) -> FederatedClustering:
-        """Builds the algorithm from the settings of one run."""
-        shape = problem.shape
-        builder = standalone if values["standalone"] else ccfc
-        options = {
-            "num_clusters": problem.num_clusters,
-            "scored": problem.schedule(every),
-            **taken_by(builder, values),
-            "schedule": schedule_of(values),
-        }
-        return builder(
-            network_of(values, shape),
-            optax.adam(values["learning_rate"]),
-            view_of(values["view"], shape),
-            **options,
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        return ccfc(
+            settings,
+            network_of(settings, problem.shape),
+            optax.adam(settings.learning_rate),
+            view_of(settings.view, problem.shape),
+            num_clusters=problem.num_clusters,
+            schedule=schedule_of(settings),
         )
 
 
@@ -210,23 +200,23 @@ def steps_of_others(per_client: int) -> dict[str, int]:
     return {"batch_size": batch_size, "local_epochs": -(-16 // steps)}
 
 
-def schedule_of(values: Mapping[str, Any]) -> optax.Schedule:
+def schedule_of(settings: Any) -> optax.Schedule:
     """Returns the share of the learning rate in each round of cluster contrast."""
-    if values["schedule"] == "constant":
-        return WHOLE
-    return optax.cosine_decay_schedule(1.0, max(1, values["cluster_rounds"]))
+    if settings.schedule == "constant":
+        return CONSTANT
+    return optax.cosine_decay_schedule(1.0, max(1, settings.cluster_rounds))
 
 
-def network_of(settings: Mapping[str, Any], shape: tuple[int, ...]) -> Network:
-    """Returns SimSiam over the encoder that was asked for."""
-    backbone, latent_size = settings["backbone"], settings["latent_size"]
+def network_of(settings: Any, shape: tuple[int, ...]) -> Network:
+    """Returns SimSiam over the encoder of the settings."""
+    backbone, latent_size = settings.backbone, settings.latent_size
     if backbone == "mlp" and len(shape) == 1:
         return nn.mlp_simsiam(latent_size=latent_size)
     if backbone == "conv-small" and len(shape) == 3:
         channels = small_channels(max(shape[:2]))
         encoder = encoder_of("conv", shape, channels=channels)
     else:
-        encoder = encoder_of(settings["backbone"], shape, channels=(64, 128, 256))
+        encoder = encoder_of(backbone, shape, channels=(64, 128, 256))
     return nn.simsiam(encoder, hidden_size=256, latent_size=latent_size)
 
 

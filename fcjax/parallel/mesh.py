@@ -96,9 +96,9 @@ devices: no array has it, its length tells them apart."""
 SERVER, CLIENTS = P("run"), P("run", AXIS)
 """How what a run has once, and what each of its clients has, lies on the devices."""
 STATE = State(SERVER, CLIENTS)
-FEDERATIONS = (P(), CLIENTS, CLIENTS, SERVER, CLIENTS)
+FEDERATIONS = (P(), CLIENTS, CLIENTS, SERVER, CLIENTS, SERVER)
 GRID = Grid._make([SERVER, SERVER, Federation._make(FEDERATIONS)])
-RUNS = Grid._make([0, 0, Federation._make([None, 0, 0, 0, 0])])
+RUNS = Grid._make([0, 0, Federation._make([None, 0, 0, 0, 0, 0])])
 """Where the arrays of a grid count its runs; all have one pool."""
 
 O1 = 19

@@ -267,7 +267,6 @@ def problem_of(
         num_clusters=num_clusters,
         examples_per_client=rows_of_client(args, dataset, num_clients),
         examples_per_cluster=cluster_size(args, dataset, num_clients, num_clusters),
-        evaluate_every=args.evaluate_every,
         has_extra=args.extra_split is not None,
     )
 

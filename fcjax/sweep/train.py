@@ -295,7 +295,7 @@ def run(
     show = report.shower(progress, folder.place_of(batch.points))
     before = [0, *itertools.accumulate(plan.num_rounds(batch))]
     names = {folder.log_name(point): point for point in batch.points}
-    is_scored = scored_rounds(args.evaluate_every, method.evaluate_every)
+    schedule = scored_rounds(args.evaluate_every, method.evaluate_every)
     clock, last = time.perf_counter(), None
 
     def scored(state: State, names: Sequence[str]) -> Last:
@@ -322,7 +322,7 @@ def run(
         if is_end:
             last = scored(round.state, score.SCORES)
             found = last[1]
-        elif round.is_last or is_scored.has(number, round.stage.num_rounds):
+        elif round.is_evaluated:
             found = scored(round.state, score.ROUND_SCORES)[1]
         now = time.perf_counter()
         seconds = round_off((now - clock) / len(batch.points))
@@ -354,7 +354,9 @@ def run(
             resume=args.resume,
         ) as logs,
     ):
-        state = call.program.run(call.grid, start=start, on_round=on_round)
+        state = call.program.run(
+            call.grid, start=start, schedule=schedule, on_round=on_round
+        )
     return state, last or scored(state, score.SCORES)
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fcjax.types import Federation
+from fcjax.types import Federation, Now
 
 
 def federate(
@@ -20,7 +20,14 @@ def federate(
         mask=jnp.array([np.arange(width) < len(rows) for rows in clients]),
         present=jnp.array([[i not in absent for i in range(len(clients))]]),
         local_clusters=jnp.full(len(clients), num_clusters, jnp.int32),
+        now=Now(jnp.int32(0), jnp.int32(0), jnp.array(True)),
     )
+
+
+def at(federation: Federation, number: int, *, is_evaluated: bool = True) -> Federation:
+    """The federation in a round, counted over all stages from 0."""
+    now = Now(jnp.int32(number), jnp.int32(number), jnp.array(is_evaluated))
+    return federation._replace(now=now)
 
 
 def rounds(method, key, federation, count: int = 1):
@@ -28,8 +35,8 @@ def rounds(method, key, federation, count: int = 1):
     (stage,) = method.stages
     state = stage.begin(key, method.init(key, federation), federation)
     round, metrics = jax.jit(stage.round), {}
-    for _ in range(count):
-        state, metrics = round(key, state, federation)
+    for number in range(count):
+        state, metrics = round(key, state, at(federation, number))
     return state, metrics
 
 
@@ -37,10 +44,11 @@ def all_rounds(method, key, federation):
     """The state and the metrics after every round of all stages."""
     found, state = [], method.init(key, federation)
     for stage in method.stages:
-        state = jax.jit(stage.begin)(key, state, federation)
+        state = jax.jit(stage.begin)(key, state, at(federation, len(found)))
         round = jax.jit(stage.round)
         for number in range(stage.num_rounds):
-            state, metrics = round(jax.random.fold_in(key, number), state, federation)
+            now = at(federation, len(found))
+            state, metrics = round(jax.random.fold_in(key, number), state, now)
             found.append((state, metrics))
     return found
 

@@ -10,11 +10,11 @@ import pytest
 from sklearn.cluster import KMeans
 
 from fcjax.algorithms import ccfc as module
-from fcjax.algorithms.rounds import EVERY_ROUND, Scored
 from fcjax.federated import clients
+from fcjax.methods import CCFC
 from fcjax.types import Network
 from tests.algorithms import plain
-from tests.algorithms.federations import both_ways, federate, traffic
+from tests.algorithms.federations import at, both_ways, federate, traffic
 from tests.algorithms.plain import cosine, unit
 
 POOL = np.random.default_rng(1).normal(size=(20, 4)).astype(np.float32)
@@ -42,10 +42,13 @@ def draw(key, x=None):
     return {"params": {"a": a, "b": b}, "batch_stats": {"calls": jnp.float32(0)}}
 
 
-def build(augment=lambda key, x: x, optimizer=None, builder=module.ccfc, **options):
-    options = {"batch_size": 12, "model_weight": WEIGHT, "num_clusters": 3} | options
+def build(
+    augment=lambda key, x: x, optimizer=None, schedule=module.CONSTANT, **options
+):
+    settings = CCFC(**{"batch_size": 12, "model_weight": WEIGHT, **options}).plain()
     network, optimizer = Network(draw, linear), optimizer or optax.sgd(RATE)
-    return builder(network, optimizer, augment, **options)
+    last = {"num_clusters": 3, "schedule": schedule}
+    return module.ccfc(settings, network, optimizer, augment, **last)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +156,7 @@ def second_stage(request, federation):
     stage, state = method.stages[1], method.init(jax.random.key(3), federation)
     round = jax.jit(stage.round)
     first, metrics = round(KEYS[0], state, federation)
-    second, measured = round(KEYS[1], first, federation)
+    second, measured = round(KEYS[1], first, at(federation, 1))
     return request.param, stage, first, second, (metrics, measured)
 
 
@@ -161,15 +164,14 @@ def test_clients_that_leave_train_as_in_the_next_round(second_stage, federation)
     """FedAvg in NumPy over the local models of a standalone round is the round; that of
     SCFC is one of pre-training."""
     is_scfc, _, before, after, (_, metrics) = second_stage
-    alone = build(optimizer=optax.adam(RATE), builder=module.standalone)
+    alone = build(optimizer=optax.adam(RATE), standalone=True)
     local, measured = jax.jit(alone.stages[0 if is_scfc else 1].round)(
-        KEYS[1], module.leave(before, 2), federation
+        KEYS[1], module.alone(before, 2), federation
     )
     params = jax.tree.map(np.asarray, local.clients.variables["params"])
     one, two = ({name: w[i] for name, w in params.items()} for i in range(2))
     assert all(np.abs(one[name] - two[name]).max() > 1e-3 for name in one)
     assert_round(after, metrics, (one, two), [float(measured["loss"])])
-    assert local.server == after.server.num_rounds == 2
     assert traffic(measured) == {}
 
 
@@ -192,11 +194,8 @@ def test_the_schedule_is_of_the_second_stage(is_scfc, num_rounds, share, federat
         options |= {"optimizer": optax.sgd(10.0), "sample_contrastive": is_scfc}
         method = build(pretrain_rounds=5, **options)
         start = method.init(jax.random.key(3), federation)
-        start = start._replace(
-            server=start.server._replace(num_rounds=jnp.int32(num_rounds))
-        )
-        stage = method.stages[num_rounds > 4]
-        after, _ = jax.jit(stage.round)(KEYS[0], start, federation)
+        stage, now = method.stages[num_rounds > 4], at(federation, num_rounds)
+        after, _ = jax.jit(stage.round)(KEYS[0], start, now)
         before, after = start.server.variables, after.server.variables
         return after["params"]["a"] - before["params"]["a"]
 
@@ -258,8 +257,7 @@ def test_the_second_stage_begins_with_what_the_averaged_network_finds(standalone
     rng = np.random.default_rng(2)
     pool = rng.normal(size=(3, 4))[np.arange(20) % 3] + 0.05 * rng.normal(size=(20, 4))
     federation, options = federate(pool, ROWS), {"optimizer": optax.sgd(0.0)}
-    builder = module.standalone if standalone else module.ccfc
-    method = build(pretrain_rounds=0, builder=builder, **options)
+    method = build(pretrain_rounds=0, standalone=standalone, **options)
     start, stage = method.init(jax.random.key(3), federation), method.stages[1]
 
     def models(state):
@@ -291,20 +289,22 @@ def test_clients_mine_no_centroids_that_nothing_needs(federation):
     those of rounds that all mine."""
     options = {"own_init": True, "pretrain_rounds": 5, "cluster_rounds": 2}
     found = {}
-    for scored in (Scored(every=3, last=1), EVERY_ROUND):
-        method = build(scored=scored, **options)
-        state, key = method.init(jax.random.key(3), federation), KEYS[0]
-        found[scored.every] = []
+    method = build(**options)
+    for evaluated in ((0, 3, 4, 6), range(7)):
+        state, key, number = method.init(jax.random.key(3), federation), KEYS[0], 0
+        found[len(evaluated)] = []
         for stage in method.stages:
-            state, round = stage.begin(key, state, federation), jax.jit(stage.round)
+            now = at(federation, number)
+            state, round = stage.begin(key, state, now), jax.jit(stage.round)
             for _ in range(stage.num_rounds):
                 key, _ = jax.random.split(key)
-                before = state
-                state, metrics = round(key, state, federation)
+                now = at(federation, number, is_evaluated=number in evaluated)
+                before, number = state, number + 1
+                state, metrics = round(key, state, now)
                 moved = bool(jnp.any(state.server.centroids != before.server.centroids))
                 sent = [int(metrics[f"{way}_centroids"][0]) for way in ("up", "down")]
-                found[scored.every].append((moved, sent, state.server.variables))
-    some, all_of_them = found[3], found[1]
+                found[len(evaluated)].append((moved, sent, state.server.variables))
+    some, all_of_them = found[4], found[7]
     # Before the first round by clusters the two have uploaded once more.
     mines, rests = (True, [2, 2]), (False, [0, 0])
     expected = [mines, rests, rests, mines, mines, (True, [4, 2]), mines]

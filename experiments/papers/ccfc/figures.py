@@ -18,14 +18,14 @@ from jaxtyping import Bool, Float, Int
 from experiments.papers.maps import MARKERS, Panel, maps
 from experiments.trained import load_one, train
 from fcjax import data, engine, metrics
-from fcjax.algorithms.ccfc import leave
+from fcjax.algorithms.ccfc import alone as leave_federation
 from fcjax.cluster import kmeans
 from fcjax.data.source import short_name
 from fcjax.methods.printed_ccfc import LEVELS
 from fcjax.parallel.mesh import CLIENTS, over_runs
 from fcjax.sweep import plan
 from fcjax.sweep.train import Call
-from fcjax.types import State
+from fcjax.types import Now, State
 
 EVENLY = {rule: () for rule in plan.RULES} | {"p": (0.0,)}
 
@@ -71,14 +71,14 @@ def embed_call(dataset: data.Dataset, call: Call, state: State) -> list[Embedded
         changes = {"standalone": True, "schedule": "constant"}
         alone = method.build({**method.settings, **hyper, **changes})
         if not method.settings["standalone"]:
-            state = leave(state, len(federation.indices))
+            state = leave_federation(state, len(federation.indices))
         state, _ = alone.stages[-1].round(key, state, federation)
         return alone.embed(state, federation)
 
     local = over_runs(next_local, "shard_map", results=CLIENTS)
-    next_round = engine.at_round(
-        call.grid, "cluster", plan.num_rounds(call.batch)[-1] + 1
-    )
+    every, last = sum(plan.num_rounds(call.batch)), plan.num_rounds(call.batch)[-1]
+    now = Now(every, last, is_evaluated=True)
+    next_round = engine.at_round(call.grid, "cluster", now, number=last + 1)
     rows = np.asarray(call.grid.federations.indices)
     stacked = (
         np.asarray(call.program.embed(call.grid, state)),
