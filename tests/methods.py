@@ -67,21 +67,13 @@ def jitter(key, x):
     return x + 0.1 * jax.random.normal(key, x.shape)
 
 
-def build_ccfc(weight, *, epsilon=1e-5, **options):
+def build_ccfc(weight, *, swept="model_weight", epsilon=1e-5, **options):
     rounds = {"pretrain_rounds": 3, "cluster_rounds": 2}
-    settings = CCFC(**rounds, batch_size=4, **options).plain(model_weight=weight)
+    settings = CCFC(**rounds, batch_size=4, **options).plain(**{swept: weight})
     # Not Adam: it divides a gradient that is mere rounding by its own size, so that
     # two orders of summation would part by whole steps.
     optimizer, network = optax.sgd(0.05, momentum=0.9), from_linen(TinySimSiam(epsilon))
     return ccfc(settings, network, optimizer, jitter, num_clusters=NUM_CLUSTERS)
-
-
-def build_ccfc_plus(weight):
-    rounds = {"pretrain_rounds": 3, "cluster_rounds": 2}
-    settings = CCFC(**rounds, batch_size=4, model_weight=0.1)
-    optimizer, network = optax.sgd(0.05, momentum=0.9), from_linen(TinySimSiam())
-    plain = settings.plain(decorrelation_weight=weight)
-    return ccfc(plain, network, optimizer, jitter, num_clusters=NUM_CLUSTERS)
 
 
 def build_kfed(weight):
@@ -309,7 +301,7 @@ def build_fedcref(weight, **options):
 METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
-    "ccfc++": build_ccfc_plus,
+    "ccfc++": partial(build_ccfc, swept="decorrelation_weight", model_weight=0.1),
     "scfc": partial(build_ccfc, sample_contrastive=True, own_init=True),
     "standalone": partial(build_ccfc, standalone=True),
     "fcm": fuzzy(lambda **options: central(by_fuzzy_cmeans(**options))),
