@@ -2,7 +2,6 @@
 
 import importlib.util
 
-import chex
 import jax
 import numpy as np
 import pytest
@@ -13,8 +12,6 @@ from experiments.benchmarks import benchmark_clustering as clustering
 from experiments.benchmarks import benchmark_growth as growth
 from experiments.benchmarks import benchmark_memory as memory
 from experiments.benchmarks.benchmark_growth import STUDIES, Point
-from experiments.benchmarks.speed import server
-from experiments.benchmarks.speed.case import Sizes
 from tests.experiments.blobs import rows
 
 pytestmark = pytest.mark.nightly
@@ -58,25 +55,6 @@ def test_a_run_prints_a_table(capsys):
     *_, header, _, row = capsys.readouterr().out.splitlines()
     assert header.count("|") == row.count("|") == 10
     assert row.startswith("| ccfc conv | 1 clients x 6 images of 28x28, batch 4 |")
-
-
-def test_server_steps_average():
-    """Clients that hold copies of one network have it for their mean; models of their
-    own are averaged by community."""
-    sizes = Sizes(clients=12, examples=4, batch_size=4)
-    for method in ("ccfc", "fedmcc", "fdsc"):
-        (step,) = server.steps(method, sizes)
-        networks, found = step.uploads, step.run(step.uploads)
-        if method == "ccfc":
-            networks, found = networks[0], found[0]
-        first = jax.tree.map(lambda x: x[0], networks)
-        chex.assert_trees_all_close(found, first, rtol=1e-5)
-    (step,) = server.steps("fedcref", sizes)
-    means, *_ = jax.tree.leaves(step.run(step.uploads))
-    models, *_ = jax.tree.leaves(step.uploads)
-    expected = np.mean(np.asarray(models)[3 : 12 * 4 : 10], axis=0)
-    np.testing.assert_allclose(means[3], expected, atol=1e-6)
-    assert server.steps("sda-fdc", sizes) == []
 
 
 # --- clustering
@@ -127,12 +105,6 @@ def test_rows_by_hand():
     assert axes.get_xscale() == axes.get_yscale() == "log"
 
 
-def test_operations_of_an_embedding_by_hand():
-    """Dense layers 256 to D, D to D, D to 16, 16 to D, each forward and twice back."""
-    weights = (256 * 64 + 64 * 64 + 2 * 16 * 64) - (256 * 32 + 32 * 32 + 2 * 16 * 32)
-    assert growth.operations(64) - growth.operations(32) == 2 * 3 * weights
-
-
 def test_a_failing_command_says_what_it_printed():
     with pytest.raises(RuntimeError, match=r"ccfc\.py --clients 0: .*at least 1"):
         growth.commands.run("ccfc", ["--clients", "0"])
@@ -149,31 +121,6 @@ def test_a_study_is_printed_drawn_and_written(tmp_path, capsys):
 
 
 # --- memory
-
-
-def test_parts_take_less_memory_than_the_whole(capsys):
-    memory.main(memory.Args(batch=(64,), microbatch=8, repeats=1))
-    told = [line.split() for line in capsys.readouterr().out.splitlines()]
-    title, names, whole, parts, timed, peak = told
-    assert title[:4] == ["conv,", "parts", "of", "8,"]
-    assert names[:5] == ["batch", "kind", "arguments", "results", "temporary"]
-    assert whole[:2] == ["64", "whole"]
-    assert parts[:3] == ["64", "in", "parts"]
-    # Both take the same variables and views, and give the same results.
-    assert whole[2:4] == parts[3:5]
-    assert float(parts[5]) < float(whole[4])
-    assert timed[:2] == ["64", "whole"]
-    assert peak[:2] == ["peak", "memory"]
-
-
-def test_what_must_grow_by_hand():
-    """Two views of 28 x 28; four projections of 128 and their gradients; 24 x 24 twice:
-    floats of four bytes."""
-    assert memory.must_grow("conv", 12) == {
-        "views": 4 * 2 * 12 * 784,
-        "outputs": 4 * 8 * 12 * 128,
-        "similarities": 4 * 2 * 576,
-    }
 
 
 def test_one_part_is_the_whole(key):

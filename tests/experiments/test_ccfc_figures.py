@@ -72,13 +72,6 @@ def test_global_and_local_models_embed_what_each_client_holds(args, tmp_path):
     assert by_class.mask.sum(axis=1).tolist() == [16, 20, 26]
 
 
-def test_the_local_models_are_those_of_the_next_round(args, tmp_path):
-    """Of one client: the next global model is its own."""
-    before, after = embed(args, tmp_path, clients=(1,), p=(0.0,), cluster_rounds=(1, 2))
-    np.testing.assert_allclose(before.by_local, after.by_global, atol=1e-5)
-    assert np.abs(before.by_global - after.by_global).max() > 1e-3
-
-
 def test_figure3_scores_every_client_in_four_spaces(args, tmp_path):
     rows = ccfc_figures.figure3(args, tmp_path)
     assert [row["panel"][:3] for row in rows] == ["(a)", "(b)", "(c)", "(d)"]
@@ -119,14 +112,3 @@ def test_figure5_scores_two_classes_at_every_level(args, tmp_path, capsys):
     # Another weight is another run.
     ccfc_figures.embed(replace(args, model_weight=(0.5,)), both, tmp_path)
     assert "round" in capsys.readouterr().out
-
-
-def test_two_classes():
-    dataset = data.load("digits")
-    drawn = ccfc_figures.two_classes(dataset, 100, seed=1)
-    classes, counts = np.unique(drawn.labels, return_counts=True)
-    assert len(classes) == 2
-    assert counts.tolist() == [100, 100]
-    # Examples still have their own labels.
-    known = {x.tobytes(): y for x, y in zip(*dataset[1:3], strict=True)}
-    assert all(known[x.tobytes()] == y for x, y in zip(*drawn[1:3], strict=True))

@@ -48,16 +48,6 @@ def test_means_by_pair_of_classes():
     np.testing.assert_allclose(found, [[nan] * 3, [nan, of_both, 2], [nan, 2, nan]])
 
 
-def test_scores_of_a_map_that_has_the_classes_apart():
-    labels = np.repeat([4, 7, 9], 10)
-    noise = np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32)
-    points = noise + np.array([[0, 0], [50, 0], [0, 50]], np.float32)[labels // 3 - 1]
-    found = fdsc_figures.scores_of_map(points, labels, seed=0)
-    assert [found[name] for name in SCORES] == [1, 1, 1, 1]
-    found = fdsc_figures.scores_of_map(points, np.arange(30) % 2, seed=0)
-    assert found["ari"] < 0.1
-
-
 def test_figure_4_is_of_dscn_and_both_fdsc(drawing):
     rows = fdsc_figures.figure4(*drawing)
     assert [row["method"] for row in rows] == ["DSCN", "FDSC1", "FDSC2"]

@@ -1,7 +1,5 @@
 """Data of one's own, from a path to predictions on further data."""
 
-import dataclasses
-import json
 from pathlib import Path
 
 import jax
@@ -14,7 +12,7 @@ from experiments import baselines, ccfc
 from fcjax import metrics
 from fcjax.data import Dataset, load, stratified_subset
 from fcjax.metrics import probes
-from fcjax.results import exported, tables
+from fcjax.results import tables
 from fcjax.results.store import read
 from fcjax.runs import predict, probe
 from fcjax.sweep import experiment, plan, train
@@ -108,30 +106,6 @@ def test_no_label_is_read_on_the_way_to_a_clustering(digits, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("count", "clusters", "held", "expected"),
-    [
-        (1797, 10, {}, (45, 100, 10, 0.1)),
-        (10_000, 10, {}, (50, 50, 10, 0.1)),
-        (70_000, 10, {}, (50, 20, 10, 0.1)),
-        (70_000, 10, {"client_size": (180,)}, (45, 100, 10, 0.1)),
-        # Faces: no two of a person in most batches, and 0.1 * 4^1.5.
-        (400, 40, {}, (16, 333, 0, 0.8)),
-        (8000, 62, {}, (62, 76, 10, 1.0)),
-        # Ten of the data's own clients, of ten images each.
-        (4000, 12, {"natural": (1,)}, (16, 1000, 0, 0.1 * 1.2**1.5)),
-    ],
-)
-def test_grey_images_are_trained_by_how_many_there_are(count, clusters, held, expected):
-    own = np.where(np.arange(count) < 100, np.arange(count) % 10, -1)
-    images = np.zeros((count, 8, 8, 1), np.uint8)
-    dataset = Dataset("grey", images, None, clients=own)
-    args = dataclasses.replace(ccfc.Args(), **held)
-    settings = plan.describe(args, dataset, 10, clusters).settings
-    flags = ("batch_size", "pretrain_rounds", "cluster_rounds", "decorrelation_weight")
-    assert [settings[x] for x in flags] == [(pytest.approx(x),) for x in expected]
-
-
-@pytest.mark.parametrize(
     ("shape", "expected"),
     [
         ((32, 32, 1), ("conv-small", "affine", (5e-3,), "cosine")),
@@ -187,12 +161,6 @@ def test_what_a_finished_run_is_not_asked(table, tool, flags, message):
     asked = {"run": out} | ({"dataset": str(path)} if tool is predict else {})
     with pytest.raises(ValueError, match=message):
         tool.main(tool.Args(**asked | flags))
-
-
-def test_cluster_centers_by_hand():
-    embedding = np.array([[0.0, 2.0], [4.0, 0.0], [2.0, 4.0]])
-    centers = exported.cluster_centers(embedding, np.array([2, 0, 2]), num_clusters=3)
-    np.testing.assert_array_equal(centers, [[4, 0], [np.nan, np.nan], [1, 3]])
 
 
 def test_an_extra_split_trains_and_is_resized_but_is_not_scored(digits, tmp_path):
@@ -287,20 +255,3 @@ def test_new_images_are_resized_as_those_of_the_run(bars, resized, tmp_path):
     few = predicted(resized, tmp_path / "new.npz", tmp_path / "few")
     assert [int(row["cluster"]) for row in few] == [clusters[0], clusters[-1]]
     assert [row["example"] for row in few] == ["0", "1"]
-
-
-def test_new_images_can_be_resized_to_what_a_run_without_it_had(bars, tmp_path):
-    """Also a run of before the flag, whose configuration does not have it."""
-    images, out = load(str(bars), resize=6), tmp_path / "out"
-    table = np.column_stack([images.examples.reshape(24, -1), images.labels])
-    np.savetxt(tmp_path / "six.csv", table, fmt="%d", delimiter=",")
-    run(out, tmp_path / "six.csv", clients=(2,), image_shape=(6, 6))
-    config = json.loads((out / "config.json").read_text())
-    assert config.pop("resize") is None
-    (out / "config.json").write_text(json.dumps(config))
-
-    with pytest.raises(ValueError, match=r"which `resize` gives them$"):
-        predicted(out, bars, tmp_path / "table")
-    found = predicted(out, bars, tmp_path / "table", resize=6)
-    assert [int(row["cluster"]) for row in found] == clusters_of(out)
-    assert read(out).source().resize is None

@@ -1,16 +1,12 @@
 """Tables and figures of papers, made in small by real runs."""
 
 import importlib
-import re
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
-from sklearn.neighbors import KNeighborsClassifier
 
 from experiments import reproduce
 from experiments.ledger import FILES
@@ -20,7 +16,6 @@ from experiments.papers.fedmcc import figures as fedmcc_figures
 from experiments.papers.sda_fdc import examples as sda_fdc_examples
 from experiments.papers.sda_fdc import figures as sda_fdc_figures
 from fcjax.data import load, stratified_subset
-from fcjax.results import exported
 from fcjax.results.store import read
 from tests.experiments.blobs import matched, rows, write_blobs
 
@@ -126,35 +121,6 @@ def test_a_table_of_kept_runs_is_the_one_that_trained_them(out, tmp_path, capsys
     assert "note: twin, vectors, is ccfc/vectors-p" in told
 
 
-def test_neighbors_vote_as_in_scikit_learn(out, used):
-    lines = execute("ccfc-table3", out, methods=("CCFC", "Raw pixels"))
-    found = {(line["method"], int(line["k"])): line for line in lines}
-    assert len(found) == 4 * 7
-    draws = np.random.default_rng(0).random(66)
-    test = draws < np.sort(draws)[11]
-
-    def accuracy(z, k):
-        votes = KNeighborsClassifier(k, algorithm="brute")
-        votes.fit(z[~test], used.labels[~test])
-        return votes.score(z[test], used.labels[test])
-
-    embeddings = []
-    finished = read(out / "vectors-ccfc")
-    for seed in SEEDS:
-        model = finished.model(p=0, seed=seed)
-        z = exported.predict(model, used.examples).embedding
-        embeddings.append(z / np.linalg.norm(z, axis=1, keepdims=True))
-    for k in (3, 9):
-        line = found["Raw pixels", k]
-        assert float(line["accuracy"]) == pytest.approx(accuracy(used.examples, k))
-        assert line["accuracy_seeds"] == "1"
-        mean = np.mean([accuracy(z, k) for z in embeddings])
-        assert float(found["CCFC", k]["accuracy"]) == pytest.approx(mean)
-    # More neighbours than examples: only the paper's figure.
-    assert found["CCFC", 7000]["accuracy"] == ""
-    assert float(found["CCFC", 7000]["accuracy_paper"]) == pytest.approx(0.9709)
-
-
 def test_clients_are_scored_on_their_own_examples(out, used):
     lines = [line for line in execute("ccfc-table4", out) if line["kappa"]]
     assert [line["client"] for line in lines] == ["1", "2", "3", "mean"]
@@ -238,16 +204,3 @@ def test_what_is_wrong_is_said_before_anything_runs(call, message, tmp_path):
         call(tmp_path)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_help_has_a_line_for_each_table(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(reproduce.__file__), run_name="__main__")
-        return ended.value.code
-
-    assert call("--help") == 0
-    asked = capsys.readouterr().out
-    for name in reproduce.STUDIES:
-        assert len(re.findall(rf"^{name} ", asked, flags=re.MULTILINE)) == 1

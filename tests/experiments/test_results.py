@@ -12,7 +12,6 @@ import pytest
 
 from experiments import baselines, ccfc, keep, ledger, reproduce
 from experiments.papers import measures
-from experiments.papers.sizes import SIZES
 from fcjax.engine import Position
 from fcjax.results import store
 from fcjax.results.store import Folder, read, read_config
@@ -88,29 +87,6 @@ def test_every_folder_is_named_in_the_benchmarks_and_the_other_way_round():
     assert not gone, f"BENCHMARKS.md names what is not there: results/{gone}"
 
 
-def test_k_means_beside_a_line_is_that_of_the_same_data():
-    """Of a folder as digits-p that of digits, which its name begins with."""
-    means = {}
-    for path in (RESULTS / "km").iterdir():
-        nmi = [float(row["nmi"]) for row in rows(path / "results.csv")]
-        means[path.name] = f"{np.mean(nmi):.3f}"
-    said = [
-        (NAMED.findall(line), beside[1])
-        for line in (ROOT / "BENCHMARKS.md").read_text().splitlines()
-        if (beside := re.search(r"central k-means: ([\d.]+)", line))
-    ]
-    assert len(said) > 10
-    for (name, *_), beside in said:
-        data = [x for x in means if f"{name.partition('/')[2]}-".startswith(f"{x}-")]
-        assert beside == means[max(data, key=len)], name
-
-
-def test_how_a_text_names_a_folder():
-    text = "by `results/ccfc/digits-p`, and (experiments/results/k-fed/mnist-p.v2)."
-    assert NAMED.findall(text) == ["ccfc/digits-p", "k-fed/mnist-p.v2"]
-    assert NAMED.findall("[the ledger](experiments/results/README.md)") == []
-
-
 # --- what is kept
 
 
@@ -171,23 +147,6 @@ def test_what_is_kept_is_all_of_the_tables_and_no_path(grid, checkout, tmp_path)
     found = json.loads((kept / "config.json").read_text())
     assert found == {**config, "dataset": "vectors.npz"}
     assert len(read(kept).rounds) == 4 * (LEARN_ROUNDS + USE_ROUNDS)
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ("digits", "digits"),
-        ("emnist/digits", "emnist/digits"),
-        ("/home/me/ORL_32x32.mat", "ORL_32x32.mat"),
-        ("faces/small", "small"),
-        # Whoever runs it again must not be given the named data set.
-        ("/home/me/mnist", "./mnist"),
-    ],
-)
-def test_a_data_set_keeps_its_name_and_no_folder(given, kept, grid):
-    source = read(grid)
-    source.config["dataset"] = given
-    assert keep.entry_of(source).config["dataset"] == kept
 
 
 def test_further_seeds_go_into_the_entry_and_the_same_again_changes_nothing(
@@ -341,38 +300,6 @@ def test_an_entry_has_one_configuration_and_one_score_of_a_run(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_wheel_keeps_nothing(grid, tmp_path):
-    with pytest.raises(ValueError, match="by a checkout of the repository"):
-        keep.keep([grid], tmp_path / "ledger", checkout=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new", "told"),
-    [
-        ("config.json", '"vectors.npz"', '"/home/me/x.npz"', "a path of a machine"),
-        ("results.csv", ",collapsed,", ",,", "a run without its end"),
-        ("results.csv", "near,", "far,", "a run of another method"),
-        ("results.csv", ",1.0,3,0.3,", ",0.75,3,0.3,", "a history of other runs"),
-        ("environment.json", '"changed": false', '"changed": true', "no commit"),
-        ("environment.json", '"commit": "', '"commit": "0', "not in the history"),
-    ],
-)
-def test_what_is_wrong_with_a_kept_folder_is_found(
-    file, old, new, told, finished, checkout, tmp_path
-):
-    keep.keep([finished], tmp_path / "ledger", checkout=checkout)
-    (folder,) = entries(tmp_path / "ledger").values()
-    text = (folder / file).read_text()
-    assert old in text
-    (folder / file).write_text(text.replace(old, new))
-    assert told in " ".join(faults(folder, checkout))
-    with (folder / "history.csv").open("a") as large:
-        large.write("\n" * 2**19)
-    assert "more than 512 KiB" in faults(folder, checkout)
-    (folder / "table.md").touch()
-    assert faults(folder, checkout) == ["other files than the four"]
-
-
 # --- tables of what is kept
 
 DIGITS = {"dataset": "digits", "limit": 200, "plot": False}
@@ -442,32 +369,6 @@ def test_a_table_is_made_of_what_is_kept_and_says_what_differs(kept, tmp_path, c
     assert {path.name for path in tmp_path.iterdir()} == {"ccfc-table1"}
 
 
-def test_other_examples_are_said_and_seeds_can_be_chosen(kept, tmp_path, capsys):
-    flags = {"methods": ("FFCM",), "limit": None, "seed": (1, 7), "kept": kept}
-    lines, notes = lines_of("ccfc-table2", tmp_path, capsys, **flags)
-    (row,) = (
-        row
-        for row in read(kept / "ffcm" / "digits-p-fuzzifier").rows
-        if (row["p"], row["fuzzifier"], row["seed"]) == (1, 1.1, 1)
-    )
-    assert float(lines["1", "FFCM"]["kappa"]) == row["kappa"]
-    told = "samples 200 in place of 1797, seed 1 in place of 1 7"
-    called = "note: FFCM, digits for mnist, p 0, p 1, is ffcm/digits-p-fuzzifier"
-    assert f"{called}: {told}" in notes
-
-
-def test_another_variant_is_never_shown(kept, tmp_path, capsys):
-    """Which pixels are clustered is one: the FedMCC paper's k-means has raw ones."""
-    own = shutil.copytree(kept, tmp_path / "ledger")
-    config = json.loads((own / "ffcm" / "softer" / "config.json").read_text())
-    assert config["unit_length"] is True
-    text = json.dumps({**config, "unit_length": False})
-    (own / "ffcm" / "softer" / "config.json").write_text(text)
-    flags = {"methods": ("FFCM",), "kept": own}
-    lines, _ = lines_of("ccfc-table1", tmp_path, capsys, **flags)
-    assert {p for (p, _), x in lines.items() if x["nmi_seeds"] != "0"} == {"0", "1"}
-
-
 def test_a_figure_is_drawn_of_what_is_kept(kept, tmp_path, capsys):
     flags = {"methods": ("FFCM",), "kept": kept}
     lines, _ = lines_of("ccfc-figure6", tmp_path, capsys, **flags)
@@ -533,30 +434,3 @@ def test_the_papers_settings_are_known_without_its_data():
     train = replace(args, dataset="cifar10", split="train", resize=224)
     (found,) = ledger.asked(train)
     assert (found["samples"], found["backbone"]) == (50_000, "resnet18-imagenet")
-
-
-def test_settings_of_all_tables_are_known_without_data():
-    for name, study in reproduce.STUDIES.items():
-        if study.measure not in measures.OF_ROWS:
-            continue
-        jobs = reproduce.jobs(study, reproduce.Args(name, kept=Path("ledger")))
-        assert {job.flags.dataset for job in jobs} == set(study.datasets)
-        for job in jobs:
-            found = ledger.asked(job.flags)
-            assert len({settings["method"] for settings in found}) == 1
-            size = SIZES[job.flags.dataset]
-            whole = size.train + size.test * (job.flags.split == "all")
-            assert {settings["samples"] for settings in found} == {whole}
-
-
-def test_files_go_by_what_their_names_begin_with(kept):
-    (entry, *_) = ledger.entries(kept)
-    for called, dataset, by_path, expected in (
-        ("ORL_32x32", "orl", True, True),
-        ("COIL100", "coil20", True, False),
-        ("imagenet_10-small", "imagenet-10", True, True),
-        ("cifar100", "cifar10", False, False),
-        ("emnist-digits", "emnist/digits", False, True),
-    ):
-        entry.rows[0]["dataset"] = called
-        assert ledger.is_of(entry, dataset, by_path=by_path) == expected

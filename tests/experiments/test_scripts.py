@@ -164,19 +164,6 @@ def test_the_settings_of_the_fedmcc_paper():
     assert (mcc["num_rounds"], mcc["local_epochs"]) == (500, 1)
 
 
-def test_small_networks_of_fedmcc_train_as_many_steps_whatever_a_client_has():
-    def rounds(name, per_client):
-        found = settings_of(fedmcc, name, GREY, per_client=per_client)
-        return found["num_rounds"], found.get("cluster_rounds")
-
-    # Five epochs of 3, of 4 and of 16 batches of 128, or one of 15.
-    assert rounds("fedmcc", 360) == (34, 100)
-    assert rounds("fedmcc", 400) == (25, 75)
-    assert rounds("fedmcc", 2000) == (20, 19)
-    assert rounds("fed-cc", 360) == (100, None)
-    assert rounds("cc", 1797) == (100, None)
-
-
 def test_the_settings_of_the_sda_fdc_authors_code():
     def settings(name, shape=GREY, *, preset="paper", per_client=7000):
         return settings_of(sda_fdc, name, shape, per_client=per_client, preset=preset)
@@ -293,57 +280,6 @@ def test_weights_are_those_of_the_lineage(tmp_path):
         assert settings["local_steps"] == (7,)
 
 
-def steps_of_a_client(settings, share):
-    """On average: of what is sent, and of what is not."""
-    given = {name: settings[name][0] for name in fdsc_methods.BUDGET}
-    joint = share * given["num_rounds"] * given["local_steps"]
-    before = share * given["pretrain_rounds"] * given["local_steps"]
-    return before + joint, joint + 2 * given["fit_steps"]
-
-
-@pytest.mark.parametrize(
-    ("name", "flags", "share", "expected"),
-    [
-        # 40 of 100 rounds of 7 steps before, 80 of 200, and twice 100.
-        ("orl", {}, 2 / 5, (280 + 560, 560 + 200)),
-        ("mnist", {"clients": (40,)}, 10 / 40, (87.5 + 175, 175 + 200)),
-        ("orl", {"num_participants": (5,)}, 1, (700 + 1400, 1400 + 200)),
-        ("orl", {"clients": (3,)}, 1 / 3, (700 / 3 + 1400 / 3, 1400 / 3 + 200)),
-    ],
-)
-def test_dscn_takes_as_many_steps_as_a_client_of_fdsc(name, flags, share, expected):
-    """Or up to a round more of each stage, where the share of rounds is no integer."""
-    of_fdsc = steps_of_a_client(fdsc_settings("fdsc1", name, **flags), share)
-    of_dscn = steps_of_a_client(fdsc_settings("dscn", name, **flags), 1)
-    assert of_fdsc == pytest.approx(expected)
-    for more, steps in zip(of_dscn, of_fdsc, strict=True):
-        assert 0 <= round(more - steps, 6) < 2 * 7
-
-
-def test_budgets_of_the_authors_of_dlrsc_and_of_dsc_net():
-    steps = steps_of_a_client(fdsc_settings("dlrsc", "orl"), 1)
-    assert steps == (4900, 4900 + 200)  # of theirs, 5,000
-    # One client alone is DSC-Net, with 560 steps where its code has 700.
-    alone = fdsc_settings("dscn", "orl", clients=(1,))
-    assert (alone["pretrain_rounds"], alone["num_rounds"]) == ((40,), (80,))
-    assert alone["fit_steps"] == (0,)
-
-
-def test_readings_of_lambda_3_are_carried_over_to_the_pixels():
-    def weight(reading, scale):
-        flags = {"locality": reading, "pixel_scale": (scale,)}
-        values = fdsc_settings("fdsc2", "mnist", **flags)
-        fixed = {k: v[0] if isinstance(v, tuple) else v for k, v in values.items()}
-        found = fdsc_methods.locality_of(fixed)
-        return found["locality_weight"], found["mean_locality"]
-
-    # 1e6 / 255^2: the whole objective divided by 255^2 is that of pixels of 0 to 1.
-    assert weight("sum", 1.0) == (pytest.approx(15.3787), False)
-    assert weight("sum", 255.0) == (pytest.approx(1e6), False)
-    assert weight("mean", 1.0) == (pytest.approx(1e6), True)
-    assert weight("mean", 255.0) == (pytest.approx(1e6 * 255**2), True)
-
-
 # --- FedCRef
 
 
@@ -358,17 +294,6 @@ def test_clients_are_dealt_ranges_of_classes_unless_told_otherwise():
     assert (other.num_clients, other.num_clusters) == (3, 3)
     plain = only_group(fedcref, "fedcref", start="k-means", **UNLABELLED)
     assert plain.points[0]["p"] == 0
-
-
-def test_all_methods_are_of_the_same_data():
-    methods = ("fedcref", "dec", "uifca")
-    found = groups(fedcref, methods=methods, start="k-means", seed=(0, 1))
-    assert [x.method.name for x in found] == [*methods]
-    assert [x.method.scope for x in found] == ["client-mean", "global", "global"]
-    assert [x.num_clusters for x in found] == [2, 4, 4]
-    first, *others = ([x.clients for x in group.partitions] for group in found)
-    for other in others:
-        jax.tree.map(np.testing.assert_array_equal, first, other)
 
 
 @pytest.mark.parametrize(
@@ -387,27 +312,6 @@ def test_what_ends_the_start_is_reported_as_initial(flags, name):
     group = only_group(fedcref, "fedcref", **flags)
     assert [stage.name for stage in built(group).stages][-2:] == [name, "refine"]
     assert group.method.start == name
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        # 500 / 20 is 25, whose roots are 5 and 1.90; 500 / 60: 2.89 and 1.53.
-        ({"clients": (2,), "samples_per_class": 20}, (100, 0.38)),
-        ({"clients": (1,)}, (58, 0.31)),  # of 240 examples, 60 of each class
-        ({"clients": (2,), "local_epochs": (7,), "threshold": (0.5,)}, (7, 0.5)),
-        # Each shares floor(10 / 1.5) of its 20: 500 / 26 is 19.2.
-        ({"clients": (4,), "samples_per_class": 20, "overlap": (0.0,)}, (100, 0.38)),
-        ({"clients": (4,), "samples_per_class": 20, "overlap": (0.5,)}, (88, 0.36)),
-        ({"clients": (1,), "preset": "paper"}, (20, 0.2)),
-    ],
-    ids=str,
-)
-def test_small_clusters_have_more_epochs_and_a_larger_threshold(flags, expected):
-    """By the root, and the fifth root, of what is missing to 500 examples."""
-    flags = {"start": "dirty", "preset": "default", **flags}
-    settings = only_group(fedcref, "fedcref", **flags).method.settings
-    assert (settings["local_epochs"], settings["threshold"][0]) == expected
 
 
 def test_the_levels_of_a_pixel_are_those_between_its_extremes():

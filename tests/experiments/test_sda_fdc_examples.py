@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.image import imread
@@ -11,8 +10,6 @@ from experiments import sda_fdc
 from experiments.papers.sda_fdc import examples as sda_fdc_examples
 from fcjax import data, nn
 from fcjax.methods import sda_fdc as sda_fdc_methods
-from fcjax.nn.generative import Gan
-from fcjax.types import Network
 
 SIZES = (21, 24, 30)
 
@@ -96,31 +93,6 @@ def test_rows_are_measured_on_what_clients_hold_and_make(images, tmp_path, monke
         assert min(imread(tmp_path / name).shape[:2]) > 200
 
 
-def test_a_generator_that_remembers_is_found(vectors, tmp_path, monkeypatch):
-    """It makes one of its client's examples for each category, whatever it learns."""
-    dealt, _, clients = held_by(vectors)
-    remembered = jnp.asarray(dealt.examples[clients[0][:3]])
-
-    def remember(variables, noise, *, train, mask=None):
-        del train, mask
-        return remembered[noise[:, :3].argmax(axis=1)], variables
-
-    gan = nn.mlp_gan(5)
-    generator = Network(lambda *_: {"params": jnp.zeros(1)}, remember)
-    remembering = Gan(generator, gan.discriminator)
-    monkeypatch.setattr(sda_fdc_methods.nn, "mlp_gan", lambda _: remembering)
-    both, first, second = sda_fdc_examples.figure_synthetic(vectors, tmp_path)
-    for row in (both, first):
-        assert row["copy_probability"] == 1
-        assert row["synthetic_distance"] == 0
-        assert row["closest_share"] == 1
-    # Those are copies of the other's, and to the second client as good as fresh draws.
-    assert 0 < second["copy_probability"] < 1
-    assert second["synthetic_distance"] > 0
-    # Feature vectors are not drawn.
-    assert not list(tmp_path.glob("*.png"))
-
-
 def test_halves_of_every_class():
     examples = np.arange(75)[:, None] + np.zeros((1, 2), np.float32)
     dataset = data.Dataset("numbers", examples, np.repeat([0, 1, 2], SIZES))
@@ -133,13 +105,3 @@ def test_halves_of_every_class():
         np.testing.assert_array_equal(half.labels, dataset.labels[own.astype(int)])
     other, _ = sda_fdc_examples.halves(dataset, seed=1)
     assert (other.examples != dealt.examples).any()
-
-
-def test_as_many_of_each_class_or_all_there_are():
-    examples = np.arange(20, dtype=np.float32)[:, None]
-    dataset = data.Dataset("numbers", examples, np.repeat([0, 1, 2], (4, 6, 10)))
-    wanted = np.array([2, 2, 2, 0, 0, 0, 0, 0])
-    drawn = sda_fdc_examples.like_labels(dataset, wanted, seed=0)[:, 0].tolist()
-    assert sorted(drawn[:4]) == [0, 1, 2, 3]
-    assert len(set(drawn[4:])) == 3
-    assert min(drawn[4:]) >= 10

@@ -5,7 +5,6 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, normalized_mutual_info_score
 
 from experiments import reproduce, sda_fdc
-from experiments.papers import label_shares
 from experiments.papers.sda_fdc import figures as sda_fdc_figures
 from fcjax.data.source import load_source
 from fcjax.results.store import read
@@ -64,15 +63,6 @@ def test_figure_2_needs_data(tmp_path):
     args = reproduce.Args(table="sda-fdc-figure2", preset="paper", out=tmp_path)
     with pytest.raises(ValueError, match="--datasets NAME=PATH says where"):
         reproduce.main(args)
-
-
-def test_shares_of_labels_that_no_example_has():
-    found = label_shares.shares(np.array([2, 2, 5, 2]), among=np.array([1, 2, 5]))
-    assert found == [
-        {"label": 1, "share": 0.0},
-        {"label": 2, "share": 0.75},
-        {"label": 5, "share": 0.25},
-    ]
 
 
 def test_figure_3_is_of_finished_runs_beside_the_paper(out, capsys):

@@ -1,7 +1,6 @@
 """The timed cases: PyTorch does the same work, with the settings of the scripts, and
 their operations are those counted by hand."""
 
-import itertools
 from functools import partial
 
 import jax
@@ -193,78 +192,3 @@ def test_flops_of_ccfc(backbone, sizes, encoder):
     by_hand = sizes.clients * sizes.examples * (2 * 3 + 2) * forward
     (case,) = ccfc.cases(sizes, backbone)
     assert flops(case) == pytest.approx(by_hand, rel=0.01)
-
-
-def test_flops_of_fedmcc():
-    representation, cluster = fedmcc.cases(Sizes(clients=3, examples=20, batch_size=8))
-    pixels, steps = (14**2, 7**2, 3**2), 3 * 3
-    first, *others = (
-        16 * side * inputs * outputs
-        for side, inputs, outputs in zip(pixels, (1, 16, 32), (16, 32, 64), strict=True)
-    )
-    encoder = first + sum(others)
-    projector, clusters = 576 * 256 + 256 * 128, 576 * 256 + 256 * 10
-
-    # Multiply-adds of an example: online, and the target forward.
-    view = 4 * (encoder + projector) - first
-    contrast = 2 * (3 * 16 * 16 * 128)  # of a step: of both losses' 2 x 8 rows
-    by_hand = 2 * steps * (2 * 8 * view + contrast)
-    assert flops(representation) == pytest.approx(by_hand, rel=0.01)
-
-    view = encoder + 4 * clusters - 576 * 256
-    contrast = 2 * (3 * 20 * 20 * 8)
-    by_hand = 2 * steps * (2 * 8 * view + contrast)
-    assert flops(cluster) == pytest.approx(by_hand, rel=0.01)
-
-
-def test_flops_of_sda_fdc():
-    sizes = Sizes(clients=2, examples=30, batch_size=8)
-    gan, of_rows, autoencoder, joint = sda_fdc.cases(sizes, pooled_batch_size=16)
-    first = 784 * 500
-    encoder = first + 500 * 500 + 500 * 2000 + 2000 * 10
-    by_hand = 4 * 16 * (6 * 2 * encoder - 2 * first)  # 4 steps
-    assert flops(autoencoder) == by_hand
-    # Each batch is encoded anew; the clusters take 10 x 10 products an example.
-    by_hand += 4 * 16 * (2 * encoder)
-    assert flops(joint) == pytest.approx(by_hand, rel=0.01)
-
-    # The discriminator judges real and fake and learns from both, the second time to
-    # the weights alone; then fake again, to the input alone.
-    first = 16 * 256
-    judge, maker = first + 256 * 256 + 256, 15 * 256 + 256 * 256 + 256 * 16
-    step = 2 * (3 * judge - first) + 2 * judge + (3 * maker - 15 * 256)
-    assert flops(of_rows) == 2 * 4 * 2 * 8 * step
-
-    convolutions = [16 * 64 * 14**2, 16 * 64 * 128 * 7**2, 16 * 128 * 256 * 3**2]
-    judge = sum(convolutions) + 2304 * 1024 + 1024
-    first, doubled = 72 * 1024, [16 * 128 * 64 * 7**2, 16 * 64 * 14**2]
-    maker = first + 1024 * 6272 + sum(doubled)
-    step = 2 * (3 * judge - convolutions[0]) + 2 * judge + 3 * maker - first
-    assert flops(gan) == 2 * 4 * 2 * 8 * step
-
-
-def test_flops_of_fdsc():
-    """Of the auto-encoder: codes are 7x7x10."""
-    pretrain, train = map(flops, fdsc.cases(EIGHT))
-    first, second = 5**2 * 1 * 20 * 14**2, 3**2 * 20 * 10 * 7**2
-    third, fourth = 4**2 * 10 * 20 * 7**2, 4**2 * 20 * 1 * 14**2
-    steps, images = 2 * 7, 8
-    products = 2 * first + 3 * (second + third + fourth)
-    assert pretrain == pytest.approx(2 * steps * images * products, rel=0.01)
-    # C Z and its two gradients, once to decode and once to compare with Z.
-    products = 2 * 3 * images * images * 7 * 7 * 10
-    assert train - pretrain == pytest.approx(2 * steps * products, rel=0.01)
-
-
-def test_flops_of_fedcref():
-    """Batches of a cluster's five examples are 4 and 1, filled up to 4."""
-    sizes = Sizes(clients=2, examples=10, batch_size=4)
-    train, errors = fedcref.cases(sizes, (4, 4, 1), num_clusters=2, num_epochs=3)
-    widths = (16, 100, 64, 32, 64, 100, 16)
-    weights = [a * b for a, b in itertools.pairwise(widths)]
-    models, epochs, in_batches = 4, 3, 8
-    products = 3 * sum(weights) - weights[0]
-    expected = 2 * models * epochs * in_batches * products
-    assert flops(train) == pytest.approx(expected, rel=0.01)
-    expected = 2 * models * 20 * sum(weights)
-    assert flops(errors) == pytest.approx(expected, rel=0.01)

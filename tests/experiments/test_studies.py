@@ -14,7 +14,6 @@ from experiments.papers.fedcref import studies as fedcref_studies
 from experiments.papers.sda_fdc import figures as sda_fdc_figures
 from fcjax.data import Dataset
 from fcjax.sweep import plan
-from fcjax.sweep.flags import Default
 
 FDSC, FEDCREF = list(fdsc_studies.STUDIES), list(fedcref_studies.STUDIES)
 OTHERS = [x for x in reproduce.STUDIES if x.startswith(("fedmcc-", "sda-fdc-"))]
@@ -22,7 +21,6 @@ OTHERS += ["ccfc-table1", "ccfc-table3", "ccfc-figure6"]
 EMNIST, PENDIGITS = "emnist-digits", "pendigits=some/pendigits.csv"
 ORL, COIL20, COIL100 = "orl=ORL_32x32.mat", "coil20=COIL20.mat", "coil100=COIL100.mat"
 DEC, FROM_DEC, UIFCA = "Centralized baseline w/ DEC", "FedCRef w/ DEC", "UIFCA"
-PERFECT = "Perfect Associations"
 SEEDS, LEVELS = (0, 1, 2, 3, 4), (0.0, 0.25, 0.5, 0.75, 1.0)
 CALLED = {name: label for label, name in fdsc_studies.CALLED.items()} | {
     **{DEC: "dec", UIFCA: "uifca", "KM_central": "km", "DCN_central": "dcn"},
@@ -42,12 +40,6 @@ def jobs(table, preset="paper", datasets=(), **more):
 
 def by_label(*args, **more):
     return {label: job for (_, label), job in jobs(*args, **more).items()}
-
-
-def note(table, **more):
-    return reproduce.told(
-        reproduce.notes(reproduce.STUDIES[table], reproduce.Args(table=table, **more))
-    )
 
 
 @cache
@@ -204,83 +196,6 @@ def test_the_flags_of_a_row(row, expected):
     assert expected.items() <= (vars(flags) | {"out": flags.out.name}).items()
 
 
-@pytest.mark.parametrize(
-    ("table", "data", "split", "clients", "classes", "sizes"),
-    [
-        ("table2", "mnist", "train", (20,), (5, 10), (500,)),
-        ("table2", ORL, "all", (5,), (20, 40), ()),
-        ("table2", COIL20, "all", (5,), (10, 20), ()),
-        ("table2", COIL100, "all", (5,), (50, 100), ()),
-        ("table3", "mnist", "train", (10, 20, 30, 40, 50), (10,), (500,)),
-        ("table4", "mnist", "train", (20,), (10,), (100, 250, 500, 750, 1000)),
-        ("figure3", "mnist", "train", (20,), (10,), (500,)),
-        ("figure4", "mnist", "test", (20,), (10,), (500,)),
-        ("figure4", COIL20, "all", (7,), (20,), (200,)),
-    ],
-)
-def test_tables_of_fdsc_have_the_partitions_of_section_4(
-    table, data, split, clients, classes, sizes
-):
-    for job in jobs(f"fdsc-{table}", datasets=(data,)).values():
-        flags = job.flags
-        assert (flags.split, flags.clients) == (split, clients)
-        assert (flags.classes_per_client, flags.client_size) == (classes, sizes)
-        assert flags.seed == ((0,) if "figure" in table else SEEDS)
-
-
-def test_a_client_takes_as_many_steps_in_smoke_runs_of_all_methods():
-    found = {job.row.label: each for job, each in planned("fdsc-table2", "smoke")}
-    federated, alone = (found[x][0].method.settings for x in ("FDSC2", "DSCN"))
-    share = federated["num_participants"] / 5
-    assert federated["num_rounds"] * share == alone["num_rounds"] == 12
-    assert federated["local_steps"] == alone["local_steps"]
-
-
-@pytest.mark.parametrize("table", FEDCREF)
-def test_the_paper_preset_of_fedcref_has_the_settings_of_table_1(table):
-    has_test = table != "fedcref-figure7"
-    assert ("the first match of a cluster" in note(table)) == has_test
-    by_clients = table.endswith(("table10", "table11", "table12", "figure10"))
-    for (_, label), job in jobs(table).items():
-        flags = job.flags
-        assert (flags.class_range, flags.samples_per_class) == ((2, 5), 500)
-        assert (flags.split, flags.preset) == ("train", "paper")
-        assert (flags.seed, flags.evaluate_every) == (SEEDS, 1)
-        assert flags.clients == ((20, 30, 40) if by_clients else (25,))
-        if flags.methods == ("fedcref",):
-            start = "dec" if label == FROM_DEC else "dirty"
-            given = not isinstance(flags.dirtiness, Default)
-            assert (flags.start, given) == (start, start == "dirty")
-            assert (flags.associations == "perfect") == (label == PERFECT)
-
-
-def test_data_sets_of_fedcref_have_their_own_settings():
-    table, file = "fedcref-table6", "kmnist49=kmnist49.npz"
-    found = jobs(table, datasets=("emnist/digits", "kmnist", file, "fashion_mnist"))
-    told = ("dirtiness", "class_range", "split", "threshold", "local_epochs")
-    levels = (0.0, 0.3, 0.5)
-    assert {
-        name: tuple(getattr(job.flags, flag) for flag in told)
-        for (name, _), job in found.items()
-    } == {
-        EMNIST: (levels, (2, 5), "train", (0.2,), (20,)),
-        "kmnist": (levels, (2, 5), "train", (0.2,), (20,)),
-        "kmnist49": (levels, (2, 15), "all", (0.2,), (20,)),  # a file has no splits
-        "fashion_mnist": (levels, (2, 5), "train", (0.15,), (30,)),
-    }
-
-
-def test_table_7_of_fedcref_runs_the_five_settings_of_the_paper():
-    ran = [
-        (alpha, theta)
-        for job in jobs("fedcref-table7").values()
-        for alpha in job.flags.percentile
-        for theta in job.flags.threshold
-    ]
-    settings = [key[1:] for key in reproduce.STUDIES["fedcref-table7"].paper]
-    assert sorted(ran) == sorted(settings)
-
-
 # --- data and notes
 
 
@@ -308,12 +223,3 @@ def test_data_without_a_name_is_given_by_its_path(tmp_path):
     ).values()
     assert job.dataset == "imagenet-10"
     assert (job.flags.dataset, job.flags.resize) == (str(tmp_path), 224)
-
-
-def test_notes_say_what_is_to_be_known():
-    said = "cat pendigits.tra pendigits.tes > pendigits.csv"
-    assert said in note("sda-fdc-table2", preset="paper", datasets=(PENDIGITS,))
-    said = "not implemented, the paper's figures alone: FedCA"
-    assert said in note("fedmcc-table3")
-    said = "left out, as no data is called so: kmnist49"
-    assert said in note("fedcref-table6", preset="paper")
