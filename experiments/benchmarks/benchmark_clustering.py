@@ -14,7 +14,6 @@ With one side alone the peak memory of the process is its own.
 import dataclasses
 import importlib.util
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ import tyro
 from sklearn.cluster import k_means, kmeans_plusplus
 from sklearn.decomposition import TruncatedSVD
 
+from experiments.benchmarks.benchmark import alternate
 from fcjax import data
 from fcjax.algorithms.kfed import kfed
 from fcjax.cluster import fuzzy_lloyd, lloyd
@@ -167,20 +167,6 @@ def lloyd_from(
     return found[0], found[2]
 
 
-def alternate(
-    sides: dict[str, Side], repeats: int
-) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Returns the seconds of each side's runs and the objectives that they reached."""
-    reached = {name: side() for name, side in sides.items()}  # compiles, fills caches
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(repeats):
-        for name, side in sides.items():
-            start = time.perf_counter()
-            side()
-            seconds[name].append(time.perf_counter() - start)
-    return seconds, reached
-
-
 def main(args: Args) -> None:
     """Prints a line a method; raises ValueError where a flag is wrong."""
     for name in ("clusters", "clients", "iterations", "repeats"):
@@ -197,7 +183,8 @@ def main(args: Args) -> None:
     for method in args.methods:
         both = dict(zip(("ours", "theirs"), METHODS[method](x, args), strict=True))
         sides = {k: v for k, v in both.items() if args.side in (k, "both")}
-        seconds, reached = alternate(sides, args.repeats)
+        reached = {name: side() for name, side in sides.items()}
+        seconds = alternate(sides, args.repeats)
         medians = {name: statistics.median(times) for name, times in seconds.items()}
         told = [
             f"{name} {medians[name]:.3f} s ({min(times):.3f} to {max(times):.3f})"

@@ -10,7 +10,6 @@ as --repeats says, so that all of them meet the same noise. It ends in a table, 
 --out in a figure and a file of numbers.
 """
 
-import csv
 import dataclasses
 import statistics
 import tempfile
@@ -21,6 +20,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import tyro
 from matplotlib.figure import Figure
 
@@ -28,6 +28,7 @@ from experiments.benchmarks.speed import commands
 from experiments.benchmarks.speed.case import products
 from fcjax.methods.ccfc import network_of
 from fcjax.results.figures import curves
+from fcjax.results.tables import to_text
 from fcjax.sweep.ending import end
 from fcjax.sweep.flags import shown
 
@@ -264,17 +265,10 @@ def main(args: Args) -> None:
     for name in names:
         study = STUDIES[name]
         rows = rows_of(study, over(name, args))
-        print(f"\n{name}: {study.title}\n\n| {' | '.join(rows[0])} |")
-        print(f"|{' --- |' * len(rows[0])}")
-        for row in rows:
-            print(f"| {' | '.join(str(cell) for cell in row.values())} |")
-        print(flush=True)
+        print(f"\n{name}: {study.title}\n\n{to_text(rows)}\n", flush=True)
         if args.out:
             curves.write(figure(study, rows), args.out / f"{name}.png")
-            with (args.out / f"{name}.csv").open("w", newline="") as file:
-                writer = csv.DictWriter(file, list(rows[0]))
-                writer.writeheader()
-                writer.writerows(rows)
+            pd.DataFrame(rows).to_csv(args.out / f"{name}.csv", index=False)
 
 
 if __name__ == "__main__":

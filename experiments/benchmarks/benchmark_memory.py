@@ -15,14 +15,15 @@ the networks' own, and should be that of one part whatever the batch.
 import dataclasses
 import math
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import tyro
 
+from experiments.benchmarks.benchmark import alternate
 from fcjax import nn
 from fcjax.algorithms.averaging import Networks, initialize
 from fcjax.algorithms.fedmcc import instance_contrast
@@ -106,13 +107,9 @@ def seconds(args: Args, batch: int, steps: dict[str, Any]) -> dict[str, list[flo
     init = jax.jit(initialize_of(args.backbone))
     online = init(jax.random.key(0), views[0][:1])
     target = online["params"]
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(args.repeats + 1):
-        for name, compiled in steps.items():
-            start = time.perf_counter()
-            jax.block_until_ready(compiled(online, target, tuple(views)))
-            times[name].append(time.perf_counter() - start)
-    return {name: each[1:] for name, each in times.items()}
+    arguments = online, target, tuple(views)
+    calls = {name: partial(step, *arguments) for name, step in steps.items()}
+    return alternate(calls, args.repeats)
 
 
 def main(args: Args) -> None:

@@ -8,7 +8,6 @@ Both sides have the same images, the same deal of them and a narrow network, and
 all else on their own: what is compared is the distribution of their scores.
 """
 
-import csv
 import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import tyro
 from scipy import stats
 
@@ -138,38 +138,31 @@ def by_torch(problem: Problem, args: Args):
         yield seed, "cluster", *problem.score(recipe.cluster(args.cluster_rounds))
 
 
-def compare(rows: list[dict[str, str]]) -> None:
+def compare(rows: pd.DataFrame) -> None:
     """Prints both sides' scores and how often as large a difference of their means
     comes by chance, over all ways to take the seeds for one side or the other."""
     for stage in STAGES:
         for score in ("nmi", "acc"):
-            ours, theirs = (
-                np.array(
-                    [
-                        float(row[score])
-                        for row in rows
-                        if (row["side"], row["stage"]) == (side, stage)
-                    ]
-                )
-                for side in ("fcjax", "torch")
-            )
+            own = rows[rows.stage == stage].groupby("side")[score]
+            ours, theirs = (own.get_group(side) for side in ("fcjax", "torch"))
             test = stats.permutation_test(
                 (ours, theirs), lambda a, b: a.mean() - b.mean(), n_resamples=10_000
             )
             print(f"{stage} {score}, p = {test.pvalue:.3f}")
             for side, values in (("fcjax", ours), ("torch", theirs)):
-                print(f"  {side}: mean {values.mean():.3f} of {np.round(values, 3)}")
+                each = values.round(3).tolist()
+                print(f"  {side}: mean {values.mean():.3f} of {each}")
 
 
 def main(args: Args) -> None:
     """Adds what is missing of a side to the file, or compares both."""
-    rows = []
+    columns = ["side", "seed", "stage", "nmi", "acc"]
+    rows = pd.DataFrame(columns=columns)
     if args.out.exists():
-        with args.out.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = pd.read_csv(args.out)
     if args.side == "compare":
         return compare(rows)
-    done = {int(row["seed"]) for row in rows if row["side"] == args.side}
+    done = {*rows.seed[rows.side == args.side]}
     args = dataclasses.replace(args, seed=tuple(s for s in args.seed if s not in done))
     side = by_fcjax if args.side == "fcjax" else by_torch
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -177,11 +170,9 @@ def main(args: Args) -> None:
         print(
             f"{args.side} seed {seed} {stage}: NMI {nmi:.4f}, ACC {acc:.4f}", flush=True
         )
-        is_new = not args.out.exists()
-        with args.out.open("a", newline="") as file:
-            if is_new:
-                file.write("side,seed,stage,nmi,acc\n")
-            file.write(f"{args.side},{seed},{stage},{nmi},{acc}\n")
+        row = pd.DataFrame([[args.side, seed, stage, nmi, acc]], columns=columns)
+        header = not args.out.exists()
+        row.to_csv(args.out, mode="a", header=header, index=False)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def test_a_failing_command_says_what_it_printed():
 
 def test_a_study_is_printed_drawn_and_written(tmp_path, capsys):
     growth.main(growth.Args(("rows-each",), values=(2,), rounds=2, out=tmp_path))
-    assert capsys.readouterr().out.splitlines()[-2].startswith("| 2 | ")
+    assert capsys.readouterr().out.splitlines()[-2].split("|")[1].strip() == "2"
     assert (tmp_path / "rows-each.png").stat().st_size > 10_000
     (row,) = rows(tmp_path / "rows-each.csv")
     assert 0 < float(row["min"]) <= float(row["s a round"]) <= float(row["max"])

@@ -1,7 +1,5 @@
 """The tables of the papers as data: as printed, and as their texts speak of them."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,6 @@ from fcjax.methods import printed_ccfc as ccfc_paper
 from fcjax.sweep import plan
 
 PAPER = {name: study.paper for name, study in reproduce.STUDIES.items()}
-SETS = ("mnist", "fashion_mnist", "cifar10", "stl10")
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 IID, NON_IID = 1.0, 0.2
 EMNIST = "emnist/digits"
@@ -117,30 +114,6 @@ def test_no_figure_is_missing_and_dashes_are_none():
 # --- CCFC and SDA-FDC
 
 
-def by_method(table, score, methods, datasets):
-    """Of each data set and p a row."""
-    settings = product(datasets, LEVELS)
-    return [[PAPER[table][(*at, x)][score] for x in methods] for at in settings]
-
-
-@pytest.mark.parametrize(
-    ("table", "score", "wins", "over_gan", "over_k_fed"),
-    [
-        # The last line of each table counts how often a federated method is best.
-        ("ccfc-table1", "nmi", (0, 2, 1, 0, 6, 11), 0.2654, 0.4155),
-        ("ccfc-table2", "kappa", (0, 1, 0, 2, 7, 10), 0.3485, 0.4593),
-    ],
-)
-def test_tables_of_ccfc_agree_with_its_text(table, score, wins, over_gan, over_k_fed):
-    methods = ccfc_paper.FEDERATED
-    rows = by_method(table, score, methods, SETS)
-    counted = np.bincount(np.argmax(rows, axis=1), minlength=len(methods))
-    np.testing.assert_array_equal(counted, wins)
-    mnist = dict(zip(methods, rows[0], strict=True))
-    assert mnist["CCFC"] - mnist["PPFC-GAN"] == pytest.approx(over_gan, abs=1e-9)
-    assert mnist["CCFC"] - mnist["k-FED"] == pytest.approx(over_k_fed, abs=1e-9)
-
-
 def test_a_script_of_ccfc_shows_the_figures_and_has_the_settings_of_a_file(tmp_path):
     """A latent size of 64 and lambda 1, where all other images have 256 and 0.001."""
     found = ccfc_paper.scores_of("stl10", "CCFC")
@@ -188,33 +161,3 @@ SECOND, THIRD, FOURTH = TABLES = [PAPER[f"fdsc-table{number}"] for number in (2,
 BY_DIRTINESS, BY_TEST, BY_OVERLAP, BY_CLIENTS = (
     PAPER[f"fedcref-table{number}"] for number in (6, 7, 9, 11)
 )
-
-
-def test_tables_of_fedcref_agree_with_its_text():
-    def accs(table, levels, method, dataset=EMNIST):
-        return [table[dataset, level, method]["acc"] for level in levels]
-
-    # Tables 4 and 3, and 7 with 5 and 6, are of the same runs.
-    ours = PAPER["fedcref-table3"][EMNIST, "FedCRef w/ DEC"]
-    assert ours == {"acc": 0.894, "categories": 10.8}
-    of_defaults = PAPER["fedcref-table5"][EMNIST, 0.3] | {"acc": 0.879}
-    assert BY_TEST[EMNIST, 75.0, 0.2] == of_defaults
-    assert BY_DIRTINESS[EMNIST, 0.3, OURS]["acc"] == 0.879
-    # Section 6.2: ACC falls with dirtiness, everywhere.
-    dirty = EMNIST, "kmnist", "kmnist49", "fashion_mnist"
-    for dataset, method in product(dirty, (OURS, PERFECT)):
-        found = accs(BY_DIRTINESS, SHARES, method, dataset)
-        assert found == sorted(found, reverse=True)
-    # Section 6.3: at 90 nothing is associated, at theta 0.1 nothing wrongly.
-    others = {(EMNIST, alpha, 0.2) for alpha in (75, 85, 90)}
-    assert set(BY_TEST) == others | {(EMNIST, 75, theta) for theta in (0.1, 0.3)}
-    nothing = BY_TEST[EMNIST, 90.0, 0.2]
-    assert nothing["isolated"] == nothing["initial_isolated"]
-    assert BY_TEST[EMNIST, 75.0, 0.1]["wrong_associations"] == 0
-    # Section 6.4: ACC grows with overlap, and isolated clusters become fewer.
-    grown = accs(BY_OVERLAP, SHARES, OURS)
-    isolated = [PAPER["fedcref-table8"][EMNIST, x]["isolated"] for x in SHARES]
-    assert (grown, isolated) == (sorted(grown), sorted(isolated, reverse=True))
-    # Section 6.5: best at 30 clients; with perfect associations best at 40.
-    for method, best in ((OURS, 1), (PERFECT, 2)):
-        assert np.argmax(accs(BY_CLIENTS, COUNTS, method)) == best

@@ -11,7 +11,6 @@ import pytest
 from experiments import fdsc, fedcref, fedmcc, reproduce, sda_fdc
 from fcjax import data
 from fcjax.methods import fdsc as fdsc_methods
-from fcjax.methods import fedcref as fedcref_methods
 from fcjax.methods import fedmcc as fedmcc_methods
 from fcjax.methods import sda_fdc as sda_methods
 from fcjax.methods.base import Problem
@@ -294,33 +293,6 @@ def test_clients_are_dealt_ranges_of_classes_unless_told_otherwise():
     assert (other.num_clients, other.num_clusters) == (3, 3)
     plain = only_group(fedcref, "fedcref", start="k-means", **UNLABELLED)
     assert plain.points[0]["p"] == 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "name"),
-    [
-        ({"start": "dec"}, "dec"),
-        ({"start": "dec", "joint_rounds": (0,)}, "k-means"),
-        ({"start": "k-means"}, "cluster"),
-        ({"start": "dirty"}, "dirty"),
-        # Only a simulation is given the labels.
-        ({"start": "k-means", **UNLABELLED}, "cluster"),
-    ],
-    ids=str,
-)
-def test_what_ends_the_start_is_reported_as_initial(flags, name):
-    group = only_group(fedcref, "fedcref", **flags)
-    assert [stage.name for stage in built(group).stages][-2:] == [name, "refine"]
-    assert group.method.start == name
-
-
-def test_the_levels_of_a_pixel_are_those_between_its_extremes():
-    levels = fedcref_methods.levels_of
-    digits = np.array([0, 16, 32, 48, 64, 80, 96, 112, 128, 143, 255], np.uint8)
-    assert levels(digits) == 17
-    assert levels(np.arange(256, dtype=np.uint8)) == 256
-    assert levels(np.zeros((3, 8, 8, 1), np.uint8)) == 256
-    assert levels(np.array([0.0, 0.25, 0.5, 1.0])) == 5
 
 
 def test_the_settings_of_the_fdsc_and_fedcref_papers():

@@ -18,8 +18,11 @@ from experiments.benchmarks.speed.case import Side, Sizes, check_parity, flops
 from fcjax.algorithms.averaging import part, pick
 from fcjax.algorithms.fdsc import PRIVATE
 from fcjax.algorithms.fdsc import fdsc as fdsc_method
+from fcjax.data import Dataset
 from fcjax.federated import training
+from fcjax.methods.base import Problem
 from fcjax.methods.fdsc import locality_of, network_of
+from fcjax.sweep.flags import of_method
 from fcjax.types import Federation, State
 
 pytestmark = pytest.mark.nightly
@@ -142,8 +145,11 @@ def test_training_of_fdsc_is_that_of_the_method():
     assert loss == pytest.approx(float(metrics["loss"]), rel=1e-5)
 
 
-def defaults(script, name, *sizes, dataset="digits", **options):
-    found = script.settings(script.Args(dataset=dataset), name, *sizes, **options)
+def defaults(script, name, shape=GREY, *, dataset="digits", per_client=1000):
+    """The settings of a method by default, of ten clients that hold ten classes."""
+    made = Dataset(dataset, np.zeros((100, *shape), np.float32), np.arange(100) % 10)
+    problem = Problem(dataset, made, 10, 10, per_client, per_client // 2)
+    found = of_method(script.Args(), name).resolve(problem).settings
     return {k: v[0] if isinstance(v, tuple) else v for k, v in found.items()}
 
 
@@ -161,13 +167,13 @@ FEDCREF = {
 
 
 def test_settings_are_those_of_the_scripts():
-    gans = partial(defaults, sda_fdc_script, "sda-fdc", per_client=1000)
+    gans = partial(defaults, sda_fdc_script, "sda-fdc")
     for settings, expected in (
-        (defaults(fedmcc_script, "fedmcc", GREY, per_client=1000), FEDMCC),
+        (defaults(fedmcc_script, "fedmcc"), FEDMCC),
         (gans(GREY), sda_fdc.SETTINGS | BATCHES),
         (gans((16,)), sda_fdc.OF_ROWS | BATCHES),
-        (defaults(fdsc_script, "fdsc2", 20, 10, dataset="mnist"), fdsc.MNIST),
-        (defaults(fedcref_script, "fedcref", cluster_size=500), FEDCREF),
+        (defaults(fdsc_script, "fdsc2", dataset="mnist"), fdsc.MNIST),
+        (defaults(fedcref_script, "fedcref"), FEDCREF),
     ):
         assert {name: settings[name] for name in expected} == expected
 

@@ -11,7 +11,6 @@ import pytest
 from experiments import reproduce
 from experiments.papers.fdsc import studies as fdsc_studies
 from experiments.papers.fedcref import studies as fedcref_studies
-from experiments.papers.sda_fdc import figures as sda_fdc_figures
 from fcjax.data import Dataset
 from fcjax.sweep import plan
 
@@ -127,73 +126,7 @@ def test_tables_share_runs_which_span_the_same_flags(preset):
     assert expected.items() <= Counter(rows).items()
 
 
-@pytest.mark.parametrize("preset", ["smoke", "paper"])
-def test_papers_share_the_runs_of_a_method(preset):
-    ours, theirs, drawn = (
-        by_label(table, preset, ("mnist",))
-        for table in ("sda-fdc-table2", "ccfc-table1", "sda-fdc-figure3")
-    )
-    both = {"SDA-FDC": "PPFC-GAN", "SDA-FC-KM": "SDA-FC-KM", "KM_central": "KM"}
-    for name, other in both.items():
-        assert ours[name].flags == theirs[other].flags
-    # The figure finds them, and beside its own --out the ablation's.
-    out = drawn["SDA-FDC"].flags.out
-    assert out == ours["SDA-FDC"].flags.out
-    _, ending = sda_fdc_figures.PANELS["sda-fdc-disjoint"]
-    assert out.name + ending == ours["SDA-FDC (disjoint)"].flags.out.name
-
-
-def test_networks_of_two_sizes_are_one_run_of_a_smoke_table():
-    found = {x: job.flags for x, job in by_label("fedmcc-table5", "smoke").items()}
-    assert found["FedU (Res18)"] == found["FedU (Res50)"]
-    assert found["FedMCC (Res18)"] != found["FedMCC (Res18, tuned)"]
-    assert len(set(found.values())) == len(found) - 2
-
-
 # --- flags
-
-
-FEDU_OUT = "cifar10-fedu-k-means-train-resnet50-imagenet-class_share"
-
-
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ("fedmcc-table1 | FedMCC | mnist", {"resize": 32, "class_share": (1.0,)}),
-        (
-            "fedmcc-table1 | FedMCC | mnist",
-            {"out": "mnist-fedmcc-resnet18-class_share"},
-        ),
-        ("fedmcc-table2 | FedU + MCC | stl10", {"extra_split": "unlabelled"}),
-        ("fedmcc-table2 | FedU + MCC | stl10", {"resize": 224, "class_share": (0.2,)}),
-        # One stage has as many rounds as two.
-        ("fedmcc-table1 | Fed + CC | cifar10", {"num_rounds": (110,), "seed": SEEDS}),
-        # E epochs in 500 / E rounds.
-        ("fedmcc-table8 | E = 2 | cifar10", {"local_epochs": (2,)}),
-        ("fedmcc-table8 | E = 2 | cifar10", {"num_rounds": (250,)}),
-        # Classifiers are of runs on the training split.
-        ("fedmcc-table3 | FedU | cifar10", {"split": "train", "out": FEDU_OUT}),
-        ("fedmcc-table4 | FedU | cifar10", {"backbone": "resnet18-imagenet"}),
-        ("fedmcc-table4 | Single client | cifar100", {"failure_rate": (0.8,)}),
-        ("fedmcc-table4 | Single client | cifar100", {"methods": ("fedu",)}),
-        ("fedmcc-table4 | FedMCC (tuned) | cifar10", {"momentum": (0.988,)}),
-        # Methods of central data run at one p.
-        ("ccfc-table1 | KM | mnist", {"p": (0.0,), "preset": "paper"}),
-        ("ccfc-table1 | KM | mnist", {"methods": ("km",)}),
-        ("ccfc-table1 | k-FED | mnist", {"p": LEVELS, "out": "mnist-k-fed"}),
-        ("sda-fdc-table2 | DCN_central | mnist", {"p": (0.0,)}),
-        ("sda-fdc-table2 | SDA-FDC | mnist", {"p": LEVELS, "out": "mnist-sda-fdc"}),
-        # What stands in for a data set is taken as it is.
-        (
-            "fedmcc-table1 | FedMCC | digits",
-            {"resize": None, "out": "digits-fedmcc-class_share"},
-        ),
-    ],
-)
-def test_the_flags_of_a_row(row, expected):
-    table, method, dataset = row.split(" | ")
-    flags = by_label(table, datasets=(dataset,))[method].flags
-    assert expected.items() <= (vars(flags) | {"out": flags.out.name}).items()
 
 
 # --- data and notes

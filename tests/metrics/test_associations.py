@@ -122,15 +122,3 @@ def test_no_two_clusters_meet_and_no_two_communities(tmp_path, count, largest):
     for i, j in combinations(range(len(chains)), 2):
         apart = np.linalg.norm(centers[i] - centers[j])
         assert apart > radii[i] + radii[j] + 1
-
-
-def test_clusters_of_a_group_lie_side_by_side_and_none_is_isolated(tmp_path):
-    groups = np.array([0, 1, 0, 1, 0, 1])
-    edges = graph(6, *[(i, i + 1) for i in range(5)])
-    figure = draw(tmp_path, edges, sizes=np.ones(6), groups=groups)
-    places = np.asarray(cloud_of(figure).get_offsets())
-    x, y = (places - places.mean(axis=0)).T
-    around = groups[np.argsort(np.arctan2(y, x))]
-    assert (around != np.roll(around, 1)).sum() == 2
-    assert not figure.axes[0].lines
-    assert not figure.axes[0].texts

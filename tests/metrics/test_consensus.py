@@ -73,14 +73,6 @@ def test_confidence_is_the_mean_co_association_with_the_others():
     np.testing.assert_array_equal(confidence(runs[:, :1], np.array([0])), [1])
 
 
-def test_a_run_that_has_none_of_the_others_says_nothing():
-    """The only run that has the first two puts them apart."""
-    runs = np.array([[0, 1, 2, 2], [0, -1, 2, 2]])
-    np.testing.assert_array_equal(
-        confidence(runs, np.array([0, 0, 1, 1])), [0, 0, 1, 1]
-    )
-
-
 def test_clients_that_cannot_put_two_together_make_nobody_less_sure():
     """Perfect clients, to whom examples are dealt anew in each run."""
     truth = np.repeat(np.arange(4), 50)

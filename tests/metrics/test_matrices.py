@@ -66,14 +66,3 @@ def test_confusion(tmp_path):
     assert outlined == [(-0.5, -0.5), (0.5, 0.5)]
     (border,) = axes.lines
     assert border.get_xdata()[0] == 1.5
-
-
-def test_confusion_of_fewer_clusters(tmp_path):
-    # Class 1 has no cluster: those of 0 and 2 are outlined beside each other.
-    labels = np.array([0, 0, 1, 2, 2])
-    clusters = np.array([3, 3, 3, 1, 1])
-    axes = confusion(labels, clusters, tmp_path / "confusion.png").axes[0]
-    np.testing.assert_allclose(values(axes), [[1, 0], [1, 0], [0, 1]])
-    assert ticks(axes.xaxis) == ["3", "1"]
-    assert [patch.get_xy() for patch in axes.patches] == [(-0.5, -0.5), (0.5, 1.5)]
-    assert not axes.lines

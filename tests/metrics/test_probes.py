@@ -57,14 +57,6 @@ def test_weights_of_classifiers_side_by_side_against_adam_in_numpy(key):
         np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
-def test_the_first_draws_do_not_depend_on_their_number(key):
-    data = *embedded(200, 0, 1.0), *embedded(500, 1, 1.0)
-    found = semi_supervised(key, *data, label_fraction=0.05, num_draws=4)
-    assert len(set(found.tolist())) > 1
-    alone = semi_supervised(key, *data, label_fraction=0.05, num_draws=1)
-    assert found[0] == pytest.approx(alone[0], abs=0.004)  # two examples on a boundary
-
-
 @pytest.mark.parametrize("spread", [0.05, 1.0])
 def test_against_logistic_regression(key, spread):
     train, test = embedded(400, 0, spread), embedded(2000, 1, spread)
@@ -122,16 +114,6 @@ def test_labels_of_a_share_by_hand(key):
         rows = stratified_draw(key, labels, label_fraction=share)
         assert len(set(rows.tolist())) == sum(expected)
         assert np.bincount(labels[rows])[[2, 5, 7]].tolist() == expected
-
-
-def test_every_example_is_drawn_as_often_as_the_others_of_its_class(key):
-    labels = np.repeat([0, 1], [4, 10])
-    rows = [
-        stratified_draw(k, labels, label_fraction=0.5)
-        for k in jax.random.split(key, 400)
-    ]
-    # Each has a chance of 1/2: 200 of 400, with a standard deviation of 10.
-    assert np.abs(np.bincount(np.concatenate(rows)) - 200).max() < 45
 
 
 def test_classes_that_one_side_lacks_and_a_collapsed_embedding(key):

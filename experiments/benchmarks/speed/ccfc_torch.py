@@ -15,10 +15,14 @@ from torch import nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from experiments.benchmarks.speed.weights_torch import (
+    adam,
     features_first,
     layer_arrays,
     load,
+    mean,
     norm_arrays,
+    start,
+    step,
 )
 
 
@@ -38,8 +42,7 @@ class Loop:
         device: str = "cpu",
     ):
         """Takes views [2, M, N, H, W, C] and the variables all clients start from."""
-        torch.set_num_threads(num_threads)
-        torch.manual_seed(0)
+        start(num_threads)
         self.batch_size, self.model_weight = batch_size, model_weight
         self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy()).to(device)
 
@@ -48,34 +51,24 @@ class Loop:
 
         self.anchor = network().eval()
         self.models = [network().train() for _ in views[0]]
-        self.optimizers = [
-            torch.optim.Adam(model.parameters(), lr=learning_rate)
-            for model in self.models
-        ]
+        self.optimizers = adam(self.models, learning_rate)
 
     def round(self) -> float:
         """Trains every client one epoch; returns their mean loss."""
-        means = []
-        for i, (model, optimizer) in enumerate(
-            zip(self.models, self.optimizers, strict=True)
-        ):
-            order = torch.randperm(self.views.shape[2], device=self.views.device)
-            losses = []
-            for batch in order.split(self.batch_size):
-                first, second = self.views[0, i][batch], self.views[1, i][batch]
-                with torch.no_grad():
-                    anchors = self.anchor(first)[1], self.anchor(second)[1]
-                z1, p1 = model(first)
-                z2, p2 = model(second)
-                contrast = (distance(p1, z2) + distance(p2, z1)) / 2
-                pull = (distance(p1, anchors[0]) + distance(p2, anchors[1])) / 2
-                loss = contrast + self.model_weight * pull
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.detach())
-            means.append(torch.stack(losses).mean())
-        return torch.stack(means).mean().item()
+        return mean(map(self.steps, range(len(self.models))))
+
+    def steps(self, client: int) -> Iterator[torch.Tensor]:
+        """Trains a client one epoch; yields the loss of each step."""
+        model, optimizer = self.models[client], self.optimizers[client]
+        order = torch.randperm(self.views.shape[2], device=self.views.device)
+        for batch in order.split(self.batch_size):
+            first, second = self.views[0, client][batch], self.views[1, client][batch]
+            with torch.no_grad():
+                anchors = self.anchor(first)[1], self.anchor(second)[1]
+            (z1, p1), (z2, p2) = model(first), model(second)
+            contrast = (distance(p1, z2) + distance(p2, z1)) / 2
+            pull = (distance(p1, anchors[0]) + distance(p2, anchors[1])) / 2
+            yield step(optimizer, contrast + self.model_weight * pull)
 
 
 def distance(p, z):

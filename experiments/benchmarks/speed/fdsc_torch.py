@@ -12,6 +12,8 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 
+from experiments.benchmarks.speed.weights_torch import adam, load, mean, start, step
+
 
 class Loop:
     """Clients that train their subspace networks, and their round."""
@@ -31,7 +33,7 @@ class Loop:
     ):
         """Takes images [M, N, H, W, C], graphs [M, N, N] and the parts that all clients
         start from; without coefficients they train the auto-encoder alone."""
-        torch.set_num_threads(num_threads)
+        start(num_threads)
         self.images = torch.from_numpy(np.moveaxis(images, -1, 2).copy())
         self.adjacency = torch.from_numpy(adjacency.astype(np.float32))
         self.penalty_weight = penalty_weight
@@ -40,29 +42,21 @@ class Loop:
         self.num_steps = num_steps
         self.diagonal = torch.eye(images.shape[1], dtype=torch.bool)
         self.models = [network(parts, images.shape[2:]) for _ in images]
-        self.optimizers = [
-            torch.optim.Adam(model.parameters(), lr=learning_rate)
-            for model in self.models
-        ]
+        self.optimizers = adam(self.models, learning_rate)
 
     def round(self) -> float:
         """Every client takes its steps; returns their mean loss, of each pixel."""
-        means = []
-        for model, optimizer, x, adjacency in zip(
-            self.models, self.optimizers, self.images, self.adjacency, strict=True
-        ):
-            losses = []
-            for _ in range(self.num_steps):
-                if model.coefficients is None:
-                    loss = squared(model.decode(model.encoder(x)) - x)
-                else:
-                    loss = self.joint_loss(model, x, adjacency)
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.detach() / x.numel())
-            means.append(torch.stack(losses).mean())
-        return torch.stack(means).mean().item()
+        clients = self.models, self.optimizers, self.images, self.adjacency
+        return mean(map(self.steps, *clients))
+
+    def steps(self, model, optimizer, x, adjacency) -> Iterator[torch.Tensor]:
+        """Trains a client; yields the loss of each step."""
+        for _ in range(self.num_steps):
+            if model.coefficients is None:
+                loss = squared(model.decode(model.encoder(x)) - x)
+            else:
+                loss = self.joint_loss(model, x, adjacency)
+            yield step(optimizer, loss) / x.numel()
 
     def joint_loss(self, model, x, adjacency):
         z = model.encoder(x)
@@ -112,10 +106,7 @@ def network(parts: Any, shape: tuple[int, ...]) -> SubspaceNetwork:
     """Returns the network of these parts, for images [H, W, C]."""
     params = jax.tree.map(np.array, parts["params"])
     model = SubspaceNetwork(params, shape)
-    layers = [*model.encoder.parameters(), *model.decoder.parameters()]
-    with torch.no_grad():
-        for parameter, array in zip(layers, layer_arrays(params), strict=True):
-            parameter.copy_(torch.from_numpy(array))
+    load(nn.Sequential(model.encoder, model.decoder), layer_arrays(params))
     return model
 
 

@@ -5,6 +5,7 @@ each over the members of its own cluster alone.
 """
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,6 +13,8 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
+
+from experiments.benchmarks.speed.weights_torch import adam, load, mean, start, step
 
 
 class Training:
@@ -30,8 +33,7 @@ class Training:
     ):
         """Takes images [M, N, H, W, C], clusters [N] of every client's examples, and
         the variables [M * K, ...] that the models start from."""
-        torch.set_num_threads(num_threads)
-        torch.manual_seed(0)
+        start(num_threads)
         self.batch_size, self.num_epochs = batch_size, num_epochs
         self.clusters = [
             torch.from_numpy(own[clusters == number].reshape(-1, own[0].size))
@@ -39,28 +41,20 @@ class Training:
             for number in range(clusters.max() + 1)
         ]
         self.models = reconstructors(variables)
-        self.optimizers = [
-            torch.optim.Adam(model.parameters(), lr=learning_rate)
-            for model in self.models
-        ]
+        self.optimizers = adam(self.models, learning_rate)
 
     def round(self) -> float:
         """Trains every model some epochs; returns their mean loss."""
-        means = []
-        for model, optimizer, rows in zip(
-            self.models, self.optimizers, self.clusters, strict=True
-        ):
-            losses = []
-            for _ in range(self.num_epochs):
-                for batch in torch.randperm(len(rows)).split(self.batch_size):
-                    x = rows[batch]
-                    loss = functional.mse_loss(model(x), x)
-                    optimizer.zero_grad(set_to_none=True)
-                    loss.backward()
-                    optimizer.step()
-                    losses.append(loss.detach())
-            means.append(torch.stack(losses).mean())
-        return torch.stack(means).mean().item()
+        return mean(map(self.steps, self.models, self.optimizers, self.clusters))
+
+    def steps(
+        self, model: nn.Module, optimizer: Any, rows: torch.Tensor
+    ) -> Iterator[torch.Tensor]:
+        """Trains a model some epochs; yields the loss of each step."""
+        for _ in range(self.num_epochs):
+            for batch in torch.randperm(len(rows)).split(self.batch_size):
+                x = rows[batch]
+                yield step(optimizer, functional.mse_loss(model(x), x))
 
 
 class Errors:
@@ -99,10 +93,7 @@ def reconstructors(variables: Any) -> list[nn.Module]:
     for i in range(len(layers[0]["kernel"])):
         model = reconstructor(widths)
         arrays = [a[i] for layer in layers for a in (layer["kernel"], layer["bias"])]
-        with torch.no_grad():
-            for parameter, array in zip(model.parameters(), arrays, strict=True):
-                parameter.copy_(torch.from_numpy(array.T))
-        models.append(model)
+        models.append(load(model, [array.T for array in arrays]))
     return models
 
 

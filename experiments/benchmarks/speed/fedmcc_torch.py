@@ -15,9 +15,13 @@ from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from experiments.benchmarks.speed.ccfc_torch import conv_arrays, conv_encoder
 from experiments.benchmarks.speed.weights_torch import (
+    adam,
     features_first,
     layer_arrays,
     load,
+    mean,
+    start,
+    step,
 )
 
 
@@ -41,8 +45,7 @@ class Loop:
         Encoder and projector are trained by examples, a cluster projector by clusters
         of what the frozen encoder makes of the views.
         """
-        torch.set_num_threads(num_threads)
-        torch.manual_seed(0)
+        start(num_threads)
         self.batch_size, self.learning_rate = batch_size, learning_rate
         self.momentum, self.temperature = momentum, temperature
         self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy())
@@ -57,21 +60,17 @@ class Loop:
 
     def round(self) -> float:
         """Trains every client one epoch; returns their mean loss."""
-        means = []
-        for i, (online, target) in enumerate(self.models):
-            optimizer = torch.optim.Adam(online.parameters(), lr=self.learning_rate)
-            order = torch.randperm(self.views.shape[2])
-            losses = []
-            for batch in order.split(self.batch_size):
-                views = self.views[0, i][batch], self.views[1, i][batch]
-                loss = self.loss(online, target, views)
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
-                follow(target, online, self.momentum)
-                losses.append(loss.detach())
-            means.append(torch.stack(losses).mean())
-        return torch.stack(means).mean().item()
+        return mean(map(self.steps, range(len(self.models))))
+
+    def steps(self, client: int) -> Iterator[torch.Tensor]:
+        """Trains a client one epoch; yields the loss of each step."""
+        online, target = self.models[client]
+        (optimizer,) = adam([online], self.learning_rate)
+        for batch in torch.randperm(self.views.shape[2]).split(self.batch_size):
+            views = self.views[0, client][batch], self.views[1, client][batch]
+            loss = step(optimizer, self.loss(online, target, views))
+            follow(target, online, self.momentum)
+            yield loss
 
     def instance_loss(self, online, target, views):
         z_a, z_b = (online(x) for x in views)

@@ -4,7 +4,7 @@ Plain and fair: the same examples, batch sizes, losses and threads, one client a
 another, weights copied from the library's networks, no data loader.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,7 +13,13 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
-from experiments.benchmarks.speed.weights_torch import layer_arrays, load
+from experiments.benchmarks.speed.weights_torch import (
+    layer_arrays,
+    load,
+    mean,
+    start,
+    step,
+)
 
 
 class GanLoop:
@@ -36,8 +42,7 @@ class GanLoop:
         """Takes examples [M, N, H, W, C] or [M, N, F] in [0, 1], and the variables that
         all clients start from. The noise is (client, examples of a batch) -> [B, L],
         normal without any."""
-        torch.set_num_threads(num_threads)
-        torch.manual_seed(0)
+        start(num_threads)
         self.batch_size, self.betas = batch_size, betas
         self.learning_rates = generator_learning_rate, discriminator_learning_rate
         self.num_categories = num_categories
@@ -59,40 +64,30 @@ class GanLoop:
 
         Both optimisers begin anew, as the method has it.
         """
-        means = []
-        for i, gan in enumerate(self.gans):
-            optimizers = [
-                torch.optim.Adam(network.parameters(), lr=rate, betas=self.betas)
-                for network, rate in zip(gan, self.learning_rates, strict=True)
-            ]
-            order = torch.randperm(self.examples.shape[1])
-            losses = [
-                loss
-                for batch in order.split(self.batch_size)
-                for loss in self.step(i, gan, optimizers, self.examples[i][batch])
-            ]
-            means.append(torch.stack(losses).mean())
-        return torch.stack(means).mean().item()
+        return mean(map(self.steps, range(len(self.gans))))
 
-    def step(self, client, gan, optimizers, x):
-        generator, discriminator = gan
-        of_generator, of_discriminator = optimizers
-        drawn = [self.categories(len(x)), self.noise(client, len(x))]
-        fake = generator(torch.cat(drawn, dim=1))
+    def steps(self, client: int) -> Iterator[torch.Tensor]:
+        """Trains a client one epoch; yields both networks' losses of each step."""
+        generator, discriminator = self.gans[client]
+        of_generator, of_discriminator = (
+            torch.optim.Adam(network.parameters(), lr=rate, betas=self.betas)
+            for network, rate in zip(
+                self.gans[client], self.learning_rates, strict=True
+            )
+        )
+        for batch in torch.randperm(self.examples.shape[1]).split(self.batch_size):
+            x = self.examples[client][batch]
+            drawn = [self.categories(len(x)), self.noise(client, len(x))]
+            fake = generator(torch.cat(drawn, dim=1))
 
-        on_real, on_fake = discriminator(x), discriminator(fake.detach())
-        told = -functional.logsigmoid(on_real).mean()
-        told = told - functional.logsigmoid(-on_fake).mean()
-        of_discriminator.zero_grad(set_to_none=True)
-        told.backward()
-        of_discriminator.step()
+            on_real, on_fake = discriminator(x), discriminator(fake.detach())
+            told = -functional.logsigmoid(on_real).mean()
+            told = told - functional.logsigmoid(-on_fake).mean()
+            yield step(of_discriminator, told)
 
-        fooled = -functional.logsigmoid(discriminator(fake)).mean()
-        of_generator.zero_grad(set_to_none=True)
-        # The discriminator's own gradients are of no use here.
-        fooled.backward(inputs=list(generator.parameters()))
-        of_generator.step()
-        return told.detach(), fooled.detach()
+            fooled = -functional.logsigmoid(discriminator(fake)).mean()
+            # The discriminator's own gradients are of no use here.
+            yield step(of_generator, fooled, inputs=list(generator.parameters()))
 
     def categories(self, count):
         block = max(1, round(count / self.num_categories))
@@ -115,8 +110,7 @@ class DcnLoop:
     ):
         """Takes rows [N, F] in [0, 1] and the library's state to start from; a weight
         of None trains the auto-encoder alone."""
-        torch.set_num_threads(num_threads)
-        torch.manual_seed(0)
+        start(num_threads)
         self.batch_size, self.cluster_weight = batch_size, cluster_weight
         self.x = torch.from_numpy(x)
         params = jax.tree.map(np.asarray, state.variables["params"])
@@ -134,7 +128,10 @@ class DcnLoop:
 
     def round(self) -> float:
         """Trains one epoch; returns its mean loss."""
-        losses = []
+        return mean([self.steps()])
+
+    def steps(self) -> Iterator[torch.Tensor]:
+        """Trains one epoch; yields the loss of each step."""
         for batch in torch.randperm(len(self.x)).split(self.batch_size):
             x = self.x[batch]
             z = self.encoder(x)
@@ -143,13 +140,10 @@ class DcnLoop:
                 own = self.centroids[self.assignments[batch]]
                 distance = (z - own).square().sum(dim=1).mean()
                 loss = loss + self.cluster_weight / 2 * distance
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            self.optimizer.step()
+            loss = step(self.optimizer, loss)
             if self.cluster_weight is not None:
                 self.cluster(batch, x)
-            losses.append(loss.detach())
-        return torch.stack(losses).mean().item()
+            yield loss
 
     @torch.no_grad()
     def cluster(self, batch, x):

@@ -1,4 +1,4 @@
-"""The library's weights in PyTorch's networks: what all PyTorch loops share."""
+"""What all PyTorch loops share: steps of training, and the library's weights."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,6 +9,32 @@ from torch import nn  # pyright: ignore[reportMissingImports]
 
 AXES = {"Conv": (3, 2, 0, 1), "ConvTranspose": (2, 3, 0, 1), "Dense": (1, 0)}
 """By kind of layer, where PyTorch has the axes of a kernel."""
+
+
+def start(num_threads: int) -> None:
+    """Takes so many threads, and draws the same numbers in every process."""
+    torch.set_num_threads(num_threads)
+    torch.manual_seed(0)
+
+
+def adam(networks: Iterable[nn.Module], learning_rate: float) -> list[Any]:
+    """Returns an Adam for each network."""
+    return [torch.optim.Adam(x.parameters(), lr=learning_rate) for x in networks]
+
+
+def step(optimizer: Any, loss: torch.Tensor, *, inputs: Any = None) -> torch.Tensor:
+    """Takes a step down, by the gradients of `inputs` or of all that the loss is made
+    of, and returns the loss."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward(inputs=inputs)
+    optimizer.step()
+    return loss.detach()
+
+
+def mean(losses: Iterable[Iterable[torch.Tensor]]) -> float:
+    """Returns the mean over clients of the mean loss of their steps."""
+    each = [torch.stack(list(of_client)).mean() for of_client in losses]
+    return torch.stack(each).mean().item()
 
 
 def load(network: nn.Module, arrays: Iterable[np.ndarray]) -> nn.Module:
