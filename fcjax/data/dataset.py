@@ -9,7 +9,7 @@ ends of a sentence that begins with the data set: "has 3 columns, ...".
 import contextlib
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -82,6 +82,60 @@ def validate(dataset: Dataset) -> Dataset:
             f"dataset {name} has NaN or infinite values, all must be finite"
         )
     return dataset
+
+
+# --- Content of a file
+
+
+class Options(NamedTuple):
+    """The options of `files.read` that the formats use; see there."""
+
+    image_shape: tuple[int, ...] | None
+    labelled: bool
+    resize: int | None
+    client_column: str | None
+    split: str
+    client_folders: bool
+    keep_index: bool
+
+
+class Content(NamedTuple):
+    """The content of a file before any conversion."""
+
+    values: np.ndarray
+    labels: np.ndarray | None = None
+    notes: Sequence[str] = ()
+    """One line per conversion."""
+    clients: np.ndarray | None = None
+    """[P] the client of each example, if the file says it."""
+
+
+@contextlib.contextmanager
+def decoding(fault: str) -> Iterator[None]:
+    """Turns any error of a library about the content of a file into ValueError(fault).
+
+    A damaged file may raise almost any exception type. A refusal of the system, such as
+    a missing permission, passes through.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(f"{fault} ({str(error) or type(error).__name__})") from error
+
+
+@contextlib.contextmanager
+def one_line(name: str) -> Iterator[None]:
+    """Turns the errors of a data set into one line that begins with its name."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"dataset {name} cannot be read ({error})") from error
+    except ValueError as error:
+        raise ValueError(
+            f"dataset {name or repr(name)} {' '.join(str(error).split())}"
+        ) from error
 
 
 # --- Conversion

@@ -1,311 +1,368 @@
-"""Files that hold examples: IDX, MATLAB, Arrow, NumPy, CSV.
+"""Data sets in files: NumPy, MATLAB, tables, Parquet, Hugging Face, IDX, images.
 
-MATLAB files, read by a process of its own: a damaged one may end what reads it.
-
-This file is that process's program, too; there it imports nothing of fcjax.
+One function per format reads a path into a `Content`; `FORMATS` says which endings have
+which function. `read` turns the content into a `Dataset`.
 """
 
-import csv
 import gzip
 import io
 import math
 import os
 import re
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, BinaryIO
 
 import numpy as np
+import pandas as pd
 
-from fcjax.data import dataset
-from fcjax.data.dataset import Dataset, Scaling, validate, without_index
-from fcjax.data.images import check, decoded, read_images, resized
-from fcjax.data.mat import read_mat
+from fcjax.data import dataset, images
+from fcjax.data.dataset import (
+    Content,
+    Dataset,
+    Options,
+    Scaling,
+    counted,
+    decoding,
+    one_line,
+)
+
+HUGGING_FACE = "hf:"
+"""Before the path of a folder that `datasets.Dataset.save_to_disk` wrote."""
+
+_COLUMNS_SHOWN = 10
+_NEEDED = "needs a package that is not installed: pip install datasets pyarrow"
+
+
+# --- NumPy and MATLAB
+
+
+def read_npz(path: Path, options: Options) -> Content:
+    """Reads the arrays `x` or `images`, `y` or `labels`, and `client` of an `.npz`.
+
+    Arrays of Python objects are never loaded, as a pickle may run any program.
+    """
+    with decoding("is damaged or no .npz file"):
+        arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        names = list(arrays.files)
+
+    def array(*accepted: str) -> np.ndarray | None:
+        present = [name for name in accepted if name in names]
+        if len(present) > 1:
+            raise ValueError(f"has both arrays {' and '.join(present)}, give one")
+        if not present:
+            return None
+        with decoding(f"has an array {present[0]} that is damaged or not of numbers"):
+            return arrays[present[0]]
+
+    values = array("x", "images")
+    if values is None:
+        raise ValueError(f"needs an array x or images, its arrays: {_listed(names)}")
+    labels = array("y", "labels") if options.labelled else None
+    return Content(values, labels, clients=array("client"))
+
+
+def read_mat(path: Path, options: Options) -> Content:
+    """Reads the arrays `fea` [P, F] and `gnd` of a MATLAB file up to version 7.
+
+    Rows of s x s values with s >= 8 are images stored column by column.
+    """
+    import scipy.io
+
+    with decoding("is damaged or no .mat file"):
+        # Without mat_dtype a double array of 0 and 1 becomes uint8, so 0 to 255.
+        arrays = scipy.io.loadmat(io.BytesIO(path.read_bytes()), mat_dtype=True)
+    if "fea" not in arrays:
+        names = [name for name in arrays if not name.startswith("__")]
+        raise ValueError(f"needs an array fea, its arrays: {_listed(names)}")
+    values, labels = np.asarray(arrays["fea"]), None
+    if options.labelled and "gnd" in arrays:
+        labels = np.asarray(arrays["gnd"])
+        if labels.shape == (1, len(values)):  # as SciPy writes a vector
+            labels = labels[0]
+    side = math.isqrt(values.shape[1]) if values.ndim == 2 else 0
+    if options.image_shape is not None or side < 8 or side**2 != values.shape[1]:
+        return Content(values, labels)
+    note = f"rows read as {side}x{side} images stored column by column"
+    values = values.reshape(-1, side, side).transpose(0, 2, 1)
+    return Content(values, labels, [note])
+
+
+# --- Tables
+
+
+def read_csv(path: Path, options: Options) -> Content:
+    """Reads a table of numbers separated by commas; its last column is the class.
+
+    The first row is a header if a column of it gives the clients, or if none of its
+    features is a number.
+    """
+    text = io.BytesIO(unpacked(path))
+    with decoding("is no table of numbers separated by commas"):
+        table = pd.read_csv(
+            text, header=None, dtype=str, na_filter=False, encoding="utf-8-sig"
+        )
+    first = table.iloc[0].tolist()
+    has_clients = options.client_column is not None
+    num_features = len(first) - has_clients - options.labelled
+    if num_features < 1:
+        raise ValueError(
+            f"has {counted(len(first), 'column')}; commas must separate at least one "
+            "feature and the class"
+        )
+    if not has_clients and any(map(_is_number, first[:num_features])):
+        return _columns(table, [""] * len(first), options)
+    if options.labelled and first[0].strip().lower() in ("label", "class"):
+        raise ValueError(
+            f"has {first[0]!r} as its first column; the classes must be the last one"
+        )
+    content = _columns(table.iloc[1:], [name.strip() for name in first], options)
+    note = f"first row taken as a header: {','.join(first)[:60]}"
+    return content._replace(notes=[note, *content.notes])
+
+
+def read_parquet(path: Path, options: Options) -> Content:
+    """Reads a Parquet file: numbers, or one column of images as Hugging Face writes it;
+    the last column is the class."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ValueError(_NEEDED) from error
+    with decoding("is damaged or no .parquet file"):
+        table = pd.read_parquet(path, engine="pyarrow", dtype_backend="pyarrow")
+    return _columns(table, list(map(str, table.columns)), options)
+
+
+def read_saved(path: Path, options: Options) -> Content:
+    """Reads a folder of `datasets.Dataset.save_to_disk`: its one column `Image` and its
+    `ClassLabel`, if it has one."""
+    try:
+        import datasets
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ValueError(_NEEDED) from error
+    with decoding("is damaged or no folder of save_to_disk"):
+        saved = datasets.load_from_disk(str(path))
+    if isinstance(saved, datasets.DatasetDict):
+        parts = {str(name): part for name, part in saved.items()}
+    else:
+        parts = {"all": saved}
+    chosen = [part for name, part in parts.items() if options.split in ("all", name)]
+    if not chosen:
+        raise ValueError(
+            f"has no split {options.split}, its splits: {_listed(list(parts))}"
+        )
+    whole = datasets.concatenate_datasets(chosen)
+    kinds = {name: type(kind).__name__ for name, kind in whole.features.items()}
+    client = options.client_column
+    pictures = [name for name, kind in kinds.items() if kind == "Image"]
+    classes = [k for k, v in kinds.items() if v == "ClassLabel" and k != client]
+    classes = classes if options.labelled else []
+    if len(pictures) != 1 or len(classes) > 1:
+        columns = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+        raise ValueError(
+            f"needs one column Image and at most one ClassLabel, its columns: {columns}"
+        )
+    if client is not None:
+        _place(client, list(kinds))
+    names = [*([client] if client else []), *pictures, *classes]
+    table: Any = whole.select_columns(names).with_format("arrow")[:]
+    return _columns(
+        table.to_pandas(types_mapper=pd.ArrowDtype),
+        names,
+        options._replace(labelled=bool(classes)),
+        follow_paths=True,
+    )
+
+
+def _columns(
+    table: pd.DataFrame,
+    names: Sequence[str],
+    options: Options,
+    *,
+    follow_paths: bool = False,
+) -> Content:
+    """Takes the columns of clients, classes (the last one) and features apart.
+
+    Args:
+      table: the examples.
+      names: the headers, empty texts where there are none.
+      options: of `read`.
+      follow_paths: whether images may lie in other files, which a folder of
+        `save_to_disk` names; a single file must not open others.
+    """
+    places = list(range(len(names)))
+    clients = labels = None
+    if options.client_column is not None:
+        client = _place(options.client_column, names)
+        places.remove(client)
+        clients = _plain(table.iloc[:, client])
+    if options.labelled and places:
+        labels = _plain(table.iloc[:, places.pop()])
+    if not places:
+        raise ValueError("has no column of features beside the class and the client")
+    if len(places) == 1 and isinstance(table.iloc[0, places[0]], dict):
+        opened = [
+            partial(_image, cell, follow_paths) for cell in table.iloc[:, places[0]]
+        ]
+        titles = [f"of example {number}" for number in range(1, len(opened) + 1)]
+        values, notes = images.decoded(titles, opened, options.resize)
+        return Content(values, labels, notes, clients)
+    features = [_numbers(table.iloc[:, at], names[at] or str(at + 1)) for at in places]
+    values, notes = np.stack(features, axis=1), []
+    if not options.keep_index:
+        values, notes = dataset.without_index(values, [names[at] for at in places])
+    return Content(values, labels, notes, clients)
+
+
+def _place(column: str, names: Sequence[str]) -> int:
+    if column not in names:
+        raise ValueError(
+            f"has no client_column {column}, its columns: {_listed(names)}"
+        )
+    return list(names).index(column)
+
+
+def _plain(column: pd.Series) -> np.ndarray:
+    """The cells of a column; as texts, empty ones where one is missing, if one is."""
+    values, missing = column.tolist(), column.isna().tolist()
+    if any(missing):
+        values = [
+            "" if gone else str(x) for x, gone in zip(values, missing, strict=True)
+        ]
+    return np.array(values)
+
+
+def _numbers(column: pd.Series, name: str) -> np.ndarray:
+    kinds = pd.api.types
+    if kinds.is_numeric_dtype(column) or kinds.is_bool_dtype(column):
+        return column.to_numpy(np.float64, na_value=np.nan)
+    cells = list(map(str, column))
+    try:
+        return np.array(list(map(float, cells)))
+    except ValueError as error:
+        wrong = next(i for i, cell in enumerate(cells) if not _is_number(cell))
+        raise ValueError(
+            f"has {cells[wrong][:60]!r} in column {name}, example {wrong + 1}, where a "
+            "number is needed"
+        ) from error
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _image(cell: dict[str, Any] | None, follow_paths: bool) -> BinaryIO:
+    """Opens an image as Hugging Face stores it, as bytes or as the path of a file."""
+    cell = cell if isinstance(cell, dict) else {}
+    if cell.get("bytes") is None and cell.get("path") and follow_paths:
+        return Path(cell["path"]).open("rb")
+    return io.BytesIO(cell.get("bytes") or b"")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [f"... {len(names)} in all"] if len(names) > _COLUMNS_SHOWN else []
+    return ", ".join([*list(names)[:_COLUMNS_SHOWN], *more]) or "none"
+
 
 # --- IDX
 
-# Values, labels where there are any, and a line on each conversion.
-LabelledExamples = tuple[np.ndarray, np.ndarray | None, list[str]]
-
+_IDX = re.compile(r"(\.gz|\.idx|-ubyte|[.-]idx\d(-\w+)?)$", re.IGNORECASE)
 _TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
-def read_idx(file: Path, labelled: bool) -> LabelledExamples:
-    """Returns the values of an IDX file, and the labels from the file beside it.
+def read_idx(path: Path, options: Options) -> Content:
+    """Reads an IDX file, gzipped or not, and the labels from the file beside it, which
+    has `labels` for `images` and `idx1` for `idx3` in its name."""
+    values, stem = _idx(path), path.name.removesuffix(".gz")
+    beside = re.sub(r"idx\d", "idx1", stem.replace("images", "labels"))
+    if not options.labelled or beside == stem:
+        return Content(values)
+    for file in (path.with_name(beside), path.with_name(f"{beside}.gz")):
+        if file.exists():
+            labels = _idx(file)
+            if len(labels) != len(values):
+                raise ValueError(f"has {len(values)} images and {len(labels)} labels")
+            return Content(values, labels)
+    return Content(values, notes=[f"no labels: {beside} is not beside it"])
 
-    That has `labels` for `images` and `idx1` for `idx3` in its name, packed or not.
 
-    Raises:
-      ValueError: a file is damaged or no IDX file.
-    """
-    return _pair(file, file, labelled)
-
-
-def read_idx_folder(folder: Path, labelled: bool) -> LabelledExamples | None:
-    """Returns the training, then the test images of a folder of the four usual files.
-
-    Returns:
-      what `read_idx` does, or None where the folder has no such file of images.
-
-    Raises:
-      ValueError: one of the files is missing or damaged, or they do not fit.
-    """
-    found = {}
+def read_idx_folder(folder: Path, options: Options) -> Content:
+    """Reads the training, then the test images of a folder of the four usual files."""
+    if options.split != "all":
+        raise ValueError("is of IDX files: split must be all")
+    parts = []
     for split in ("train", "t10k"):
-        plain = [f"{split}-images{dot}idx3-ubyte" for dot in "-."]
-        spelled = [folder / f"{name}{end}" for name in plain for end in ("", ".gz")]
-        found[plain[0]] = [file for file in spelled if file.exists()]
-    if not any(found.values()):
-        return None
-    for name, files in found.items():
-        if not files:
-            raise ValueError(f"has no {name} (or .gz) beside the others")
-    parts = [_pair(files[0], folder, labelled) for files in found.values()]
-    (train, train_labels, _), (test, test_labels, _) = parts
-    if train.shape[1:] != test.shape[1:]:
-        raise ValueError(
-            f"has training images of {train.shape[1:]} and test images of "
-            f"{test.shape[1:]}; all must have one size"
-        )
-    values = np.concatenate([train, test])
-    if train_labels is None or test_labels is None:
-        if labelled:
-            raise ValueError(
-                "needs all four IDX files, or `labelled=False` without labels"
-            )
-        return values, None, []
-    for part, labels in ((train, train_labels), (test, test_labels)):
-        if len(part) != len(labels):
-            raise ValueError(f"has {len(part)} images beside {len(labels)} labels")
-    return values, np.concatenate([train_labels, test_labels]), []
+        file = _images_of(folder, split)
+        if file is None:
+            raise ValueError(f"has no {split}-images-idx3-ubyte (or .gz)")
+        parts.append(read_idx(file, options))
+    values = np.concatenate([part.values for part in parts])
+    labels = [part.labels for part in parts if part.labels is not None]
+    if not options.labelled:
+        return Content(values)
+    if len(labels) < 2:
+        raise ValueError("needs all four IDX files, or `labelled=False` without labels")
+    return Content(values, np.concatenate(labels))
 
 
-def unpacked(file: Path) -> bytes:
-    """Returns what a file holds, unpacked if it is gzip.
-
-    Raises:
-      ValueError: it is damaged gzip.
-    """
-    content = file.read_bytes()
-    # By content: browsers unpack a .gz and leave its name.
-    if content[:2] != b"\x1f\x8b":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"is damaged: {file.name} cannot be unpacked") from error
+def _images_of(folder: Path, split: str) -> Path | None:
+    names = [
+        f"{split}-images{dot}idx3-ubyte{end}" for dot in "-." for end in ("", ".gz")
+    ]
+    return next((folder / name for name in names if (folder / name).exists()), None)
 
 
-def _pair(file: Path, given: Path, labelled: bool) -> LabelledExamples:
-    values = _idx(file, given)
-    stem = re.sub(r"idx\d", "idx1", file.name.replace("images", "labels"))
-    stem = stem.removesuffix(".gz")
-    if not labelled or stem == file.name.removesuffix(".gz"):
-        return values, None, []
-    for beside in (file.with_name(stem), file.with_name(f"{stem}.gz")):
-        if beside.exists():
-            return values, _idx(beside, given), []
-    return values, None, [f"no labels: {stem} is not beside it"]
-
-
-def _idx(file: Path, given: Path) -> np.ndarray:
+def _idx(file: Path) -> np.ndarray:
     content = unpacked(file)
-    who = "" if file == given else f"has {file.name}, which "
-    kind = _TYPES.get(content[2]) if len(content) >= 4 else None
-    if kind is None or content[:2] != b"\0\0":
-        raise ValueError(f"{who}is no IDX file, it begins with {content[:4].hex(' ')}")
+    kind = _TYPES.get(content[2]) if content[:2] == b"\0\0" and content[3:] else None
+    if kind is None:
+        raise ValueError(
+            f"is no IDX file: {file.name} begins with {content[:4].hex(' ')}"
+        )
     start = 4 + 4 * content[3]
     shape = [int.from_bytes(content[at : at + 4]) for at in range(4, start, 4)]
     dtype = np.dtype(kind)
     size = start + math.prod(shape) * dtype.itemsize
     if len(content) != size:
         raise ValueError(
-            f"{who}is damaged: {len(content)} bytes where its header says {size}"
+            f"is damaged: {file.name} has {len(content)} bytes where its header says "
+            f"{size}"
         )
     values = np.frombuffer(content, dtype, offset=start).reshape(shape)
     return values.astype(dtype.newbyteorder("="))
 
 
-# --- Arrow
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Content = tuple[np.ndarray, np.ndarray | None, list[str], np.ndarray | None]
-"""Values, labels where there are any, a line on each conversion, and whose the examples
-are where that is said."""
-
-_COLUMNS_TOLD = 10
-_NEEDED = "needs a package that is not installed: pip install datasets pyarrow"
-
-
-def read_parquet(
-    path: Path,
-    labelled: bool,
-    resize: int | None,
-    client_column: str | None,
-    *,
-    keep_index: bool = False,
-) -> Content:
-    """Returns what a Parquet file holds: its last column but the client's is the class.
-
-    Args:
-      path: of the file.
-      labelled: whether one column is the class.
-      resize: see `folders.read_images`.
-      client_column: that says whose an example is, if one does.
-      keep_index: see `files.read`.
-
-    Returns:
-      images where a column holds them as Hugging Face writes them, else the values of
-      all other columns, which are numbers.
+def unpacked(file: Path) -> bytes:
+    """Returns the content of a file, unpacked if it is gzip.
 
     Raises:
-      ValueError: the file is damaged, the column is not there, or others are no
-        numbers; or pyarrow is not installed.
+      ValueError: the gzip is damaged.
     """
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ValueError(_NEEDED) from error
-    try:
-        table = parquet.ParquetFile(path).read()
-    except Exception as error:
-        raise ValueError("is damaged or no .parquet file") from error
-    names = list(table.column_names)
-    if len(set(names)) < len(names):
-        raise ValueError("has two columns of one name")
-    if client_column is not None:
-        names.pop(place_of(client_column, names))
-    label = names.pop() if labelled and names else None
-    if not names:
-        raise ValueError("has no column of features beside the class and the client")
-    found = _of_columns(table, names, label, client_column, resize, follows=False)
-    values, labels, notes, clients = found
-    if keep_index or values.ndim != 2:
-        return found
-    values, told = without_index(values, names)
-    return values, labels, notes + told, clients
-
-
-def read_saved(
-    path: Path,
-    labelled: bool,
-    resize: int | None,
-    client_column: str | None,
-    split: str,
-) -> Content:
-    """Returns what `datasets.Dataset.save_to_disk` wrote: its column of images, and its
-    ClassLabel where it has one.
-
-    Args:
-      path: of the folder.
-      labelled, resize, client_column: as in `read_parquet`.
-      split: of several the name of one, or `all`.
-
-    Raises:
-      ValueError: the folder is of another kind, has no such split or column, or not one
-        column of images; or `datasets` is not installed.
-    """
-    try:
-        import datasets
-    except ImportError as error:
-        raise ValueError(_NEEDED) from error
-    try:
-        saved = datasets.load_from_disk(str(path))
-    except Exception as error:
-        raise ValueError("is damaged or no folder of save_to_disk") from error
-    if isinstance(saved, datasets.DatasetDict):
-        parts = {str(name): part for name, part in saved.items()}
-    else:
-        parts = {"all": saved}
-    chosen = [part for name, part in parts.items() if split in ("all", name)]
-    if not chosen:
-        raise ValueError(f"has no split {split}, its splits: {', '.join(parts)}")
-    found = datasets.concatenate_datasets(chosen)
-
-    def of(kind: type) -> list[str]:
-        return [name for name, each in found.features.items() if isinstance(each, kind)]
-
-    images, classes = of(datasets.Image), of(datasets.ClassLabel)
-    if client_column is not None:
-        place_of(client_column, found.column_names)
-        classes = [name for name in classes if name != client_column]
-    if len(images) != 1 or (labelled and len(classes) > 1):
-        raise ValueError(
-            "needs one column Image and at most one ClassLabel, its columns: "
-            + ", ".join(f"{k} ({type(v).__name__})" for k, v in found.features.items())
-        )
-    label = classes[0] if labelled and classes else None
-    table = found.with_format("arrow")[:]
-    return _of_columns(table, images, label, client_column, resize, follows=True)
-
-
-def place_of(column: str, names: Sequence[str]) -> int:
-    """Returns which of the columns is the clients'.
-
-    Raises:
-      ValueError: none is.
-    """
-    if column not in names:
-        more = [f"... {len(names)} in all"] if len(names) > _COLUMNS_TOLD else []
-        told = ", ".join([*names[:_COLUMNS_TOLD], *more])
-        raise ValueError(f"has no client_column {column}, its columns: {told}")
-    return names.index(column)
-
-
-def _of_columns(
-    table: "pa.Table",
-    names: Sequence[str],
-    label: str | None,
-    client_column: str | None,
-    resize: int | None,
-    *,
-    follows: bool,
-) -> Content:
-    """What `read_parquet` and `read_saved` return; follows: whether images may lie in
-    other files, which a data set of its own folder names and a file had better not."""
-    import pyarrow as pa
-
-    def texts(name: str | None) -> np.ndarray | None:
-        if name is None:
-            return None
-        values = table[name].to_pylist()
-        if None in values:
-            values = ["" if value is None else str(value) for value in values]
-        return np.array(values)
-
-    notes, kinds = [], {name: table.schema.field(name).type for name in names}
-    is_images = [name for name in names if pa.types.is_struct(kinds[name])]
-    if len(names) == len(is_images) == 1:
-        images = table[names[0]].to_pylist()
-        streams = [partial(_stream, image, follows=follows) for image in images]
-        told = [f"of example {row + 1}" for row in range(len(streams))]
-        values, notes = decoded(told, streams, resize)
-        return values, texts(label), notes, texts(client_column)
-    for name, kind in kinds.items():
-        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        if not (is_number or pa.types.is_boolean(kind)):
-            raise ValueError(f"has column {name} of {kind}, where numbers are needed")
-    columns = [table[name].cast(pa.float64()).to_numpy() for name in names]
-    return np.stack(columns, axis=1), texts(label), notes, texts(client_column)
-
-
-def _stream(image: dict | None, *, follows: bool):
-    image = image or {}
-    content = image.get("bytes")
-    if content is None and image.get("path") and follows:
-        return Path(image["path"]).open("rb")
-    return io.BytesIO(content if isinstance(content, bytes) else b"")
+    content = file.read_bytes()
+    # The content decides: browsers unpack a .gz and leave its name.
+    if content[:2] != b"\x1f\x8b":
+        return content
+    with decoding(f"is damaged: {file.name} cannot be unpacked"):
+        return gzip.decompress(content)
 
 
 # --- Any file
 
-_TABLES = (".csv", ".csv.gz", ".tra", ".tes", ".data", ".txt")
-_HUGGING_FACE = "hf:"
-_IDX = re.compile(r"(\.gz|\.idx|-ubyte|[.-]idx\d(-\w+)?)$", re.IGNORECASE)
+Reader = Callable[[Path, Options], Content]
+
+FORMATS: dict[str, Reader] = {
+    ".npz": read_npz,
+    ".mat": read_mat,
+    ".parquet": read_parquet,
+    **dict.fromkeys((".csv", ".csv.gz", ".tra", ".tes", ".data", ".txt"), read_csv),
+}
+"""Which function reads the files of an ending; IDX files have many endings."""
 
 
 def read(
@@ -320,7 +377,7 @@ def read(
     client_folders: bool = False,
     keep_index: bool = False,
 ) -> Dataset:
-    """Returns what a file or folder holds, in its order.
+    """Returns the examples of a file or folder, in its order.
 
     | path | examples | labels |
     | --- | --- | --- |
@@ -342,24 +399,24 @@ def read(
 
     Args:
       path: of the file or folder.
-      image_shape: (H, W) or (H, W, C) that rows of values hold, row by row; None
-        leaves them feature vectors.
+      image_shape: (H, W) or (H, W, C) of images that are stored as rows of values, row
+        by row; None leaves the rows feature vectors.
       labelled: whether to look for labels; without, the last column of a table is a
         feature.
       scaling: of the data that a model was trained on; None takes the minimum and
         maximum of each column.
-      resize: H and W of all images, see `resizing`; None takes those that they have.
-      client_column: of a table, that is no feature.
+      resize: height and width of all images, see `images.resized`; None keeps the size.
+      client_column: the column of a table that gives the clients and is no feature.
       split: of a data set of Hugging Face or a folder with folders of splits, the name
         of one split, or `all`.
       client_folders: whether the outer folders of images are clients in any case.
       keep_index: whether a column that numbers the rows of a table is a feature, see
-        `conversion.without_index`.
+        `dataset.without_index`.
 
     Returns:
       images [P, H, W, C], uint8 in 0..255 or float32 in [0, 1], or feature vectors
-      [P, F] with each column scaled to [0, 1]; labels int64; clients, if it says whose
-      an example is; and the conversions.
+      [P, F] with each column scaled to [0, 1]; labels int64; clients, if the file gives
+      them; and the conversions.
 
     Raises:
       ValueError: one line that says what is wrong and what is accepted.
@@ -374,42 +431,17 @@ def read(
       [[0. 0.]
        [1. 1.]] [5. 4.]
     """
-    check(resize)
+    images.check(resize)
+    options = Options(
+        *(image_shape, labelled, resize, client_column),
+        *(split, client_folders, keep_index),
+    )
     name = os.fspath(path)
-    try:
-        # One name, so that no array outlives what is made of it.
-        examples, labels, notes, clients = _content(
-            *(name, image_shape, labelled, resize, client_column, split),
-            client_folders=client_folders,
-            keep_index=keep_index,
-        )
-        examples = dataset.images_or_vectors(examples, image_shape)
-        if examples.ndim == 2 and resize is not None:
-            raise ValueError(
-                "holds feature vectors, which are not images that `resize` takes; give "
-                "image_shape if they are"
-            )
-        if examples.ndim == 4:
-            examples, converted = dataset.pixels(examples)
-        else:
-            examples, converted, scaling = dataset.scaled(examples, scaling)
-        notes += converted
-        if resize is not None:
-            examples = resized(examples, resize)
-            notes.append(f"images resized to {resize}x{resize}")
-        if labels is not None:
-            labels, told = dataset.classes(labels)
-            notes += told
-        if clients is not None:
-            clients = dataset.owners(clients)
-    except OSError as error:
-        raise ValueError(f"dataset {name} cannot be read ({error})") from error
-    except csv.Error as error:
-        raise ValueError(f"dataset {name} is no table ({error})") from error
-    except ValueError as error:
-        raise ValueError(f"dataset {name} {' '.join(str(error).split())}") from error
-    notes += dataset.duplicates(examples)
-    return validate(Dataset(name, examples, labels, tuple(notes), scaling, clients))
+    with one_line(name):
+        location = Path(name.removeprefix(HUGGING_FACE))
+        reader = _reader(name, location, options)
+        # No name for the content, so that no array outlives its conversion.
+        return _converted(name, reader(location, options), options, scaling)
 
 
 def is_file_name(name: str) -> bool:
@@ -417,61 +449,33 @@ def is_file_name(name: str) -> bool:
 
     It need not exist: this tells a misspelled path from a misspelled name.
     """
-    ends = name.lower().endswith((".npz", ".mat", ".parquet", *_TABLES))
-    starts = name.startswith(("./", "../", "/", _HUGGING_FACE))
-    return ends or bool(_IDX.search(name)) or starts
+    starts = name.startswith(("./", "../", "/", HUGGING_FACE))
+    return starts or name.lower().endswith(tuple(FORMATS)) or bool(_IDX.search(name))
 
 
-def _content(
-    given: str,
-    image_shape,
-    labelled: bool,
-    resize: int | None,
-    client_column: str | None,
-    split: str,
-    *,
-    client_folders: bool,
-    keep_index: bool,
-) -> Content:
-    path = Path(given.removeprefix(_HUGGING_FACE))
-    name = path.name.lower()
+def _reader(given: str, path: Path, options: Options) -> Reader:
+    """Returns the function that reads a path, once the options suit the path."""
     if not path.exists():
         raise ValueError("does not exist")
-    if given.startswith(_HUGGING_FACE):
-        return read_saved(path, labelled, resize, client_column, split)
-    if client_folders and not path.is_dir():
-        raise ValueError(
-            "is no folder, whose folders `client_folders` takes as clients"
-        )
+    name = path.name.lower()
+    if given.startswith(HUGGING_FACE):
+        return read_saved
+    if options.client_folders and not path.is_dir():
+        raise ValueError("is no folder, so `client_folders` finds no clients in it")
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError("is empty")
-    if name.endswith(".parquet"):
-        return read_parquet(
-            path, labelled, resize, client_column, keep_index=keep_index
-        )
-    if name.endswith(_TABLES):
-        return _table(path, labelled, client_column, keep_index)
-    if client_column is not None:
+    reader = next((FORMATS[end] for end in FORMATS if name.endswith(end)), None)
+    if options.client_column is not None and reader not in (read_csv, read_parquet):
         raise ValueError(
             "has no columns; client_column is of .csv, .parquet and hf:PATH"
         )
+    if reader is not None:
+        return reader
     if path.is_dir():
-        found = read_idx_folder(path, labelled)
-        if found and split != "all":
-            raise ValueError("is of IDX files: split must be all")
-        return (
-            (*found, None)
-            if found
-            else read_images(
-                *(path, labelled, resize), split=split, client_folders=client_folders
-            )
-        )
-    if name.endswith(".npz"):
-        return _npz(path, labelled)
-    if name.endswith(".mat"):
-        return (*_mat(path, image_shape, labelled), None)
+        has_idx = any(_images_of(path, split) for split in ("train", "t10k"))
+        return read_idx_folder if has_idx else images.read_images
     if _IDX.search(name):
-        return (*read_idx(path, labelled), None)
+        return read_idx
     raise ValueError(
         "is of an unknown kind; accepted are .npz, .mat, .csv (also .tra, .tes, .data, "
         ".txt), .parquet, IDX (.gz or not), a folder of images or of the four IDX "
@@ -479,131 +483,28 @@ def _content(
     )
 
 
-def _npz(path: Path, labelled: bool) -> Content:
-    content = io.BytesIO(path.read_bytes())
-    try:
-        arrays = np.load(content, allow_pickle=False)
-        names = arrays.files
-    except Exception as error:
-        raise ValueError("is damaged or no .npz file") from error
-
-    def one_of(*accepted: str) -> np.ndarray | None:
-        found = [name for name in accepted if name in names]
-        if len(found) > 1:
-            raise ValueError(f"has both arrays {' and '.join(found)}, give one")
-        try:
-            return arrays[found[0]] if found else None
-        # Damage surfaces as almost any type, Python objects as a ValueError.
-        except Exception as error:
-            raise ValueError(
-                f"has an array {found[0]} that is damaged or of Python objects"
-            ) from error
-
-    values = one_of("x", "images")
-    labels = one_of("y", "labels") if labelled else None
-    clients = one_of("client")
-    if values is None:
-        told = ", ".join(names) or "none"
-        raise ValueError(f"needs an array x or images, its arrays: {told}")
-    return values, labels, [], clients
-
-
-def _mat(path: Path, image_shape, labelled: bool) -> LabelledExamples:
-    arrays, names = read_mat(path)
-    if "fea" not in names:
-        told = ", ".join(names) or "none"
-        raise ValueError(f"needs an array fea, its arrays: {told}")
-    values, labels = arrays["fea"], arrays.get("gnd")
-    if labels is not None and labels.shape == (1, len(values)):
-        labels = labels[0]  # as SciPy writes a vector
-    side = math.isqrt(values.shape[1]) if values.ndim == 2 else 0
-    notes = []
-    if image_shape is None and side >= 8 and side**2 == values.shape[1]:
-        values = values.reshape(-1, side, side).transpose(0, 2, 1)
-        notes.append(f"rows read as {side}x{side} images stored column by column")
-    return values, labels if labelled else None, notes
-
-
-def _table(
-    path: Path, labelled: bool, client_column: str | None, keep_index: bool
-) -> Content:
-    try:
-        lines = unpacked(path).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError("is not UTF-8 text") from error
-    rows = {number: line for number, line in enumerate(lines, 1) if line.strip()}
-    if not rows:
-        raise ValueError("is empty")
-    begin = next(iter(rows))
-    first = next(csv.reader([rows[begin]]))
-    columns = list(range(len(first)))
-    client = None
-    if client_column is not None:
-        client = place_of(client_column, [name.strip() for name in first])
-        columns.remove(client)
-    label = columns.pop() if labelled and columns else None
-    if not columns:
+def _converted(
+    name: str, content: Content, options: Options, scaling: Scaling | None
+) -> Dataset:
+    values, labels, notes, clients = content
+    examples = dataset.images_or_vectors(values, options.image_shape)
+    del values, content
+    if examples.ndim == 4:
+        examples, more = dataset.pixels(examples)
+        if options.resize is not None:
+            examples = images.resized(examples, options.resize)
+            more.append(f"images resized to {options.resize}x{options.resize}")
+    elif options.resize is not None:
         raise ValueError(
-            f"has {dataset.counted(len(first), 'column')}; commas must separate at "
-            "least one feature and the class"
+            "holds feature vectors, which `resize` does not take; give image_shape if "
+            "they are images"
         )
-    notes, header = [], [""] * len(first)
-    if client is not None or not any(_is_number(first[i]) for i in columns):
-        if labelled and first[0].strip().lower() in ("label", "class"):
-            raise ValueError(
-                f"has {first[0]!r} as its first column; the classes must be the last "
-                "one"
-            )
-        notes.append(f"first row taken as a header: {rows.pop(begin)[:60]}")
-        header = first
-    if not rows:
-        raise ValueError("has 0 examples, 2 are needed")
-    codes = {i: {} for i in (label, client) if i is not None}
-
-    def encoded(names: dict[str, int]):
-        return lambda name: names.setdefault(name.strip(), len(names))
-
-    def column(i: int | None) -> np.ndarray | None:
-        return None if i is None else np.array(list(codes[i]))[table[:, i].astype(int)]
-
-    try:
-        table = np.loadtxt(
-            list(rows.values()),
-            delimiter=",",
-            quotechar='"',
-            comments=None,
-            ndmin=2,
-            converters={i: encoded(names) for i, names in codes.items()} or None,  # pyright: ignore
-        )
-        if table.shape[1] != len(first):
-            raise ValueError(f"{table.shape[1]} columns in every row but the first")
-    except ValueError as error:
-        raise ValueError(_table_fault(rows, columns, len(first))) from error
-    features = table[:, columns]
-    if not keep_index:
-        names = [header[i] for i in columns]
-        features, told = dataset.without_index(features, names)
-        notes += told
-    return features, column(label), notes, column(client)
-
-
-def _table_fault(rows: dict[int, str], numbers: list[int], columns: int) -> str:
-    """Says where a table is wrong: too slow for every table, fine for a wrong one."""
-    for number, line in rows.items():
-        row = next(csv.reader([line]))
-        if len(row) != columns:
-            there = dataset.counted(len(row), "column")
-            return f"has {there} in row {number}, but {columns} in the first row"
-        for column in numbers:
-            if not _is_number(row[column]):
-                place = f"row {number}, column {column + 1}"
-                return f"has {row[column]!r} in {place}, where a number is needed"
-    return "is no table of numbers separated by commas"
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    else:
+        examples, more, scaling = dataset.scaled(examples, scaling)
+    if labels is not None:
+        labels, told = dataset.classes(labels)
+        more += told
+    if clients is not None:
+        clients = dataset.owners(clients)
+    notes = (*notes, *more, *dataset.duplicates(examples))
+    return dataset.validate(Dataset(name, examples, labels, notes, scaling, clients))

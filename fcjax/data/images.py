@@ -1,15 +1,13 @@
-"""Folders of image files, and resizing.
+"""Images in folders and streams, by Pillow, and resizing.
 
-Images of any size made square, by Pillow's bilinear filter.
-
-Where it shrinks, a new pixel averages over all that it covers (antialiasing). Height
-and width are scaled each on its own and nothing is cropped, as in the evaluation of
-Contrastive Clustering (Li et al., 2021).
+Resizing makes images square by Pillow's bilinear filter. A new pixel averages over all
+pixels that it covers (antialiasing). Height and width are scaled separately and nothing
+is cropped, as in the evaluation of Contrastive Clustering (Li et al., 2021).
 """
 
 import contextlib
-import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from fcjax.data.dataset import counted
+from fcjax.data.dataset import Content, Options, counted, decoding
 
 # --- Resizing
 
@@ -30,12 +28,12 @@ def check(size: int | None) -> None:
 
 def resized(images: np.ndarray, size: int) -> np.ndarray:
     """Returns images [P, H, W, C] as [P, size, size, C]: uint8, rounded to nearest, if
-    they are uint8, else float32. Beside the two arrays one image at a time is held."""
+    they are uint8, else float32. Only one image at a time is copied besides."""
     if images.shape[1:3] == (size, size):
         return images
     result = np.empty((len(images), size, size, images.shape[3]), images.dtype)
-    for row, image in enumerate(images):
-        result[row] = square(image, size)
+    for number, image in enumerate(images):
+        result[number] = square(image, size)
     return result
 
 
@@ -47,7 +45,7 @@ def square(image: np.ndarray, size: int) -> np.ndarray:
         target = Image.Resampling.BILINEAR
         return np.asarray(Image.fromarray(pixels).resize((size, size), target))
 
-    # Of two or four channels together Pillow would take the last for opacity.
+    # Pillow would take the last of two or four channels for opacity.
     if image.dtype == np.uint8 and image.shape[2] == 3:
         return bilinear(image)
     return np.stack([bilinear(plane) for plane in np.moveaxis(image, 2, 0)], axis=2)
@@ -66,7 +64,7 @@ SPLITS = {
 }
 """From names of folders, in lower case, to the splits that they mean, in the order in
 which splits are read."""
-_NAMES_TOLD = 5
+_NAMES_SHOWN = 5
 
 
 class Tree(NamedTuple):
@@ -80,36 +78,28 @@ class Tree(NamedTuple):
     notes: list[str]
 
 
-def read_images(
-    folder: Path,
-    labelled: bool,
-    resize: int | None = None,
-    *,
-    split: str = "all",
-    client_folders: bool = False,
-) -> tuple[np.ndarray, np.ndarray | None, list[str], np.ndarray | None]:
+def read_images(folder: Path, options: Options) -> Content:
     """Reads all images of a folder in natural order, 2 before 10, class by class.
 
     Args:
       folder: of images, of CLASS/, of CLIENT/CLASS/, or of train/, test/ and so on that
         hold one of these, see `SPLITS`.
-      labelled: whether the folders that hold the images are classes.
-      resize: H and W of all images; None takes those that they have.
-      split: "train", "validation" or "test" reads that split alone.
-      client_folders: whether the outer folders are clients, whatever they are called.
+      options: of `files.read`.
 
     Returns:
-      images [P, H, W, C] with C = 1 where all of them are grey, else 3: uint8, or
+      images [P, H, W, C] with C = 1 if all of them are grey, else 3: uint8, or
       float32 in [0, 1] for images of 16 bits; the names [P] of the classes, or None
-      where there are none or not `labelled`; a line on each conversion; and the names
-      [P] of the clients, or None.
+      without classes; a line on each conversion; and the names [P] of the clients, or
+      None.
 
     Raises:
       ValueError: there are no images or no such split, some splits have classes and
         others have none, or an image is damaged, too large or, without `resize`, of
         another size.
     """
-    tree = image_files(folder, split=split, client_folders=client_folders)
+    tree = image_files(
+        folder, split=options.split, client_folders=options.client_folders
+    )
     if not tree.files:
         raise ValueError(
             "holds no images; accepted are png, jpg, bmp, gif, tif, webp, ppm and "
@@ -118,114 +108,107 @@ def read_images(
         )
     names = [str(file.relative_to(folder)) for file in tree.files]
     streams = [partial(file.open, "rb") for file in tree.files]
-    images, converted = decoded(names, streams, resize)
-    parents = np.array([file.parent.name for file in tree.files])
+    images, converted = decoded(names, streams, options.resize)
+    inner = np.array([file.parent.name for file in tree.files])
     outer = np.array([file.parent.parent.name for file in tree.files])
-    labels = clients = None
-    if tree.has_clients:
-        clients = outer if tree.depth == 2 else parents
-    are_clients = tree.has_clients and tree.depth == 1
-    if labelled and tree.depth and not are_clients:
-        labels = parents
-    return images, labels, tree.notes + converted, clients
+    clients = (outer if tree.depth == 2 else inner) if tree.has_clients else None
+    has_classes = tree.depth == 2 or (tree.depth == 1 and not tree.has_clients)
+    labels = inner if options.labelled and has_classes else None
+    return Content(images, labels, tree.notes + converted, clients)
 
 
 def image_files(
     folder: Path, *, split: str = "all", client_folders: bool = False
 ) -> Tree:
-    """Finds the images that `read_images` reads; see there."""
-    subfolders, files, _ = _listing(folder)
-    kinds = {
-        sub: SPLITS[sub.name.lower()]
-        for sub in subfolders
-        if sub.name.lower() in SPLITS
-    }
-    if client_folders or files or not kinds or len(kinds) < len(subfolders):
+    """Lists the images that `read_images` reads; see there."""
+    inside = [path for path in sorted(folder.iterdir(), key=_natural) if _shown(path)]
+    subfolders = [path for path in inside if path.is_dir()]
+    kinds = [SPLITS.get(sub.name.lower()) for sub in subfolders]
+    has_images = any(map(_is_image, set(inside) - set(subfolders)))
+    if client_folders or has_images or not kinds or None in kinds:
         if split != "all":
             raise ValueError("has no folders train and test: split must be all")
         return _tree(folder, client_folders)
-    order = list(SPLITS.values())
-    ordered = sorted(kinds, key=lambda sub: order.index(kinds[sub]))
-    chosen = [sub for sub in ordered if split in ("all", kinds[sub])]
-    names = ", ".join(sub.name for sub in chosen)
+    chosen = [
+        sub
+        for kind in dict.fromkeys(SPLITS.values())
+        for sub, own in zip(subfolders, kinds, strict=True)
+        if own == kind and split in ("all", kind)
+    ]
     if not chosen:
         there = ", ".join(sub.name for sub in subfolders)
         raise ValueError(f"has no split {split}, its folders: {there}")
-    each = [tree for sub in chosen if (tree := _tree(sub, False)).files]
-    if len({(tree.depth, tree.has_clients) for tree in each}) > 1:
+    trees = [tree for sub in chosen if (tree := _tree(sub, False)).files]
+    names = ", ".join(sub.name for sub in chosen)
+    if len({(tree.depth, tree.has_clients) for tree in trees}) > 1:
         raise ValueError(
             f"has folders {names} that are not alike, such as classes in one alone; "
             "choose one by `split`"
         )
-    told = (
-        f"folders {names} are splits"
-        if len(chosen) > 1
-        else f"folder {names} is a split"
-    )
-    told += ", all used" * (split == "all" and len(chosen) > 1)
-    notes = [told, *(note for tree in each for note in tree.notes)]
-    first = each[0] if each else Tree([], 0, False, [])
-    return first._replace(files=[f for tree in each for f in tree.files], notes=notes)
+    note = f"folder {names} is a split"
+    if len(chosen) > 1:
+        note = f"folders {names} are splits" + ", all used" * (split == "all")
+    files = [file for tree in trees for file in tree.files]
+    notes = [note, *(note for tree in trees for note in tree.notes)]
+    first = trees[0] if trees else Tree([], 0, False, [])
+    return first._replace(files=files, notes=notes)
 
 
 def _tree(folder: Path, client_folders: bool) -> Tree:
-    """The images of a folder without splits."""
-    subfolders, files, skipped = _listing(folder)
-    inside, outer = list(map(_listing, subfolders)), []
-    if not files and not any(images for _, images, _ in inside):
-        outer = [
-            sub for sub, (subs, _, _) in zip(subfolders, inside, strict=True) if subs
-        ]
-        skipped += sum(others for _, _, others in inside)
-        inside = [_listing(sub) for subs, _, _ in inside for sub in subs]
-    held = [images for _, images, _ in inside if images]
-    skipped += len(inside) - len(held)
-    skipped += sum(len(subs) + others for subs, _, others in inside)
-    notes = []
-    if held:
-        if files:
-            notes.append(f"{counted(len(files), 'image')} beside the folders skipped")
-        files = [file for images in held for file in images]
-    if skipped:
-        notes.append(f"entries skipped, hidden or no images: {skipped}")
-    depth = 2 if outer else int(bool(held))
-    classes = [images[0].parent.name for images in held]
-    if client_folders and not depth:
-        raise ValueError("holds no folders that `client_folders` could take as clients")
-    has_clients = depth > 0 and (
-        client_folders or (depth == 2 and len(set(classes)) < len(classes))
-    )
-    named = outer or [images[0].parent for images in held]
-    told = ", ".join(sub.name for sub in named[:_NAMES_TOLD])
-    told += ", ..." * (len(named) > _NAMES_TOLD)
-    if has_clients:
-        notes.append(f"clients are the {len(named)} folders {told}")
-    elif outer:
+    """The images of a folder without splits: those in its subfolders if there are any,
+    else those in the folder itself, else those two folders deep."""
+    files = [
+        [path for path in folder.glob(pattern) if not path.is_dir()]
+        for pattern in ("*", "*/*", "*/*/*")
+    ]
+    shown = [
+        [path for path in paths if all(map(_shown, (path, *path.parents[:depth])))]
+        for depth, paths in enumerate(files)
+    ]
+    images = [sorted(filter(_is_image, paths), key=_natural) for paths in shown]
+    depth = next((depth for depth in (1, 0, 2) if images[depth]), 0)
+    chosen, notes = images[depth], []
+    if skipped := sum(map(len, shown)) - len(chosen):
+        notes.append(f"{counted(skipped, 'file')} skipped: no images, or elsewhere")
+    if depth == 0:
+        if client_folders:
+            raise ValueError(
+                "holds no folders that `client_folders` could take as clients"
+            )
+        return Tree(chosen, 0, False, notes)
+    holders = [path.parent for path in chosen]
+    outer = list(dict.fromkeys(path.parents[depth - 1] for path in chosen))
+    classes = [path.name for path in dict.fromkeys(holders)]
+    shares_class = depth == 2 and len(set(classes)) < len(classes)
+    names = ", ".join(path.name for path in outer[:_NAMES_SHOWN])
+    names += ", ..." * (len(outer) > _NAMES_SHOWN)
+    if client_folders or shares_class:
+        notes.append(f"clients are the {len(outer)} folders {names}")
+    elif depth == 2:
         notes.append(
-            f"folders {told} hold no class in common and are no clients; "
+            f"folders {names} hold no class in common and are no clients; "
             "`client_folders` makes them clients"
         )
-    return Tree(files, depth, has_clients, notes)
+    return Tree(chosen, depth, client_folders or shares_class, notes)
 
 
-def _listing(folder: Path) -> tuple[list[Path], list[Path], int]:
-    """Returns subfolders and images in natural order, and how much else there is."""
-    subfolders, images, others = [], [], 0
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            shown = not entry.name.startswith(".")
-            if shown and entry.is_dir():
-                subfolders.append(Path(entry.path))
-            elif shown and entry.name.lower().endswith(_SUFFIXES):
-                images.append(Path(entry.path))
-            else:
-                others += 1
-    return sorted(subfolders, key=_natural), sorted(images, key=_natural), others
+def _shown(path: Path) -> bool:
+    return not path.name.startswith(".")
 
 
-def _natural(path: Path) -> tuple[list[str | int], str]:
-    parts = re.split(r"(\d+)", path.name)
-    return [int(p) if p.isdecimal() else p for p in parts], path.name
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in _SUFFIXES
+
+
+def _natural(path: Path) -> list[tuple[list[str | int], str]]:
+    """A sorting key of paths of one depth that puts 2 before 10."""
+    return [
+        ([int(x) if x.isdecimal() else x for x in re.split(r"(\d+)", part)], part)
+        for part in path.parts
+    ]
+
+
+# --- Decoding
 
 
 def decoded(
@@ -236,73 +219,67 @@ def decoded(
     """Returns images [P, H, W, C] and a line on each conversion, see `read_images`.
 
     Args:
-      names: what each of them is called in an error.
-      streams: what opens each of them.
-      resize: as in `read_images`.
+      names: of the images, for errors.
+      streams: functions that open the images.
+      resize: height and width of all images; None keeps the size.
 
     Raises:
       ValueError: as `read_images`, or images of 16 and of 8 bits are mixed.
     """
     # Headers first: whether all are grey decides what every image becomes.
-    modes, animated, size = [], 0, None
+    modes, num_animated, size = Counter[str](), 0, None
     for name, stream in zip(names, streams, strict=True):
         with _opened(name, stream) as image:
-            modes.append(image.mode)
-            animated += getattr(image, "is_animated", False)
-            own = image.size
-        if resize is None and own != (size := size or own):
+            modes[image.mode] += 1
+            num_animated += getattr(image, "is_animated", False)
+            shape = image.size
+        if resize is None and shape != (size := size or shape):
             raise ValueError(
                 f"has images of mixed sizes, {names[0]} of {size[0]}x{size[1]} and "
-                f"{name} of {own[0]}x{own[1]} (width x height); all must have one "
+                f"{name} of {shape[0]}x{shape[1]} (width x height); all must have one "
                 "size, which `resize` gives them"
             )
-    target, channels = ("L", 1) if set(modes) <= {"1", "L"} else ("RGB", 3)
-    is_deep = any(mode.startswith(("I", "F")) for mode in modes)
-    if is_deep and (others := [m for m in modes if not m.startswith(("I", "F"))]):
+    deep = {mode for mode in modes if mode.startswith(("I", "F"))}
+    if deep and (others := set(modes) - deep):
         raise ValueError(
-            f"has images of mode {others[0]} beside images of 16 bits or more; all "
+            f"has images of mode {min(others)} beside images of 16 bits or more; all "
             "must have as many bits"
         )
-    if is_deep:  # Pillow would cut 16 bits to 8.
-        target, channels = "F", 1
+    target = "L" if set(modes) <= {"1", "L"} else "RGB"
     width, height = (resize, resize) if resize else size or (0, 0)
-    kind = np.float32 if is_deep else np.uint8
-    images = np.empty((len(names), height, width, channels), kind)
-    for row, (name, stream) in enumerate(zip(names, streams, strict=True)):
+    images = np.empty(
+        (len(names), height, width, 3 if target == "RGB" and not deep else 1),
+        np.float32 if deep else np.uint8,
+    )
+    for number, (name, stream) in enumerate(zip(names, streams, strict=True)):
         with _opened(name, stream) as image:
             # Pillow warns where a palette with transparency loses it in one step.
             if "transparency" in image.info:
                 image = image.convert("RGBA")
-            image = image if is_deep else image.convert(target)
-            pixels = np.atleast_3d(np.asarray(image)).astype(kind)
-            images[row] = pixels if resize is None else square(pixels, resize)
+            image = image if deep else image.convert(target)  # which cuts 16 bits to 8
+            pixels = np.atleast_3d(np.asarray(image)).astype(images.dtype)
+            images[number] = pixels if resize is None else square(pixels, resize)
     notes, others = [], sorted(set(modes) - {target})
-    if is_deep:
+    if deep:
         low, high = images.min(), images.max()
         images = (images - low) / max(high - low, np.float32(1e-30))
         notes.append(f"image values {low:g} to {high:g} scaled to [0, 1]")
     elif others:
-        number = counted(len(modes) - modes.count(target), "image")
+        number = counted(modes.total() - modes[target], "image")
         notes.append(f"{number} of mode {', '.join(others)} converted to {target}")
-    if animated:
-        notes.append(f"first frame taken of {counted(animated, 'animated image')}")
+    if num_animated:
+        notes.append(f"first frame taken of {counted(num_animated, 'animated image')}")
     return images, notes
 
 
 @contextlib.contextmanager
 def _opened(name: str, stream: Callable[[], BinaryIO]) -> Iterator[Any]:
+    """Opens an image; one with too many pixels raises, as a damaged one does."""
     from PIL import Image
 
-    with stream() as content:
-        try:
-            with Image.open(content) as image:
-                yield image
-        except Image.DecompressionBombError as error:
-            pixels, limit = re.findall(r"\d+", str(error))[:2]
-            raise ValueError(
-                f"has the image {name} of {int(pixels):,} pixels; the limit is "
-                f"{int(limit):,} pixels"
-            ) from error
-        # A damaged image surfaces as almost any exception type.
-        except Exception as error:
-            raise ValueError(f"has the damaged image {name}") from error
+    with (
+        stream() as content,
+        decoding(f"has the damaged image {name}"),
+        Image.open(content) as image,
+    ):
+        yield image

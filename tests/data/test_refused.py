@@ -142,7 +142,7 @@ DATA_SETS = [
     (lambda: load("mnist", split="train[:5]"), "split must be all, train or test,"),
     (
         lambda: load("mnst"),
-        "dataset 'mnst' is unknown; give digits or a TFDS name, the",
+        "dataset mnst is unknown; give digits or a TFDS name, the",
     ),
     (
         lambda: load("mnist:9.9.9"),
@@ -165,13 +165,13 @@ def test_one_line_names_the_parameter_and_what_is_accepted(call, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mnst", "'mnst' is unknown; .*nearest: mnist"),
-        ("digit", "'digit' is unknown; .*nearest: digits"),
-        ("emnist/digts", "'emnist/digts' is unknown; .*nearest: emnist/digits"),
-        ("zzzzqqq", "'zzzzqqq' is unknown; give digits or a TFDS name$"),
+        ("mnst", "mnst is unknown; .*nearest: mnist"),
+        ("digit", "digit is unknown; .*nearest: digits"),
+        ("emnist/digts", "emnist/digts is unknown; .*nearest: emnist/digits"),
+        ("zzzzqqq", "zzzzqqq is unknown; give digits or a TFDS name$"),
         ("", "'' is unknown"),
-        ("some/odd/path", "'some/odd/path' is unknown"),
-        ("huggingface:mnist", "'huggingface:mnist' is unknown"),
+        ("some/odd/path", "some/odd/path is unknown"),
+        ("huggingface:mnist", "huggingface:mnist is unknown"),
         (
             "mnist:9.9.9",
             r"mnist:9\.9\.9 cannot be opened in /nowhere: .* only: 3\.0\.1",

@@ -112,6 +112,6 @@ def test_images_of_mixed_sizes(tmp_path):
 
 def test_feature_vectors_are_not_resized(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.eye(4))
-    message = r"x\.npz holds feature vectors, which are not images that `resize` takes"
+    message = r"x\.npz holds feature vectors, which `resize`"
     with pytest.raises(ValueError, match=message):
         load(str(tmp_path / "x.npz"), resize=4)

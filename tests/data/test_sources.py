@@ -92,7 +92,7 @@ def test_tfds_splits_come_in_order(tmp_path):
     np.testing.assert_array_equal(test.labels, [7, 3])
     extra = load_extra("tiny", "extra", data_dir=tmp_path)
     np.testing.assert_array_equal(extra[:, 0, 0, 0], [2, 9])
-    with pytest.raises(ValueError, match="extra_split more is not in tiny"):
+    with pytest.raises(ValueError, match="dataset tiny has no split more"):
         load_extra("tiny", "more", data_dir=tmp_path)
     assert "tensorflow" not in sys.modules
 
@@ -126,10 +126,6 @@ def test_an_unprepared_data_set_names_the_command_and_nothing_else_is_said(
         load("emnist/digits", data_dir=tmp_path)
     assert str(caught.value).endswith(f"run: {command}")
     assert os.listdir(tmp_path) == []
-    with pytest.raises(
-        ValueError, match=r"Without TensorFlow, give the path of .* IDX"
-    ):
-        load("mnist", data_dir=tmp_path)
     prepare(tmp_path, {"train": grey(1)})
     load("tiny", data_dir=tmp_path)
     assert (*capfd.readouterr(), caplog.records) == ("", "", [])
@@ -146,7 +142,12 @@ BROKEN = "is damaged in .*; move that folder away and run: pip .*download_and_pr
     ("train", "options", "damage", "message"),
     [
         ([*grey(1), ODD], {}, None, MIXED),
-        (grey(1), {"labels": ["angle"]}, None, "needs a feature 'label' .*: .*angle"),
+        (
+            grey(1),
+            {"labels": ["angle"]},
+            None,
+            "needs a feature .* 'label' .*: .*angle",
+        ),
         (grey(1), {"form": "tfrecord"}, None, ".* a format that only TensorFlow reads"),
         ([*grey(1), DAMAGED], {}, None, BROKEN),
         (grey(1), {}, lambda folder: (folder / RECORDS).unlink(), BROKEN),

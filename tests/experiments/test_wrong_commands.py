@@ -104,7 +104,7 @@ COMMANDS = [
     ("ccfc --dataset gone.npz", "--dataset gone.npz does not exist"),
     ("ccfc --dataset {notes}", "--dataset {notes} has 1 column"),
     ("ccfc --dataset {empty}", "--dataset {empty} holds no image"),
-    ("ccfc --dataset no_such_set", "--dataset 'no_such_set' is unknown"),
+    ("ccfc --dataset no_such_set", "--dataset no_such_set is unknown"),
     ("ccfc --dataset mnist --data-dir {empty}", "--dataset mnist"),
     ("ccfc --image-shape 8", "--image-shape"),
     (
