@@ -21,16 +21,16 @@ from fcjax.data.federation import (
 from fcjax.data.files import read
 from fcjax.data.partition import (
     Partition,
+    add_evenly,
     class_blocks,
     class_ranges,
-    deal,
     dirichlet,
     drawn_classes,
     failures,
     heterogeneous,
     natural,
-    some_of,
-    thinned,
+    select_clients,
+    subsample_clients,
 )
 from fcjax.data.sources import load, load_extra, stratified_subset
 from fcjax.types import Pool
@@ -43,13 +43,13 @@ __all__ = [
     "Pool",
     "Scaling",
     "SizeClasses",
+    "add_evenly",
     "affine_grey",
     "as_rows",
     "ccfc_grey",
     "class_blocks",
     "class_ranges",
     "client_rows",
-    "deal",
     "dirichlet",
     "drawn_classes",
     "failures",
@@ -60,11 +60,11 @@ __all__ = [
     "load_extra",
     "natural",
     "read",
+    "select_clients",
     "simsiam_colour",
     "size_classes",
-    "some_of",
     "stratified_subset",
-    "thinned",
+    "subsample_clients",
     "to_float",
     "vector_view",
 ]

@@ -154,7 +154,9 @@ def dirichlet(
     return Partition(tuple(clients), np.empty(0, np.int64))
 
 
-def deal(partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int) -> Partition:
+def add_evenly(
+    partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int
+) -> Partition:
     """Hands further rows out at random, as evenly as can be, the first clients first.
 
     For examples without labels, which no rule of heterogeneity can place.
@@ -170,7 +172,7 @@ def deal(partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int) -> Par
     Examples:
       >>> clients = (np.array([0]), np.array([1]))
       >>> partition = Partition(clients, left_out=np.array([], int))
-      >>> partition = deal(partition, np.array([2, 3, 4]), seed=0)
+      >>> partition = add_evenly(partition, np.array([2, 3, 4]), seed=0)
       >>> [len(rows) for rows in partition.clients]
       [3, 2]
     """
@@ -182,7 +184,7 @@ def deal(partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int) -> Par
     return partition._replace(clients=tuple(clients))
 
 
-def thinned(
+def subsample_clients(
     partition: Partition, labels: Int[np.ndarray, " P"], size: int, *, seed: int
 ) -> Partition:
     """Returns the partition with at most `size` rows a client; what then nobody holds
@@ -210,7 +212,7 @@ def thinned(
     Examples:
       >>> partition = Partition((np.arange(6),), left_out=np.array([], int))
       >>> labels = np.array([0, 0, 0, 0, 1, 1])
-      >>> thin = thinned(partition, labels, 3, seed=0)
+      >>> thin = subsample_clients(partition, labels, 3, seed=0)
       >>> np.bincount(labels[thin.clients[0]]).tolist(), len(thin.left_out)
       ([2, 1], 3)
     """
@@ -220,7 +222,7 @@ def thinned(
     clients = []
     for rows in partition.clients:
         classes, counts = np.unique(labels[rows], return_counts=True)
-        quotas = in_proportion(counts, min(size, len(rows)))
+        quotas = proportional_counts(counts, min(size, len(rows)))
         while size >= len(counts) and quotas.min() == 0:
             quotas[quotas.argmin()] += 1
             quotas[quotas.argmax()] -= 1
@@ -233,7 +235,7 @@ def thinned(
     return partition._replace(clients=tuple(clients), left_out=left_out)
 
 
-def in_proportion(counts: np.ndarray, size: int) -> np.ndarray:
+def proportional_counts(counts: np.ndarray, size: int) -> np.ndarray:
     """Returns how many of each count are of `size` in all: the floor of its share, and
     one more for those with the largest remainders, the first one at a tie."""
     quotas, remainders = np.divmod(counts * size, counts.sum())
@@ -498,7 +500,7 @@ def _in_groups(count: int) -> np.ndarray:
     return np.argsort(groups, kind="stable")
 
 
-def some_of(
+def select_clients(
     clients: Int[np.ndarray, " P"],
     *,
     most: int | None = None,
@@ -521,7 +523,7 @@ def some_of(
       ValueError: `most` or `least_size` are below 1, or nobody would stay.
 
     Examples:
-      >>> kept, told = some_of(np.array([7, 3, 3, -1, 9]), least_size=2)
+      >>> kept, told = select_clients(np.array([7, 3, 3, -1, 9]), least_size=2)
       >>> print(kept)
       [-1  3  3 -1 -1]
       >>> print(told)
@@ -646,7 +648,7 @@ def class_ranges(
     return Partition(clients, left_out, tuple(map(len, chosen)))
 
 
-def rows_held(size: int, num_holders: int, overlap: float) -> int:
+def examples_per_class(size: int, num_holders: int, overlap: float) -> int:
     """Returns how many rows of a class each of its holders has in the end: its own, and
     what the others give to the common pool, see `class_ranges`.
 
@@ -659,7 +661,7 @@ def rows_held(size: int, num_holders: int, overlap: float) -> int:
       ValueError: O is not in [0, 1).
 
     Examples:
-      >>> rows_held(100, 7, 0.0), rows_held(100, 7, 0.5)  # 100 + 6 * 12
+      >>> examples_per_class(100, 7, 0.0), examples_per_class(100, 7, 0.5)
       (100, 172)
     """
     return size + (num_holders - 1) * _num_shared(size, num_holders, overlap)

@@ -13,7 +13,7 @@ import numpy as np
 from fcjax.data.dataset import Dataset, Scaling, decoding, one_line, validate
 from fcjax.data.files import is_file_name, read
 from fcjax.data.images import check, resized, square
-from fcjax.data.partition import in_proportion
+from fcjax.data.partition import proportional_counts
 
 # --- TFDS
 
@@ -318,7 +318,9 @@ def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> 
     rng = np.random.default_rng(seed)
     drawn = [
         rng.choice(np.flatnonzero(labels == c), quota, replace=False)
-        for c, quota in zip(classes, in_proportion(counts, num_examples), strict=True)
+        for c, quota in zip(
+            classes, proportional_counts(counts, num_examples), strict=True
+        )
     ]
     rows = np.sort(np.concatenate(drawn))
     each = (dataset.labels, dataset.clients)

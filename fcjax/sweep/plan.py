@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import data
-from fcjax.data.partition import rows_held
+from fcjax.data.partition import examples_per_class
 from fcjax.data.source import short_name
 from fcjax.methods.base import MethodSpec, Problem
 from fcjax.parallel.mesh import are_several, num_bytes
@@ -77,7 +77,7 @@ def owned(args: Any, dataset: data.Dataset) -> tuple[Common, data.Dataset]:
             "--clients is how many the data is dealt to, but it has clients of its "
             "own; give --max-clients, or --p 0 to deal it at random"
         )
-    clients, told = data.some_of(
+    clients, told = data.select_clients(
         dataset.clients, most=args.max_clients, least_size=args.min_client_size
     )
     dataset = dataset._replace(clients=clients, notes=(*dataset.notes, told))
@@ -162,7 +162,7 @@ def rows_of_client(args: Any, dataset: data.Dataset, num_clients: int) -> float:
         num_classes, classes = len(np.unique(labels)), middle_classes(args, labels)
         holders = max(round(num_clients * classes / num_classes), 1)
         each = min(args.samples_per_class, size // num_classes // holders)
-        rows = classes * rows_held(each, holders, args.overlap[0])
+        rows = classes * examples_per_class(each, holders, args.overlap[0])
     return max(1.0, float(min(rows, max(args.client_size, default=rows))))
 
 
@@ -232,9 +232,9 @@ def dealer(
             )
             if args.clusters:  # then all look for so many
                 held = held._replace(local_clusters=None)
-            held = data.deal(held, extra, seed=seed)
+            held = data.add_evenly(held, extra, seed=seed)
             if size is not None:
-                held = data.thinned(held, kinds, int(size), seed=seed)
+                held = data.subsample_clients(held, kinds, int(size), seed=seed)
             dealt[key] = held
         return dealt[key]
 

@@ -368,7 +368,7 @@ def test_many_clients_come_in_groups_of_alike_ones(count):
 )
 def test_small_clients_are_left_out_and_it_is_said(most, least, expected, told):
     clients = np.array([0, 0, 0, 1, 1, 2, -1])
-    kept, line = data.some_of(clients, most=most, least_size=least)
+    kept, line = data.select_clients(clients, most=most, least_size=least)
     assert kept.tolist() == expected
     assert line.startswith(f"clients of the data: {told}")
     assert line.endswith(f"nobody's examples: {expected.count(-1)}")
@@ -378,7 +378,7 @@ def test_a_few_clients_are_drawn_with_all_that_is_theirs():
     clients = np.repeat(np.arange(40), 3)
     drawn = []
     for seed in range(3):
-        kept, line = data.some_of(clients, most=10, seed=seed)
+        kept, line = data.select_clients(clients, most=10, seed=seed)
         names, counts = np.unique(kept[kept >= 0], return_counts=True)
         assert (len(names), set(counts)) == (10, {3})
         assert "10 of 40, of 3 examples; 30 left out; nobody's examples: 90" in line
@@ -399,7 +399,7 @@ def test_a_few_clients_are_drawn_with_all_that_is_theirs():
 )
 def test_nobody_left_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        data.some_of(np.array([0, 0, 0, 1, -1]), **options)
+        data.select_clients(np.array([0, 0, 0, 1, -1]), **options)
 
 
 # --- how they are padded

@@ -209,8 +209,8 @@ def test_left_out_rows_are_one_client():
 
 def test_further_rows_are_dealt_evenly_and_once():
     partition = Partition((np.array([0, 2]), np.array([1])), np.array([3]))
-    got = data.deal(partition, np.arange(4, 9), seed=3)
+    got = data.add_evenly(partition, np.arange(4, 9), seed=3)
     drawn = permuted([4, 5, 6, 7, 8], seed=3)
     check_rows(got, [[0, 2, *drawn[:3]], [1, *drawn[3:]]])
     np.testing.assert_array_equal(got.left_out, [3])
-    assert data.deal(partition, np.arange(0), seed=0) is partition
+    assert data.add_evenly(partition, np.arange(0), seed=0) is partition

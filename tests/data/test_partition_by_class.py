@@ -4,8 +4,14 @@ is dealt: by hand and by properties."""
 import numpy as np
 import pytest
 
-from fcjax.data import Partition, class_blocks, class_ranges, drawn_classes, thinned
-from fcjax.data.partition import rows_held
+from fcjax.data import (
+    Partition,
+    class_blocks,
+    class_ranges,
+    drawn_classes,
+    subsample_clients,
+)
+from fcjax.data.partition import examples_per_class
 from tests.data.test_partition import TEN, check_rows, check_rows_once, counts
 
 
@@ -139,7 +145,7 @@ def test_ranges_who_holds_what_and_how_much_is_common(num_clients, overlap):
         each = [set(rows[SIXTY[rows] == c]) for rows in got.clients]
         each = [rows for rows in each if rows]
         common = set.intersection(*each)
-        assert (own == rows_held(q, n, overlap)).all()
+        assert (own == examples_per_class(q, n, overlap)).all()
         if n > 1:
             given = len(common) // n
             assert (own == q + (n - 1) * given).all()
@@ -187,7 +193,7 @@ def test_it_ends_where_there_are_fewer_sets_of_classes_than_clients():
 
 def test_a_subset_of_shared_rows_leaves_out_what_nobody_holds_any_more():
     whole = deal(num_clients=8, overlap=0.5)
-    got = thinned(whole, SIXTY, 12, seed=1)
+    got = subsample_clients(whole, SIXTY, 12, seed=1)
     assert got.local_clusters == whole.local_clusters
     for rows, before in zip(got.clients, whole.clients, strict=True):
         assert len(rows) == 12
@@ -197,7 +203,7 @@ def test_a_subset_of_shared_rows_leaves_out_what_nobody_holds_any_more():
     assert (counts(SIXTY, got) > 0).sum(axis=1).tolist() == list(got.local_clusters)
 
 
-# --- thinned
+# --- subsample_clients
 
 
 def by_hand(*sizes):
@@ -229,7 +235,7 @@ def by_hand(*sizes):
 )
 def test_how_many_of_each_class_are_kept(sizes, size, expected):
     labels, partition = by_hand(*sizes)
-    got = thinned(partition, labels, size, seed=0)
+    got = subsample_clients(partition, labels, size, seed=0)
     found = np.bincount(labels[got.clients[0]], minlength=len(sizes))
     np.testing.assert_array_equal(found, expected)
     check_rows_once(got, len(labels))
@@ -243,16 +249,16 @@ def test_subsets_are_drawn_at_random_and_follow_from_their_seed():
     labels, partition = by_hand(60, 40)
     times = np.zeros(101)
     for seed in range(400):
-        times[thinned(partition, labels, 50, seed=seed).clients[0]] += 1
+        times[subsample_clients(partition, labels, 50, seed=seed).clients[0]] += 1
     assert times[0] == 0
     assert np.abs(times[1:] - 200).max() < 45
-    one, same = (thinned(partition, labels, 50, seed=3) for _ in "ab")
+    one, same = (subsample_clients(partition, labels, 50, seed=3) for _ in "ab")
     np.testing.assert_array_equal(one.clients[0], same.clients[0])
 
 
 def test_a_smaller_subset_lies_within_a_larger_one():
     labels = np.arange(60) % 3
     whole = drawn_classes(labels, 4, 2, seed=0)
-    few, more = (thinned(whole, labels, size, seed=9) for size in (4, 8))
+    few, more = (subsample_clients(whole, labels, size, seed=9) for size in (4, 8))
     for small, large in zip(few.clients, more.clients, strict=True):
         assert set(small) < set(large)

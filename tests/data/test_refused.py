@@ -9,7 +9,7 @@ import pytest
 
 from fcjax import data
 from fcjax.data.dataset import validate
-from fcjax.data.partition import rows_held
+from fcjax.data.partition import examples_per_class
 from tests.data.test_partition import ONE, PRESENT, TEN, TWO
 
 ODD, SIX = np.array([0, 0, 0, 0, 0, 1]), np.array([5, 5, 8, 5, 5, 8])
@@ -21,7 +21,7 @@ by_alpha = partial(data.dirichlet, ODD, seed=0)
 blocks = partial(data.class_blocks, ODD, seed=0)
 drawn = partial(data.drawn_classes, SIX, seed=0)
 absent = partial(data.failures, 4, seed=0)
-thin = partial(data.thinned, TWO, ODD, seed=0)
+thin = partial(data.subsample_clients, TWO, ODD, seed=0)
 load = partial(data.load, data_dir="/nowhere")
 LESS = [ONE, TWO._replace(clients=TWO.clients[:1])]
 EMPTY = [ONE, TWO._replace(clients=(np.arange(6), np.arange(0)))]
@@ -87,7 +87,7 @@ PARTITIONS = [
     ),
     (lambda: ranges(overlap=1.0), "overlap must lie in [0, 1), got 1.0"),
     (lambda: ranges(overlap=-0.1), "overlap must lie in [0, 1), got -0.1"),
-    (lambda: rows_held(3, 2, NAN), "overlap must lie in [0, 1), got nan"),
+    (lambda: examples_per_class(3, 2, NAN), "overlap must lie in [0, 1), got nan"),
     (lambda: ranges(held=(0, 2)), "class_range must be two of 1..10, the number of"),
     (lambda: ranges(held=(3, 2)), "class_range must be two of 1..10,"),
     (lambda: ranges(held=(2, 11)), "class_range must be two of 1..10,"),
