@@ -1,8 +1,6 @@
-"""Partitions of a data set over clients.
+"""Partitions of a data set over clients, one function per rule, and client failures.
 
-Who holds what, and who answers: partitions and failures as data.
-
-Partitions are made in NumPy, follow from their seed alone and always terminate.
+Partitions are made in NumPy and follow from their seed alone.
 """
 
 import math
@@ -15,11 +13,48 @@ from jaxtyping import Bool, Int
 
 from fcjax.ragged import GROUPS
 
+# --- What all rules share
+
+
+def _by_class(labels: np.ndarray) -> list[np.ndarray]:
+    """Returns the indices of the examples of each class, classes in ascending order."""
+    return [np.flatnonzero(labels == c) for c in np.unique(labels)]
+
+
+def _even(total: int, parts: int) -> list[int]:
+    return [total // parts + (part < total % parts) for part in range(parts)]
+
+
+def _check_num_clients(num_clients: int, num_examples: int) -> None:
+    if not 1 <= num_clients <= num_examples:
+        raise ValueError(
+            f"num_clients must lie in 1..{num_examples}, the number of examples, "
+            f"got {num_clients}"
+        )
+
+
+def _check_sizes(clients: Sequence[np.ndarray], num_examples: int, level: str) -> None:
+    if 0 in (sizes := list(map(len, clients))):
+        raise ValueError(
+            f"num_clients {len(clients)} leaves client {sizes.index(0)} with no "
+            f"examples at {level}; give fewer clients or more examples than "
+            f"{num_examples}"
+        )
+
+
+def _check_shares(level: str, label: int, num_examples: int, num_clients: int) -> None:
+    if num_examples < num_clients:
+        raise ValueError(
+            f"{level} has {num_clients} clients share class {label}, of which there "
+            f"are {num_examples} examples; give fewer of either"
+        )
+
+
 # --- Partition
 
 
 class Partition(NamedTuple):
-    """Rows of the pool; only `class_ranges` gives one of them to several clients.
+    """Indices into the pool; only `class_ranges` gives an example to several clients.
 
     Examples:
       >>> clients = (np.array([0, 2]), np.array([1]))
@@ -29,12 +64,12 @@ class Partition(NamedTuple):
     """
 
     clients: tuple[np.ndarray, ...]
-    """The rows [n_i] of each client, no row twice."""
+    """The indices [n_i] of each client's examples, none twice."""
     left_out: np.ndarray
-    """The rows [D] that no client holds, ascending."""
+    """The indices [D] of the examples without a client, ascending."""
     local_clusters: tuple[int, ...] | None = None
-    """How many clusters each client looks for, where the rule tells: as many as it was
-    given classes. None where that is the same number for all."""
+    """The number of clusters of each client, if the rule draws a number of classes per
+    client; None if all clients have the same number."""
 
 
 def heterogeneous(
@@ -43,20 +78,20 @@ def heterogeneous(
     """Returns the p-partition: a share p of each client comes from its home class.
 
     With s = floor(P / M), head = round(s p) and tail = round(s (1 - p)), halves to
-    even, client i takes the first `head` rows of class i in dataset order. All other
-    rows are pooled class by class, permuted once with `seed` and handed out in
-    consecutive blocks of `tail`. At p = 1 client i holds all of class i. This is the
-    published rule, where the M clients are as many as the K classes. Beyond it:
+    even, client i takes the first `head` examples of class i in dataset order. All
+    other examples are pooled class by class, permuted once with `seed` and distributed
+    in consecutive blocks of `tail`. At p = 1 client i has all of class i. This is the
+    published rule for M = K, as many clients as classes. For other numbers of clients:
 
-    - M > K: the home class of client i is i mod K; clients that share a class take
+    - M > K: the home class of client i is i mod K. Clients that share a class take
       consecutive heads, and at p = 1 nearly equal contiguous shares, the first ones
-      larger by one row.
-    - M < K: the home classes of client i are those c with c mod M = i; the head is
-      split evenly over them, the first `head mod h` of the h classes giving one row
-      more, and at p = 1 the client holds all of them.
-    - A home class that runs out gives what it has, and the client's block from the
-      pool grows by the rows it misses. Where the pool runs out (head + tail can
-      exceed s by one), the last clients get fewer.
+      larger by one example.
+    - M < K: the home classes of client i are all c with c mod M = i. The head is
+      split evenly over them; the first `head mod h` of the h classes give one example
+      more. At p = 1 the client has all of these classes.
+    - If a home class is too small, the client's block from the pool is larger by the
+      missing examples. If the pool is too small (head + tail can exceed s by one), the
+      last clients get fewer.
 
     Args:
       labels: any integers; classes are numbered in ascending order.
@@ -65,7 +100,7 @@ def heterogeneous(
       seed: of the permutation.
 
     Raises:
-      ValueError: p lies outside [0, 1], or a client is left with nothing.
+      ValueError: p lies outside [0, 1], or a client gets no example.
 
     References:
       Liu et al., CCFC: Bridging Federated Clustering and Contrastive Learning, 2024.
@@ -78,34 +113,35 @@ def heterogeneous(
     """
     if not 0 <= p <= 1:
         raise ValueError(f"p must lie in [0, 1], got {p}")
-    check_num_clients(num_clients, len(labels))
-    rows = [np.flatnonzero(labels == c) for c in np.unique(labels)]
-    # At p = 1 the clients whose home a class is share all of it.
+    _check_num_clients(num_clients, len(labels))
+    rows = _by_class(labels)
+    # At p = 1 the clients with the same home class share all of it.
     at_home = [range(c % num_clients, num_clients, len(rows)) for c in range(len(rows))]
     shares = [_even(len(own), len(n)) for own, n in zip(rows, at_home, strict=True)]
     size = len(labels) // num_clients
     head, tail = round(size * p), round(size * (1 - p))
 
-    held: list[list[np.ndarray]] = []
+    clients: list[list[np.ndarray]] = []
     for client in range(num_clients):
         homes = range(client % len(rows), len(rows), num_clients)
         quotas = _even(head, len(homes))
         if p == 1:
             quotas = [shares[c][client // len(rows)] for c in homes]
-        held.append([])
+        clients.append(
+            [rows[c][:quota] for c, quota in zip(homes, quotas, strict=True)]
+        )
         for c, quota in zip(homes, quotas, strict=True):
-            held[client].append(rows[c][:quota])
             rows[c] = rows[c][quota:]
 
     rest = np.random.default_rng(seed).permutation(np.concatenate(rows))
     start = 0
-    for parts in held if p < 1 else []:
+    for parts in clients if p < 1 else []:
         block = tail + head - sum(map(len, parts))
         parts.append(rest[start : start + block])
         start += block
-    clients = tuple(map(np.concatenate, held))
-    check_sizes(clients, len(labels), f"p {p}")
-    return Partition(clients, np.sort(rest[start:]))
+    indices = tuple(map(np.concatenate, clients))
+    _check_sizes(indices, len(labels), f"p {p}")
+    return Partition(indices, np.sort(rest[start:]))
 
 
 def dirichlet(
@@ -113,8 +149,8 @@ def dirichlet(
 ) -> Partition:
     """Returns a partition with the shares of each class drawn from Dirichlet(alpha).
 
-    Every row is held. A client that the draw leaves with nothing gets one row of the
-    client that is largest at that moment, so there is no drawing until it fits.
+    Every example has a client. A client without any example after the draw gets one of
+    the client that is largest at that moment, so the draw is never repeated.
 
     Args:
       labels: any integers.
@@ -131,21 +167,19 @@ def dirichlet(
     Examples:
       >>> labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
       >>> partition = dirichlet(labels, 3, 0.1, seed=0)
-      >>> sum(len(rows) for rows in partition.clients)  # every row is held once
+      >>> sum(len(rows) for rows in partition.clients)  # every example once
       8
     """
     if not 0 < alpha < np.inf:
         raise ValueError(f"alpha must be positive and finite, got {alpha}")
-    check_num_clients(num_clients, len(labels))
+    _check_num_clients(num_clients, len(labels))
     rng = np.random.default_rng(seed)
-    held: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
-    for c in np.unique(labels):
-        rows = rng.permutation(np.flatnonzero(labels == c))
-        shares = rng.dirichlet(np.full(num_clients, alpha))
-        cuts = (np.cumsum(shares)[:-1] * len(rows)).astype(int)
-        for parts, own in zip(held, np.split(rows, cuts), strict=True):
-            parts.append(own)
-    clients = list(map(np.concatenate, held))
+    shares = []
+    for indices in _by_class(labels):
+        indices = rng.permutation(indices)
+        drawn = np.cumsum(rng.dirichlet(np.full(num_clients, alpha)))
+        shares.append(np.split(indices, (drawn[:-1] * len(indices)).astype(int)))
+    clients = [np.concatenate(parts) for parts in zip(*shares, strict=True)]
     for client in range(num_clients):
         if len(clients[client]) == 0:
             largest = int(np.argmax(list(map(len, clients))))
@@ -157,17 +191,17 @@ def dirichlet(
 def add_evenly(
     partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int
 ) -> Partition:
-    """Hands further rows out at random, as evenly as can be, the first clients first.
+    """Adds further examples at random, evenly, the first clients first.
 
     For examples without labels, which no rule of heterogeneity can place.
 
     Args:
-      partition: as any rule deals it.
-      rows: of the pool, none of which the partition has.
+      partition: of any rule.
+      rows: indices into the pool that are not in the partition.
       seed: of the order.
 
     Returns:
-      The partition with those rows behind each client's own.
+      The partition with the added examples behind each client's others.
 
     Examples:
       >>> clients = (np.array([0]), np.array([1]))
@@ -187,21 +221,20 @@ def add_evenly(
 def subsample_clients(
     partition: Partition, labels: Int[np.ndarray, " P"], size: int, *, seed: int
 ) -> Partition:
-    """Returns the partition with at most `size` rows a client; what then nobody holds
-    is left out.
+    """Returns the partition with at most `size` examples per client; all others are
+    left out.
 
-    FDSC's batch size b: one fixed subset of what a client holds. Classes stay in
-    proportion: each gets the floor of its share, and the rows still missing go to those
-    with the largest remainders, the first class at a tie. Where `size` is at least the
-    number of classes that the client holds, one that would vanish keeps a row instead
-    of the class that keeps most. A client of fewer rows keeps all.
+    FDSC's batch size b: one fixed subset of each client's examples. Classes stay in
+    proportion, see `proportional_counts`. If `size` is at least the client's number of
+    classes, every class keeps at least one example, at the cost of the class that keeps
+    most. A client with fewer examples keeps all.
 
     Args:
-      partition: as any rule deals it.
-      labels: of all rows of the pool.
+      partition: of any rule.
+      labels: of all examples of the pool.
       size: at least 1.
-      seed: of the draws. With one seed a class keeps, of a larger quota, what it keeps
-        of a smaller one.
+      seed: of the draws. With one seed, a smaller subset of a class is part of a larger
+        one.
 
     Raises:
       ValueError: `size` is below 1.
@@ -221,23 +254,23 @@ def subsample_clients(
     rng = np.random.default_rng(seed)
     clients = []
     for rows in partition.clients:
-        classes, counts = np.unique(labels[rows], return_counts=True)
+        counts = np.unique(labels[rows], return_counts=True)[1]
         quotas = proportional_counts(counts, min(size, len(rows)))
         while size >= len(counts) and quotas.min() == 0:
             quotas[quotas.argmin()] += 1
             quotas[quotas.argmax()] -= 1
         kept = np.zeros(len(rows), bool)
-        for c, quota in zip(classes, quotas, strict=True):
-            kept[rng.permutation(np.flatnonzero(labels[rows] == c))[:quota]] = True
+        for indices, quota in zip(_by_class(labels[rows]), quotas, strict=True):
+            kept[rng.permutation(indices)[:quota]] = True
         clients.append(rows[kept])
-    dealt = np.concatenate([*partition.clients, partition.left_out])
-    left_out = np.setdiff1d(dealt, np.concatenate(clients))
+    everything = np.concatenate([*partition.clients, partition.left_out])
+    left_out = np.setdiff1d(everything, np.concatenate(clients))
     return partition._replace(clients=tuple(clients), left_out=left_out)
 
 
 def proportional_counts(counts: np.ndarray, size: int) -> np.ndarray:
-    """Returns how many of each count are of `size` in all: the floor of its share, and
-    one more for those with the largest remainders, the first one at a tie."""
+    """Splits `size` in proportion to the counts: each gets the floor of its share, and
+    one more goes to the largest remainders, the first one at a tie."""
     quotas, remainders = np.divmod(counts * size, counts.sum())
     largest = np.argsort(-remainders, kind="stable")
     quotas[largest[: size - quotas.sum()]] += 1
@@ -247,12 +280,11 @@ def proportional_counts(counts: np.ndarray, size: int) -> np.ndarray:
 def failures(
     num_clients: int, rate: float, *, seed: int, num_rounds: int = 1
 ) -> Bool[np.ndarray, "R M"]:
-    """Returns who is present: in each round round(rate M) clients, drawn anew, are not.
+    """Returns which clients are present; in each round round(rate M) others fail.
 
-    The last row of `Federation.present` stands for all further rounds, so that a single
-    one fails the same clients for the whole run, as the CCFC and SDA-FDC papers do.
-    With one seed, the clients absent at a low rate are absent, in that round, at a
-    higher one too.
+    The last row of `Federation.present` holds for all further rounds, so with one row
+    the same clients fail for the whole run, as in the CCFC and SDA-FDC papers. With one
+    seed, the clients that fail at a low rate also fail, in that round, at a higher one.
 
     Args:
       num_clients: M.
@@ -282,59 +314,37 @@ def failures(
     return present
 
 
-def check_sizes(clients: tuple[np.ndarray, ...], num_examples: int, level: str) -> None:
-    for client, own in enumerate(clients):
-        if len(own) == 0:
-            raise ValueError(
-                f"num_clients {len(clients)} leaves client {client} with no examples "
-                f"at {level}; give fewer clients or more examples than {num_examples}"
-            )
-
-
-def check_num_clients(num_clients: int, num_examples: int) -> None:
-    if not 1 <= num_clients <= num_examples:
-        raise ValueError(
-            f"num_clients must lie in 1..{num_examples}, the number of examples, "
-            f"got {num_clients}"
-        )
-
-
-def _even(total: int, parts: int) -> list[int]:
-    return [total // parts + (part < total % parts) for part in range(parts)]
-
-
 # --- Partition by class
 
 TOLERANCE = 0.005
-"""A share of classes so near to 1 / M, relative to it, is meant to be it."""
+"""The relative distance up to which a share of classes counts as 1 / M."""
 
 
 def class_blocks(
     labels: Int[np.ndarray, " P"], num_clients: int, class_share: float, *, seed: int
 ) -> Partition:
-    """Returns a partition where each client holds consecutive classes, evenly shared.
+    """Returns a partition where each client has consecutive classes, evenly shared.
 
-    With K classes in ascending order and start_i = floor(i K / M), client i holds those
-    from start_i on, after the last one the first: as many as start_{i+1} - start_i, and
-    at least max(1, round(class_share K)), halves to even. So a share of 1 is FedMCC's
-    IID, as many examples of every class for each client, and 1 / M its non-IID,
-    disjoint blocks (of 10 classes two clients hold 0 to 4 and 5 to 9), where nothing is
-    rounded up so that this is true of any K >= M; between them neighbours overlap.
+    With K classes in ascending order and start_i = floor(i K / M), client i has the
+    classes from start_i on, cyclically: start_{i+1} - start_i of them, and at least
+    max(1, round(class_share K)), halves to even. A share of 1 is FedMCC's IID case:
+    every client has equally many examples of every class. A share of 1 / M is its
+    non-IID case, disjoint blocks (two clients have classes 0 to 4 and 5 to 9 of 10);
+    then nothing is rounded up, so the blocks are disjoint for any K >= M. For shares in
+    between, neighbours overlap.
 
-    Every row is held. The rows of a class are permuted and split over its holders; what
-    does not come out even goes, a row each, to those with the fewest rows so far, the
-    first ones at a tie.
+    Every example has a client, see `_split`.
 
     Args:
       labels: any integers.
-      num_clients: M; where it is above K, clients share a class.
-      class_share: in [1 / M, 1]; within 0.5 % of 1 / M it is taken for that, so that it
-        may be written in three digits.
+      num_clients: M; if it is above K, clients share a class.
+      class_share: in [1 / M, 1]; a value within 0.5 % of 1 / M counts as 1 / M, so
+        three digits are enough.
       seed: of the order within a class.
 
     Raises:
-      ValueError: class_share lies outside [1 / M, 1], M is not in 1..P, or a client is
-        left with nothing.
+      ValueError: class_share lies outside [1 / M, 1], M is not in 1..P, or a client
+        gets no example.
 
     References:
       FedMCC (Federated Momentum Contrastive Clustering), section IV-A.
@@ -345,7 +355,7 @@ def class_blocks(
       >>> [sorted(set(labels[rows].tolist())) for rows in partition.clients]
       [[0, 1], [2, 3]]
     """
-    check_num_clients(num_clients, len(labels))
+    _check_num_clients(num_clients, len(labels))
     relative = class_share * num_clients
     if not (relative >= 1 - TOLERANCE and class_share <= 1):
         raise ValueError(
@@ -363,7 +373,7 @@ def class_blocks(
 
     rng = np.random.default_rng(seed)
     clients = _split(labels, holders, num_clients, rng)
-    check_sizes(clients, len(labels), f"class_share {class_share}")
+    _check_sizes(clients, len(labels), f"class_share {class_share}")
     return Partition(clients, np.empty(0, np.int64))
 
 
@@ -374,17 +384,16 @@ def drawn_classes(
     *,
     seed: int,
 ) -> Partition:
-    """Returns a partition where each client holds q classes drawn at random.
+    """Returns a partition where each client has q classes drawn at random.
 
-    FDSC says that samples of q categories were "randomly selected" for each client, of
-    about P / M samples, and no more. Here one client after another draws q different
-    classes from those that the fewest clients hold so far, ties at random. So the
-    numbers of holders of two classes never differ by more than one, and every class has
-    a holder where q M >= K. Classes that nobody drew are left out.
+    FDSC says only that samples of q categories were "randomly selected" for each
+    client, about P / M samples. Here one client after another draws q different classes
+    among the ones with the fewest clients so far, ties at random. So the numbers of
+    clients of two classes never differ by more than one, and every class has a client
+    if q M >= K. Classes that no client drew are left out.
 
-    The rows of a class are permuted and split over its holders; what does not come out
-    even goes, a row each, to those with the fewest rows so far, the first ones at a
-    tie. With q = K every client holds as many rows of each class, but for one.
+    The examples of a class are split as `_split` does. With q = K all clients have
+    equally many examples of each class, up to one.
 
     Args:
       labels: any integers.
@@ -393,11 +402,11 @@ def drawn_classes(
       seed: of the drawn classes and of the order within a class.
 
     Returns:
-      Clients that hold at least one row of each of exactly q classes.
+      Clients with at least one example of each of exactly q classes.
 
     Raises:
-      ValueError: q is not in 1..K, M is not in 1..P, or a class has fewer rows than
-        holders.
+      ValueError: q is not in 1..K, M is not in 1..P, or a class has fewer examples than
+        clients.
 
     References:
       FDSC (federated deep subspace clustering), section 4.2.
@@ -408,7 +417,7 @@ def drawn_classes(
       >>> [len(set(labels[rows].tolist())) for rows in partition.clients]
       [3, 3]
     """
-    check_num_clients(num_clients, len(labels))
+    _check_num_clients(num_clients, len(labels))
     classes, counts = np.unique(labels, return_counts=True)
     if not 1 <= classes_per_client <= len(classes):
         raise ValueError(
@@ -422,16 +431,12 @@ def drawn_classes(
         fewest = sorted(shuffled, key=lambda c: len(holders[c]))
         for c in fewest[:classes_per_client]:
             holders[c].append(client)
+    level = f"classes_per_client {classes_per_client} with num_clients {num_clients}"
     for c, count, clients in zip(classes, counts, holders, strict=True):
-        if count < len(clients):
-            raise ValueError(
-                f"classes_per_client {classes_per_client} with num_clients "
-                f"{num_clients} has {len(clients)} clients share class {c}, of which "
-                f"there are {count} examples; give fewer of either"
-            )
+        _check_shares(level, c, count, len(clients))
     clients = _split(labels, holders, num_clients, rng)
-    nobodys = [c for c, clients in zip(classes, holders, strict=True) if not clients]
-    return Partition(clients, np.flatnonzero(np.isin(labels, nobodys)))
+    left_out = np.setdiff1d(np.arange(len(labels)), np.concatenate(clients))
+    return Partition(clients, left_out)
 
 
 def _split(
@@ -440,39 +445,43 @@ def _split(
     num_clients: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, ...]:
-    """Returns the rows of each client; `holders` are those of each class."""
-    held: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
+    """Returns the indices of each client; `holders` are the clients of each class.
+
+    The examples of a class are permuted and split over its clients. If they do not
+    divide evenly, the clients with the fewest examples so far get one more, the first
+    ones at a tie.
+    """
+    parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     sizes = [0] * num_clients
-    for c, clients in zip(np.unique(labels), holders, strict=True):
+    for indices, clients in zip(_by_class(labels), holders, strict=True):
         if not clients:
             continue
-        rows = rng.permutation(np.flatnonzero(labels == c))
         clients = sorted(clients, key=sizes.__getitem__)
-        shares = np.array_split(rows, len(clients))
-        for client, own in zip(clients, shares, strict=True):
-            held[client].append(own)
-            sizes[client] += len(own)
-    return tuple(map(np.concatenate, held))
+        shares = np.array_split(rng.permutation(indices), len(clients))
+        for client, share in zip(clients, shares, strict=True):
+            parts[client].append(share)
+            sizes[client] += len(share)
+    return tuple(map(np.concatenate, parts))
 
 
 # --- Partition by client
 
 FEW = GROUPS * (GROUPS - 1)
-"""Clients for which groups would be too uneven."""
+"""Up to so many clients are not grouped, as the groups would be too uneven."""
 
 
 def natural(clients: Int[np.ndarray, " P"]) -> Partition:
-    """Returns the partition in which everybody holds what is theirs.
+    """Returns the natural partition: each client has its own examples.
 
-    Clients come by their size, the largest first, those of one size in their order;
-    more than `FEW` in eight groups to which they are dealt in turn, so that all parts
-    of them are alike.
+    Clients are in order of size, the largest first, ties in order of their number. More
+    than `FEW` clients form eight groups, to which they are assigned in turn, so that
+    all groups are alike.
 
     Args:
-      clients: whose each row is; what is below 0 is nobody's.
+      clients: the client of each example; a number below 0 is none.
 
     Raises:
-      ValueError: all rows are nobody's.
+      ValueError: no example has a client.
 
     Examples:
       >>> partition = natural(np.array([7, 3, 3, -1, 9]))
@@ -481,19 +490,18 @@ def natural(clients: Int[np.ndarray, " P"]) -> Partition:
     """
     order = np.argsort(clients, kind="stable")
     names, starts = np.unique(clients[order], return_index=True)
-    parts = np.split(order, starts[1:])
-    held = [rows for name, rows in zip(names, parts, strict=True) if name >= 0]
-    if not held:
-        raise ValueError("no row has a client")
-    held.sort(key=len, reverse=True)  # stable
-    if len(held) > FEW:
-        held = [held[rank] for rank in _in_groups(len(held))]
-    return Partition(tuple(held), np.flatnonzero(clients < 0))
+    parts = np.split(order, starts[1:])[(names < 0).sum() :]
+    if not parts:
+        raise ValueError("no example has a client")
+    parts.sort(key=len, reverse=True)  # stable
+    if len(parts) > FEW:
+        parts = [parts[rank] for rank in _in_groups(len(parts))]
+    return Partition(tuple(parts), np.flatnonzero(clients < 0))
 
 
 def _in_groups(count: int) -> np.ndarray:
-    """Returns the ranks group by group; where they do not come out even, the last group
-    has fewer of the smallest."""
+    """Returns the ranks group by group; if they do not divide evenly, the last group
+    has fewer of the smallest clients."""
     rows, groups = np.divmod(np.arange(count + -count % GROUPS), GROUPS)
     whole = len(rows) // GROUPS - (len(rows) - count)
     groups = groups[(groups < GROUPS - 1) | (rows < whole)]
@@ -507,20 +515,20 @@ def select_clients(
     least_size: int = 1,
     seed: int = 0,
 ) -> tuple[Int[np.ndarray, " P"], str]:
-    """Leaves small clients out, then all but some that are drawn at random.
+    """Leaves out small clients, then draws some of the others at random.
 
     Args:
       clients: as in `natural`.
-      most: how many clients stay at most; None is all.
-      least_size: the fewest rows of a client that stays.
+      most: the largest number of clients that stay; None is all.
+      least_size: the smallest number of examples of a client that stays.
       seed: of the draw.
 
     Returns:
-      The clients, -1 where one was left out; and a line on how many they are, and on
-      who was left out.
+      The clients, -1 for examples of a client that is left out; and a line on the
+      numbers of clients that stay and that are left out.
 
     Raises:
-      ValueError: `most` or `least_size` are below 1, or nobody would stay.
+      ValueError: `most` or `least_size` are below 1, or no client would stay.
 
     Examples:
       >>> kept, told = select_clients(np.array([7, 3, 3, -1, 9]), least_size=2)
@@ -556,7 +564,7 @@ def select_clients(
 # --- Partition by range
 
 MAX_DRAWS = 100
-"""A client whose classes are another's after so many draws keeps them."""
+"""After so many draws a client may have the same classes as another."""
 
 
 def class_ranges(
@@ -568,21 +576,21 @@ def class_ranges(
     samples_per_class: int,
     seed: int,
 ) -> Partition:
-    """Returns FedCRef's partition: some classes a client, and S rows of each.
+    """Returns FedCRef's partition: some classes per client, S examples of each class.
 
     One client after another draws its number of classes uniformly from LOW .. HIGH,
-    and as many classes without replacement. Both are drawn anew while another client
-    holds just these classes, at most 100 times: so where there are few sets of
-    classes, small numbers, of which there are fewest, are a little rarer.
+    and that many classes without replacement. Both are drawn again while another client
+    has exactly these classes, at most 100 times. So with few sets of classes, small
+    numbers of classes, which have the fewest sets, are a little rarer.
 
-    The n holders of a class have q = min(S, floor(rows of the class / n)) rows of it
-    each, drawn without replacement. Then each of them gives its first
+    The n clients of a class have q = min(S, floor(examples of the class / n)) examples
+    of it each, drawn without replacement. Then each of them gives its first
 
         floor(O q / (n + O - n O))
 
-    to a common pool that all of them get in full, so that of what each holds in the end
-    a share O, but for rounding down, is held by all. With one holder nothing changes.
-    Classes and own rows do not depend on O.
+    to a common pool that all of them get in full. So in the end all of them share the
+    fraction O of each client's examples, up to rounding down. With one client nothing
+    changes. The classes and the q examples do not depend on O.
 
     Args:
       labels: any integers.
@@ -590,19 +598,19 @@ def class_ranges(
       overlap: O, in [0, 1).
       class_range: (LOW, HIGH), both included.
       samples_per_class: S.
-      seed: of the classes and of the rows.
+      seed: of the classes and of the examples.
 
     Returns:
-      Clients whose rows are different ones, class by class, their own before those of
-      others; `local_clusters` says how many classes each of them holds. Rows that
-      nobody holds are left out.
+      Clients without repeated examples, class by class, the client's q examples before
+      the shared ones; `local_clusters` is each client's number of classes. Examples
+      without a client are left out.
 
     Raises:
       ValueError: O is not in [0, 1), LOW .. HIGH not within 1 .. K, S below 1, M not in
-        1 .. P, or a class has fewer rows than holders.
+        1 .. P, or a class has fewer examples than clients.
 
     References:
-      FedCRef, section 5.2; the pool of shared rows is that of its code.
+      FedCRef, section 5.2; the common pool is in its code.
 
     Examples:
       >>> labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
@@ -611,7 +619,7 @@ def class_ranges(
       >>> partition.local_clusters, [len(rows) for rows in partition.clients]
       ((2, 2), [4, 4])
     """
-    check_num_clients(num_clients, len(labels))
+    _check_num_clients(num_clients, len(labels))
     classes = np.unique(labels)
     low, high = class_range
     if not 1 <= low <= high <= len(classes):
@@ -625,36 +633,32 @@ def class_ranges(
         )
     rng = np.random.default_rng(seed)
     chosen = _sets_of_classes(len(classes), num_clients, low, high, rng)
-    held: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
-    for number, c in enumerate(classes):
-        rows = rng.permutation(np.flatnonzero(labels == c))
-        holders = [client for client, own in enumerate(chosen) if number in own]
+    level = f"class_range {low} {high} with num_clients {num_clients}"
+    parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
+    for number, indices in enumerate(_by_class(labels)):
+        indices = rng.permutation(indices)
+        holders = [client for client, drawn in enumerate(chosen) if number in drawn]
         if not holders:
             continue
-        size = min(samples_per_class, len(rows) // len(holders))
-        if size == 0:
-            raise ValueError(
-                f"class_range {low} {high} with num_clients {num_clients} has "
-                f"{len(holders)} clients share class {c}, of which there are "
-                f"{len(rows)} examples; give fewer of either"
-            )
-        own = rows[: size * len(holders)].reshape(len(holders), size)
+        _check_shares(level, classes[number], len(indices), len(holders))
+        size = min(samples_per_class, len(indices) // len(holders))
+        own = indices[: size * len(holders)].reshape(len(holders), size)
         common = own[:, : _num_shared(size, len(holders), overlap)]
         for place, client in enumerate(holders):
             others = np.delete(common, place, axis=0).ravel()
-            held[client].append(np.concatenate([own[place], others]))
-    clients = tuple(map(np.concatenate, held))
+            parts[client].append(np.concatenate([own[place], others]))
+    clients = tuple(map(np.concatenate, parts))
     left_out = np.setdiff1d(np.arange(len(labels)), np.concatenate(clients))
     return Partition(clients, left_out, tuple(map(len, chosen)))
 
 
 def examples_per_class(size: int, num_holders: int, overlap: float) -> int:
-    """Returns how many rows of a class each of its holders has in the end: its own, and
-    what the others give to the common pool, see `class_ranges`.
+    """Returns the number of examples of a class that each of its clients has in the
+    end, with the common pool, see `class_ranges`.
 
     Args:
-      size: q, of its own.
-      num_holders: n, at least 1.
+      size: q, the examples of each client without the pool.
+      num_holders: n, the clients of the class, at least 1.
       overlap: O, in [0, 1).
 
     Raises:
@@ -685,5 +689,5 @@ def _num_shared(size: int, num_holders: int, overlap: float) -> int:
     if not 0 <= overlap < 1:
         raise ValueError(f"overlap must lie in [0, 1), got {overlap}")
     wanted = overlap * size / (num_holders + overlap - num_holders * overlap)
-    # What is whole in decimals may come out a little less.
+    # A product that is whole in decimals may be a little less in binary.
     return math.floor(wanted + 1e-9)
