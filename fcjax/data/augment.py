@@ -1,21 +1,9 @@
-"""Views of grey images, colour images and feature vectors, on the device.
+"""Random views of grey images, colour images and feature vectors, on the device.
 
-Augmentation on the device, one image at a time.
-
-Every function takes one image [H, W, C] with values in [0, 1] and returns one of the
-same shape; the caller vmaps over images and their keys, so that a draw depends on
-its own key alone. The laws of the random functions are torchvision's.
-
-Augmentation of colour on the device, one image at a time.
-
-Every function takes one image [H, W, 3] with values in [0, 1], red first, and returns
-one of the same shape and range; the caller vmaps over images and their keys. The laws
-are those of torchvision's transforms of floating tensors.
-
-Feature vectors on the device: examples as rows, and augmentation of one at a time.
-
-Every function of a key takes one vector [F] with values in [0, 1] and returns one of
-the same shape and range; the caller vmaps over vectors and their keys.
+Every function takes one example with values in [0, 1], an image [H, W, C] (colour: red
+first) or a vector [F], and returns one of the same shape. The caller vmaps over
+examples and keys, so a draw depends on its own key alone. The distributions of the
+random functions are those of torchvision's transforms of floating tensors.
 """
 
 from collections.abc import Callable
@@ -125,9 +113,9 @@ def affine(
 ) -> Image:
     """The image mapped about its centre, cut to its own shape; bilinear.
 
-    What stood at x from the centre, rows first, stands at `matrix` x + `shift`. What
-    comes from outside is the median of the border pixels of its channel, taken for the
-    background.
+    The pixel at x from the centre, rows first, moves to `matrix` x + `shift`. Pixels
+    from outside the image have the background's value: the median of the border pixels
+    of the channel.
 
     Args:
       image: [H, W, C].
@@ -261,7 +249,6 @@ def ccfc_grey(
       >>> jax.eval_shape(jax.vmap(ccfc_grey), keys, images).shape
       (4, 28, 28, 1)
     """
-    check_image(image)
     crop_key, rotation_key, blur_key = jax.random.split(key, 3)
     image = random_resized_crop(crop_key, image, scale=crop_scale)
     image = random_rotation(rotation_key, image, max_degrees=max_degrees, order=order)
@@ -282,9 +269,9 @@ def affine_grey(
 ) -> Image:
     """A view by an affine map, contrast and blur: of small grey pictures of one thing.
 
-    [choice] Of no paper. A hand varies size, place, slant and thickness, and a crop but
-    the first two; what each of it does to clusters is measured in
-    docs/benchmarks/ccfc.md.
+    [choice] This view is from no paper. Handwriting varies in size, place, slant and
+    thickness; a crop varies only size and place. docs/benchmarks/ccfc.md measures the
+    effect of each part.
 
     Args:
       key: of the draws, of which all are uniform but for the zoom's, log-uniform.
@@ -420,28 +407,6 @@ def greyscale(image: Image) -> Image:
     return _pixels(jnp.broadcast_to(_luma(_planes(image)), (3, *image.shape[:2])))
 
 
-def adjust_brightness(image: Image, factor: Number) -> Image:
-    """The image times a factor of at least 0: 0 is black, 1 the image."""
-    return _pixels(_blend(_planes(image), 0.0, factor))
-
-
-def adjust_contrast(image: Image, factor: Number) -> Image:
-    """The image's distance from its mean luma times a factor of at least 0."""
-    planes = _planes(image)
-    return _pixels(_blend(planes, _luma(planes).mean(), factor))
-
-
-def adjust_saturation(image: Image, factor: Number) -> Image:
-    """Each pixel's distance from its luma times a factor: 0 is grey, 1 the image."""
-    planes = _planes(image)
-    return _pixels(_blend(planes, _luma(planes), factor))
-
-
-def adjust_hue(image: Image, shift: Number) -> Image:
-    """The hue of HSV turned by `shift` in [-0.5, 0.5] turns; 1/3 makes red green."""
-    return _pixels(_turn(_planes(image), shift))
-
-
 def adjust_in_order(
     image: Image,
     order: Int[Array, "4"],
@@ -451,16 +416,16 @@ def adjust_in_order(
     saturation: Number,
     hue: Number,
 ) -> Image:
-    """The four adjustments, one after another.
+    """The four adjustments of torchvision, one after another.
 
     Args:
         image: [H, W, 3] in [0, 1].
         order: a permutation of `BRIGHTNESS`, `CONTRAST`, `SATURATION` and `HUE`, the
             first to be applied first. It may be traced.
-        brightness: factor of `adjust_brightness`.
-        contrast: factor of `adjust_contrast`.
-        saturation: factor of `adjust_saturation`.
-        hue: shift of `adjust_hue`.
+        brightness: factor >= 0 of the values: 0 is black, 1 the image.
+        contrast: factor >= 0 of the image's distance from its mean luma.
+        saturation: factor >= 0 of each pixel's distance from its luma: 0 is grey.
+        hue: turns of the hue of HSV, in [-0.5, 0.5]; 1/3 makes red green.
     """
     # Under vmap all branches are computed, and hue costs most. So hue is turned once,
     # amid blends before and after it; those on its wrong side have factor 1, which
@@ -576,7 +541,6 @@ def simsiam_colour(
       >>> jax.eval_shape(jax.vmap(simsiam_colour), keys, images).shape
       (4, 32, 32, 3)
     """
-    check_image(image)
     crop_key, flip_key, jitter_key, grey_key, blur_key = jax.random.split(key, 5)
     image = random_resized_crop(crop_key, image, scale=crop_scale)
     image = random_flip(flip_key, image, probability=flip_probability)

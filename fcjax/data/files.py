@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -257,7 +257,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _image(cell: dict[str, Any] | None, follow_paths: bool) -> BinaryIO:
+def _image(cell: dict[str, Any] | None, follow_paths: bool) -> Any:
     """Opens an image as Hugging Face stores it, as bytes or as the path of a file."""
     cell = cell if isinstance(cell, dict) else {}
     if cell.get("bytes") is None and cell.get("path") and follow_paths:

@@ -5,7 +5,6 @@ import struct
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.io
 from PIL import Image
@@ -260,15 +259,6 @@ def test_a_flat_folder_of_bitmaps_and_films_is_grey_and_has_no_labels(tmp_path):
     assert got.notes == (converted, "first frame taken of 1 animated image")
 
 
-def test_what_load_takes_for_a_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_csv(tmp_path)
-    got = load("some.csv", image_shape=(2, 3), data_dir="anywhere")
-    np.testing.assert_array_equal(got.examples, IMAGES[..., None])
-    features = load("some.csv", labelled=False)
-    assert (features.examples.shape, features.labels) == ((4, 7), None)
-
-
 @pytest.mark.parametrize("given", ["photos", "some/photos", "./mnist", "mnist/"])
 def test_paths_are_folders(given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -328,15 +318,6 @@ def test_a_table_of_numbers_in_order_alone_stays(tmp_path):
     path = tmp_path / "one.csv"
     path.write_text("\n".join(f"{i},{i % 2}" for i in range(12)))
     assert read(path).examples.shape == (12, 1)
-
-
-def test_an_index_of_a_parquet_file_is_no_feature(tmp_path):
-    pytest.importorskip("pyarrow")
-    path = tmp_path / "x.parquet"
-    columns = {"id": [5, 3, 9], "size": [1.0, 2.0, 4.0], "class": ["a", "b", "a"]}
-    pd.DataFrame(columns).to_parquet(path)
-    assert read(path).examples.shape == (3, 1)
-    assert read(path, keep_index=True).examples.shape == (3, 2)
 
 
 def test_images_of_16_bits_are_scaled_to_their_own_range(tmp_path):

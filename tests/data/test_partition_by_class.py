@@ -73,15 +73,6 @@ def test_who_holds_which_classes(num_classes, num_clients, share, expected):
     check_holders_share_evenly(held)
 
 
-def test_odd_rows_go_to_those_with_the_fewest_rows():
-    labels = np.array([0] * 7 + [1] * 5)
-    got = class_blocks(labels, 5, 0.2, seed=0)
-    assert counts(labels, got).tolist() == [[3, 0], [2, 0], [2, 0], [0, 3], [0, 2]]
-    # Were the first ones always preferred, four clients would get nothing.
-    got = class_blocks(np.arange(60) % 10, 10, 1.0, seed=0)
-    assert [len(rows) for rows in got.clients] == [6] * 10
-
-
 # --- drawn classes
 
 

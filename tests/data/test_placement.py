@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from fcjax.data import federation
-from fcjax.data.federation import HostPool, check_state, place, readable, runs_that_fit
+from fcjax.data.federation import HostPool, check_state, place, runs_that_fit
 
 EXAMPLES = np.arange(2 * 3 * 20, dtype=np.uint8).reshape(20, 3, 2)
 DEVICES = jax.local_devices()[:1]
@@ -92,17 +92,6 @@ def test_estimate_and_flag_decide(
     assert isinstance(pool, HostPool) == streams
     assert runs_that_fit(pool, state_bytes) == runs
     np.testing.assert_array_equal(pool[:], EXAMPLES)
-
-
-def test_a_line_says_what_the_estimate_is(monkeypatch):
-    monkeypatch.setattr(federation, "device_memory", lambda: 149)
-    line = place(EXAMPLES, 2048, where="device", devices=DEVICES)[1]
-    assert line.startswith(
-        "memory: examples 120 B, state of a run 3 x 2.0 KiB, of 149 B;"
-    )
-    assert line.endswith("; the examples lie on the device")
-    sizes = {0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 3 << 30: "3.0 GiB"}
-    assert {size: readable(size) for size in sizes} == sizes
 
 
 @pytest.mark.parametrize("count", [1, 4])

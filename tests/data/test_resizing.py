@@ -39,16 +39,6 @@ def test_two_by_two_to_four_by_four_by_hand():
     assert whole[0, :, :, 0].tolist() == rounded
 
 
-def test_shrinking_averages_over_what_a_pixel_covers():
-    """Of four pixels with centres at 0.5 to 3.5 two are made with centres at 1 and 3.
-    A pixel at distance d weighs 1 - d / 2: for the first one 3/4, 3/4 and 1/4, in sum
-    7/4; of these a stripe in the second column has 3/4, and for the other one 1/4."""
-    stripe = np.zeros((1, 4, 4, 1), np.float32)
-    stripe[:, :, 1] = 1.0
-    got = resized(stripe, 2)[0, ..., 0]
-    np.testing.assert_allclose(got, [[3 / 7, 1 / 7]] * 2, rtol=1e-5)
-
-
 @pytest.mark.parametrize(("shape", "size"), [((9, 13), 32), ((40, 25), 8)])
 def test_pixels_are_as_pillow_makes_them(shape, size):
     colour = random(2, *shape, 3)
@@ -60,11 +50,6 @@ def test_pixels_are_as_pillow_makes_them(shape, size):
         for channel in range(images.shape[-1]):
             expected = by_pillow(images[1, ..., channel], size)
             np.testing.assert_array_equal(got[1, ..., channel], expected)
-
-
-def test_images_of_that_size_are_left_alone():
-    images = random(3, 6, 6, 1)
-    assert resized(images, 6) is images
 
 
 def test_every_source_gives_the_same_images(tmp_path):
@@ -84,14 +69,6 @@ def test_every_source_gives_the_same_images(tmp_path):
         assert got.notes[-1] == "images resized to 7x7"
     extra = load_extra("tiny", "extra", data_dir=tmp_path / "tfds", resize=7)
     np.testing.assert_array_equal(extra, expected[:2])
-
-
-def test_digits():
-    got = load("digits", resize=16)
-    assert got.examples.shape == (1797, 16, 16, 1)
-    plain = load("digits").examples[5, ..., 0]
-    np.testing.assert_array_equal(got.examples[5, ..., 0], by_pillow(plain, 16))
-    assert got.notes == ("images resized to 16x16",)
 
 
 def test_images_of_mixed_sizes(tmp_path):
