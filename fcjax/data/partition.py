@@ -433,7 +433,7 @@ def drawn_classes(
             holders[c].append(client)
     level = f"classes_per_client {classes_per_client} with num_clients {num_clients}"
     for c, count, clients in zip(classes, counts, holders, strict=True):
-        _check_shares(level, c, count, len(clients))
+        _check_shares(level, int(c), int(count), len(clients))
     clients = _split(labels, holders, num_clients, rng)
     left_out = np.setdiff1d(np.arange(len(labels)), np.concatenate(clients))
     return Partition(clients, left_out)
@@ -640,7 +640,7 @@ def class_ranges(
         holders = [client for client, drawn in enumerate(chosen) if number in drawn]
         if not holders:
             continue
-        _check_shares(level, classes[number], len(indices), len(holders))
+        _check_shares(level, int(classes[number]), len(indices), len(holders))
         size = min(samples_per_class, len(indices) // len(holders))
         own = indices[: size * len(holders)].reshape(len(holders), size)
         common = own[:, : _num_shared(size, len(holders), overlap)]

@@ -194,7 +194,13 @@ def test_federate_repeats_a_short_clients_own_rows():
     # As many clusters as the partition says, where it does.
     np.testing.assert_array_equal(got.local_clusters, [[2, 5], [7, 7]])
     np.testing.assert_array_equal(got.pool, pool)
-    assert [str(a.dtype) for a in got] == ["uint8", "int32", "bool", "bool", "int32"]
+    assert [str(a.dtype) for a in got[:5]] == [
+        "uint8",
+        "int32",
+        "bool",
+        "bool",
+        "int32",
+    ]
 
 
 def test_left_out_rows_are_one_client():
