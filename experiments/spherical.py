@@ -18,25 +18,23 @@ from fcjax.sweep import command
 class Server(NamedTuple):  # Yours; what clients keep is types.State's other part.
     centroids: jax.Array  # [K, D], of length 1
     moved: jax.Array  # [], the norm of their last step
-    num_rounds: jax.Array  # []
 
 
 def spherical_kmeans(  # Yours: whole numbers are static; never branch on a Scalar.
     *, num_clusters: int, momentum: types.Scalar = 0.0, num_rounds: int = 100
 ) -> types.FederatedClustering:
     def init(key, federation):  # Yours: k-means++ of all rows, which no server has.
-        held = server.pooled(federation, server.participants(federation, jnp.int32(0)))
+        held = server.pooled(federation, server.participants(federation))
         x = as_rows(federation.pool[jnp.arange(held.size)], unit_length=True)
         seeds = cluster.kmeans(key, x, num_clusters, mask=held, num_init=1, num_iters=0)
-        return types.State(Server(seeds.centroids, jnp.float32(jnp.inf), jnp.int32(0)))
+        return types.State(Server(seeds.centroids, jnp.float32(jnp.inf)))
 
     def round(key, state, federation):  # Only `server` may reach across clients.
         def one_client(x, mask):  # Yours: what a client sends; padding is off its mask.
             nearest = jnp.matmul(x, old.T, precision="highest").argmax(axis=1)
             return jax.ops.segment_sum(x * mask[:, None], nearest, num_clusters)
 
-        old, _, past = state.server
-        here = server.participants(federation, past)
+        old, here = state.server.centroids, server.participants(federation)
         sums = clients.for_each(one_client, embed(state, federation), federation.mask)
         own = (sums, federation.mask.sum(axis=1))
         (sums, count), here = server.receive(own, here.astype(float), here)
@@ -44,7 +42,7 @@ def spherical_kmeans(  # Yours: whole numbers are static; never branch on a Scal
         new = jnp.where(sums.any(axis=1, keepdims=True), new, old)
         metrics = {"loss": 1 - jnp.sum(sums * old) / count, "participants": here.sum()}
         metrics |= server.traffic(here, up={"sums": (sums, count)}, down={"means": new})
-        return types.State(Server(new, jnp.linalg.norm(new - old), past + 1)), metrics
+        return types.State(Server(new, jnp.linalg.norm(new - old))), metrics
 
     def embed(state, federation):  # Yours: [M, N, D], padding too.
         return client_rows(federation, unit_length=True)

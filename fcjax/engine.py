@@ -147,22 +147,27 @@ class Program:
 
         position, state = start(shapes) or (Position(0, 0), None)
         if state is None:
-            state = self._init(at_round(grid, "init", Now(0, 0, False)))
+            state = self._init(at_round(grid, "init"))
 
         for index in range(position.stage, len(stages)):
             stage, begin, is_done, advance = stages[index]
             earlier = sum(each.stage.num_rounds for each in stages[:index])
             if position.stage != index or position.round == 0:
                 position = Position(index, 0)
-                now = Now(earlier, 0, False)
-                state = begin(at_round(grid, stage.name, now), state)
+                at = at_round(grid, stage.name, earlier=earlier)
+                state = begin(at, state)
             done = bool(on_host(is_done(grid, state)).all())
             while not done and position.round < stage.num_rounds:
                 position = Position(index, position.round + 1)
                 number = position.round
                 is_evaluated = bool(schedule.has(number, stage.num_rounds))
-                now = Now(earlier + number - 1, number - 1, is_evaluated)
-                at = at_round(grid, stage.name, now, number=number)
+                at = at_round(
+                    grid,
+                    stage.name,
+                    number=number,
+                    earlier=earlier,
+                    is_evaluated=is_evaluated,
+                )
                 state, metrics, finished = advance(at, state)
                 metrics, finished = on_host((metrics, finished))
                 done = bool(finished.all())
@@ -297,7 +302,14 @@ def unread(grid: Grid) -> Grid:
     return grid._replace(federations=grid.federations._replace(now=Now(*shapes)))  # pyright: ignore[reportArgumentType]
 
 
-def at_round(grid: Grid, name: str, now: Now, *, number: int = 0) -> Grid:
+def at_round(
+    grid: Grid,
+    name: str,
+    *,
+    number: int = 0,
+    earlier: int = 0,
+    is_evaluated: bool = False,
+) -> Grid:
     """Returns the grid with the keys and the number of one round.
 
     The keys follow from the name of the stage and the number of the round alone.
@@ -307,10 +319,12 @@ def at_round(grid: Grid, name: str, now: Now, *, number: int = 0) -> Grid:
     Args:
         grid: the runs, with their own keys.
         name: of the stage; `init` for the first state.
-        now: the round, the same for all runs.
-        number: of the round, from 1; 0 for the beginning of the stage.
+        number: of the round in the stage, from 1; 0 for the beginning of the stage.
+        earlier: rounds of the stages before.
+        is_evaluated: whether the clusters are evaluated after the round.
     """
-
+    stage_round = max(number - 1, 0)
+    now = (earlier + stage_round, stage_round, is_evaluated)
     position = np.array([crc32(name.encode()), number, *now], np.uint32)
     keys, now = _keys_and_round(grid.keys, position)
     federations = grid.federations._replace(now=now)

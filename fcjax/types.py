@@ -41,15 +41,17 @@ class Now(NamedTuple):
     """The round that is being run, as the engine counts it.
 
     Examples:
-        >>> Now(round=12, stage_round=2, is_evaluated=False).round
+        >>> import jax.numpy as jnp
+        >>> now = Now(jnp.int32(12), jnp.int32(2), is_evaluated=jnp.array(False))
+        >>> int(now.round)
         12
     """
 
-    round: Int[Array, "*G"] | int
+    round: Int[Array, "*G"]
     """Number of the round over all stages, from 0."""
-    stage_round: Int[Array, "*G"] | int
+    stage_round: Int[Array, "*G"]
     """Number of the round within its stage, from 0."""
-    is_evaluated: Bool[Array, "*G"] | bool
+    is_evaluated: Bool[Array, "*G"]
     """Whether the clusters are evaluated after the round."""
 
 

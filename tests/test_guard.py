@@ -34,7 +34,7 @@ def test_a_round_of_pre_training_does_its_arithmetic_and_no_more(
         jnp.ones((num_clients, EXAMPLES), bool),
         jnp.ones((1, num_clients), bool),
         jnp.full(num_clients, 10),
-        Now(0, 0, False),
+        Now(jnp.int32(0), jnp.int32(0), jnp.array(False)),
     )
     method = ccfc(
         CCFC(pretrain_rounds=2, cluster_rounds=2, batch_size=EXAMPLES).plain(),

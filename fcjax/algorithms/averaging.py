@@ -229,13 +229,10 @@ class Setup(NamedTuple):
     leaves each on its client."""
     personal: Personal | None = None
     """What clients mix in of their own."""
-    rounds_before: int = 0
-    """Rounds of earlier stages."""
 
 
 class Server(NamedTuple):
     online: Parts  # the global networks
-    num_rounds: Int[Array, ""]  # rounds so far, over all stages
 
 
 class Stays(NamedTuple):
@@ -264,12 +261,7 @@ def averaging(name: str, setup: Setup, *, begin: Callable = go_on) -> Stage:
     return all_rounds(name, round, setup.num_rounds, begin=begin)
 
 
-def start(
-    setup: Setup,
-    online: Parts,
-    federation: Federation,
-    num_rounds: Int[Array, ""] | int = 0,
-) -> State:
+def start(setup: Setup, online: Parts, federation: Federation) -> State:
     """Returns the state in which a stage begins: every target network is a copy, which
     a client that first answers later takes of what it is sent then.
 
@@ -277,7 +269,6 @@ def start(
         setup: of the stage.
         online: the server's networks.
         federation: whose clients they are.
-        num_rounds: rounds so far.
     """
     sent = pick(online, setup.trains)
     target = {name: online["params"][name] for name in setup.tracks}
@@ -286,7 +277,7 @@ def start(
     if setup.local.keep_optimizer:
         opt_state = setup.local.optimizer.init(sent["params"])
     stays = clients.repeat(Stays(target, memory, opt_state), len(federation.indices))
-    return State(Server(online, jnp.int32(num_rounds)), stays)
+    return State(Server(online), stays)
 
 
 def federated_round(
@@ -298,11 +289,11 @@ def federated_round(
     num_clients = len(federation.indices)
     rows = [chosen(federation.indices) for _, chosen in setup.passes]
     used = federation.mask & jnp.stack(rows).any(axis=0)
-    present = server.participants(federation, before.num_rounds) & used.any(axis=1)
-    is_new = present & ~seen_before(setup, federation, before.num_rounds)
+    present = server.participants(federation) & used.any(axis=1)
+    is_new = present & ~seen_before(setup, federation)
     names = [name for name in before.online["params"] if name not in setup.trains]
     sent, frozen = pick(before.online, setup.trains), pick(before.online, names)
-    number = before.num_rounds - setup.rounds_before
+    number = federation.now.stage_round
     held: Stays = state.clients
     if not setup.average_target:  # else all are sent the mean
         copies = {name: before.online["params"][name] for name in setup.tracks}
@@ -330,8 +321,7 @@ def federated_round(
     once = server.traffic(first, up={}, down={k: part(frozen, k) for k in names})
     metrics = server.measure(answered, measured)
     metrics |= server.traffic(answered, up=messages, down=messages) | once
-    after = Server(merge(frozen, online), before.num_rounds + 1)
-    return State(after, stays), metrics
+    return State(Server(merge(frozen, online)), stays), metrics
 
 
 def client_round(
@@ -418,13 +408,12 @@ def split_target(variables: PyTree) -> tuple[Parts, PyTree]:
     return online, variables["target"]
 
 
-def seen_before(
-    setup: Setup, federation: Federation, num_rounds: Int[Array, ""]
-) -> Bool[Array, "M"]:
-    """Returns who has answered in an earlier round of the stage."""
-    rounds = setup.rounds_before + jnp.arange(setup.num_rounds)
-    answers = jax.vmap(partial(server.participants, federation))(rounds)
-    return answers.any(axis=0, where=(rounds < num_rounds)[:, None])
+def seen_before(setup: Setup, federation: Federation) -> Bool[Array, "M"]:
+    """Returns which clients participated in an earlier round of the stage."""
+    now, rounds = federation.now, jnp.arange(setup.num_rounds)
+    first = now.round - now.stage_round
+    answers = jax.vmap(partial(server.participants, federation))(first + rounds)
+    return answers.any(axis=0, where=(rounds < now.stage_round)[:, None])
 
 
 def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:

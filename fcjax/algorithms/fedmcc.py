@@ -167,18 +167,14 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
 
 
 def start_with_head(
-    setup: Setup,
-    key: PRNGKey,
-    parts: Parts,
-    federation: Federation,
-    num_rounds: Int[Array, ""] | int = 0,
+    setup: Setup, key: PRNGKey, parts: Parts, federation: Federation
 ) -> State:
     """Returns the state in which a stage begins with a new `cluster_projector`, which
     takes the features of the encoder."""
     named, x = setup.networks.named, to_float(federation.pool[:1])
     h, _ = named["encoder"].apply(part(parts, "encoder"), x, train=False)
     head = initialize(key, {"cluster_projector": named["cluster_projector"]}, h)
-    return start(setup, merge(parts, head), federation, num_rounds)
+    return start(setup, merge(parts, head), federation)
 
 
 def heads(
@@ -226,9 +222,8 @@ def assign(
 class Clustering(NamedTuple):
     """A second stage."""
 
-    stage: Callable[[Network, int], Stage]
-    """(encoder, rounds before) -> the stage, which goes on with the encoder alone of
-    all that was trained."""
+    stage: Callable[[Network], Stage]
+    """(encoder) -> the stage, which goes on with the trained encoder alone."""
     assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]]
     """(the server's parts, features) -> clusters."""
 
@@ -280,7 +275,7 @@ def two_stages(
 
     stages = (
         averaging("representation", setup),
-        clustering.stage(networks.named["encoder"], num_rounds),
+        clustering.stage(networks.named["encoder"]),
     )
     return assembled(networks.named["encoder"], local, init, stages, assign)
 
@@ -306,13 +301,13 @@ def feature_kmeans(
     Examples:
         >>> from fcjax import nn
         >>> clustering = feature_kmeans(num_clusters=3)
-        >>> stage = clustering.stage(nn.encoder(nn.MLP((16,))), 100)
-        >>> stage.name, stage.num_rounds  # after 100 rounds of the first stage
+        >>> stage = clustering.stage(nn.encoder(nn.MLP((16,))))
+        >>> stage.name, stage.num_rounds
         ('k-means', 1)
     """
     setup = KMeans(num_clusters, num_init, num_clustered, batch_size)
 
-    def stage(encoder: Network, _: int) -> Stage:
+    def stage(encoder: Network) -> Stage:
         begin = partial(begin_kmeans, setup, encoder)
         round = partial(kmeans_round, setup, encoder)
         return all_rounds("k-means", round, 1, begin=begin)
@@ -340,7 +335,7 @@ def kmeans_round(
 ) -> tuple[State, dict[str, Array]]:
     """The round: the server clusters the features of all who answer."""
     before = state.server
-    present = server.participants(federation, before.num_rounds)
+    present = server.participants(federation)
     h = encode(encoder, before.online, federation, batch_size=setup.batch_size)
     mask = federation.mask & present[:, None]
     mask &= is_clustered(setup.num_clustered)(federation.indices)
@@ -362,8 +357,7 @@ def kmeans_round(
         "up_features": jnp.stack([num_rows, jnp.int32(feature)]),
         **server.traffic(answered, up={}, down=down),
     }
-    after = before._replace(online=parts, num_rounds=before.num_rounds + 1)
-    return State(after), metrics
+    return State(before._replace(online=parts)), metrics
 
 
 # --- FedMCC
@@ -451,11 +445,11 @@ def cluster_contrast(
         >>> local = Local(optax.adam(1e-3), vector_view)
         >>> clustering = cluster_contrast(nn.cluster_projector(3), local)
         >>> encoder = nn.encoder(nn.MLP((16,)))
-        >>> clustering.stage(encoder, 100).name  # after 100 rounds of the first stage
+        >>> clustering.stage(encoder).name
         'cluster'
     """
 
-    def stage(encoder: Network, rounds_before: int):
+    def stage(encoder: Network) -> Stage:
         trains = ("cluster_projector",)
         networks = local.networks(encoder=encoder, cluster_projector=cluster_projector)
         contrast = frozen_contrast(
@@ -465,7 +459,6 @@ def cluster_contrast(
         setup = Setup(
             *(networks, trains, passes, local, num_rounds),
             *(trains, momentum, average_target),
-            rounds_before=rounds_before,
         )
         return averaging("cluster", setup, begin=partial(begin_clusters, setup))
 
@@ -479,7 +472,7 @@ def begin_clusters(
     a new cluster-level projector (line 1)."""
     before: Server = state.server
     parts = pick(before.online, ("encoder",))
-    return start_with_head(setup, key, parts, federation, before.num_rounds)
+    return start_with_head(setup, key, parts, federation)
 
 
 def mcc(

@@ -62,8 +62,6 @@ class Server(NamedTuple):
     """Of encoder and projector, with their own batch statistics."""
     centroids: Float[Array, "G D"]
     """Global ones, of unit length after the first round."""
-    num_rounds: Int[Array, ""]
-    """So far, over all stages."""
 
 
 class Memory(NamedTuple):
@@ -189,7 +187,7 @@ def orchestra(
     stages = (
         all_rounds("start", partial(federated_round, setup, False), 1),
         all_rounds("representation", partial(federated_round, setup, True), num_rounds),
-        clustering.stage(encoder, num_rounds + 1),
+        clustering.stage(encoder),
     )
     return assembled(encoder, local, partial(initial_state, setup), stages, assign)
 
@@ -205,14 +203,17 @@ def federated_round(
         key, state, federation: as in `Stage`.
     """
     before: Server = state.server
-    everyone = server.all_participants(federation, before.num_rounds)
+    everyone = server.all_participants(federation)
     draw_key, clients_key = jax.random.split(key)
     if setup.num_participants is not None:
         everyone = server.choose(draw_key, everyone, setup.num_participants)
     num_clients = len(federation.indices)
     present = clients.own(everyone, num_clients)
+    train = partial(client_round, setup, federation.now.stage_round)
+    if not trains:
+        train = partial(client_start, setup)
     networks, (mined, measured) = clients.for_each(
-        partial(client_round if trains else client_start, setup, federation.pool),
+        partial(train, federation.pool),
         clients.keys(clients_key, num_clients),
         clients.repeat(before, num_clients),
         federation.indices,
@@ -230,7 +231,7 @@ def federated_round(
     up = {**(down if trains else {}), "local_centroids": mined[0]}
     down["centroids"] = centroids
     metrics |= server.traffic(answered, up=up, down=down)
-    return State(Server(online, target, centroids, before.num_rounds + 1)), metrics
+    return State(Server(online, target, centroids)), metrics
 
 
 def weights(setup: Setup, federation: Federation) -> Float[Array, "M"]:
@@ -246,6 +247,7 @@ def weights(setup: Setup, federation: Federation) -> Float[Array, "M"]:
 
 def client_round(
     setup: Setup,
+    number: Int[Array, ""],
     pool: Pool,
     key: PRNGKey,
     sent: Server,
@@ -259,7 +261,7 @@ def client_round(
         The networks, online and target, and what it has mined with them.
     """
     train_key, cluster_key = jax.random.split(key)
-    optimizer = setup.local.optimizer_of(sent.num_rounds - 1)
+    optimizer = setup.local.optimizer_of(number)
     own = {**sent.online, "target": sent.target, "memory": empty_memory(setup, sent)}
 
     def loss(key, variables, slots, counted):
@@ -496,4 +498,4 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     bound = 1 / jnp.sqrt(z.shape[-1])
     shape = (setup.num_global, z.shape[-1])
     centroids = jax.random.uniform(centroids_key, shape, minval=-bound, maxval=bound)
-    return State(Server(online, target, centroids, jnp.int32(0)))
+    return State(Server(online, target, centroids))

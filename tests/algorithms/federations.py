@@ -24,9 +24,12 @@ def federate(
     )
 
 
-def at(federation: Federation, number: int, *, is_evaluated: bool = True) -> Federation:
-    """The federation in a round, counted over all stages from 0."""
-    now = Now(jnp.int32(number), jnp.int32(number), jnp.array(is_evaluated))
+def in_round(
+    federation: Federation, number: int, *, before: int = 0, is_evaluated: bool = True
+) -> Federation:
+    """The federation in a round of a stage, from 0, after those of other stages."""
+    rounds = jnp.int32(before + number), jnp.int32(number)
+    now = Now(*rounds, jnp.array(is_evaluated))
     return federation._replace(now=now)
 
 
@@ -36,7 +39,7 @@ def rounds(method, key, federation, count: int = 1):
     state = stage.begin(key, method.init(key, federation), federation)
     round, metrics = jax.jit(stage.round), {}
     for number in range(count):
-        state, metrics = round(key, state, at(federation, number))
+        state, metrics = round(key, state, in_round(federation, number))
     return state, metrics
 
 
@@ -44,10 +47,10 @@ def all_rounds(method, key, federation):
     """The state and the metrics after every round of all stages."""
     found, state = [], method.init(key, federation)
     for stage in method.stages:
-        state = jax.jit(stage.begin)(key, state, at(federation, len(found)))
+        state = jax.jit(stage.begin)(key, state, in_round(federation, len(found)))
         round = jax.jit(stage.round)
         for number in range(stage.num_rounds):
-            now = at(federation, len(found))
+            now = in_round(federation, number, before=len(found) - number)
             state, metrics = round(jax.random.fold_in(key, number), state, now)
             found.append((state, metrics))
     return found

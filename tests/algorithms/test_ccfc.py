@@ -14,7 +14,7 @@ from fcjax.federated import clients
 from fcjax.methods import CCFC
 from fcjax.types import Network
 from tests.algorithms import plain
-from tests.algorithms.federations import at, both_ways, federate, traffic
+from tests.algorithms.federations import both_ways, federate, in_round, traffic
 from tests.algorithms.plain import cosine, unit
 
 POOL = np.random.default_rng(1).normal(size=(20, 4)).astype(np.float32)
@@ -156,7 +156,7 @@ def second_stage(request, federation):
     stage, state = method.stages[1], method.init(jax.random.key(3), federation)
     round = jax.jit(stage.round)
     first, metrics = round(KEYS[0], state, federation)
-    second, measured = round(KEYS[1], first, at(federation, 1))
+    second, measured = round(KEYS[1], first, in_round(federation, 1))
     return request.param, stage, first, second, (metrics, measured)
 
 
@@ -194,7 +194,7 @@ def test_the_schedule_is_of_the_second_stage(is_scfc, num_rounds, share, federat
         options |= {"optimizer": optax.sgd(10.0), "sample_contrastive": is_scfc}
         method = build(pretrain_rounds=5, **options)
         start = method.init(jax.random.key(3), federation)
-        stage, now = method.stages[num_rounds > 4], at(federation, num_rounds)
+        stage, now = method.stages[num_rounds > 4], in_round(federation, num_rounds)
         after, _ = jax.jit(stage.round)(KEYS[0], start, now)
         before, after = start.server.variables, after.server.variables
         return after["params"]["a"] - before["params"]["a"]
@@ -294,11 +294,11 @@ def test_clients_mine_no_centroids_that_nothing_needs(federation):
         state, key, number = method.init(jax.random.key(3), federation), KEYS[0], 0
         found[len(evaluated)] = []
         for stage in method.stages:
-            now = at(federation, number)
+            now = in_round(federation, number)
             state, round = stage.begin(key, state, now), jax.jit(stage.round)
             for _ in range(stage.num_rounds):
                 key, _ = jax.random.split(key)
-                now = at(federation, number, is_evaluated=number in evaluated)
+                now = in_round(federation, number, is_evaluated=number in evaluated)
                 before, number = state, number + 1
                 state, metrics = round(key, state, now)
                 moved = bool(jnp.any(state.server.centroids != before.server.centroids))

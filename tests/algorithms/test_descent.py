@@ -14,7 +14,7 @@ from fcjax.algorithms.fedmcc import cc, feature_kmeans, mcc
 from fcjax.algorithms.fedu import fedsimclr, fedsimsiam, fedu
 from fcjax.types import State
 from tests.algorithms import plain
-from tests.algorithms.federations import both_ways, federate, rounds, traffic
+from tests.algorithms.federations import both_ways, federate, in_round, rounds, traffic
 from tests.algorithms.plain import (
     columns,
     cosine,
@@ -125,10 +125,10 @@ def test_a_step_descends_the_loss_of_two_views(method, loss, apart):
         lambda x: x + apart * rng.normal(size=x.shape).astype(np.float32), own.target
     )
     # In its first round a client begins with a copy.
-    later = state.server._replace(num_rounds=jnp.int32(1))
-    state = State(later, own._replace(target=moved))
+    state = State(state.server, own._replace(target=moved))
     key = jax.random.key(1)
-    new, metrics = jax.jit(method.stages[0].round)(key, state, federation)
+    later = in_round(federation, 1)
+    new, metrics = jax.jit(method.stages[0].round)(key, state, later)
 
     ((slots, step_key),) = plain.steps(key, np.arange(8) < 6)
     views = plain.views(step_key, POOL[slots])

@@ -12,7 +12,7 @@ from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.fedmcc import feature_kmeans
 from fcjax.algorithms.fedu import divergence, fedema, fedu
 from tests.algorithms import plain
-from tests.algorithms.federations import federate
+from tests.algorithms.federations import federate, in_round
 from tests.algorithms.plain import matrix, noisy
 
 
@@ -80,7 +80,7 @@ def rounds_of(build, sizes, present):
         return build(*heads, feature_kmeans(num_clusters=2), local, **options)
 
     @jax.jit
-    def round(steps, options, key, state):
+    def round(steps, options, key, state, federation):
         return method(steps, options).stages[0].round(key, state, federation)[0]
 
     start = method([1.0], {}).init(jax.random.key(1), federation)
@@ -90,7 +90,8 @@ def rounds_of(build, sizes, present):
         states = [start]
         for number in range(len(steps)):
             key = jax.random.key(number)
-            states.append(round(jnp.array(steps), options, key, states[-1]))
+            now = in_round(federation, number)
+            states.append(round(jnp.array(steps), options, key, states[-1], now))
         return states
 
     return run

@@ -25,7 +25,7 @@ from fcjax.methods.printed_ccfc import LEVELS
 from fcjax.parallel.mesh import CLIENTS, over_runs
 from fcjax.sweep import plan
 from fcjax.sweep.train import Call
-from fcjax.types import Now, State
+from fcjax.types import State
 
 EVENLY = {rule: () for rule in plan.RULES} | {"p": (0.0,)}
 
@@ -76,9 +76,13 @@ def embed_call(dataset: data.Dataset, call: Call, state: State) -> list[Embedded
         return alone.embed(state, federation)
 
     local = over_runs(next_local, "shard_map", results=CLIENTS)
-    every, last = sum(plan.num_rounds(call.batch)), plan.num_rounds(call.batch)[-1]
-    now = Now(every, last, is_evaluated=True)
-    next_round = engine.at_round(call.grid, "cluster", now, number=last + 1)
+    *earlier, last = plan.num_rounds(call.batch)
+    next_round = engine.at_round(
+        *(call.grid, "cluster"),
+        number=last + 1,
+        earlier=sum(earlier),
+        is_evaluated=True,
+    )
     rows = np.asarray(call.grid.federations.indices)
     stacked = (
         np.asarray(call.program.embed(call.grid, state)),
