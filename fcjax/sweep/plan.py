@@ -25,7 +25,7 @@ from fcjax.parallel.mesh import are_several, num_bytes
 from fcjax.ragged import Ragged, places
 from fcjax.results.store import Point
 from fcjax.sweep.flags import Common, Default, check_values, flag_of, of_method
-from fcjax.types import FederatedClustering, Federation, Grid
+from fcjax.types import FederatedClustering, Federation, Grid, Now
 
 # --- Partitions of a run
 
@@ -606,7 +606,9 @@ def state_bytes(batch: Batch, examples: np.ndarray) -> int:
     hyper = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in batch.traced}
 
     def init(hyper, federation):
-        return batch.build(hyper).init(jax.random.key(0), federation)
+        now = Now(jnp.int32(0), jnp.int32(0), jnp.array(False))
+        first = federation._replace(now=now)
+        return batch.build(hyper).init(jax.random.key(0), first)
 
     state = jax.eval_shape(init, hyper, federation)
     return num_bytes(state) + batch.method.working_bytes
