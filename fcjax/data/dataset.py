@@ -1,9 +1,7 @@
-"""A data set in memory, and conversions of columns and arrays into one.
+"""A data set in memory, and conversions of arrays of unknown origin into one.
 
-What arrays of unknown origin become: images or feature vectors, and classes.
-
-Every function that changes values also returns one line on each change. Errors are
-ends of a sentence that begins with the data set: "has 3 columns, ...".
+Every function that changes values also returns one line per change. Errors are the end
+of a sentence that begins with the name of the data set: "has 3 columns, ...".
 """
 
 import contextlib
@@ -13,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 # --- Dataset
 
@@ -53,8 +52,8 @@ class Dataset(NamedTuple):
     scaling: Scaling | None = None
     """Of feature vectors."""
     clients: np.ndarray | None = None
-    """[P] whose an example is, from 0, -1 where it is nobody's; None where the data
-    does not say."""
+    """[P] the client of each example, from 0, or -1 for none; None if the data does not
+    give clients."""
 
 
 def validate(dataset: Dataset) -> Dataset:
@@ -64,19 +63,15 @@ def validate(dataset: Dataset) -> Dataset:
       ValueError: there are no examples, labels or clients and examples differ in
         number, or a value is NaN or infinite.
     """
-    name, examples, labels = dataset[:3]
+    name, examples = dataset[:2]
     if len(examples) == 0:
         raise ValueError(f"dataset {name} has no examples, at least 1 is needed")
-    if labels is not None and labels.shape != examples.shape[:1]:
-        raise ValueError(
-            f"dataset {name} has {len(examples)} examples but labels of shape "
-            f"{labels.shape}, one label an example is needed"
-        )
-    if dataset.clients is not None and dataset.clients.shape != examples.shape[:1]:
-        raise ValueError(
-            f"dataset {name} has {len(examples)} examples but clients of shape "
-            f"{dataset.clients.shape}, one client an example is needed"
-        )
+    for kind, values in (("label", dataset.labels), ("client", dataset.clients)):
+        if values is not None and values.shape != examples.shape[:1]:
+            raise ValueError(
+                f"dataset {name} has {len(examples)} examples but {kind}s of shape "
+                f"{values.shape}, one {kind} per example is needed"
+            )
     if not np.isfinite(examples).all():
         raise ValueError(
             f"dataset {name} has NaN or infinite values, all must be finite"
@@ -334,16 +329,16 @@ def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
 
 
 def owners(clients: np.ndarray) -> np.ndarray:
-    """Returns whose examples they are, int64: names are numbered in sorted order, and
-    -1 is nobody, as are numbers below 0, where all are numbers, and empty names.
+    """Returns the client of each example, int64: names are numbered in sorted order.
+    Empty names, and numbers below 0 if all are numbers, are no client, -1.
 
     Args:
       clients: [P] or [P, 1] integers, whole floats, or text; text that spells only
         integers is integers.
 
     Raises:
-      ValueError: one is a fraction, NaN or no number or text at all, or all are
-        nobody's.
+      ValueError: one is a fraction, NaN or no number or text at all, or no example has
+        a client.
     """
     if clients.ndim == 2 and clients.shape[1] == 1:
         clients = clients[:, 0]
@@ -355,13 +350,10 @@ def owners(clients: np.ndarray) -> np.ndarray:
     if clients.dtype.kind in "US":
         clients = np.char.strip(clients.astype(str))
         clients = np.where(clients == "", "-1", clients)
-        # 10 after 2, where all are whole numbers; longer ones stay names.
-        for kind in (np.int64, float):
-            with contextlib.suppress(ValueError, OverflowError):
-                numbers = clients.astype(kind)
-                if (np.abs(numbers) < 2**53).all() and (numbers == numbers // 1).all():
-                    clients = numbers
-                    break
+        # Sorted as numbers, 2 before 10, if all are whole numbers that floats hold.
+        numbers = np.asarray(pd.to_numeric(pd.Series(clients), errors="coerce"), float)
+        if ((np.abs(numbers) < 2**53) & (numbers == np.floor(numbers))).all():
+            clients = numbers.astype(np.int64)
     nobody = clients == "-1" if clients.dtype.kind == "U" else clients < 0
     if clients.dtype.kind == "f" and (wrong := clients[clients != clients // 1]).size:
         raise ValueError(f"has the client {wrong[0]:g}; accepted are integers and text")
