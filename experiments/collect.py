@@ -11,8 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from fcjax.results import store
-from fcjax.runs import draw
+from fcjax.results import drawing, store
 from fcjax.sweep import report
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
@@ -50,7 +49,7 @@ def main(args: Args) -> None:
     labelled = any(row["nmi"] is not None for row in results.rows)
     report.conclude(results, labelled=labelled)
     if args.plot:
-        draw.grid_figures(
+        drawing.grid_figures(
             out / "figures", results.rows, results.rounds, by=results.settings
         )
     print(f"{len(results.rows)} runs in {out}")

@@ -139,9 +139,13 @@ def fit(method: Method, x: Any, *, seed: int, **options: Any) -> Run:
     return results[0]
 
 
-def open(directory: str | Path) -> Results:
+def open(directory: str | Path, *, data_dir: Path | None = None) -> Results:
     """Returns the finished runs of a results folder, or of all folders in it where a
     grid of several methods wrote them.
+
+    Args:
+        directory: results folder, or the folder of several.
+        data_dir: where TFDS data sets are prepared. None looks where the runs had them.
 
     Raises:
         ValueError: it holds no finished run, or one that is too old to be read.
@@ -155,7 +159,8 @@ def open(directory: str | Path) -> Results:
     directory = Path(directory)
     inner = [x.parent for x in sorted(directory.glob("*/config.json"))]
     is_one = (directory / "config.json").exists() or not inner
-    return Results(list(map(read, [directory] if is_one else inner)))
+    folders = [directory] if is_one else inner
+    return Results([read(folder, data_dir=data_dir) for folder in folders])
 
 
 def dataset_of(x: Any) -> Dataset:

@@ -21,8 +21,15 @@ import tyro
 
 from fcjax.metrics import nmi, silhouettes
 from fcjax.results import figures, tables
-from fcjax.runs import choose, consensus
-from fcjax.runs.together import Together, gather
+from fcjax.results.results import gather
+from fcjax.results.run import LIKELY_WORSE
+from fcjax.results.selection import (
+    Ensemble,
+    consensus_of,
+    correlation,
+    criteria,
+    regret,
+)
 from fcjax.sweep import score
 from fcjax.sweep.ending import refusing
 
@@ -44,14 +51,14 @@ class Args:
 def main(args: Args) -> None:
     rows, together, shares = [], [], []
     for folder in args.runs:
-        every = gather([folder])
-        if not every.scored:
+        every = gather([folder], data_dir=args.data_dir).ensemble()
+        if not every.is_labelled:
             raise ValueError(f"{folder} has no labels to measure by")
         for runs in lines_of(every):
-            own, both = measured(runs, data_dir=args.data_dir)
+            own, both = measured(runs)
             rows += own
             together.append(both)
-            shares += beside_kmeans(runs, data_dir=args.data_dir)
+            shares += beside_kmeans(runs)
     table = pd.DataFrame(rows)
     args.out.mkdir(parents=True, exist_ok=True)
     table.to_csv(args.out / "study.csv", index=False, float_format="%.4g")
@@ -67,7 +74,7 @@ def main(args: Args) -> None:
     plain = pd.DataFrame(shares)
     plain.to_csv(args.out / "beside.csv", index=False, float_format="%.4g")
     plain["below"] = plain.nmi < plain.kmeans_nmi
-    plain["warned of"] = plain.share < score.LIKELY_WORSE
+    plain["warned of"] = plain.share < LIKELY_WORSE
     told = plain.groupby(["dataset", "method", "below", "warned of"], sort=False)
     print(f"\nbelow k-means, and warned of\n{told.size().to_string()}")
     print("\nchosen without the data set that it is shown on:")
@@ -87,21 +94,19 @@ def main(args: Args) -> None:
     )
 
 
-def lines_of(runs: Together) -> list[Together]:
+def lines_of(runs: Ensemble) -> list[Ensemble]:
     """Returns the runs of each setting, that differ in their seed alone."""
-    settings = runs.members[0].folder.settings
-    keys = [tuple(float(m.row[name]) for name in settings) for m in runs.members]
+    settings = runs.runs[0].folder.settings
+    keys = [tuple(float(m.row[name]) for name in settings) for m in runs.runs]
     return [
         runs.take([i for i, other in enumerate(keys) if other == key])
         for key in dict.fromkeys(keys)
     ]
 
 
-def measured(
-    runs: Together, *, data_dir: Path | None
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def measured(runs: Ensemble) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Returns a row a criterion, and what the consensus is beside the runs."""
-    first, scores = runs.members[0], runs.values("nmi")
+    first, scores = runs.runs[0], runs.values("nmi")
     level = first.folder.names[0]
     line = {
         "dataset": first.row["dataset"],
@@ -110,21 +115,21 @@ def measured(
         "level": f"{level} {float(first.row[level]):g}",
         "runs": len(scores),
     }
-    found = choose.criteria(runs, data_dir=data_dir)
+    found = criteria(runs)
     rows = [
         {
             **line,
             "criterion": name,
-            "rho": choose.correlation(values[known], scores[known]),
-            "regret": choose.regret(values, scores),
+            "rho": correlation(values[known], scores[known]),
+            "regret": regret(values, scores),
         }
         for name, values in found.items()
         if (known := ~np.isnan(values)).any()
     ]
     by_chance = float(scores.max() - scores.mean())
     rows.append({**line, "criterion": RANDOM, "rho": 0.0, "regret": by_chance})
-    whole = consensus.of_runs(runs.voters, None)
-    labels = runs.dataset(data_dir)[0].labels
+    whole = consensus_of(runs.voters)
+    labels = runs.dataset.labels
     assert labels is not None
     held = whole.clusters >= 0
     both = {
@@ -136,11 +141,11 @@ def measured(
     return rows, both
 
 
-def beside_kmeans(runs: Together, *, data_dir: Path | None) -> list[dict[str, Any]]:
+def beside_kmeans(runs: Ensemble) -> list[dict[str, Any]]:
     """Returns a row a run of one clustering, as beside.csv has them."""
-    if runs.holders is not None:
+    if runs.clients is not None:
         return []
-    dataset, first = runs.dataset(data_dir)[0], runs.members[0]
+    dataset, first = runs.dataset, runs.runs[0]
     plain = score.beside(
         dataset.examples, dataset.labels, num_clusters=int(first.row["clusters"])
     )
@@ -151,7 +156,7 @@ def beside_kmeans(runs: Together, *, data_dir: Path | None) -> list[dict[str, An
             "kmeans_nmi": plain.scores["kmeans_nmi"],
             "share": silhouette / plain.scores["kmeans_silhouette"],
         }
-        for member, silhouette in zip(runs.members, own, strict=True)
+        for member, silhouette in zip(runs.runs, own, strict=True)
     ]
 
 

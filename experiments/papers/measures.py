@@ -19,8 +19,8 @@ from fcjax import data, metrics
 from fcjax.data.source import load_source
 from fcjax.metrics import probes
 from fcjax.results import exported
+from fcjax.results.probing import test_rows
 from fcjax.results.store import Folder
-from fcjax.runs.probe import test_rows
 from fcjax.settings import as_tuple
 from fcjax.sweep.flags import Common
 

@@ -21,6 +21,7 @@ tensorboard/, wandb/   with --log
 
 import copy
 import csv
+import dataclasses
 import hashlib
 import io
 import json
@@ -46,8 +47,9 @@ from jaxtyping import Bool, Int, Integer
 from scipy.sparse.csgraph import connected_components
 
 from fcjax import metrics
-from fcjax.data import Dataset, Scaling
-from fcjax.data.source import SOURCE, Source, load_source
+from fcjax.data import Dataset, Scaling, stratified_subset
+from fcjax.data.images import image_files
+from fcjax.data.source import ARRAY, SOURCE, Source, load_source
 from fcjax.engine import Position
 from fcjax.parallel.mesh import all_devices, num_cores
 from fcjax.results import exported
@@ -163,7 +165,7 @@ def graph(kept: Kept, labels: Integer[np.ndarray, "L"] | None) -> Graph:
 # --- Results folder
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 FILES = ("results.csv", "history.csv", "environment.json", "assignments.npz")
 FOLDERS = ("models", "communities", "checkpoints", "figures", "tensorboard")
@@ -180,6 +182,14 @@ Point = Mapping[str, float | int]
 flags that take several values; a reader has those of the axes."""
 Row = dict[str, Any]
 """A run, or a round of one, by column; None is a cell that is empty in the table."""
+
+
+class Examples(NamedTuple):
+    """The scored examples of a folder's runs."""
+
+    dataset: Dataset
+    names: list[str]
+    """The files of a folder of images, or row numbers of the whole data set."""
 
 
 class Folder:
@@ -215,6 +225,8 @@ class Folder:
         self.directory = directory
         self.dataset: Dataset | None = None
         """The data of the runs, where the process that made them still has it."""
+        self.data_dir: Path | None = None
+        """Where TFDS data sets are prepared, if it is not where the runs had them."""
         self.config = {k: v for k, v in config.items() if k != "command"}
         self.command = command or config.get("command")
         self.names: tuple[str, ...] = tuple(config["swept"])
@@ -277,35 +289,6 @@ class Folder:
 
     # What it holds.
 
-    @property
-    def results(self) -> "pd.DataFrame":
-        """A line a run that has ended, as in results.csv; NaN where a cell is empty.
-
-        Examples:
-            >>> run = read("runs/spherical")
-            >>> run.results[["p", "seed", "status"]]
-                  p  seed status
-            0  0.25     0     ok
-        """
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
-
-    @property
-    def history(self) -> "pd.DataFrame":
-        """A line a run a round, as in history.csv; NaN where a cell is empty.
-
-        Examples:
-            >>> run = read("runs/spherical")
-            >>> run.history[["stage", "round", "participants"]]
-                 stage  round  participants
-            0  cluster      1             4
-            1  cluster      2             4
-        """
-        import pandas as pd
-
-        return pd.DataFrame(self.rounds)
-
     def point(self, /, **where: float | int | str) -> Point:
         """Returns the axis values of the run that has these of them.
 
@@ -353,45 +336,37 @@ class Folder:
         raise ValueError(f"no run of {self.directory} has {told}: {there}")
 
     def assignments(self, **where: float | int | str) -> "pd.DataFrame":
-        """Returns what a run made of every example, in the order of the data set, with
-        those of an extra split behind it: `client`, who holds it, -1 where nobody does;
-        `cluster`, -1 where it has none; and `community` where the method finds them.
-
-        Args:
-            where: axis values that one run alone has, see `point`.
-
-        Examples:
-            >>> run = read("runs/spherical")
-            >>> run.assignments(seed=0).head(2)
-               client  cluster
-            0       0        0
-            1       0        0
-        """
+        """Returns the client and cluster of every example in the only run that has
+        these axis values, see `assigned` and `point`."""
         import pandas as pd
 
         return pd.DataFrame(self.assigned(self.point(**where)))
 
-    def embedding(
-        self, data_dir: Path | None = None, **where: float | int | str
-    ) -> np.ndarray:
-        """Returns the embedding [P, D] of the data set by a run's global model.
-
-        Args:
-            data_dir: where TFDS data sets are prepared, by default where the run
-                found them.
-            where: as in `assignments`.
+    @cached_property
+    def examples(self) -> Examples:
+        """The data set of the runs, with the names of its examples.
 
         Raises:
-            ValueError: the clients are on their own, or the data cannot be read.
-
-        Examples:
-            >>> run = read("runs/spherical")
-            >>> run.embedding().shape
-            (60, 2)
+            ValueError: it cannot be read, or it was an array.
         """
-        model = self.model(**where)
-        dataset = self.dataset or load_source(self.source(data_dir))[0]
-        return exported.predict(model, dataset.examples).embedding
+        source, dataset = self.source(), self.dataset
+        is_array = source.dataset == ARRAY
+        if dataset is not None and (is_array or source.limit is None):
+            names = example_names(source.dataset, len(dataset.examples))
+            return Examples(dataset, names)
+        if is_array:
+            raise ValueError("the folder does not hold the array: pass it to transform")
+        whole = dataclasses.replace(source, limit=None, extra_split=None)
+        dataset, _ = load_source(whole)
+        options = {"split": source.split, "client_folders": source.client_folders}
+        files = example_names(source.dataset, len(dataset.examples), **options)
+        names = np.array(files)
+        if source.limit is not None:
+            rows = dataset._replace(examples=np.arange(len(names)))
+            part = stratified_subset(rows, source.limit)
+            names = names[part.examples]
+            dataset = part._replace(examples=dataset.examples[part.examples])
+        return Examples(dataset, names.tolist())
 
     def model(self, **where: float | int | str) -> exported.Frozen:
         """Returns the global model of a run, which `frozen.predict` applies.
@@ -413,6 +388,10 @@ class Folder:
                 f"{self.directory} kept no model that all its clients share"
             )
         return exported.read(path)
+
+    def has_model(self, point: Point) -> bool:
+        """Whether the clients of a run share a global model."""
+        return self.model_path(point).exists()
 
     def add_model(
         self,
@@ -456,20 +435,18 @@ class Folder:
     def _arrays(self) -> dict[str, np.ndarray]:
         # Unpacked once: a file of the archive is all runs.
         path = self.directory / "assignments.npz"
+        if not path.exists():
+            raise ValueError(f"{self.directory} kept no assignments")
         try:
             with np.load(path) as file:
                 return dict(file)
         except Exception as error:  # of a damaged archive almost any type
             raise ValueError(f"{path} cannot be read ({error})") from error
 
-    def source(self, data_dir: Path | None = None) -> Source:
-        """Returns the data set of the runs, for `load_source`.
-
-        Args:
-            data_dir: where TFDS data sets are prepared. None is the directory of the
-                last start, if that directory still exists.
-        """
-        last = starts(self.directory)[-1:]
+    def source(self) -> Source:
+        """Returns the data set of the runs, for `load_source`. Without `data_dir` it
+        lies where the last start had it, if that directory still exists."""
+        data_dir, last = self.data_dir, starts(self.directory)[-1:]
         known = last[0].get("data_dir") if last else None
         if data_dir is None and known is not None and Path(known).is_dir():
             data_dir = Path(known)
@@ -477,6 +454,17 @@ class Folder:
         settings = {name: self.config[name] for name in SOURCE if name in self.config}
         settings["image_shape"] = tuple(settings["image_shape"])
         return Source(**settings, data_dir=data_dir)
+
+    def digests(self) -> dict[str, str]:
+        """Returns the digests of the data of the last start, by their names; an older
+        fcjax and runs in memory have none."""
+        last = starts(self.directory)[-1:]
+        return {
+            f"the digest of its {name}": start[name]
+            for start in last
+            for name in DIGESTS
+            if name in start
+        }
 
     # Which runs.
 
@@ -737,6 +725,9 @@ class InMemory(Folder):
     ) -> None:
         self._kept[self.key(point)]["model"] = program, weights, centers, scaling
 
+    def has_model(self, point: Point) -> bool:
+        return "model" in self._kept[self.key(point)]
+
     def save_model(self, point: Point, path: Path) -> None:
         if "model" not in (kept := self._kept[self.key(point)]):
             raise ValueError("the run has no model that all its clients share")
@@ -755,16 +746,29 @@ class InMemory(Folder):
         return self._kept[self.key(point)].get("communities")
 
 
-def read(directory: str | Path) -> Folder:
-    """Returns what a command left in a folder: `fcjax.open`.
+def read(directory: str | Path, *, data_dir: Path | None = None) -> Folder:
+    """Opens the results folder of a command.
 
     Raises:
         ValueError: it holds no finished run, or one that is too old to be read.
     """
     folder = Folder(Path(directory), read_config(Path(directory)))
+    folder.data_dir = data_dir
     if not folder.rows:
         raise ValueError(f"{directory} holds no finished run yet")
     return folder
+
+
+def example_names(
+    dataset: str, count: int, *, split: str = "all", client_folders: bool = False
+) -> list[str]:
+    """Returns the files of a folder of images, or the row numbers of the examples."""
+    folder = Path(dataset)
+    if folder.is_dir():
+        files = image_files(folder, split=split, client_folders=client_folders).files
+        if len(files) == count:
+            return [str(file.relative_to(folder)) for file in files]
+    return [str(i) for i in range(count)]
 
 
 def parsed(where: Sequence[str]) -> dict[str, str]:

@@ -10,8 +10,8 @@ import tyro
 
 from fcjax import data
 from fcjax.results import exported
-from fcjax.results.store import parsed, read
-from fcjax.runs.assigned import example_names
+from fcjax.results.results import gather
+from fcjax.results.store import example_names, parsed
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.words import flags_in
@@ -45,10 +45,8 @@ class Args:
 
 def main(args: Args) -> None:
     """Writes the table; raises ValueError where run and data do not go together."""
-    folder = read(args.run)
-    point = folder.point(**parsed(args.where))
-    model = folder.model(**point)
-    source = folder.source()
+    run = gather([args.run], parsed(args.where)).run()
+    source, model = run.folder.source(), run.model
     dataset = data.load(
         args.dataset,
         data_dir=args.data_dir,
@@ -69,7 +67,7 @@ def main(args: Args) -> None:
     table.to_csv(
         out, index=False, float_format="%.6g", na_rep="nan", lineterminator="\n"
     )
-    print(f"{len(names)} examples by the run with {folder.told(point)}: {out}")
+    print(f"{len(names)} examples by the run {run.name}: {out}")
 
 
 if __name__ == "__main__":

@@ -13,15 +13,15 @@ from fcjax.data import federation
 from fcjax.data.dataset import counted
 from fcjax.data.source import short_name
 from fcjax.parallel.mesh import all_devices, are_several
-from fcjax.results import tables
+from fcjax.results import store, tables
+from fcjax.results.results import Results
+from fcjax.results.run import INTERNAL_SCORES, below_kmeans
 from fcjax.results.store import Folder
-from fcjax.runs import page
-from fcjax.sweep import flags, plan, score
+from fcjax.sweep import flags, plan
 from fcjax.sweep.ending import with_quoted_flags
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
-from fcjax.sweep.score import INTERNAL_SCORES
 
 HELP = "docs/methods/which.md has which method does better on which data"
 
@@ -51,7 +51,8 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
     print("silhouette and calinski_harabasz: higher is better; davies_bouldin: lower")
     if (directory / "figures").exists():
         try:
-            page.main(page.Args(directory))
+            run = Results([store.read(directory)]).page(directory)
+            print(f"page of the run {run.name}: {directory / 'page.html'}")
         except ValueError as error:  # the data has moved, or needs its --data-dir
             print(f"no page ({error}): fcjax page {directory} --help")
 
@@ -72,7 +73,7 @@ def beside_kmeans(
         told = ", ".join(f"{name} {line[name]:g}" for name in settings)
         if "kmeans_nmi" in own:
             found.append(f"{own['kmeans_nmi']:.3f}")
-        if by := score.below(own):
+        if by := below_kmeans(own):
             worse.append(f"{told} ({by})")
     what = "k-means of the examples as they are"
     said = []

@@ -13,6 +13,7 @@ from fcjax import metrics
 from fcjax.data.source import short_name
 from fcjax.methods.base import MethodSpec, Scope
 from fcjax.metrics.internal import MAX_WEIGHT
+from fcjax.results.run import INTERNAL_SCORES
 from fcjax.results.store import Kept, Row, taken_globally
 from fcjax.sweep.flags import Common
 from fcjax.sweep.plan import Batch
@@ -25,9 +26,6 @@ MOST_FITTED = 10_000
 """
 MOST_MEASURED = 2000
 """Examples that silhouettes are taken of, which are quadratic in their number."""
-LIKELY_WORSE = 0.7
-"""Share of k-means' silhouette among the examples below which a run has likely found
-less: measured in docs/benchmarks/without_labels.md."""
 
 COLUMNS = (
     *("kmeans_nmi", "kmeans_acc", "kmeans_agreement"),
@@ -59,19 +57,6 @@ class Beside(NamedTuple):
             "input_silhouette": float(own),
         }
         return {name: value for name, value in found.items() if np.isfinite(value)}
-
-
-def below(scores: Mapping[str, Any]) -> str:
-    """Returns by what a run is below k-means, its NMI, or without labels likely is, the
-    silhouettes among the examples; nothing where it is not. `scores` are of
-    results.csv, or means of them."""
-    own, plain = scores.get("nmi"), scores.get("kmeans_nmi")
-    if own is not None and plain is not None:
-        return f"NMI {own:.3f}, k-means {plain:.3f}" if own < plain else ""
-    own, plain = (scores.get(x) for x in ("input_silhouette", "kmeans_silhouette"))
-    if own is None or plain is None or own >= LIKELY_WORSE * plain:
-        return ""
-    return f"silhouette {own:.2f} among the examples, k-means {plain:.2f}"
 
 
 def beside(
@@ -111,7 +96,6 @@ IN_USE = ("occupied_clusters", "largest_share")
 SCORES = (*ROUND_SCORES, "ari", "ami")
 SURVIVING_SCORES = ("surviving_nmi", "surviving_acc", "surviving_kappa")
 ACROSS_SCORES = ("global_acc", "global_nmi", "client_acc")
-INTERNAL_SCORES = ("silhouette", "davies_bouldin", "calinski_harabasz")
 
 Labels = Int[np.ndarray, "L"] | None
 """Of the first L examples, the others being trained on alone; None where the data has

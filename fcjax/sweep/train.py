@@ -30,9 +30,8 @@ from fcjax.data.source import short_name
 from fcjax.engine import Position, Round, ShapesOf, Start
 from fcjax.federated import server
 from fcjax.parallel.mesh import OwnPool, are_several, on_host
-from fcjax.results import exported, store
+from fcjax.results import drawing, exported, store
 from fcjax.results.store import Point, Row, fingerprint
-from fcjax.runs import draw
 from fcjax.sweep import fit, plan, processes, report, score, sinks
 from fcjax.sweep.checkpoints import States
 from fcjax.sweep.experiment import Experiment, configuration
@@ -234,7 +233,7 @@ def train(experiment: Experiment) -> None:
                     batch = batch._replace(side_by_side=most // 2)
                 batch = batch.keep(folder.is_pending)
     if args.plot and folder.saves:
-        draw.figures_of_grid(folder, folder.directory / "figures")
+        drawing.figures_of_grid(folder, folder.directory / "figures")
 
 
 def train_batch(
@@ -408,7 +407,7 @@ def finish(
             folder.add_communities(run.point, same)
         if args.plot and run.point == folder.first:
             name = short_name(args.dataset)
-            draw.figures_of_run(
+            drawing.figures_of_run(
                 folder.directory / "figures",
                 dataset,
                 run.holders,

@@ -13,7 +13,7 @@ from fcjax import data
 from fcjax.data.dataset import owners
 from fcjax.data.files import read
 from fcjax.ragged import GROUPS, places
-from fcjax.runs.assigned import example_names
+from fcjax.results.store import example_names
 
 IMAGES = np.arange(4 * 6, dtype=np.uint8).reshape(4, 2, 3) * 10
 LABELS, WRITERS = np.array([3, 5, 3, 9]), np.array(["eva", "bo", "", "eva"])

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 
+import fcjax
 from experiments import baselines, ccfc
 from fcjax import metrics
 from fcjax.data import Dataset, load, stratified_subset
@@ -191,7 +192,7 @@ def test_a_probe_of_the_embedding(table, capsys):
         return [cell.strip() for cell in line.split("|")[1:-1]]
 
     of_run = read(out)
-    dataset, z = load(str(path)), of_run.embedding(seed=0)
+    dataset, z = load(str(path)), fcjax.open(of_run.directory).run(seed=0).embedding_
     test = np.argsort(np.argsort(np.random.default_rng(0).random(60))) < 10
     split = z[~test], dataset.labels[~test], z[test], dataset.labels[test]
     for line, k in zip(printed[3:5], (1, 5), strict=True):

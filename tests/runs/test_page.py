@@ -13,9 +13,12 @@ from sklearn.datasets import load_digits
 
 from experiments import spherical
 from fcjax import data
+from fcjax.results import page as pages
+from fcjax.results import store
+from fcjax.results.results import gather
+from fcjax.results.run import Scored
 from fcjax.results.store import read
 from fcjax.runs import page
-from fcjax.runs.assigned import Assigned
 from fcjax.sweep import experiment, train
 from fcjax.sweep.flags import flags_of
 from tests.sweep import drifting
@@ -101,7 +104,7 @@ def change(out, **config):
 
 def shown(out, *where):
     """The row of the run that is shown."""
-    return page.answers(out, where, data_dir=None).member.row
+    return pages.answers(gather([out], store.parsed(where)).ensemble()).run.row
 
 
 @pytest.fixture(scope="module")
@@ -200,13 +203,13 @@ def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
     np.savez(tmp_path / "blobs.npz", x=x.astype(np.float32))
     flags = {"clusters": (3, 6), "seed": (0, 1, 2), "labels": False}
     train.execute(prepare(tmp_path / "out", tmp_path / "blobs.npz", **flags))
-    short, member, trade_off = page.answers(tmp_path / "out", (), data_dir=None)
+    short, run, trade_off = pages.answers(gather([tmp_path / "out"]).ensemble())
     many, which, sure = short.values()
-    assert many.startswith("3 clusters come out most alike for what is in them (")
-    assert "try fewer, too" in many
+    assert many.startswith("Seeds agree most on 3 clusters (")
+    assert "try fewer" in many
     among = "with the highest silhouette among the examples as they are"
-    assert which == f"The one {among}: {member.told}."
-    assert member.row["clusters"] == 3
+    assert which == f"The one {among}: {run.name}."
+    assert run.row["clusters"] == 3
     assert sure.startswith("Of 60 examples the 3 runs are sure of 100%")
     text = Read(tmp_path / "out" / "page.html").text
     assert all(words in text for pair in short.items() for words in pair)
@@ -310,7 +313,13 @@ def assigned(clusters, *, clients=0, communities=None):
     dataset = data.Dataset("rows", np.zeros((len(clusters), 2), np.float32), None)
     clusters = np.array(clusters)
     clients = np.broadcast_to(clients, clusters.shape)
-    return Assigned(dataset, names, clients, clusters, communities, None, None)
+    found = object.__new__(Scored)
+    found.dataset, found.names, found.clients, found.clusters = (
+        *(dataset, names, clients),
+        clusters,
+    )
+    found.communities, found.model, found.prediction = communities, None, None
+    return found
 
 
 def test_clusters_by_hand():
@@ -321,7 +330,7 @@ def test_clusters_by_hand():
         (assigned([0, -1, 0, -1]), "global", {"Cluster 0": [0, 2], "Cluster 1": []}),
         (of_clients, "client-mean", {"Community 0": [0], "Community 1": [1, 2]}),
     ):
-        clusters = page.clusters_of(found, num_clusters=2, scope=scope)
+        clusters = pages.clusters_of(found, num_clusters=2, scope=scope)
         assert {each.name: each.rows.tolist() for each in clusters} == expected
 
 
@@ -329,7 +338,7 @@ def test_warnings_of_empty_and_lone_clusters(finished):
     run = read(finished)
     row = {**run.rows[0], "nmi": 0.5, "kmeans_nmi": 0.5}  # not below it
     sizes = {"Cluster 0": 1, "Cluster 1": 0, "Cluster 2": 58}
-    noted = page.warnings(run, row, assigned([0, 2, -1]), sizes)
+    noted = pages.warnings(run, row, assigned([0, 2, -1]), sizes)
     assert noted == [
         "Empty clusters, 1 of 3: Cluster 1. The data may have fewer groups, or "
         "training was too short.",
@@ -337,11 +346,11 @@ def test_warnings_of_empty_and_lone_clusters(finished):
         "Examples in none of the clusters below: 1.",
     ]
     below = {**row, "kmeans_nmi": 0.6}
-    (first, *_) = page.warnings(run, below, assigned([0]), {})
+    (first, *_) = pages.warnings(run, below, assigned([0]), {})
     assert first == (
         "Below k-means of the examples as they are, or likely so: NMI 0.500, k-means "
         "0.600."
     )
     diverged = {**row, "status": "diverged in round 2 of cluster"}
-    (first, *_) = page.warnings(run, diverged, assigned([0]), {})
+    (first, *_) = pages.warnings(run, diverged, assigned([0]), {})
     assert first.startswith("This run diverged in round 2 of cluster: its loss")

@@ -1,8 +1,9 @@
 """What `fcjax probe` says of a run's clusters beside those of k-means."""
 
 import numpy as np
+import pytest
 
-from fcjax.runs import probe
+from fcjax.results import probing
 
 
 def test_k_means_of_the_embedding_beside_the_runs_own_clusters():
@@ -17,9 +18,8 @@ def test_k_means_of_the_embedding_beside_the_runs_own_clusters():
         np.concatenate([x, x[:1]]) for x in (labels, embedding, clusters)
     )
     clusters[-1] = -1
-    own, found = probe.cluster_rows(
-        labels, clusters, embedding.astype(np.float32), {"clusters": 3.0}
-    )
-    assert (own["clusters"], found["clusters"]) == ("of the run", "k-means")
-    assert own["acc"] == f"{56 / 64:.4f}"
-    assert (found["nmi"], found["acc"], found["kappa"]) == ("1.0000",) * 3
+    table = probing.cluster_rows(labels, clusters, embedding.astype(np.float32), 3)
+    own, plain = table.to_dict("records")
+    assert (own["clusters"], plain["clusters"]) == ("of the run", "k-means")
+    assert own["acc"] == pytest.approx(56 / 64)
+    assert plain["nmi"] == plain["acc"] == plain["kappa"] == pytest.approx(1)

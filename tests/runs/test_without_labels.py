@@ -14,8 +14,9 @@ import pytest
 
 from experiments import fdsc, spherical
 from fcjax.metrics.external import ari
+from fcjax.results import selection, store
+from fcjax.results.results import gather
 from fcjax.runs import choose, compare, consensus, how_many, page
-from fcjax.runs.together import gather
 from fcjax.sweep import experiment, train
 from fcjax.sweep.experiment import only
 from fcjax.sweep.flags import flags_of
@@ -126,15 +127,18 @@ def test_there_is_one_choice_per_heterogeneity(blobs, tmp_path, capsys):
     third = ari(found[0], found[2])
     assert float(table[0]["agreement"]) == pytest.approx((1 + third) / 2, abs=1e-5)
     assert not (out / "choice.png").exists()
-    runs = gather([out])
-    assert runs.of_same_data == [[0, 1, 2], [3, 4, 5]]
-    place, _ = choose.chosen(runs, data_dir=None)  # of pages and figures
-    assert runs.members[place].row["p"] == 0
+    results = gather([out])
+    assert results.ensemble().by_data_setting == [[0, 1, 2], [3, 4, 5]]
+    place, _ = selection.chosen(results.ensemble())  # of pages and figures
+    assert results[place].row["p"] == 0
+    with pytest.raises(ValueError, match="2 settings of the data"):
+        results.choose()
+    assert results.where(p=1).choose("agreement").params == {"p": 1, "seed": 0}
 
 
 def test_a_choice_that_is_refused_makes_no_folder(blobs, tmp_path):
     made = run(tmp_path / "made", blobs[0], p=(0.0, 1.0))
-    with pytest.raises(ValueError, match="--by agreement takes 2 runs"):
+    with pytest.raises(ValueError, match="agreement takes 2 runs"):
         choose.main(choose.Args((made,), by="agreement", out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -142,11 +146,11 @@ def test_a_choice_that_is_refused_makes_no_folder(blobs, tmp_path):
 def test_rank_correlation_and_regret_by_hand():
     values, nmi = np.array([3.0, 1, 2, 0]), np.array([0.8, 0.9, 0.7, 0.1])
     # Ranks 4 2 3 1 and 3 4 2 1: 1 - 6 * (1 + 4 + 1 + 0) / (4 * 15).
-    assert choose.correlation(values, nmi) == pytest.approx(0.4)
-    assert choose.regret(values, nmi) == pytest.approx(0.1)
+    assert selection.correlation(values, nmi) == pytest.approx(0.4)
+    assert selection.regret(values, nmi) == pytest.approx(0.1)
     unknown = np.array([np.nan, 1, 2, 0])
-    assert choose.ranking(unknown) == [2, 1, 3, 0]
-    assert np.isnan(choose.correlation(np.ones(4), nmi))
+    assert selection.ranking(unknown) == [2, 1, 3, 0]
+    assert np.isnan(selection.correlation(np.ones(4), nmi))
 
 
 def test_a_collapsed_run_has_no_vote_and_is_not_chosen(known, grid, blobs, tmp_path):
@@ -212,7 +216,7 @@ def test_a_run_is_named_so_that_it_is_found_again(blobs, tmp_path, capsys):
     choose.main(choose.Args((out,)))
     _, command = capsys.readouterr().out.split("see it: fcjax page ")
     folder, _, *where = shlex.split(command)
-    found = gather([Path(folder)], where).members
+    found = gather([Path(folder)], store.parsed(where))
     assert len(found) == 1
 
 
@@ -233,7 +237,7 @@ def test_the_number_of_clusters_of_blobs(blobs, tmp_path, capsys):
     out = run(tmp_path / "run", path, labels=False, **flags)
     how_many.main(how_many.Args((out,)))
     printed = capsys.readouterr().out
-    assert "3 clusters come out most alike" in printed
+    assert "seeds agree most on 3 clusters" in printed
     table = {line["clusters"]: line for line in rows(out / "how_many.csv")}
     assert [*table] == ["2", "3", "6"]
     assert table["3"]["between"] == "1.000"
@@ -241,21 +245,21 @@ def test_the_number_of_clusters_of_blobs(blobs, tmp_path, capsys):
 
 
 def test_what_does_not_stand_out_is_not_suggested():
-    same = how_many.Stability((0.5, 0.7, 0.6), (0.1, 0.1, 0.1), 3)
-    near = how_many.Stability((0.5, 0.6, 0.6), (0.1, 0.1, 0.1), 3)
-    found = how_many.suggested({4: same, 6: near})
-    assert found.number is None
-    assert "no number stands out: 4 has 0.50, 6 has 0.47" in found.told
+    same = selection.Stability((0.5, 0.7, 0.6), (0.1, 0.1, 0.1), 3)
+    near = selection.Stability((0.5, 0.6, 0.6), (0.1, 0.1, 0.1), 3)
+    number, reason = selection.suggested({4: same, 6: near})
+    assert number is None
+    assert "4 has 0.50, 6 has 0.47" in reason
     # However alike: two that differ in the third digit.
-    one, other = (how_many.Stability((x, x), (0.1, 0.1), 2) for x in (0.8, 0.799))
-    assert how_many.suggested({4: one, 6: other}).number is None
-    best = how_many.Stability((0.9, 0.9, 0.9), (0.1, 0.1, 0.1), 3)
-    found = how_many.suggested({4: same, 6: best})
-    assert found.number == 6
-    assert "the end of what was tried: try more" in found.told
-    bad = how_many.Stability((0.1, 0.1, 0.1), (0.5, 0.5, 0.5), 3)
-    worse = how_many.Stability((0.1, 0.1, 0.1), (0.9, 0.9, 0.9), 3)
-    assert how_many.suggested({4: bad, 6: worse}).number is None
+    one, other = (selection.Stability((x, x), (0.1, 0.1), 2) for x in (0.8, 0.799))
+    assert selection.suggested({4: one, 6: other})[0] is None
+    best = selection.Stability((0.9, 0.9, 0.9), (0.1, 0.1, 0.1), 3)
+    number, reason = selection.suggested({4: same, 6: best})
+    assert number == 6
+    assert "try more" in reason
+    bad = selection.Stability((0.1, 0.1, 0.1), (0.5, 0.5, 0.5), 3)
+    worse = selection.Stability((0.1, 0.1, 0.1), (0.9, 0.9, 0.9), 3)
+    assert selection.suggested({4: bad, 6: worse})[0] is None
 
 
 def test_seeds_are_paired(known, grid, blobs, tmp_path, capsys):
@@ -273,7 +277,7 @@ def test_seeds_are_paired(known, grid, blobs, tmp_path, capsys):
     assert float(line["second"]) == pytest.approx(2.55 / 4)
     printed = capsys.readouterr().out
     assert "no difference seen" in printed
-    assert "left out, as they have no partner: 1 of 5 runs of" in printed
+    assert "runs without a partner: 1 of 5 runs of" in printed
     assert (tmp_path / "comparison.png").stat().st_size > 5000
     # The same runs with themselves, by the seed: one pair each.
     compare.main(compare.Args(known, other, by=("seed",), out=tmp_path))
@@ -308,8 +312,8 @@ def own(tmp_path_factory):
 
 
 def test_clients_on_their_own_are_compared_client_by_client(own, tmp_path, capsys):
-    runs = gather([own])
-    assert runs.holders is not None
+    runs = gather([own]).ensemble()
+    assert runs.clients is not None
     assert runs.clusters.max() == 19  # ten of each of two clients
     choose.main(choose.Args((own,), by="agreement", out=tmp_path))
     assert "by agreement: lrsc" in capsys.readouterr().out
@@ -390,7 +394,7 @@ def levels(grid, blobs, tmp_path):
 @pytest.mark.parametrize(
     ("command", "make", "with_grid", "flags", "told"),
     [
-        ("choose", single, False, ("--by", "agreement"), "--by agreement takes 2 runs"),
+        ("choose", single, False, ("--by", "agreement"), "--by agreement takes 2"),
         ("consensus", single, False, (), "takes two runs or more that ended well, got"),
         ("consensus", collapsed, False, (), "that ended well, got 0 of 4"),
         ("choose", collapsed, False, (), "takes 1 runs? that ended well, got 0"),
@@ -424,7 +428,7 @@ def levels(grid, blobs, tmp_path):
         (
             *("compare", single, True),
             ("--by", "p", "--first-where", "p=0"),
-            "--by p makes no lines: --...-where chooses one",
+            "--by p makes no rows: --where chooses one",
         ),
         ("compare", single, True, ("--score", "size"), "--score size: .* has none of"),
         ("choose", single, False, ("--where", "p=3"), "no run of .* has p=3"),
@@ -448,7 +452,7 @@ def test_clients_of_other_classes_are_no_partners(blobs, tmp_path, monkeypatch, 
         for most in (1, 2)
     ]
     line = refused("compare", folders, monkeypatch, capsys)
-    assert "dealt otherwise: --class-range is [1, 1] and [1, 2]" in line
+    assert "partitioned otherwise: --class-range is [1, 1] and [1, 2]" in line
 
 
 @pytest.mark.parametrize("command", ["choose", "consensus", "how_many", "compare"])

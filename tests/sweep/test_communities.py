@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import collect
-from fcjax.results import store
+from fcjax.results import drawing, store
 from fcjax.results.store import Kept, read
 from fcjax.runs import draw
 from fcjax.sweep import experiment, train
@@ -211,16 +211,16 @@ def test_shards_become_the_grid_and_collect_prints_it(ended, tmp_path, capsys):
 def test_iterations_are_drawn_from_the_end_of_the_start(ended, tmp_path):
     results = ended[0].folder
     by = results.settings
-    rounds = draw.since(results.rounds, "begin", by=by)
+    rounds = drawing.since(results.rounds, "begin", by=by)
     found = [(row["stage"], int(row["round"]), row["seed"]) for row in rounds]
     assert sorted(found) == [
         ("refine", number, seed) for number in range(3) for seed in (0, 1)
     ]
     assert float(rounds[0]["isolated"]) > 0
-    assert draw.since(results.rounds, "", by=by) == results.rounds
+    assert drawing.since(results.rounds, "", by=by) == results.rounds
     # What reports nothing has the figure of its rounds alone.
     options = {"by": by, "start": "begin", "reported": ("never_measured",)}
-    draw.grid_figures(tmp_path, results.rows, results.rounds, **options)
+    drawing.grid_figures(tmp_path, results.rows, results.rounds, **options)
     assert not (tmp_path / "iterations.png").exists()
     # What a session drew, and what is drawn again.
     draw.main(draw.Args(results.directory, out=tmp_path))

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+import fcjax
 from experiments import spherical
 from fcjax.results import store
 from fcjax.sweep import experiment, train
@@ -98,8 +99,8 @@ def test_the_directory_of_a_prepared_data_set_is_remembered(tmp_path):
     train.execute(experiment.prepare(args))
     (start,) = store.starts(out)
     assert start["data_dir"] == str(sets.resolve())
-    assert store.read(out).embedding().shape == (16, 16)
+    assert fcjax.open(out)[0].embedding_.shape == (16, 16)
     sets.rename(tmp_path / "moved")
     with pytest.raises(ValueError, match="tiny"):
-        store.read(out).embedding()
-    assert store.read(out).embedding(tmp_path / "moved").shape == (16, 16)
+        _ = fcjax.open(out)[0].embedding_
+    assert fcjax.open(out, data_dir=tmp_path / "moved")[0].embedding_.shape == (16, 16)
