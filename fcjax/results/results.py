@@ -362,7 +362,14 @@ def gather(
         if places.count(place) > 1:
             raise ValueError(f"{folder} is given twice")
     opened = [store.read(folder, data_dir=data_dir) for folder in folders]
-    return Results([x.only(x.rows_of(**(where or {}))) for x in opened])
+    chosen = [folder.rows_of(**(where or {})) for folder in opened]
+    runs = Results([])
+    runs._runs = [
+        Run(folder, row)
+        for folder, rows in zip(opened, chosen, strict=True)
+        for row in rows
+    ]
+    return runs
 
 
 def check_same_data(runs: Sequence[Run]) -> None:

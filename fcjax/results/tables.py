@@ -136,16 +136,17 @@ def _sides(table: pd.DataFrame) -> list[str]:
     return ["left" if any_name else "right" for any_name in is_name.any()]
 
 
-def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]]) -> str:
-    """Returns a table, of `shown` or made by hand, as aligned Markdown."""
+def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str = "g") -> str:
+    """Returns a table, of `shown` or made by hand, as aligned Markdown, with floats in
+    the format `form`."""
     table = pd.DataFrame(table)
-    cells, sides = table.map(_number), _sides(table)
+    cells, sides = table.map(_number, form=form), _sides(table)
     return cells.to_markdown(index=False, disable_numparse=True, colalign=sides)
 
 
-def show(table: pd.DataFrame | Sequence[Mapping[str, Any]]) -> None:
+def show(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str = "g") -> None:
     """Prints a table, see `to_text`."""
-    print(to_text(table))
+    print(to_text(table, form))
 
 
 def to_latex(table: pd.DataFrame) -> str:

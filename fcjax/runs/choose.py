@@ -61,9 +61,9 @@ def main(args: Args) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for table in tables_of:
         folders = [Path(folder).name for folder in table["folder"]]
-        tables.show(table.assign(folder=folders).round(3))
+        tables.show(table.assign(folder=folders), ".3f")
         if runs.is_labelled:
-            tables.show(selection.against_labels(table).round(3))
+            tables.show(selection.against_labels(table), ".3f")
     ranks.to_csv(out / "choice.csv", index=False, float_format="%.6g")
     print(f"all criteria of each run: {out / 'choice.csv'}")
     if len(groups) == 1 and len(ranks) > 1:

@@ -61,7 +61,7 @@ def main(args: Args) -> None:
         for runs, folder, where in zip((one, two), folders, wheres, strict=True)
     ]
     print(f"the first, {named[0]}, less the second, {named[1]}")
-    tables.show(table.round(3))
+    tables.show(table, ".3f")
     used = table.groupby("score").seeds.sum().max()
     for runs, name in zip((one, two), named, strict=True):
         if left := len(runs) - used:

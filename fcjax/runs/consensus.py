@@ -50,7 +50,7 @@ def main(args: Args) -> None:
     voters = results.ensemble().voters
     print(selection.confidence_text(voters, together))
     if voters.dataset.labels is not None:
-        tables.show(selection.consensus_scores(voters, together).round(3))
+        tables.show(selection.consensus_scores(voters, together), ".3f")
     print(f"every example, and which ones are unsure: {out / 'assignments.csv'}")
 
 

@@ -43,7 +43,7 @@ def main(args: Args) -> None:
     results = gather(args.runs, parsed(args.where), data_dir=args.data_dir)
     suggestion = results.how_many(out)
     print(suggestion.reason)
-    tables.show(suggestion.table.round(3))
+    tables.show(suggestion.table, ".3f")
     if suggestion.left_out:
         print(suggestion.left_out)
     print(f"the same as curves: {out / 'how_many.png'}")

@@ -45,16 +45,16 @@ def main(args: Args) -> None:
     found = run.probe(args.num_neighbors, args.label_fraction, args.num_draws)
     num_trained = len(run.scored.clusters) - found.num_tested
     print(f"{run.name}: {found.num_tested} examples by {num_trained} neighbors")
-    tables.show(found.neighbors.round(4))
+    tables.show(found.neighbors, ".4f")
     print(
         "linear classifiers of the frozen embedding; from a share of the labels the "
         f"mean ± 95 % interval over {args.num_draws} draws"
     )
     tables.show(shown_linear(found.linear))
     print("the run's clusters, and those of k-means on its embedding in one place")
-    tables.show(found.clusters.round(4))
+    tables.show(found.clusters, ".4f")
     print("mean of the clients' own scores, each with a match of its own")
-    tables.show(found.clients.round(4))
+    tables.show(found.clients, ".4f")
 
 
 if __name__ == "__main__":
