@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import filelock
 import jax
 import numpy as np
+import pandas as pd
 from jaxtyping import Bool, Int, Integer
 from scipy.sparse.csgraph import connected_components
 
@@ -335,11 +336,9 @@ class Folder:
         there = "; ".join(f"{k} is {', '.join(held[k])}" for k in held)
         raise ValueError(f"no run of {self.directory} has {told}: {there}")
 
-    def assignments(self, **where: float | int | str) -> "pd.DataFrame":
+    def assignments(self, **where: float | int | str) -> pd.DataFrame:
         """Returns the client and cluster of every example in the only run that has
         these axis values, see `assigned` and `point`."""
-        import pandas as pd
-
         return pd.DataFrame(self.assigned(self.point(**where)))
 
     @cached_property
