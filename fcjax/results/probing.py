@@ -55,9 +55,9 @@ def probe(
     """Measures an embedding, see `Run.probe`."""
     for share in label_fraction:
         if not 0 < share <= 1:
-            raise ValueError(f"label_fraction must lie in (0, 1], got {share:g}")
+            raise ValueError(f"`label_fraction` must lie in (0, 1], got {share:g}")
     if num_draws < 1:
-        raise ValueError(f"num_draws must be at least 1, got {num_draws}")
+        raise ValueError(f"`num_draws` must be at least 1, got {num_draws}")
     split = [x[rows] for rows in (~is_test, is_test) for x in (embedding, labels)]
     counts = [k for k in num_neighbors if k <= len(split[0])]
     knn = metrics.knn_accuracy(*split, num_neighbors=counts)

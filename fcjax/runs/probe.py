@@ -44,7 +44,7 @@ def main(args: Args) -> None:
     run = gather([args.run], parsed(args.where), data_dir=args.data_dir).run()
     found = run.probe(args.num_neighbors, args.label_fraction, args.num_draws)
     num_trained = len(run.scored.clusters) - found.num_tested
-    print(f"{run.name}: {found.num_tested} examples by {num_trained} neighbors")
+    print(f"{run.name}: {found.num_tested} examples by {num_trained}")
     tables.show(found.neighbors, ".4f")
     print(
         "linear classifiers of the frozen embedding; from a share of the labels the "

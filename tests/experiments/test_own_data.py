@@ -152,14 +152,20 @@ def test_a_model_predicts_the_clusters_of_its_own_run(table, tmp_path):
             r"do not fit a model of \(12,\)",
         ),
         (predict, {"run": Path("nowhere")}, "holds no run"),
-        (probe, {"label_fraction": (0.1, 0.0)}, r"^--label-fraction takes .* \(0, 1\]"),
-        (probe, {"label_fraction": (10.0,)}, r"^--label-fraction .* got 10$"),
-        (probe, {"num_draws": 0}, "^--num-draws takes 1 or more, got 0$"),
+        (
+            probe,
+            {"label_fraction": (0.1, 0.0)},
+            "^.label_fraction. .* got 0$",
+        ),
+        (probe, {"label_fraction": (10.0,)}, "^.label_fraction. .* got 10$"),
+        (probe, {"num_draws": 0}, "^.num_draws. must be at least 1, got 0$"),
     ],
 )
 def test_what_a_finished_run_is_not_asked(table, tool, flags, message):
     path, out = table
-    asked = {"run": out} | ({"dataset": str(path)} if tool is predict else {})
+    asked = {"run": out, "where": ("seed=0",)}
+    if tool is predict:
+        asked["dataset"] = str(path)
     with pytest.raises(ValueError, match=message):
         tool.main(tool.Args(**asked | flags))
 

@@ -73,5 +73,5 @@ def test_a_probe_has_all_its_tables(grid):
     assert probe.neighbors.neighbors.tolist() == [1]
     assert probe.linear.protocol.tolist() == ["linear probe", *["50 % of labels"] * 2]
     assert probe.clusters.acc[0] == pytest.approx(grid[0].row["acc"], abs=1e-6)
-    with pytest.raises(ValueError, match="label_fraction must lie"):
+    with pytest.raises(ValueError, match="must lie in"):
         grid[0].probe(label_fraction=(2.0,))
