@@ -29,7 +29,7 @@ from fcjax.algorithms.orchestra import orchestra
 from fcjax.algorithms.sda import Adversarial, sda
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import subspace_affinity, symmetric_affinity
-from fcjax.methods import CCFC
+from fcjax.methods import CCFC, Orchestra
 from fcjax.nn import (
     MLP,
     autoencoder,
@@ -154,17 +154,13 @@ def build_fedsimsiam(weight):
 
 
 def build_orchestra(weight):
+    sizes = {"num_participants": 4, "num_global": 6, "num_local": 2, "memory_size": 6}
+    settings = Orchestra(num_rounds=2, server_steps=3, **sizes)
     return orchestra(
+        settings.plain(temperature=0.2 + weight),
         *(ENCODER, orchestra_projector(6, hidden_size=8), None, jitter),
         feature_kmeans(num_clusters=NUM_CLUSTERS, num_init=2),
         LOCAL,
-        num_rounds=2,
-        num_participants=4,
-        num_global=6,
-        num_local=2,
-        memory_size=6,
-        temperature=0.2 + weight,
-        server_steps=3,
     )
 
 

@@ -11,7 +11,7 @@ Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,21 +74,12 @@ class Memory(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """What all rounds share; see `orchestra`."""
+    """The inputs of `orchestra`, which all rounds share."""
 
+    settings: Any
     networks: Networks
     other_view: Augment
     local: Local
-    num_rounds: int
-    num_participants: int | None
-    num_global: int
-    num_local: int
-    memory_size: int
-    temperature: Scalar
-    momentum: Scalar
-    rotation_weight: Scalar
-    sharpness: Scalar
-    server_steps: int
     server_optimizer: optax.GradientTransformation
 
     @property
@@ -96,7 +87,12 @@ class Setup(NamedTuple):
         return "rotation" in self.networks.named
 
 
+SHARPNESS = 25.0
+"""Of `sinkhorn`, in the authors' code."""
+
+
 def orchestra(
+    settings: Any,
     encoder: Network,
     projector: Network,
     rotation: Network | None,
@@ -104,40 +100,24 @@ def orchestra(
     clustering: Clustering,
     local: Local,
     *,
-    num_rounds: int = 100,
-    num_participants: int | None = None,
-    num_global: int = 128,
-    num_local: int = 16,
-    memory_size: int = 128,
-    temperature: Scalar = 0.1,
-    momentum: Scalar = 0.996,
-    rotation_weight: Scalar = 1.0,
-    sharpness: Scalar = 25.0,
-    server_steps: int = 500,
     server_rate: Scalar = 0.01,
 ) -> FederatedClustering:
-    """Builds Orchestra: clients predict which global cluster another view of an example
-    is in, and the server clusters what the clients' local clusters are about.
+    """Builds Orchestra: clients predict the global cluster of another view of an
+    example, and the server clusters the clients' local centroids.
 
     Args:
+        settings: one value per setting of `fcjax.methods.Orchestra`, which describes
+            them: `Orchestra(num_global=32).plain()`. Floats may be traced.
         encoder: from examples to features.
         projector: from features to projections, whose directions are clustered.
         rotation: from projections to logits of the four turns of an image; None leaves
-            that term out, as of feature vectors, which have none.
-        other_view: of the online network; the target's is that of `local`.
-        clustering: what clusters the features in the end; the paper's are for probes.
+            that term out, as for feature vectors.
+        other_view: of the online network; the target's view is that of `local`.
+        clustering: the clustering of the features after the last round. The paper's
+            global clusters are used for linear probes only.
         local: how a client trains in a round.
-        num_rounds: rounds, after a first one in which nobody trains.
-        num_participants: how many are drawn of those who answer; None is all.
-        num_global: K-means' K of the server's clusters, which are no classes.
-        num_local: clusters of a client.
-        memory_size: projections that a client clusters, its last ones.
-        temperature: T of both softmaxes.
-        momentum: of the target networks.
-        rotation_weight: of the term that keeps the networks from degenerating.
-        sharpness: of `sinkhorn`, everywhere.
-        server_steps: of gradient descent on the global centroids in a round.
-        server_rate: its step size, with momentum 0.9 and weight decay 1e-4.
+        server_rate: step size of the server's gradient descent on the global centroids,
+            with momentum 0.9 and weight decay 1e-4.
 
     Returns:
         The method, with stages `start`, `representation` and that of `clustering`,
@@ -155,7 +135,9 @@ def orchestra(
         >>> from fcjax.algorithms.fedmcc import feature_kmeans
         >>> from fcjax.data.augment import vector_view
         >>> encoder, head = nn.encoder(nn.MLP((16,))), nn.simsiam_projector
+        >>> from fcjax.methods import Orchestra
         >>> method = orchestra(
+        ...     Orchestra().plain(),
         ...     *(encoder, head(8, hidden_size=8), None, vector_view),
         ...     feature_kmeans(num_clusters=3),
         ...     Local(optax.sgd(3e-3, momentum=0.9), vector_view, batch_size=16),
@@ -163,21 +145,24 @@ def orchestra(
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('start', 1), ('representation', 100), ('k-means', 1)]
     """
-    if num_local > memory_size:
+    if settings.num_local > settings.memory_size:
         raise ValueError(
-            f"{num_local} local clusters of a memory of {memory_size} projections"
+            f"num_local {settings.num_local} must be at most memory_size "
+            f"{settings.memory_size}"
         )
     named = {"encoder": encoder, "projector": projector}
     if rotation is not None:
         named["rotation"] = rotation
     setup = Setup(
-        *(local.networks(**named), other_view, local, num_rounds, num_participants),
-        *(num_global, num_local, memory_size, temperature, momentum, rotation_weight),
-        *(sharpness, server_steps),
-        optax.chain(
+        settings=settings,
+        networks=local.networks(**named),
+        other_view=other_view,
+        local=local,
+        server_optimizer=optax.chain(
             optax.add_decayed_weights(1e-4), optax.sgd(server_rate, momentum=0.9)
         ),
     )
+    train, start = (partial(federated_round, setup, trains) for trains in (True, False))
 
     def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
         if "projector" in parts["params"]:  # the networks are still trained
@@ -185,8 +170,8 @@ def orchestra(
         return clustering.assign(parts, h)
 
     stages = (
-        all_rounds("start", partial(federated_round, setup, False), 1),
-        all_rounds("representation", partial(federated_round, setup, True), num_rounds),
+        all_rounds("start", start, 1),
+        all_rounds("representation", train, settings.num_rounds),
         clustering.stage(encoder),
     )
     return assembled(encoder, local, partial(initial_state, setup), stages, assign)
@@ -205,8 +190,8 @@ def federated_round(
     before: Server = state.server
     everyone = server.all_participants(federation)
     draw_key, clients_key = jax.random.split(key)
-    if setup.num_participants is not None:
-        everyone = server.choose(draw_key, everyone, setup.num_participants)
+    if setup.settings.num_participants is not None:
+        everyone = server.choose(draw_key, everyone, setup.settings.num_participants)
     num_clients = len(federation.indices)
     present = clients.own(everyone, num_clients)
     train = partial(client_round, setup, federation.now.stage_round)
@@ -266,7 +251,7 @@ def client_round(
 
     def loss(key, variables, slots, counted):
         online, target, memory = taken_apart(variables)
-        target = follow(setup.momentum, target, online)
+        target = follow(setup.settings.momentum, target, online)
         views = three_views(setup, key, to_float(pool[rows[slots]]))
         value, online, target, z = contrast(
             setup, online, target, sent.centroids, views, counted
@@ -335,7 +320,7 @@ def contrast(
     u, target = project(setup, target, a, mask)
     v, online = forward(setup.networks, online, TARGETS, b, mask)
     value = losses.cluster_agreement(
-        v, u, centroids, temperature=setup.temperature, mask=mask
+        v, u, centroids, temperature=setup.settings.temperature, mask=mask
     )
     if turned is not None:
         x, turns = turned
@@ -346,7 +331,7 @@ def contrast(
             jnp.where(mask[:, None], logits, 0), turns
         )
         mean = jnp.sum(each, where=mask) / jnp.maximum(mask.sum(), 1)
-        value += setup.rotation_weight * mean
+        value += setup.settings.rotation_weight * mean
     return value, online, target, u
 
 
@@ -398,7 +383,7 @@ def taken_apart(variables: Parts) -> tuple[Parts, Parts, Memory]:
 
 
 def empty_memory(setup: Setup, sent: Server) -> Memory:
-    shape = (setup.memory_size, sent.centroids.shape[-1])
+    shape = (setup.settings.memory_size, sent.centroids.shape[-1])
     return Memory(jnp.zeros(shape), jnp.int32(0))
 
 
@@ -420,9 +405,9 @@ def cluster_locally(setup: Setup, key: PRNGKey, memory: Memory) -> Float[Array, 
     return equal_clusters(
         key,
         memory.z,
-        setup.num_local,
-        sharpness=setup.sharpness,
-        mask=jnp.arange(setup.memory_size) < memory.count,
+        setup.settings.num_local,
+        sharpness=SHARPNESS,
+        mask=jnp.arange(setup.settings.memory_size) < memory.count,
     )
 
 
@@ -440,16 +425,16 @@ def cluster_globally(
         Centroids of unit length, and the loss of the last step: minus the mean cosine
         of the two assignments of a row.
     """
-    mask = jnp.repeat(answered, setup.num_local)
+    mask = jnp.repeat(answered, setup.settings.num_local)
     # A row that does not count must not reach the gradient, whatever it holds.
     z = jnp.where(mask[:, None], found.reshape(-1, found.shape[-1]), 0)
     optimizer = setup.server_optimizer
 
     def objective(centroids):
         cosines = jnp.matmul(z, centroids.T, precision=lax.Precision.HIGHEST)
-        soft = jax.nn.softmax(cosines / setup.temperature, axis=1)
+        soft = jax.nn.softmax(cosines / setup.settings.temperature, axis=1)
         constant = lax.stop_gradient(cosines)
-        equal = sinkhorn(constant, sharpness=setup.sharpness, mask=mask)
+        equal = sinkhorn(constant, sharpness=SHARPNESS, mask=mask)
         each = jnp.sum(losses.normalize(equal) * losses.normalize(soft), axis=1)
         return -jnp.sum(each, where=mask) / jnp.maximum(mask.sum(), 1)
 
@@ -461,7 +446,7 @@ def cluster_globally(
         return (centroids, opt_state), value
 
     start = centroids, optimizer.init(centroids)
-    (centroids, _), values = lax.scan(step, start, length=setup.server_steps)
+    (centroids, _), values = lax.scan(step, start, length=setup.settings.server_steps)
     return centroids, values[-1]
 
 
@@ -496,6 +481,6 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
         )[0]
     )
     bound = 1 / jnp.sqrt(z.shape[-1])
-    shape = (setup.num_global, z.shape[-1])
+    shape = (setup.settings.num_global, z.shape[-1])
     centroids = jax.random.uniform(centroids_key, shape, minval=-bound, maxval=bound)
     return State(Server(online, target, centroids))

@@ -198,7 +198,9 @@ class Method(ClusterMixin, BaseEstimator):
             >>> settings.model_weight, settings.latent_size
             (0.1, 256)
         """
-        return SimpleNamespace(**one_of_each(self.settings()) | traced)
+        # A setting without a default of its own is None.
+        settings = dict.fromkeys(fields_of(type(self))) | one_of_each(self.settings())
+        return SimpleNamespace(**settings | traced)
 
     def called(self) -> str:
         """Returns the method's name with its variant."""

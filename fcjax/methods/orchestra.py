@@ -4,7 +4,6 @@ Settings, defaults by the data, networks and views. The algorithm is
 `fcjax.algorithms.orchestra`.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -22,7 +21,7 @@ from fcjax.data.augment import (
     simsiam_colour,
     vector_view,
 )
-from fcjax.methods.base import Method, MethodSpec, Problem, taken_by
+from fcjax.methods.base import Method, MethodSpec, Problem
 from fcjax.methods.encoders import Backbone, backbone_of, encoder_of, is_tiny
 from fcjax.settings import Limits, Positive, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering
@@ -92,14 +91,7 @@ class Orchestra(Method):
             raise ValueError(
                 f"`num_participants` must be at most `clients` {most}, got {got}"
             )
-        views = views_of(problem.shape)
-
-        def build(values: Mapping[str, Any]) -> FederatedClustering:
-            return method_of(
-                values, views, problem.shape, num_clusters=problem.num_clusters
-            )
-
-        return MethodSpec("orchestra", settings, build, "global")
+        return MethodSpec(self.name, settings, self.builder(problem), "global")
 
     def chosen(self, problem: Problem) -> list[dict[str, Any]]:
         """Returns the settings that preset and data choose, the strongest last."""
@@ -112,36 +104,38 @@ class Orchestra(Method):
             found += [SMALL, DIGITS if is_tiny(problem.shape) else {}]
         return [*found, SMOKE] if self.preset == "smoke" else found
 
-
-def method_of(values, views: tuple[Augment, Augment], shape, *, num_clusters: int):
-    """Builds the method from the settings of a run."""
-    is_small = values["backbone"] in ("conv", "mlp")
-    channels = (256, 256) if values["backbone"] == "mlp" else (16, 32, 64)
-    encoder = nn.encoder(encoder_of(values["backbone"], shape, channels=channels))
-    width = {"size": 128, "hidden_size": 128} if is_small else {}
-    projector = nn.orchestra_projector(**width)
-    rotation = nn.rotation_head() if turns(shape) else None
-    seen, other = views
-    optimizer = optax.chain(
-        optax.add_decayed_weights(1e-4),
-        optax.sgd(values["learning_rate"], momentum=0.9),
-    )
-    local = Local(
-        *(optimizer, seen),
-        num_epochs=values["local_epochs"],
-        batch_size=values["batch_size"],
-        microbatch=values["microbatch"],
-        drop_last=values["drop_last"],
-    )
-    clustering = feature_kmeans(
-        num_clusters=num_clusters,
-        num_init=values["num_init"],
-        batch_size=local.at_once,
-    )
-    return orchestra(
-        *(encoder, projector, rotation, other, clustering, local),
-        **taken_by(orchestra, values),
-    )
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        shape, backbone = problem.shape, settings.backbone
+        is_small = backbone in ("conv", "mlp")
+        channels = (256, 256) if backbone == "mlp" else (16, 32, 64)
+        width = {"size": 128, "hidden_size": 128} if is_small else {}
+        seen, other = views_of(shape)
+        optimizer = optax.chain(
+            optax.add_decayed_weights(1e-4),
+            optax.sgd(settings.learning_rate, momentum=0.9),
+        )
+        local = Local(
+            *(optimizer, seen),
+            num_epochs=settings.local_epochs,
+            batch_size=settings.batch_size,
+            microbatch=settings.microbatch,
+            drop_last=settings.drop_last,
+        )
+        clustering = feature_kmeans(
+            num_clusters=problem.num_clusters,
+            num_init=settings.num_init,
+            batch_size=local.at_once,
+        )
+        return orchestra(
+            settings,
+            nn.encoder(encoder_of(backbone, shape, channels=channels)),
+            nn.orchestra_projector(**width),
+            nn.rotation_head() if turns(shape) else None,
+            other,
+            clustering,
+            local,
+        )
 
 
 def turns(shape: tuple[int, ...]) -> bool:

@@ -13,6 +13,7 @@ from fcjax.algorithms import orchestra as module
 from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.fedmcc import feature_kmeans
 from fcjax.algorithms.orchestra import Memory, orchestra
+from fcjax.methods import Orchestra
 from fcjax.types import Network
 from tests.algorithms import plain
 from tests.algorithms.federations import all_rounds, federate, traffic
@@ -43,24 +44,21 @@ def of_images(network: Network) -> Network:
     )
 
 
-def built(rotation=True, **options):
+def built(rotation=True, server_rate=0.01, **options):
     """Of 2 x 2 images: four features, three projections, five global clusters."""
-    options = {"num_rounds": 2, "num_global": 5, "num_local": 2, **options}
+    rounds = {"num_rounds": 2, "server_steps": 3}
+    sizes = {"num_global": 5, "num_local": 2, "memory_size": 6}
+    weights = {"temperature": TAU, "momentum": MOMENTUM, "rotation_weight": WEIGHT}
+    settings = Orchestra(**{**rounds, **sizes, **weights, **options}).plain()
     return orchestra(
+        settings,
         of_images(matrix(4, centre=True)),
         matrix(3),
         matrix(4) if rotation else None,
         louder,
         KMEANS,
         LOCAL,
-        **{
-            "memory_size": 6,
-            "temperature": TAU,
-            "momentum": MOMENTUM,
-            "rotation_weight": WEIGHT,
-            "server_steps": 3,
-            **options,
-        },
+        server_rate=server_rate,
     )
 
 
@@ -234,5 +232,5 @@ def test_global_centroids_have_unit_length(ended):
 
 
 def test_a_client_cannot_have_more_clusters_than_it_remembers():
-    with pytest.raises(ValueError, match="7 local clusters of a memory of 6"):
+    with pytest.raises(ValueError, match="num_local 7 must be at most memory_size 6"):
         built(num_local=7)
