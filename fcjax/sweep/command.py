@@ -11,7 +11,7 @@ from fcjax.methods import Method, Script
 from fcjax.parallel.mesh import are_several, take_cores
 from fcjax.results.store import Folder
 from fcjax.sweep import processes, words
-from fcjax.sweep.costs import described
+from fcjax.sweep.costs import absent_devices
 from fcjax.sweep.ending import FAILED, end, in_a_line
 from fcjax.sweep.experiment import Experiment, Task, prepare_all, tasks
 from fcjax.sweep.flags import flags_of
@@ -56,7 +56,7 @@ def run(make: Callable[[], Sequence[Task]]) -> list[Folder]:
         asked = [task.args.on for task in made if task.args.on is not None]
         if asked:  # what they are compiled for is not this machine's
             jax.config.update("jax_platforms", "cpu")
-        targets = {topology: described(topology) for topology in asked}
+        targets = {topology: absent_devices(topology) for topology in asked}
         experiments = prepare_all(made)
     except ValueError as error:
         problem = str(error)

@@ -1,13 +1,16 @@
 """How many runs fit side by side, and what they take: read in the compiled programs.
 
-`--on v5e:4x4` says it of devices that need not be there. Nothing is run. Times are
-lower bounds: the time of the arithmetic or of the memory traffic, whichever is longer.
+`--on v5e:4x4` answers for devices that need not be there. Nothing is run. Times are
+lower bounds: the time of the arithmetic at the chip's peak rates.
 """
 
 import json
 import math
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -23,30 +26,34 @@ from fcjax.sweep.plan import Batch
 from fcjax.types import Grid
 
 SHARE = 0.9
-"""Of a device's memory that programs may take: checkpoints and scores need some too."""
+"""Share of a device's memory for programs: checkpoints and scores need some too."""
+
+
+COLLECTIVES = re.compile(
+    r" (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)"
+    r"(?:-start)?\("
+)
+"""XLA's names of the exchanges between devices."""
 
 
 class Fitted(NamedTuple):
-    """One program of a batch, compiled."""
+    """A compiled program of a batch."""
 
     name: str
     times: int
-    """That a call runs it, at the most."""
+    """How often a call runs the program, at most."""
     seconds: float
-    """That compiling took."""
+    """Seconds of the compiler."""
     memory: Any
-    """As `jax.stages.Compiled.memory_analysis`, of a device."""
-    operations: costs.Operations
-    cost: costs.Cost
-
-    @property
-    def open_loops(self) -> int:
-        """Loops of unknown length, of the traced or of the compiled program."""
-        return max(self.operations.open_loops, self.cost.open_loops)
+    """`jax.stages.Compiled.memory_analysis`, of one device."""
+    counts: costs.Counts
+    collectives: Counter[str]
+    """Number of exchanges between devices in the program's text. One in a loop counts
+    once."""
 
     @property
     def num_bytes(self) -> int:
-        """Of a device's memory while it runs."""
+        """Bytes of a device's memory while the program runs."""
         memory = self.memory
         own = memory.output_size_in_bytes - memory.alias_size_in_bytes
         return (
@@ -60,10 +67,10 @@ class Fitted(NamedTuple):
 def compile_for(
     devices: Sequence[Any], batch: Batch, experiment: Experiment, *, only: str = ""
 ) -> Iterator[Fitted]:
-    """Yields all programs that the runs of a batch take side by side, or one by name.
+    """Yields all programs of the runs of a batch side by side, or the one of a name.
 
     Raises:
-        jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED, one does not fit.
+        jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED, a program does not fit.
     """
     program = engine.Program(batch.build, devices=devices)
     with jax.default_matmul_precision(experiment.args.precision):
@@ -81,7 +88,7 @@ def compile_for(
                 seconds,
                 compiled.memory_analysis(),
                 costs.count(traced.jaxpr),
-                costs.cost(compiled.as_text() or ""),
+                Counter(COLLECTIVES.findall(compiled.as_text() or "")),
             )
 
 
@@ -97,87 +104,76 @@ def is_too_large(error: RuntimeError) -> bool:
     return "RESOURCE_EXHAUSTED" in str(error)
 
 
-def widened(experiment: Experiment) -> Experiment:
-    """Returns the experiment with as many runs side by side as their compiled programs
-    leave room for on the devices here; on a CPU, or where the flags say it, as it is.
+def largest_that_fits(
+    bytes_of: Callable[[int], int | float], *, limit: float, most: int
+) -> int:
+    """Returns how many runs fit on a device side by side.
 
-    What is compiled to find it is what then runs, and the compilation cache has it.
+    Compiles for one run and for a second number of runs. The line through the bytes of
+    both gives the result, which is compiled, too.
+
+    Args:
+        bytes_of: bytes for a number of runs; infinite where the compiler refuses.
+        limit: bytes that the runs may take.
+        most: number of runs that are asked for.
+
+    Returns:
+        0 to `most`.
+
+    Examples:
+        >>> largest_that_fits(lambda count: 60 + 10 * count, limit=155.0, most=100)
+        9
+    """
+    one_bytes = bytes_of(1)
+    if one_bytes > limit or most == 1:
+        return int(one_bytes <= limit)
+    second = min(most, max(2, int(limit // one_bytes)))
+    while bytes_of(second) > limit:
+        second //= 2
+    if second in (1, most):
+        return second
+    each = max(1.0, (bytes_of(second) - one_bytes) / (second - 1))
+    count = min(most, second + int((limit - bytes_of(second)) // each))
+    return count if bytes_of(count) <= limit else second
+
+
+def widened(experiment: Experiment) -> Experiment:
+    """Returns the experiment with as many runs side by side as fit by their compiled
+    programs on the devices here. On a CPU, or where a flag sets the number of runs, the
+    experiment stays as it is.
+
+    The programs that are compiled here are the ones that run: the compilation cache has
+    them.
     """
     memory, args = device_memory(), experiment.args
     if memory is None or args.runs_per_call is not None or args.backend != "shard_map":
         return experiment
     devices, limit = all_devices(), SHARE * memory
 
-    def widened(batch: Batch) -> Batch:
-        def bytes_of(count: int) -> int | None:
-            # Of what is pending, repeated where runs are done: shapes are the grid's.
+    def widen(batch: Batch) -> Batch:
+        @cache
+        def bytes_of(count: int) -> int | float:
+            # Pending runs, repeated where others are done: shapes are the grid's.
             num_runs = min(count * len(devices), batch.num_asked)
             part = batch.take(i % len(batch.points) for i in range(num_runs))
-            try:
-                each = compile_for(devices, part, experiment)
-                return max(fitted.num_bytes for fitted in each)
-            except jax.errors.JaxRuntimeError as error:
-                if not is_too_large(error):
-                    raise
-                return None
+            return most_bytes(compile_for(devices, part, experiment))
 
-        first, most = (
-            -(-number // len(devices))
-            for number in (batch.side_by_side, batch.num_asked)
-        )
-        count = max(1, largest(bytes_of, limit=limit, most=most, first=first))
+        most = -(-batch.num_asked // len(devices))
+        count = max(1, largest_that_fits(bytes_of, limit=limit, most=most))
         width = plan.width(batch.num_asked, count * len(devices))
         return batch._replace(side_by_side=width)
 
-    return experiment._replace(batches=tuple(map(widened, experiment.batches)))
+    return experiment._replace(batches=tuple(map(widen, experiment.batches)))
 
 
-def largest(
-    bytes_of: Callable[[int], int | None], *, limit: float, most: int, first: int = 1
-) -> int:
-    """Returns how many runs fit, found by compiling for as few numbers of them as
-    needed: what a run takes beside others is about the same for each.
-
-    Args:
-        bytes_of: what so many runs take; None where the compiler says too much.
-        limit: bytes that they may take.
-        most: runs that there are.
-        first: number to begin with.
-
-    Returns:
-        0 to `most`; more than it would not fit by what it and fewer take.
-
-    Examples:
-        >>> def bytes_of(count):  # compiled for 1, 6 and 9 runs
-        ...     return 60 + 10 * count if count < 20 else None
-        >>> largest(bytes_of, limit=150.0, most=100)
-        9
-    """
-    known: dict[int, int | None] = {}
-    count = min(first, most)
-    while count not in known:
-        known[count] = bytes_of(count)
-        fits = max(
-            (n for n, size in known.items() if size and size <= limit), default=0
-        )
-        too_many = min((n for n in known if n > fits), default=most + 1)
-        count = foretold(known, limit)
-        if count >= too_many:
-            count = (fits + too_many) // 2 if too_many <= most else most
-        count = max(count, fits, 1)
-    return fits
-
-
-def foretold(known: dict[int, int | None], limit: float) -> int:
-    """Returns how many runs fit by the line through the two largest numbers of them
-    whose bytes are known. Of one number a part may be for any: another is tried."""
-    points = sorted((n, size) for n, size in known.items() if size is not None)
-    if not points:
-        return min(known)
-    (low, low_bytes), (high, high_bytes) = [(0, 0), *points][-2:]
-    each = max(1.0, (high_bytes - low_bytes) / (high - low))
-    count = high + int((limit - high_bytes) // each)
-    return max(count, high + 1) if len(points) == 1 and high_bytes <= limit else count
+def most_bytes(programs: Iterator[Fitted]) -> int | float:
+    """Returns the bytes of the largest program, infinity where one does not fit."""
+    try:
+        return max(program.num_bytes for program in programs)
+    except jax.errors.JaxRuntimeError as error:
+        if not is_too_large(error):
+            raise
+        return math.inf
 
 
 def fit(
@@ -189,14 +185,14 @@ def fit(
     Args:
         experiment: the grid.
         topology: its name.
-        devices, chip: see `chips.described`.
+        devices, chip: see `costs.absent_devices`.
     """
     hosts = len({device.process_index for device in devices})
     print(
         f"{topology}: {len(devices)} x {devices[0].device_kind} on "
         f"{counted(hosts, 'host')}, {readable(chip.memory)} each"
     )
-    told = {
+    record = {
         "topology": topology,
         "devices": len(devices),
         "device_kind": devices[0].device_kind,
@@ -204,166 +200,106 @@ def fit(
         "jax": jax.__version__,
         "precision": experiment.args.precision,
         "batches": [
-            fit_batch(topology, devices, chip, x, experiment)
-            for x in experiment.batches
+            fit_batch(devices, chip, batch, experiment) for batch in experiment.batches
         ],
     }
     path = experiment.folder.directory / "fit" / f"{topology.replace(':', '-')}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(told, indent=1))
+    path.write_text(json.dumps(record, indent=1))
     print(f"written to {path}")
 
 
 def fit_batch(
-    topology: str,
-    devices: Sequence[Any],
-    chip: Chip,
-    batch: Batch,
-    experiment: Experiment,
+    devices: Sequence[Any], chip: Chip, batch: Batch, experiment: Experiment
 ) -> dict[str, Any]:
-    """Returns what the runs of a batch take, side by side as many as fit."""
+    """Returns what the runs of a batch take, with as many side by side as fit."""
     num_runs, asked = len(batch.points), experiment.args.runs_per_call
     most = -(-(num_runs if asked is None else asked) // len(devices))
-    first = 1 if asked is None else most
-    found: dict[int, list[Fitted]] = {}
+    compiled: dict[int, list[Fitted]] = {}
 
-    def bytes_of(count: int, only: str = "") -> int | None:
+    @cache
+    def bytes_of(count: int) -> int | float:
         part = batch.take(range(min(num_runs, count * len(devices))))
         print(f"{counted(len(part.points), 'run')} side by side; each device:")
         print(HEADER)
-        found[count] = []
-        try:
-            for fitted in compile_for(devices, part, experiment, only=only):
-                print(line(fitted, chip), flush=True)
-                found[count].append(fitted)
-        except jax.errors.JaxRuntimeError as error:
-            if not is_too_large(error):
-                raise
-            print("the next does not fit:", str(error).partition("\n")[0])
-            return None
-        return largest_of(found[count]).num_bytes
+        compiled[count] = []
 
-    def of_largest(count: int) -> int | None:
-        """Of the program alone that is the largest for the first number of runs."""
-        if not found or asked is not None:
-            return bytes_of(count)
-        return bytes_of(count, largest_of(found[first]).name)
+        def programs() -> Iterator[Fitted]:
+            for program in compile_for(devices, part, experiment):
+                print(line(program, chip), flush=True)
+                compiled[count].append(program)
+                yield program
 
-    limit = SHARE * chip.memory
-    count = largest(of_largest, limit=limit, most=most, first=first)
-    while count > first and (bytes_of(count) or math.inf) > limit:
-        count -= 1  # another program grows faster
-    told: dict[str, Any] = {"runs": num_runs, "runs_a_device": count}
-    told["programs"] = {
-        tried: [record(fitted, chip) for fitted in each]
-        for tried, each in found.items()
+        size = most_bytes(programs())
+        if size == math.inf:
+            print("the next program does not fit: the compiler refuses it")
+        return size
+
+    count = largest_that_fits(bytes_of, limit=SHARE * chip.memory, most=most)
+    result: dict[str, Any] = {
+        "runs": num_runs,
+        "runs_a_device": count,
+        "programs": {
+            number: [row(program, chip) for program in programs]
+            for number, programs in compiled.items()
+        },
     }
     if count == 0:
-        told["enough"] = enough_for(topology, batch, experiment, found[1])
-        enough = told["enough"] or "no larger topology that is known"
-        print(f"one run alone is too large here; {enough} would do")
-        return told
+        print("one run does not fit on these devices: try larger ones, or more of them")
+        return result
     width = min(num_runs, count * len(devices))
     calls = -(-num_runs // width)
-    least = calls * sum(x.times * least_seconds(x, chip) for x in found[count])
-    top = largest_of(found[count])
-    told |= {"runs_side_by_side": width, "calls": calls, "least_seconds": least}
-    every = "as many as there are" if asked is None else "as many as are asked for"
-    more = every if count == most else "no more fit"
+    least = calls * sum(x.times * least_seconds(x, chip) for x in compiled[count])
+    result |= {"runs_side_by_side": width, "calls": calls, "least_seconds": least}
+    limited = "all that are asked for" if count == most else "no more fit"
     print(
-        f"{count} a device, {more} ({top.name} takes {readable(top.num_bytes)}): "
-        f"{counted(calls, 'call')} for {counted(num_runs, 'run')}, at least "
-        f"{least:.3g} s, {3600 * num_runs / least:.3g} runs an hour at best"
+        f"{counted(count, 'run')} per device, {limited} (the largest program takes "
+        f"{readable(int(bytes_of(count)))}): {counted(calls, 'call')} for "
+        f"{counted(num_runs, 'run')}, at least {least:.3g} s"
     )
-    if any(fitted.open_loops for fitted in found[count]):
-        print("*: has loops whose length the data decides; they count as one turn")
-    return told
+    if any(program.counts.open_loops for program in compiled[count]):
+        print("*: the data decide the length of a loop; its body counts once")
+    return result
 
 
-def enough_for(
-    topology: str, batch: Batch, experiment: Experiment, tried: Sequence[Fitted]
-) -> str:
-    """Returns the smallest of the larger topologies that has room for what did not fit
-    of one run, spread over all of it; nothing where none is known to.
-
-    Args:
-        topology: that is too small.
-        batch: of the run.
-        experiment: of the batch.
-        tried: the programs that were compiled before one did not fit, or all.
-    """
-    run = batch.take([0])
-    for name in costs.larger(topology):
-        devices, chip = costs.described(name)
-        program = engine.Program(batch.build, devices=devices)
-        names = [part.name for part in program.parts(shapes(run, experiment))]
-        top = names[len(tried)] if len(tried) < len(names) else largest_of(tried).name
-        try:
-            fitted = next(iter(compile_for(devices, run, experiment, only=top)))
-        except jax.errors.JaxRuntimeError as error:
-            if not is_too_large(error):
-                raise
-            continue
-        if fitted.num_bytes <= SHARE * chip.memory:
-            return f"{name}, {counted(len(devices), 'device')},"
-    return ""
+def least_seconds(program: Fitted, chip: Chip) -> float:
+    return chip.least_seconds(program.counts.operations)
 
 
-def largest_of(each: Sequence[Fitted]) -> Fitted:
-    return max(each, key=lambda fitted: fitted.num_bytes)
+HEADER = (
+    f"{'program':18} {'times':>6} {'compiled':>9} {'arguments':>10} "
+    f"{'temporaries':>12} {'code':>10} {'operations':>11} {'at least':>10} exchanges"
+)
 
 
-def least_seconds(fitted: Fitted, chip: Chip) -> float:
-    return chip.least_seconds(fitted.operations.counts, fitted.cost.moved)
+def line(program: Fitted, chip: Chip) -> str:
+    """Returns the row of a program below `HEADER`."""
+    memory, counts = program.memory, program.counts
+    exchanges = (f"{number} {name}" for name, number in program.collectives.items())
+    return (
+        f"{program.name + '*' * bool(counts.open_loops):18} {program.times:6} "
+        f"{program.seconds:7.1f} s {readable(memory.argument_size_in_bytes):>10} "
+        f"{readable(memory.temp_size_in_bytes):>12} "
+        f"{readable(memory.generated_code_size_in_bytes):>10} "
+        f"{counts.operations.total():11.3g} {least_seconds(program, chip):8.3g} s "
+        f"{' and '.join(exchanges) or 'none'}"
+    )
 
 
-COLUMNS = {
-    **{"program": "<18", "times": ">6", "compiled": ">9", "arguments": ">10"},
-    **{"temporaries": ">12", "code": ">10", "operations": ">11", "moved": ">10"},
-    **{"at least": ">10", "exchanged": "<1"},
-}
-HEADER = " ".join(f"{name:{width}}" for name, width in COLUMNS.items())
-
-
-def line(fitted: Fitted, chip: Chip) -> str:
-    """Returns what is said of a program: a row below `HEADER`."""
-    cost, memory = fitted.cost, fitted.memory
-    exchanged = [
-        f"{count} {kind} of {readable(cost.sent[kind])}"
-        for kind, count in cost.collectives.items()
-    ]
-    cells = [
-        fitted.name + "*" * bool(fitted.open_loops),
-        str(fitted.times),
-        f"{fitted.seconds:.1f} s",
-        readable(memory.argument_size_in_bytes),
-        readable(memory.temp_size_in_bytes),
-        readable(memory.generated_code_size_in_bytes),
-        f"{fitted.operations.counts.total():.3g}",
-        readable(cost.moved),
-        f"{least_seconds(fitted, chip):.3g} s",
-        " and ".join(exchanged) or "nothing",
-    ]
-    widths = COLUMNS.values()
-    return " ".join(f"{x:{width}}" for x, width in zip(cells, widths, strict=True))
-
-
-def record(fitted: Fitted, chip: Chip) -> dict[str, Any]:
-    """Returns what is written of a program: bytes, seconds, of one device."""
-    memory, cost = fitted.memory, fitted.cost
+def row(program: Fitted, chip: Chip) -> dict[str, Any]:
+    """Returns the entry of a program in the JSON file, of one device."""
+    memory, counts = program.memory, program.counts
     return {
-        "program": fitted.name,
-        "times": fitted.times,
-        "compile_seconds": round(fitted.seconds, 1),
+        "program": program.name,
+        "times": program.times,
+        "compile_seconds": round(program.seconds, 1),
         "argument_bytes": memory.argument_size_in_bytes,
         "temporary_bytes": memory.temp_size_in_bytes,
         "code_bytes": memory.generated_code_size_in_bytes,
-        "bytes": fitted.num_bytes,
-        "operations": fitted.operations.counts.total(),
-        "operations_by_precision": fitted.operations.counts,
-        "moved_bytes": cost.moved,
-        "collectives": cost.collectives,
-        "sent_bytes": cost.sent,
-        "open_loops": fitted.open_loops,
-        "least_seconds": least_seconds(fitted, chip),
+        "bytes": program.num_bytes,
+        "operations": counts.operations.total(),
+        "operations_by_precision": counts.operations,
+        "collectives": program.collectives,
+        "open_loops": counts.open_loops,
+        "least_seconds": least_seconds(program, chip),
     }

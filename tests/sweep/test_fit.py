@@ -1,44 +1,40 @@
 """How many runs fit, by what their programs take."""
 
 import json
+import math
+from functools import cache
 
 import jax
 import pytest
 
+from fcjax.federated import clients
+from fcjax.parallel import mesh
 from fcjax.sweep import costs, fit
 from fcjax.sweep.costs import Chip
-from tests.sweep.drifting import LEARN_ROUNDS, USE_ROUNDS, describe, prepare, vectors
+from tests.sweep.drifting import LEARN_ROUNDS, USE_ROUNDS, prepare, vectors
 
 
-def counted(size):
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (lambda n: 60 + 10 * n, 9),  # bytes for any number of runs and 10 for each
+        (lambda n: 10 * n if n < 6 else math.inf, 3),  # 15, 7 and 3 are compiled
+        (lambda n: 200 + n, 0),
+        (lambda n: math.inf, 0),
+        (lambda n: n, 100),
+        (lambda n: 100 + 5 * n, 10),
+        (lambda n: 140 if n == 1 else 200, 1),
+    ],
+)
+def test_as_many_as_fit_are_found_by_few_compilations(size, expected):
     tried = []
 
     def bytes_of(count):
         tried.append(count)
         return size(count)
 
-    return bytes_of, tried
-
-
-@pytest.mark.parametrize(
-    ("size", "first", "expected", "tries"),
-    [
-        # 60 bytes for any number of runs and 10 for each: 150 hold 9.
-        (lambda n: 60 + 10 * n, 1, 9, [1, 2, 9]),
-        (lambda n: 60 + 10 * n, 40, 9, [40, 13, 9]),
-        # Above 5 the compiler says no more than no.
-        (lambda n: 10 * n if n < 6 else None, 1, 5, [1, 15, 8, 4, 6, 5]),
-        (lambda n: 200 + n, 1, 0, [1]),
-        (lambda n: None, 1, 0, [1]),
-        (lambda n: n, 1, 100, [1, 100]),
-        # Of one that fits it is not known how much of it is for any number.
-        (lambda n: 100 + 5 * n, 7, 10, [7, 8, 10]),
-    ],
-)
-def test_as_many_as_fit_are_found_by_few_compilations(size, first, expected, tries):
-    bytes_of, tried = counted(size)
-    assert fit.largest(bytes_of, limit=150.0, most=100, first=first) == expected
-    assert tried == tries
+    assert fit.largest_that_fits(cache(bytes_of), limit=150.0, most=100) == expected
+    assert len(tried) <= 4
 
 
 def test_a_grid_goes_side_by_side_as_its_programs_fit(tmp_path, monkeypatch):
@@ -73,67 +69,43 @@ def test_a_grid_goes_side_by_side_as_its_programs_fit(tmp_path, monkeypatch):
     assert width(None) == width(10**9, runs_per_call=num_devices) == num_devices
 
 
-def test_what_a_grid_takes_is_printed_and_written(tmp_path, capsys):
-    """For the devices here, of which nothing is known but their programs."""
+def test_what_a_grid_takes_is_printed_and_written(tmp_path, monkeypatch, capsys):
+    """Traced as for a GPU, where clients and runs go side by side."""
+    for module in (mesh, clients):
+        monkeypatch.setattr(module, "platform", lambda: "gpu")
     experiment = prepare(tmp_path / "out", vectors(tmp_path), seed=(0, 1, 2))
     (batch,) = experiment.batches
     chip = Chip(costs.of_gpu(100.0, 200.0, 400.0), bandwidth=1e9, memory=10**9)
-    devices = jax.local_devices()[:1]
-    told = fit.fit_batch("h100:1", devices, chip, batch, experiment)
-    assert (told["runs"], told["runs_a_device"], told["calls"]) == (3, 3, 1)
-    assert list(told["programs"]) == [1, 3]
+    result = fit.fit_batch(jax.local_devices()[:1], chip, batch, experiment)
+    assert (result["runs"], result["runs_a_device"], result["calls"]) == (3, 3, 1)
+    assert list(result["programs"]) == [1, 3]
     names = ["init", "learn begin", "learn", "use begin", "use", "assign", "embed"]
-    rows = {row["program"]: row for row in told["programs"][3]}
+    rows = {row["program"]: row for row in result["programs"][3]}
     assert list(rows) == names
     times = (rows["learn"]["times"], rows["use"]["times"])
     assert times == (LEARN_ROUNDS, USE_ROUNDS)
-    json.dumps(told)
+    json.dumps(result)
     # The products of all rows with the centres, two operations a feature.
     slots = batch.num_clients * batch.num_slots
-    operations = 2 * slots * batch.num_clusters * experiment.pool.shape[1]
-    # A CPU takes run after run.
-    assert rows["assign"]["operations"] == 3 * operations
-    assert rows["assign"]["operations_by_precision"] == {"highest": 3 * operations}
-    assert rows["assign"]["least_seconds"] == 3 * operations / 100
+    operations = 3 * 2 * slots * batch.num_clusters * experiment.pool.shape[1]
+    assert rows["assign"]["operations"] == operations
+    assert rows["assign"]["operations_by_precision"] == {"highest": operations}
+    assert rows["assign"]["least_seconds"] == operations / 100
     least = sum(row["times"] * row["least_seconds"] for row in rows.values())
-    assert told["least_seconds"] == pytest.approx(least)
-    printed = capsys.readouterr().out
-    assert "1 run side by side; each device:" in printed
-    assert "3 a device, as many as there are" in printed
-
-
-def test_what_is_too_large_is_said_with_how_many_devices_would_do(
-    tmp_path, monkeypatch, capsys
-):
-    """A run of 20 clients: 5 on each of four devices, 3 on each of eight."""
-    pytest.importorskip("libtpu")
-
-    def wide(*args):
-        return describe(*args, width=2**16)
-
-    experiment = prepare(
-        tmp_path / "out", vectors(tmp_path), clients=(20,), p=(0.0,), describe=wide
+    assert result["least_seconds"] == pytest.approx(least)
+    assert "3 runs per device" in capsys.readouterr().out
+    # The same grid on a device that holds not even one run.
+    result = fit.fit_batch(
+        jax.local_devices()[:1], chip._replace(memory=100), batch, experiment
     )
-    (batch,) = experiment.batches
-
-    def most_bytes(topology):
-        devices, _ = costs.described(topology)
-        each = fit.compile_for(devices, batch, experiment)
-        return max(fitted.num_bytes for fitted in each)
-
-    fewer, more = most_bytes("v5e:2x4"), most_bytes("v5e:2x2")
-    chip = Chip(costs.of_tpu(1.0), 1.0, memory=int((fewer + more) / 2 / fit.SHARE))
-    monkeypatch.setitem(costs.TPUS, "v5e", chip)
-    devices, _ = costs.described("v5e:2x2")
-    told = fit.fit_batch("v5e:2x2", devices, chip, batch, experiment)
-    assert told["runs_a_device"] == 0
-    assert told["enough"] == "v5e:2x4, 8 devices,"
-    printed = capsys.readouterr().out
-    assert "one run alone is too large here; v5e:2x4, 8 devices, would do" in printed
+    assert result["runs_a_device"] == 0
+    assert "one run does not fit" in capsys.readouterr().out
 
 
-def test_clients_that_are_spread_count_for_their_own_device(tmp_path):
+def test_clients_that_are_spread_count_for_their_own_device(tmp_path, monkeypatch):
     """Ten clients on four devices: each device has three, and some are repeated."""
+    for module in (mesh, clients):
+        monkeypatch.setattr(module, "platform", lambda: "gpu")
     experiment = prepare(
         tmp_path / "out", vectors(tmp_path), clients=(10,), p=(0.0,), seed=(0,)
     )
@@ -142,6 +114,9 @@ def test_clients_that_are_spread_count_for_their_own_device(tmp_path):
     def operations(num_devices):
         devices = jax.local_devices()[:num_devices]
         (found,) = fit.compile_for(devices, batch, experiment, only="assign")
-        return found.operations.counts.total()
+        return found.counts.operations.total()
 
     assert operations(4) * 10 == operations(1) * 3 > 0
+    # A round sends one sum.
+    (round,) = fit.compile_for(jax.local_devices(), batch, experiment, only="learn")
+    assert round.collectives == {"all-reduce": 1}
