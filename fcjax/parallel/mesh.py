@@ -337,10 +337,11 @@ def over_runs(
 ) -> Spread:
     """Compiles a function of one run for a grid.
 
-    Runs do not communicate, so `shard_map` and its older form `pmap` give every device
-    its share of them; `loop` takes one after another and is the oracle of the others.
-    With fewer runs than devices, `shard_map` spreads the clients of each over the rest:
-    what crosses them must go through the server.
+    Runs do not communicate, so `shard_map` gives every device its share of them.
+    `pmap` is another name for the same program. `loop` takes one run after another; the
+    tests compare `shard_map` with it. With fewer runs than devices, `shard_map` spreads
+    the clients of each run over the rest: what crosses clients must go through the
+    server.
 
     Args:
         function: (hyper, key, federation, *states) of one run -> a tree of arrays; the
@@ -370,11 +371,10 @@ def over_runs(
             return one_by_one(of_run, jnp.arange(_num_runs(grid)), states)
         return jax.vmap(one, in_axes=(RUNS, *[0] * len(states)))(grid, *states)
 
-    if backend == "shard_map":
-        return _shard_map(batched, results, donate, devices)
-    spread = {"pmap": _pmap, "loop": _loop}[backend]
-    call = spread(batched, results, donate)
-    return Spread(call, jax.jit(call).trace)
+    if backend == "loop":
+        call = _loop(batched, donate)
+        return Spread(call, jax.jit(call).trace)
+    return _shard_map(batched, results, donate, devices)
 
 
 def _shard_map(batched, results, donate, devices):
@@ -446,48 +446,7 @@ def _shard_map(batched, results, donate, devices):
     return Spread(call, traced)
 
 
-def _pmap(batched, results, donate):
-    devices = jax.local_devices()
-    mesh = Layout(tuple(devices), len(devices), 1, False).mesh()
-
-    # Results of an earlier call lie on devices: pmap does not move them by itself.
-    def deal(tree):
-        return jax.device_put(split(tree), NamedSharding(mesh, SERVER))
-
-    @jax.jit
-    def split(tree):
-        return jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), tree)
-
-    @jax.jit
-    def join(tree):
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
-
-    @cache
-    def mapped(num_states):
-        return jax.pmap(
-            batched,
-            in_axes=(RUNS, *[0] * num_states),
-            devices=devices,
-            donate_argnums=tuple(range(1, 1 + num_states)) if donate else (),
-        )
-
-    def call(grid, *states):
-        count, num_clients = _num_runs(grid), _num_clients(grid)
-        specs, missing = _by_runs((GRID, *[STATE] * len(states))), -count % mesh.size
-        if missing:
-            inputs = (grid, *states)
-            grid, *states = _resized(specs, inputs, count + missing, num_clients)
-        found = join(mapped(len(states))(each_run(deal, grid), *map(deal, states)))
-        if missing:
-            found = _resized(_by_runs(results), found, count, num_clients)
-        return found
-
-    return call
-
-
-def _loop(batched, results, donate):
-    del results
-
+def _loop(batched, donate):
     # Compiled as a whole: an array at a time, the many small programs take longer to
     # compile than they save.
     @jax.jit

@@ -63,10 +63,10 @@ class States:
         """
         if self._interval is None:
             return None
-        if processes.leads():
+        if processes.is_primary():
             self._remove_partial()
         names = [path.name for path in self._complete()]
-        for name in reversed(json.loads(processes.said_by_first(json.dumps(names)))):
+        for name in reversed(json.loads(processes.broadcast_text(json.dumps(names)))):
             path = self._directory / name
             position = Position(*(int(part) for part in name.split("-")))
             asked = lying(shapes(position.stage), is_run=is_run)
@@ -101,7 +101,7 @@ class States:
             return
         if not round.is_last:
             is_due = time.monotonic() - self._last_save >= self._interval
-            if processes.said_by_first(str(is_due)) == "False":
+            if processes.broadcast_text(str(is_due)) == "False":
                 return
         self.wait()
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ class States:
                 raise
             raise OSError(errno.ENOSPC, full, str(self._directory)) from error
         whole = [path for path in self._complete() if path.name not in self._skipped]
-        for old in whole[:-2] if processes.leads() else ():
+        for old in whole[:-2] if processes.is_primary() else ():
             shutil.rmtree(old)
 
     def _complete(self) -> list[Path]:

@@ -60,7 +60,7 @@ def run(make: Callable[[], Sequence[Task]]) -> list[Folder]:
         experiments = prepare_all(made)
     except ValueError as error:
         problem = str(error)
-    if problem := processes.problem_of_any(problem):
+    if problem := processes.first_error(problem):
         end(problem)
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
     from fcjax.sweep.fit import fit, is_too_large
@@ -73,13 +73,13 @@ def run(make: Callable[[], Sequence[Task]]) -> list[Folder]:
 
     with ExitStack() as locks:
         try:
-            for experiment in experiments if processes.leads() else ():
+            for experiment in experiments if processes.is_primary() else ():
                 locks.enter_context(experiment.folder.locked())
         except ValueError as error:
             problem = str(error)
-        problem = processes.problem_of_any(problem)
+        problem = processes.first_error(problem)
         if not problem and are_several():
-            problem = processes.problem_of_any(differing(experiments))
+            problem = processes.first_error(differing(experiments))
         if problem:
             end(problem)
         locks.enter_context(in_a_line(begun=True))
@@ -101,6 +101,6 @@ def differing(experiments: Sequence[Experiment]) -> str:
     which has locked it."""
     for folder in (experiment.folder for experiment in experiments):
         seen = f"{(folder.directory / '.lock').exists()} {folder.pending}"
-        if seen != processes.said_by_first(seen):
+        if seen != processes.broadcast_text(seen):
             return f"--out {folder.directory} must be one folder for all processes"
     return ""

@@ -207,7 +207,7 @@ def prepare(
             points,
             command=given,
             resume=args.resume,
-            writes=processes.leads(),
+            writes=processes.is_primary(),
         )
     check_defaults(folder, args, dataset, describe)
     if args.resume and not in_memory and (earlier := store.starts(directory)):

@@ -146,7 +146,7 @@ def widened(experiment: Experiment) -> Experiment:
     them.
     """
     memory, args = device_memory(), experiment.args
-    if memory is None or args.runs_per_call is not None or args.backend != "shard_map":
+    if memory is None or args.runs_per_call is not None or args.backend == "loop":
         return experiment
     devices, limit = all_devices(), SHARE * memory
 

@@ -125,7 +125,7 @@ class Kept:
             # Commands that run at the same time may keep the same run.
             with processes.locked(self.folder / ".lock"), States(places[run]) as kept:
                 places[run].mkdir(exist_ok=True)
-                if processes.leads():
+                if processes.is_primary():
                     (places[run] / "history.json").write_text(json.dumps(rows))
                 kept.save(own)
 

@@ -7,9 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,75 +52,10 @@ def test_flags_of_processes_that_do_not_fit_are_refused(flags, message):
     assert "\n" not in str(error.value)
 
 
-# --- the roll
-
-
 def free_port():
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
         return listener.getsockname()[1]
-
-
-def roll(*shares, timeout=20.0):
-    """What is wrong, as each of these processes is told; nothing if all have come."""
-    address = f"localhost:{free_port()}"
-
-    def call(share):
-        try:
-            index, count = processes.share("", share)
-            processes.call_roll(address, index, count, timeout=timeout)
-        except ValueError as error:
-            return str(error).removeprefix(f"--coordinator {address}: ")
-        return ""
-
-    with ThreadPoolExecutor(len(shares)) as pool:
-        return list(pool.map(call, shares))
-
-
-def test_all_have_come():
-    assert roll("2/4", "1/4", "0/4", "3/4") == [""] * 4
-
-
-def test_who_is_missing_is_named():
-    told = roll("0/4", "2/4", timeout=1.0)
-    assert told == ["process 1, 3 of 4 did not come within 1 s"] * 2
-    assert roll("1/2", timeout=0.5) == ["process 0 did not come within 0.5 s"]
-
-
-def test_two_that_come_as_one_are_told():
-    # The others must not have come yet, or the roll would be over.
-    told = roll("0/3", "1/3", "1/3")
-    assert told == ["two processes came as --process 1/3"] * 3
-
-
-def test_one_of_another_number_is_told():
-    assert roll("0/3", "1/2") == ["process 1/2 came to process 0/3"] * 2
-
-
-def test_strangers_neither_come_nor_are_taken_for_the_first():
-    port = free_port()
-
-    def stranger():
-        for _ in range(100):
-            try:
-                with socket.create_connection(("localhost", port)) as call:
-                    call.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                return
-            except OSError:
-                time.sleep(0.05)
-
-    calling = threading.Thread(target=stranger)
-    calling.start()
-    assert "process 1 of 2 did not" in processes.hear(port, 2, 1.0)
-    calling.join()
-
-    with socket.create_server(("localhost", 0)) as other:
-        port = other.getsockname()[1]
-        served = threading.Thread(target=lambda: other.accept()[0].close())
-        served.start()
-        told = processes.answer("localhost", port, 1, 2, 5.0)
-        assert "another has come as 1/2, or another program is there" in told
-        served.join()
 
 
 # --- processes
@@ -188,13 +121,12 @@ def test_two_processes_leave_the_bits_of_one_and_the_first_tells(tmp_path):
     data = vectors(tmp_path)
     one = alone(tmp_path / "one" / "out", data, *GRID, num_devices=4)
     two = command(tmp_path / "two" / "out", data, *GRID)
-    (told, _), second = together([two, two], num_devices=2)
+    (told, _), (second, _) = together([two, two], num_devices=2)
     assert_same(tmp_path / "two" / "out", one)
     assert "4 x cpu of 2 processes through shard_map" in told
     assert "of the examples in each process" in told
     assert "2 runs go on from stages" in told
-    assert "[Gloo]" not in told
-    assert second == ("", "")
+    assert "2 runs go on" not in second
 
 
 ROUNDS = ("--learn-rounds=40", "--checkpoint-interval=0")
@@ -209,24 +141,20 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("killed", [0, 3])
-def test_one_that_dies_ends_the_others_with_a_line_and_two_go_on_after_four(
+def test_one_that_dies_ends_the_others_and_two_go_on_after_four(
     killed, tmp_path, undisturbed
 ):
     expected, data = undisturbed
-    line, history = (
-        command(tmp_path / "out", data, *ROUNDS),
-        tmp_path / "out/history.csv",
-    )
+    line = command(tmp_path / "out", data, *ROUNDS)
+    history = tmp_path / "out/history.csv"
     with started([line] * 4) as all_of_them:
         while not (history.exists() and len(rows(history)) > 8):
             assert all(process.poll() is None for process in all_of_them)
             time.sleep(0.05)
         all_of_them[killed].send_signal(signal.SIGKILL)
         left = [x for index, x in enumerate(all_of_them) if index != killed]
-        told = [errors for _, errors in ended(left, timeout=60)]
-    died = f"error: process {killed} has died; start all again to go on"
-    assert [errors.count("\n") for errors in told] == [1] * 3, told
-    assert all(died in errors for errors in told), told
+        ended(left, timeout=60)
+        assert all(process.returncode for process in left)
     assert not (tmp_path / "out" / "results.csv").exists()
 
     (told, _), _ = together([line] * 2)
@@ -235,13 +163,10 @@ def test_one_that_dies_ends_the_others_with_a_line_and_two_go_on_after_four(
 
 
 def refused(lines, **how):
-    """The one line of each."""
+    """The error of each, among what JAX and gloo print."""
     with started(lines, **how) as all_of_them:
         told = ended(all_of_them, timeout=90)
         assert all(process.returncode == 2 for process in all_of_them), told
-    for printed, errors in told:
-        assert printed == ""
-        assert errors.count("\n") == 1, errors
     return [errors for _, errors in told]
 
 
