@@ -8,11 +8,11 @@ from pathlib import Path
 import jax
 import pytest
 
-from fcjax.parallel.mesh import SMALL, compiler_options, num_cores
+from fcjax.parallel.exact import SMALL, compiler_options, num_cores
 
-FIRST = "from fcjax.parallel.mesh import take_cores; take_cores(); import jax;"
+FIRST = "from fcjax.parallel.exact import take_cores; take_cores(); import jax;"
 LATE = (
-    "from fcjax.parallel.mesh import take_cores; import jax; jax.devices();"
+    "from fcjax.parallel.exact import take_cores; import jax; jax.devices();"
     "take_cores();"
 )
 UNOPTIMISED = "--xla_backend_optimization_level=0"

@@ -11,7 +11,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_me
 from fcjax import engine, nn
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.methods import CCFC
-from fcjax.parallel.mesh import compiler_options
+from fcjax.parallel.exact import compiler_options
 from fcjax.sweep import costs
 from fcjax.types import Federation, Now
 from tests.sweep import drifting

@@ -37,7 +37,8 @@ from experiments.benchmarks.speed import (
     server,
 )
 from experiments.benchmarks.speed.case import Case, Side, Sizes, flops
-from fcjax.parallel.mesh import num_cores, platform, take_cores
+from fcjax.parallel.exact import num_cores, take_cores
+from fcjax.parallel.mesh import platform
 from fcjax.sweep.ending import end, in_a_line
 from fcjax.sweep.flags import shown
 

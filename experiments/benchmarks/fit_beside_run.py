@@ -21,7 +21,7 @@ import tyro
 
 from fcjax import engine
 from fcjax.data.federation import peak_memory, readable
-from fcjax.parallel.mesh import take_cores
+from fcjax.parallel.exact import take_cores
 from fcjax.sweep import fit
 from fcjax.sweep.experiment import Experiment, only, prepare
 

@@ -34,7 +34,7 @@ from fcjax.cluster import kmeans
 from fcjax.data.augment import ccfc_grey, to_float
 from fcjax.federated import clients, training
 from fcjax.methods import CCFC
-from fcjax.parallel.mesh import num_cores, take_cores
+from fcjax.parallel.exact import num_cores, take_cores
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.experiment import Experiment, prepare
 from fcjax.sweep.plan import Batch

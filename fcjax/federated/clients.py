@@ -10,7 +10,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Int, Key, Shaped
 
 from fcjax import ragged
-from fcjax.parallel.mesh import ALL_CLIENTS, AXIS, one_by_one, platform
+from fcjax.parallel.exact import one_by_one
+from fcjax.parallel.mesh import ALL_CLIENTS, AXIS, platform
 from fcjax.types import PRNGKey, PyTree
 
 ClientAxis = Literal["vmap", "map"]

@@ -8,7 +8,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax.federated import clients
-from fcjax.parallel.mesh import AXIS, num_bytes, over_rows, platform
+from fcjax.parallel.exact import over_rows
+from fcjax.parallel.mesh import AXIS, num_bytes, platform
 from fcjax.types import Federation, PRNGKey, PyTree
 
 

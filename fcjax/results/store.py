@@ -52,7 +52,8 @@ from fcjax.data import Dataset, Scaling, stratified_subset
 from fcjax.data.images import image_files
 from fcjax.data.source import ARRAY, SOURCE, Source, load_source
 from fcjax.engine import Position
-from fcjax.parallel.mesh import all_devices, num_cores
+from fcjax.parallel.exact import num_cores
+from fcjax.parallel.mesh import all_devices
 from fcjax.results import exported
 
 # --- Communities

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 import jax
 
 from fcjax.methods import Method, Script
-from fcjax.parallel.mesh import are_several, take_cores
+from fcjax.parallel.exact import take_cores
+from fcjax.parallel.mesh import are_several
 from fcjax.results.store import Folder
 from fcjax.sweep import processes, words
 from fcjax.sweep.costs import absent_devices

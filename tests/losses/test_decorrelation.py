@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from fcjax import losses
 from fcjax.federated import clients
-from fcjax.parallel.mesh import compiler_options
+from fcjax.parallel.exact import compiler_options
 
 
 def decorrelation(z):

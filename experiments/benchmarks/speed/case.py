@@ -12,7 +12,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fcjax.parallel.mesh import compiler_options, num_bytes, platform
+from fcjax.parallel.exact import compiler_options
+from fcjax.parallel.mesh import num_bytes, platform
 
 Loop = Callable[[], float]
 """Trains every client once more and returns the mean loss of its steps."""

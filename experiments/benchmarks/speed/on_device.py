@@ -30,7 +30,8 @@ from experiments.ccfc import Args as CcfcArgs
 from fcjax import engine
 from fcjax.data.federation import device_memory, peak_memory, readable
 from fcjax.metrics import accuracy
-from fcjax.parallel.mesh import platform, take_cores
+from fcjax.parallel.exact import take_cores
+from fcjax.parallel.mesh import platform
 from fcjax.results.store import read_rows
 from fcjax.sweep.experiment import Experiment, prepare
 from fcjax.sweep.fit import Fitted, compile_for
