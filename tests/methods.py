@@ -20,16 +20,27 @@ from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.baselines import exact_cmeans, ffcm
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
-from fcjax.algorithms.fdsc import SubspaceNetwork, dense, dlrsc, dscn, fdsc, lrsc
-from fcjax.algorithms.fedcref import Association, Halting, Training, fedcref, on_clients
+from fcjax.algorithms.fdsc import dlrsc, dscn, fdsc, lrsc
+from fcjax.algorithms.fedcref import fedcref, on_clients
 from fcjax.algorithms.fedmcc import cc, cluster_contrast, feature_kmeans, fedmcc, mcc
 from fcjax.algorithms.fedu import fedema, fedsimclr, fedsimsiam, fedu
 from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.orchestra import orchestra
-from fcjax.algorithms.sda import Adversarial, sda
+from fcjax.algorithms.sda import Pair, sda
 from fcjax.algorithms.uifca import uifca
-from fcjax.cluster import subspace_affinity, symmetric_affinity
-from fcjax.methods import CCFC, Orchestra
+from fcjax.methods import (
+    CCFC,
+    DCN,
+    DEC,
+    DLRSC,
+    DSCN,
+    FDSC,
+    LRSC,
+    SDAFDC,
+    UIFCA,
+    FedCRef,
+    Orchestra,
+)
 from fcjax.nn import (
     MLP,
     autoencoder,
@@ -170,15 +181,13 @@ def sgd(weight):
 
 
 def build_sda(clustering, weight):
-    adversarial = Adversarial(
+    return sda(
         mlp_gan(5, widths=(8,)),
-        *(sgd(weight), sgd(weight)),
-        num_rounds=2,
-        batch_size=4,
-        num_categories=NUM_CLUSTERS,
-        noise_size=2,
+        Pair(sgd(weight), sgd(weight)),
+        clustering(weight),
+        SDAFDC().plain(gan_rounds=2, gan_batch_size=4, noise_size=2),
+        num_clusters=NUM_CLUSTERS,
     )
-    return sda(adversarial, clustering(weight))
 
 
 def tiny_fcm(weight):
@@ -186,15 +195,12 @@ def tiny_fcm(weight):
 
 
 def tiny_dcn(weight):
+    sizes = {"pretrain_rounds": 1, "joint_rounds": 2, "batch_size": 8, "num_init": 2}
     return by_dcn(
         autoencoder(5, widths=(8,), latent_size=3),
         optax.sgd(0.002 * (1 + weight), momentum=0.9),
+        DCN().plain(**sizes, cluster_weight=weight),
         num_clusters=NUM_CLUSTERS,
-        pretrain_rounds=1,
-        joint_rounds=2,
-        batch_size=8,
-        cluster_weight=weight,
-        num_init=2,
     )
 
 
@@ -202,66 +208,53 @@ def build_dec(weight):
     clustering = by_dec(
         autoencoder(5, widths=(8,), latent_size=3),
         optax.sgd(0.005 * (1 + weight), momentum=0.9),
+        DEC().plain(pretrain_rounds=1, joint_rounds=2, dec_batch_size=8),
         num_clusters=NUM_CLUSTERS,
-        pretrain_rounds=1,
-        joint_rounds=2,
-        batch_size=8,
-        num_init=2,
     )
     return central(clustering)
 
 
-def plain_affinity(coefficients, mask):
-    del mask
-    return symmetric_affinity(coefficients)
-
-
-def build_subspaces(method, weight, **options):
+def build_subspaces(method, settings, weight, **options):
+    options = {"local_steps": 1, "fit_steps": 0} | options
     return method(
-        SubspaceNetwork(
-            autoencoder(5, widths=(8,), latent_size=4),
-            dense(),
+        autoencoder(5, widths=(8,), latent_size=4),
+        optax.sgd(1e-4 * (1 + weight), momentum=0.9),
+        settings().plain(
+            num_rounds=2,
+            pretrain_rounds=1,
             penalty_weight=weight,
             expression_weight=1.0,
+            **options,
         ),
-        optax.sgd(1e-4 * (1 + weight), momentum=0.9),
         num_clusters=NUM_CLUSTERS,
-        affinity=plain_affinity,
-        num_rounds=2,
-        pretrain_rounds=1,
-        **options,
     )
 
 
 def build_fdsc(weight):
     return build_subspaces(
-        partial(fdsc, num_participants=2, local_steps=2, fit_steps=2),
-        weight,
-        locality_weight=weight,
+        *(fdsc, FDSC, weight),
+        num_participants=2,
+        local_steps=2,
+        fit_steps=2,
+        locality_weight=255**2 * weight,
         num_neighbors=2,
     )
 
 
 def build_lrsc(weight):
-    processed = partial(
-        subspace_affinity, num_clusters=NUM_CLUSTERS, keep=0.9, dimension=1, power=1.0
-    )
-    return lrsc(
-        num_clusters=NUM_CLUSTERS,
-        affinity=lambda coefficients, mask: processed(coefficients, mask=mask),
-        fidelity=1 + weight,
-    )
+    processing = {"keep": 0.9, "dimension": 1, "power": 1.0, "unit_diagonal": False}
+    settings = LRSC().plain(post_processing=True, fidelity=1 + weight, **processing)
+    return lrsc(settings, num_clusters=NUM_CLUSTERS)
 
 
 def build_uifca(weight, **options):
     return uifca(
         realnvp((5,), num_couplings=2, hidden=(8,)),
         optax.sgd(1e-3 * (1 + weight), momentum=0.9),
+        UIFCA().plain(
+            cluster_rounds=2, communication_rounds=2, local_steps=3, batch_size=4
+        ),
         num_clusters=NUM_CLUSTERS,
-        cluster_rounds=2,
-        communication_rounds=2,
-        local_steps=3,
-        batch_size=4,
         levels=None,
         unit_length=False,
         **options,
@@ -279,17 +272,13 @@ def build_fedcref(weight, **options):
         reconstructor(5, widths=(6, 3, 6)),
         optax.sgd(0.05 * (1 + weight)),
         on_clients(local_kmeans, num_clusters=NUM_CLUSTERS),
-        num_clusters=NUM_CLUSTERS,
-        num_rounds=3,
-        training=Training(
-            local_epochs=3,
-            federated_rounds=2,
-            first_epochs=1,
-            federated_epochs=1,
-            batch_size=4,
+        FedCRef().plain(
+            **{"num_rounds": 3, "federated_rounds": 2, "batch_size": 4},
+            **{"local_epochs": 3, "first_epochs": 1, "federated_epochs": 1},
+            threshold=0.9,
+            stability=2.0,  # nobody settles: all rounds are run
         ),
-        association=Association(threshold=0.9),
-        halting=Halting(stability=2.0),  # nobody settles: all rounds are run
+        num_clusters=NUM_CLUSTERS,
         **options,
     )
 
@@ -319,8 +308,8 @@ METHODS = {
     "dcn": lambda weight: central(tiny_dcn(weight)),
     "dec": build_dec,
     "fdsc": build_fdsc,
-    "dscn": partial(build_subspaces, dscn),
-    "dlrsc": partial(build_subspaces, dlrsc),
+    "dscn": partial(build_subspaces, dscn, DSCN),
+    "dlrsc": partial(build_subspaces, dlrsc, DLRSC),
     "lrsc": build_lrsc,
     "uifca": build_uifca,
     "uifca-random": partial(build_uifca, start="random"),

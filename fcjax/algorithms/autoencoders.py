@@ -21,7 +21,6 @@ Unsupervised Deep Embedding for Clustering Analysis
     https://github.com/XifengGuo/DEC-keras
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,74 +40,113 @@ from fcjax.federated import clients, training
 from fcjax.federated.clients import Client
 from fcjax.losses import deep_kmeans
 from fcjax.nn.autoencoders import AutoEncoder
-from fcjax.types import Network, PRNGKey, PyTree, Scalar
+from fcjax.types import Network, PRNGKey, PyTree
 
 # --- Autoencoding
 
 
-class Codes(NamedTuple):
-    """How an auto-encoder is trained and its codes are clustered; see `by_dec`."""
+NUM_INIT = 20
+"""Seedings of DEC's k-means."""
+
+
+class Setup(NamedTuple):
+    """The auto-encoder and the settings that all phases share; see `by_dcn`."""
 
     autoencoder: AutoEncoder
     optimizer: optax.GradientTransformation
-    num_clusters: int
+    settings: Any
     batch_size: int
     num_init: int
+    num_clusters: int
     num_used: Int[Array, ""] | int | None = None
 
 
-def clustering(
-    codes: Codes,
-    new: Callable,
-    put: Callable,
-    centroids_of: Callable,
-    pretrain_rounds: int,
-    later: tuple[Phase, ...],
+class Trained(NamedTuple):
+    """The networks, and the clusters from the phase on that makes them."""
+
+    variables: PyTree  # of encoder and decoder; in DEC's joint phase encoder, centroids
+    opt_state: PyTree
+    centroids: Any = ()  # [K, D]; () before k-means
+    joint: Any = ()  # the state of DCN's joint phase; () before it
+
+
+def by_codes(
+    autoencoder: AutoEncoder,
+    optimizer: optax.GradientTransformation,
+    settings: Any,
+    *,
+    num_clusters: int,
 ) -> Clustering:
+    """Returns k-means of the codes of an auto-encoder, SDA-FDC's ablation (disjoint).
+
+    Args:
+        autoencoder, optimizer, num_clusters: as in `by_dcn`.
+        settings: as in `by_dcn`, without those of the joint phase.
+
+    Returns:
+        The clustering, the first two phases of `by_dcn`.
+
+    Examples:
+        >>> import optax
+        >>> from fcjax import nn
+        >>> from fcjax.methods import DCNDisjoint
+        >>> autoencoder = nn.autoencoder(5, widths=(8,), latent_size=3)
+        >>> parts = autoencoder, optax.adam(1e-3), DCNDisjoint().plain()
+        >>> [phase.name for phase in by_codes(*parts, num_clusters=3).phases]
+        ['autoencoder', 'k-means']
+    """
+    sizes = settings.batch_size, settings.num_init
+    setup = Setup(autoencoder, optimizer, settings, *sizes, num_clusters)
+    return clustering(setup)
+
+
+def clustering(setup: Setup, *later: Phase) -> Clustering:
     """Returns the clustering that begins with an auto-encoder and k-means of its codes.
 
     Args:
-        codes: of the auto-encoder.
-        new: (variables, opt_state) -> a state that has both; variables are by kind, and
-            then by part, `encoder` and `decoder`.
-        put: (state, centroids) -> the state that has them.
-        centroids_of: (state) -> its centroids [K, D], () where there are none yet.
-        pretrain_rounds: epochs of the auto-encoder.
+        setup: of the clustering.
         later: the phases that follow.
     """
-    kmeans_of_codes = partial(begin_kmeans, codes, put), partial(cluster, codes, put)
-    phases = (
-        Phase("autoencoder", go_on, partial(train, codes), pretrain_rounds),
-        Phase("k-means", *kmeans_of_codes),
-        *later,
-    )
+    rounds, autoencoder = setup.settings.pretrain_rounds, setup.autoencoder
 
     def init(key, x):
         rows = as_rows(x, unit_length=False)
-        variables = chained(codes.autoencoder._asdict()).init(key, rows)
-        return new(variables, codes.optimizer.init(variables["params"]))
+        variables = chained(autoencoder._asdict()).init(key, rows)
+        return Trained(variables, setup.optimizer.init(variables["params"]))
 
-    def embed(state, x):
-        return encode(codes.autoencoder, state.variables, x)
+    def begin_kmeans(_, state, x, mask):
+        code = jax.eval_shape(partial(encode, autoencoder), state.variables, x[:1])
+        zeros = jnp.zeros((setup.num_clusters, code.shape[-1]))
+        return state._replace(centroids=zeros)
 
     def assign(state, z):
-        centroids = centroids_of(state)
-        if isinstance(centroids, tuple):
+        if isinstance(state.centroids, tuple):
             return jnp.full(len(z), -1, jnp.int32)
-        return assign_nearest(z, centroids)
+        return assign_nearest(z, state.centroids)
 
     def results(state):
         encoder = part(state.variables, "encoder")
-        return {"encoder": encoder, "centroids": centroids_of(state)}
+        return {"encoder": encoder, "centroids": state.centroids}
 
-    return Clustering(init, phases, embed, assign, results)
+    first = (
+        Phase("autoencoder", go_on, partial(train, setup), rounds),
+        Phase("k-means", begin_kmeans, partial(cluster, setup)),
+    )
+    embed = partial(encode_state, autoencoder)
+    return Clustering(init, (*first, *later), embed, assign, results)
 
 
-def train(codes: Codes, key: PRNGKey, state: Any, x: Examples, mask: Counted):
-    """Trains an auto-encoder for an epoch: as in `Phase`, of a state that has
-    `variables` and `opt_state`. The loss is an example's squared error, summed over
-    features."""
-    network = chained(codes.autoencoder._asdict())
+def encode_state(
+    autoencoder: AutoEncoder, state: Trained, x: Examples
+) -> Float[Array, "N D"]:
+    """Returns the codes of examples by the networks of a state."""
+    return encode(autoencoder, state.variables, x)
+
+
+def train(setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted):
+    """Trains an auto-encoder for an epoch: as in `Phase`. The loss is an example's
+    squared error, summed over features."""
+    network = chained(setup.autoencoder._asdict())
 
     def loss(_, variables, slots, counted):
         rows = counted_rows(x, slots, counted)
@@ -116,8 +154,8 @@ def train(codes: Codes, key: PRNGKey, state: Any, x: Examples, mask: Counted):
 
     client, value = training.train(
         *(key, Client(state.variables, state.opt_state), loss, mask),
-        optimizer=codes.optimizer,
-        batch_size=codes.batch_size,
+        optimizer=setup.optimizer,
+        batch_size=setup.batch_size,
         num_epochs=1,
     )
     return state._replace(**client._asdict()), value
@@ -177,26 +215,18 @@ def encode_all(
     return training.in_batches(batch, jnp.arange(len(x)), batch_size=BATCH)
 
 
-def begin_kmeans(
-    codes: Codes, put: Callable, _: PRNGKey, state: Any, x: Examples, mask: Counted
-):
-    """Returns the state with zeros for centroids."""
-    code = jax.eval_shape(partial(encode, codes.autoencoder), state.variables, x[:1])
-    return put(state, jnp.zeros((codes.num_clusters, code.shape[-1])))
-
-
 def cluster(
-    codes: Codes, put: Callable, key: PRNGKey, state: Any, x: Examples, mask: Counted
-):
+    setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted
+) -> tuple[Trained, Float[Array, ""]]:
     """Clusters the codes of the examples that count by k-means: as in `Phase`; the loss
     is the inertia a code."""
     found = kmeans(
-        *(key, encode_all(codes.autoencoder, state.variables, x), codes.num_clusters),
-        num_used=codes.num_used,
+        *(key, encode_all(setup.autoencoder, state.variables, x), setup.num_clusters),
+        num_used=setup.num_used,
         mask=mask,
-        num_init=codes.num_init,
+        num_init=setup.num_init,
     )
-    return put(state, found.centroids), found.inertia / mask.sum()
+    return state._replace(centroids=found.centroids), found.inertia / mask.sum()
 
 
 # --- DCN
@@ -205,36 +235,20 @@ FIRST_COUNT = 100.0
 """How many examples a centroid of k-means stands for, as in the authors' code."""
 
 
-class DCNState(NamedTuple):
-    """The networks, and from the phase on that finds them the clusters."""
+class Joint(NamedTuple):
+    """What DCN's joint phase keeps of the clusters."""
 
-    variables: PyTree  # of encoder and decoder
-    opt_state: PyTree
-    centroids: Any = ()  # [K, D]; () before k-means
-    counts: Any = ()  # [K], examples seen by each; () before the joint phase
-    assignments: Any = ()  # [N], when last seen, else -1; () before the joint phase
-    num_rounds: Any = ()  # of the joint phase so far; () before it
-
-
-class DCNSetup(NamedTuple):
-    """What the rounds of the joint phase share; see `by_dcn`."""
-
-    codes: Codes
-    cluster_weight: Scalar
-    refresh_every: int
+    counts: Float[Array, "K"]  # examples seen by each centroid
+    assignments: Int[Array, "N"]  # when last seen, else -1
+    num_rounds: Int[Array, ""]
 
 
 def by_dcn(
     autoencoder: AutoEncoder,
     optimizer: optax.GradientTransformation,
+    settings: Any,
     *,
     num_clusters: int,
-    pretrain_rounds: int = 50,
-    joint_rounds: int = 50,
-    batch_size: int = 128,
-    cluster_weight: Scalar = 20.0,
-    num_init: int = 20,
-    refresh_every: int = 10,
 ) -> Clustering:
     """Returns DCN: an auto-encoder, k-means of its codes, then both by turns.
 
@@ -247,16 +261,11 @@ def by_dcn(
     Args:
         autoencoder: of the rows of examples, pixels in [0, 1].
         optimizer: of both phases.
+        settings: an `fcjax.methods.DCN` or `SDAFDC` with one value per setting.
+            `cluster_weight` is lambda, of half the squared distance to the centroid
+            beside the squared error of an example, both summed over features. Without
+            `joint_rounds` the clustering ends with the first k-means.
         num_clusters: K.
-        pretrain_rounds: epochs of the auto-encoder alone, a round each.
-        joint_rounds: epochs with the clusters; 0 is SDA-FDC's ablation (disjoint): it
-            ends with the first k-means.
-        batch_size: examples a step.
-        cluster_weight: lambda, of half the squared distance to the centroid beside the
-            squared error of an example, both summed over features.
-        num_init: seedings of k-means, before and after the joint phase.
-        refresh_every: joint epochs after which k-means goes on from the centroids; with
-            more than joint_rounds they only run along with the batches.
 
     Returns:
         The clustering, phases `autoencoder`, `k-means`, `joint` and `final k-means`.
@@ -267,90 +276,78 @@ def by_dcn(
         >>> import optax
         >>> from fcjax import nn
         >>> autoencoder = nn.autoencoder(5, widths=(8,), latent_size=3)
-        >>> clustering = by_dcn(autoencoder, optax.adam(1e-3), num_clusters=3)
+        >>> from fcjax.methods import DCN
+        >>> parts = autoencoder, optax.adam(1e-3), DCN().plain()
+        >>> clustering = by_dcn(*parts, num_clusters=3)
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('autoencoder', 50), ('k-means', 1), ('joint', 50), ('final k-means', 1)]
     """
-    codes = Codes(autoencoder, optimizer, num_clusters, batch_size, num_init)
-    setup = DCNSetup(codes, cluster_weight, refresh_every)
-    jointly = partial(begin_joint, codes), partial(train_jointly, setup)
-    joint = Phase("joint", *jointly, joint_rounds)
-    last = Phase("final k-means", go_on, partial(cluster, codes, put_centroids))
-    later = (joint, last) if joint_rounds else ()
-    return clustering(
-        codes,
-        DCNState,
-        put_centroids,
-        lambda state: state.centroids,
-        pretrain_rounds,
-        later,
-    )
-
-
-def put_centroids(state: DCNState, centroids: Float[Array, "K D"]) -> DCNState:
-    """Returns the state with these centroids."""
-    return state._replace(centroids=centroids)
+    sizes = settings.batch_size, settings.num_init
+    setup = Setup(autoencoder, optimizer, settings, *sizes, num_clusters)
+    jointly = partial(begin_joint, setup), partial(train_jointly, setup)
+    joint = Phase("joint", *jointly, settings.joint_rounds)
+    last = Phase("final k-means", go_on, partial(cluster, setup))
+    return clustering(setup, *((joint, last) if settings.joint_rounds else ()))
 
 
 def begin_joint(
-    codes: Codes, _: PRNGKey, state: DCNState, x: Examples, mask: Counted
-) -> DCNState:
+    setup: Setup, _: PRNGKey, state: Trained, x: Examples, mask: Counted
+) -> Trained:
     """Returns the state in which every example that has come is of its nearest
     centroid, and centroids stand for few examples."""
-    z = encode_all(codes.autoencoder, state.variables, x)
+    z = encode_all(setup.autoencoder, state.variables, x)
     nearest = assign_nearest(z, state.centroids)
-    return state._replace(
-        counts=jnp.full(codes.num_clusters, FIRST_COUNT, jnp.float32),
-        assignments=jnp.where(mask, nearest, -1),
-        num_rounds=jnp.int32(0),
-    )
+    counts = jnp.full(setup.num_clusters, FIRST_COUNT, jnp.float32)
+    joint = Joint(counts, jnp.where(mask, nearest, -1), jnp.int32(0))
+    return state._replace(joint=joint)
 
 
 def train_jointly(
-    setup: DCNSetup, key: PRNGKey, state: DCNState, x: Examples, mask: Counted
-) -> tuple[DCNState, Float[Array, ""]]:
+    setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted
+) -> tuple[Trained, Float[Array, ""]]:
     """An epoch of networks and clusters by turns, and now and then k-means."""
     state, value = training.epochs(
         *(key, state, partial(joint_step, setup, x), mask),
-        batch_size=setup.codes.batch_size,
+        batch_size=setup.batch_size,
         num_epochs=1,
     )
-    number = state.num_rounds + 1
-    refresh = partial(refresh_clusters, setup.codes, x, mask)
-    is_due = number % setup.refresh_every == 0
+    number = state.joint.num_rounds + 1
+    refresh = partial(refresh_clusters, setup, x, mask)
+    is_due = number % setup.settings.refresh_every == 0
     state = lax.cond(is_due, refresh, lambda state: state, state)
-    return state._replace(num_rounds=number), value
+    return state._replace(joint=state.joint._replace(num_rounds=number)), value
 
 
 def joint_step(
-    setup: DCNSetup,
+    setup: Setup,
     x: Shaped[Array, "N *F"],
     key: PRNGKey,
-    state: DCNState,
+    state: Trained,
     slots: Int[Array, "B"],
     counted: Bool[Array, "B"],
-) -> tuple[DCNState, Float[Array, ""]]:
+) -> tuple[Trained, Float[Array, ""]]:
     """A step of the networks by the clusters that are stored, then of the centroids by
     the codes that the batch has now."""
     client, value = training.step(
         *(key, clients.Client(state.variables, state.opt_state)),
         *(partial(loss, setup, x, state), slots, counted),
-        optimizer=setup.codes.optimizer,
+        optimizer=setup.optimizer,
     )
-    z = encode(setup.codes.autoencoder, client.variables, x[slots])
+    z = encode(setup.autoencoder, client.variables, x[slots])
     nearest = assign_nearest(z, state.centroids)
     centroids, counts = running_means(
-        state.centroids, state.counts, z, nearest, mask=counted
+        state.centroids, state.joint.counts, z, nearest, mask=counted
     )
     counting = jnp.where(counted, slots, len(x))  # no slot: dropped
-    assignments = state.assignments.at[counting].set(nearest, mode="drop")
-    return DCNState(*client, centroids, counts, assignments, state.num_rounds), value
+    assignments = state.joint.assignments.at[counting].set(nearest, mode="drop")
+    joint = Joint(counts, assignments, state.joint.num_rounds)
+    return Trained(*client, centroids, joint), value
 
 
 def loss(
-    setup: DCNSetup,
+    setup: Setup,
     x: Shaped[Array, "N *F"],
-    state: DCNState,
+    state: Trained,
     _: PRNGKey,
     variables: PyTree,
     slots: Int[Array, "B"],
@@ -358,28 +355,31 @@ def loss(
 ) -> tuple[Float[Array, ""], PyTree]:
     """Returns Eq. 3 of the SDA-FDC paper on a batch, by the clusters that are stored,
     and the variables with new batch statistics."""
-    networks = Networks(setup.codes.autoencoder._asdict())
+    networks = Networks(setup.autoencoder._asdict())
     rows = counted_rows(x, slots, counted)
     z, variables = forward(networks, variables, ("encoder",), rows, counted)
     decoded, variables = forward(networks, variables, ("decoder",), z, counted)
-    seen = state.assignments[slots]
+    seen = state.joint.assignments[slots]
     # What came only now belongs to the cluster that is nearest now.
     new = assign_nearest(z, state.centroids)
     own = state.centroids[jnp.where(seen < 0, new, seen)]
     value = deep_kmeans(
-        *(rows, decoded, z, own), cluster_weight=setup.cluster_weight, mask=counted
+        *(rows, decoded, z, own),
+        cluster_weight=setup.settings.cluster_weight,
+        mask=counted,
     )
     return value, variables
 
 
 def refresh_clusters(
-    codes: Codes, x: Shaped[Array, "N *F"], mask: Bool[Array, "N"], state: DCNState
-) -> DCNState:
+    setup: Setup, x: Shaped[Array, "N *F"], mask: Bool[Array, "N"], state: Trained
+) -> Trained:
     """K-means of all codes, from the centroids that there are."""
-    z = encode_all(codes.autoencoder, state.variables, x)
+    z = encode_all(setup.autoencoder, state.variables, x)
     found = lloyd(z, state.centroids, mask=mask)
     assignments = jnp.where(mask, found.assignments, -1)
-    return state._replace(centroids=found.centroids, assignments=assignments)
+    joint = state.joint._replace(assignments=assignments)
+    return state._replace(centroids=found.centroids, joint=joint)
 
 
 # --- DEC
@@ -388,25 +388,13 @@ SGD = optax.sgd(0.01, momentum=0.9)
 """The optimiser of the paper's clusters."""
 
 
-class DECSetup(NamedTuple):
-    """What the rounds of the joint phase share; see `by_dec`."""
-
-    codes: Codes
-    optimizer: optax.GradientTransformation
-    num_epochs: int
-
-
 def by_dec(
     autoencoder: AutoEncoder,
     optimizer: optax.GradientTransformation,
+    settings: Any,
     *,
     num_clusters: int,
     num_used: Int[Array, ""] | int | None = None,
-    pretrain_rounds: int = 300,
-    joint_rounds: int = 70,
-    joint_epochs: int = 1,
-    batch_size: int = 256,
-    num_init: int = 20,
     joint_optimizer: optax.GradientTransformation = SGD,
 ) -> Clustering:
     """Returns DEC: an auto-encoder, k-means of its codes, then encoder and centroids.
@@ -420,72 +408,66 @@ def by_dec(
     Args:
         autoencoder: of the rows of examples, pixels in [0, 1].
         optimizer: of the auto-encoder.
+        settings: an `fcjax.methods.DEC` or `FedCRef` with one value per setting; P is
+            refreshed `joint_rounds` times, with one epoch each. 70 rounds are about the
+            20,000 steps on MNIST after which DEC-keras stops at the latest.
         num_clusters: K.
         num_used: how many of them are used, all by default, where that is data: the
             clustering is that of `num_clusters=num_used`; see `cluster.kmeans`.
-        pretrain_rounds: epochs of the auto-encoder, a round each; 300 as in DEC-keras.
-        joint_rounds: how often P is refreshed; with an epoch each, 70 are about the
-            20,000 steps on MNIST after which DEC-keras stops at the latest.
-        joint_epochs: epochs by one P, more where they are short.
-        batch_size: examples a step.
-        num_init: seedings of k-means.
         joint_optimizer: of encoder and centroids.
 
     Returns:
         The clustering, phases `autoencoder`, `k-means` and `dec`. Their losses are the
         squared error and the inertia an example, and KL(P || Q), Eq. 2. An example's
-        embedding is its code. A state is a `Client` whose parts are `encoder` and
-        first `decoder`, then `centroids`.
+        embedding is its code.
 
     Examples:
         >>> import optax
         >>> from fcjax import nn
         >>> autoencoder = nn.autoencoder(5, widths=(8,), latent_size=3)
-        >>> clustering = by_dec(autoencoder, optax.adam(1e-3), num_clusters=3)
+        >>> from fcjax.methods import DEC
+        >>> parts = autoencoder, optax.adam(1e-3), DEC().plain()
+        >>> clustering = by_dec(*parts, num_clusters=3)
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
-        [('autoencoder', 300), ('k-means', 1), ('dec', 70)]
+        [('autoencoder', 50), ('k-means', 1), ('dec', 20)]
     """
-    codes = Codes(autoencoder, optimizer, num_clusters, batch_size, num_init, num_used)
-    setup = DECSetup(codes, joint_optimizer, joint_epochs)
-    dec = Phase("dec", partial(begin, setup), partial(sharpen, setup), joint_rounds)
-    later = (dec,) if joint_rounds else ()
-    return clustering(
-        codes, Client, begin_clusters, centroids_of, pretrain_rounds, later
-    )
-
-
-def begin_clusters(state: Client, centroids: Float[Array, "K D"]) -> Client:
-    """Returns the state that has an encoder and these centroids."""
-    encoder = pick(state.variables, ("encoder",))
-    return Client(put(encoder, "centroids", {"params": centroids}), ())
-
-
-def centroids_of(state: Client) -> Any:
-    """Returns the centroids, () before k-means."""
-    return state.variables["params"].get("centroids", ())
+    sizes = settings.dec_batch_size, NUM_INIT, num_clusters, num_used
+    setup = Setup(autoencoder, optimizer, settings, *sizes)
+    joint = partial(begin, joint_optimizer), partial(sharpen, setup, joint_optimizer)
+    dec = Phase("dec", *joint, settings.joint_rounds)
+    return clustering(setup, *((dec,) if settings.joint_rounds else ()))
 
 
 def begin(
-    setup: DECSetup, _: PRNGKey, state: Client, x: Examples, mask: Counted
-) -> Client:
-    """Returns the state in which encoder and centroids have not taken a step yet."""
-    return state._replace(opt_state=setup.optimizer.init(state.variables["params"]))
+    optimizer: optax.GradientTransformation, _: PRNGKey, state: Trained, *data: object
+) -> Trained:
+    """Returns the state in which the parts are the encoder and the centroids, which
+    have not taken a step yet."""
+    parts = pick(state.variables, ("encoder",))
+    parts = put(parts, "centroids", {"params": state.centroids})
+    return Trained(parts, optimizer.init(parts["params"]), state.centroids)
 
 
 def sharpen(
-    setup: DECSetup, key: PRNGKey, state: Client, x: Examples, mask: Counted
-) -> tuple[Client, Float[Array, ""]]:
-    """A round: P of all examples, then some epochs of encoder and centroids by it."""
-    autoencoder = setup.codes.autoencoder
-    z = encode_all(autoencoder, state.variables, x)
-    q = losses.student_t(z, centroids_of(state), mask=mask)
+    setup: Setup,
+    optimizer: optax.GradientTransformation,
+    key: PRNGKey,
+    state: Trained,
+    x: Examples,
+    mask: Counted,
+) -> tuple[Trained, Float[Array, ""]]:
+    """A round: P of all examples, then an epoch of encoder and centroids by it."""
+    z = encode_all(setup.autoencoder, state.variables, x)
+    q = losses.student_t(z, state.centroids, mask=mask)
     p = losses.target_distribution(q, mask=mask)
-    return training.train(
-        *(key, state, partial(divergence, autoencoder, x, p), mask),
-        optimizer=setup.optimizer,
-        batch_size=setup.codes.batch_size,
-        num_epochs=setup.num_epochs,
+    client, value = training.train(
+        *(key, Client(state.variables, state.opt_state)),
+        *(partial(divergence, setup.autoencoder, x, p), mask),
+        optimizer=optimizer,
+        batch_size=setup.batch_size,
+        num_epochs=1,
     )
+    return Trained(*client, client.variables["params"]["centroids"]), value
 
 
 def divergence(

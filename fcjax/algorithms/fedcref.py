@@ -28,12 +28,9 @@ from optax.assignment import hungarian_algorithm
 from fcjax.algorithms import fedcref_models
 from fcjax.algorithms.central import Clustering
 from fcjax.algorithms.fedcref_models import (
-    ASSOCIATION,
-    TRAINING,
     Associate,
-    Association,
     Models,
-    Training,
+    may_be_joined,
     members_of,
 )
 from fcjax.algorithms.rounds import all_rounds, ever_present
@@ -47,7 +44,6 @@ from fcjax.types import (
     Network,
     PRNGKey,
     PyTree,
-    Scalar,
     Stage,
     State,
 )
@@ -56,34 +52,6 @@ from fcjax.types import (
 
 STEADY_ITERATIONS = 3
 """Without significant changes, after which the process is halted."""
-
-
-class Halting(NamedTuple):
-    """When a client is done, and when all are: section 4, phase 5.
-
-    Examples:
-        >>> Halting(stability=0.85).tolerance
-        0.1
-    """
-
-    stability: Scalar = 0.8
-    """tau, the share of its examples that a refinement leaves in their cluster from
-    which on a client stops, the first one too (line 29 of Algorithm 1; so in the
-    authors' code, which has 0.85)."""
-    tolerance: Scalar = 0.1
-    """How much the numbers of communities and of isolated clusters may change, relative
-    to those before, or to 1 where there were none, and count as steady; of the latter
-    the code has 0.15."""
-    stop_when_settled: bool = True
-    """Halt when no client is active, as the text of phase 5 does; without it only
-    steady numbers and `max_refinements` do, as in the code. The iterations that this
-    adds change nobody's clusters."""
-    max_refinements: Scalar | None = None
-    """Halt when a client has refined so often, as a mean; the code has 10, the paper no
-    such bound."""
-
-
-HALTING = Halting()
 
 
 class Trend(NamedTuple):
@@ -191,7 +159,7 @@ def begin(num_clusters: Int[Array, ""], num_clients: Int[Array, ""]) -> Trend:
 
 
 def follow(
-    halting: Halting,
+    settings: Any,
     trend: Trend,
     communities: Int[Array, ""],
     isolated: Int[Array, ""],
@@ -202,7 +170,7 @@ def follow(
     """Returns the trend after a further iteration.
 
     Args:
-        halting: the rule.
+        settings: of the method.
         trend: after the last one.
         communities: |G| of its graph.
         isolated: |I|.
@@ -212,7 +180,7 @@ def follow(
     """
 
     def is_steady(new, old):
-        return jnp.abs(new - old) <= halting.tolerance * jnp.maximum(old, 1)
+        return jnp.abs(new - old) <= settings.tolerance * jnp.maximum(old, 1)
 
     steady = is_steady(communities, trend.communities)
     steady &= is_steady(isolated, trend.isolated)
@@ -225,7 +193,7 @@ def follow(
     )
 
 
-def is_over(halting: Halting, trend: Trend) -> Bool[Array, ""]:
+def is_over(settings: Any, trend: Trend) -> Bool[Array, ""]:
     """Returns whether nobody is active, nothing has changed for some iterations, or
     clients have refined as often as they may, as a mean.
 
@@ -234,13 +202,13 @@ def is_over(halting: Halting, trend: Trend) -> Bool[Array, ""]:
     The authors' code does not look at |A|.
 
     Args:
-        halting: the rule.
+        settings: of the method.
         trend: after the last iteration.
     """
     over = trend.num_steady >= STEADY_ITERATIONS
-    if halting.max_refinements is not None:
-        over |= trend.refinements >= halting.max_refinements
-    return over | (trend.active == 0) if halting.stop_when_settled else over
+    if settings.max_refinements is not None:
+        over |= trend.refinements >= settings.max_refinements
+    return over | (trend.active == 0) if settings.stop_when_settled else over
 
 
 # --- Start
@@ -399,17 +367,23 @@ class Progress(NamedTuple):
     num_rounds: Int[Array, ""]  # over all stages
 
 
-class Local(NamedTuple):
-    """The clients. From `clusters` on all is () until they are refined."""
+class Starting(NamedTuple):
+    """The clients in the stages of the start."""
 
-    start: Any  # of the local clustering, () from then on
+    start: Any  # of the local clustering
     num_local: Int[Array, "M"]  # K_i
-    clusters: Any = ()  # Q_i [M, N]
-    models: PyTree = ()  # M_iq [M, K, ...]
-    is_stale: Any = ()  # [M], whose models are of earlier clusters
-    is_active: Any = ()  # A [M]
-    num_refinements: Any = ()  # [M]
-    communities: Any = ()  # of the last graph, and of the clusters after it
+
+
+class Refining(NamedTuple):
+    """The clients in the last stage."""
+
+    num_local: Int[Array, "M"]  # K_i
+    clusters: Int[Array, "M N"]  # Q_i
+    models: PyTree  # M_iq [M, K, ...]
+    is_stale: Bool[Array, "M"]  # whose models are of earlier clusters
+    is_active: Bool[Array, "M"]  # A
+    num_refinements: Int[Array, "M"]
+    communities: Communities  # of the last graph, and of the clusters after it
 
 
 class Setup(NamedTuple):
@@ -417,23 +391,23 @@ class Setup(NamedTuple):
 
     models: Models
     start: Start
-    association: Association | Associate
-    halting: Halting
-    renumber_leftovers: bool
+    association: Associate | None
     measure: Measure | None
+
+    @property
+    def settings(self) -> Any:
+        """An `fcjax.methods.FedCRef` with one value per setting."""
+        return self.models.settings
 
 
 def fedcref(
     network: Network,
     optimizer: optax.GradientTransformation,
     start: Start,
+    settings: Any,
     *,
     num_clusters: int,
-    num_rounds: int = 30,
-    training: Training = TRAINING,
-    association: Association | Associate = ASSOCIATION,
-    halting: Halting = HALTING,
-    renumber_leftovers: bool = False,
+    association: Associate | None = None,
     num_local: CountClusters | None = None,
     measure: Measure | None = None,
 ) -> FederatedClustering:
@@ -444,14 +418,10 @@ def fedcref(
             every community has one of its own.
         optimizer: of all of them.
         start: the clusters to begin with.
+        settings: an `fcjax.methods.FedCRef` with one value per setting.
         num_clusters: K, the most clusters that a client looks for.
-        num_rounds: bound of the iterations.
-        training: how long the models of clusters and communities are trained.
-        association: the test by which clusters are found to be the same, or what stands
-            in for it, as true associations do in an experiment.
-        halting: when a client is done, and when all are.
-        renumber_leftovers: number the clusters of leftovers anew, as the authors' code
-            does, see `refinement.refine`.
+        association: true associations of an experiment, in place of the test by which
+            clusters are found to be the same.
         num_local: (key, federation) -> K_i; what the federation says by default.
         measure: further metrics, of an experiment that knows the labels.
 
@@ -469,25 +439,25 @@ def fedcref(
         >>> from fcjax import nn
         >>> from fcjax.algorithms.central import by_kmeans
         >>> from fcjax.algorithms.fedcref import on_clients
+        >>> from fcjax.methods import FedCRef
         >>> kmeans = lambda num_used: by_kmeans(num_clusters=3, num_used=num_used)
         >>> start = on_clients(kmeans, num_clusters=3)
         >>> network, adam = nn.reconstructor(5), optax.adam(1e-3)
-        >>> method = fedcref(network, adam, start, num_clusters=3)
+        >>> settings = FedCRef().plain()
+        >>> method = fedcref(network, adam, start, settings, num_clusters=3)
         >>> [stage.name for stage in method.stages]
         ['cluster', 'refine']
     """
-    setup = Setup(
-        Models(network, optimizer, num_clusters, training),
-        *(start, association, halting, renumber_leftovers, measure),
-    )
+    models = Models(network, optimizer, num_clusters, settings)
+    setup = Setup(models, start, association, measure)
     stages = (
         *map(start_stage, start.phases),
         Stage(
             "refine",
             partial(begin_refinement, setup),
             partial(iterate, setup),
-            num_rounds,
-            done=lambda state: is_over(halting, state.server.trend),
+            settings.num_rounds,
+            done=lambda state: is_over(settings, state.server.trend),
         ),
     )
 
@@ -496,7 +466,7 @@ def fedcref(
         own = federation.local_clusters
         if num_local is not None:
             own = num_local(count_key, federation)
-        local = Local(start.init(start_key, federation), own)
+        local = Starting(start.init(start_key, federation), own)
         return stages[0].begin(
             key, State(Progress((), jnp.int32(0)), local), federation
         )
@@ -506,7 +476,7 @@ def fedcref(
         stages,
         embed=lambda _, federation: client_rows(federation, unit_length=False),
         assign=partial(assign, start),
-        communities=lambda state: state.clients.communities,
+        communities=communities,
     )
 
 
@@ -522,7 +492,7 @@ def iterate(
         key, state, federation: as in `Stage`.
     """
     before: Progress = state.server
-    own: Local = state.clients
+    own: Refining = state.clients
     how, num_clusters = setup.models, setup.models.num_clusters
     local_key, community_key = jax.random.split(key)
     present = server.participants(federation, before.num_rounds)
@@ -541,9 +511,12 @@ def iterate(
     errors = fedcref_models.errors_under(how, held, there, federation)
 
     # Lines 11 to 21.
-    edges = fedcref_models.associate(
-        *(setup.association, errors, own.clusters, exist, federation),
-    )
+    if setup.association is None:
+        edges = fedcref_models.associate(
+            setup.settings, errors, own.clusters, exist, federation
+        )
+    else:
+        edges = setup.association(federation, own.clusters) & may_be_joined(exist)
     graph = server.gather(edges)
     groups = fedcref_models.communities(graph)
     num_communities = groups.numbers.max() + 1
@@ -572,7 +545,7 @@ def iterate(
         clusters=clusters,
         models=local,
         is_stale=jnp.where(present, refines, own.is_stale),
-        is_active=own.is_active & ~(refines & (kept >= setup.halting.stability)),
+        is_active=own.is_active & ~(refines & (kept >= setup.settings.stability)),
         num_refinements=own.num_refinements + refines,
         communities=Communities(numbers, edges, own.clusters),
     )
@@ -582,7 +555,7 @@ def iterate(
     answered = server.all_participants(federation, before.num_rounds)
     ever = ever_present(federation)
     trend = follow(
-        *(setup.halting, before.trend, num_communities, isolated, active, counts, ever)
+        *(setup.settings, before.trend, num_communities, isolated, active, counts, ever)
     )
     metrics = {
         # All who are still active may be absent.
@@ -600,7 +573,7 @@ def iterate(
     return State(Progress(trend, before.num_rounds + 1), new), metrics
 
 
-def refine_clients(setup: Setup, own: Local, candidates, numbers, federation):
+def refine_clients(setup: Setup, own: Refining, candidates, numbers, federation):
     """Phase 4: every client clusters its examples by the models of its own clusters and
     those of all communities.
 
@@ -627,7 +600,7 @@ def refine_clients(setup: Setup, own: Local, candidates, numbers, federation):
             jnp.concatenate([exist, known]),
             *(mask, num_local),
             num_clusters=num_clusters,
-            renumber_leftovers=setup.renumber_leftovers,
+            renumber_leftovers=setup.settings.leftovers == "renumbered",
         )
 
     slots = fedcref_models.own_models(*exist.shape)
@@ -664,8 +637,9 @@ def traffic(
     """
     size = num_bytes(jax.tree.map(lambda x: x[0, 0], local))
     num_answered = answered.sum(dtype=jnp.int32)
-    how, numbers = setup.models.training, groups.numbers
-    members = fedcref_models.trained_on(how, groups).sum() * how.federated_rounds
+    settings, numbers = setup.settings, groups.numbers
+    members = fedcref_models.trained_on(settings, groups).sum()
+    members *= settings.federated_rounds
     sent = (numbers.max() + 1) * num_answered
     pairs = {
         "up_local_models": (trained.sum() * (num_answered - 1), size),
@@ -687,8 +661,7 @@ def begin_refinement(setup: Setup, key, state: State, federation: Federation) ->
     members = members_of(clusters, federation, num_clusters)
     exist = members.any(axis=2) & present[:, None]
     all_exist, ever = server.gather(exist), ever_present(federation)
-    own = Local(
-        start=(),
+    own = Refining(
         num_local=state.clients.num_local,
         clusters=clusters,
         models=fedcref_models.zeros(setup.models, federation),
@@ -701,9 +674,13 @@ def begin_refinement(setup: Setup, key, state: State, federation: Federation) ->
     return State(Progress(trend, before.num_rounds), own)
 
 
+def communities(state: State) -> Any:
+    """As in `FederatedClustering`; () before the refinement."""
+    return () if isinstance(state.clients, Starting) else state.clients.communities
+
+
 def assign(start: Start, state: State, federation: Federation) -> Int[Array, "M N"]:
     """As in `FederatedClustering`: the clients' own clusters."""
-    own: Local = state.clients
-    if isinstance(own.clusters, tuple):  # not refined yet
-        return start.assign(own.start, federation)
-    return own.clusters
+    if isinstance(state.clients, Starting):
+        return start.assign(state.clients.start, federation)
+    return state.clients.clusters

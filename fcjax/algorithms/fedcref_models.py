@@ -8,7 +8,7 @@ In shapes V is M K, all clusters of these clients, or of those of all devices.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from fcjax.algorithms.autoencoders import reconstruction
 from fcjax.cluster import connected_components
 from fcjax.data.augment import as_rows
 from fcjax.federated import clients, server, training
-from fcjax.types import Communities, Federation, Network, PRNGKey, PyTree, Scalar
+from fcjax.types import Communities, Federation, Network, PRNGKey, PyTree
 
 # --- Association
 
@@ -29,26 +29,6 @@ Edges = Bool[Array, "M K A K"]
 """Of the clusters of these clients with those of all A, on whatever device."""
 Associate = Callable[[Federation, Int[Array, "M N"]], Edges]
 """(federation, clusters) -> the association graph."""
-
-
-class Association(NamedTuple):
-    """The test by which clusters are found to be the same: Eq. 2.
-
-    Examples:
-        >>> Association(threshold=0.3)
-        Association(percentile=75.0, threshold=0.3, first_match=False)
-    """
-
-    percentile: Scalar = 75.0
-    """alpha, in [0, 100]."""
-    threshold: Scalar = 0.2
-    """theta, in [0, 1]."""
-    first_match: bool = False
-    """Of the clusters of another client the first match is an edge, as in the authors'
-    code, not every match; see `first_matches`."""
-
-
-ASSOCIATION = Association()
 
 
 class Groups(NamedTuple):
@@ -61,7 +41,7 @@ class Groups(NamedTuple):
 
 
 def associate(
-    how: Association | Associate,
+    settings: Any,
     errors: Float[Array, "M N V"],
     clusters: Int[Array, "M N"],
     exist: Bool[Array, "M K"],
@@ -70,30 +50,29 @@ def associate(
     """Returns which clusters are the same: those that accept each other's models.
 
     Args:
-        how: when a cluster accepts a model, or what stands in for that.
+        settings: of the test, an `fcjax.methods.FedCRef` with one value per setting.
         errors: of every example under the models of all clients' clusters, K a client.
         clusters: in [0, K).
         exist: which clusters there are.
         federation: whose examples.
     """
-    if not isinstance(how, Association):
-        return how(federation, clusters) & may_be_joined(exist)
     num_clusters = exist.shape[1]
 
     def one(errors, models, clusters, mask):
         own = jnp.take_along_axis(errors, models[clusters][:, None], axis=1)[:, 0]
-        return accepts(how, errors, own, clusters, mask, num_clusters=num_clusters)
+        return accepts(settings, errors, own, clusters, mask, num_clusters=num_clusters)
 
     each = (errors, own_models(*exist.shape), clusters, federation.mask)
     accepted = server.gather(clients.for_each(one, *each))
     accepted = accepted.reshape(*accepted.shape[:2], -1, num_clusters)
     found = accepted & accepted.transpose(2, 3, 0, 1)
-    found = first_matches(found) if how.first_match else found
+    if settings.associations == "first-match":
+        found = first_matches(found)
     return server.own_rows(found, len(clusters)) & may_be_joined(exist)
 
 
 def accepts(
-    test: Association,
+    settings: Any,
     errors: Float[Array, "N V"],
     own: Float[Array, "N"],
     clusters: Int[Array, "N"],
@@ -113,7 +92,7 @@ def accepts(
     model is not accepted; so it is where the cluster has less than two examples.
 
     Args:
-        test: the percentile, interpolated linearly, and the threshold.
+        settings: `percentile`, interpolated linearly, and `threshold`.
         errors: of every example under every model.
         own: under the model of the cluster that it belongs to.
         clusters: in [0, K).
@@ -132,12 +111,12 @@ def accepts(
     def ranked(rank):
         return ordered[jnp.minimum(starts + rank, len(ordered) - 1)]
 
-    place = test.percentile / 100 * last
+    place = settings.percentile / 100 * last
     below = jnp.floor(place).astype(jnp.int32)
     low, high = ranked(below), ranked(jnp.minimum(below + 1, last))
     value = low + (place - below)[:, None] * (high - low)
     least, most = ranked(0), ranked(last)
-    return (most > least) & (value - least <= test.threshold * (most - least))
+    return (most > least) & (value - least <= settings.threshold * (most - least))
 
 
 def own_models(num_own: int, num_clusters: int) -> Int[Array, "M K"]:
@@ -203,35 +182,6 @@ BATCH = 4096
 """Examples that a model reconstructs at a time where it is not trained."""
 
 
-class Training(NamedTuple):
-    """How long models are trained, and on what.
-
-    Examples:
-        >>> Training(local_epochs=60).batch_size
-        32
-    """
-
-    local_epochs: int = 20
-    """Of a cluster's model, which starts anew in every iteration."""
-    federated_rounds: int = 15
-    """Of a community's model, which does so too."""
-    first_epochs: int = 2
-    """Of a member in the first of them; the paper is silent, 2 and 7 are those of the
-    authors' code."""
-    federated_epochs: int = 7
-    """Of a member in the others."""
-    batch_size: int = 32
-    """Examples a step; 32 is that of the authors' code."""
-    max_members: int | None = None
-    """Clusters of a community that are trained on, all by default; the code has 30."""
-    last_local_model: bool = False
-    """A community's model is its first member's after its last training, as in the
-    authors' code, not the mean."""
-
-
-TRAINING = Training()
-
-
 class Models(NamedTuple):
     """What models are, and how they are trained."""
 
@@ -240,8 +190,8 @@ class Models(NamedTuple):
     optimizer: optax.GradientTransformation
     num_clusters: int
     """K."""
-    training: Training
-    """How clusters run, see `clients.for_each`."""
+    settings: Any
+    """An `fcjax.methods.FedCRef` with one value per setting."""
 
 
 def train_clusters(
@@ -257,7 +207,7 @@ def train_clusters(
         The models [M, K, ...], and the mean loss of each one's steps; those of other
         clusters are of no use.
     """
-    num_epochs = models.training.local_epochs
+    num_epochs = models.settings.local_epochs
 
     def one(key, rows, members):
         init_key, train_key = jax.random.split(key)
@@ -289,7 +239,8 @@ def train_communities(
     Returns:
         The models [S, ...], as many as there can be communities.
     """
-    how, trains = models.training, trained_on(models.training, groups)
+    settings, trains = models.settings, trained_on(models.settings, groups)
+    last_local = settings.community_model == "last-local"
     rows, members = rows_of(clusters, trains, federation)
     numbers = jnp.maximum(groups.numbers.reshape(-1), 0)
     sizes = members.sum(axis=1).astype(jnp.float32)
@@ -316,21 +267,21 @@ def train_communities(
         trained = clients.for_each(one, keys, numbers, opt_states, rows, members)
         means = server.group_means(trained.variables, sizes, numbers, count)
         first = ()
-        if how.last_local_model:
+        if last_local:
             first = server.group_means(trained.variables, is_first, numbers, count)
         return (means, trained.opt_state, first), None
 
-    keys = clients.fold_in(train_key, how.federated_rounds)
-    carry, _ = one_round(how.first_epochs, (received, opt_states, ()), keys[0])
-    carry, _ = lax.scan(partial(one_round, how.federated_epochs), carry, keys[1:])
-    return carry[2] if how.last_local_model else carry[0]
+    keys = clients.fold_in(train_key, settings.federated_rounds)
+    carry, _ = one_round(settings.first_epochs, (received, opt_states, ()), keys[0])
+    carry, _ = lax.scan(partial(one_round, settings.federated_epochs), carry, keys[1:])
+    return carry[2] if last_local else carry[0]
 
 
-def trained_on(how: Training, groups: Groups) -> Bool[Array, "M K"]:
+def trained_on(settings: Any, groups: Groups) -> Bool[Array, "M K"]:
     """Returns which clusters the models of communities are trained on."""
     trains = groups.numbers >= 0
-    if how.max_members is not None:
-        trains &= groups.ranks < how.max_members
+    if settings.max_members is not None:
+        trains &= groups.ranks < settings.max_members
     return trains
 
 
@@ -367,7 +318,7 @@ def train(
     return training.train(
         *(key, client, loss, members),
         optimizer=models.optimizer,
-        batch_size=models.training.batch_size,
+        batch_size=models.settings.batch_size,
         num_epochs=num_epochs,
     )
 

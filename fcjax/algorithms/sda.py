@@ -39,7 +39,6 @@ from fcjax.types import (
     Pool,
     PRNGKey,
     PyTree,
-    Scalar,
     State,
 )
 
@@ -52,37 +51,33 @@ Losses = tuple[Float[Array, ""], Float[Array, ""]]
 """Of the discriminator and the generator."""
 
 
-class Adversarial(NamedTuple):
-    """How a client trains its GAN; a round is an epoch.
-
-    Both optimisers begin anew in every round, their steps scaled by the decay to the
-    power of the number of the round, as in the authors' code.
-    """
-
-    gan: Gan
-    generator_optimizer: optax.GradientTransformation
-    discriminator_optimizer: optax.GradientTransformation
-    num_rounds: int = 50
-    batch_size: int = 64
-    decay: Scalar = 0.99
-    num_categories: int = 10
-    noise_size: int = 62
-
-
 class Pair(NamedTuple):
-    """What both networks have: variables, or all that a step changes."""
+    """One value for each network of a GAN: variables, optimisers, or all that a step
+    changes."""
 
     generator: Any
     discriminator: Any
 
 
-def initialize_gan(
-    key: PRNGKey, adversarial: Adversarial, x: Shaped[Array, "1 *F"]
-) -> Pair:
+class Setup(NamedTuple):
+    """The networks and settings that all rounds share; see `sda`.
+
+    A client trains its GAN for one epoch per round. Both optimisers begin anew in every
+    round. Their steps are scaled by `gan_decay` to the power of the number of the
+    round, as in the authors' code.
+    """
+
+    gan: Gan
+    optimizers: Pair
+    settings: Any
+    num_categories: int
+
+
+def initialize_gan(key: PRNGKey, setup: Setup, x: Shaped[Array, "1 *F"]) -> Pair:
     """Draws the networks of a GAN of such examples."""
     generator_key, discriminator_key = jax.random.split(key)
-    noise = jnp.zeros((1, adversarial.num_categories + adversarial.noise_size))
-    generator, discriminator = adversarial.gan
+    noise = jnp.zeros((1, setup.num_categories + setup.settings.noise_size))
+    generator, discriminator = setup.gan
     return Pair(
         generator.init(generator_key, noise),
         discriminator.init(discriminator_key, to_float(x)),
@@ -95,7 +90,7 @@ def train_gan(
     examples: Pool,
     rows: Int[Array, "N"],
     mask: Bool[Array, "N"],
-    adversarial: Adversarial,
+    setup: Setup,
     *,
     number: Int[Array, ""],
 ) -> tuple[Pair, Losses]:
@@ -109,30 +104,27 @@ def train_gan(
         examples: the pool.
         rows: the client's.
         mask: True at its own examples.
-        adversarial: how it trains.
+        setup: of the method.
         number: of the round, from 0.
 
     Returns:
         The trained networks, and the mean losses of the steps.
     """
-    decay = optax.scale(jnp.asarray(adversarial.decay) ** number)
-    of_generator = optax.chain(adversarial.generator_optimizer, decay)
-    of_discriminator = optax.chain(adversarial.discriminator_optimizer, decay)
-    adversarial = adversarial._replace(
-        generator_optimizer=of_generator, discriminator_optimizer=of_discriminator
-    )
+    decay = optax.scale(jnp.asarray(setup.settings.gan_decay) ** number)
+    optimizers = Pair(*(optax.chain(x, decay) for x in setup.optimizers))
+    setup = setup._replace(optimizers=optimizers)
 
     def one(key, at, slots, counted):
-        return step(adversarial, key, at, to_float(examples[rows[slots]]), counted)
+        return step(setup, key, at, to_float(examples[rows[slots]]), counted)
 
-    generator, discriminator = variables
-    at = Pair(
-        Client(generator, of_generator.init(generator["params"])),
-        Client(discriminator, of_discriminator.init(discriminator["params"])),
+    begun = (
+        Client(x, optimizer.init(x["params"]))
+        for x, optimizer in zip(variables, optimizers, strict=True)
     )
+    at = Pair(*begun)
     at, losses = training.epochs(
         *(key, at, one, mask),
-        batch_size=adversarial.batch_size,
+        batch_size=setup.settings.gan_batch_size,
         num_epochs=1,
         zero=(0.0, 0.0),
     )
@@ -140,7 +132,7 @@ def train_gan(
 
 
 def step(
-    adversarial: Adversarial,
+    setup: Setup,
     key: PRNGKey,
     at: Pair,
     real: Float[Array, "B *F"],
@@ -148,10 +140,10 @@ def step(
 ) -> tuple[Pair, Losses]:
     """A step of the discriminator on a batch of real examples and as many synthetic
     ones, then one of the generator on the same synthetic ones."""
-    generator, discriminator = adversarial.gan
-    chosen_key, num_categories = jax.random.fold_in(key, 0), adversarial.num_categories
+    generator, discriminator = setup.gan
+    chosen_key, num_categories = jax.random.fold_in(key, 0), setup.num_categories
     chosen = categories(chosen_key, counted.sum(), len(real), num_categories)
-    drawn = noise(adversarial, key, chosen)
+    drawn = noise(setup, key, chosen)
 
     def generate(params):
         maker = {**at.generator.variables, "params": params}
@@ -173,10 +165,10 @@ def step(
     params = at.discriminator.variables["params"]
     (told, judge), gradients = jax.value_and_grad(tell_apart, has_aux=True)(params)
     judging = Client(judge, at.discriminator.opt_state)
-    judging = descend(adversarial.discriminator_optimizer, judging, gradients)
+    judging = descend(setup.optimizers.discriminator, judging, gradients)
     fooled, gradients = jax.value_and_grad(pass_as_real)(fake)
     making = Client(maker, at.generator.opt_state)
-    making = descend(adversarial.generator_optimizer, making, *pull_back(gradients))
+    making = descend(setup.optimizers.generator, making, *pull_back(gradients))
     return Pair(making, judging), (told, fooled)
 
 
@@ -194,7 +186,7 @@ def synthesise(
     key: PRNGKey,
     generator: PyTree,
     count: int,
-    adversarial: Adversarial,
+    setup: Setup,
     *,
     dtype: jnp.dtype,
 ) -> Shaped[Array, "N *F"]:
@@ -206,28 +198,26 @@ def synthesise(
         key: of the noise.
         generator: the variables of the generator.
         count: N.
-        adversarial: whose networks they are.
+        setup: of the method.
         dtype: uint8 rounds to the 256 values of a pixel, as real images have them.
     """
 
     def one(slot):
-        category = slot[None] % adversarial.num_categories
-        return noise(adversarial, jax.random.fold_in(key, slot), category)[0]
+        category = slot[None] % setup.num_categories
+        return noise(setup, jax.random.fold_in(key, slot), category)[0]
 
     def batch(slots):
         drawn = jax.vmap(one)(slots)
-        x, _ = adversarial.gan.generator.apply(generator, drawn, train=False)
+        x, _ = setup.gan.generator.apply(generator, drawn, train=False)
         return jnp.round(255 * x).astype(dtype) if dtype == jnp.uint8 else x
 
     return training.in_batches(batch, jnp.arange(count), batch_size=BATCH)
 
 
-def noise(
-    adversarial: Adversarial, key: PRNGKey, chosen: Int[Array, "B"]
-) -> Float[Array, "B L"]:
+def noise(setup: Setup, key: PRNGKey, chosen: Int[Array, "B"]) -> Float[Array, "B L"]:
     """Returns what a generator takes: categories, one-hot, and normal noise."""
-    z = jax.random.normal(key, (len(chosen), adversarial.noise_size))
-    one_hot = jax.nn.one_hot(chosen, adversarial.num_categories)
+    z = jax.random.normal(key, (len(chosen), setup.settings.noise_size))
+    one_hot = jax.nn.one_hot(chosen, setup.num_categories)
     return jnp.concatenate([one_hot, z], axis=1)
 
 
@@ -278,37 +268,33 @@ class Synthetic(NamedTuple):
     sizes: Int[Array, "M"]  # how many of them count
 
 
-class Setup(NamedTuple):
-    """What all rounds share; see `sda`."""
-
-    adversarial: Adversarial
-    clustering: central.Clustering
-    num_synthetic: int | None
-
-
 def sda(
-    adversarial: Adversarial,
+    gan: Gan,
+    optimizers: Pair,
     clustering: central.Clustering,
+    settings: Any,
     *,
-    num_synthetic: int | None = None,
+    num_clusters: int,
 ) -> FederatedClustering:
     """Builds SDA-FC or SDA-FDC: generators go up once, then all is the server's.
 
     The server sends every client the same GAN, which it trains alone, an epoch a round.
     In the first round after that in which a client answers it uploads its generator and
     how many examples it holds, nothing else. The server makes as many examples with
-    each generator that came and clusters them; a late one's are added to them, and
-    nothing is trained anew for it. A client that is sent its GAN late has trained it
-    for fewer epochs, one that is sent none is left out. In the last round the server
-    sends what assigns examples.
+    each generator that came, or `num_synthetic`, and clusters them; a late one's are
+    added to them, and nothing is trained anew for it. A client that is sent its GAN
+    late has trained it for fewer epochs, one that is sent none is left out. In the last
+    round the server sends what assigns examples.
 
     Args:
-        adversarial: how clients train their GANs.
-        clustering: of the synthetic examples. `by_dcn` is SDA-FDC, with joint_rounds 0
-            its ablation (disjoint); `by_kmeans` is SDA-FC-KM, `by_fuzzy_cmeans`
-            SDA-FC-FCM.
-        num_synthetic: examples of each client; None makes as many as it holds, as in
-            the papers, where the authors' code makes 7,000 of MNIST.
+        gan: the networks of a client; the generator takes K categories, one-hot, and
+            `noise_size` normal numbers.
+        optimizers: of the generator and of the discriminator.
+        clustering: of the synthetic examples. `by_dcn` is SDA-FDC, `by_codes` its
+            ablation (disjoint); `by_kmeans` is SDA-FC-KM, `by_fuzzy_cmeans` SDA-FC-FCM.
+        settings: an `fcjax.methods.SDAFDC`, or another of its family, with one value
+            per setting.
+        num_clusters: K.
 
     Returns:
         The method, stages `gan` and the phases of the clustering. Metrics of the first
@@ -319,27 +305,30 @@ def sda(
         >>> import optax
         >>> from fcjax import nn
         >>> from fcjax.algorithms.central import by_kmeans
-        >>> adam = optax.adam(1e-3, b1=0.5)
-        >>> adversarial = Adversarial(nn.mlp_gan(5), adam, adam, num_rounds=2)
-        >>> method = sda(adversarial, by_kmeans(num_clusters=3))
+        >>> from fcjax.methods import SDAFCKM
+        >>> adams = Pair(optax.adam(1e-3, b1=0.5), optax.adam(1e-3, b1=0.5))
+        >>> settings = SDAFCKM().plain(gan_rounds=2)
+        >>> clustering = by_kmeans(num_clusters=3)
+        >>> method = sda(nn.mlp_gan(5), adams, clustering, settings, num_clusters=3)
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('gan', 2), ('cluster', 1)]
     """
-    setup = Setup(adversarial, clustering, num_synthetic)
-    gans = all_rounds("gan", partial(gan_round, adversarial), adversarial.num_rounds)
+    setup = Setup(gan, optimizers, settings, num_categories=num_clusters)
+    gans = all_rounds("gan", partial(gan_round, setup), settings.gan_rounds)
     first, *others = central.cluster_stages(
         clustering,
-        central.Pooling(examples, partial(uploads, adversarial)),
-        rounds_before=adversarial.num_rounds,
+        central.Pooling(examples, partial(uploads, setup)),
+        rounds_before=settings.gan_rounds,
     )
-    first = first._replace(begin=partial(begin_clustering, setup, first.begin))
-    init = partial(initial_state, adversarial)
-    method = central.pooled_method(init, (gans, first, *others), clustering)
+    begin = partial(begin_clustering, setup, clustering, first.begin)
+    stages = (gans, first._replace(begin=begin), *others)
+    init = partial(initial_state, setup)
+    method = central.pooled_method(init, stages, clustering)
     return method._replace(assign=partial(assign, method.assign))
 
 
 def gan_round(
-    adversarial: Adversarial, key: PRNGKey, state: State, federation: Federation
+    setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """A round of the first stage: clients that have been sent a GAN train it, each by
     itself, and nothing is uploaded."""
@@ -347,7 +336,7 @@ def gan_round(
     present = server.participants(federation, state.server)
     ever = clients.own(ever_present(federation), len(present))
     received = (own.received | present) & ever
-    train = partial(train_gan, examples=federation.pool, adversarial=adversarial)
+    train = partial(train_gan, examples=federation.pool, setup=setup)
 
     def client_round(key, own, rows, mask):
         own, (told, fooled) = train(key, own, rows=rows, mask=mask, number=state.server)
@@ -375,25 +364,30 @@ def gan_round(
 
 
 def begin_clustering(
-    setup: Setup, begin: Callable, key: PRNGKey, state: State, federation: Federation
+    setup: Setup,
+    clustering: central.Clustering,
+    begin: Callable,
+    key: PRNGKey,
+    state: State,
+    federation: Federation,
 ) -> State:
     """Returns the state in which the server has made examples with all generators, and
     begins the first phase of their clustering; until a client answers, its own count
     nowhere."""
     construct_key, begin_key = jax.random.split(key)
     synthesis_key, init_key = jax.random.split(construct_key)
-    own, pool, count = state.clients, federation.pool, setup.num_synthetic
+    own, pool, count = state.clients, federation.pool, setup.settings.num_synthetic
     sizes = jnp.where(own.received, federation.mask.sum(axis=1), 0)
     generators, sizes = server.gather((own.gans.generator, sizes))
     if count is None:
         count = federation.indices.shape[1]
     else:
         sizes = jnp.where(sizes > 0, count, 0)
-    make = partial(synthesise, adversarial=setup.adversarial, dtype=pool.dtype)
+    make = partial(synthesise, setup=setup, dtype=pool.dtype)
     keys = clients.fold_in(synthesis_key, len(sizes))
     made = clients.for_each(partial(make, count=count), keys, generators)
     nothing = jnp.zeros((1, *pool.shape[1:]), pool.dtype)
-    begun = setup.clustering.init(init_key, nothing)
+    begun = clustering.init(init_key, nothing)
     state = central.pooled(Synthetic(made, sizes), begun, federation, state.server)
     return begin(begin_key, state, federation)
 
@@ -409,24 +403,22 @@ def examples(
 
 
 def uploads(
-    adversarial: Adversarial,
+    setup: Setup,
     source: Synthetic,
     federation: Federation,
     sends: Bool[Array, "A"],
 ) -> dict[str, Int[Array, "2"]]:
     """As in `Pooling`: a generator and a size of each that has been sent a GAN."""
     key, x = jax.random.key(0), federation.pool[:1]
-    one = jax.eval_shape(lambda x: initialize_gan(key, adversarial, x), x)
+    one = jax.eval_shape(lambda x: initialize_gan(key, setup, x), x)
     message = {"generator": one.generator, "size": source.sizes[0]}
     return server.traffic(sends & (source.sizes > 0), up=message, down={})
 
 
-def initial_state(
-    adversarial: Adversarial, key: PRNGKey, federation: Federation
-) -> State:
+def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     """Returns the state before the first round: one GAN for all, which nobody has been
     sent; the server counts the rounds."""
-    one = initialize_gan(key, adversarial, federation.pool[:1])
+    one = initialize_gan(key, setup, federation.pool[:1])
     num_clients = len(federation.indices)
     own = Trained(clients.repeat(one, num_clients), jnp.zeros(num_clients, bool))
     return State(jnp.int32(0), own)

@@ -8,7 +8,7 @@ No code is public. What the FedCRef paper says of its own version (section 6.1, 
 
 import math
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,10 +48,8 @@ class Setup(NamedTuple):
     flow: Flow
     optimizer: optax.GradientTransformation
     first: FederatedClustering | None  # k-FED; None where the start is random
+    settings: Any
     num_clusters: int
-    communication_rounds: int
-    local_steps: int
-    batch_size: int
     levels: int | None
     rounds_before: int  # of k-FED, before the first cluster round
 
@@ -59,12 +57,9 @@ class Setup(NamedTuple):
 def uifca(
     flow: Flow,
     optimizer: optax.GradientTransformation,
+    settings: Any,
     *,
     num_clusters: int,
-    cluster_rounds: int = 20,
-    communication_rounds: int = 40,
-    local_steps: int = 100,
-    batch_size: int = 128,
     weight_decay: Scalar = 1e-4,
     levels: int | None = 256,
     start: Literal["k-fed", "random"] = "k-fed",
@@ -81,12 +76,10 @@ def uifca(
         flow: the generative model of a cluster.
         optimizer: of a client. [choice] Its state begins anew for every flow in every
             round: kept, it would be twice K flows on each client.
+        settings: an `fcjax.methods.UIFCA` with one value per setting. A client goes
+            through the examples of a flow in a random order of the round, again and
+            again; a batch has all that a flow has, where those are fewer.
         num_clusters: K.
-        cluster_rounds: T.
-        communication_rounds: tau, in each cluster round.
-        local_steps: M, of each flow in a round. A client goes through the examples of
-            a flow in a random order of the round, again and again.
-        batch_size: examples a step; all that a flow has, where those are fewer.
         weight_decay: of the kernels' squares in the loss (lambda).
         levels: how many values a pixel has, see `losses.dequantize`; None for examples
             that are not quantised, on which the flows are trained as they are.
@@ -108,10 +101,12 @@ def uifca(
     Examples:
         >>> import optax
         >>> from fcjax import nn
+        >>> from fcjax.methods import UIFCA
         >>> flow = nn.realnvp((6,), hidden=(8,))
-        >>> method = uifca(flow, optax.adam(1e-4), num_clusters=3, levels=None)
+        >>> parts, options = (flow, optax.adam(1e-4)), {"levels": None}
+        >>> method = uifca(*parts, UIFCA().plain(), num_clusters=3, **options)
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
-        [('start', 1), ('train', 800)]
+        [('start', 1), ('train', 10)]
     """
     first = None
     if start == "k-fed":
@@ -123,10 +118,15 @@ def uifca(
     rounds_before = int(first is not None)
     decay = optax.add_decayed_weights(2 * weight_decay, mask=kernels)
     setup = Setup(
-        *(flow, optax.chain(decay, optimizer), first, num_clusters),
-        *(communication_rounds, local_steps, batch_size, levels, rounds_before),
+        flow=flow,
+        optimizer=optax.chain(decay, optimizer),
+        first=first,
+        settings=settings,
+        num_clusters=num_clusters,
+        levels=levels,
+        rounds_before=rounds_before,
     )
-    num_rounds = cluster_rounds * communication_rounds
+    num_rounds = settings.cluster_rounds * settings.communication_rounds
     stages = (
         all_rounds("start", partial(start_round, setup), rounds_before),
         all_rounds("train", partial(train_round, setup), num_rounds),
@@ -155,7 +155,9 @@ def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation
     local: Local = state.clients
     draw_key, train_key = jax.random.split(key)
     present = server.participants(federation, before.num_rounds)
-    number = (before.num_rounds - setup.rounds_before) // setup.communication_rounds
+    number = (
+        before.num_rounds - setup.rounds_before
+    ) // setup.settings.communication_rounds
 
     assigning = present & (local.assigned_in < number)
     begun = first_assignments(setup, draw_key, state, federation)
@@ -216,7 +218,7 @@ def client_round(setup: Setup, pool, key: PRNGKey, flow: PyTree, rows, chosen):
     order_key, step_key = jax.random.split(key)
     count = chosen.sum()
     order = training.shuffle(order_key, chosen)
-    places = jnp.arange(min(setup.batch_size, len(rows)))
+    places = jnp.arange(min(setup.settings.batch_size, len(rows)))
 
     def loss(key, variables, slots, counted):
         values = -log_likelihood(setup, variables, pool[rows[slots]], key)
@@ -233,9 +235,9 @@ def client_round(setup: Setup, pool, key: PRNGKey, flow: PyTree, rows, chosen):
         return client, total + value
 
     begun = clients.Client(flow, setup.optimizer.init(flow["params"]))
-    num_steps = jnp.where(count > 0, setup.local_steps, 0)
+    num_steps = jnp.where(count > 0, setup.settings.local_steps, 0)
     client, total = lax.fori_loop(0, num_steps, step, (begun, 0.0))
-    return client.variables, total / setup.local_steps
+    return client.variables, total / setup.settings.local_steps
 
 
 def first_assignments(setup: Setup, key, state: State, federation: Federation):

@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 
 from fcjax.data import Dataset
 from fcjax.settings import default, frozen, settings_of
-from fcjax.types import FederatedClustering, Scalar
+from fcjax.types import FederatedClustering
 
 Preset = Literal["smoke", "default", "paper"]
 Scope = Literal["global", "client-pooled", "client-mean"]
@@ -181,13 +181,12 @@ class Method(ClusterMixin, BaseEstimator):
         """Returns a function from the settings of one run to the algorithm."""
         return lambda values: self.algorithm(SimpleNamespace(**values), problem)
 
-    def plain(self, **traced: Scalar) -> SimpleNamespace:
+    def plain(self, **values: Any) -> SimpleNamespace:
         """Returns one value per setting, by name: the value that was given, else the
         default of the field, whatever the data.
 
         Args:
-            traced: values that replace those of settings, as the traced scalars of a
-                sweep.
+            **values: replace those of settings, by name; traced scalars are allowed.
 
         Raises:
             ValueError: a setting is out of range, or has several values.
@@ -200,7 +199,7 @@ class Method(ClusterMixin, BaseEstimator):
         """
         # A setting without a default of its own is None.
         settings = dict.fromkeys(fields_of(type(self))) | one_of_each(self.settings())
-        return SimpleNamespace(**settings | traced)
+        return SimpleNamespace(**settings | values)
 
     def called(self) -> str:
         """Returns the method's name with its variant."""

@@ -7,33 +7,18 @@ Settings, defaults by the data and networks. The algorithms are `fcjax.algorithm
 import math
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import optax
 
 from fcjax import nn
-from fcjax.algorithms.fdsc import (
-    Affinity,
-    Norm,
-    SubspaceNetwork,
-    dense,
-    dlrsc,
-    dscn,
-    fdsc,
-    lrsc,
-)
-from fcjax.cluster import Assign, subspace_affinity, symmetric_affinity
+from fcjax.algorithms.fdsc import Norm, dlrsc, dscn, fdsc, lrsc
+from fcjax.cluster import Assign
 from fcjax.methods.base import Method, MethodSpec, Problem, fields_of
+from fcjax.nn.autoencoders import AutoEncoder
 from fcjax.settings import Counts, Positive, Sweep, as_tuple, default, frozen, shown
 from fcjax.types import FederatedClustering
 
-Name = Literal["fdsc2", "fdsc1", "dscn", "dlrsc", "lrsc"]
-FEDERATED = ("fdsc2", "fdsc1")
-DEEP = (*FEDERATED, "dscn", "dlrsc")
-BUDGET = ("pretrain_rounds", "num_rounds", "local_steps", "fit_steps")
-"""What the steps of a client follow from."""
-LARGEST_PIXEL = 255
 MOMENTUM = 0.9
 
 
@@ -97,24 +82,26 @@ class Subspaces(Method):
     """Ones on the diagonal of what is decomposed."""
 
     def resolve(self, problem: Problem) -> MethodSpec:
-        name: Any = self.name
-        # DSCN and DLRSC train as long as a client of FDSC with so many participants.
-        unused = set() if name in FEDERATED else {"num_participants"}
-        unused |= set() if self.post_processing else {*POST_PROCESSING}
-        names = {*fields_of(type(self))} - unused
-        settings = self.settings(*chosen(self, name, problem), names=names)
-
-        def build(values: Mapping[str, Any]) -> FederatedClustering:
-            return method_of(
-                name, values, problem.shape, num_clusters=problem.num_clusters
-            )
-
-        size = int(problem.examples_per_client)
+        names = {*fields_of(type(self))} - self.unused()
+        settings = self.settings(*self.chosen(problem), names=names)
         return MethodSpec(
-            *(name, settings, build, "client-pooled"),
-            working_bytes=memory_of(name, (size, *problem.shape)),
+            *(self.name, settings, self.builder(problem), "client-pooled"),
+            working_bytes=self.working_bytes(problem),
             evaluate_every=25,
         )
+
+    def unused(self) -> set[str]:
+        """Returns the settings that have no effect."""
+        return set() if self.post_processing else {*POST_PROCESSING}
+
+    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
+        """Returns the values that data and preset choose; a later one wins."""
+        of_preset = {"smoke": SMOKE, "paper": PAPER}.get(self.preset, {})
+        return [of_data(problem), of_preset]
+
+    def working_bytes(self, problem: Problem) -> int:
+        """Returns the memory that training on the examples of a client takes."""
+        return 0
 
 
 @frozen
@@ -145,6 +132,25 @@ class SubspaceNetworks(Subspaces):
     expression_weight: Sweep[float] = default(15.0)
     """lambda_2 of |Z - C Z|^2."""
 
+    def unused(self) -> set[str]:
+        # DSCN and DLRSC train as long as a client of FDSC with so many participants.
+        return super().unused() | {"num_participants"}
+
+    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
+        data, preset = super().chosen(problem)
+        first = {
+            "num_participants": participants(data, problem),
+            "learning_rate": {"adam": 1e-3, "sgd": 1e-6}[self.optimizer],
+        }
+        return [data, first, self.budget(data, problem), preset]
+
+    def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+        """Returns the rounds and steps of a client, given the values by the data."""
+        return {"pretrain_rounds": data["num_rounds"] // 2}
+
+    def working_bytes(self, problem: Problem) -> int:
+        return ACTIVATIONS * int(problem.examples_per_client) * math.prod(problem.shape)
+
 
 @frozen
 class LRSC(Subspaces):
@@ -162,6 +168,10 @@ class LRSC(Subspaces):
     unit_length: bool = True
     """Scale every example to L2 norm 1."""
 
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        return lrsc(settings, num_clusters=problem.num_clusters)
+
 
 @frozen
 class DLRSC(SubspaceNetworks):
@@ -176,6 +186,18 @@ class DLRSC(SubspaceNetworks):
 
     rank_factor: Sweep[int] = default(10)
     """Columns of U for each cluster."""
+
+    def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+        return {"num_rounds": 700, "pretrain_rounds": 0}  # the authors' 5,000 steps
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        return dlrsc(
+            autoencoder_of(problem.shape),
+            optimizer_of(settings),
+            settings,
+            num_clusters=problem.num_clusters,
+        )
 
 
 @frozen
@@ -192,6 +214,28 @@ class DSCN(SubspaceNetworks):
     norm: Norm = "frobenius"
     """Of the coefficients: the squared Frobenius norm, L1 or nuclear."""
 
+    def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+        # As many rounds as a client of FDSC takes part in, rounded up, of as many
+        # steps, and the same steps before and after.
+        budget, num_clients = super().budget(data, problem), problem.num_clients
+        asked = as_tuple(self.num_participants)
+        taken = min(max(asked, default=participants(data, problem)), num_clients)
+        alone = {}
+        if num_clients == 1:  # no client of FDSC, but DSC-Net, which has no fits
+            taken, alone = data["participation"], {"fit_steps": 0}
+        rounds = {"num_rounds": data["num_rounds"], **budget}
+        shorter = {k: math.ceil(v * taken / num_clients) for k, v in rounds.items()}
+        return shorter | alone
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        return dscn(
+            autoencoder_of(problem.shape),
+            optimizer_of(settings),
+            settings,
+            num_clusters=problem.num_clusters,
+        )
+
 
 @frozen
 class FDSC1(DSCN):
@@ -203,6 +247,30 @@ class FDSC1(DSCN):
     """
 
     name: ClassVar[str] = "fdsc1"
+
+    def resolve(self, problem: Problem) -> MethodSpec:
+        num_clients = problem.num_clients
+        for value in as_tuple(self.num_participants):
+            if value > num_clients:
+                most = f"at most `clients` {num_clients}"
+                raise ValueError(f"`num_participants` must be {most}, got {value}")
+        return super().resolve(problem)
+
+    def unused(self) -> set[str]:
+        return super().unused() - {"num_participants"}
+
+    def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+        return SubspaceNetworks.budget(self, data, problem)
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        return fdsc(
+            autoencoder_of(problem.shape),
+            optimizer_of(settings),
+            settings,
+            num_clusters=problem.num_clusters,
+            is_aligned=False,
+        )
 
 
 @frozen
@@ -230,140 +298,42 @@ class FDSC(FDSC1):
     num_neighbors: Sweep[int] = default(5)
     """k of the graph A."""
 
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        return fdsc(
+            autoencoder_of(problem.shape),
+            optimizer_of(settings),
+            settings,
+            num_clusters=problem.num_clusters,
+        )
 
-def chosen(method: Method, name: Name, problem: Problem) -> list[dict[str, Any]]:
-    """Returns what presets and the data choose, each before what wins over it.
 
-    Raises:
-        ValueError: more clients are to take part than there are.
-    """
-    num_clients, num_clusters = problem.num_clients, problem.num_clusters
-    asked = as_tuple(getattr(method, "num_participants", ()))
+def of_data(problem: Problem) -> dict[str, Any]:
+    """Returns the values that the data set chooses."""
     dataset = re.sub("[-_]", "", problem.data.lower())
     known = [v for start, v in BY_NAME.items() if dataset.startswith(start)]
-    of_data = {
+    return {
         **{"num_rounds": 100, "participation": 0.4, "unit_diagonal": False},
-        "keep": max(0.4 - 0.1 * ((num_clusters - 1) // 10), 0.1),
+        "keep": max(0.4 - 0.1 * ((problem.num_clusters - 1) // 10), 0.1),
         **(known[0] if known else {}),
     }
-    budget = {"pretrain_rounds": of_data["num_rounds"] // 2}
-    participants = max(1, round(of_data["participation"] * num_clients))
-    if name == "dlrsc":
-        budget = {"num_rounds": 700, "pretrain_rounds": 0}  # the authors' 5,000 steps
-    elif name == "dscn":
-        # As many rounds as a client of FDSC takes part in, of as many steps, and the
-        # same steps before and after. Rounds are rounded up.
-        taken = min(max(asked, default=participants), num_clients)
-        if num_clients == 1:  # no client of FDSC, but DSC-Net, which has no fits
-            taken = of_data["participation"]
-            budget["fit_steps"] = 0
-        rounds = {"num_rounds": of_data["num_rounds"], **budget}
-        budget |= {
-            flag: math.ceil(rounds[flag] * taken / num_clients)
-            for flag in ("num_rounds", "pretrain_rounds")
-        }
-    for value in asked:
-        if value > num_clients and name in FEDERATED:
-            most = f"at most `clients` {num_clients}"
-            raise ValueError(f"`num_participants` must be {most}, got {value}")
-    of_optimizer = {
-        "learning_rate": {"adam": 1e-3, "sgd": 1e-6}[
-            getattr(method, "optimizer", "adam")
-        ]
-    }
-    of_preset = {"smoke": SMOKE, "paper": PAPER}.get(method.preset, {})
-    first = {"num_participants": participants, **of_optimizer}
-    return [of_data, first, budget, of_preset]
 
 
-def memory_of(name: Name, shape: tuple[int, ...]) -> int:
-    """Returns the bytes that training on a client's examples of this shape takes."""
-    return 0 if name == "lrsc" else ACTIVATIONS * math.prod(shape)
+def participants(data: Mapping[str, Any], problem: Problem) -> int:
+    """Returns how many clients of FDSC take part in a round."""
+    return max(1, round(data["participation"] * problem.num_clients))
 
 
-def method_of(
-    name: Name,
-    values: Mapping[str, Any],
-    shape: tuple[int, ...],
-    *,
-    num_clusters: int,
-) -> FederatedClustering:
-    """Builds one of the methods from the settings of a run."""
-    options: dict[str, Any] = {
-        "num_clusters": num_clusters,
-        "affinity": affinity_of(values, num_clusters=num_clusters),
-        "assign_labels": values["assign_labels"],
-    }
-    if name == "lrsc":
-        by_rows = {flag: values[flag] for flag in ("fidelity", "unit_length")}
-        return lrsc(**options, **by_rows)
-    options |= {flag: values[flag] for flag in BUDGET}
-    network, optimizer = network_of(values, shape), optimizer_of(values)
-    if name in FEDERATED:
-        return fdsc(
-            network,
-            optimizer,
-            **options,
-            **locality_of(values),
-            num_participants=values["num_participants"],
-        )
-    if name == "dscn":
-        return dscn(network, optimizer, **options)
-    return dlrsc(network, optimizer, **options, rank_factor=values["rank_factor"])
-
-
-def network_of(values: Mapping[str, Any], shape: tuple[int, ...]) -> SubspaceNetwork:
-    """Returns what a client trains on examples of this shape."""
+def autoencoder_of(shape: tuple[int, ...]) -> AutoEncoder:
+    """Returns the auto-encoder of a client for examples of this shape."""
     if len(shape) == 1:
-        autoencoder = nn.autoencoder(shape[0], widths=(64,), latent_size=32)
-    else:
-        height, width, colours = shape
-        autoencoder = nn.conv_autoencoder((height, width, colours))
-    return SubspaceNetwork(
-        autoencoder,
-        dense(norm=values.get("norm", "frobenius")),
-        penalty_weight=values["penalty_weight"],
-        expression_weight=values["expression_weight"],
-        pixel_scale=values["pixel_scale"],
-    )
+        return nn.autoencoder(shape[0], widths=(64,), latent_size=32)
+    height, width, colours = shape
+    return nn.conv_autoencoder((height, width, colours))
 
 
-def optimizer_of(values: Mapping[str, Any]) -> optax.GradientTransformation:
-    rate = values["learning_rate"]
-    if values["optimizer"] == "sgd":
-        return optax.sgd(rate, momentum=MOMENTUM)
-    return optax.adam(rate)
-
-
-def locality_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns how C is aligned with the graph of neighbours: nothing for FDSC1.
-
-    lambda_3 belongs to the pixels of its reading, 0 to 255 of the sum and 0 to 1 of the
-    mean; at another scale it is carried over, as all other terms grow with its square.
-    """
-    if "locality_weight" not in values:
-        return {}
-    of_reading = {"sum": LARGEST_PIXEL, "mean": 1}[values["locality"]]
-    scale = values["pixel_scale"] / of_reading
-    return {
-        "locality_weight": values["locality_weight"] * scale**2,
-        "mean_locality": values["locality"] == "mean",
-        "adjacency_weight": values["adjacency_weight"],
-        "coefficient_weight": values["coefficient_weight"],
-        "num_neighbors": values["num_neighbors"],
-    }
-
-
-def affinity_of(values: Mapping[str, Any], *, num_clusters: int) -> Affinity:
-    """Returns how coefficients become what is clustered."""
-    if not values["post_processing"]:
-        return lambda coefficients, mask: symmetric_affinity(coefficients)
-    process = partial(
-        subspace_affinity,
-        num_clusters=num_clusters,
-        keep=values["keep"],
-        dimension=values["dimension"],
-        power=values["power"],
-        unit_diagonal=values["unit_diagonal"],
-    )
-    return lambda coefficients, mask: process(coefficients, mask=mask)
+def optimizer_of(settings: Any) -> optax.GradientTransformation:
+    """Returns the optimiser of a client."""
+    if settings.optimizer == "sgd":
+        return optax.sgd(settings.learning_rate, momentum=MOMENTUM)
+    return optax.adam(settings.learning_rate)

@@ -9,24 +9,16 @@ import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 from fcjax import nn
 from fcjax.algorithms.autoencoders import by_dec
 from fcjax.algorithms.central import Clustering, by_kmeans, central
-from fcjax.algorithms.fedcref import (
-    Association,
-    Halting,
-    Start,
-    Training,
-    fedcref,
-    given,
-    on_clients,
-)
+from fcjax.algorithms.fedcref import Start, fedcref, given, on_clients
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import count_clusters
 from fcjax.data.augment import client_rows
@@ -37,7 +29,6 @@ from fcjax.parallel.mesh import platform
 from fcjax.settings import Counts, Default, Limits, Shares, Sweep, default, frozen
 from fcjax.types import FederatedClustering, Federation
 
-Name = Literal["fedcref", "dec", "uifca"]
 Local = Literal["dec", "k-means", "dirty"]
 
 
@@ -74,17 +65,6 @@ PAPERS_SIZE = 500
 """Examples of a cluster, for which the paper's settings are."""
 
 
-class Data(NamedTuple):
-    """What builders need to know of the data."""
-
-    shape: tuple[int, ...]
-    """Of an example."""
-    levels: int | None
-    """How many values a pixel has; None of vectors."""
-    labels: np.ndarray | None
-    """0, 1, ... of every example; what only a simulation or a measure is given."""
-
-
 @frozen
 class Unsupervised(Method):
     """Clients cluster their own examples and find out which of their clusters are the
@@ -98,18 +78,18 @@ class Unsupervised(Method):
     partition_defaults: ClassVar[Mapping[str, Any]] = {"clients": 8, "p": ()}
 
     def resolve(self, problem: Problem) -> MethodSpec:
-        name: Any = self.name
         examples = problem.dataset.examples
         names = {*fields_of(type(self))} - self.unused()
-        changes = chosen(self, name, problem.examples_per_cluster)
-        build = partial(
-            method_of, name, data=data_of(problem), num_clusters=problem.num_clusters
-        )
+        settings = self.settings(*self.chosen(problem), names=names)
         return MethodSpec(
-            *(name, self.settings(*changes, names=names), build, "global"),
+            *(self.name, settings, self.builder(problem), "global"),
             working_bytes=examples.nbytes + 4 * examples.size,
             sees_all=self.is_central,
         )
+
+    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
+        """Returns the values that data and preset choose; a later one wins."""
+        return [{"smoke": SMOKE, "paper": PAPER}.get(self.preset, {})]
 
     def unused(self) -> set[str]:
         """Returns the settings that have no effect, as the others are."""
@@ -148,6 +128,22 @@ class UIFCA(Unsupervised):
     flow_width: Sweep[int] = default(64)
     """uifca: units of the three hidden layers of a coupling."""
 
+    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
+        rate = 1e-4 if self.preset == "paper" else 3e-3
+        own = {"batch_size": 128, "learning_rate": rate}
+        return [own, *super().chosen(problem)]
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        shape = problem.shape
+        return uifca(
+            nn.realnvp(shape, hidden=(settings.flow_width,) * 3),
+            optax.adam(settings.learning_rate),
+            settings,
+            num_clusters=problem.num_clusters,
+            levels=levels_of(problem.dataset.examples) if len(shape) == 3 else None,
+        )
+
 
 @frozen
 class DEC(Unsupervised):
@@ -167,6 +163,11 @@ class DEC(Unsupervised):
     """DEC: epochs with the clusters."""
     dec_batch_size: Sweep[int] = default(64)
     """DEC: examples a step."""
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        num_clusters = problem.num_clusters
+        return central(dec_of(settings, problem.shape, num_clusters=num_clusters))
 
 
 @frozen
@@ -243,6 +244,27 @@ class FedCRef(Unsupervised):
             reported=REPORTED,
         )
 
+    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
+        few = {} if self.preset == "paper" else of_few(problem.examples_per_cluster)
+        return [few, *super().chosen(problem)]
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        silhouette = partial(by_silhouette, num_clusters=problem.num_clusters)
+        labels = None
+        if problem.dataset.labels is not None:
+            labels = np.unique(problem.dataset.labels, return_inverse=True)[1]
+        known = known_of(settings, labels, num_clusters=problem.num_clusters)
+        return fedcref(
+            nn.reconstructor(prod(problem.shape)),
+            optax.adam(settings.learning_rate),
+            start_of(settings, problem, labels),
+            settings,
+            num_clusters=problem.num_clusters,
+            num_local=silhouette if settings.local_clusters == "silhouette" else None,
+            **known,
+        )
+
     def unused(self) -> set[str]:
         return {x for each in OF_START.values() for x in each} - {*OF_START[self.start]}
 
@@ -273,18 +295,6 @@ class FedCRef(Unsupervised):
         return args
 
 
-def chosen(method: Method, name: Name, cluster_size: int) -> list[dict[str, Any]]:
-    """Returns what presets and the data choose, each before what wins over it."""
-    is_paper = method.preset == "paper"
-    found: list[dict[str, Any]] = []
-    if name == "uifca":
-        rate = 1e-4 if is_paper else 3e-3
-        found = [{"batch_size": 128, "learning_rate": rate}]
-    elif not is_paper:
-        found = [of_few(max(cluster_size, 1))]
-    return [*found, {"smoke": SMOKE, "paper": PAPER}.get(method.preset, {})]
-
-
 def of_few(size: int) -> dict[str, Any]:
     """Returns the settings that few examples ask for, see docs/benchmarks/fedcref.md.
 
@@ -292,21 +302,11 @@ def of_few(size: int) -> dict[str, Any]:
     each by heart leave nothing to refine. And the largest of few differences, which the
     test divides by, is smaller.
     """
-    shortage = max(PAPERS_SIZE / size, 1)
+    shortage = max(PAPERS_SIZE / max(size, 1), 1)
     return {
         "local_epochs": round(20 * shortage**0.5),
         "threshold": round(0.2 * shortage**0.2, 2),
     }
-
-
-def data_of(problem: Problem) -> Data:
-    """Returns what builders need to know of the data."""
-    labels, shape = problem.dataset.labels, problem.shape
-    return Data(
-        shape,
-        levels_of(problem.dataset.examples) if len(shape) == 3 else None,
-        None if labels is None else np.unique(labels, False, True)[1],
-    )
 
 
 def levels_of(images: np.ndarray) -> int:
@@ -317,90 +317,39 @@ def levels_of(images: np.ndarray) -> int:
     return round(largest / step) + 1
 
 
-def method_of(
-    name: Name, values: Mapping[str, Any], data: Data, *, num_clusters: int
-) -> FederatedClustering:
-    """Builds one of the methods from the settings of a run."""
-    if name == "dec":
-        return central(dec_of(values, data, num_clusters=num_clusters))
-    optimizer = optax.adam(values["learning_rate"])
-    if name == "uifca":
-        flow = nn.realnvp(data.shape, hidden=(values["flow_width"],) * 3)
-        names = ("cluster_rounds", "communication_rounds", "local_steps", "batch_size")
-        return uifca(
-            flow,
-            optimizer,
-            num_clusters=num_clusters,
-            levels=data.levels,
-            **{name: values[name] for name in names},
-        )
-    told = {
-        **values,
-        "first_match": values["associations"] == "first-match",
-        "last_local_model": values["community_model"] == "last-local",
-    }
-
-    def of(group):
-        return group(*(told[name] for name in group._fields))
-
-    estimate = partial(by_silhouette, num_clusters=num_clusters)
-    known = known_of(values, data, num_clusters=num_clusters)
-    return fedcref(
-        nn.reconstructor(prod(data.shape)),
-        optimizer,
-        start_of(values, data, num_clusters=num_clusters),
-        num_clusters=num_clusters,
-        num_rounds=values["num_rounds"],
-        training=of(Training),
-        halting=of(Halting),
-        renumber_leftovers=values["leftovers"] == "renumbered",
-        num_local=estimate if values["local_clusters"] == "silhouette" else None,
-        **{"association": of(Association), **known},
-    )
-
-
-def start_of(values: Mapping[str, Any], data: Data, *, num_clusters: int) -> Start:
+def start_of(settings: Any, problem: Problem, labels: Any) -> Start:
     """Returns how clients come to their first clusters."""
-    kind: Local = values["start"]
-    if kind == "dirty":
-        assert data.labels is not None  # the script refuses data without
+    if settings.start == "dirty":
         clusters = simulated.dirty(
-            jax.numpy.asarray(data.labels),
-            values["dirtiness"],
-            num_classes=int(data.labels.max()) + 1,
+            jnp.asarray(labels),
+            settings.dirtiness,
+            num_classes=int(labels.max()) + 1,
         )
         return given("dirty", clusters)
 
     def clustering(num_used) -> Clustering:
-        options = {"num_clusters": num_clusters, "num_used": num_used}
-        if kind == "k-means":
+        options = {"num_clusters": problem.num_clusters, "num_used": num_used}
+        if settings.start == "k-means":
             return by_kmeans(**options)
-        return dec_of(values, data, **options)
+        return dec_of(settings, problem.shape, **options)
 
-    return on_clients(clustering, num_clusters=num_clusters)
-
-
-def dec_of(values: Mapping[str, Any], data: Data, **options: Any) -> Clustering:
-    return by_dec(
-        nn.autoencoder(prod(data.shape)),
-        optax.adam(1e-3),
-        pretrain_rounds=values["pretrain_rounds"],
-        joint_rounds=values["joint_rounds"],
-        batch_size=values["dec_batch_size"],
-        **options,
-    )
+    return on_clients(clustering, num_clusters=problem.num_clusters)
 
 
-def known_of(
-    values: Mapping[str, Any], data: Data, *, num_clusters: int
-) -> dict[str, Any]:
-    """Returns what the experiment alone knows, by the labels."""
-    if data.labels is None:
+def dec_of(settings: Any, shape: tuple[int, ...], **options: Any) -> Clustering:
+    """Returns DEC with its own learning rate."""
+    autoencoder, optimizer = nn.autoencoder(prod(shape)), optax.adam(1e-3)
+    return by_dec(autoencoder, optimizer, settings, **options)
+
+
+def known_of(settings: Any, labels: Any, *, num_clusters: int) -> dict[str, Any]:
+    """Returns the arguments of `fedcref` that an experiment knows by the labels."""
+    if labels is None:
         return {}
-    sizes = {"num_clusters": num_clusters, "num_classes": int(data.labels.max()) + 1}
-    labels = jax.numpy.asarray(data.labels)
+    sizes = {"num_clusters": num_clusters, "num_classes": int(labels.max()) + 1}
+    labels = jnp.asarray(labels)
     measure = simulated.wrong_associations(labels, **sizes)
-    if values["associations"] != "perfect":
+    if settings.associations != "perfect":
         return {"measure": measure}
     perfect = simulated.perfect(labels, **sizes)
     return {"measure": measure, "association": perfect}

@@ -7,26 +7,21 @@ and `fcjax.algorithms.autoencoders`.
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import optax
 
 from fcjax import nn
-from fcjax.algorithms.autoencoders import by_dcn
+from fcjax.algorithms.autoencoders import by_codes, by_dcn
 from fcjax.algorithms.central import Clustering, by_fuzzy_cmeans, by_kmeans, central
-from fcjax.algorithms.sda import Adversarial, sda
+from fcjax.algorithms.sda import Pair, sda
 from fcjax.methods import printed_sda_fdc
 from fcjax.methods.base import Method, MethodSpec, Problem, Shared, partitioned_once
 from fcjax.methods.encoders import is_tiny
+from fcjax.nn.generative import Gan
 from fcjax.settings import Counts, Limits, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering
-
-Name = Literal[
-    "sda-fdc", "sda-fdc-disjoint", "sda-fc-km", "sda-fc-fcm", "dcn", "dcn-disjoint"
-]
-CENTRAL = ("dcn", "dcn-disjoint")
-DEEP = ("sda-fdc", "sda-fdc-disjoint", *CENTRAL)
-
 
 LOCAL = (
     *("gan_rounds", "gan_batch_size", "generator_learning_rate"),
@@ -62,34 +57,43 @@ class OfExamples(Method):
     data in one place, however it is dealt: unless clients fail, at the first --p alone.
     """
 
+    own: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of the method that differ from the fields'."""
+
     def resolve(self, problem: Problem) -> MethodSpec:
-        name: Any = self.name
-        changes = chosen(
-            name,
-            problem.shape,
-            preset=self.preset,
-            per_client=int(problem.examples_per_client),
-        )
-        settings = self.settings(*changes)
-        local = {flag: settings[flag] for flag in LOCAL if flag in settings}
+        settings = self.settings(*self.chosen(problem))
+        gans = {flag: settings[flag] for flag in LOCAL if flag in settings}
         examples = problem.dataset.examples
-
-        def build(values: Mapping[str, Any]) -> FederatedClustering:
-            return method_of(
-                name, values, problem.shape, num_clusters=problem.num_clusters
-            )
-
         return MethodSpec(
-            name=name,
+            name=self.name,
             settings=settings,
-            build=build,
+            build=self.builder(problem),
             scope="global",
-            paper=printed_sda_fdc.scores_of(problem.data, name),
+            paper=printed_sda_fdc.scores_of(problem.data, self.name),
             # The server's examples, as they are and as rows.
             working_bytes=examples.nbytes + 4 * examples.size,
             sees_all=self.is_central,
-            shared=Shared("gan", 1, local) if local else None,
+            shared=Shared("gan", 1, gans) if gans else None,
         )
+
+    def chosen(self, problem: Problem) -> list[Mapping[str, Any]]:
+        """Returns the values that data and preset choose; a later one wins."""
+        found = [self.own, VECTORS if len(problem.shape) == 1 else {}]
+        if self.preset != "paper":
+            # Some twelve steps an epoch, where a client has examples for so many.
+            enough = int(problem.examples_per_client) // 12
+            found += [{"gan_batch_size": min(64, max(16, enough))}]
+            found += [DIGITS if is_tiny(problem.shape) else {}]
+        return [*found, SMOKE if self.preset == "smoke" else {}]
+
+    @classmethod
+    def algorithm(cls, settings: Any, problem: Problem) -> FederatedClustering:
+        return central(cls.clustering(settings, problem))
+
+    @staticmethod
+    def clustering(settings: Any, problem: Problem) -> Clustering:
+        """Returns how the server clusters."""
+        raise NotImplementedError
 
     @classmethod
     def adapt(cls, args: Any) -> Any:
@@ -118,6 +122,16 @@ class Gans(OfExamples):
     ] = None
     """Examples that the server makes with each client's generator."""
 
+    @classmethod
+    def algorithm(cls, settings: Any, problem: Problem) -> FederatedClustering:
+        return sda(
+            gan_of(problem.shape),
+            optimizers_of(settings, problem.shape),
+            cls.clustering(settings, problem),
+            settings,
+            num_clusters=problem.num_clusters,
+        )
+
 
 @frozen
 class Disjoint(OfExamples):
@@ -132,6 +146,15 @@ class Disjoint(OfExamples):
     num_init: Sweep[int] = default(20)
     """Seedings of k-means, the best by inertia counts; of examples 10, sda-fc-fcm 1."""
 
+    @staticmethod
+    def clustering(settings: Any, problem: Problem) -> Clustering:
+        return by_codes(
+            nn.autoencoder(math.prod(problem.shape)),
+            adam_of(settings),
+            settings,
+            num_clusters=problem.num_clusters,
+        )
+
 
 @frozen
 class Joint(Disjoint):
@@ -144,6 +167,15 @@ class Joint(Disjoint):
     #: lambda of Eq. 3: of half the squared distance of a code to its centroid, beside
     #: the squared error of the example, pixels being 0 to 1.
     cluster_weight: Sweep[float] = default(20.0)
+
+    @staticmethod
+    def clustering(settings: Any, problem: Problem) -> Clustering:
+        return by_dcn(
+            nn.autoencoder(math.prod(problem.shape)),
+            adam_of(settings),
+            settings,
+            num_clusters=problem.num_clusters,
+        )
 
 
 @frozen
@@ -180,11 +212,16 @@ class SDAFCKM(Gans):
     """
 
     name: ClassVar[str] = "sda-fc-km"
+    own: ClassVar[Mapping[str, Any]] = {"num_init": 10}
 
     num_init: Sweep[int] = default(20)
     """Seedings of k-means, the best by inertia counts; of examples 10, sda-fc-fcm 1."""
     unit_length: bool = True
     """Scale every example to L2 norm 1, as the authors do."""
+
+    @staticmethod
+    def clustering(settings: Any, problem: Problem) -> Clustering:
+        return by_kmeans(**of_rows(settings, problem))
 
 
 @frozen
@@ -197,9 +234,15 @@ class SDAFCFCM(SDAFCKM):
     """
 
     name: ClassVar[str] = "sda-fc-fcm"
+    own: ClassVar[Mapping[str, Any]] = {"num_init": 1}
 
     fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
     """sda-fc-fcm: m."""
+
+    @staticmethod
+    def clustering(settings: Any, problem: Problem) -> Clustering:
+        options = of_rows(settings, problem)
+        return by_fuzzy_cmeans(**options, fuzzifier=settings.fuzzifier)
 
 
 @frozen
@@ -228,81 +271,33 @@ class DCNDisjoint(Disjoint):
     is_central: ClassVar[bool] = True
 
 
-def chosen(
-    name: Name, shape: tuple[int, ...], *, preset: str, per_client: int
-) -> list[dict[str, Any]]:
-    """Returns what presets and the data choose, each before what wins over it."""
-    found = [{"num_init": {"sda-fc-km": 10, "sda-fc-fcm": 1}.get(name, 20)}]
-    found += [VECTORS] if len(shape) == 1 else []
-    if preset != "paper":
-        # Some twelve steps an epoch, where a client has examples for so many.
-        found += [{"gan_batch_size": min(64, max(16, per_client // 12))}]
-        found += [DIGITS] if is_tiny(shape) else []
-    return [*found, SMOKE] if preset == "smoke" else found
-
-
-def method_of(
-    name: Name,
-    values: Mapping[str, Any],
-    shape: tuple[int, ...],
-    *,
-    num_clusters: int,
-) -> FederatedClustering:
-    """Builds one of the methods from the settings of a run."""
-    clustering = clustering_of(name, values, shape, num_clusters=num_clusters)
-    if name in CENTRAL:
-        return central(clustering)
-    return sda(
-        adversarial_of(values, shape, num_clusters=num_clusters),
-        clustering,
-        num_synthetic=values["num_synthetic"],
-    )
-
-
-def adversarial_of(
-    values: Mapping[str, Any], shape: tuple[int, ...], *, num_clusters: int
-) -> Adversarial:
-    """Returns how clients train their GANs."""
-    if len(shape) == 1:  # networks, rates and betas of CCEGAN, their later code
-        gan, beta = nn.mlp_gan(shape[0]), 0.9
-    else:  # as in the authors' code of SDA-FC
-        height, width, colours = shape
-        sizes = {"channels": 32, "hidden_size": 256} if is_tiny(shape) else {}
-        gan, beta = nn.dcgan((height, width, colours), **sizes), 0.999
-    return Adversarial(
-        gan,
-        optax.adam(values["generator_learning_rate"], b1=0.5, b2=beta),
-        optax.adam(values["discriminator_learning_rate"], b1=0.5, b2=beta),
-        num_rounds=values["gan_rounds"],
-        batch_size=values["gan_batch_size"],
-        decay=values["gan_decay"],
-        num_categories=num_clusters,
-        noise_size=values["noise_size"],
-    )
-
-
-def clustering_of(
-    name: Name, values: Mapping[str, Any], shape: tuple[int, ...], *, num_clusters: int
-) -> Clustering:
-    """Returns how the server clusters."""
-    if name in DEEP:
-        return by_dcn(
-            nn.autoencoder(math.prod(shape)),
-            optax.adam(values["learning_rate"]),
-            num_clusters=num_clusters,
-            pretrain_rounds=values["pretrain_rounds"],
-            joint_rounds=values.get("joint_rounds", 0),
-            batch_size=values["batch_size"],
-            cluster_weight=values.get("cluster_weight", 0.0),
-            num_init=values["num_init"],
-            refresh_every=values.get("refresh_every", 10),
-        )
-    options = {
-        "num_clusters": num_clusters,
-        "num_init": values["num_init"],
-        "unit_length": values["unit_length"],
-        "by_cosine": values["unit_length"],
+def of_rows(settings: Any, problem: Problem) -> dict[str, Any]:
+    """Returns the arguments of a clustering of rows."""
+    return {
+        "num_clusters": problem.num_clusters,
+        "num_init": settings.num_init,
+        "unit_length": settings.unit_length,
+        "by_cosine": settings.unit_length,
     }
-    if name == "sda-fc-km":
-        return by_kmeans(**options)
-    return by_fuzzy_cmeans(**options, fuzzifier=values["fuzzifier"])
+
+
+def gan_of(shape: tuple[int, ...]) -> Gan:
+    """Returns the networks of a client."""
+    if len(shape) == 1:  # those of CCEGAN, the authors' later code
+        return nn.mlp_gan(shape[0])
+    height, width, colours = shape  # as in the authors' code of SDA-FC
+    sizes = {"channels": 32, "hidden_size": 256} if is_tiny(shape) else {}
+    return nn.dcgan((height, width, colours), **sizes)
+
+
+def optimizers_of(settings: Any, shape: tuple[int, ...]) -> Pair:
+    """Returns the optimisers of generator and discriminator, with CCEGAN's betas for
+    vectors."""
+    adam = partial(optax.adam, b1=0.5, b2=0.9 if len(shape) == 1 else 0.999)
+    rates = settings.generator_learning_rate, settings.discriminator_learning_rate
+    return Pair(*map(adam, rates))
+
+
+def adam_of(settings: Any) -> optax.GradientTransformation:
+    """Returns the optimiser of the auto-encoder."""
+    return optax.adam(settings.learning_rate)

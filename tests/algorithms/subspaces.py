@@ -9,9 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fcjax.algorithms.averaging import put
-from fcjax.algorithms.fdsc import SubspaceNetwork, dense
-from fcjax.cluster import subspace_affinity, symmetric_affinity
+from fcjax.methods import FDSC
 from fcjax.metrics import accuracy
 from fcjax.nn.autoencoders import AutoEncoder
 from tests.algorithms.federations import federate
@@ -42,65 +40,62 @@ def independent_subspaces(seed):
     return federation, labels[np.asarray(federation.indices)]
 
 
-def plain_affinity(coefficients, mask):
-    del mask
-    return symmetric_affinity(coefficients)
+PROCESSING = {
+    **{"post_processing": True, "unit_diagonal": False},
+    **{"keep": 0.97, "dimension": DIMENSION + 1, "power": 2.0},
+}
+AFFINITIES = {"plain": {"post_processing": False}, "processed": PROCESSING}
 
 
-def processed_affinity(coefficients, mask):
-    return subspace_affinity(
-        coefficients,
-        NUM_CLUSTERS,
-        keep=0.97,
-        dimension=DIMENSION + 1,
-        power=2.0,
-        mask=mask,
-    )
-
-
-AFFINITIES = {"plain": plain_affinity, "processed": processed_affinity}
-
-
-def worst_accuracies(build, weights) -> dict[tuple[str, float], float]:
-    """By affinity and weight, the least ACC of any client with any seed, of what
-    `build` makes of the two; clusters of each client are matched by themselves."""
+def worst_accuracies(build) -> dict[str, float]:
+    """Returns by affinity the least ACC of any client with any seed. `build` takes the
+    settings of the affinity; the clusters of each client are matched by themselves."""
     federations, labels = zip(*map(independent_subspaces, SEEDS), strict=True)
     stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *federations)
     mask = np.asarray(federations[0].mask)
 
     @jax.jit
-    def clusters(keys, federations, weight):
+    def clusters(keys, federations):
         def one(key, federation):
-            method = build(plain_affinity, weight)
+            method = build(**AFFINITIES["plain"])
             (stage,) = method.stages
             state = stage.begin(key, method.init(key, federation), federation)
             state, _ = stage.round(key, state, federation)
             return {
-                name: build(affinity, weight).assign(state, federation)
+                name: build(**affinity).assign(state, federation)
                 for name, affinity in AFFINITIES.items()
             }
 
         return jax.vmap(one)(keys, federations)
 
     keys = jax.vmap(jax.random.key)(jnp.array(SEEDS))
-    worst = {}
-    for weight in weights:
-        found = jax.device_get(clusters(keys, stacked, jnp.float32(weight)))
-        for name, ids in found.items():
-            worst[name, weight] = min(
-                accuracy(labels[seed][i][own], ids[seed, i][own])
-                for seed in range(len(SEEDS))
-                for i, own in enumerate(mask)
-            )
-    return worst
+    found = jax.device_get(clusters(keys, stacked))
+    return {
+        name: min(
+            accuracy(labels[seed][i][own], ids[seed, i][own])
+            for seed in range(len(SEEDS))
+            for i, own in enumerate(mask)
+        )
+        for name, ids in found.items()
+    }
 
 
 # --- rounds written out
 
 RATE, MOMENTUM, PENALTY, EXPRESSION = 1e-3, 0.9, 0.7, 1.3
 OPTIMIZER = optax.sgd(RATE, momentum=MOMENTUM)
-TINY = SubspaceNetwork(AutoEncoder(matrix(3), matrix(4)), dense(), PENALTY, EXPRESSION)
+TINY = AutoEncoder(matrix(3), matrix(4))
 LOCAL_STEPS, FIT_STEPS = 3, 4
+WEIGHTS = {"penalty_weight": PENALTY, "expression_weight": EXPRESSION}
+
+
+def build(method, settings=FDSC, **options):
+    """The networks of one matrix each, with two clusters per client."""
+    options = WEIGHTS | {"local_steps": LOCAL_STEPS} | options
+    settings = settings().plain(**options)
+    return method(TINY, OPTIMIZER, settings, num_clusters=2)
+
+
 TRAINED = {
     "pretrain": ("encoder", "decoder"),
     "start": ("decoder", "coefficients"),
@@ -135,12 +130,12 @@ def follow(method, federation, *, first=0, state=None) -> list[Round]:
 
 def parts_of(state, client, size):
     """What a client trains from: arrays without what its padding holds."""
-    own = jax.tree.map(lambda x: x[client], state.clients.parts["params"])
+    own = jax.tree.map(lambda x: x[client], state.clients.parts)
     shared = hasattr(state.server, "encoder")
-    encoder = state.server.encoder["params"] if shared else own["encoder"]
+    encoder = state.server.encoder if shared else own["encoder"]
     return {
-        "encoder": encoder["kernel"],
-        "decoder": own["decoder"]["kernel"],
+        "encoder": encoder["params"]["kernel"],
+        "decoder": own["decoder"]["params"]["kernel"],
         "coefficients": own["coefficients"][:size, :size],
     }
 
@@ -217,8 +212,8 @@ def assert_clusters_are_of_the_coefficients(method, state, federation):
     turns = np.arange(mask.shape[1]) % 2
     same = turns[:, None] == turns
     c = jnp.asarray(same + 100 * np.eye(len(turns)), jnp.float32)
-    coefficients = {"params": jnp.broadcast_to(c, (len(mask), *c.shape))}
-    parts = put(state.clients.parts, "coefficients", coefficients)
+    coefficients = jnp.broadcast_to(c, (len(mask), *c.shape))
+    parts = {**state.clients.parts, "coefficients": coefficients}
     state = state._replace(clients=state.clients._replace(parts=parts))
     found = np.asarray(method.assign(state, federation))
     for own, clusters in zip(mask, found, strict=True):

@@ -10,7 +10,8 @@ import optax
 import pytest
 from sklearn.cluster import KMeans
 
-from fcjax.algorithms.autoencoders import by_dcn
+from fcjax.algorithms.autoencoders import by_codes, by_dcn
+from fcjax.methods import DCN, DCNDisjoint
 from fcjax.nn.autoencoders import AutoEncoder
 from tests.algorithms.plain import epochs, matrix
 
@@ -28,15 +29,9 @@ DATA = jnp.asarray(X), jnp.asarray(OWN)
 
 
 def clustering(**options):
-    return by_dcn(
-        AUTOENCODER,
-        OPTIMIZER,
-        num_clusters=K,
-        batch_size=BATCH,
-        cluster_weight=WEIGHT,
-        num_init=3,
-        **options,
-    )
+    own = {"batch_size": BATCH, "cluster_weight": WEIGHT, "num_init": 3}
+    settings = DCN().plain(**own | options)
+    return by_dcn(AUTOENCODER, OPTIMIZER, settings, num_clusters=K)
 
 
 BEGUN, ENDED = 5, 6
@@ -158,7 +153,7 @@ def assert_returns_encoder_and_nearest_centroids(found, start, state):
 def test_first_the_autoencoder_alone(trained):
     assert_trains_the_autoencoder_alone(trained)
     ended = trained.states[2]
-    assert ended.centroids == ended.counts == ended.assignments == ()
+    assert ended.centroids == ended.joint == ()
 
 
 def test_then_k_means_of_the_codes_that_count(trained):
@@ -174,12 +169,13 @@ def test_then_networks_and_clusters_by_turns(trained):
     w, momentum = weights(begun), trace(begun)
     centroids, counts = np.asarray(begun.centroids, np.float64), np.full(K, 100.0)
     first = np.where(OWN, nearest(ROWS @ w[0], centroids), -1)
-    np.testing.assert_array_equal(begun.assignments, first)
-    np.testing.assert_array_equal(begun.counts, counts)
+    np.testing.assert_array_equal(begun.joint.assignments, first)
+    np.testing.assert_array_equal(begun.joint.counts, counts)
 
     stored = np.where(OWN, (first + 1) % K, -1)  # as if long ago: not what it would be
     stored[9:12] = -1  # three that come only now
-    begun = begun._replace(assignments=jnp.asarray(stored))
+    joint = begun.joint._replace(assignments=jnp.asarray(stored))
+    begun = begun._replace(joint=joint)
     ended, loss = trained.steps[2](KEY, begun, *DATA)
     values, drawn_to = [], []
     for slots in batches():
@@ -199,9 +195,9 @@ def test_then_networks_and_clusters_by_turns(trained):
     assert min(drawn_to) < K - 1  # not always the centroid at -1
     assert_close(weights(ended), w)
     assert_close(trace(ended), momentum)
-    assert_close([ended.centroids, ended.counts], [centroids, counts])
+    assert_close([ended.centroids, ended.joint.counts], [centroids, counts])
     assert counts.sum() == 310
-    np.testing.assert_array_equal(ended.assignments, stored)
+    np.testing.assert_array_equal(ended.joint.assignments, stored)
     assert float(loss) == pytest.approx(np.mean(values), rel=1e-4)
 
 
@@ -226,17 +222,19 @@ def test_every_so_many_epochs_k_means_goes_on_from_the_centroids(trained):
     for number, key in enumerate(jax.random.split(KEY, 4), start=1):
         along, loss_along = trained.steps[2](key, state, *DATA)
         state, loss = refreshed(key, state, *DATA)
-        assert int(state.num_rounds) == number
+        assert int(state.joint.num_rounds) == number
         assert float(loss) == float(loss_along)
         if number % 2:
             assert_same(state, along)
             continue
-        assert_same((state.variables, state.counts), (along.variables, along.counts))
+        assert_same(state.variables, along.variables)
+        assert_same(state.joint.counts, along.joint.counts)
         z = X[OWN].reshape(-1, 5) @ weights(state)[0]
         centroids, own = descended(z, np.asarray(along.centroids, np.float64))
         np.testing.assert_allclose(state.centroids, centroids, atol=1e-4)
-        np.testing.assert_array_equal(np.asarray(state.assignments)[OWN], own)
-        np.testing.assert_array_equal(np.asarray(state.assignments)[~OWN], -1)
+        assignments = np.asarray(state.joint.assignments)
+        np.testing.assert_array_equal(assignments[OWN], own)
+        np.testing.assert_array_equal(assignments[~OWN], -1)
         assert np.abs(centroids - np.asarray(along.centroids)).max() > 1e-2
 
 
@@ -256,6 +254,8 @@ def test_what_is_returned(trained):
 
 def test_without_joint_rounds_the_clusters_are_those_of_the_first_codes():
     """SDA-FDC (disjoint)."""
-    phases = clustering(pretrain_rounds=7, joint_rounds=0).phases
-    found = [(phase.name, phase.num_rounds) for phase in phases]
-    assert found == [("autoencoder", 7), ("k-means", 1)]
+    settings = DCNDisjoint().plain(pretrain_rounds=7)
+    disjoint = by_codes(AUTOENCODER, OPTIMIZER, settings, num_clusters=K)
+    for phases in (clustering(pretrain_rounds=7, joint_rounds=0), disjoint):
+        found = [(phase.name, phase.num_rounds) for phase in phases.phases]
+        assert found == [("autoencoder", 7), ("k-means", 1)]

@@ -10,19 +10,18 @@ import pytest
 
 from fcjax.algorithms.autoencoders import by_dec
 from fcjax.cluster import used_clusters
+from fcjax.methods import DEC
 from tests.algorithms import test_dcn as dcn
 
 RATE = 0.3
 
 
-def clustering(**options):
+def clustering(num_clusters=dcn.K, num_used=None, **options):
+    settings = DEC().plain(**{"dec_batch_size": dcn.BATCH} | options)
     return by_dec(
-        dcn.AUTOENCODER,
-        dcn.OPTIMIZER,
-        **{"num_clusters": dcn.K, **options},
-        joint_epochs=2,
-        batch_size=dcn.BATCH,
-        num_init=3,
+        *(dcn.AUTOENCODER, dcn.OPTIMIZER, settings),
+        num_clusters=num_clusters,
+        num_used=num_used,
         joint_optimizer=optax.sgd(RATE, momentum=dcn.MOMENTUM),
     )
 
@@ -38,7 +37,7 @@ def student_t(z, centroids):
 
 
 def centroids_of(state):
-    return np.asarray(state.variables["params"]["centroids"], np.float64)
+    return np.asarray(state.centroids, np.float64)
 
 
 def test_first_the_auto_encoder_alone(trained):
@@ -52,14 +51,14 @@ def test_then_k_means_of_the_codes_that_count(trained):
 
 
 def test_a_round_is_the_paper_s_gradient_descent(trained):
-    """Equations 1 to 5: the target once, then two epochs of batches."""
+    """Equations 1 to 5: the target once, then an epoch of batches."""
     begun, ended = trained.states[-2:]
     (w,), mu, kept = dcn.weights(begun), centroids_of(begun), dcn.MOMENTUM
     q, _ = student_t(dcn.ROWS @ w, mu)
     sharp = q**2 / q[dcn.OWN].sum(axis=0)
     p = sharp / sharp.sum(axis=1, keepdims=True)
     momentum, values = [np.zeros_like(w), np.zeros_like(mu)], []
-    for slots in dcn.batches(num_epochs=2):
+    for slots in dcn.batches():
         z = dcn.ROWS[slots] @ w
         q, near = student_t(z, mu)
         values.append((p[slots] * np.log(p[slots] / q)).sum() / len(slots))

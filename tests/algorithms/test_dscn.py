@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fcjax.algorithms.fdsc import dlrsc, dscn
+from fcjax.methods import DLRSC, DSCN
 from tests.algorithms import subspaces
 from tests.algorithms.federations import federate
 from tests.algorithms.subspaces import assert_close, parts_of, velocity_of
@@ -16,26 +17,20 @@ ABSENT = 3
 FEDERATION = federate(POOL, ROWS, absent=(ABSENT,))
 
 
-def build(method=dscn, **options):
-    return method(
-        subspaces.TINY,
-        subspaces.OPTIMIZER,
-        num_clusters=2,
-        affinity=subspaces.plain_affinity,
-        local_steps=subspaces.LOCAL_STEPS,
-        **options,
-    )
+ROUNDS = {"num_rounds": 2, "pretrain_rounds": 1, "fit_steps": subspaces.FIT_STEPS}
+METHOD = subspaces.build(dscn, DSCN, **ROUNDS)
 
 
 @pytest.fixture(scope="module")
 def history():
-    method = build(num_rounds=2, pretrain_rounds=1, fit_steps=subspaces.FIT_STEPS)
-    return subspaces.follow(method, FEDERATION)
+    return subspaces.follow(METHOD, FEDERATION)
 
 
 @pytest.fixture(scope="module")
 def low_rank():
-    (round,) = subspaces.follow(build(dlrsc, rank_factor=2, num_rounds=1), FEDERATION)
+    rounds = {"num_rounds": 1, "pretrain_rounds": 0, "fit_steps": 0}
+    method = subspaces.build(dlrsc, DLRSC, rank_factor=2, **rounds)
+    (round,) = subspaces.follow(method, FEDERATION)
     return round
 
 
@@ -59,7 +54,7 @@ def test_every_client_descends_by_itself(history):
     assert stages == ["pretrain", "start", "train", "train", "fit"]
     for round in history:
         assert_each_descends(round)
-    first = history[1].before.clients.parts["params"]["coefficients"]
+    first = history[1].before.clients.parts["coefficients"]
     np.testing.assert_array_equal(first, np.float32(1e-8))
     for one, other in ((0, 1), (1, 2), (3, 4)):  # a stage begins where one ended
         jax.tree.map(
@@ -82,14 +77,13 @@ def test_nothing_crosses_the_boundary_and_an_absent_client_stands_still(history)
 
 def test_clients_begin_apart_and_codes_and_clusters_are_of_what_they_hold(history):
     first, last = history[0].before, history[-1].after
-    kernels = np.asarray(first.clients.parts["params"]["encoder"]["kernel"])
+    kernels = np.asarray(first.clients.parts["encoder"]["params"]["kernel"])
     assert len(np.unique(kernels[:, 0, 0])) == len(ROWS)
-    method = build(num_rounds=1)
-    z = np.asarray(method.embed(last, FEDERATION))
+    z = np.asarray(METHOD.embed(last, FEDERATION))
     for client, rows in enumerate(ROWS):
         expected = POOL[rows] @ parts_of(last, client, len(rows))["encoder"]
         np.testing.assert_allclose(z[client, : len(rows)], expected, atol=1e-5)
-    subspaces.assert_clusters_are_of_the_coefficients(method, last, FEDERATION)
+    subspaces.assert_clusters_are_of_the_coefficients(METHOD, last, FEDERATION)
 
 
 def expressed_by_factor(parts, x):
@@ -101,7 +95,7 @@ def expressed_by_factor(parts, x):
 
 
 def test_dlrsc_descends_in_a_factor_of_few_columns(low_rank):
-    factor = low_rank.before.clients.parts["params"]["coefficients"]
+    factor = low_rank.before.clients.parts["coefficients"]
     assert factor.shape == (len(ROWS), FEDERATION.mask.shape[1], 2 * 2)
     assert np.abs(factor).max() < 1e-3  # 1e-4 times normal draws
     assert 0.5e-4 < factor.std() < 2e-4

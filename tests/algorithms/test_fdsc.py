@@ -29,25 +29,13 @@ BYTES = 4 * 4 * 3  # of the encoder: a matrix of floats
 
 
 def build(**options):
-    return fdsc(
-        subspaces.TINY,
-        subspaces.OPTIMIZER,
-        num_clusters=2,
-        affinity=subspaces.plain_affinity,
-        adjacency_weight=0.5,
-        coefficient_weight=1.5,
-        num_neighbors=2,
-        local_steps=subspaces.LOCAL_STEPS,
-        **{
-            "num_rounds": TRAIN,
-            "num_participants": COUNT,
-            "locality_weight": MEAN,
-            "mean_locality": True,
-            "pretrain_rounds": PRETRAIN,
-            "fit_steps": subspaces.FIT_STEPS,
-            **options,
-        },
-    )
+    settings = {
+        **{"adjacency_weight": 0.5, "coefficient_weight": 1.5, "num_neighbors": 2},
+        **{"num_rounds": TRAIN, "num_participants": COUNT},
+        **{"locality_weight": MEAN, "locality": "mean"},
+        **{"pretrain_rounds": PRETRAIN, "fit_steps": subspaces.FIT_STEPS},
+    }
+    return subspaces.build(fdsc, **settings | options)
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +115,8 @@ def test_more_participants_than_clients_are_all_of_them_and_locality_may_be_a_su
         build(
             **{"pretrain_rounds": 0, "fit_steps": 0, "num_rounds": 1},
             num_participants=9,
-            locality_weight=SUM,
-            mean_locality=False,
+            locality_weight=SUM * 255**2,  # of pixels of 0 to 255
+            locality="sum",
         ),
         FEDERATION,
     )
@@ -175,7 +163,7 @@ def test_optimisers_begin_anew_with_what_a_stage_trains(history):
         for leaf in jax.tree.leaves(begun.clients.opt_state):
             assert not leaf.any()
     for round in of(history, "pretrain"):  # which leaves the coefficients alone
-        coefficients = round.after.clients.parts["params"]["coefficients"]
+        coefficients = round.after.clients.parts["coefficients"]
         np.testing.assert_array_equal(coefficients, np.float32(1e-8))
     jax.tree.map(
         np.testing.assert_array_equal,

@@ -1,6 +1,6 @@
 """FedCRef against Algorithm 1 as a plain loop over clients, clusters and pairs."""
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,9 @@ from scipy.sparse.csgraph import connected_components
 
 from fcjax import engine
 from fcjax.algorithms.averaging import chained
-from fcjax.algorithms.fedcref import Association, Halting, Training, fedcref, given
+from fcjax.algorithms.fedcref import fedcref, given
 from fcjax.algorithms.fedcref_models import Groups, Models, train_communities
+from fcjax.methods import FedCRef
 from fcjax.metrics import scores
 from fcjax.types import Federation, Grid, State
 from tests.algorithms.federations import federate, traffic
@@ -62,24 +63,20 @@ def at_start(key, federation):
     return jnp.asarray(OF_ROW, jnp.int32)[federation.indices]
 
 
-TRAINING = Training(
-    local_epochs=3,
-    federated_rounds=len(EPOCHS),
-    first_epochs=EPOCHS[0],
-    federated_epochs=EPOCHS[1],
+settings = partial(
+    FedCRef().plain,
+    **{"local_epochs": 3, "federated_rounds": len(EPOCHS), "num_rounds": 4},
+    **{"first_epochs": EPOCHS[0], "federated_epochs": EPOCHS[1], "threshold": 0.6},
     batch_size=100,  # one batch, so that no order matters
 )
 
 
-def build(**options):
-    settings = {
-        "num_clusters": K,
-        "num_rounds": 4,
-        "training": TRAINING,
-        "association": Association(threshold=0.6),
-        **options,
-    }
-    return fedcref(NETWORK, OPTIMIZER, given("given", at_start), **settings)
+def build(association=None, **options):
+    return fedcref(
+        *(NETWORK, OPTIMIZER, given("given", at_start), settings(**options)),
+        num_clusters=K,
+        association=association,
+    )
 
 
 @cache
@@ -88,7 +85,7 @@ def iteration(**options):
 
     @jax.jit
     def run(stability, key, state, federation):
-        _, stage = build(halting=Halting(stability), **options).stages
+        _, stage = build(stability=stability, **options).stages
         return stage.round(key, state, federation)
 
     return run
@@ -215,9 +212,9 @@ def assert_close(one, other):
 
 
 CODE = {
-    "association": Association(threshold=0.6, first_match=True),
-    "renumber_leftovers": True,
-    "training": TRAINING._replace(last_local_model=True, max_members=2),
+    "associations": "first-match",
+    "leftovers": "renumbered",
+    **{"community_model": "last-local", "max_members": 2},
 }
 
 
@@ -261,12 +258,12 @@ MEMBERS = [(0, 0), (1, 1), (2, 2)], [(0, 1), (2, 0)]
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"max_members": 2}, {"last_local_model": True}]
+    "options", [{}, {"max_members": 2}, {"community_model": "last-local"}]
 )
 def test_a_community_is_the_mean_of_its_members_or_what_the_code_has(options):
     """The code trains the first members alone, and takes what the first had last."""
     found = train_communities(
-        Models(NETWORK, OPTIMIZER, K, TRAINING._replace(**options)),
+        Models(NETWORK, OPTIMIZER, K, settings(**options)),
         *(KEY, jnp.asarray(START), Groups(NUMBERS, RANKS), FEDERATION),
     )
     own = own_of(START)
@@ -274,7 +271,7 @@ def test_a_community_is_the_mean_of_its_members_or_what_the_code_has(options):
         members = members[: options.get("max_members")]
         key = jax.random.fold_in(jax.random.split(KEY)[0], number)
         mean, last = by_fedavg(key, [X[i][own[i] == q] for i, q in members])
-        expected = last[0] if "last_local_model" in options else mean
+        expected = last[0] if "community_model" in options else mean
         assert_close(jax.tree.map(lambda x, at=number: x[at], found), expected)
 
 
@@ -288,7 +285,7 @@ def test_iterations_after_all_have_settled_change_nobody_s_clusters():
     for own in each[1:]:
         assert_close(own.models, each[1].models)
     assert build().stages[1].done(states[0])
-    goes_on = build(halting=Halting(stop_when_settled=False)).stages[1]
+    goes_on = build(stop_when_settled=False).stages[1]
     is_over = [bool(goes_on.done(state)) for state in states]
     assert 2 <= is_over.index(True) <= 4
 
@@ -302,7 +299,7 @@ def test_true_associations_make_communities_of_classes():
 
     rows = np.asarray(FEDERATION.indices)
     pure = [np.unique(LABELS[own], return_inverse=True)[1] for own in rows]
-    options = {"association": same_class, "training": CODE["training"]}
+    options = {"association": same_class, "max_members": 2}
     *_, (_, metrics) = iterate(1, clusters=np.stack(pure), **options)
     assert metrics["communities"] == 4
     assert metrics["isolated"] == 0
@@ -347,7 +344,7 @@ def test_spread_over_devices_iterations_are_those_of_the_loop():
     grid = Grid(hyper, jax.random.split(KEY, 2), runs)
 
     def of(hyper):
-        return build(association=Association(**hyper), halting=Halting(stability=2.0))
+        return build(**hyper, stability=2.0)
 
     def refined(backend):
         rounds, program = [], engine.Program(of, backend=backend)

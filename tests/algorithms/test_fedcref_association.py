@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy.sparse.csgraph import connected_components
 
-from fcjax.algorithms.fedcref import Association
 from fcjax.algorithms.fedcref_models import (
     accepts,
     associate,
     communities,
     first_matches,
 )
+from fcjax.methods import FedCRef
 from tests.algorithms.federations import federate
 
 
@@ -42,7 +42,7 @@ def examples(seed, num_models=7, count=60):
 
 @pytest.mark.parametrize(("percentile", "threshold"), [(75.0, 0.2), (50.0, 0.1)])
 def test_accepted_models_are_those_of_the_equation(percentile, threshold):
-    test = Association(percentile, threshold)
+    test = FedCRef().plain(percentile=percentile, threshold=threshold)
     run = jax.jit(partial(accepts, test, num_clusters=4))
     accepted = 0
     for seed in range(10):
@@ -65,7 +65,7 @@ def test_by_hand_a_percentile_on_the_threshold_is_accepted():
     @jax.jit
     def accepted(threshold):
         return accepts(
-            Association(75.0, threshold),
+            FedCRef().plain(threshold=threshold),
             *(errors, jnp.zeros(9), clusters, jnp.ones(9, bool)),
             num_clusters=3,
         )[:, 0]
@@ -82,7 +82,7 @@ def test_both_clusters_must_accept():
     for others, accepts_too in ((flat, False), (heavy, True)):
         errors = jnp.zeros((2, 6, 2)).at[0, :, 1].set(jnp.array(heavy))
         errors = errors.at[1, :, 0].set(jnp.array(others))
-        found = associate(Association(75.0, 0.2), errors, *known)
+        found = associate(FedCRef().plain(), errors, *known)
         expected = [[False, accepts_too], [accepts_too, False]]
         np.testing.assert_array_equal(found[:, 0, :, 0], expected)
 

@@ -2,22 +2,22 @@ import jax.numpy as jnp
 import pytest
 
 from fcjax.algorithms import fedcref
-from fcjax.algorithms.fedcref import Halting
+from fcjax.methods import FedCRef
 
 
 def is_over(*graphs, active=4, refined=1, **rule):
     """After graphs of so many communities and isolated clusters, from 40."""
-    halting = Halting(**rule)
+    settings = FedCRef().plain(**rule)
     trend = fedcref.begin(jnp.int32(40), jnp.int32(4))
     for number, (communities, isolated) in enumerate(graphs, start=1):
         trend = fedcref.follow(
-            *(halting, trend, jnp.int32(communities), jnp.int32(isolated)),
+            *(settings, trend, jnp.int32(communities), jnp.int32(isolated)),
             # The fifth never answers, so that it is active for ever.
             (jnp.arange(5) < active).at[4].set(True),
             jnp.full(5, refined * number).at[4].set(0),
             jnp.arange(5) < 4,
         )
-    return bool(fedcref.is_over(halting, trend))
+    return bool(fedcref.is_over(settings, trend))
 
 
 UP_AND_DOWN = [(10, 20), (12, 23), (10, 20), (12, 23)]

@@ -7,13 +7,14 @@ import optax
 import pytest
 
 from fcjax.algorithms.sda import (
-    Adversarial,
     Pair,
+    Setup,
     categories,
     initialize_gan,
     synthesise,
     train_gan,
 )
+from fcjax.methods import SDAFDC
 from fcjax.nn.generative import Gan
 from fcjax.types import Network
 from tests.algorithms.plain import epochs, matrix
@@ -33,13 +34,12 @@ def linear_judge() -> Network:
     return Network(network.init, apply)
 
 
-ADVERSARIAL = Adversarial(
+SETTINGS = SDAFDC().plain(gan_batch_size=BATCH, gan_decay=DECAY, noise_size=NOISE_SIZE)
+SETUP = Setup(
     Gan(matrix(NUM_FEATURES, centre=True), linear_judge()),
-    *(optax.sgd(rate, momentum=MOMENTUM) for rate in RATES),
-    batch_size=BATCH,
-    decay=DECAY,
+    Pair(*(optax.sgd(rate, momentum=MOMENTUM) for rate in RATES)),
+    SETTINGS,
     num_categories=NUM_CATEGORIES,
-    noise_size=NOISE_SIZE,
 )
 
 
@@ -158,12 +158,12 @@ def test_two_rounds_are_those_of_the_authors_loop():
             key,
             gan,
             *map(jnp.asarray, (pool, rows, held)),
-            ADVERSARIAL,
+            SETUP,
             number=number,
         )
     )
     example = jnp.zeros((1, NUM_FEATURES))
-    gan = initialize_gan(jax.random.key(3), ADVERSARIAL, example)
+    gan = initialize_gan(jax.random.key(3), SETUP, example)
     expected = as_plain(gan)
     for number, key in ((3, jax.random.key(1)), (4, jax.random.key(2))):
         gan, losses = train(key, gan, number)
@@ -189,7 +189,7 @@ def test_examples_are_the_generators_in_evaluation(key):
     }
 
     def make(count, dtype):
-        return synthesise(key, generator, count, ADVERSARIAL, dtype=np.dtype(dtype))
+        return synthesise(key, generator, count, SETUP, dtype=np.dtype(dtype))
 
     expected = []
     for slot in range(7):

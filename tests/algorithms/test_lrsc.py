@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fcjax.algorithms.fdsc import low_rank_coefficients, lrsc
+from fcjax.methods import LRSC
 from tests.algorithms.federations import federate, rounds
-from tests.algorithms.subspaces import NUM_CLUSTERS, plain_affinity, worst_accuracies
+from tests.algorithms.subspaces import NUM_CLUSTERS, worst_accuracies
 
 MASK = np.array([True, True, False, True, True, True, True, False, True])
 
@@ -62,10 +63,11 @@ def test_the_closed_form_is_the_optimum(fidelity, noise, rank):
 
 
 def test_independent_subspaces_are_recovered():
-    def with_weight(affinity, fidelity):
-        return lrsc(num_clusters=NUM_CLUSTERS, affinity=affinity, fidelity=fidelity)
+    def build(**affinity):
+        settings = LRSC().plain(fidelity=100.0, **affinity)
+        return lrsc(settings, num_clusters=NUM_CLUSTERS)
 
-    worst = worst_accuracies(with_weight, (100.0,))
+    worst = worst_accuracies(build)
     assert min(worst.values()) >= 0.98, worst
 
 
@@ -74,9 +76,7 @@ def test_clients_stay_by_themselves(key):
     x = examples(0.3)
     rows = [np.arange(4), np.arange(7), np.arange(2, 7)]
     federation = federate(x, rows, absent=(1,))
-    method = lrsc(
-        num_clusters=2, affinity=plain_affinity, fidelity=0.7, unit_length=False
-    )
+    method = lrsc(LRSC().plain(fidelity=0.7, unit_length=False), num_clusters=2)
     state, metrics = rounds(method, key, federation)
     assert set(metrics) == {"loss", "participants"}
     assert int(metrics["participants"]) == 2

@@ -2,6 +2,7 @@
 
 import itertools
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,8 @@ import pytest
 
 from fcjax.algorithms.autoencoders import by_dcn
 from fcjax.algorithms.central import by_kmeans
-from fcjax.algorithms.sda import Adversarial, sda, synthesise, train_gan
+from fcjax.algorithms.sda import Pair, Setup, sda, synthesise, train_gan
+from fcjax.methods import SDAFDC
 from fcjax.nn.autoencoders import AutoEncoder
 from fcjax.nn.generative import mlp_gan
 from tests.algorithms.federations import federate
@@ -20,25 +22,23 @@ from tests.algorithms.subspaces import follow
 
 SIZES = (6, 9, 5, 7, 4)
 K, NUM_FEATURES = 3, 3
-ADVERSARIAL = Adversarial(
-    mlp_gan(NUM_FEATURES, widths=(4,)),
-    optax.sgd(0.5),
-    optax.sgd(0.5),
-    num_rounds=2,
-    batch_size=4,
-    decay=0.5,
-    num_categories=K,
-    noise_size=2,
+SETTINGS = SDAFDC().plain(
+    **{"gan_rounds": 2, "gan_batch_size": 4, "gan_decay": 0.5, "noise_size": 2},
+    **{"pretrain_rounds": 2, "joint_rounds": 2, "batch_size": 8, "num_init": 2},
 )
+GAN = mlp_gan(NUM_FEATURES, widths=(4,)), Pair(optax.sgd(0.5), optax.sgd(0.5))
+SETUP = Setup(*GAN, SETTINGS, num_categories=K)
 DCN = by_dcn(
-    AutoEncoder(matrix(2), matrix(NUM_FEATURES)),
-    optax.sgd(0.05),
+    *(AutoEncoder(matrix(2), matrix(NUM_FEATURES)), optax.sgd(0.05), SETTINGS),
     num_clusters=K,
-    pretrain_rounds=2,
-    joint_rounds=2,
-    batch_size=8,
-    num_init=2,
 )
+
+
+def build(clustering=DCN, num_synthetic=None):
+    settings = vars(SETTINGS) | {"num_synthetic": num_synthetic}
+    return sda(*GAN, clustering, SimpleNamespace(**settings), num_clusters=K)
+
+
 #: Of two rounds of GANs, two of the auto-encoder, k-means, two of both by turns, and
 #: k-means again.
 PRESENT = np.array(
@@ -71,7 +71,7 @@ def part(tree, client):
     return jax.tree.map(lambda x: np.asarray(x[client]), tree)
 
 
-METHOD = sda(ADVERSARIAL, DCN)
+METHOD = build()
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +144,7 @@ def test_a_client_trains_from_when_it_is_sent_its_gan(trained, gans):
     @jax.jit
     def train(key, gan, client, number):
         rows, mask = FEDERATION.indices[client], FEDERATION.mask[client]
-        return train_gan(
-            key, gan, FEDERATION.pool, rows, mask, ADVERSARIAL, number=number
-        )
+        return train_gan(key, gan, FEDERATION.pool, rows, mask, SETUP, number=number)
 
     measured = [[], []]
     for client, first in enumerate((0, 2, 1, 0, 0)):
@@ -189,7 +187,7 @@ def test_a_client_repeated_to_fill_the_devices_counts_nowhere(trained):
 
 def test_methods_that_share_their_gans_begin_alike():
     """Whatever follows."""
-    other = sda(ADVERSARIAL, by_kmeans(num_clusters=3))
+    other = build(by_kmeans(num_clusters=3))
     key = jax.random.key(0)
     begun = (jax.jit(method.init)(key, FEDERATION) for method in (METHOD, other))
     assert_same(*begun)
@@ -201,7 +199,7 @@ def test_methods_that_share_their_gans_begin_alike():
 @pytest.mark.parametrize("num_synthetic", [None, 4])
 def test_as_many_examples_as_a_client_holds_or_as_it_is_told(num_synthetic, trained):
     """Each client's by its own generator, with noise of its own."""
-    method = sda(ADVERSARIAL, by_kmeans(num_clusters=K), num_synthetic=num_synthetic)
+    method = build(by_kmeans(num_clusters=K), num_synthetic)
     state, begin = trained[1].after, jax.jit(method.stages[1].begin)
     begun = begin(of_stage(1), state, FEDERATION)
     sizes = [num_synthetic or n for n in SIZES]
@@ -214,7 +212,7 @@ def test_as_many_examples_as_a_client_holds_or_as_it_is_told(num_synthetic, trai
             jax.random.fold_in(key, client),
             part(state.clients.gans.generator, client),
             sizes[client],
-            ADVERSARIAL,
+            SETUP,
             dtype=np.dtype("float32"),
         )
         np.testing.assert_allclose(x[client, : sizes[client]], made, atol=1e-6)
@@ -225,7 +223,7 @@ def test_a_late_client_is_added_to_what_the_others_sent(trained):
     servers = [round.after.server for round in trained]
     for one, other in itertools.pairwise(servers[2:]):
         assert_same(one.source, other.source)
-    counts = [x.clustering.counts.sum() for x in servers[5:7]]
+    counts = [x.clustering.joint.counts.sum() for x in servers[5:7]]
     assert counts == [300 + 6 + 4, 300 + 2 * (6 + 4) + 5]
 
 

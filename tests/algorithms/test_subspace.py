@@ -6,15 +6,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from sklearn.cluster import SpectralClustering
 
 from fcjax import losses, nn
 from fcjax.algorithms import fdsc
-from fcjax.algorithms.averaging import part, put
-from fcjax.algorithms.fdsc import Spectral, SubspaceNetwork, dense, low_rank
+from fcjax.algorithms.fdsc import Setup, dense, low_rank
+from fcjax.methods import FDSC, LRSC
 from fcjax.metrics import ari
-from tests.algorithms.subspaces import plain_affinity
 
 MASK = np.array([True, True, False, True, True, False, True])
 N, F, D = len(MASK), 5, 3
@@ -27,13 +27,14 @@ X = np.random.default_rng(0).uniform(size=(N, F)).astype(np.float32)
 def build(expression, scale=SCALE):
     """Linear, with biases."""
     autoencoder = nn.autoencoder(F, widths=(), latent_size=D)
-    return SubspaceNetwork(autoencoder, expression, PENALTY, EXPRESSION, scale)
+    weights = {"penalty_weight": PENALTY, "expression_weight": EXPRESSION}
+    settings = FDSC().plain(**weights, pixel_scale=scale)
+    return Setup(autoencoder, expression, optax.sgd(0.1), settings, num_clusters=3)
 
 
-def layer(params):
-    return [
-        np.asarray(params["Dense_0"]["Dense_0"][name]) for name in ("kernel", "bias")
-    ]
+def layer(variables):
+    dense = variables["params"]["Dense_0"]["Dense_0"]
+    return [np.asarray(dense[name]) for name in ("kernel", "bias")]
 
 
 def torch_loss(parts, kind):
@@ -43,9 +44,8 @@ def torch_loss(parts, kind):
     def tensors(arrays):
         return [torch.tensor(np.asarray(x), requires_grad=True) for x in arrays]
 
-    params = parts["params"]
-    encoder, decoder = (tensors(layer(params[name])) for name in ("encoder", "decoder"))
-    (held,) = tensors([params["coefficients"]])
+    encoder, decoder = (tensors(layer(parts[name])) for name in ("encoder", "decoder"))
+    (held,) = tensors([parts["coefficients"]])
     own = torch.tensor(MASK)
     x = SCALE * torch.tensor(X)[own]
     c = held @ held.T if kind == "low_rank" else held
@@ -66,8 +66,8 @@ def test_the_loss_and_its_gradients_are_those_of_torch(kind, key):
     network = build(low_rank(4) if kind == "low_rank" else dense())
     parts = fdsc.init(network, key, jnp.asarray(X[:1]), N)
     size = 0.0 if kind == "zero" else 0.5
-    c = size * jax.random.normal(key, parts["params"]["coefficients"].shape)
-    parts = put(parts, "coefficients", {"params": c})
+    c = size * jax.random.normal(key, parts["coefficients"].shape)
+    parts = {**parts, "coefficients": c}
     loss = partial(fdsc.subspace_loss, network)
     slope = jax.jit(jax.value_and_grad(loss))
     value, gradients = slope(parts, jnp.asarray(X), jnp.asarray(MASK))
@@ -75,7 +75,7 @@ def test_the_loss_and_its_gradients_are_those_of_torch(kind, key):
     assert float(value) == pytest.approx(expected, rel=1e-5)
     assert np.abs(by_part["coefficients"][0]).max() > 1e-3
     for name, leaves in by_part.items():
-        found = sorted(jax.tree.leaves(gradients["params"][name]), key=np.ndim)
+        found = sorted(jax.tree.leaves(gradients[name]), key=np.ndim)
         for leaf, grad in zip(found, sorted(leaves, key=np.ndim), strict=True):
             bound = 1e-5 * np.abs(grad).max()
             np.testing.assert_allclose(leaf, grad, rtol=1e-5, atol=bound)
@@ -86,9 +86,8 @@ def test_pixels_are_scaled_from_0_to_1(key):
     pixels = np.random.default_rng(1).integers(0, 256, (4, F), np.uint8)
     network = build(dense(), scale=255.0)
     parts = fdsc.init(network, key, jnp.asarray(pixels[:1]), 4)
-    encoder = part(parts, "encoder")
-    w, b = layer(encoder["params"])
-    found = fdsc.encode_examples(network, encoder, jnp.asarray(pixels))
+    w, b = layer(parts["encoder"])
+    found = fdsc.encode_examples(network, parts["encoder"], jnp.asarray(pixels))
     np.testing.assert_allclose(found, pixels @ w + b, rtol=1e-4, atol=1e-3)
 
 
@@ -146,7 +145,8 @@ OWN = jnp.array([np.arange(18) < len(groups) for _, groups in CLIENTS])
 
 @pytest.mark.parametrize("assign_labels", ["kmeans", "discretize"])
 def test_clusters_are_those_of_sklearn_for_each_client(assign_labels):
-    find = jax.jit(partial(fdsc.cluster, Spectral(3, plain_affinity, assign_labels)))
+    settings = LRSC().plain(assign_labels=assign_labels)
+    find = jax.jit(partial(fdsc.cluster, settings, 3))
     found = np.asarray(find(COEFFICIENTS, OWN))
     for client, (c, groups) in enumerate(CLIENTS):
         c = c[: len(groups), : len(groups)].astype(np.float64)
@@ -163,6 +163,19 @@ def test_coefficients_that_say_nothing_find_no_classes():
     num_clients, size = 6, 60
     same = jnp.full((num_clients, size, size), 1e-4)
     mask = jnp.ones((num_clients, size), bool)
-    found = np.asarray(fdsc.cluster(Spectral(3, plain_affinity), same, mask))
+    found = np.asarray(fdsc.cluster(LRSC().plain(), 3, same, mask))
     classes = np.repeat(np.arange(3), size // 3)
     assert abs(np.mean([ari(classes, own) for own in found])) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("locality", "scale", "expected"),
+    [
+        # 1e6 / 255^2: the whole objective divided by 255^2 is that of pixels of 0 to 1.
+        *[("sum", 1.0, 15.3787), ("sum", 255.0, 1e6)],
+        *[("mean", 1.0, 1e6), ("mean", 255.0, 1e6 * 255**2)],
+    ],
+)
+def test_lambda_3_is_converted_to_the_scale_of_the_pixels(locality, scale, expected):
+    settings = FDSC().plain(locality=locality, pixel_scale=scale)
+    assert fdsc.locality_weight(settings) == pytest.approx(expected)

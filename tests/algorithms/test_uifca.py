@@ -12,6 +12,7 @@ from fcjax import losses
 from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.uifca import uifca
 from fcjax.federated import training
+from fcjax.methods import UIFCA
 from fcjax.nn import realnvp
 from fcjax.types import State
 from tests.algorithms.federations import both_ways, federate, traffic
@@ -21,13 +22,11 @@ RATE, DECAY, LEVELS, KEY = 0.05, 0.05, 17, jax.random.key(0)
 
 
 def build(**options):
+    rounds = {"cluster_rounds": 3, "communication_rounds": 2}
+    settings = UIFCA().plain(**rounds, local_steps=3, batch_size=3)
     return uifca(
-        *(FLOW, optax.sgd(RATE)),
+        *(FLOW, optax.sgd(RATE), settings),
         num_clusters=3,
-        cluster_rounds=3,
-        communication_rounds=2,
-        local_steps=3,
-        batch_size=3,
         weight_decay=DECAY,
         levels=LEVELS,
         unit_length=False,

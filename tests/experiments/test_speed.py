@@ -9,19 +9,16 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import fdsc as fdsc_script
 from experiments import fedcref as fedcref_script
 from experiments import fedmcc as fedmcc_script
-from experiments import sda_fdc as sda_fdc_script
 from experiments.benchmarks.speed import ccfc, fdsc, fedcref, fedmcc, sda_fdc
 from experiments.benchmarks.speed.case import Side, Sizes, check_parity, flops
-from fcjax.algorithms.averaging import part, pick
-from fcjax.algorithms.fdsc import PRIVATE
+from fcjax.algorithms.fdsc import PRIVATE, pick
 from fcjax.algorithms.fdsc import fdsc as fdsc_method
 from fcjax.data import Dataset
 from fcjax.federated import training
 from fcjax.methods.base import Problem
-from fcjax.methods.fdsc import locality_of, network_of
+from fcjax.methods.fdsc import autoencoder_of, optimizer_of
 from fcjax.sweep.flags import of_method
 from fcjax.types import Federation, State
 
@@ -91,17 +88,15 @@ def test_torch_does_the_same_work(case, num_rounds, moved):
 def test_optimizers_of_gans_are_the_same(kind):
     """A round of one batch cannot tell, as both begin anew in it."""
     torch = pytest.importorskip("torch")
-    settings, shape = sda_fdc.SETTINGS | {"gan_batch_size": 8}, GREY
+    settings, shape = sda_fdc.OF_IMAGES.plain(), GREY
     if kind == "rows":
-        settings, shape = settings | sda_fdc.OF_ROWS, (16,)
-    adversarial = sda_fdc.adversarial_of(settings, shape, num_clusters=10)
-    for name in ("generator", "discriminator"):
-        optimizer = getattr(adversarial, f"{name}_optimizer")
+        settings, shape = sda_fdc.OF_ROWS.plain(), (16,)
+    optimizers = sda_fdc.optimizers_of(settings, shape)
+    for name, optimizer in optimizers._asdict().items():
+        rate = getattr(settings, f"{name}_learning_rate")
         ours, theirs = jnp.zeros(()), torch.zeros((), requires_grad=True)
         state = optimizer.init(ours)
-        adam = torch.optim.Adam(
-            [theirs], lr=settings[f"{name}_learning_rate"], betas=sda_fdc.BETAS[kind]
-        )
+        adam = torch.optim.Adam([theirs], lr=rate, betas=sda_fdc.BETAS[kind])
         for gradient in (1.0, -0.5, 4.0):
             updates, state = optimizer.update(jnp.array(gradient), state, ours)
             ours = optax.apply_updates(ours, updates)
@@ -112,17 +107,14 @@ def test_optimizers_of_gans_are_the_same(kind):
 
 def test_training_of_fdsc_is_that_of_the_method():
     """A round of `fdsc` with all clients, from what the case starts from."""
-    settings, case = fdsc.MNIST, fdsc.cases(EIGHT, CUT)[1]
+    case = fdsc.cases(EIGHT, CUT)[1]
     (parts, _), x, mask, adjacency = case.arguments
-    method = fdsc_method(
-        network_of(settings, CUT),
-        optax.adam(settings["learning_rate"]),
-        num_clusters=2,
-        affinity=lambda coefficients, mask: coefficients,
-        num_rounds=1,
+    settings = fdsc.SETTINGS.plain(
+        **{"num_rounds": 1, "pretrain_rounds": 0, "fit_steps": 0},
         num_participants=2,
-        local_steps=settings["local_steps"],
-        **locality_of(settings),
+    )
+    method = fdsc_method(
+        *(autoencoder_of(CUT), optimizer_of(settings), settings), num_clusters=2
     )
     federation = Federation(
         pool=x.reshape(-1, *CUT),
@@ -133,7 +125,7 @@ def test_training_of_fdsc_is_that_of_the_method():
     )
     state = jax.jit(method.init)(jax.random.key(0), federation)
     np.testing.assert_array_equal(state.clients.adjacency, adjacency)
-    encoder = jax.tree.map(lambda x: x[0], part(parts, "encoder"))
+    encoder = jax.tree.map(lambda x: x[0], parts["encoder"])
     state = State(
         state.server._replace(encoder=encoder),
         state.clients._replace(parts=pick(parts, PRIVATE)),
@@ -153,7 +145,6 @@ def defaults(script, name, shape=GREY, *, dataset="digits", per_client=1000):
     return {k: v[0] if isinstance(v, tuple) else v for k, v in found.items()}
 
 
-BATCHES = {"gan_batch_size": 64, "batch_size": 128}
 FEDMCC = {
     **{"backbone": "conv", "optimizer": "adam", "momentum": fedmcc.MOMENTUM},
     **dict.fromkeys(("learning_rate", "cluster_learning_rate"), fedmcc.LEARNING_RATE),
@@ -167,12 +158,8 @@ FEDCREF = {
 
 
 def test_settings_are_those_of_the_scripts():
-    gans = partial(defaults, sda_fdc_script, "sda-fdc")
     for settings, expected in (
         (defaults(fedmcc_script, "fedmcc"), FEDMCC),
-        (gans(GREY), sda_fdc.SETTINGS | BATCHES),
-        (gans((16,)), sda_fdc.OF_ROWS | BATCHES),
-        (defaults(fdsc_script, "fdsc2", dataset="mnist"), fdsc.MNIST),
         (defaults(fedcref_script, "fedcref"), FEDCREF),
     ):
         assert {name: settings[name] for name in expected} == expected

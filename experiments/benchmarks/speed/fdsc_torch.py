@@ -104,7 +104,8 @@ class SubspaceNetwork(nn.Module):
 
 def network(parts: Any, shape: tuple[int, ...]) -> SubspaceNetwork:
     """Returns the network of these parts, for images [H, W, C]."""
-    params = jax.tree.map(np.array, parts["params"])
+    params = jax.tree.map(np.array, parts)
+    params |= {name: params[name]["params"] for name in ("encoder", "decoder")}
     model = SubspaceNetwork(params, shape)
     load(nn.Sequential(model.encoder, model.decoder), layer_arrays(params))
     return model

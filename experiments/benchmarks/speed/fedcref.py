@@ -13,10 +13,10 @@ import optax
 
 from experiments.benchmarks.speed.case import Case, Sizes
 from fcjax import nn
-from fcjax.algorithms.fedcref import Training
 from fcjax.algorithms.fedcref_models import BATCH, Models, draw, errors_under
 from fcjax.algorithms.fedcref_models import train as train_model
 from fcjax.federated import clients
+from fcjax.methods import FedCRef
 from fcjax.types import Federation
 
 LOCAL_EPOCHS, BATCH_SIZE, LEARNING_RATE = 20, 32, 1e-3
@@ -47,7 +47,7 @@ def cases(
         nn.reconstructor(math.prod(shape)),
         optax.adam(LEARNING_RATE),
         num_clusters,
-        Training(batch_size=sizes.batch_size),
+        FedCRef().plain(batch_size=sizes.batch_size),
     )
     num_models = sizes.clients * num_clusters
     keys = jax.random.split(jax.random.key(0), num_models)

@@ -5,6 +5,7 @@ MNIST, of the GAN also with those for Pendigits; the PyTorch loop takes the same
 from the same weights.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -12,30 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.speed.case import Case, Sizes
-from fcjax.algorithms.sda import initialize_gan, train_gan
+from fcjax import nn
+from fcjax.algorithms.autoencoders import by_dcn
+from fcjax.algorithms.sda import Setup, initialize_gan, train_gan
 from fcjax.federated import clients
-from fcjax.methods.sda_fdc import adversarial_of, clustering_of
+from fcjax.methods import SDAFDC
+from fcjax.methods.sda_fdc import VECTORS, adam_of, gan_of, optimizers_of
 
 SIZES = Sizes(clients=10, examples=1000, batch_size=64)
 NUM_CLUSTERS, NUM_COLUMNS = 10, 16
-SETTINGS = {
-    "gan_rounds": 50,
-    "generator_learning_rate": 1.8e-3,
-    "discriminator_learning_rate": 2e-4,
-    "gan_decay": 0.99,
-    "noise_size": 62,
-    "pretrain_rounds": 50,
-    "joint_rounds": 50,
-    "refresh_every": 10,
-    "learning_rate": 1e-3,
-    "cluster_weight": 20.0,
-    "num_init": 20,
-}
-OF_ROWS = {
-    "generator_learning_rate": 3e-4,
-    "discriminator_learning_rate": 6e-4,
-    "noise_size": 5,
-}
+OF_IMAGES = SDAFDC()
+OF_ROWS = SDAFDC(**VECTORS)
 BETAS = {"images": (0.5, 0.999), "rows": (0.5, 0.9)}
 """Of the GANs' Adam."""
 
@@ -57,32 +45,33 @@ def cases(
     rng = np.random.default_rng(0)
     images = rng.random((*shape, side, side, 1), np.float32)
     rows = rng.random((*shape, NUM_COLUMNS), np.float32)
-    settings = {**SETTINGS, "gan_batch_size": sizes.batch_size}
+    size = {"gan_batch_size": sizes.batch_size}
     return [
-        gan_case("sda-fdc gan", images, settings, BETAS["images"]),
-        gan_case("sda-fdc gan of rows", rows, settings | OF_ROWS, BETAS["rows"]),
-        *dcn_cases(images, {**SETTINGS, "batch_size": pooled_batch_size}),
+        gan_case("sda-fdc gan", images, OF_IMAGES.plain(**size), BETAS["images"]),
+        gan_case("sda-fdc gan of rows", rows, OF_ROWS.plain(**size), BETAS["rows"]),
+        *dcn_cases(images, OF_IMAGES.plain(batch_size=pooled_batch_size)),
     ]
 
 
 def gan_case(
     name: str,
     examples: np.ndarray,
-    settings: dict[str, Any],
+    settings: Any,
     betas: tuple[float, float],
 ) -> Case:
     """Every client trains its GAN for its first epoch, of examples [M, N, *F]."""
     num_clients, num_examples, *shape = examples.shape
-    adversarial = adversarial_of(settings, tuple(shape), num_clusters=NUM_CLUSTERS)
+    networks = gan_of(tuple(shape)), optimizers_of(settings, tuple(shape))
+    setup = Setup(*networks, settings, num_categories=NUM_CLUSTERS)
     pool = jnp.asarray(examples.reshape(-1, *shape))
-    gan = initialize_gan(jax.random.key(0), adversarial, pool[:1])
+    gan = initialize_gan(jax.random.key(0), setup, pool[:1])
     keys = jax.random.split(jax.random.key(1), num_clients)
     rows = jnp.arange(len(pool)).reshape(num_clients, num_examples)
 
     def train(gans, keys, pool, rows, mask):
         def train_one(key, gan, rows, mask):
             number = jnp.int32(0)
-            return train_gan(key, gan, pool, rows, mask, adversarial, number=number)
+            return train_gan(key, gan, pool, rows, mask, setup, number=number)
 
         gans, losses = clients.for_each(train_one, keys, gans, rows, mask)
         return gans, jnp.stack(losses, axis=1)
@@ -93,12 +82,12 @@ def gan_case(
         return GanLoop(
             examples,
             gan,
-            batch_size=adversarial.batch_size,
-            generator_learning_rate=settings["generator_learning_rate"],
-            discriminator_learning_rate=settings["discriminator_learning_rate"],
+            batch_size=settings.gan_batch_size,
+            generator_learning_rate=settings.generator_learning_rate,
+            discriminator_learning_rate=settings.discriminator_learning_rate,
             betas=betas,
-            num_categories=adversarial.num_categories,
-            noise_size=adversarial.noise_size,
+            num_categories=NUM_CLUSTERS,
+            noise_size=settings.noise_size,
             num_threads=num_threads,
             **options,
         ).round
@@ -106,7 +95,7 @@ def gan_case(
     return Case(
         name,
         f"{num_clients} clients x {num_examples} {described(shape)}, "
-        f"batch {adversarial.batch_size}",
+        f"batch {settings.gan_batch_size}",
         train,
         (
             clients.repeat(gan, num_clients),
@@ -116,20 +105,19 @@ def gan_case(
             jnp.ones(rows.shape, bool),
         ),
         by_client=(True, True, False, True, True),
-        num_batches=-(-num_examples // adversarial.batch_size),
+        num_batches=-(-num_examples // settings.gan_batch_size),
         num_examples=num_clients * num_examples,
         loop=loop,
     )
 
 
-def dcn_cases(examples: np.ndarray, settings: dict[str, Any]) -> list[Case]:
+def dcn_cases(examples: np.ndarray, settings: Any) -> list[Case]:
     """An epoch of the auto-encoder, and one in which its codes are clustered, of the
     examples [M, S, *F] of all clients."""
     num_clients, per_client, *shape = examples.shape
-    count, batch_size = num_clients * per_client, settings["batch_size"]
-    clustering = clustering_of(
-        "sda-fdc", settings, tuple(shape), num_clusters=NUM_CLUSTERS
-    )
+    count, batch_size = num_clients * per_client, settings.batch_size
+    parts = nn.autoencoder(math.prod(shape)), adam_of(settings), settings
+    clustering = by_dcn(*parts, num_clusters=NUM_CLUSTERS)
     autoencoder, _, joint, _ = clustering.phases
     x, mask = jnp.asarray(examples.reshape(count, *shape)), jnp.ones(count, bool)
     state = clustering.init(jax.random.key(0), x[:1])
@@ -148,7 +136,7 @@ def dcn_cases(examples: np.ndarray, settings: dict[str, Any]) -> list[Case]:
                 examples.reshape(count, -1),
                 state,
                 batch_size=batch_size,
-                learning_rate=settings["learning_rate"],
+                learning_rate=settings.learning_rate,
                 cluster_weight=cluster_weight,
                 num_threads=num_threads,
             ).round
@@ -166,7 +154,7 @@ def dcn_cases(examples: np.ndarray, settings: dict[str, Any]) -> list[Case]:
 
     return [
         case(autoencoder, state, None),
-        case(joint, clustered, settings["cluster_weight"]),
+        case(joint, clustered, settings.cluster_weight),
     ]
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from experiments.benchmarks.speed import ccfc, fdsc, fedcref, fedmcc
 from experiments.benchmarks.speed.case import Sizes
-from fcjax.algorithms.averaging import pick
+from fcjax.algorithms.fdsc import OUTER, pick
 from fcjax.cluster import kmeans
 from fcjax.federated import server
 from fcjax.parallel.mesh import num_bytes
@@ -62,7 +62,7 @@ def _fedmcc(sizes: Sizes) -> Step:
 
 def _fdsc(sizes: Sizes) -> Step:
     parts, _ = _state(fdsc, sizes)
-    return _mean("fdsc", pick(parts, ("encoder", "decoder")))
+    return _mean("fdsc", pick(parts, OUTER))
 
 
 def _fedcref(sizes: Sizes) -> Step:

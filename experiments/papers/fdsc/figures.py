@@ -18,7 +18,6 @@ from experiments.papers.maps import Panel, maps
 from experiments.trained import load_one, train
 from fcjax import data, metrics
 from fcjax.data.source import short_name
-from fcjax.methods.fdsc import Name
 from fcjax.results.figures import curves
 from fcjax.results.figures.images import project
 from fcjax.results.figures.matrices import color_bar, heatmap
@@ -26,9 +25,9 @@ from fcjax.sweep.experiment import only
 from fcjax.sweep.train import Call
 from fcjax.types import State
 
-MAPPED_METHODS: tuple[Name, ...] = ("fdsc2", "dscn")
+MAPPED_METHODS = ("fdsc2", "dscn")
 """The rows of Figure 3."""
-AVERAGED_METHODS: tuple[Name, ...] = ("dscn", "fdsc1", "fdsc2")
+AVERAGED_METHODS = ("dscn", "fdsc1", "fdsc2")
 """The maps of Figure 4. The paper's FDSC is one of the last two; FDSC2 is drawn to the
 graph of neighbours, which has blocks by itself."""
 NUM_SHOWN = 4
@@ -155,7 +154,7 @@ def blocks(
     return curves.write(figure, path, title)
 
 
-def trained(args: Any, method: Name, dataset: data.Dataset, folder: Path) -> Held:
+def trained(args: Any, method: str, dataset: data.Dataset, folder: Path) -> Held:
     """Trains a run of a method and returns what its clients hold."""
     args = only(args, method)
     (held,) = train(args, dataset, folder, partial(read, dataset))
@@ -166,7 +165,7 @@ def read(dataset: data.Dataset, call: Call, state: State) -> list[Held]:
     rows = np.asarray(call.grid.federations.indices)
     stacked = (
         np.asarray(call.program.embed(call.grid, state)),
-        np.asarray(state.clients.parts["params"]["coefficients"]),
+        np.asarray(state.clients.parts["coefficients"]),
         np.asarray(dataset.labels)[rows],
         np.asarray(call.grid.federations.mask),
     )
