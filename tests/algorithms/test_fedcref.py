@@ -339,7 +339,8 @@ def test_spread_over_devices_iterations_are_those_of_the_loop():
     """And a client of padding on each; one is absent throughout, and by the threshold
     of the second run nothing is near enough."""
     one = FEDERATION._replace(present=jnp.arange(5)[None] != 1)
-    runs = Federation(one.pool, *(jnp.stack([x] * 2) for x in one[1:]))
+    twice = jax.tree.map(lambda x: jnp.stack([x] * 2), one[1:])
+    runs = Federation(one.pool, *twice)
     hyper = {"threshold": jnp.array([0.6, 0.0])}
     grid = Grid(hyper, jax.random.split(KEY, 2), runs)
 
