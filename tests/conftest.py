@@ -31,7 +31,9 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", ""),
     ]
 )
-os.environ["NPROC"] = os.environ.get("NPROC", "5")  # see fcjax.parallel.mesh.take_cores
+os.environ["NPROC"] = os.environ.get(
+    "NPROC", "5"
+)  # see fcjax.parallel.exact.take_cores
 # In the environment, for all workers and for processes that tests start.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fcjax-tests-")

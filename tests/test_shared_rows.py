@@ -6,7 +6,7 @@ import pytest
 from fcjax.methods.base import MethodSpec
 from fcjax.results.store import Kept
 from fcjax.sweep import score
-from fcjax.sweep.run import Run, of_examples
+from fcjax.sweep.outcome import Outcome, of_examples
 
 LABELS = np.array([0, 0, 1, 1, 1])
 CLIENTS = (np.array([0, 2, 3]), np.array([2, 1, 3, 4, 5]))
@@ -18,7 +18,7 @@ OF_EXAMPLES = np.array([0, 0, 1, 0, 0, 1])
 
 
 HOLDERS = np.array([0, 1, 0, 0, 1, 1])
-RUN = Run({}, ROWS, MASK, OF_CLIENTS, HOLDERS, OF_EXAMPLES)
+RUN = Outcome({}, ROWS, MASK, OF_CLIENTS, HOLDERS, OF_EXAMPLES)
 
 
 def score_run(scope, same=None):

@@ -691,3 +691,16 @@ def _num_shared(size: int, num_holders: int, overlap: float) -> int:
     wanted = overlap * size / (num_holders + overlap - num_holders * overlap)
     # A product that is whole in decimals may be a little less in binary.
     return math.floor(wanted + 1e-9)
+
+
+RULES = {
+    "p": heterogeneous,
+    "alpha": dirichlet,
+    "class_share": class_blocks,
+    "classes_per_client": drawn_classes,
+    "overlap": class_ranges,
+    "natural": lambda clients, *_, seed: natural(clients),
+}
+"""The rules of partition by the name of their setting: (labels, number of clients, the
+setting's value, seed) -> the partition. `class_ranges` has further settings, and
+`natural` takes the client of each example in place of labels."""

@@ -20,6 +20,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 
 from fcjax.data import Dataset
+from fcjax.data.partition import RULES
 from fcjax.settings import default, frozen, settings_of
 from fcjax.types import FederatedClustering
 
@@ -229,10 +230,6 @@ class Method(ClusterMixin, BaseEstimator):
         return settings_of(
             self, *changes, names=[x for x in own if names is None or x in names]
         )
-
-
-RULES = ("p", "alpha", "class_share", "classes_per_client", "overlap", "natural")
-"""The rules of a partition; one of them is given."""
 
 
 def one_client(args: Any) -> Any:

@@ -22,9 +22,10 @@ from fcjax.algorithms.fedcref import Start, fedcref, given, on_clients
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import count_clusters
 from fcjax.data.augment import client_rows
+from fcjax.data.partition import RULES
 from fcjax.federated import clients
 from fcjax.methods import simulated
-from fcjax.methods.base import RULES, Method, MethodSpec, Problem, fields_of
+from fcjax.methods.base import Method, MethodSpec, Problem, fields_of
 from fcjax.parallel.mesh import platform
 from fcjax.settings import Counts, Default, Limits, Shares, Sweep, default, frozen
 from fcjax.types import FederatedClustering, Federation

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import data
-from fcjax.data.partition import examples_per_class
+from fcjax.data.partition import RULES, examples_per_class
 from fcjax.data.source import short_name
 from fcjax.methods.base import MethodSpec, Problem
 from fcjax.parallel.mesh import are_several, num_bytes
@@ -29,16 +29,6 @@ from fcjax.types import FederatedClustering, Federation, Grid, Now
 
 # --- Partitions of a run
 
-RULES = {
-    "p": data.heterogeneous,
-    "alpha": data.dirichlet,
-    "class_share": data.class_blocks,
-    "classes_per_client": data.drawn_classes,
-    "overlap": data.class_ranges,
-    "natural": lambda clients, *_, seed: data.natural(clients),
-}
-"""By flag, (labels, number of clients, the flag's value, seed) -> the partition; what
-else overlap takes has flags of its own, and natural takes whose the rows are."""
 BELONGING = {
     "overlap": ("class_range", "samples_per_class"),
     "natural": ("max_clients", "min_client_size"),

@@ -16,8 +16,8 @@ from fcjax.metrics.internal import MAX_WEIGHT
 from fcjax.results.run import INTERNAL_SCORES
 from fcjax.results.store import Kept, Row, taken_globally
 from fcjax.sweep.flags import Common
+from fcjax.sweep.outcome import Outcome
 from fcjax.sweep.plan import Batch
-from fcjax.sweep.run import Run
 
 # --- The k-means baseline
 
@@ -44,7 +44,7 @@ class Beside(NamedTuple):
     scores: dict[str, float]
     """Of k-means: NMI and ACC where there are labels, and its silhouette."""
 
-    def of_run(self, run: Run) -> dict[str, float]:
+    def of_run(self, run: Outcome) -> dict[str, float]:
         """Returns the columns of `COLUMNS` for a run with clusters of all examples:
         k-means' own, the adjusted Rand index of the two, and the silhouette of the run
         among the examples as they are."""
@@ -103,7 +103,7 @@ none."""
 
 
 def score_round(
-    run: Run,
+    run: Outcome,
     labels: Labels,
     scope: Scope,
     *,
@@ -129,7 +129,7 @@ def cells(scores: Mapping[str, float | int]) -> Row:
 
 
 def against(
-    run: Run,
+    run: Outcome,
     labels: Labels,
     scope: Scope,
     *,
@@ -159,7 +159,7 @@ def against(
 
 
 def score_across(
-    run: Run,
+    run: Outcome,
     labels: Labels,
     scope: Scope,
     scores: Mapping[str, float | int],
@@ -199,7 +199,7 @@ def score_across(
     return across
 
 
-def labelled_slots(run: Run, labels: Int[np.ndarray, "L"]):
+def labelled_slots(run: Outcome, labels: Int[np.ndarray, "L"]):
     """Returns the examples [M, N] that clients hold, and a mask of those with a label;
     the others stand for any that has one."""
     count = len(labels)
@@ -207,7 +207,7 @@ def labelled_slots(run: Run, labels: Int[np.ndarray, "L"]):
 
 
 def score_end(
-    run: Run,
+    run: Outcome,
     labels: Labels,
     scope: Scope,
     scores: Mapping[str, float | int],

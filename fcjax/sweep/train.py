@@ -35,9 +35,9 @@ from fcjax.results.store import Point, Row, fingerprint
 from fcjax.sweep import fit, plan, processes, report, score, sinks
 from fcjax.sweep.checkpoints import States
 from fcjax.sweep.experiment import Experiment, configuration
+from fcjax.sweep.outcome import Outcome, communities_of, embeddings_of, outcomes_of
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
-from fcjax.sweep.run import Run, communities_of, embeddings_of, runs_of
 from fcjax.sweep.score import round_off
 from fcjax.types import Federation, Grid, State
 
@@ -271,11 +271,13 @@ class Call(NamedTuple):
     grid: Grid
     left_out: Federation | None
 
-    def runs(self, state: State) -> list[Run]:
-        return runs_of(self.program, self.batch.points, self.grid, self.left_out, state)
+    def runs(self, state: State) -> list[Outcome]:
+        return outcomes_of(
+            self.program, self.batch.points, self.grid, self.left_out, state
+        )
 
 
-Last = tuple[list[Run], list[dict[str, float | int]]]
+Last = tuple[list[Outcome], list[dict[str, float | int]]]
 """What each run has found in its last round, and its scores."""
 
 
@@ -467,7 +469,7 @@ def freeze(call: Call, state: State) -> exported.Program | None:
     )
 
 
-def centers_of(embedding: np.ndarray, run: Run, num_clusters: int) -> np.ndarray:
+def centers_of(embedding: np.ndarray, run: Outcome, num_clusters: int) -> np.ndarray:
     """Returns where the clusters of a run lie, for examples that come later."""
     held = ~np.isnan(embedding).any(axis=1)
     return exported.cluster_centers(

@@ -15,11 +15,11 @@ from typing import Any, TypeVar, get_type_hints
 
 import tyro
 
+from fcjax.data.partition import RULES
 from fcjax.settings import kind_of
 from fcjax.sweep import screen
 from fcjax.sweep.ending import end
 from fcjax.sweep.flags import Common, flag_of, script_of
-from fcjax.sweep.plan import RULES
 
 Args = TypeVar("Args", bound=Common)
 MOST = 10_000

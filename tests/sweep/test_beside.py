@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from fcjax.sweep import report
-from fcjax.sweep.run import Run
+from fcjax.sweep.outcome import Outcome
 from fcjax.sweep.score import beside
 
 LABELS = np.repeat([0, 1, 2], 20)
 EXAMPLES = np.eye(3)[LABELS] + 0.05 * np.random.default_rng(0).random((60, 3))
 
 
-def run_of(clusters) -> Run:
+def run_of(clusters) -> Outcome:
     """Of one client that holds all."""
     rows, clusters = np.arange(60)[None], np.asarray(clusters)
     held = np.zeros(60, int)
-    return Run({}, rows, rows >= 0, clusters[None], held, clusters)
+    return Outcome({}, rows, rows >= 0, clusters[None], held, clusters)
 
 
 def test_it_finds_blobs_and_a_run_that_does_is_its_equal():

@@ -10,7 +10,7 @@ from sklearn.metrics import (
 
 from fcjax.metrics.internal import MAX_WEIGHT
 from fcjax.sweep import score
-from fcjax.sweep.run import Run
+from fcjax.sweep.outcome import Outcome
 
 HEALTHY = {"stage": "train", "loss": -0.5, "weight_size": 0.07}
 HEALTHY |= {"occupied_clusters": 10, "largest_share": 0.2, "embedding_spread": 0.9}
@@ -64,7 +64,7 @@ ROWS = np.array([[0, 1, 3, 10], [2, 4, 5, 11], [6, 7, 8, 6]])
 """Row 9 is nobody's; rows 10 and 11 are trained on too, and have no label."""
 MASK = np.array([[True] * 4, [True] * 4, [True, True, True, False]])
 HOLDERS = np.array([0, 0, 1, 0, 1, 1, 2, 2, 2, -1, 0, 1])
-RUN = Run({}, ROWS, MASK, np.where(MASK, CLUSTERS[ROWS], -1), HOLDERS, CLUSTERS)
+RUN = Outcome({}, ROWS, MASK, np.where(MASK, CLUSTERS[ROWS], -1), HOLDERS, CLUSTERS)
 
 
 def score_run(present, scope, *, num_rounds, labels=LABELS):

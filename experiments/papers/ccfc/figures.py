@@ -20,6 +20,7 @@ from experiments.trained import load_one, train
 from fcjax import data, engine, metrics
 from fcjax.algorithms.ccfc import alone as leave_federation
 from fcjax.cluster import kmeans
+from fcjax.data.partition import RULES
 from fcjax.data.source import short_name
 from fcjax.methods.printed_ccfc import LEVELS
 from fcjax.parallel.mesh import CLIENTS, over_runs
@@ -27,7 +28,7 @@ from fcjax.sweep import plan
 from fcjax.sweep.train import Call
 from fcjax.types import State
 
-EVENLY = {rule: () for rule in plan.RULES} | {"p": (0.0,)}
+EVENLY = {rule: () for rule in RULES} | {"p": (0.0,)}
 
 
 class Embedded(NamedTuple):

@@ -14,7 +14,7 @@ from fcjax.results.store import Kept
 from fcjax.types import Communities, Federation, Grid
 
 
-class Run(NamedTuple):
+class Outcome(NamedTuple):
     """What one run has found so far."""
 
     point: Mapping[str, float | int]
@@ -32,13 +32,13 @@ class Run(NamedTuple):
     """Of every example, what its holder found; -1 where there is none."""
 
 
-def runs_of(
+def outcomes_of(
     program: Program,
     points: tuple[Mapping[str, float | int], ...],
     grid: Grid,
     left_out: Federation | None,
     state: Any,
-) -> list[Run]:
+) -> list[Outcome]:
     """Returns what the runs of a grid have found.
 
     Args:
@@ -58,7 +58,7 @@ def runs_of(
     of_clients = np.where(mask, assign(held), -1)
     clients = np.broadcast_to(np.arange(rows.shape[1])[:, None], rows.shape[1:])
     found = [
-        Run(
+        Outcome(
             *each,
             of_examples(clients, *each[1:3], count, fill=-1),
             of_examples(each[3], *each[1:3], count, fill=-1),
@@ -74,7 +74,7 @@ def runs_of(
 
 
 def communities_of(
-    runs: Sequence[Run], communities: Communities | None
+    runs: Sequence[Outcome], communities: Communities | None
 ) -> list[Kept | None]:
     """Returns the communities of each run with the examples that they are of; None for
     a method without communities.
