@@ -263,7 +263,8 @@ def ranked(runs: Ensemble, by: Criterion) -> pd.DataFrame:
     for i, run in enumerate(runs.runs):
         names = dict.fromkeys([*run.folder.settings, "seed"])
         scores = ("nmi", "acc") if runs.is_labelled else ()
-        line = {"folder": str(run.folder.directory), "method": run.row["method"]}
+        folder = "" if run.folder.in_memory else str(run.folder.directory)
+        line = {"folder": folder, "method": run.row["method"]}
         line |= {name: run.row[name] for name in (*names, "status")}
         line |= {name: float(each[i]) for name, each in values.items()}
         lines.append(line | {name: run.row[name] for name in scores})
