@@ -60,7 +60,7 @@ class Round(NamedTuple):
     metrics: dict[str, np.ndarray]  # [G, ...] each
     state: State  # [G, ...]; gone when the next round begins
     is_last: bool  # of the stage
-    is_evaluated: bool  # by the schedule, or as the last round of the stage
+    is_evaluated: bool = True  # by the schedule, or as the last round of the stage
 
 
 class Part(NamedTuple):

@@ -12,6 +12,7 @@ import pytest
 from fcjax import engine, nn
 from fcjax.algorithms.ccfc import ccfc
 from fcjax.data import HostPool
+from fcjax.engine import at_round
 from fcjax.federated import clients, server
 from fcjax.methods import CCFC
 from fcjax.parallel.mesh import CLIENTS, SERVER, STATE, deal_pool, over_runs
@@ -184,7 +185,8 @@ def collectives(compiled):
 
 
 def test_a_round_spread_over_devices_agrees_with_the_loop_and_takes_sums_alone():
-    started = images(), over_runs(start_conv, "loop")(images())
+    runs = at_round(images(), "pretrain", number=1)
+    started = runs, over_runs(start_conv, "loop")(runs)
     step = spread(advance_conv, results=(STATE, SERVER))
     compiled = jax.jit(step).lower(*started).compile()
     # On a CPU a device goes on with the sums of the one before it.

@@ -7,9 +7,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fcjax.results import figures
+from fcjax.results import drawing, figures
 from fcjax.results.figures import against, learning_curves
-from fcjax.runs import draw
 from tests.metrics.drawn import names, picture, texts, ticks
 
 HALF_WIDTH = 4.3026527 * 0.1 / math.sqrt(3)
@@ -216,7 +215,7 @@ def drawn(monkeypatch):
 def test_a_figure_for_every_number_that_varies(tmp_path, drawn):
     folder = tmp_path / "figures"
     axes = {"p": (0.0, 0.5), "model_weight": (0, 1e-3, 1e-1), "clients": (10, 20)}
-    draw.grid_figures(folder, *grid(**axes, seed=(0, 1)), by=list(axes))
+    drawing.grid_figures(folder, *grid(**axes, seed=(0, 1)), by=list(axes))
     expected = {f"against_{name}.png" for name in axes}
     assert {path.name for path in folder.iterdir()} == expected | {
         "learning_curves.png"
@@ -245,7 +244,7 @@ def test_a_figure_for_every_number_that_varies(tmp_path, drawn):
     ids=["one number", "a number and text", "nothing"],
 )
 def test_what_varies_makes_a_figure_or_its_lines(tmp_path, drawn, varied, expected):
-    draw.grid_figures(tmp_path, *grid(**varied, seed=(0, 1)), by=list(varied))
+    drawing.grid_figures(tmp_path, *grid(**varied, seed=(0, 1)), by=list(varied))
     assert drawn.pop("learning_curves.png")
     assert {file: names(figure) for file, figure in drawn.items()} == expected
 
@@ -255,13 +254,13 @@ def test_unlabelled_data_has_its_internal_scores(tmp_path, drawn):
     for silhouette, expected in ((None, set()), (0.3, {"against_model_weight.png"})):
         for row in rows:
             row |= {"nmi": None, "acc": None, "kappa": None, "silhouette": silhouette}
-        draw.grid_figures(tmp_path, rows, rounds, by=["p", "model_weight"])
+        drawing.grid_figures(tmp_path, rows, rounds, by=["p", "model_weight"])
         assert drawn.keys() - {"learning_curves.png"} == expected
     (axes,) = drawn["against_model_weight.png"].axes
     assert axes.get_ylabel() == "silhouette"
 
 
 def test_learning_curves_name_settings_in_their_order(tmp_path, drawn):
-    draw.grid_figures(tmp_path, *grid(p=(0.5, 0, 10, 2), seed=(0, 1)), by=["p"])
+    drawing.grid_figures(tmp_path, *grid(p=(0.5, 0, 10, 2), seed=(0, 1)), by=["p"])
     expected = ["p = 0", "p = 0.5", "p = 2", "p = 10"]
     assert names(drawn["learning_curves.png"]) == expected

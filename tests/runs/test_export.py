@@ -145,6 +145,7 @@ def test_what_has_changed_is_told_and_what_is_missing_refused(
     with pytest.raises(ValueError, match="is of 80 examples, but the data set has 70"):
         export.main(export.Args(out, where=("seed=0",)))
     # Clients on their own have no model.
+    np.savez(path, x=x, y=y)
     shutil.rmtree(out / "models")
     with pytest.raises(ValueError, match="kept no model that all") as error:
         export.main(export.Args(out, ("seed=0",), out=tmp_path / "new"))

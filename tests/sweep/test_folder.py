@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fcjax.engine import Position
@@ -421,9 +422,8 @@ def test_frames_have_numbers_and_the_runs_of_a_setting_are_found(tmp_path):
     save_assignments(results, [B], cluster=4)
     results.add_rows(points[1:])
     run = store.read(tmp_path / "out")
-    assert run.results.dtypes.map(str).to_dict() == {
-        **{"p": "float64", "seed": "int64", "acc": "float64"}
-    }
+    dtypes = pd.DataFrame(run.rows).dtypes.map(str).to_dict()
+    assert dtypes == {"p": "float64", "seed": "int64", "acc": "float64"}
     assert [row["acc"] for row in run.rows] == [None, 0.5]
     assert run.assignments(seed=1)["cluster"].tolist() == [4] * 4
     assert run.assignments(p="0.5", seed=0)["client"].tolist() == [-1, 0, 1, 2]

@@ -81,7 +81,7 @@ def test_a_selection_that_leaves_several_runs_names_what_they_differ_in(data, tm
     out = run(tmp_path / "out", data, rate=(0.5, 0.25), seed=(0, 1))
     folder = store.read(out)
     told = r"has 2 runs with seed=0; choose one by its value of rate \(0.25, 0.5\)"
-    for select in (folder.assignments, folder.model, folder.embedding, folder.point):
+    for select in (folder.assignments, folder.model, folder.point):
         with pytest.raises(ValueError, match=told):
             select(seed=0)
     told = (
@@ -99,6 +99,6 @@ def test_a_folder_of_an_earlier_version_is_read_and_not_added_to(data, tmp_path)
     path = out / "config.json"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if '"preset"' not in line))
-    assert len(store.read(out).results) == 1
+    assert len(store.read(out).rows) == 1
     with pytest.raises(ValueError, match="holds results of an earlier fcjax"):
         prepare(out, data)
