@@ -6,7 +6,8 @@ Settings, defaults by the data and networks. The algorithms are `fcjax.algorithm
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import optax
@@ -108,6 +109,9 @@ class Subspaces(Method):
 class SubspaceNetworks(Subspaces):
     """A network of every client expresses its examples by each other."""
 
+    of_networks: ClassVar[Callable[..., FederatedClustering]]
+    """The builder in `fcjax.algorithms.fdsc`."""
+
     #: T: rounds of the whole network; dscn, dlrsc: in which every client is, dscn as
     #: many as a client of fdsc is in, dlrsc 700.
     num_rounds: Counts = default(100)
@@ -147,6 +151,15 @@ class SubspaceNetworks(Subspaces):
     def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
         """Returns the rounds and steps of a client, given the values by the data."""
         return {"pretrain_rounds": data["num_rounds"] // 2}
+
+    @classmethod
+    def algorithm(cls, settings: Any, problem: Problem) -> FederatedClustering:
+        return cls.of_networks(
+            autoencoder_of(problem.shape),
+            optimizer_of(settings),
+            settings,
+            num_clusters=problem.num_clusters,
+        )
 
     def working_bytes(self, problem: Problem) -> int:
         return ACTIVATIONS * int(problem.examples_per_client) * math.prod(problem.shape)
@@ -190,18 +203,19 @@ class DLRSC(SubspaceNetworks):
     def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
         return {"num_rounds": 700, "pretrain_rounds": 0}  # the authors' 5,000 steps
 
-    @staticmethod
-    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
-        return dlrsc(
-            autoencoder_of(problem.shape),
-            optimizer_of(settings),
-            settings,
-            num_clusters=problem.num_clusters,
-        )
+    of_networks: ClassVar = staticmethod(dlrsc)
 
 
 @frozen
-class DSCN(SubspaceNetworks):
+class Coefficients(SubspaceNetworks):
+    """Methods whose coefficients of self-expression are a matrix of parameters."""
+
+    norm: Norm = "frobenius"
+    """Of the coefficients: the squared Frobenius norm, L1 or nuclear."""
+
+
+@frozen
+class DSCN(Coefficients):
     """Deep subspace clustering on every client; clients share nothing.
 
     Examples:
@@ -210,9 +224,6 @@ class DSCN(SubspaceNetworks):
     """
 
     name: ClassVar[str] = "dscn"
-
-    norm: Norm = "frobenius"
-    """Of the coefficients: the squared Frobenius norm, L1 or nuclear."""
 
     def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
         # As many rounds as a client of FDSC takes part in, rounded up, of as many
@@ -227,18 +238,11 @@ class DSCN(SubspaceNetworks):
         shorter = {k: math.ceil(v * taken / num_clients) for k, v in rounds.items()}
         return shorter | alone
 
-    @staticmethod
-    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
-        return dscn(
-            autoencoder_of(problem.shape),
-            optimizer_of(settings),
-            settings,
-            num_clusters=problem.num_clusters,
-        )
+    of_networks: ClassVar = staticmethod(dscn)
 
 
 @frozen
-class FDSC1(DSCN):
+class FDSC1(Coefficients):
     """FDSC without the graph of nearest neighbours: clients share an encoder.
 
     Examples:
@@ -259,18 +263,7 @@ class FDSC1(DSCN):
     def unused(self) -> set[str]:
         return super().unused() - {"num_participants"}
 
-    def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
-        return SubspaceNetworks.budget(self, data, problem)
-
-    @staticmethod
-    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
-        return fdsc(
-            autoencoder_of(problem.shape),
-            optimizer_of(settings),
-            settings,
-            num_clusters=problem.num_clusters,
-            is_aligned=False,
-        )
+    of_networks: ClassVar = staticmethod(partial(fdsc, is_aligned=False))
 
 
 @frozen
@@ -298,14 +291,7 @@ class FDSC(FDSC1):
     num_neighbors: Sweep[int] = default(5)
     """k of the graph A."""
 
-    @staticmethod
-    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
-        return fdsc(
-            autoencoder_of(problem.shape),
-            optimizer_of(settings),
-            settings,
-            num_clusters=problem.num_clusters,
-        )
+    of_networks: ClassVar = staticmethod(fdsc)
 
 
 def of_data(problem: Problem) -> dict[str, Any]:

@@ -6,7 +6,7 @@ and `fcjax.algorithms.autoencoders`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -146,9 +146,12 @@ class Disjoint(OfExamples):
     num_init: Sweep[int] = default(20)
     """Seedings of k-means, the best by inertia counts; of examples 10, sda-fc-fcm 1."""
 
-    @staticmethod
-    def clustering(settings: Any, problem: Problem) -> Clustering:
-        return by_codes(
+    by_network: ClassVar[Callable[..., Clustering]] = staticmethod(by_codes)
+    """The builder in `fcjax.algorithms.autoencoders`."""
+
+    @classmethod
+    def clustering(cls, settings: Any, problem: Problem) -> Clustering:
+        return cls.by_network(
             nn.autoencoder(math.prod(problem.shape)),
             adam_of(settings),
             settings,
@@ -168,14 +171,7 @@ class Joint(Disjoint):
     #: the squared error of the example, pixels being 0 to 1.
     cluster_weight: Sweep[float] = default(20.0)
 
-    @staticmethod
-    def clustering(settings: Any, problem: Problem) -> Clustering:
-        return by_dcn(
-            nn.autoencoder(math.prod(problem.shape)),
-            adam_of(settings),
-            settings,
-            num_clusters=problem.num_clusters,
-        )
+    by_network: ClassVar[Callable[..., Clustering]] = staticmethod(by_dcn)
 
 
 @frozen
