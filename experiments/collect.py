@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from fcjax.results import drawing, store
+from fcjax.results import drawing, shards
 from fcjax.sweep import report
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
@@ -36,15 +36,15 @@ def main(args: Args) -> None:
     """Raises ValueError where the folders do not go together."""
     if not args.folders:
         raise ValueError("which folders? see --help")
-    folders = store.find(args.folders)
+    folders = shards.find(args.folders)
     parents = {folder.parent for folder in folders if folder.name.startswith("shard-")}
     if args.out is None and len(parents) != 1:
         raise ValueError(
             "--out is required where the folders are no shards of one grid"
         )
     out = args.out or parents.pop()
-    results = store.merge(folders, out)
-    for line in store.missing(folders):
+    results = shards.merge(folders, out)
+    for line in shards.missing(folders):
         print(f"warning: {line}")
     labelled = any(row["nmi"] is not None for row in results.rows)
     report.conclude(results, labelled=labelled)

@@ -20,7 +20,8 @@ import tyro
 from experiments.ledger import FILES, MOST_BYTES
 from fcjax.data.sources import is_tfds
 from fcjax.results import store
-from fcjax.results.store import Folder, Row, differing, read, scores
+from fcjax.results.shards import scores
+from fcjax.results.store import Folder, Row, differing, read
 from fcjax.sweep.ending import refusing
 from fcjax.sweep.flags import shown
 from fcjax.sweep.words import flags_in

@@ -36,7 +36,7 @@ from experiments.benchmarks import benchmark
 from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
 from fcjax.methods import printed_ccfc as printed
-from fcjax.results.store import asked_of_compiler
+from fcjax.results.environment import asked_of_compiler
 from fcjax.sweep.ending import end
 
 Name = Literal[

@@ -2,14 +2,58 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Integer
+from scipy.sparse.csgraph import connected_components
 
 from fcjax import data, metrics
-from fcjax.results import figures, store
+from fcjax.results import figures
 from fcjax.results.run import INTERNAL_SCORES
-from fcjax.results.store import Folder
+from fcjax.results.store import Folder, Kept
+
+
+class Graph(NamedTuple):
+    """The association graph of the clusters that are not empty, V of them."""
+
+    edges: Bool[np.ndarray, "V V"]
+    sizes: Integer[np.ndarray, "V"]
+    """Examples of each."""
+    groups: Integer[np.ndarray, "V"]
+    """The class that each matches on its client, or without labels the connected
+    component that it is in; -1 where there is none, as of a cluster without an edge."""
+
+
+def graph(kept: Kept, labels: Integer[np.ndarray, "L"] | None) -> Graph:
+    """Returns the graph of a run as it is drawn.
+
+    Args:
+        kept: of the run.
+        labels: of the first L examples of the pool, if they have any.
+    """
+    num_clients, num_clusters = kept.community.shape
+    sizes = np.zeros((num_clients, num_clusters), int)
+    groups = np.full((num_clients, num_clusters), -1)
+    for client, clusters in enumerate(kept.graph_cluster):
+        own = clusters >= 0
+        sizes[client] = np.bincount(clusters[own], minlength=num_clusters)
+        if labels is None:
+            continue
+        own &= kept.indices[client] < len(labels)
+        if own.any():
+            classes = labels[kept.indices[client, own]]
+            names = metrics.match(classes, clusters[own])
+            # Clusters that match no class have names above all of them.
+            names = np.where(np.isin(names, classes), names, -1)
+            groups[client, clusters[own]] = names
+    shown = sizes.ravel() > 0
+    edges = kept.edges.reshape(shown.size, shown.size)[shown][:, shown]
+    groups = groups.ravel()[shown]
+    if labels is None:
+        _, components = connected_components(edges, directed=False)
+        groups = np.where(edges.any(axis=1), components, -1)
+    return Graph(edges, sizes.ravel()[shown], groups)
 
 
 def matched_by_client(
@@ -34,7 +78,7 @@ def figures_of_run(
     holders: np.ndarray,
     clusters: np.ndarray,
     embedding: np.ndarray | None,
-    found: store.Kept | None = None,
+    found: Kept | None = None,
     *,
     scope: str = "global",
     title: str = "",
@@ -68,9 +112,8 @@ def figures_of_run(
     if images.ndim == 4 and images.shape[-1] in (1, 3) and assigned.any():
         figures.contact_sheet(images, clusters, folder / "clusters.png", title=title)
     if found is not None:
-        graph = store.graph(found, labels)
-        path = folder / "associations.png"
-        figures.associations(path=path, title=title, **graph._asdict())
+        path, shown = folder / "associations.png", graph(found, labels)._asdict()
+        figures.associations(path=path, title=title, **shown)
     if embedding is None:
         return
     embedding = embedding[:count]

@@ -6,6 +6,7 @@ which takes much longer to export than a run's weights to write.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,58 +143,41 @@ def by_path(hyper: PyTree, state: State) -> dict[str, Any]:
     }
 
 
-def write(
-    path: Path,
+def arrays_of(
     program: Program,
     weights: Mapping[str, np.ndarray],
     centers: Float[np.ndarray, "K D"],
     scaling: Scaling | None = None,
-) -> None:
-    """Writes what `read` reads, whole or not at all; `weights` are one run's."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    arrays = {
+) -> dict[str, np.ndarray]:
+    """Returns the arrays of a model's file; `weights` are one run's."""
+    return {
         "program": np.frombuffer(program.serialized, np.uint8),
         "centers": centers,
         **({} if scaling is None else scaling._asdict()),
-        **{WEIGHTS + name: weights[name] for name in program.paths},
+        **{WEIGHTS + name: np.asarray(weights[name]) for name in program.paths},
     }
-    with temporary.open("wb") as file:
-        np.savez(file, **arrays)
-    temporary.replace(path)
 
 
-def read(path: Path) -> Frozen:
-    """Loads a finished run's model.
+def read(model: Path | Mapping[str, np.ndarray]) -> Frozen:
+    """Loads a finished run's model from its file, or from the arrays of one.
 
     Raises:
         ValueError: the file is damaged, or exported for another kind of device.
     """
     try:
-        with np.load(path) as file:
-            apply, shape = _loaded(file["program"].tobytes())
-            names = [name for name in file.files if name.startswith(WEIGHTS)]
-            weights = {name.removeprefix(WEIGHTS): file[name] for name in names}
-            centers = file["centers"]
-            vectors = "low" in file
-            scaling = Scaling(file["low"], file["span"]) if vectors else None
+        with (
+            nullcontext(model) if isinstance(model, Mapping) else np.load(model) as file
+        ):
+            arrays = dict(file)
+        apply, shape = _loaded(arrays["program"].tobytes())
+        own = {k: x for k, x in arrays.items() if k.startswith(WEIGHTS)}
+        weights = {name.removeprefix(WEIGHTS): x for name, x in own.items()}
+        vectors = "low" in arrays
+        scaling = Scaling(arrays["low"], arrays["span"]) if vectors else None
+        run = partial(apply, jax.device_put(weights))
+        return Frozen(run, weights, arrays["centers"], shape, scaling)
     except Exception as error:  # zip, NumPy and flatbuffers share no type
-        raise ValueError(f"{path} is not a readable model: {error}") from error
-    return Frozen(
-        partial(apply, jax.device_put(weights)), weights, centers, shape, scaling
-    )
-
-
-def loaded(
-    program: Program,
-    weights: Mapping[str, np.ndarray],
-    centers: Float[np.ndarray, "K D"],
-    scaling: Scaling | None = None,
-) -> Frozen:
-    """Returns the model that `write` would write."""
-    apply, shape = _loaded(program.serialized)
-    own = {name: np.asarray(weights[name]) for name in program.paths}
-    return Frozen(partial(apply, jax.device_put(own)), own, centers, shape, scaling)
+        raise ValueError(f"{model} is not a readable model: {error}") from error
 
 
 @lru_cache(maxsize=8)

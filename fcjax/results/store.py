@@ -1,14 +1,8 @@
-"""The results folder: tables, environment, communities, shards.
-
-Which clients' clusters are the same: what is kept of it, and what is made of it.
-
-RUN.npz of a results folder's communities/ holds the arrays of `Kept`.
-
-What a command leaves on disk, for the session that writes it and for who reads it.
+"""The results folder of an experiment: what a command writes, and what is read of it.
 
 config.json       the configuration without the swept values, and the command
-results.csv       a row a run
-history.csv       a row a run a round
+results.csv       one row per run
+history.csv       one row per round of a run
 environment.json  commit, versions, machine and seconds of every start
 assignments.npz   the cluster of every example in every run
 models/           the global model of every run
@@ -19,42 +13,59 @@ tensorboard/, wandb/   with --log
 .lock             held while a command writes
 """
 
-import copy
-import csv
 import dataclasses
-import hashlib
 import io
 import json
 import os
-import platform
-import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import filelock
-import jax
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Int, Integer
-from scipy.sparse.csgraph import connected_components
 
-from fcjax import metrics
 from fcjax.data import Dataset, Scaling, stratified_subset
 from fcjax.data.images import image_files
 from fcjax.data.source import ARRAY, SOURCE, Source, load_source
 from fcjax.engine import Position
-from fcjax.parallel.exact import num_cores
-from fcjax.parallel.mesh import all_devices
 from fcjax.results import exported
+from fcjax.results.environment import digest, environment
+
+CONTENTS = (
+    *("results.csv", "history.csv", "environment.json", "assignments.npz"),
+    *("table.md", "table.tex", "page.html", "assignments.csv", "embeddings.npz"),
+    *("choice.csv", "choice.png", "how_many.csv", "how_many.png"),
+    *("comparison.csv", "comparison.png", "predictions.csv"),
+    *("models", "communities", "checkpoints", "figures", "tensorboard"),
+    *("consensus", "export", "fit"),
+)
+"""What a folder may hold besides config.json: of the command that runs the grid, and of
+the commands for finished runs. --no-resume removes all of it, the rows first."""
+DIGESTS = ("examples", "labels", "clients")
+"""The parts of the data that a start has a digest of, where the data has them."""
+
+Point = Mapping[str, float | int]
+"""One run's values by flag: {"p": 0.25, "seed": 0, ...}. A session has those of all
+flags that take several values; a reader has those of the axes."""
+Row = dict[str, Any]
+"""A run, or a round of one, by column; None is a cell that is empty in the table."""
+
+
+class Examples(NamedTuple):
+    """The scored examples of a folder's runs."""
+
+    dataset: Dataset
+    names: list[str]
+    """The files of a folder of images, or row numbers of the whole data set."""
+
 
 # --- Communities
 
@@ -74,30 +85,6 @@ class Kept(NamedTuple):
     """The association graph of the last round."""
     graph_cluster: Integer[np.ndarray, "M N"]
     """The clusters that it is a graph of; -1 where an example is repeated."""
-
-
-class Graph(NamedTuple):
-    """The association graph of the clusters that are not empty, V of them."""
-
-    edges: Bool[np.ndarray, "V V"]
-    sizes: Integer[np.ndarray, "V"]
-    """Examples of each."""
-    groups: Integer[np.ndarray, "V"]
-    """The class that each matches on its client, or without labels the connected
-    component that it is in; -1 where there is none, as of a cluster without an edge."""
-
-
-def write_communities(path: Path, kept: Kept) -> None:
-    """Writes what `read` reads, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp.npz")
-    np.savez_compressed(temporary, **kept._asdict())
-    temporary.replace(path)
-
-
-def read_communities(path: Path) -> Kept:
-    with np.load(path) as file:
-        return Kept(**file)
 
 
 def taken_globally(
@@ -133,65 +120,7 @@ def columns(
     return found
 
 
-def graph(kept: Kept, labels: Integer[np.ndarray, "L"] | None) -> Graph:
-    """Returns the graph of a run as it is drawn.
-
-    Args:
-        kept: of the run.
-        labels: of the first L examples of the pool, if they have any.
-    """
-    num_clients, num_clusters = kept.community.shape
-    sizes = np.zeros((num_clients, num_clusters), int)
-    groups = np.full((num_clients, num_clusters), -1)
-    for client, clusters in enumerate(kept.graph_cluster):
-        own = clusters >= 0
-        sizes[client] = np.bincount(clusters[own], minlength=num_clusters)
-        if labels is None:
-            continue
-        own &= kept.indices[client] < len(labels)
-        if own.any():
-            classes = labels[kept.indices[client, own]]
-            names = metrics.match(classes, clusters[own])
-            # Clusters that match no class have names above all of them.
-            names = np.where(np.isin(names, classes), names, -1)
-            groups[client, clusters[own]] = names
-    shown = sizes.ravel() > 0
-    edges = kept.edges.reshape(shown.size, shown.size)[shown][:, shown]
-    groups = groups.ravel()[shown]
-    if labels is None:
-        _, components = connected_components(edges, directed=False)
-        groups = np.where(edges.any(axis=1), components, -1)
-    return Graph(edges, sizes.ravel()[shown], groups)
-
-
 # --- Results folder
-
-if TYPE_CHECKING:
-    pass
-
-FILES = ("results.csv", "history.csv", "environment.json", "assignments.npz")
-FOLDERS = ("models", "communities", "checkpoints", "figures", "tensorboard")
-DERIVED_FILES = (
-    *("table.md", "table.tex", "page.html", "assignments.csv", "embeddings.npz"),
-    *("choice.csv", "choice.png", "how_many.csv", "how_many.png"),
-    *("comparison.csv", "comparison.png", "predictions.csv"),
-)
-DERIVED_FOLDERS = ("consensus", "export", "fit")
-"""What the commands for finished runs make of them."""
-
-Point = Mapping[str, float | int]
-"""One run's values by flag: {"p": 0.25, "seed": 0, ...}. A session has those of all
-flags that take several values; a reader has those of the axes."""
-Row = dict[str, Any]
-"""A run, or a round of one, by column; None is a cell that is empty in the table."""
-
-
-class Examples(NamedTuple):
-    """The scored examples of a folder's runs."""
-
-    dataset: Dataset
-    names: list[str]
-    """The files of a folder of images, or row numbers of the whole data set."""
 
 
 class Folder:
@@ -248,8 +177,10 @@ class Folder:
         self._finished = set(map(self.key, self.rows))
         self._running: set[tuple] = set()  # whose history this session has begun
         self._columns: list[str] = []  # of history.csv, once this session wrote it
+        self._memory: dict[Path, dict[str, np.ndarray]] = {}
+        """The arrays of each file of a folder in memory."""
         if points is not None and self.rows and self.pending:
-            self._check_assignments()
+            _ = self._assignments  # to which those of the pending runs will be added
 
     @property
     def saves(self) -> bool:
@@ -257,39 +188,33 @@ class Folder:
         return self.writes and not self.in_memory
 
     def _check(self) -> None:
-        if not (self.directory / "config.json").exists():
-            if (self.directory / "results.csv").exists():
-                raise ValueError(
-                    f"--out {self.directory} holds results without their config.json; "
-                    "choose another folder, or pass --no-resume to write over it"
-                )
+        """Raises ValueError where runs of this configuration cannot be added."""
+        has = {
+            n for n in ("config.json", "results.csv") if (self.directory / n).exists()
+        }
+        if not has:
             return
-        kept = read_config(self.directory)
-        if "preset" not in kept and "preset" in self.config:
-            raise ValueError(
-                f"--out {self.directory} holds results of an earlier fcjax, to which "
-                "this version adds none; choose another folder, or pass --no-resume to "
-                "write over it"
-            )
-        if names := differing(kept, self.config):
-            each = [
+        kept = read_config(self.directory) if "config.json" in has else {}
+        if not kept:
+            reason = "results without their config.json"
+        elif "preset" not in kept and "preset" in self.config:
+            reason = "results of an earlier fcjax, to which this version adds none"
+        elif names := differing(kept, self.config):
+            each = (
                 f"{'flags that are given' if name == 'swept' else name}: "
                 f"{_shown(kept.get(name))} there, {_shown(self.config.get(name))} here"
                 for name in names
                 if name != "defaults"  # all that is not given
-            ]
-            raise ValueError(
-                f"--out {self.directory} holds results of another configuration "
-                f"({'; '.join(each)}); choose another folder, or pass --no-resume to "
-                "write over it"
             )
+            reason = f"results of another configuration ({'; '.join(each)})"
+        else:
+            return
+        raise ValueError(
+            f"--out {self.directory} holds {reason}; choose another folder, or pass "
+            "--no-resume to write over it"
+        )
 
-    def _check_assignments(self) -> None:
-        """Raises ValueError where what runs will be added to cannot be read."""
-        if (self.directory / "assignments.npz").exists():
-            _ = self._arrays
-
-    # What it holds.
+    # The runs that it has.
 
     def point(self, /, **where: float | int | str) -> Point:
         """Returns the axis values of the run that has these of them.
@@ -303,9 +228,7 @@ class Folder:
         """
         rows = self.rows_of(**where)
         if len(rows) > 1:
-            each = {
-                name: dict.fromkeys(f"{r[name]:g}" for r in rows) for name in self.names
-            }
+            each = {n: dict.fromkeys(f"{r[n]:g}" for r in rows) for n in self.names}
             several = [f"{k} ({', '.join(x)})" for k, x in each.items() if len(x) > 1]
             told = "".join(f" with {k}={v}" for k, v in where.items())
             raise ValueError(
@@ -320,158 +243,21 @@ class Folder:
         Raises:
             ValueError: one is no axis or no number, or no run has them.
         """
-        for name, value in where.items():
-            if name not in self.names or isinstance(value_of(str(value)), str | None):
+        values = {name: value_of(str(value)) for name, value in where.items()}
+        for name, value in values.items():
+            if name not in self.names or isinstance(value, str | None):
                 accepted = " ".join(f"{name}=VALUE" for name in self.names)
-                told = f"{name}={value}"
-                raise ValueError(f"where takes {accepted}, got {told!r}")
+                raise ValueError(f"where takes {accepted}, got '{name}={where[name]}'")
         found = [
-            row
-            for row in self.rows
-            if all(float(row[k]) == float(value) for k, value in where.items())
+            row for row in self.rows if all(row[k] == v for k, v in values.items())
         ]
-        if found:
-            return found
-        told = " ".join(f"{name}={value}" for name, value in where.items())
-        held = {name: dict.fromkeys(str(r[name]) for r in self.rows) for name in where}
-        there = "; ".join(f"{k} is {', '.join(held[k])}" for k in held)
-        raise ValueError(f"no run of {self.directory} has {told}: {there}")
-
-    def assignments(self, **where: float | int | str) -> pd.DataFrame:
-        """Returns the client and cluster of every example in the only run that has
-        these axis values, see `assigned` and `point`."""
-        return pd.DataFrame(self.assigned(self.point(**where)))
-
-    @cached_property
-    def examples(self) -> Examples:
-        """The data set of the runs, with the names of its examples.
-
-        Raises:
-            ValueError: it cannot be read, or it was an array.
-        """
-        source, dataset = self.source(), self.dataset
-        is_array = source.dataset == ARRAY
-        if dataset is not None and (is_array or source.limit is None):
-            names = example_names(source.dataset, len(dataset.examples))
-            return Examples(dataset, names)
-        if is_array:
-            raise ValueError("the folder does not hold the array: pass it to transform")
-        whole = dataclasses.replace(source, limit=None, extra_split=None)
-        dataset, _ = load_source(whole)
-        options = {"split": source.split, "client_folders": source.client_folders}
-        files = example_names(source.dataset, len(dataset.examples), **options)
-        names = np.array(files)
-        if source.limit is not None:
-            rows = dataset._replace(examples=np.arange(len(names)))
-            part = stratified_subset(rows, source.limit)
-            names = names[part.examples]
-            dataset = part._replace(examples=dataset.examples[part.examples])
-        return Examples(dataset, names.tolist())
-
-    def model(self, **where: float | int | str) -> exported.Frozen:
-        """Returns the global model of a run, which `frozen.predict` applies.
-
-        Args:
-            where: as in `assignments`.
-
-        Raises:
-            ValueError: the clients of the run are on their own.
-
-        Examples:
-            >>> run = read("runs/spherical")
-            >>> run.model(seed=0).centers.shape
-            (3, 2)
-        """
-        path = self.model_path(self.point(**where))
-        if not path.exists():
-            raise ValueError(
-                f"{self.directory} kept no model that all its clients share"
-            )
-        return exported.read(path)
-
-    def has_model(self, point: Point) -> bool:
-        """Whether the clients of a run share a global model."""
-        return self.model_path(point).exists()
-
-    def add_model(
-        self,
-        point: Point,
-        program: exported.Program,
-        weights: Mapping[str, np.ndarray],
-        centers: np.ndarray,
-        scaling: Scaling | None,
-    ) -> None:
-        """Writes the global model of a run."""
-        exported.write(self.model_path(point), program, weights, centers, scaling)
-
-    def save_model(self, point: Point, path: Path) -> None:
-        """Copies the global model of a run.
-
-        Raises:
-            ValueError: the clients of the run are on their own.
-        """
-        self.model(**point)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(self.model_path(point), path)
-
-    def add_communities(self, point: Point, same: Kept) -> None:
-        """Writes which clients' clusters are the same in a run."""
-        write_communities(self.communities_path(point), same)
-
-    def communities(self, point: Point) -> Kept | None:
-        """Returns which clients' clusters are the same in a run; None where its method
-        does not find out."""
-        path = self.communities_path(point)
-        return read_communities(path) if path.exists() else None
-
-    def assigned(self, point: Point) -> dict[str, np.ndarray]:
-        """Returns the columns of `assignments`, [P] each."""
-        same = [np.isclose(self._arrays[name], point[name]) for name in self.names]
-        run = int(np.flatnonzero(np.all(same, axis=0))[0])
-        columns = ("client", "cluster", "community")
-        return {k: self._arrays[k][run] for k in columns if k in self._arrays}
-
-    @cached_property
-    def _arrays(self) -> dict[str, np.ndarray]:
-        # Unpacked once: a file of the archive is all runs.
-        path = self.directory / "assignments.npz"
-        if not path.exists():
-            raise ValueError(f"{self.directory} kept no assignments")
-        try:
-            with np.load(path) as file:
-                return dict(file)
-        except Exception as error:  # of a damaged archive almost any type
-            raise ValueError(f"{path} cannot be read ({error})") from error
-
-    def source(self) -> Source:
-        """Returns the data set of the runs, for `load_source`. Without `data_dir` it
-        lies where the last start had it, if that directory still exists."""
-        data_dir, last = self.data_dir, starts(self.directory)[-1:]
-        known = last[0].get("data_dir") if last else None
-        if data_dir is None and known is not None and Path(known).is_dir():
-            data_dir = Path(known)
-        # The config.json of an older fcjax lacks settings that are newer.
-        settings = {name: self.config[name] for name in SOURCE if name in self.config}
-        settings["image_shape"] = tuple(settings["image_shape"])
-        return Source(**settings, data_dir=data_dir)
-
-    def digests(self) -> dict[str, str]:
-        """Returns the digests of the data of the last start, by their names; an older
-        fcjax and runs in memory have none."""
-        last = starts(self.directory)[-1:]
-        return {
-            f"the digest of its {name}": start[name]
-            for start in last
-            for name in DIGESTS
-            if name in start
-        }
-
-    # Which runs.
-
-    def only(self, points: Sequence[Point]) -> "Folder":
-        """Returns the results of these runs alone."""
-        found = copy.copy(self)
-        found._points, found._asked = tuple(points), set(map(self.key, points))
+        if not found:
+            told = " ".join(f"{name}={value}" for name, value in where.items())
+            held = {
+                n: ", ".join(dict.fromkeys(str(r[n]) for r in self.rows)) for n in where
+            }
+            there = "; ".join(f"{name} is {text}" for name, text in held.items())
+            raise ValueError(f"no run of {self.directory} has {told}: {there}")
         return found
 
     def is_asked(self, point: Point) -> bool:
@@ -499,12 +285,28 @@ class Folder:
 
     def asked(self, rows: Iterable[Row]) -> list[Row]:
         """Returns the rows, of `rows` or `rounds`, of the runs that were asked for."""
-        return [row for row in rows if self.key(row) in self._asked]
+        return self.of_runs(rows, self._points)
 
     def of_runs(self, rows: Iterable[Row], points: Iterable[Point]) -> list[Row]:
         """Returns those rows that are of these runs."""
         runs = set(map(self.key, points))
         return [row for row in rows if self.key(row) in runs]
+
+    def history_of(self, points: Sequence[Point]) -> list[list[Row]]:
+        """Returns the rounds of each of these runs, in order."""
+        found: dict[tuple, list[Row]] = {self.key(point): [] for point in points}
+        for row in self.of_runs(self.rounds, points):
+            found[self.key(row)].append(row)
+        return list(found.values())
+
+    def key(self, row: Mapping[str, Any]) -> tuple[float, ...]:
+        """Returns the swept values of a row: which run it is of."""
+        return tuple(float(row[name]) for name in self.names)
+
+    def _point(self, row: Row) -> Point:
+        return {name: row[name] for name in self.names}
+
+    # What runs are called.
 
     def told(self, point: Point) -> str:
         return ", ".join(f"{name} {point[name]:g}" for name in [*self.settings, "seed"])
@@ -512,13 +314,9 @@ class Folder:
     def place_of(self, points: Sequence[Point]) -> str:
         """Returns which of the runs these are, "run 3 of 9" or "runs 4 to 6 of 9", and
         nothing where there is but one."""
-        places = [self._points.index(point) + 1 for point in points]
-        if len(self._points) == 1:
-            return ""
-        first = f"run {places[0]}"
-        if len(places) > 1:
-            first = f"runs {places[0]} to {places[-1]}"
-        return f"{first} of {len(self._points)}"
+        first, last = (self._points.index(points[i]) + 1 for i in (0, -1))
+        which = f"run {first}" if first == last else f"runs {first} to {last}"
+        return f"{which} of {count}" if (count := len(self._points)) > 1 else ""
 
     def log_name(self, point: Point) -> str:
         """What a run is called where its rounds are logged: by what varies."""
@@ -538,6 +336,165 @@ class Folder:
         values = {name: float(point[name]) for name in self.names}
         digest = sha256(repr(values).encode()).hexdigest()[:8]
         return ",".join([*(f"{name}={values[name]:g}" for name in shown), digest])
+
+    # The data of the runs.
+
+    def source(self) -> Source:
+        """Returns the data set of the runs, for `load_source`. Without `data_dir` it
+        lies where the last start had it, if that directory still exists."""
+        data_dir, last = self.data_dir, starts(self.directory)[-1:]
+        known = last[0].get("data_dir") if last else None
+        if data_dir is None and known is not None and Path(known).is_dir():
+            data_dir = Path(known)
+        # The config.json of an older fcjax lacks settings that are newer.
+        settings = {name: self.config[name] for name in SOURCE if name in self.config}
+        settings["image_shape"] = tuple(settings["image_shape"])
+        return Source(**settings, data_dir=data_dir)
+
+    def digests(self) -> dict[str, str]:
+        """Returns the digests of the data of the last start, by their names; an older
+        fcjax and runs in memory have none."""
+        (last,) = starts(self.directory)[-1:] or [{}]
+        return {
+            f"the digest of its {name}": last[name] for name in DIGESTS if name in last
+        }
+
+    @cached_property
+    def examples(self) -> Examples:
+        """The data set of the runs, with the names of its examples.
+
+        Raises:
+            ValueError: it cannot be read, or it was an array.
+        """
+        source, dataset = self.source(), self.dataset
+        limit = None if source.dataset == ARRAY else source.limit
+        if dataset is None and source.dataset == ARRAY:
+            raise ValueError("the folder does not hold the array: pass it to transform")
+        if dataset is None or limit is not None:
+            whole = dataclasses.replace(source, limit=None, extra_split=None)
+            dataset, _ = load_source(whole)
+        options = {"split": source.split, "client_folders": source.client_folders}
+        names = example_names(source.dataset, len(dataset.examples), **options)
+        if limit is not None:
+            places = dataset._replace(examples=np.arange(len(names)))
+            part = stratified_subset(places, limit)
+            names = [names[i] for i in part.examples]
+            dataset = part._replace(examples=dataset.examples[part.examples])
+        return Examples(dataset, names)
+
+    # The arrays of the runs: clusters, models, communities.
+
+    def assignments(self, **where: float | int | str) -> pd.DataFrame:
+        """Returns the client and cluster of every example in the only run that has
+        these axis values, see `assigned` and `point`."""
+        return pd.DataFrame(self.assigned(self.point(**where)))
+
+    def assigned(self, point: Point) -> dict[str, np.ndarray]:
+        """Returns the columns of `assignments`, [P] each."""
+        found = self._assignments
+        if not found:
+            raise ValueError(f"{self.directory} kept no assignments")
+        same = [np.isclose(found[name], point[name]) for name in self.names]
+        run = int(np.flatnonzero(np.all(same, axis=0))[0])
+        columns = ("client", "cluster", "community")
+        return {name: found[name][run] for name in columns if name in found}
+
+    def add_assignments(
+        self, points: Sequence[Point], found: Sequence[Mapping[str, np.ndarray]]
+    ) -> None:
+        """Adds runs to `assignments.npz`, with the columns of `assigned`; communities
+        only where all have them."""
+        new = {name: np.array([p[name] for p in points]) for name in self.names}
+        for name in found[0]:
+            if all(name in each for each in found):
+                new[name] = np.stack([each[name] for each in found])
+        if self.rows and (old := self._assignments):
+            # Only finished runs: a kill right after this file leaves others in it.
+            keys = zip(*(old[name] for name in self.names), strict=True)
+            kept = [tuple(map(float, key)) in self._finished for key in keys]
+            new = {k: np.concatenate([old[k][kept], new[k]]) for k in new}
+        new["example"] = np.arange(new["cluster"].shape[1])
+        self._write(self.directory / "assignments.npz", new)
+        self.__dict__.pop("_assignments", None)
+
+    @cached_property
+    def _assignments(self) -> dict[str, np.ndarray]:
+        # Unpacked once: a file of the archive is all runs.
+        return self._read(self.directory / "assignments.npz")
+
+    def model(self, **where: float | int | str) -> exported.Frozen:
+        """Returns the global model of a run, which `exported.predict` applies.
+
+        Args:
+            where: as in `assignments`.
+
+        Raises:
+            ValueError: the clients of the run are on their own.
+
+        Examples:
+            >>> run = read("runs/spherical")
+            >>> run.model(seed=0).centers.shape
+            (3, 2)
+        """
+        point = self.point(**where)
+        if not self.has_model(point):
+            raise ValueError(
+                f"{self.directory} kept no model that all its clients share"
+            )
+        path = self.model_path(point)
+        return exported.read(self._memory[path] if self.in_memory else path)
+
+    def has_model(self, point: Point) -> bool:
+        """Whether the clients of a run share a global model."""
+        path = self.model_path(point)
+        return path in self._memory or path.exists()
+
+    def add_model(
+        self,
+        point: Point,
+        program: exported.Program,
+        weights: Mapping[str, np.ndarray],
+        centers: np.ndarray,
+        scaling: Scaling | None,
+    ) -> None:
+        """Writes the global model of a run."""
+        arrays = exported.arrays_of(program, weights, centers, scaling)
+        self._write(self.model_path(point), arrays, compressed=False)
+
+    def save_model(self, point: Point, path: Path) -> None:
+        """Copies the global model of a run.
+
+        Raises:
+            ValueError: the clients of the run are on their own.
+        """
+        self.model(**point)
+        write_arrays(path, self._read(self.model_path(point)), compressed=False)
+
+    def add_communities(self, point: Point, same: Kept) -> None:
+        """Writes which clients' clusters are the same in a run."""
+        self._write(self.communities_path(point), same._asdict())
+
+    def communities(self, point: Point) -> Kept | None:
+        """Returns which clients' clusters are the same in a run; None where its method
+        does not find out."""
+        found = self._read(self.communities_path(point))
+        return Kept(**found) if found else None
+
+    def _write(self, path: Path, arrays: Mapping[str, np.ndarray], **options) -> None:
+        if self.in_memory:
+            self._memory[path] = dict(arrays)
+        else:
+            write_arrays(path, arrays, **options)
+
+    def _read(self, path: Path) -> dict[str, np.ndarray]:
+        """Returns the arrays of a file, none where there is none."""
+        if self.in_memory or not path.exists():
+            return self._memory.get(path, {})
+        try:
+            with np.load(path) as file:
+                return dict(file)
+        except Exception as error:  # of a damaged archive almost any type
+            raise ValueError(f"{path} cannot be read ({error})") from error
 
     # What a session writes.
 
@@ -581,10 +538,11 @@ class Folder:
         if not self._resume and any(path.exists() for path in kept):
             # First of all: a kill in between must not leave the rows of another
             # configuration beside the new one.
-            for name in (*FILES, *DERIVED_FILES):
-                (self.directory / name).unlink(missing_ok=True)
-            for name in (*FOLDERS, *DERIVED_FOLDERS):
-                shutil.rmtree(self.directory / name, ignore_errors=True)
+            for path in (self.directory / name for name in CONTENTS):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
         told = self.config | ({"command": self.command} if self.command else {})
         text = json.dumps(told, indent=2, sort_keys=True) + "\n"
         write_whole(self.directory / "config.json", text)
@@ -605,10 +563,8 @@ class Folder:
         A killed grid goes on from its last checkpoint, which may lie some rounds before
         the last row: what follows it is dropped when the first round arrives.
         """
-        path = self.directory / "history.csv"
-        rows = [
-            {"stage_index": position.stage, "round": position.round, **r} for r in rows
-        ]
+        place = {"stage_index": position.stage, "round": position.round}
+        rows = [{**place, **row} for row in rows]
         begun = set(map(self.key, rows)) - self._running
         if begun:
             self._running |= begun
@@ -622,13 +578,10 @@ class Folder:
         if not self.saves:
             return
         if begun or not set().union(*rows) <= set(self._columns):
-            self._columns = columns_of(self.rounds)
-            write_whole(path, _csv(self.rounds, self._columns))
+            self._columns = write_rows(self.directory / "history.csv", self.rounds)
         else:
-            with path.open("a") as file:
-                file.write(_csv(rows, self._columns, header=False))
-                file.flush()
-                os.fsync(file.fileno())
+            with (self.directory / "history.csv").open("a") as file:
+                _flush(file, _csv(rows, columns=self._columns, header=False))
 
     def add_rounds(self, rows: Sequence[Row]) -> None:
         """Adds rounds of finished runs that another folder held; what a session or a
@@ -636,51 +589,14 @@ class Folder:
         runs = set(map(self.key, rows))
         self.rounds = [r for r in self.rounds if self.key(r) not in runs] + [*rows]
         if self.saves:
-            write_whole(self.directory / "history.csv", _csv(self.rounds))
-
-    def history_of(self, points: Sequence[Point]) -> list[list[Row]]:
-        """Returns the rounds of each of these runs, in order."""
-        found = {self.key(point): [] for point in points}
-        for row in self.rounds:
-            if self.key(row) in found:
-                found[self.key(row)].append(row)
-        return list(found.values())
+            write_rows(self.directory / "history.csv", self.rounds)
 
     def add_rows(self, rows: Iterable[Row]) -> None:
         """Adds finished runs to `results.csv`, sorted by their swept values."""
         self.rows = sorted([*self.rows, *rows], key=self.key)
         self._finished = set(map(self.key, self.rows))
         if self.saves:
-            write_whole(self.directory / "results.csv", _csv(self.rows))
-
-    def add_assignments(
-        self, points: Sequence[Point], found: Sequence[Mapping[str, np.ndarray]]
-    ) -> None:
-        """Adds runs to `assignments.npz`, with the columns of `assigned`; communities
-        only where all have them."""
-        path = self.directory / "assignments.npz"
-        new = {name: np.array([p[name] for p in points]) for name in self.names}
-        for name in found[0]:
-            if all(name in each for each in found):
-                new[name] = np.stack([each[name] for each in found])
-        if path.exists() and self.rows:
-            # Only finished runs: a kill right after this file leaves others in it.
-            old = self._arrays
-            keys = zip(*(old[name] for name in self.names), strict=True)
-            kept = [tuple(map(float, key)) in self._finished for key in keys]
-            new = {k: np.concatenate([old[k][kept], new[k]]) for k in new}
-        new["example"] = np.arange(new["cluster"].shape[1])
-        temporary = path.with_suffix(".tmp.npz")
-        np.savez_compressed(temporary, **new)  # pyright: ignore[reportArgumentType]
-        temporary.replace(path)
-        self.__dict__.pop("_arrays", None)
-
-    def key(self, row: Mapping[str, Any]) -> tuple[float, ...]:
-        """Returns the swept values of a row: which run it is of."""
-        return tuple(float(row[name]) for name in self.names)
-
-    def _point(self, row: Row) -> Point:
-        return {name: row[name] for name in self.names}
+            write_rows(self.directory / "results.csv", self.rows)
 
 
 class InMemory(Folder):
@@ -701,49 +617,9 @@ class InMemory(Folder):
     ):
         nowhere = Path(os.devnull)
         super().__init__(nowhere, config, points, command=command, resume=False)
-        self._kept: dict[tuple, dict[str, Any]] = {key: {} for key in self._asked}
 
     def locked(self) -> AbstractContextManager[None]:
         return nullcontext()
-
-    def add_assignments(
-        self, points: Sequence[Point], found: Sequence[Mapping[str, np.ndarray]]
-    ) -> None:
-        for point, columns in zip(points, found, strict=True):
-            self._kept[self.key(point)]["assigned"] = dict(columns)
-
-    def assigned(self, point: Point) -> dict[str, np.ndarray]:
-        return self._kept[self.key(point)]["assigned"]
-
-    def add_model(
-        self,
-        point: Point,
-        program: exported.Program,
-        weights: Mapping[str, np.ndarray],
-        centers: np.ndarray,
-        scaling: Scaling | None,
-    ) -> None:
-        self._kept[self.key(point)]["model"] = program, weights, centers, scaling
-
-    def has_model(self, point: Point) -> bool:
-        return "model" in self._kept[self.key(point)]
-
-    def save_model(self, point: Point, path: Path) -> None:
-        if "model" not in (kept := self._kept[self.key(point)]):
-            raise ValueError("the run has no model that all its clients share")
-        exported.write(path, *kept["model"])
-
-    def model(self, **where: float | int | str) -> exported.Frozen:
-        kept = self._kept[self.key(self.point(**where))]
-        if "model" not in kept:
-            raise ValueError("the run has no model that all its clients share")
-        return exported.loaded(*kept["model"])
-
-    def add_communities(self, point: Point, same: Kept) -> None:
-        self._kept[self.key(point)]["communities"] = same
-
-    def communities(self, point: Point) -> Kept | None:
-        return self._kept[self.key(point)].get("communities")
 
 
 def read(directory: str | Path, *, data_dir: Path | None = None) -> Folder:
@@ -776,41 +652,9 @@ def parsed(where: Sequence[str]) -> dict[str, str]:
     ValueError where a name comes twice."""
     parts = [text.partition("=") for text in where]
     found = {name: value for name, _, value in parts}
-    if len(found) < len(parts):
+    if len(found) < len(where):
         raise ValueError(f"--where takes a name once, got {' '.join(where)}")
     return found
-
-
-def starts(directory: Path) -> list[dict[str, Any]]:
-    """Returns the starts in a folder's environment.json, oldest first; none for folders
-    of an earlier fcjax.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
-    path = directory / "environment.json"
-    try:
-        return json.loads(text_of(path) or "[]")
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: it is no JSON") from error
-
-
-def read_config(directory: Path) -> dict[str, Any]:
-    """Returns config.json; raises ValueError where there is none, a damaged or an old
-    one."""
-    path = directory / "config.json"
-    if not path.exists():
-        raise ValueError(f"{directory} holds no run: it has no config.json")
-    try:
-        config = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: it is no JSON") from error
-    if "swept" not in config:
-        raise ValueError(
-            f"{directory} is of an earlier fcjax, whose config.json does not say what "
-            "is swept: it is read by the version that wrote it"
-        )
-    return config
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -825,25 +669,51 @@ def _shown(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _bytes(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
+def fingerprint(*parts: Any) -> str:
+    """Returns the digest of JSON-like values, which names what depends on them."""
+    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def text_of(path: Path) -> str:
-    """Returns what a file holds, nothing where there is none; raises ValueError where
-    that is no text."""
+# --- Files
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """Returns config.json; raises ValueError where there is none, a damaged or an old
+    one."""
+    path = directory / "config.json"
+    if not path.exists():
+        raise ValueError(f"{directory} holds no run: it has no config.json")
+    config = _json(path)
+    if "swept" not in config:
+        raise ValueError(
+            f"{directory} is of an earlier fcjax, whose config.json does not say what "
+            "is swept: it is read by the version that wrote it"
+        )
+    return config
+
+
+def _json(path: Path) -> Any:
     try:
-        return path.read_text() if path.exists() else ""
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is damaged: it is no text") from error
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is no JSON") from error
 
 
 def read_rows(path: Path) -> list[Row]:
     """Returns the rows of a table, none where the file is missing."""
-    rows = list(csv.DictReader(io.StringIO(text_of(path))))
-    # A kill in the middle of a write leaves a last row that is cut short.
-    whole = (row for row in rows if None not in row.values())
-    return [{name: value_of(text) for name, text in row.items()} for row in whole]
+    try:
+        text = path.read_text() if path.exists() else ""
+        # A kill in the middle of a write leaves a last line that is cut short.
+        if not (whole := text[: text.rfind("\n") + 1]):
+            return []
+        # As text: pandas makes floats of integers, and NaN of an empty cell.
+        table = pd.read_csv(io.StringIO(whole), dtype=str, keep_default_na=False)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is no table") from error
+    return [
+        {str(name): value_of(text) for name, text in row.items()}
+        for row in table.to_dict("records")
+    ]
 
 
 def value_of(text: str) -> int | float | str | None:
@@ -856,45 +726,68 @@ def value_of(text: str) -> int | float | str | None:
     return text or None
 
 
-def columns_of(rows: Iterable[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
+def write_rows(path: Path, rows: Sequence[Row]) -> list[str]:
+    """Writes a table whole or not at all, and returns its columns."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    write_whole(path, _csv(rows, columns))
+    return columns
 
 
-def _csv(
-    rows: Sequence[Row], columns: Sequence[str] = (), *, header: bool = True
-) -> str:
-    text = io.StringIO()
-    names = columns or columns_of(rows)
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    if header:
-        writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def fingerprint(*parts: Any) -> str:
-    """Returns the digest of JSON-like values, which names what depends on them."""
-    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+def _csv(rows: Sequence[Row], columns: Sequence[str], *, header: bool = True) -> str:
+    # As text: NaN is no empty cell.
+    cells = [{k: "" if x is None else str(x) for k, x in row.items()} for row in rows]
+    table = pd.DataFrame(cells, columns=list(columns), dtype=object)
+    return table.to_csv(index=False, header=header, lineterminator="\n")
 
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
     temporary = path.with_suffix(path.suffix + ".tmp")
     with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        _flush(file, text)
     temporary.replace(path)
 
 
-# --- Environment
+def _flush(file: IO[str], text: str) -> None:
+    """Writes text that is on the disk when this returns."""
+    file.write(text)
+    file.flush()
+    os.fsync(file.fileno())
 
-PACKAGE = Path(__file__).parents[1]
-PACKAGES = ("fcjax", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
-COMPILER = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_OPTIMIZATION_LEVEL")
-"""What of the user's environment says how XLA compiles, and so how it rounds."""
-DIGESTS = ("examples", "labels", "clients")
-"""What a start has a digest of, where the data has it."""
+
+def write_arrays(
+    path: Path, arrays: Mapping[str, np.ndarray], *, compressed: bool = True
+) -> None:
+    """Writes a file of arrays whole or not at all; creates its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        save = np.savez_compressed if compressed else np.savez
+        save(file, **arrays)  # pyright: ignore[reportArgumentType]
+    temporary.replace(path)
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+# --- Starts
+
+
+def starts(directory: Path) -> list[dict[str, Any]]:
+    """Returns the starts in a folder's environment.json, oldest first; none for folders
+    of an earlier fcjax.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = directory / "environment.json"
+    return _json(path) if path.exists() else []
+
+
+def write_environment(directory: Path, starts: Sequence[dict[str, Any]]) -> None:
+    text = json.dumps(starts, indent=2) + "\n"
+    write_whole(directory / "environment.json", text)
 
 
 @contextmanager
@@ -918,8 +811,10 @@ def recorded(
     start = time.monotonic()  # which no setting of the clock changes
     if earlier and earlier[-1]["seconds"] is None:
         killed = datetime.fromisoformat(earlier[-1]["began"])
-        seconds = (_last_round(folder) - killed).total_seconds()
-        earlier[-1]["seconds"] = max(0, round(seconds))  # a clock may be set back
+        files = (folder.directory / x for x in ("history.csv", "environment.json"))
+        last = next(file for file in files if file.exists()).stat().st_mtime
+        # A clock may be set back.
+        earlier[-1]["seconds"] = max(0, round(last - killed.timestamp()))
     own = {
         **environment(),
         **digests(dataset),
@@ -956,180 +851,3 @@ def check_digests(directory: Path, found: Sequence[dict[str, Any]]) -> None:
                 f"{directory} holds results of other {name}: the data, or how it is "
                 "read, has changed since; choose another --out, or remove this folder"
             )
-
-
-def write_environment(directory: Path, starts: Sequence[dict[str, Any]]) -> None:
-    text = json.dumps(starts, indent=2) + "\n"
-    write_whole(directory / "environment.json", text)
-
-
-def environment() -> dict[str, Any]:
-    """Returns what this process runs with; `changed` is whether tracked files differ
-    from the commit, which is None outside a checkout."""
-    devices = all_devices()
-    commit = _git("rev-parse", "HEAD")
-    return {
-        "commit": commit,
-        "changed": bool(commit and _git("status", "--porcelain", "-uno")),
-        "python": platform.python_version(),
-        **{name: version(name) for name in PACKAGES},
-        "processor": processor(),
-        "cores": num_cores(),
-        "devices": f"{len(devices)} x {devices[0].device_kind}",
-        "backend": jax.default_backend(),
-        "compiler": asked_of_compiler(),
-    }
-
-
-def asked_of_compiler() -> dict[str, str]:
-    """Returns of `COMPILER` what is set."""
-    return {name: os.environ[name] for name in COMPILER if name in os.environ}
-
-
-def digest(array: np.ndarray) -> str:
-    """Returns what tells arrays apart: their shape, type and values in 16 digits."""
-    found = hashlib.blake2b(f"{array.shape} {array.dtype}".encode(), digest_size=8)
-    found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
-
-
-def processor() -> str:
-    """Returns the name of this machine's processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
-    return names[0].strip() if names else platform.machine()
-
-
-def _git(*command: str) -> str | None:
-    # Not of a repository that an installed package happens to lie in.
-    if not (PACKAGE.parent / ".git").exists():
-        return None
-    try:
-        found = subprocess.run(
-            ["git", *command],
-            cwd=PACKAGE,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()
-
-
-def _last_round(folder: Folder) -> datetime:
-    history = folder.directory / "history.csv"
-    seen = history if history.exists() else folder.directory / "environment.json"
-    return datetime.fromtimestamp(seen.stat().st_mtime, UTC)
-
-
-# --- Shards
-
-SHARD = r"shard-(\d+)-of-(\d+)"
-TIMES = {"seconds", "compile_seconds"}
-
-
-def find(folders: Iterable[Path]) -> list[Path]:
-    """Returns the results folders among these and the shards inside them.
-
-    Raises:
-        ValueError: a folder holds neither.
-    """
-    found = []
-    for folder in folders:
-        here = [folder] if (folder / "results.csv").exists() else []
-        here += sorted(folder.glob("shard-*-of-*"))
-        if not here and not (folder / "config.json").exists():
-            raise ValueError(f"{folder} holds neither results nor shards of a grid")
-        found += here or [folder]
-    return list(dict.fromkeys(found))
-
-
-def missing(folders: Iterable[Path]) -> list[str]:
-    """Returns what is not there yet, a line each: shards by their names, and those that
-    have no finished run."""
-    numbers: dict[tuple[Path, int], set[int]] = {}
-    lines = []
-    for folder in folders:
-        if not (folder / "results.csv").exists():
-            lines.append(f"{folder} has no finished run yet")
-        if name := re.fullmatch(SHARD, folder.name):
-            group = numbers.setdefault((folder.parent, int(name[2])), set())
-            group.add(int(name[1]))
-    for (parent, count), here in numbers.items():
-        lines += [
-            f"{parent}/shard-{index}-of-{count} is not there"
-            for index in range(count)
-            if index not in here
-        ]
-    return lines
-
-
-def merge(folders: Sequence[Path], out: Path) -> Folder:
-    """Writes the finished runs of some results folders into one.
-
-    Args:
-        folders: results folders; those without a finished run are passed over.
-        out: where to; runs that it holds already stay.
-
-    Returns:
-        What `out` holds now.
-
-    Raises:
-        ValueError: the folders are of different configurations, a run is in two of them
-            with different scores, or none has a finished run. Then nothing is written.
-    """
-    sources = [read(f) for f in folders if (f / "results.csv").exists()]
-    if not sources:
-        raise ValueError("none of these folders holds a finished run")
-    first = sources[0]
-    for source in sources[1:]:
-        if names := differing(first.config, source.config):
-            raise ValueError(
-                f"{first.directory} and {source.directory} hold results of different "
-                f"configurations ({', '.join(names)} differ)"
-            )
-    begun = [x for source in sources for x in starts(source.directory)]
-    check_digests(out, begun)
-    where: dict[tuple, tuple[Folder, Row]] = {}
-    for source in sources:
-        for row in source.rows:
-            key = tuple(float(row[name]) for name in source.names)
-            other, known = where.setdefault(key, (source, row))
-            if scores(known) != scores(row):
-                run = source.told(dict(zip(source.names, key, strict=True)))
-                raise ValueError(
-                    f"the run with {run} is in {other.directory} and in "
-                    f"{source.directory}, with different scores"
-                )
-    points = [dict(zip(first.names, key, strict=True)) for key in where]
-    results = Folder(out, first.config, points, command=first.command)
-    with results.locked():
-        results.begin()
-        for source in sources:
-            new = [p for p in results.pending if where[tuple(p.values())][0] is source]
-            if new:
-                take(results, source, new)
-        write_environment(out, begun)
-    return results
-
-
-def take(results: Folder, source: Folder, points: Sequence[Point]) -> None:
-    """Copies runs of another folder, in the order in which a session writes them."""
-    results.add_rounds(source.of_runs(source.rounds, points))
-    results.add_assignments(points, [source.assigned(point) for point in points])
-    for point in points:
-        for path in (Folder.model_path, Folder.communities_path):
-            old, new = path(source, point), path(results, point)
-            if old.exists():
-                new.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(old, new)
-    results.add_rows(source.of_runs(source.rows, points))
-
-
-def scores(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name not in TIMES}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fcjax.results import exported
+from fcjax.results.store import write_arrays
 from fcjax.types import FederatedClustering, State
 
 
@@ -53,7 +54,8 @@ def files(tmp_path_factory):
     paths = [folder / "0.npz", folder / "1.npz"]
     for path, run in zip(paths, RUNS, strict=True):
         weights = jax.tree.map(np.asarray, exported.pick(program, *run))
-        exported.write(path, program, weights, np.zeros((2, 2)))
+        arrays = exported.arrays_of(program, weights, np.zeros((2, 2)))
+        write_arrays(path, arrays, compressed=False)
     return paths
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import collect
 from fcjax.engine import Position
-from fcjax.results import store
+from fcjax.results import shards
 from fcjax.results.store import Folder, read
 from tests.sweep.drifting import rows, run, vectors, without_times
 
@@ -54,7 +54,7 @@ def grid(tmp_path):
 
 
 def merge(grid):
-    results = store.merge(store.find([grid]), grid)
+    results = shards.merge(shards.find([grid]), grid)
     found = read(grid)
     assert runs(results.rows) == runs(found.rows)
     return found
@@ -76,7 +76,7 @@ def column(rows, name):
 
 
 def test_all_of_every_run_is_there_sorted_and_merging_again_changes_nothing(grid):
-    assert store.missing(store.find([grid])) == []
+    assert shards.missing(shards.find([grid])) == []
     found = merge(grid)
     assert runs(found.rows) == [(0.0, 0), (0.5, 0), (0.5, 1)]
     assert column(found.rows, "nmi") == [0.25, 0.25, 0.75]
@@ -123,7 +123,7 @@ def test_a_run_that_is_there_twice_may_have_taken_another_time(tmp_path):
     """And results folders need not be shards."""
     one = write(tmp_path / "one", [A], seconds=1.0)
     other = write(tmp_path / "other", [A, B], seconds=5.0)
-    store.merge([one, other], tmp_path / "out")
+    shards.merge([one, other], tmp_path / "out")
     found = read(tmp_path / "out")
     assert runs(found.rows) == [(0.5, 0), (0.5, 1)]
     assert column(found.rows, "seconds") == [1.0, 5.0]
@@ -151,7 +151,7 @@ def test_folders_that_do_not_go_together_are_refused_and_named(
     one = write(tmp_path / "one", [A, B])
     other = write(tmp_path / "other", points, **options)
     with pytest.raises(ValueError, match="different") as error:
-        store.merge([one, other], tmp_path / "out")
+        shards.merge([one, other], tmp_path / "out")
     for words in (*told, str(one), str(other)):
         assert words in str(error.value)
     assert "\n" not in str(error.value)
@@ -163,9 +163,9 @@ def test_what_is_refused_changes_nothing(tmp_path):
     begin(tmp_path / "shard-0-of-1")
     one, before = write(tmp_path / "one", [B]), contents(tmp_path)
     with pytest.raises(ValueError, match=r"\(latent_size: 16 there, 8 here\)"):
-        store.merge([one], out)
+        shards.merge([one], out)
     with pytest.raises(ValueError, match="none of these folders holds a finished run"):
-        store.merge(store.find([tmp_path]), tmp_path)
+        shards.merge(shards.find([tmp_path]), tmp_path)
     assert contents(tmp_path) == before
 
 
@@ -176,7 +176,7 @@ def test_what_is_missing_is_named_a_line_each(tmp_path):
     grid = tmp_path / "grid"
     write(grid / "shard-0-of-4", [A])
     begin(grid / "shard-2-of-4", [B])
-    assert store.missing(store.find([grid])) == [
+    assert shards.missing(shards.find([grid])) == [
         f"{grid}/shard-2-of-4 has no finished run yet",
         f"{grid}/shard-1-of-4 is not there",
         f"{grid}/shard-3-of-4 is not there",
@@ -185,9 +185,9 @@ def test_what_is_missing_is_named_a_line_each(tmp_path):
 
 def test_find_takes_shards_and_results_once_each(grid):
     one, other = grid / "shard-0-of-2", grid / "shard-1-of-2"
-    assert store.find([grid]) == store.find([grid, one]) == [one, other]
-    store.merge([one, other], grid)
-    assert store.find([grid]) == [grid, one, other]
+    assert shards.find([grid]) == shards.find([grid, one]) == [one, other]
+    shards.merge([one, other], grid)
+    assert shards.find([grid]) == [grid, one, other]
 
 
 def test_two_commands_and_collect_leave_the_results_of_one(tmp_path, capsys):

@@ -58,14 +58,14 @@ def test_communities_of_examples_go_through_client_and_cluster():
 def test_the_graph_is_of_clusters_that_are_not_empty(labels, groups):
     """They are 0 and 1 of client 0, 0 and 2 of client 1."""
     one = by_hand([((0, 1), (1, 2)), ((0, 0), (1, 1))])
-    got = store.graph(one, np.array(labels))
+    got = drawing.graph(one, np.array(labels))
     np.testing.assert_array_equal(got.sizes, [1, 2, 2, 2])
     np.testing.assert_array_equal(got.groups, groups)
     np.testing.assert_array_equal(np.argwhere(got.edges), [[1, 3], [3, 1]])
 
 
 def test_without_labels_the_graph_s_parts_are_its_groups():
-    got = store.graph(by_hand([((0, 1), (1, 2)), ((0, 1), (1, 0))]), None)
+    got = drawing.graph(by_hand([((0, 1), (1, 2)), ((0, 1), (1, 0))]), None)
     first, *others = got.groups
     assert first == -1
     assert len(set(others)) == 1
