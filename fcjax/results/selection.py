@@ -2,8 +2,8 @@
 one clustering of all, and how many clusters there are."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, Literal, NamedTuple, get_args
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -155,7 +155,7 @@ def chosen(runs: Ensemble) -> tuple[int, Criterion | None]:
     if len(own.ok) < 2:
         return group[(own.ok or [0])[0]], None
     for name in (DEFAULT, "agreement"):
-        values = criterion(name, own.take(own.ok))
+        values = CRITERIA[name](own.take(own.ok))
         if not np.isnan(values).all():
             return group[own.ok[ranking(values)[0]]], name
     return group[own.ok[0]], None
@@ -165,30 +165,11 @@ def criteria(runs: Ensemble) -> dict[Criterion, Float[np.ndarray, "R"]]:
     """Returns the value of each criterion for every run, the larger the better; NaN
     where it says nothing, as of a run that collapsed or diverged."""
     values, good = {}, runs.take(runs.ok)
-    for name in get_args(Criterion):
+    for name in CRITERIA:
         values[name] = np.full(len(runs.runs), np.nan)
         if runs.ok:
-            values[name][runs.ok] = criterion(name, good)
+            values[name][runs.ok] = CRITERIA[name](good)
     return values
-
-
-def criterion(name: Criterion, runs: Ensemble) -> Float[np.ndarray, "R"]:
-    """Returns the value of one criterion for runs that ended well."""
-    match name:
-        case "agreement":
-            return by_agreement(runs, ari)
-        case "agreement_nmi":
-            return by_agreement(runs, nmi)
-        case "consensus":
-            return by_consensus(runs)
-        case "silhouette":
-            return runs.values("silhouette")
-        case "loss":
-            return -last_loss(runs)
-        case "others":
-            return by_others(runs)
-        case "input":
-            return by_input(runs)
 
 
 def by_agreement(runs: Ensemble, measure: Callable) -> Float[np.ndarray, "R"]:
@@ -232,14 +213,23 @@ def by_input(runs: Ensemble) -> Float[np.ndarray, "R"]:
     return values
 
 
-def last_loss(runs: Ensemble) -> Float[np.ndarray, "R"]:
-    """Returns the loss of the last round. Losses of different methods or settings are
-    not alike."""
-    last = []
-    for run in runs.runs:
-        history = run.folder.of_runs(run.folder.rounds, [run.params])
-        last.append(float(history[-1]["loss"]) if history else np.nan)
-    return np.array(last)
+def by_loss(runs: Ensemble) -> Float[np.ndarray, "R"]:
+    """Returns minus the loss of the last round. Losses of different methods or settings
+    are not alike."""
+    last = [run.history.get("loss", pd.Series([np.nan])).iloc[-1] for run in runs.runs]
+    return -np.array(last, float)
+
+
+CRITERIA: Mapping[Criterion, Callable[[Ensemble], Float[np.ndarray, "R"]]] = {
+    "agreement": partial(by_agreement, measure=ari),
+    "agreement_nmi": partial(by_agreement, measure=nmi),
+    "consensus": by_consensus,
+    "others": by_others,
+    "input": by_input,
+    "silhouette": lambda runs: runs.values("silhouette"),
+    "loss": by_loss,
+}
+"""The value of each criterion for runs that ended well, the larger the better."""
 
 
 def ranking(values: Float[np.ndarray, "R"]) -> list[int]:
@@ -278,18 +268,22 @@ def against_labels(ranks: pd.DataFrame) -> pd.DataFrame:
     Args:
         ranks: of `ranked`, for data with labels.
     """
-    lines, scores = [], ranks.sort_index()[["nmi", "acc"]].astype(float)
-    for name in get_args(Criterion):
-        values = ranks.sort_index()[name].to_numpy()
-        known = ~np.isnan(values)
-        if not known.any():
-            continue
-        line: dict[str, object] = {"criterion": name}
-        for score in scores:
-            rho = correlation(values[known], scores[score].to_numpy()[known])
-            line[f"{score} rank correlation"] = rho
-        line["regret"] = regret(values, scores["nmi"].to_numpy())
-        lines.append(line)
+    ranks = ranks.sort_index()
+    values = ranks[[*CRITERIA]].dropna(axis=1, how="all")
+    scores = ranks[["nmi", "acc"]].astype(float)
+    lines = [
+        {
+            "criterion": name,
+            **{
+                f"{score} rank correlation": correlation(
+                    each.to_numpy(), own.to_numpy()
+                )
+                for score, own in scores.items()
+            },
+            "regret": regret(each.to_numpy(), scores["nmi"].to_numpy()),
+        }
+        for name, each in values.items()
+    ]
     by_chance = scores["nmi"].max() - scores["nmi"].mean()
     return pd.DataFrame([*lines, {"criterion": "(a random run)", "regret": by_chance}])
 
@@ -297,7 +291,10 @@ def against_labels(ranks: pd.DataFrame) -> pd.DataFrame:
 def correlation(
     values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]
 ) -> float:
-    """Returns Spearman's rank correlation, NaN where either does not vary."""
+    """Returns Spearman's rank correlation over the runs with a value; NaN where either
+    does not vary."""
+    known = ~np.isnan(values)
+    values, scores = values[known], scores[known]
     if len(values) < 2 or np.ptp(values) == 0 or np.ptp(scores) == 0:
         return np.nan
     return float(stats.spearmanr(values, scores)[0])  # pyright: ignore[reportArgumentType]
