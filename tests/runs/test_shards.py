@@ -1,7 +1,5 @@
 """Shards of a grid become one results folder, or are refused and change nothing."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,6 @@ from fcjax.results import shards
 from fcjax.results.store import Folder, read
 from tests.sweep.drifting import rows, run, vectors, without_times
 
-COLLECT = Path(__file__).parents[2] / "experiments" / "collect.py"
 CONFIG = {"method": "ccfc", "latent_size": 8, "limit": None, "swept": ["p", "seed"]}
 A, B, C = ({"p": 0.5, "seed": 0}, {"p": 0.5, "seed": 1}, {"p": 0.0, "seed": 0})
 
@@ -104,19 +101,12 @@ def test_a_shard_that_ends_later_is_added(tmp_path):
     grid = tmp_path / "grid"
     write(grid / "shard-0-of-2", [A])
     begin(grid / "shard-1-of-2", [B])
+    begin(grid, [A, B])  # a session of the whole grid, or a merge, killed there earlier
     assert runs(merge(grid).rows) == [(0.5, 0)]
     write(grid / "shard-1-of-2", [B], nmi=0.75)
     found = merge(grid)
     assert runs(found.rows) == [(0.5, 0), (0.5, 1)]
-    assert column(found.rounds, "round") == [1, 2, 1, 2]
-    assert column(found.rounds, "loss") == [0.25, 0.25, 0.75, 0.75]
-
-
-def test_rounds_of_a_run_that_was_stopped_in_the_target_give_way(grid):
-    """A session of the whole grid, or a merge, was killed there earlier."""
-    begin(grid, [A, B])
-    found = merge(grid)
-    assert sorted(column(found.rounds, "loss")) == [0.25] * 4 + [0.75] * 2
+    assert sorted(column(found.rounds, "loss")) == [0.25] * 2 + [0.75] * 2
 
 
 def test_a_run_that_is_there_twice_may_have_taken_another_time(tmp_path):
@@ -190,22 +180,14 @@ def test_find_takes_shards_and_results_once_each(grid):
     assert shards.find([grid]) == [grid, one, other]
 
 
-def test_two_commands_and_collect_leave_the_results_of_one(tmp_path, capsys):
+def test_two_commands_and_collect_leave_the_results_of_one(tmp_path):
     """Four runs: two calls of two in one command, one call of two in each of two."""
     data, out = vectors(tmp_path), tmp_path / "two"
     grid = {"p": (0.0, 1.0), "seed": (0, 1), "runs_per_call": 2}
     one = run(tmp_path / "one", data, **grid)
     for index in range(2):
         run(out, data, **grid, shard=f"{index}/2")
-    folders = [out / f"shard-{index}-of-2" for index in range(2)]
-    held = [[(r["p"], r["seed"]) for r in rows(x / "results.csv")] for x in folders]
-    assert held == [[("0.0", "0"), ("1.0", "0")], [("0.0", "1"), ("1.0", "1")]]
-
-    capsys.readouterr()
     collect.main(collect.Args((out,), plot=False))
-    told = capsys.readouterr().out
-    assert f"4 runs in {out}" in told
-    assert "-of-2" not in told  # no shard is missing
     whole, merged = rows(one / "results.csv"), rows(out / "results.csv")
     assert without_times(merged) == without_times(whole)
     assert (out / "table.md").read_bytes() == (one / "table.md").read_bytes()

@@ -2,10 +2,10 @@ import csv
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from fcjax.engine import Position
@@ -116,14 +116,9 @@ def test_opening_writes_nothing(tmp_path):
 
 def test_another_configuration_is_refused_with_what_differs(tmp_path):
     finish(open_results(tmp_path, [A]))
-    with pytest.raises(ValueError, match="--out") as error:
-        open_results(tmp_path, [A], config={**OTHER, "method": "fedavg", "split": 1})
-    message = str(error.value)
-    assert str(tmp_path / "out") in message
-    each = ["clients: 10 there, 5 here", "method: ccfc there, fedavg here"]
-    assert f"({'; '.join([*each, 'split: None there, 1 here'])})" in message
-    assert "--no-resume" in message
-    assert "\n" not in message
+    told = r"^--out \S+/out .*clients: 10 there, 5 here; split: None there, 1 here.*$"
+    with pytest.raises(ValueError, match=told):
+        open_results(tmp_path, [A], config={**OTHER, "split": 1})
     # Without one nobody knows whose rows they are.
     (tmp_path / "out" / "config.json").unlink()
     with pytest.raises(ValueError, match=r"config\.json"):
@@ -134,14 +129,10 @@ def test_a_write_that_fails_leaves_the_table_of_before(tmp_path):
     results = finish(open_results(tmp_path, [A]))
     before = contents(tmp_path)
     broken = {**B, "method": "\ud800"}  # half a character, which no file takes
-    adds = [
-        lambda: results.add_rows([broken]),
-        lambda: results.add_history(Position(0, 1), [broken]),
-        lambda: results.add_rounds([broken]),
-    ]
-    for add in adds:
+    add_history = partial(results.add_history, Position(0, 1))
+    for add in (results.add_rows, add_history, results.add_rounds):
         with pytest.raises(UnicodeEncodeError):
-            add()
+            add([broken])
     after = contents(tmp_path)
     assert {name: after[name] for name in before} == before
 
@@ -183,10 +174,8 @@ def test_history_is_on_disk_after_every_round(tmp_path):
     results.begin()
     for number in (1, 2, 3):
         add_rounds(results, [A, B], number, value=number)
-        so_far = list(range(1, number + 1))
-        assert numbers(tmp_path, A, B) == [so_far, so_far]
+        assert numbers(tmp_path, A, B) == [[*range(1, number + 1)]] * 2
     assert column(read(tmp_path, "history.csv"), "loss") == [1, 2, 2, 3, 3, 4]
-    assert column(results.history_of([B])[0], "loss") == [2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -224,11 +213,10 @@ def test_a_last_line_that_was_cut_short_is_dropped(tmp_path, keep):
 
     finish(open_results(tmp_path, [C]))
     assert numbers(tmp_path, A, C) == [[1, 2, 3], [1, 2]]
-    assert all(None not in row.values() for row in read(tmp_path, "history.csv"))
     killed_after(tmp_path, [A, B], 3, value=20.0)
     assert numbers(tmp_path, A, B, C) == [[1, 2, 3], [1, 2, 3], [1, 2]]
-    values = column(read(tmp_path, "history.csv"), "loss")
-    assert values == [10.25, 11.25, 10.25, 11.25, 0, 0, 20, 21]
+    loss = column(read(tmp_path, "history.csv"), "loss")
+    assert loss == [10.25, 11.25, 10.25, 11.25, 0, 0, 20, 21]
 
 
 def test_a_later_stage_may_have_other_metrics(tmp_path):
@@ -267,13 +255,13 @@ def test_killed_between_assignments_and_results(tmp_path):
     save(again, again.pending, cluster=5)
     assert numbers(tmp_path, A, B, C) == [[1]] * 3
     assert open_results(tmp_path, [A, B, C]).pending == []
-    arrays = load(tmp_path)
-    assert sorted(arrays) == ["client", "cluster", "example", "p", "seed"]
-    np.testing.assert_array_equal(arrays["example"], [0, 1, 2, 3])
-    np.testing.assert_array_equal(arrays["p"], [0.5, 0.5, 0.0])
-    np.testing.assert_array_equal(arrays["seed"], [0, 1, 0])
-    np.testing.assert_array_equal(arrays["client"], [[-1, 0, 1, 2]] * 3)
-    np.testing.assert_array_equal(arrays["cluster"], [[3] * 4, [5] * 4, [5] * 4])
+    assert {name: x.tolist() for name, x in load(tmp_path).items()} == {
+        "example": [0, 1, 2, 3],
+        "p": [0.5, 0.5, 0.0],
+        "seed": [0, 1, 0],
+        "client": [[-1, 0, 1, 2]] * 3,
+        "cluster": [[3] * 4, [5] * 4, [5] * 4],
+    }
 
 
 # --- writing over
@@ -284,11 +272,8 @@ def test_no_resume_leaves_nothing_of_the_old_configuration_even_when_killed(tmp_
     on from its state."""
     results = finish(open_results(tmp_path, [A, B]), cluster=3)
     (results.begin_runs([A]) / "00-000001").mkdir(parents=True)
-    derived = [
-        tmp_path / "out" / name for name in ("page.html", "figures", "consensus")
-    ]
-    derived[0].write_text("of the old one")
-    for folder in derived[1:]:
+    derived = [tmp_path / "out" / name for name in ("figures", "consensus")]
+    for folder in derived:
         folder.mkdir()
     over = open_results(tmp_path, [B], resume=False, config=OTHER)
     assert over.pending == [B]
@@ -321,26 +306,6 @@ def test_checkpoints_belong_to_the_runs_of_a_call(tmp_path):
     assert both.exists()
     results.begin_runs([B])
     assert not both.exists()
-
-
-def test_calls_follow_each_other(tmp_path):
-    """A is finished when B is killed: A stays, B begins where its checkpoint was."""
-    results = open_results(tmp_path, [A, B])
-    results.begin()
-    add_rounds(results, [A], 1, 2)
-    save(results, [A], cluster=3)
-    add_rounds(results, [B], 1, 2, 3)
-
-    again = open_results(tmp_path, [A, B])
-    assert again.pending == [B]
-    assert not again.is_pending(A)
-    again.begin()
-    add_rounds(again, [B], 2, value=10.0)
-    assert numbers(tmp_path, A, B) == [[1, 2], [1, 2]]
-    assert column(again.history_of([B, A])[0], "loss") == [1, 11]
-    save(again, [B], cluster=5)
-    assert load(tmp_path)["cluster"][:, 0].tolist() == [3, 5]
-    assert again.pending == []
 
 
 def test_a_model_is_named_by_all_that_is_swept(tmp_path):
@@ -413,18 +378,17 @@ def test_a_folder_without_runs_or_of_before_is_refused_in_a_line(tmp_path):
         assert "\n" not in str(error.value)
 
 
-def test_frames_have_numbers_and_the_runs_of_a_setting_are_found(tmp_path):
-    points = [{**A, "acc": None}, {**B, "acc": 0.5}]
+def test_cells_come_back_and_the_runs_of_a_setting_are_found(tmp_path):
+    """NaN is no empty cell, a number no text, and an integer with gaps no float."""
+    odd = {"status": "ok", "iteration": 3, "loss": float("nan")}
+    points = [{**A, **dict.fromkeys(odd)}, {**B, **odd}]
     results = open_results(tmp_path, [A, B])
     results.begin()
-    save_assignments(results, [A], cluster=3)
-    results.add_rows(points[:1])
-    save_assignments(results, [B], cluster=4)
-    results.add_rows(points[1:])
+    for point, cluster in zip(points, (3, 4), strict=True):
+        save_assignments(results, [point], cluster=cluster)
+        results.add_rows([point])
     run = store.read(tmp_path / "out")
-    dtypes = pd.DataFrame(run.rows).dtypes.map(str).to_dict()
-    assert dtypes == {"p": "float64", "seed": "int64", "acc": "float64"}
-    assert [row["acc"] for row in run.rows] == [None, 0.5]
+    assert repr(run.rows) == repr(points)
     assert run.assignments(seed=1)["cluster"].tolist() == [4] * 4
     assert run.assignments(p="0.5", seed=0)["client"].tolist() == [-1, 0, 1, 2]
     for where, told in (
