@@ -216,8 +216,8 @@ def by_input(runs: Ensemble) -> Float[np.ndarray, "R"]:
 def by_loss(runs: Ensemble) -> Float[np.ndarray, "R"]:
     """Returns minus the loss of the last round. Losses of different methods or settings
     are not alike."""
-    last = [run.history.get("loss", pd.Series([np.nan])).iloc[-1] for run in runs.runs]
-    return -np.array(last, float)
+    each = [x.folder.of_runs(x.folder.rounds, [x.params]) for x in runs.runs]
+    return -np.array([rounds[-1]["loss"] if rounds else np.nan for rounds in each])
 
 
 CRITERIA: Mapping[Criterion, Callable[[Ensemble], Float[np.ndarray, "R"]]] = {
