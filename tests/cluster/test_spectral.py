@@ -142,15 +142,6 @@ def test_discretisation_is_that_of_sklearn(key, num_clusters, noise):
         assert adjusted_rand_score(labels, best) == 1
 
 
-def test_discretisation_by_hand(key):
-    """Rows of a rotated indicator, of any length."""
-    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
-    labels = np.array([2, 0, 1, 1, 2, 0, 2])
-    rows = np.linspace(0.5, 2, 7)[:, None] * turn[labels]
-    found = discretize(key, jnp.array(rows, jnp.float32))
-    assert adjusted_rand_score(labels, found) == 1
-
-
 def test_discretisation_of_few_rows_or_none_is_finite(key):
     rows = jnp.eye(4)[jnp.array([0, 1, 0, 0, 0])].at[2:].set(0)
     found = np.array(discretize(key, rows))

@@ -16,12 +16,14 @@ ODD, SIX = np.array([0, 0, 0, 0, 0, 1]), np.array([5, 5, 8, 5, 5, 8])
 NAN, INF = float("nan"), float("inf")
 POOL = np.zeros((6, 1), np.float32)
 IMAGES = np.zeros((3, 2, 2, 1), np.float32)
+CLIENTS = np.array([0, 0, 0, 1, -1])
 by_p = partial(data.heterogeneous, ODD, seed=0)
 by_alpha = partial(data.dirichlet, ODD, seed=0)
 blocks = partial(data.class_blocks, ODD, seed=0)
 drawn = partial(data.drawn_classes, SIX, seed=0)
 absent = partial(data.failures, 4, seed=0)
 thin = partial(data.subsample_clients, TWO, ODD, seed=0)
+few = partial(data.select_clients, CLIENTS)
 load = partial(data.load, data_dir="/nowhere")
 LESS = [ONE, TWO._replace(clients=TWO.clients[:1])]
 EMPTY = [ONE, TWO._replace(clients=(np.arange(6), np.arange(0)))]
@@ -98,6 +100,9 @@ PARTITIONS = [
         "class_range 10 10 with num_clients 11 has 11 clients share class 0, of which "
         "there are 10 examples; give fewer of either",
     ),
+    (lambda: few(most=0), "most must be at least 1, got 0"),
+    (lambda: few(least_size=0), "least_size must be at least 1, got 0"),
+    (lambda: few(least_size=4), "least_size must be at most 3, the size of the larg"),
     (lambda: thin(0), "size must be at least 1, got 0"),
     (lambda: absent(1.5), "rate must lie in [0, 1], got 1.5"),
     (lambda: absent(-0.5), "rate must lie in [0, 1], got -0.5"),
@@ -136,22 +141,15 @@ DATA_SETS = [
         "extra_split is for TFDS data sets, but",
     ),
     (lambda: load("digits", image_shape=(8, 8)), "image_shape is for files, but"),
+    (lambda: load("digits", client_folders=True), "client_folders is for files, but"),
+    (
+        lambda: data.read(__file__, client_folders=True),
+        f"dataset {__file__} is no folder, so `client_folders`",
+    ),
     (lambda: load("digits", split="test"), "split must be all for digits (no splits"),
     (lambda: load("x.npz", split="test"), "split must be all for files, got 'test'"),
     (lambda: load("digits", split=""), "split must be all, train or test, got ''"),
     (lambda: load("mnist", split="train[:5]"), "split must be all, train or test,"),
-    (
-        lambda: load("mnst"),
-        "dataset mnst is unknown; give digits or a TFDS name, the",
-    ),
-    (
-        lambda: load("mnist:9.9.9"),
-        "dataset mnist:9.9.9 cannot be opened in /nowhere: ",
-    ),
-    (
-        lambda: load("imdb_reviews"),
-        "dataset imdb_reviews needs a feature 'image' of 8",
-    ),
 ]
 
 

@@ -55,9 +55,7 @@ def test_nt_xent_of_fewer_than_two_is_zero(key):
 
 def test_an_empty_cluster_has_finite_gradients():
     c = jnp.array([[0.2, 0.0, 0.8], [0.9, 0.0, 0.1], [0.6, 0.0, 0.4]])
-    for gradient in (
-        jax.grad(cluster_nt_xent)(c, c, temperature=1.0),
-        jax.grad(cluster_entropy)(c),
-    ):
+    for loss in (lambda c: cluster_nt_xent(c, c, temperature=1.0), cluster_entropy):
+        gradient = jax.jit(jax.grad(loss))(c)
         assert np.isfinite(gradient).all()
         assert np.abs(gradient).max() > 0

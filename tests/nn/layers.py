@@ -93,7 +93,10 @@ def in_numpy():
         leaky=lambda x: np.where(x > 0, x, 0.2 * x),
         sigmoid=lambda x: 1 / (1 + np.exp(-x)),
         softmax=lambda x: np.exp(x) / np.exp(x).sum(axis=1, keepdims=True),
-        permute=np.transpose,
+        mean=lambda x: x.mean((1, 2)),
+        first=lambda x: x.transpose(0, 3, 1, 2),  # features, as PyTorch has them
+        flat=lambda x: x.reshape(len(x), -1),
+        only=lambda x: x[:, 0],
     )
 
 
@@ -163,21 +166,8 @@ class Layers:
             x = own.norm(x)
         return self.ops.relu(x + y)
 
-    def mean(self, x):
-        return x.mean((1, 2))
-
-    def first(self, x):
-        """Features first, as PyTorch has them."""
-        return self.ops.permute(x, (0, 3, 1, 2))
-
-    def flat(self, x):
-        return x.reshape(len(x), -1)
-
-    def only(self, x):
-        return x[:, 0]
-
     def sized(self, x, sides):
         """Vectors as images, features first, and images cut below and on the right."""
         if len(sides) == 2:
             return x[:, : sides[0], : sides[1]]
-        return self.ops.permute(x.reshape(-1, *sides), (0, 2, 3, 1))
+        return x.reshape(-1, *sides).transpose(0, 2, 3, 1)

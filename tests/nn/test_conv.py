@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import AbstractDevice, AbstractMesh
@@ -29,9 +30,9 @@ def lax_conv(x, kernel, *, stride=1, padding=0):
     )
 
 
-def pulled(function, x, kernel):
-    """Its outputs and both gradients."""
-    y, pull = jax.vjp(function, x, kernel)
+def pulled(function, *given):
+    """Its outputs and all gradients."""
+    y, pull = jax.vjp(function, *given)
     return y, *pull(jnp.cos(jnp.arange(y.size, dtype=float)).reshape(y.shape))
 
 
@@ -163,15 +164,6 @@ def test_doubled_values_and_gradients_are_those_of_loops(key, shape):
     jax.tree.map(close, actual, (y, of_x, of_kernel))
 
 
-@pytest.mark.parametrize("mapped", [jax.vmap, lambda f: lambda a: lax.map(f, a)])
-def test_doubling_by_kernels_of_clients(key, mapped):
-    stacked = drawn(key, (3, 2, 3, 4, 2), (3, 4, 4, 2, 2))
-    together = jax.jit(mapped(lambda client: transposed(*client)))(stacked)
-    for i in range(3):
-        alone = transposed(*(leaf[i] for leaf in stacked))
-        jax.tree.map(lambda a, b, i=i: close(a[i], b), together, alone)
-
-
 def test_a_client_has_no_grouped_convolution():
     """XLA's own loses its threads in loops on a CPU."""
 
@@ -187,28 +179,15 @@ def test_a_client_has_no_grouped_convolution():
 @pytest.mark.parametrize(
     ("size", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 1)]
 )
-def test_max_pool_by_hand(key, size, stride, padding):
-    """Window by window; the first of equal values has the gradient."""
-    x = np.floor(jax.random.uniform(key, (2, 7, 6, 3)) * 4) - 5  # Many ties, below 0.
-    around = ((0, 0), (padding, padding), (padding, padding), (0, 0))
-    padded = np.pad(x, around, constant_values=-np.inf)
-    height, width = [(n - size) // stride + 1 for n in padded.shape[1:3]]
-    expected, gradient = np.zeros((2, height, width, 3)), np.zeros(padded.shape)
-    weights = np.cos(np.arange(expected.size)).reshape(expected.shape)
-    for b, i, j, c in np.ndindex(*expected.shape):
-        top, left = i * stride, j * stride
-        window = padded[b, top : top + size, left : left + size, c]
-        row, column = np.unravel_index(window.argmax(), window.shape)
-        expected[b, i, j, c] = window.max()
-        gradient[b, top + row, left + column, c] += weights[b, i, j, c]
-    inside = gradient[:, padding : padding + 7, padding : padding + 6]
+def test_max_pool_is_flax_s(key, size, stride, padding):
+    """The first of equal values has the gradient."""
+    x = jnp.floor(jax.random.uniform(key, (2, 7, 6, 3)) * 4) - 5  # Many ties, below 0.
 
-    @jax.jit
-    def pool(x):
-        pooled = partial(max_pool, size=size, stride=stride, padding=padding)
-        y, pull = jax.vjp(pooled, x)
-        return y, *pull(jnp.asarray(weights, y.dtype))
+    def by_flax(x):
+        sides = (size, size), (stride, stride), ((padding, padding),) * 2
+        return nn.max_pool(x, *sides)
 
-    y, pulled_back = pool(jnp.asarray(x))
-    np.testing.assert_array_equal(y, expected)
-    np.testing.assert_allclose(pulled_back, inside, atol=1e-5)
+    ours = partial(max_pool, size=size, stride=stride, padding=padding)
+    found, expected = (jax.jit(partial(pulled, f))(x) for f in (ours, by_flax))
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-5)

@@ -124,27 +124,6 @@ def test_a_batch_of_nobody_teaches_nothing(views, variables):
     jax.tree.map(np.testing.assert_array_equal, new, variables)
 
 
-@pytest.mark.parametrize("axis", ["vmap", "map"])
-def test_clients_with_their_own_variables(views, variables, axis):
-    stacked = jax.tree.map(lambda x: jnp.stack([x, 1.1 * x]), variables)
-    names = ("none of the first part", "none of the last part")
-    masks = jnp.stack([MASKS[name] for name in names])
-
-    @jax.jit
-    def together(stacked, masks):
-        def one(variables, mask):
-            return coupled(PARTS, variables, views, mask)
-
-        if axis == "vmap":
-            return jax.vmap(one)(stacked, masks)
-        return jax.lax.map(lambda client: one(*client), (stacked, masks))
-
-    results = together(stacked, masks)
-    for i, name in enumerate(names):
-        mine, result = jax.tree.map(lambda x, i=i: x[i], (stacked, results))
-        assert_same(result, coupled_loop(name)(mine, views))
-
-
 @pytest.mark.parametrize(
     ("network", "size", "train"),
     [(WHOLE, 1, False), (WHOLE, 4, False), (WHOLE, 11, True), (projector(5), 2, True)],
@@ -153,7 +132,6 @@ def test_clients_with_their_own_variables(views, variables, axis):
 def test_what_parts_do_not_change(key, views, variables, network, size, train):
     """A batch of one part goes as it is, to the last bit."""
     parts = microbatched(network, size)
-    assert parts.init is network.init
     if network is not WHOLE:
         variables = network.init(key, views[0])
     expected, new = network.apply(variables, views[0], train=train)

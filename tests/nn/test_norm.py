@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,30 +10,24 @@ from fcjax.nn import batch_norm, from_linen
 
 class Norm(nn.Module):
     affine: bool = True
-    scale_init: nn.initializers.Initializer = nn.initializers.ones
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        options = {"affine": self.affine, "scale_init": self.scale_init}
-        return batch_norm(x, train=train, mask=mask, **options)
+        return batch_norm(x, train=train, mask=mask, affine=self.affine)
 
 
-def test_batch_norm_by_hand(key):
+def test_running_statistics_by_hand(key):
     """Over the batch and the pixels of the counted examples, and so once more."""
     x = jax.random.normal(key, (4, 3, 2, 5))
     mask = jnp.array([True, False, True, True])
     network = from_linen(Norm())
     variables = network.init(key, x)
-    train = jax.jit(
-        lambda variables: network.apply(variables, x, train=True, mask=mask)
-    )
-    y, once = train(variables)
+    train = jax.jit(partial(network.apply, x=x, train=True, mask=mask))
+    _, once = train(variables)
     _, twice = train(once)
 
     counted = np.asarray(x)[np.asarray(mask)]
     mean, var = counted.mean(axis=(0, 1, 2)), counted.var(axis=(0, 1, 2))
-    expected = (np.asarray(x) - mean) / np.sqrt(var + 1e-5)
-    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
     # new = 0.9 old + 0.1 batch, from mean 0 and variance 1
     for after, share in ((once, 0.1), (twice, 0.19)):
         found = after["batch_stats"]["BatchNorm_0"]
