@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from fcjax.data.federation import HostPool, place
+from fcjax.data.federation import place
 from fcjax.federated import clients, server
 from fcjax.parallel.mesh import CLIENTS, over_runs, platform
 from fcjax.types import Federation, Grid, State
@@ -84,10 +84,6 @@ def key_data(keys):
     return np.asarray(jax.random.key_data(keys))
 
 
-def as_numbers(x):
-    return key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
-
-
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_gives_every_run_its_own_inputs(backend, count):
@@ -117,21 +113,6 @@ def with_placed_pool(grid):
     return with_pool(grid, pool)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_where_the_pool_lies_changes_nothing(backend):
-    """On one device, the host or all devices; also in a second round, whose state lies
-    where the first one left it."""
-    grid = grid_of(6)
-    streamed = with_pool(grid, HostPool(np.asarray(grid.federations.pool)))
-    results = []
-    for each in (grid, streamed, with_placed_pool(grid)):
-        step = over_runs(advance, backend)
-        state, _ = step(each, state_of(6))
-        results.append(jax.tree.map(as_numbers, step(each, state)))
-    for other in results[1:]:
-        jax.tree.map(np.testing.assert_array_equal, results[0], other)
-
-
 @pytest.mark.parametrize("count", SIZES)
 def test_a_pool_on_all_devices_is_not_copied(monkeypatch, count):
     """Whatever the mesh: of a part of the devices, with and without a client axis."""
@@ -158,33 +139,6 @@ def test_a_pool_on_all_devices_is_not_copied(monkeypatch, count):
 
 def buffers(array):
     return {x.data.unsafe_buffer_pointer() for x in array.addressable_shards}
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_function_without_state(backend):
-    """As `init` and `assign` are; a scalar a run comes out as a vector."""
-
-    def count_own(hyper, key, federation):
-        own = server.gather(federation.mask.sum(axis=1))
-        return own.sum(), federation.pool.shape[0]
-
-    grid = grid_of(3)
-    own, num_examples = over_runs(count_own, backend)(grid)
-    np.testing.assert_array_equal(own, grid.federations.mask.sum(axis=(1, 2)))
-    np.testing.assert_array_equal(num_examples, [NUM_EXAMPLES] * 3)
-
-
-def test_runs_are_spread_over_all_devices_and_pmap_is_the_same_program():
-    found = [
-        over_runs(advance, backend)(grid_of(8), state_of(8))
-        for backend in ("shard_map", "pmap")
-    ]
-    state, _ = found[0]
-    used = {
-        shard.device: shard.data.shape for shard in state.server["w"].addressable_shards
-    }
-    assert used == dict.fromkeys(jax.devices(), (8 // jax.device_count(), 3))
-    jax.tree.map(np.testing.assert_array_equal, *jax.tree.map(as_numbers, found))
 
 
 def convolve(hyper, key, federation, state):

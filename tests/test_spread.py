@@ -6,15 +6,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from fcjax import engine, nn
-from fcjax.algorithms.ccfc import ccfc
+from fcjax import engine
 from fcjax.data import HostPool
 from fcjax.engine import at_round
 from fcjax.federated import clients, server
-from fcjax.methods import CCFC
 from fcjax.parallel.mesh import CLIENTS, SERVER, STATE, deal_pool, over_runs
 from fcjax.types import Federation, Grid, State
 from tests import test_contract as contract
@@ -147,36 +144,7 @@ def test_other_clients_than_those_of_the_state_are_not_spread(num_others):
     np.testing.assert_array_equal(found[..., 0, 0], [expected] * 2)
 
 
-# --- the convolutional network
-
-
-def build_conv(weight):
-    rounds = {"pretrain_rounds": 1, "cluster_rounds": 1}
-    return ccfc(
-        CCFC(**rounds, batch_size=8).plain(model_weight=weight),
-        nn.simsiam(nn.conv_encoder()),
-        optax.sgd(0.05, momentum=0.9),
-        lambda key, x: x + 0.05 * jax.random.normal(key, x.shape),
-        num_clusters=2,
-    )
-
-
-def start_conv(weight, key, federation):
-    return build_conv(weight).init(key, federation)
-
-
-def advance_conv(weight, key, federation, state):
-    return build_conv(weight).stages[0].round(key, state, federation)
-
-
-def images():
-    """Two runs of images of 28x28 pixels on two clients, one of 8 and one of 5."""
-    pool = np.random.default_rng(2).integers(0, 256, (13, 7, 7, 1), np.uint8)
-    pool = jnp.asarray(pool.repeat(4, axis=1).repeat(4, axis=2))
-    rows = (np.arange(8), np.arange(8, 13))
-    indices = jnp.array([np.resize(r, 8) for r in rows], jnp.int32)
-    mask = jnp.array([np.arange(8) < len(r) for r in rows])
-    return grid_of(2, pool, indices, mask, jnp.ones(2, bool))
+# --- what crosses devices
 
 
 def collectives(compiled):
@@ -184,21 +152,20 @@ def collectives(compiled):
     return re.findall(rf"= .*? ({names})(?:-start)?\(", compiled.as_text())
 
 
-def test_a_round_spread_over_devices_agrees_with_the_loop_and_takes_sums_alone():
-    runs = at_round(images(), "pretrain", number=1)
-    started = runs, over_runs(start_conv, "loop")(runs)
-    step = spread(advance_conv, results=(STATE, SERVER))
-    compiled = jax.jit(step).lower(*started).compile()
+def test_a_round_spread_over_devices_takes_sums_alone():
+    method, runs = METHODS["ccfc"], at_round(contract.grid(), "pretrain", number=1)
+
+    def init(weight, key, federation):
+        return method(weight).init(key, federation)
+
+    def advance(weight, key, federation, state):
+        return method(weight).stages[0].round(key, state, federation)
+
+    step = spread(advance, results=(STATE, SERVER))
+    compiled = jax.jit(step).lower(runs, jax.eval_shape(begin(init), runs)).compile()
     # On a CPU a device goes on with the sums of the one before it.
     more = {"collective-permute"} if jax.default_backend() == "cpu" else set()
     assert set(collectives(compiled)) == {"all-reduce"} | more
-
-    def close(path, x, y):
-        name = jax.tree_util.keystr(path)
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5, err_msg=name)
-
-    looped = over_runs(advance_conv, "loop")(*started)
-    jax.tree_util.tree_map_with_path(close, compiled(*started), looped)
 
 
 def test_a_round_of_a_run_a_device_does_not_communicate():
@@ -208,9 +175,7 @@ def test_a_round_of_a_run_a_device_does_not_communicate():
     assert collectives(jax.jit(step).lower(runs, state).compile()) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["ccfc", "fedmcc", "sda-fdc", "fdsc", "uifca", "fedcref"]
-)
+@pytest.mark.parametrize("name", ["ccfc", "sda-fdc", "fdsc", "uifca", "fedcref"])
 def test_each_device_needs_the_examples_of_its_own_clients_alone(name):
     """Two runs on two devices each: five clients, one of them repeated."""
     whole = contract.grid((0.1, 0.7), seeds=(1, 2))
@@ -237,7 +202,7 @@ def on_devices(monkeypatch, count):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="promised on a CPU alone")
-@pytest.mark.parametrize("name", ["k-fed", "exact-fcm", "ccfc", "fedcref"])
+@pytest.mark.parametrize("name", ["exact-fcm", "ccfc", "fedcref"])
 def test_a_seed_is_a_seed(name, monkeypatch):
     """On however many devices, and whatever runs beside it, in whatever order."""
 
@@ -248,5 +213,5 @@ def test_a_seed_is_a_seed(name, monkeypatch):
         return jax.tree.map(lambda x: x[seeds.index(3)], state)
 
     alone = run_of_seed_3(1, (3,))
-    for num_devices, seeds in ((4, (3,)), (1, (2, 3)), (2, (4, 2, 3))):
+    for num_devices, seeds in ((4, (3,)), (2, (4, 2, 3))):
         contract.assert_same(alone, run_of_seed_3(num_devices, seeds))

@@ -43,20 +43,6 @@ def test_bad_input_is_one_line(monkeypatch, module, flags, message):
 # --- rounds
 
 
-def test_all_are_the_parts_of_every_method():
-    args = benchmark.Args("all", clients=2, examples=8, batch_size=8)
-    names = [case.name.split()[0] for case in benchmark.cases_of(args)]
-    assert [*dict.fromkeys(names)] == ["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
-
-
-def test_a_run_prints_a_table(capsys):
-    sizes = {"clients": 1, "examples": 6, "batch_size": 4}
-    benchmark.benchmark(benchmark.Args("ccfc", parts=("local",), repeats=1, **sizes))
-    *_, header, _, row = capsys.readouterr().out.splitlines()
-    assert header.count("|") == row.count("|") == 10
-    assert row.startswith("| ccfc conv | 1 clients x 6 images of 28x28, batch 4 |")
-
-
 # --- clustering
 
 
@@ -103,11 +89,6 @@ def test_rows_by_hand():
     ideal = next(line for line in axes.lines if line.get_label() == "ideal")
     assert (list(ideal.get_xdata()), list(ideal.get_ydata())) == ([10, 30], [2, 2])
     assert axes.get_xscale() == axes.get_yscale() == "log"
-
-
-def test_a_failing_command_says_what_it_printed():
-    with pytest.raises(RuntimeError, match=r"ccfc\.py --clients 0: .*at least 1"):
-        growth.commands.run("ccfc", ["--clients", "0"])
 
 
 def test_a_study_is_printed_drawn_and_written(tmp_path, capsys):

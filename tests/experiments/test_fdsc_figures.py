@@ -5,7 +5,7 @@ import pytest
 
 from experiments import fdsc
 from experiments.papers.fdsc import figures as fdsc_figures
-from experiments.papers.maps import Panel, maps
+from experiments.papers.maps import maps
 from tests.experiments.blobs import write_blobs
 
 CLASSES = np.array([3, 5, 8])
@@ -53,7 +53,6 @@ def test_figure_4_is_of_dscn_and_both_fdsc(drawing):
     assert [row["method"] for row in rows] == ["DSCN", "FDSC1", "FDSC2"]
     for row in rows:
         assert 0 < row["rest"] < row["diagonal"] <= 1
-        assert row["ratio"] == pytest.approx(row["diagonal"] / row["rest"])
     assert (drawing[1] / "figure4-vectors.png").stat().st_size > 10_000
 
 
@@ -81,16 +80,3 @@ def test_figure_3_is_of_clients_above_each_other(drawing, monkeypatch):
         for name in SCORES:
             mean = sum(x[name] for x in each) / 2
             assert row[name] == pytest.approx(mean)
-
-
-def test_maps_in_rows_as_they_are(tmp_path):
-    points = np.random.default_rng(0).normal(size=(5, 9, 2)).astype(np.float32)
-    panels = [Panel(str(i), each, np.arange(9) % 3) for i, each in enumerate(points)]
-    figure = maps(panels, tmp_path / "maps.png", columns=3, mapped=True)
-    assert [axes.get_title() for axes in figure.axes] == ["0", "1", "2", "3", "4"]
-    tops = [round(axes.get_position().y1, 3) for axes in figure.axes]
-    assert tops[0] == tops[1] == tops[2] > tops[3] == tops[4]
-    order = np.random.default_rng(0).permutation(9)
-    for axes, each in zip(figure.axes, points, strict=True):
-        (cloud,) = axes.collections
-        np.testing.assert_array_equal(cloud.get_offsets(), each[order])

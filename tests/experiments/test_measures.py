@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments import baselines, reproduce
+from experiments import baselines
 from experiments.papers import measures
 from fcjax.engine import Position
-from fcjax.results import figures
 from fcjax.results.store import Folder
 from fcjax.sweep import command, experiment
 from fcjax.sweep.flags import Common
@@ -50,8 +49,6 @@ def test_improvement_is_in_percent_of_the_start_and_time_in_minutes(tmp_path):
     found = measures.refined(Common(), results_of(tmp_path, runs))
     improvements = [x.get("improvement") for x in found]
     assert improvements == [pytest.approx(50.0), pytest.approx(-25.0), None]
-    assert {x["minutes"] for x in found} == {1.5}
-    assert [x["overlap"] for x in found] == [0.0, 0.0, 0.5]
 
 
 OF_K = {(8, 0): 0.7, (10, 0): 0.6, (8, 1): np.nan, (10, 1): 0.8, (12, 1): np.nan}
@@ -94,47 +91,6 @@ def test_runs_that_ended_keep_their_last_values_over_the_iterations(tmp_path):
         (0.0, 1): [0.5, 0.6, 0.6, 0.6],
         (0.5, 0): [0.6, 0.7, 0.8, 0.8],
     }
-
-
-def test_figures_have_a_line_a_setting_and_the_papers_points_where_ours_are(
-    tmp_path, monkeypatch
-):
-    drawn = {}
-
-    def against(rows, path, *, title, **options):
-        drawn[path.stem] = rows, options
-
-    monkeypatch.setattr(figures, "against", against)
-    study = reproduce.STUDIES["fedcref-figure9"]
-    rows = [
-        {**line, "dataset": "digits", "method": "FedCRef", "communities": 10.0}
-        for line in study.measure(Common(), results_of(tmp_path, CURVES))
-    ]
-    study.draw(rows, tmp_path)
-    # No isolated clusters were measured.
-    asked = {"level": "iteration", "values": ["communities", "acc"], "log": False}
-    found, options = drawn.pop("digits-fedcref")
-    assert len(found) == len(rows)
-    assert {**options, "by": [*options["by"]]} == {**asked, "by": ["overlap"]}
-
-    study = reproduce.STUDIES["fedmcc-figure6"]
-    rows = [
-        {"dataset": "mnist", "method": m, "class_share": c, "num_rounds": n, "acc": 0.5}
-        for m in ("FedMCC", "Fed + CC")
-        for c, last in ((1.0, 100.0), (0.2, 10.0))
-        for n in (2.0, last)
-    ]
-    paper = reproduce.reported(study, {"mnist": ("mnist", "mnist")})
-    study.draw([*paper, *rows], tmp_path)
-    scores = {}
-    for share in (0.2, 1.0):
-        found, options = drawn.pop(f"mnist-class_share-{share:g}")
-        assert {*found["class_share"]} == {share}
-        assert (options["by"], options["values"]) == (("method",), ["acc"])
-        scores[share] = found.query("method == 'FedMCC'")["paper_acc"].dropna().tolist()
-    assert not drawn
-    # Table I has 87.3 % at 100 rounds, which the runs of the other share never reach.
-    assert scores == {0.2: [], 1.0: [pytest.approx(0.873, abs=5e-4)]}
 
 
 # --- linear classifiers, on embeddings that are the examples themselves
@@ -188,6 +144,5 @@ def test_the_test_split_is_held_out_of_runs_on_the_training_split(tmp_path):
     args, results = finished(
         tmp_path / "out", dataset="tiny", data_dir=tmp_path, split="train"
     )
-    assert {row["samples"] for row in results.rows} == {12}
     (line,) = measures.linear_accuracy(args, results)
     assert line["accuracy"] == pytest.approx(0.75)

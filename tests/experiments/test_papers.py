@@ -80,9 +80,6 @@ def test_tables_are_as_printed(table, setting, names, printed):
     assert PAPER[table][setting] == pytest.approx(expected)
 
 
-SHARES, COUNTS = (0.0, 0.3, 0.5), (20, 30, 40)
-
-
 def test_no_figure_is_missing_and_dashes_are_none():
     expected = {
         # Two central methods, and six or three others at five p.
@@ -118,7 +115,6 @@ def test_a_script_of_ccfc_shows_the_figures_and_has_the_settings_of_a_file(tmp_p
     """A latent size of 64 and lambda 1, where all other images have 256 and 0.001."""
     found = ccfc_paper.scores_of("stl10", "CCFC")
     assert [found[p]["nmi"] for p in LEVELS] == [0.2952, 0.1727, 0.2125, 0.1610, 0.0711]
-    assert found[0.25]["kappa"] == 0.1422
     assert ccfc_paper.scores_of("digits", "CCFC") == {}
     path = tmp_path / "fashion_mnist.npz"
     path.touch()
@@ -146,18 +142,3 @@ def test_a_script_of_sda_fdc_shows_the_figures_of_its_method(tmp_path):
     assert reported("sda-fc-fcm", "cifar10")[1.0] == {"nmi": 0.0858, "kappa": 0.1494}
     unknown = ("sda-fc-fcm", file), ("dcn-disjoint", "mnist"), ("sda-fdc", "digits")
     assert all(reported(*each) == {} for each in unknown)
-
-
-# --- FedMCC
-
-
-# --- FDSC
-
-SECOND, THIRD, FOURTH = TABLES = [PAPER[f"fdsc-table{number}"] for number in (2, 3, 4)]
-
-
-# --- FedCRef
-
-BY_DIRTINESS, BY_TEST, BY_OVERLAP, BY_CLIENTS = (
-    PAPER[f"fedcref-table{number}"] for number in (6, 7, 9, 11)
-)

@@ -3,6 +3,7 @@ shapes of states, without compiling anything; little runs."""
 
 import sys
 import typing
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -88,11 +89,10 @@ def test_every_method_of_fedmcc_takes_every_kind_of_example(name, shape):
     assert [stage.name for stage in method.stages] == [*first, "cluster"]
     federation = federation_of(group, shape)
     state = jax.eval_shape(method.init, jax.random.key(0), federation)
-    sent = set(state.server.online["params"])
-    assert {"encoder", "projector"} <= sent
-    assert ("predictor" in sent) == (name in ("fedu", "fedema", "fedsimsiam"))
-    assert ("cluster_projector" in sent) == (name in ONE_STAGE)
-    assert (group.method.shared is None) == (name in ONE_STAGE)
+    sent = {"encoder", "projector"}
+    sent |= {"predictor"} if name in ("fedu", "fedema", "fedsimsiam") else set()
+    sent |= {"cluster_projector"} if name in ONE_STAGE else set()
+    assert set(state.server.online["params"]) == sent
     tracked = name in ("fedmcc", "fedmcc-one-stage", "mcc", "fedu", "fedema")
     assert bool(state.clients.target) == tracked
 
@@ -140,51 +140,70 @@ def test_every_method_of_sda_fdc_and_of_fdsc_takes_every_kind_of_example(name, s
         assert (made.shape, made.dtype) == ((*slots, *shape), federation.pool.dtype)
 
 
-def test_the_settings_of_the_fedmcc_paper():
-    """Section IV-A; those of FedU and FedEMA are their code's."""
-    ours = settings_of(fedmcc, "fedmcc", COLOUR, per_client=10_000, preset="paper")
-    assert ours == {
-        **{"num_rounds": 100, "local_epochs": 5, "batch_size": 128},
-        **{"learning_rate": 3e-4, "drop_last": True, "microbatch": None},
-        **{"instance_temperature": 0.5, "momentum": 0.99, "average_target": False},
-        **{"backbone": "resnet18", "optimizer": "adam", "cluster_by": "mcc"},
-        **{"cluster_rounds": 10, "cluster_learning_rate": 3e-4},
-        **{"cluster_temperature": 1.0, "entropy_weight": 1.0},
-    }
-    fedu = settings_of(fedmcc, "fedu", COLOUR, per_client=10_000, preset="paper")
-    assert (fedu["optimizer"], fedu["learning_rate"]) == ("sgd", 0.032)
-    assert (fedu["threshold"], fedu["momentum"]) == (0.4, 0.99)
-    fedema = settings_of(fedmcc, "fedema", COLOUR, per_client=10_000, preset="paper")
-    assert fedema["autoscale"] == 0.7
-    mcc = settings_of(fedmcc, "mcc", (224, 224, 3), per_client=10_000, preset="paper")
-    assert mcc["backbone"] == "resnet34-imagenet"
-    assert (mcc["num_rounds"], mcc["local_epochs"]) == (500, 1)
-
-
-def test_the_settings_of_the_sda_fdc_authors_code():
-    def settings(name, shape=GREY, *, preset="paper", per_client=7000):
-        return settings_of(sda_fdc, name, shape, per_client=per_client, preset=preset)
-
-    assert settings("sda-fc-km") == {
-        **{"gan_rounds": 50, "gan_batch_size": 64, "gan_decay": 0.99},
-        "generator_learning_rate": pytest.approx(3 * 0.0006),
-        **{"discriminator_learning_rate": 0.0002, "noise_size": 62},
-        **{"num_synthetic": None, "num_init": 10, "unit_length": True},
-    }
-    assert settings("sda-fc-fcm")["fuzzifier"] == 1.1
-    joint = settings("sda-fdc")
-    assert (joint["cluster_weight"], joint["refresh_every"]) == (20, 10)
-    disjoint = settings("sda-fdc-disjoint")
-    assert not {"cluster_weight", "joint_rounds", "refresh_every"} & set(disjoint)
-    assert settings("sda-fc-km", VECTORS, preset="default")["noise_size"] == 5
-    assert "gan_rounds" not in settings("dcn")
+HUGE, FULL = (224, 224, 3), {"preset": "paper", "per_client": 7000}
+PAPERS = [
+    # FedMCC, Section IV-A; those of FedU and FedEMA are their code's.
+    (
+        *(fedmcc, "fedmcc", COLOUR, FULL | {"per_client": 10_000}),
+        {
+            **{"num_rounds": 100, "local_epochs": 5, "batch_size": 128},
+            **{"learning_rate": 3e-4, "drop_last": True, "microbatch": None},
+            **{"instance_temperature": 0.5, "momentum": 0.99, "average_target": False},
+            **{"backbone": "resnet18", "optimizer": "adam", "cluster_by": "mcc"},
+            **{"cluster_rounds": 10, "cluster_learning_rate": 3e-4},
+            **{"cluster_temperature": 1.0, "entropy_weight": 1.0},
+        },
+    ),
+    (
+        *(fedmcc, "fedu", COLOUR, FULL | {"per_client": 10_000}),
+        {"optimizer": "sgd", "learning_rate": 0.032, "threshold": 0.4}
+        | {"momentum": 0.99},
+    ),
+    (fedmcc, "fedema", COLOUR, FULL | {"per_client": 10_000}, {"autoscale": 0.7}),
+    (
+        *(fedmcc, "mcc", HUGE, FULL | {"per_client": 10_000}),
+        {"backbone": "resnet34-imagenet", "num_rounds": 500, "local_epochs": 1},
+    ),
+    # SDA-FDC, the authors' code
+    (
+        *(sda_fdc, "sda-fc-km", GREY, FULL),
+        {
+            **{"gan_rounds": 50, "gan_batch_size": 64, "gan_decay": 0.99},
+            "generator_learning_rate": pytest.approx(3 * 0.0006),
+            **{"discriminator_learning_rate": 0.0002, "noise_size": 62},
+            **{"num_synthetic": None, "num_init": 10, "unit_length": True},
+        },
+    ),
+    (sda_fdc, "sda-fc-fcm", GREY, FULL, {"fuzzifier": 1.1}),
+    (sda_fdc, "sda-fdc", GREY, FULL, {"cluster_weight": 20, "refresh_every": 10}),
+    (sda_fdc, "sda-fc-km", VECTORS, {"per_client": 7000}, {"noise_size": 5}),
     # Few examples come in smaller batches.
-    for preset, size, expected in (
-        *(("default", 7000, 64), ("default", 400, 33), ("default", 180, 16)),
-        ("paper", 180, 64),
-    ):
-        found = settings("sda-fdc", preset=preset, per_client=size)
-        assert found["gan_batch_size"] == expected
+    (sda_fdc, "sda-fdc", GREY, {"per_client": 7000}, {"gan_batch_size": 64}),
+    (sda_fdc, "sda-fdc", GREY, {"per_client": 400}, {"gan_batch_size": 33}),
+    (sda_fdc, "sda-fdc", GREY, {"per_client": 180}, {"gan_batch_size": 16}),
+    (sda_fdc, "sda-fdc", GREY, FULL | {"per_client": 180}, {"gan_batch_size": 64}),
+    # FedCRef
+    (
+        *(fedcref, "fedcref", VECTORS, FULL | {"start": "dec"}),
+        {"pretrain_rounds": 300, "joint_rounds": 70, "num_rounds": 30}
+        | {"federated_rounds": 15, "percentile": 75, "stability": 0.8}
+        | {"learning_rate": 1e-3},
+    ),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "shape", "flags", "expected"), PAPERS)
+def test_the_settings_are_those_of_the_papers(module, name, shape, flags, expected):
+    found = settings_of(module, name, shape, **flags)
+    assert {key: found.get(key, "none") for key in expected} == expected
+
+
+def test_a_method_has_the_settings_of_its_stages_alone():
+    disjoint = settings_of(sda_fdc, "sda-fdc-disjoint", GREY, per_client=7000)
+    assert not {"cluster_weight", "joint_rounds", "refresh_every"} & set(disjoint)
+    assert "gan_rounds" not in settings_of(sda_fdc, "dcn", GREY, per_client=7000)
+    (stage,) = built(only_group(fdsc, "fdsc2", preset="paper")).stages
+    assert (stage.name, stage.num_rounds) == ("train", 100)
 
 
 @pytest.mark.parametrize(
@@ -252,29 +271,28 @@ def test_methods_of_two_stages_share_the_first(name, flags, own):
 # --- FDSC
 
 
-def fdsc_settings(name, dataset_name, **flags):
-    args = fdsc.Args(methods=(name,), dataset=str(dataset_name), **flags)
-    return plan.describe(args, dataset(GREY), args.clients[0], 4).settings
-
-
-def test_weights_are_those_of_the_lineage(tmp_path):
-    orl = tmp_path / "ORL_32x32.mat"
-    orl.touch()
-    expected = {
-        ("mnist", 20): (1, 15, 1, 0.4, 10, 100, 5),
-        ("coil20", 5): (1, 75, 1, 0.04, 12, 100, 2),
+@pytest.mark.parametrize(
+    ("name", "clients", "expected"),
+    [
+        ("mnist", 20, (1, 15, 1, 0.4, 10, 100, 5)),
+        ("coil20", 5, (1, 75, 1, 0.04, 12, 100, 2)),
         # Fed as its file is, of 0 to 255.
-        ("coil-100", 5): (1, 15, 255, 0.04, 12, 100, 2),
-        (orl, 5): (2, 0.2, 255, 0.2, 3, 200, 2),
-    }
+        ("coil-100", 5, (1, 15, 255, 0.04, 12, 100, 2)),
+        ("ORL_32x32.mat", 5, (2, 0.2, 255, 0.2, 3, 200, 2)),
+    ],
+)
+def test_weights_are_those_of_the_lineage(
+    tmp_path, monkeypatch, name, clients, expected
+):
+    monkeypatch.chdir(tmp_path)
+    Path("ORL_32x32.mat").touch()
+    args = fdsc.Args(
+        methods=("fdsc2",), dataset=name, clients=(clients,), post_processing=True
+    )
+    settings = plain(plan.describe(args, dataset(GREY), clients, 4).settings)
     names = ("penalty_weight", "expression_weight", "pixel_scale", "keep", "dimension")
-    names += ("num_rounds", "num_participants")
-    for (name, clients), values in expected.items():
-        flags = {"post_processing": True, "clients": (clients,)}
-        settings = fdsc_settings("fdsc2", name, **flags)
-        assert tuple(settings[x][0] for x in names) == values
-        assert settings["locality_weight"] == (1e6,)
-        assert settings["local_steps"] == (7,)
+    names += ("num_rounds", "num_participants", "locality_weight", "local_steps")
+    assert tuple(settings[x] for x in names) == (*expected, 1e6, 7)
 
 
 # --- FedCRef
@@ -291,18 +309,6 @@ def test_clients_are_dealt_ranges_of_classes_unless_told_otherwise():
     assert (other.num_clients, other.num_clusters) == (3, 3)
     plain = only_group(fedcref, "fedcref", start="k-means", **UNLABELLED)
     assert plain.points[0]["p"] == 0
-
-
-def test_the_settings_of_the_fdsc_and_fedcref_papers():
-    """Those of FDSC have no stage but one."""
-    (stage,) = built(only_group(fdsc, "fdsc2", preset="paper")).stages
-    assert (stage.name, stage.num_rounds) == ("train", 100)
-    flags = {"start": "dec", "preset": "paper", "clients": (8,)}
-    settings = only_group(fedcref, "fedcref", **flags).method.settings
-    names = ("pretrain_rounds", "joint_rounds", "num_rounds", "federated_rounds")
-    assert [settings[name] for name in names] == [300, 70, 30, 15]
-    names = ("percentile", "stability", "learning_rate")
-    assert [settings[name][0] for name in names] == [75, 0.8, 1e-3]
 
 
 # --- runs
@@ -325,24 +331,17 @@ def test_all_methods_of_fedcref_run_in_one_command(tmp_path, monkeypatch):
     flags += ["--methods", "dec", "uifca", "fedcref", "--flow-width=8"]
     flags += [f"--dataset={tmp_path / 'x.npz'}", "--num-rounds=1"]
     found = run(fedcref, tmp_path / "out", monkeypatch, *flags)
-    assert set(found) == {"dec", "uifca", "fedcref"}
     for row in found.values():
         assert row["status"].startswith(("ok", "collapsed"))
         assert 0 < float(row["client_acc"]) <= 1
 
     row = found["fedcref"]
-    assert {"global_acc", "global_nmi", "client_acc", "active", "iteration"} <= set(row)
     finished = read(tmp_path / "out" / "fedcref")
     holders = finished.assignments()["client"].to_numpy()
     counts = [len(set(holders[(labels == c) & (holders >= 0)])) for c in range(4)]
     assert sum(count > 1 for count in counts) == float(row["communities"]) > 0
     assert counts.count(1) == float(row["isolated"])
     assert (float(row["wrong_associations"]), row["initial_acc"]) == (0, "1.0")
-    assert row["initial_isolated"] == f"{sum(counts):.1f}"
-    kept = finished.communities(finished.point())
-    assert kept is not None
-    pairs = sum(count * (count - 1) for count in counts)
-    assert kept.edges.sum() == pairs
 
 
 def test_a_run_of_fdsc_writes_its_scores_of_each_client(tmp_path, monkeypatch):
@@ -351,7 +350,6 @@ def test_a_run_of_fdsc_writes_its_scores_of_each_client(tmp_path, monkeypatch):
     flags += ["--post-processing", "--assign-labels=discretize", "--no-plot"]
     flags += ["--classes-per-client=3", "--methods", "fdsc1", "lrsc"]
     found = run(fdsc, tmp_path / "out", monkeypatch, *flags)
-    assert set(found) == {"fdsc1", "lrsc"}
     for row in found.values():
         assert row["scope"] == "client-pooled"
         assert row["clusters"] == row["classes_per_client"] == "3"

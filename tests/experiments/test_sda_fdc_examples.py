@@ -14,28 +14,17 @@ from fcjax.methods import sda_fdc as sda_fdc_methods
 SIZES = (21, 24, 30)
 
 
-def save(folder, examples, **more):
-    labels = np.repeat([0, 1, 2], SIZES)
-    np.savez(folder / "data.npz", x=examples, y=labels)
-    return sda_fdc.Args(
-        dataset=str(folder / "data.npz"),
-        **{"clients": (2,), "gan_rounds": (2,), "gan_batch_size": (8,), **more},
-        **{"p": (1.0,), "checkpoint_interval": 0.0},
-    )
-
-
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     """75 in three classes; one of three clients never answers."""
+    path = tmp_path_factory.mktemp("images") / "data.npz"
     examples = np.random.default_rng(0).integers(0, 256, (75, 8, 8, 1), np.uint8)
-    failing = {"clients": (3,), "failure_rate": (0.4,)}
-    return save(tmp_path_factory.mktemp("images"), examples, **failing)
-
-
-@pytest.fixture(scope="module")
-def vectors(tmp_path_factory):
-    examples = np.random.default_rng(0).uniform(size=(75, 5)).astype(np.float32)
-    return save(tmp_path_factory.mktemp("vectors"), examples)
+    np.savez(path, x=examples, y=np.repeat([0, 1, 2], SIZES))
+    return sda_fdc.Args(
+        dataset=str(path),
+        **{"clients": (3,), "failure_rate": (0.4,), "p": (1.0,)},
+        **{"gan_rounds": (2,), "gan_batch_size": (8,), "checkpoint_interval": 0.0},
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -69,17 +58,13 @@ def test_rows_are_measured_on_what_clients_hold_and_make(images, tmp_path, monke
     dealt, held_out, clients = held_by(images)
     (present,) = data.failures(3, 0.4, seed=0)
     answering = np.flatnonzero(present).tolist()
-    assert len(answering) == 2
     assert [row["client"] for row in (every, *rows)] == ["all", *answering]
     clients = [clients[i] for i in answering]
     assert every["train"] == sum(map(len, clients))
-    assert every["held_out"] == 10 + 12 + 15
     (found,) = read
     for client, own, row in zip(found, clients, rows, strict=True):
         np.testing.assert_array_equal(client.examples, dealt.examples[own])
         assert client.synthetic.shape == (len(own), 8, 8, 1)
-        assert client.synthetic.dtype == np.uint8
-        assert row["train"] == len(own)
         made = nearest(client.synthetic, client.examples)
         assert row["synthetic_distance"] == pytest.approx(np.median(made))
     held = np.concatenate([client.examples for client in found])
@@ -103,5 +88,3 @@ def test_halves_of_every_class():
     assert sorted(np.concatenate(rows)) == list(range(75))
     for half, own in zip((dealt, held_out), rows, strict=True):
         np.testing.assert_array_equal(half.labels, dataset.labels[own.astype(int)])
-    other, _ = sda_fdc_examples.halves(dataset, seed=1)
-    assert (other.examples != dealt.examples).any()

@@ -6,25 +6,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from experiments import fedcref as fedcref_script
-from experiments import fedmcc as fedmcc_script
 from experiments.benchmarks.speed import ccfc, fdsc, fedcref, fedmcc, sda_fdc
-from experiments.benchmarks.speed.case import Side, Sizes, check_parity, flops
-from fcjax.algorithms.fdsc import PRIVATE, pick
-from fcjax.algorithms.fdsc import fdsc as fdsc_method
-from fcjax.data import Dataset
+from experiments.benchmarks.speed.case import Sizes, check_parity, flops
 from fcjax.federated import training
-from fcjax.methods.base import Problem
-from fcjax.methods.fdsc import autoencoder_of, optimizer_of
-from fcjax.sweep.flags import of_method
-from fcjax.types import Federation, State
 
 pytestmark = pytest.mark.nightly
 
-GREY = (28, 28, 1)
 CUT = (6, 7, 3)  # to which the decoder of FDSC cuts its images
 EIGHT, TWELVE, SIXTEEN = (Sizes(2, size, size) for size in (8, 12, 16))
 
@@ -82,87 +71,6 @@ def test_torch_does_the_same_work(case, num_rounds, moved):
     losses = np.array(check_parity(case(), num_rounds=num_rounds))
     # The optimiser took a step.
     assert moved is None or abs(losses[1, 0] - losses[0, 0]) > moved
-
-
-@pytest.mark.parametrize("kind", ["images", "rows"])
-def test_optimizers_of_gans_are_the_same(kind):
-    """A round of one batch cannot tell, as both begin anew in it."""
-    torch = pytest.importorskip("torch")
-    settings, shape = sda_fdc.OF_IMAGES.plain(), GREY
-    if kind == "rows":
-        settings, shape = sda_fdc.OF_ROWS.plain(), (16,)
-    optimizers = sda_fdc.optimizers_of(settings, shape)
-    for name, optimizer in optimizers._asdict().items():
-        rate = getattr(settings, f"{name}_learning_rate")
-        ours, theirs = jnp.zeros(()), torch.zeros((), requires_grad=True)
-        state = optimizer.init(ours)
-        adam = torch.optim.Adam([theirs], lr=rate, betas=sda_fdc.BETAS[kind])
-        for gradient in (1.0, -0.5, 4.0):
-            updates, state = optimizer.update(jnp.array(gradient), state, ours)
-            ours = optax.apply_updates(ours, updates)
-            theirs.grad = torch.tensor(gradient)
-            adam.step()
-        assert float(ours) == pytest.approx(theirs.item(), rel=1e-5)
-
-
-def test_training_of_fdsc_is_that_of_the_method():
-    """A round of `fdsc` with all clients, from what the case starts from."""
-    case = fdsc.cases(EIGHT, CUT)[1]
-    (parts, _), x, mask, adjacency = case.arguments
-    settings = fdsc.SETTINGS.plain(
-        **{"num_rounds": 1, "pretrain_rounds": 0, "fit_steps": 0},
-        num_participants=2,
-    )
-    method = fdsc_method(
-        *(autoencoder_of(CUT), optimizer_of(settings), settings), num_clusters=2
-    )
-    federation = Federation(
-        pool=x.reshape(-1, *CUT),
-        indices=jnp.arange(16).reshape(2, 8),
-        mask=mask,
-        present=jnp.ones((1, 2), bool),
-        local_clusters=jnp.full(2, 2),
-    )
-    state = jax.jit(method.init)(jax.random.key(0), federation)
-    np.testing.assert_array_equal(state.clients.adjacency, adjacency)
-    encoder = jax.tree.map(lambda x: x[0], parts["encoder"])
-    state = State(
-        state.server._replace(encoder=encoder),
-        state.clients._replace(parts=pick(parts, PRIVATE)),
-    )
-    state = method.stages[0].begin(jax.random.key(0), state, federation)
-    round = jax.jit(method.stages[0].round)
-    _, metrics = round(jax.random.key(0), state, federation)
-    loss = Side(case).round() * 8 * 6 * 7 * 3  # of all pixels of a client
-    assert loss == pytest.approx(float(metrics["loss"]), rel=1e-5)
-
-
-def defaults(script, name, shape=GREY, *, dataset="digits", per_client=1000):
-    """The settings of a method by default, of ten clients that hold ten classes."""
-    made = Dataset(dataset, np.zeros((100, *shape), np.float32), np.arange(100) % 10)
-    problem = Problem(dataset, made, 10, 10, per_client, per_client // 2)
-    found = of_method(script.Args(), name).resolve(problem).settings
-    return {k: v[0] if isinstance(v, tuple) else v for k, v in found.items()}
-
-
-FEDMCC = {
-    **{"backbone": "conv", "optimizer": "adam", "momentum": fedmcc.MOMENTUM},
-    **dict.fromkeys(("learning_rate", "cluster_learning_rate"), fedmcc.LEARNING_RATE),
-    "instance_temperature": fedmcc.INSTANCE_TEMPERATURE,
-    "cluster_temperature": fedmcc.CLUSTER_TEMPERATURE,
-}
-FEDCREF = {
-    **{"local_epochs": fedcref.LOCAL_EPOCHS, "batch_size": fedcref.BATCH_SIZE},
-    "learning_rate": fedcref.LEARNING_RATE,
-}
-
-
-def test_settings_are_those_of_the_scripts():
-    for settings, expected in (
-        (defaults(fedmcc_script, "fedmcc"), FEDMCC),
-        (defaults(fedcref_script, "fedcref"), FEDCREF),
-    ):
-        assert {name: settings[name] for name in expected} == expected
 
 
 # --- operations by hand: forward, to the weights and, but for the first layer, to the

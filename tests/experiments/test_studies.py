@@ -1,7 +1,6 @@
 """What reproduce.py makes of the papers: rows, their flags and folders, the runs that
 tables share, data by path."""
 
-from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -97,41 +96,6 @@ def test_every_row_is_a_method_that_has_its_flags(table, preset):
     assert len({folder for _, folder in folders}) == len(folders)
 
 
-@pytest.mark.parametrize("preset", ["smoke", "paper"])
-def test_tables_share_runs_which_span_the_same_flags(preset):
-    swept, rows = {}, []
-    for table in FDSC + FEDCREF:
-        if not reproduce.STUDIES[table].maps:  # which keep their runs elsewhere
-            for job, (group, *_) in planned(table, preset):
-                swept.setdefault(job.flags.out.name, []).append(tuple(group.points[0]))
-                words, flags = job.flags.out.name.split("-"), vars(job.flags)
-                while isinstance(
-                    flags.get(words[-1]), tuple
-                ):  # axes that give it a folder of its own
-                    words.pop()
-                rows.append("-".join(words))
-    assert all(len(set(names)) == 1 for names in swept.values())
-    of_fdsc, of_fedcref, end = (
-        ("digits", "digits", "") if preset == "smoke" else ("mnist", EMNIST, "-train")
-    )
-    expected = {f"{of_fdsc}-{x}{end}": 2 for x in ("lrsc", "dlrsc", "dscn")}
-    expected |= {f"{of_fdsc}-{x}{end}": 4 for x in ("fdsc1", "fdsc2")}
-    expected |= {
-        f"{of_fedcref}-centralized-baseline-w-dec{end}": 2,  # Table 3 and Figure 7
-        f"{of_fedcref}-fedcref-w-dec{end}": 3,  # Tables 3 and 4, Figure 8
-        f"{of_fedcref}-perfect-associations{end}": 3,  # Tables 6, 9 and 11
-        f"{of_fedcref}-fedcref{end}": 10,  # Table 7 has this run of the defaults
-        f"{of_fedcref}-fedcref-by-theta{end}": 1,
-    }
-    assert expected.items() <= Counter(rows).items()
-
-
-# --- flags
-
-
-# --- data and notes
-
-
 def test_data_without_a_name_is_given_by_its_path(tmp_path):
     study = reproduce.STUDIES["fedmcc-table1"]
     named = reproduce.Args(table="fedmcc-table1", preset="paper")
@@ -140,12 +104,6 @@ def test_data_without_a_name_is_given_by_its_path(tmp_path):
     assert found == {"some/where": ("imagenet-10", "imagenet-10")}
     every = ["cifar10", "cifar100", "stl10", "mnist"]
     assert list(reproduce.datasets_of(study, named)) == every
-    assert "--datasets imagenet-10=PATH" in reproduce.told(
-        reproduce.notes(study, named)
-    )
-    assert "--datasets imagenet-10=PATH" not in reproduce.told(
-        reproduce.notes(study, given)
-    )
     message = r"--datasets takes digits cifar10 .* imagenet-10=PATH, got"
     for wrong in ("imagenet-10", "cifar10=some/where", "imagenet-10="):
         with pytest.raises(ValueError, match=message):

@@ -67,6 +67,23 @@ def test_the_cosine_of_a_zero_row_is_zero_and_has_no_slope():
     np.testing.assert_array_equal(backwards(jnp.ones(3))[0], 0)
 
 
+def test_cluster_contrastive_by_hand():
+    z = jnp.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, -3.0], [5.0, 5.0]])
+    labels = jnp.array([0, 0, 1, 1, 2])
+    # Cluster 0: four ordered pairs, all 1. Cluster 1: 1, 1, -1, -1, mean 0.
+    # Cluster 2 has one example and does not count. -(1 + 0) / 2.
+    loss = cluster_contrastive(z, z, labels, num_clusters=4)
+    np.testing.assert_allclose(loss, -0.5, atol=1e-6)
+    # Without the pairs i = j, cluster 1 has -1, -1. -(1 - 1) / 2.
+    loss = cluster_contrastive(z, z, labels, num_clusters=4, include_self=False)
+    np.testing.assert_allclose(loss, 0, atol=1e-6)
+    # A masked row is in no cluster.
+    loss = cluster_contrastive(
+        z, z, labels.at[4].set(0), num_clusters=4, mask=jnp.arange(5) < 4
+    )
+    np.testing.assert_allclose(loss, -0.5, atol=1e-6)
+
+
 @pytest.mark.parametrize("include_self", [True, False])
 def test_cluster_contrastive_equals_the_formula(batch, include_self):
     """A label outside the range counts nowhere, and z has no gradient."""
