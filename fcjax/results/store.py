@@ -253,10 +253,10 @@ class Folder:
         ]
         if not found:
             told = " ".join(f"{name}={value}" for name, value in where.items())
-            held = {
-                n: ", ".join(dict.fromkeys(str(r[n]) for r in self.rows)) for n in where
-            }
-            there = "; ".join(f"{name} is {text}" for name, text in held.items())
+            there = "; ".join(
+                f"{n} is {', '.join(dict.fromkeys(str(r[n]) for r in self.rows))}"
+                for n in where
+            )
             raise ValueError(f"no run of {self.directory} has {told}: {there}")
         return found
 
@@ -342,22 +342,22 @@ class Folder:
     def source(self) -> Source:
         """Returns the data set of the runs, for `load_source`. Without `data_dir` it
         lies where the last start had it, if that directory still exists."""
-        data_dir, last = self.data_dir, starts(self.directory)[-1:]
-        known = last[0].get("data_dir") if last else None
-        if data_dir is None and known is not None and Path(known).is_dir():
-            data_dir = Path(known)
+        known = Path(self._last_start.get("data_dir") or os.devnull)
+        there = known if known.is_dir() else None
         # The config.json of an older fcjax lacks settings that are newer.
         settings = {name: self.config[name] for name in SOURCE if name in self.config}
         settings["image_shape"] = tuple(settings["image_shape"])
-        return Source(**settings, data_dir=data_dir)
+        return Source(**settings, data_dir=self.data_dir or there)
 
     def digests(self) -> dict[str, str]:
         """Returns the digests of the data of the last start, by their names; an older
         fcjax and runs in memory have none."""
-        (last,) = starts(self.directory)[-1:] or [{}]
-        return {
-            f"the digest of its {name}": last[name] for name in DIGESTS if name in last
-        }
+        last = self._last_start
+        return {f"the digest of its {x}": last[x] for x in DIGESTS if x in last}
+
+    @property
+    def _last_start(self) -> dict[str, Any]:
+        return (starts(self.directory) or [{}])[-1]
 
     @cached_property
     def examples(self) -> Examples:
@@ -438,8 +438,9 @@ class Folder:
         """
         point = self.point(**where)
         if not self.has_model(point):
+            run = self.told(point)
             raise ValueError(
-                f"{self.directory} kept no model that all its clients share"
+                f"the run with {run} has no model that all its clients share"
             )
         path = self.model_path(point)
         return exported.read(self._memory[path] if self.in_memory else path)

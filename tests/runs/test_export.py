@@ -138,7 +138,7 @@ def test_what_has_changed_is_told_and_what_is_missing_refused(
     # Clients on their own have no model.
     np.savez(path, x=x, y=y)
     shutil.rmtree(out / "models")
-    with pytest.raises(ValueError, match="kept no model that all"):
+    with pytest.raises(ValueError, match="no model that all its clients"):
         export.main(export.Args(out, ("seed=0",), out=tmp_path / "new"))
     assert not (tmp_path / "new").exists()
 

@@ -1,7 +1,6 @@
 """What the commands for several runs say: of blobs that two runs find and a third does
 not, of runs that cannot be compared, of clients on their own."""
 
-import csv
 import re
 import runpy
 import shlex
@@ -10,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments import fdsc, spherical
@@ -25,8 +25,8 @@ RUNS = Path(choose.__file__).parent
 
 
 def rows(path):
-    with path.open() as file:
-        return list(csv.DictReader(file))
+    """The lines of a table, of which no cell is changed by reading it."""
+    return pd.read_csv(path, dtype=str, keep_default_na=False)
 
 
 def run(out, dataset, **flags):
@@ -40,18 +40,11 @@ def rewritten(source, out, clusters, **cells):
     """A copy of a folder whose runs found these clusters, [R, P], and whose rows have
     these cells."""
     shutil.copytree(source, out)
-    with np.load(out / "assignments.npz") as file:
-        arrays = dict(file)
+    arrays = dict(np.load(out / "assignments.npz"))
     assert arrays["cluster"].shape == np.shape(clusters)
     np.savez(out / "assignments.npz", **arrays | {"cluster": np.array(clusters)})
-    lines = rows(out / "results.csv")
-    for name, values in cells.items():
-        for line, value in zip(lines, values, strict=True):
-            line[name] = value
-    with (out / "results.csv").open("w") as file:
-        writer = csv.DictWriter(file, list(lines[0]))
-        writer.writeheader()
-        writer.writerows(lines)
+    table = rows(out / "results.csv").assign(**cells)
+    table.to_csv(out / "results.csv", index=False)
     return out
 
 
@@ -87,18 +80,16 @@ def known(grid, blobs, tmp_path_factory):
 
 def test_the_run_that_agrees_most_is_chosen(known, tmp_path, capsys):
     choose.main(choose.Args((known,), by="agreement", out=tmp_path))
-    table = rows(tmp_path / "choice.csv")
+    table = pd.read_csv(tmp_path / "choice.csv")
     # Of clusters of 20 the index of two that differ in one example is above that of
     # two that differ in three.
-    assert [line["seed"] for line in table[2:]] == ["0", "3"]
-    assert float(table[0]["agreement"]) > float(table[2]["agreement"]) > 0.5
+    assert table.seed[2:].tolist() == [0, 3]
+    assert table.agreement[0] > table.agreement[2] > 0.5
     assert (tmp_path / "choice.png").stat().st_size > 5000
-    printed = capsys.readouterr().out
-    best = table[0]["seed"]
+    printed, best = capsys.readouterr().out, table.seed[0]
     assert f"by agreement: spherical p 0, seed {best}" in printed
     assert f"--where p=0 seed={best}" in printed
-    regret = 0.95 - float(table[0]["nmi"])
-    assert re.search(rf"\| agreement .* {regret:.3f} \|", printed)
+    assert re.search(rf"\| agreement .* {0.95 - table.nmi[0]:.3f} \|", printed)
     assert re.search(r"a random run.* 0.262 ", printed)  # 0.95 less the mean, 0.6875
 
 
@@ -119,11 +110,11 @@ def test_there_is_one_choice_per_heterogeneity(blobs, tmp_path, capsys):
         "by agreement: spherical p 0, seed 0",
         "by agreement: spherical p 1, seed 0",
     ]
-    table = rows(out / "choice.csv")
-    assert [line["p"] for line in table] == ["0", "0", "0", "1", "1", "1"]
+    table = pd.read_csv(out / "choice.csv")
+    assert table.p.tolist() == [0, 0, 0, 1, 1, 1]
     # Each of the two agrees with the other one fully, and with the third by the index.
     third = ari(found[0], found[2])
-    assert float(table[0]["agreement"]) == pytest.approx((1 + third) / 2, abs=1e-5)
+    assert table.agreement[0] == pytest.approx((1 + third) / 2, abs=1e-5)
     assert not (out / "choice.png").exists()
     results = gather([out])
     assert results.ensemble().by_data_setting == [[0, 1, 2], [3, 4, 5]]
@@ -152,32 +143,27 @@ def test_a_collapsed_run_has_no_vote_and_is_not_chosen(known, grid, blobs, tmp_p
     status = ["ok", "collapsed", "collapsed", "ok"]
     out = rewritten(grid, tmp_path / "run", found, status=status)
     choose.main(choose.Args((out,), by="agreement", out=tmp_path))
-    table = rows(tmp_path / "choice.csv")
+    table = pd.read_csv(tmp_path / "choice.csv")
     # The two that collapsed agree perfectly.
-    assert [line["status"] for line in table] == ["ok", "ok", "collapsed", "collapsed"]
-    assert [line["agreement"] for line in table[2:]] == ["", ""]
+    assert table.status.tolist() == ["ok", "ok", "collapsed", "collapsed"]
+    assert table.agreement.isna().tolist() == [False, False, True, True]
     consensus.main(consensus.Args((out,), out=tmp_path / "both"))
-    found = rows(tmp_path / "both" / "assignments.csv")
-    assert {line["cluster"] for line in found} == {"0", "1", "2", "-1"}
-    unsure = [x["example"] for x in found if float(x["confidence"] or 1) < 0.9]
-    assert unsure == ["0"]
+    table = pd.read_csv(tmp_path / "both" / "assignments.csv")
+    assert {*table.cluster} == {-1, 0, 1, 2}
+    assert table.example[table.confidence < 0.9].tolist() == [0]
     # Nobody holds example 7.
-    assert (found[7]["cluster"], found[7]["confidence"]) == ("-1", "")
+    assert table.cluster[7] == -1
+    assert np.isnan(table.confidence[7])
 
 
 def test_a_consensus_and_how_sure_it_is(known, tmp_path, capsys):
-    three = consensus.Args((known,), out=tmp_path)
-    consensus.main(three)
-    table = rows(tmp_path / "assignments.csv")
-    named = {line["label"]: line["cluster"] for line in table}
-    assert len(set(named.values())) == 3
+    consensus.main(consensus.Args((known,), out=tmp_path))
+    table = pd.read_csv(tmp_path / "assignments.csv")
     # Each of the examples that a single run has elsewhere is where the others have it.
-    assert all(line["cluster"] == named[line["label"]] for line in table)
-    least = sorted(table, key=lambda line: float(line["confidence"]))[:4]
-    assert {line["example"] for line in least} == {"0", "1", "20", "21"}
-    printed = capsys.readouterr().out
-    (line,) = (x for x in printed.splitlines() if "of the consensus" in x)
-    assert line.count("1.000") == 3
+    assert table.groupby("label").cluster.unique().map(len).tolist() == [1, 1, 1]
+    assert table.cluster.nunique() == 3
+    assert {*table.nsmallest(4, "confidence").example} == {0, 1, 20, 21}
+    assert re.search(r"of the consensus( +\| +1\.000){3}", capsys.readouterr().out)
     with np.load(tmp_path / "consensus.npz") as file:
         assert file["clusters"].shape == file["confidence"].shape == (60,)
     assert (tmp_path / "confidence.png").exists()
@@ -188,9 +174,8 @@ def test_of_a_part_the_rows_of_the_whole_are_named(blobs, tmp_path):
     out = run(tmp_path / "run", blobs[0], limit=30, seed=(0, 1))
     consensus.main(consensus.Args((out,), out=tmp_path))
     page.main(page.Args(out))
-    each = [rows(x / "assignments.csv") for x in (tmp_path, out)]
-    names = [[line["example"] for line in table] for table in each]
-    assert names[0] == names[1] != [*map(str, range(30))]
+    each = [pd.read_csv(x / "assignments.csv").example for x in (tmp_path, out)]
+    assert each[0].tolist() == each[1].tolist() != [*range(30)]
 
 
 def test_scores_alone_are_enough_to_compare(known, tmp_path):
@@ -199,8 +184,8 @@ def test_scores_alone_are_enough_to_compare(known, tmp_path):
     (kept / "assignments.npz").unlink()
     first = {"first_where": ("seed=0",), "second_where": ("seed=0",)}
     compare.main(compare.Args(kept, kept, out=tmp_path, **first))
-    (line,) = rows(tmp_path / "comparison.csv")
-    assert (line["difference"], line["seeds"]) == ("0", "1")
+    table = pd.read_csv(tmp_path / "comparison.csv")
+    assert table[["difference", "seeds"]].to_numpy().tolist() == [[0, 1]]
     with pytest.raises(ValueError, match="kept no assignments"):
         choose.main(choose.Args((kept,)))
 
@@ -220,11 +205,10 @@ def test_the_number_of_clusters_of_blobs(blobs, tmp_path, capsys):
     flags = {"clusters": (2, 3, 6), "seed": (0, 1, 2)}
     out = run(tmp_path / "run", path, labels=False, **flags)
     how_many.main(how_many.Args((out,)))
-    printed = capsys.readouterr().out
-    assert "seeds agree most on 3 clusters" in printed
-    table = {line["clusters"]: line for line in rows(out / "how_many.csv")}
-    assert [*table] == ["2", "3", "6"]
-    assert table["3"]["between"] == "1.000"
+    assert "seeds agree most on 3 clusters" in capsys.readouterr().out
+    table = pd.read_csv(out / "how_many.csv", index_col="clusters")
+    assert table.index.tolist() == [2, 3, 6]
+    assert table.between[3] == 1
     assert (out / "how_many.png").stat().st_size > 5000
 
 
@@ -263,18 +247,18 @@ def test_seeds_are_paired(known, grid, blobs, tmp_path, capsys):
     nmi = ["0.6", "0.8", "0.85", "0.3", "0.5"]
     other = rewritten(other, tmp_path / "scored", found, nmi=nmi)
     compare.main(compare.Args(known, other, out=tmp_path))
-    (line,) = rows(tmp_path / "comparison.csv")
-    assert line["seeds"] == "4"
-    assert float(line["difference"]) == pytest.approx((0.2 + 0.1 + 0.1 - 0.2) / 4)
-    assert float(line["second"]) == pytest.approx(2.55 / 4)
+    table = pd.read_csv(tmp_path / "comparison.csv")
+    expected = [4, (0.2 + 0.1 + 0.1 - 0.2) / 4, 2.55 / 4]
+    found = table[["seeds", "difference", "second"]].to_numpy().tolist()
+    assert found == [pytest.approx(expected)]
     printed = capsys.readouterr().out
     assert "no difference seen" in printed
     assert "runs without a partner: 1 of 5 runs of" in printed
     assert (tmp_path / "comparison.png").stat().st_size > 5000
     # The same runs with themselves, by the seed: one pair each.
     compare.main(compare.Args(known, other, by=("seed",), out=tmp_path))
-    found = [float(x["difference"]) for x in rows(tmp_path / "comparison.csv")]
-    assert found == pytest.approx([0.2, 0.1, 0.1, -0.2])
+    table = pd.read_csv(tmp_path / "comparison.csv")
+    assert table.difference.tolist() == pytest.approx([0.2, 0.1, 0.1, -0.2])
 
 
 def test_settings_of_one_grid_are_told_apart(blobs, tmp_path):
@@ -282,15 +266,10 @@ def test_settings_of_one_grid_are_told_apart(blobs, tmp_path):
     out = run(tmp_path / "run", blobs[0], **flags)
     where = {"first_where": ("clusters=3",), "second_where": ("clusters=2",)}
     compare.main(compare.Args(out, out, **where))
-    table = rows(out / "comparison.csv")
-    assert [(line["p"], line["seeds"]) for line in table] == [("0", "2"), ("1", "2")]
-    own = {
-        (line["clusters"], line["p"], line["seed"]): float(line["nmi"])
-        for line in rows(out / "results.csv")
-    }
-    for line, p in zip(table, ("0.0", "1.0"), strict=True):
-        off = [own["3", p, seed] - own["2", p, seed] for seed in "01"]
-        assert float(line["difference"]) == pytest.approx(np.mean(off), abs=1e-6)
+    table = pd.read_csv(out / "comparison.csv", index_col="p")
+    assert table.seeds.to_dict() == {0: 2, 1: 2}
+    nmi = pd.read_csv(out / "results.csv").groupby(["clusters", "p"]).nmi.mean()
+    np.testing.assert_allclose(table.difference, nmi[3] - nmi[2], atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -309,18 +288,17 @@ def test_clients_on_their_own_are_compared_client_by_client(own, tmp_path, capsy
     assert runs.clusters.max() == 19  # ten of each of two clients
     choose.main(choose.Args((own,), by="agreement", out=tmp_path))
     assert "by agreement: lrsc" in capsys.readouterr().out
-    table = rows(tmp_path / "choice.csv")
-    assert all(line["others"] == line["input"] == "" for line in table)
+    assert (
+        pd.read_csv(tmp_path / "choice.csv")[["others", "input"]].isna().all(axis=None)
+    )
     consensus.main(consensus.Args((own,), clusters=10, out=tmp_path))
     printed = capsys.readouterr().out
-    (line,) = (x for x in printed.splitlines() if "of the runs, best" in x)
-    best = max(float(row["nmi"]) for row in rows(own / "results.csv"))
-    assert f"{best:.3f}" in line
-    (line,) = (x for x in printed.splitlines() if "of the consensus" in x)
+    best = pd.read_csv(own / "results.csv").nmi.max()
+    assert re.search(rf"of the runs, best.* {best:.3f} ", printed)
     # Clusters of clients that hold other examples with every seed become ten of all.
-    assert float(line.split("|")[2]) > 0.3
-    found = rows(tmp_path / "assignments.csv")
-    assert {int(x["cluster"]) for x in found} == {*range(10)}
+    found = re.search(r"of the consensus +\| +([\d.]+)", printed)
+    assert float(found[1]) > 0.3
+    assert {*pd.read_csv(tmp_path / "assignments.csv").cluster} == {*range(10)}
 
 
 # --- what is refused

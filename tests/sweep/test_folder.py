@@ -400,5 +400,5 @@ def test_cells_come_back_and_the_runs_of_a_setting_are_found(tmp_path):
             run.point(**where)
     with pytest.raises(ValueError, match="--where takes a name once"):
         parsed(["p=0", "p=0.5"])
-    with pytest.raises(ValueError, match="kept no model that all its clients share"):
+    with pytest.raises(ValueError, match="no model that all its clients share"):
         run.model(seed=0)
