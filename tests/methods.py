@@ -29,16 +29,28 @@ from fcjax.algorithms.orchestra import orchestra
 from fcjax.algorithms.sda import Pair, sda
 from fcjax.algorithms.uifca import uifca
 from fcjax.methods import (
+    CC,
     CCFC,
     DCN,
     DEC,
     DLRSC,
     DSCN,
     FDSC,
+    FFCM,
     LRSC,
+    MCC,
     SDAFDC,
     UIFCA,
+    ExactKMeans,
     FedCRef,
+    FedEMA,
+    FedMCC,
+    FedSimCLR,
+    FedSimSiam,
+    FedU,
+    FuzzyCMeans,
+    KFed,
+    KMeans,
     Orchestra,
 )
 from fcjax.nn import (
@@ -89,16 +101,21 @@ def build_ccfc(weight, *, swept="model_weight", epsilon=1e-5, **options):
 
 def build_kfed(weight):
     del weight  # nothing of it can be swept
-    return kfed(num_clusters=NUM_CLUSTERS, local_clusters=2)
+    return kfed(KFed(local_clusters=2).plain(), num_clusters=NUM_CLUSTERS)
 
 
-def fuzzy(method, **options):
-    """Sweeps the fuzzifier of a method."""
+def build_ffcm(weight, aggregation, **options):
+    settings = FFCM(num_rounds=3, **options).plain(fuzzifier=1.2 + weight)
+    last = {"aggregation": aggregation, "tolerance": 0.0}
+    return ffcm(settings, num_clusters=NUM_CLUSTERS, **last)
 
-    def build(weight):
-        return method(num_clusters=NUM_CLUSTERS, fuzzifier=1.2 + weight, **options)
 
-    return build
+def build_exact(weight):
+    settings, last = ExactKMeans(num_rounds=3).plain(), {"tolerance": 0.0}
+    fuzzifier = 1.2 + weight
+    return exact_cmeans(
+        settings, num_clusters=NUM_CLUSTERS, fuzzifier=fuzzifier, **last
+    )
 
 
 LOCAL = Local(optax.sgd(0.05, momentum=0.9), jitter, num_epochs=1, batch_size=4)
@@ -111,57 +128,50 @@ SIMSIAM = (
 )
 
 
-def soft_clusters(temperature=1.0, **options):
-    head = cluster_projector(NUM_CLUSTERS, hidden_size=7)
-    return cluster_contrast(
-        head, LOCAL, num_rounds=2, cluster_temperature=temperature, **options
-    )
+SIMCLR = (ENCODER, projector(6, hidden_size=7))
+SOFT = cluster_projector(NUM_CLUSTERS, hidden_size=7)
+
+
+def contrastive(method, **options):
+    """The settings of a method, and its second stage by a cluster projector."""
+    settings = method(num_rounds=3, cluster_rounds=2).plain(**options)
+    return settings, cluster_contrast(settings, SOFT, LOCAL)
 
 
 def build_fedmcc(weight, local=LOCAL, **options):
-    return fedmcc(
-        ENCODER,
-        projector(6, hidden_size=7),
-        soft_clusters(1 + weight, **options),
-        local,
-        num_rounds=3,
-        instance_temperature=0.5 + weight,
-        **options,
-    )
+    temperatures = {
+        "instance_temperature": 0.5 + weight,
+        "cluster_temperature": 1 + weight,
+    }
+    settings, clusters = contrastive(FedMCC, **temperatures, **options)
+    return fedmcc(settings, *SIMCLR, clusters, local)
 
 
-def build_at_once(method, weight, local=LOCAL, **options):
-    return method(
-        ENCODER,
-        projector(6, hidden_size=7),
-        cluster_projector(NUM_CLUSTERS, hidden_size=7),
-        local,
-        num_rounds=3,
-        instance_temperature=0.5 + weight,
-        **options,
-    )
+def build_at_once(method, settings, weight, local=LOCAL):
+    settings = settings(num_rounds=3).plain(instance_temperature=0.5 + weight)
+    return method(settings, *SIMCLR, SOFT, local)
 
 
 def build_fedu(weight):
-    return fedu(*BYOL, soft_clusters(), LOCAL, num_rounds=3, momentum=0.9 + weight / 9)
+    settings, clusters = contrastive(FedU, momentum=0.9 + weight / 9)
+    return fedu(settings, *BYOL, clusters, LOCAL)
 
 
 def build_fedema(weight):
+    settings = FedEMA(num_rounds=3).plain(momentum=0.9 + weight / 9)
     clusters = feature_kmeans(num_clusters=NUM_CLUSTERS, num_init=2)
-    return fedema(*BYOL, clusters, LOCAL, num_rounds=3, momentum=0.9 + weight / 9)
+    return fedema(settings, *BYOL, clusters, LOCAL)
 
 
 def build_fedsimclr(weight):
-    return fedsimclr(
-        *(ENCODER, projector(6, hidden_size=7), soft_clusters(), LOCAL),
-        num_rounds=3,
-        instance_temperature=0.5 + weight,
-    )
+    settings, clusters = contrastive(FedSimCLR, instance_temperature=0.5 + weight)
+    return fedsimclr(settings, *SIMCLR, clusters, LOCAL)
 
 
 def build_fedsimsiam(weight):
+    settings, clusters = contrastive(FedSimSiam)
     local = LOCAL._replace(optimizer=optax.sgd(0.02 * (1 + weight), momentum=0.9))
-    return fedsimsiam(*SIMSIAM, soft_clusters(), local, num_rounds=3)
+    return fedsimsiam(settings, *SIMSIAM, clusters, local)
 
 
 def build_orchestra(weight):
@@ -182,33 +192,34 @@ def sgd(weight):
 
 def build_sda(clustering, weight):
     return sda(
+        SDAFDC().plain(gan_rounds=2, gan_batch_size=4, noise_size=2),
         mlp_gan(5, widths=(8,)),
         Pair(sgd(weight), sgd(weight)),
         clustering(weight),
-        SDAFDC().plain(gan_rounds=2, gan_batch_size=4, noise_size=2),
         num_clusters=NUM_CLUSTERS,
     )
 
 
 def tiny_fcm(weight):
-    return by_fuzzy_cmeans(num_clusters=NUM_CLUSTERS, fuzzifier=1.2 + weight)
+    settings = FuzzyCMeans(num_init=1).plain(fuzzifier=1.2 + weight)
+    return by_fuzzy_cmeans(settings, num_clusters=NUM_CLUSTERS)
 
 
 def tiny_dcn(weight):
     sizes = {"pretrain_rounds": 1, "joint_rounds": 2, "batch_size": 8, "num_init": 2}
     return by_dcn(
+        DCN().plain(**sizes, cluster_weight=weight),
         autoencoder(5, widths=(8,), latent_size=3),
         optax.sgd(0.002 * (1 + weight), momentum=0.9),
-        DCN().plain(**sizes, cluster_weight=weight),
         num_clusters=NUM_CLUSTERS,
     )
 
 
 def build_dec(weight):
     clustering = by_dec(
+        DEC().plain(pretrain_rounds=1, joint_rounds=2, dec_batch_size=8),
         autoencoder(5, widths=(8,), latent_size=3),
         optax.sgd(0.005 * (1 + weight), momentum=0.9),
-        DEC().plain(pretrain_rounds=1, joint_rounds=2, dec_batch_size=8),
         num_clusters=NUM_CLUSTERS,
     )
     return central(clustering)
@@ -217,8 +228,6 @@ def build_dec(weight):
 def build_subspaces(method, settings, weight, **options):
     options = {"local_steps": 1, "fit_steps": 0} | options
     return method(
-        autoencoder(5, widths=(8,), latent_size=4),
-        optax.sgd(1e-4 * (1 + weight), momentum=0.9),
         settings().plain(
             num_rounds=2,
             pretrain_rounds=1,
@@ -226,6 +235,8 @@ def build_subspaces(method, settings, weight, **options):
             expression_weight=1.0,
             **options,
         ),
+        autoencoder(5, widths=(8,), latent_size=4),
+        optax.sgd(1e-4 * (1 + weight), momentum=0.9),
         num_clusters=NUM_CLUSTERS,
     )
 
@@ -247,37 +258,36 @@ def build_lrsc(weight):
     return lrsc(settings, num_clusters=NUM_CLUSTERS)
 
 
-def build_uifca(weight, **options):
+def build_uifca(weight):
+    of_start = KFed(local_clusters=NUM_CLUSTERS, unit_length=False).plain()
     return uifca(
-        realnvp((5,), num_couplings=2, hidden=(8,)),
-        optax.sgd(1e-3 * (1 + weight), momentum=0.9),
         UIFCA().plain(
             cluster_rounds=2, communication_rounds=2, local_steps=3, batch_size=4
         ),
+        realnvp((5,), num_couplings=2, hidden=(8,)),
+        optax.sgd(1e-3 * (1 + weight), momentum=0.9),
+        kfed(of_start, num_clusters=NUM_CLUSTERS),
         num_clusters=NUM_CLUSTERS,
         levels=None,
-        unit_length=False,
-        **options,
     )
 
 
 def local_kmeans(num_used):
-    return by_kmeans(
-        num_clusters=NUM_CLUSTERS, num_used=num_used, num_init=2, unit_length=False
-    )
+    settings = KMeans(num_init=2, unit_length=False).plain()
+    return by_kmeans(settings, num_clusters=NUM_CLUSTERS, num_used=num_used)
 
 
 def build_fedcref(weight, **options):
     return fedcref(
-        reconstructor(5, widths=(6, 3, 6)),
-        optax.sgd(0.05 * (1 + weight)),
-        on_clients(local_kmeans, num_clusters=NUM_CLUSTERS),
         FedCRef().plain(
             **{"num_rounds": 3, "federated_rounds": 2, "batch_size": 4},
             **{"local_epochs": 3, "first_epochs": 1, "federated_epochs": 1},
             threshold=0.9,
             stability=2.0,  # nobody settles: all rounds are run
         ),
+        reconstructor(5, widths=(6, 3, 6)),
+        optax.sgd(0.05 * (1 + weight)),
+        on_clients(local_kmeans, num_clusters=NUM_CLUSTERS),
         num_clusters=NUM_CLUSTERS,
         **options,
     )
@@ -289,15 +299,15 @@ METHODS = {
     "ccfc++": partial(build_ccfc, swept="decorrelation_weight", model_weight=0.1),
     "scfc": partial(build_ccfc, sample_contrastive=True, own_init=True),
     "standalone": partial(build_ccfc, standalone=True),
-    "fcm": fuzzy(lambda **options: central(by_fuzzy_cmeans(**options))),
+    "fcm": lambda weight: central(tiny_fcm(weight)),
     "k-fed": build_kfed,
-    "ffcm": fuzzy(ffcm, num_rounds=3, local_iters=4, tolerance=0.0),
-    "ffcm-mean": fuzzy(ffcm, num_rounds=3, aggregation="mean", tolerance=0.0),
-    "exact-fcm": fuzzy(exact_cmeans, num_rounds=3, tolerance=0.0),
+    "ffcm": partial(build_ffcm, aggregation="kmeans", local_iters=4),
+    "ffcm-mean": partial(build_ffcm, aggregation="mean"),
+    "exact-fcm": build_exact,
     "fedmcc": build_fedmcc,
     "fedmcc-average-target": partial(build_fedmcc, average_target=True),
-    "mcc": partial(build_at_once, mcc),
-    "cc": partial(build_at_once, cc, local=LOCAL._replace(keep_optimizer=True)),
+    "mcc": partial(build_at_once, mcc, MCC),
+    "cc": partial(build_at_once, cc, CC, local=LOCAL._replace(keep_optimizer=True)),
     "fedu": build_fedu,
     "fedema": build_fedema,
     "fedsimclr": build_fedsimclr,
@@ -312,7 +322,6 @@ METHODS = {
     "dlrsc": partial(build_subspaces, dlrsc, DLRSC),
     "lrsc": build_lrsc,
     "uifca": build_uifca,
-    "uifca-random": partial(build_uifca, start="random"),
     "fedcref": build_fedcref,
     "spherical": spherical.contract,
 }

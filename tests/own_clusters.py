@@ -51,7 +51,7 @@ def build(settings, *, num_clusters):
     def round(near, key, state, federation):
         del key
         own_centers = state.clients.centers
-        here = server.participants(federation, state.server)[:, None]
+        here = server.participants(federation)[:, None]
         here &= jnp.arange(num_clusters)[None] < federation.local_clusters[:, None]
         centers, exist = server.gather((own_centers, here))
         apart = own_centers[:, :, None, None] - centers[None, None]

@@ -14,7 +14,7 @@ from fcjax.algorithms.ccfc import ccfc
 from fcjax.algorithms.kfed import kfed
 from fcjax.data.augment import vector_view
 from fcjax.federated import clients, server
-from fcjax.methods import CCFC
+from fcjax.methods import CCFC, KFed
 from fcjax.nn import from_linen
 from fcjax.parallel.mesh import SERVER, STATE, over_runs
 from fcjax.ragged import Ragged
@@ -54,7 +54,8 @@ def grid(dealt, *, in_classes, num_runs=1, absent=(1, 5)):
 
 
 def by_kfed(_, **options):
-    return kfed(num_clusters=3, local_clusters=3, unit_length=False, **options)
+    settings = KFed(local_clusters=3, unit_length=False, **options).plain()
+    return kfed(settings, num_clusters=3)
 
 
 class Linear(nn.Module):
@@ -137,7 +138,7 @@ def test_a_seed_is_a_seed_on_any_number_of_devices(dealt, num_runs):
         return State(jnp.zeros(3), {"own": jnp.zeros((len(federation.indices), 3))})
 
     def advance(hyper, key, federation, state):
-        present = server.participants(federation, jnp.int32(0))
+        present = clients.own(federation.present[0], len(federation.indices))
 
         def one(key, own, rows, mask):
             x = federation.pool[rows] * jax.random.uniform(key)

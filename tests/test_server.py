@@ -7,7 +7,7 @@ import pytest
 
 from fcjax.federated import clients, server
 from fcjax.parallel.mesh import AXIS
-from fcjax.types import Federation
+from fcjax.types import Federation, Now
 
 DEVICES = pytest.mark.parametrize("num_devices", [1, 2])
 
@@ -149,7 +149,8 @@ def test_the_last_row_of_present_stands_for_all_further_rounds():
     )
     rows = [0, 1, 2, 2, 2]
     for num_rounds, row in zip([0, 1, 2, 3, 1000], rows, strict=True):
-        found = server.participants(federation, jnp.int32(num_rounds))
+        now = Now(jnp.int32(num_rounds), jnp.int32(0), jnp.array(True))
+        found = server.participants(federation._replace(now=now))
         np.testing.assert_array_equal(found, federation.present[row])
 
 

@@ -32,8 +32,9 @@ from fcjax.algorithms.kfed import kfed
 from fcjax.cluster import fuzzy_lloyd, lloyd
 from fcjax.data.augment import as_rows
 from fcjax.data.federation import peak_memory, readable
+from fcjax.methods import KFed
 from fcjax.sweep.ending import refusing
-from fcjax.types import Federation
+from fcjax.types import Federation, Now
 
 FUZZIFIER = 1.1
 
@@ -110,15 +111,13 @@ def objective(x: np.ndarray, centroids: np.ndarray, shares: np.ndarray) -> float
 def k_fed(x: np.ndarray, args: Args) -> tuple[Side, Side]:
     """One round of k-FED on data dealt at random."""
     part = data.heterogeneous(np.zeros(len(x), int), args.clients, 0.0, seed=0)
-    method = kfed(
-        num_clusters=args.clusters,
-        local_clusters=args.clusters,
-        num_iters=args.iterations,
-        unit_length=False,
-    )
+    settings = KFed(local_clusters=args.clusters, unit_length=False).plain()
+    method = kfed(settings, num_clusters=args.clusters, num_iters=args.iterations)
     present = [data.failures(args.clients, 0.0, seed=0)]
     one = data.federate(x, [part], present, num_clusters=args.clusters)
     federation = Federation(one.pool, *jax.tree.map(lambda leaf: leaf[0], one[1:]))
+    now = Now(jnp.int32(0), jnp.int32(0), jnp.array(True))
+    federation = federation._replace(now=now)
     (stage,) = method.stages
     state = method.init(jax.random.key(0), federation)
     step = jax.jit(stage.round)

@@ -40,7 +40,7 @@ from fcjax.federated import clients, training
 from fcjax.federated.clients import Client
 from fcjax.losses import deep_kmeans
 from fcjax.nn.autoencoders import AutoEncoder
-from fcjax.types import Network, PRNGKey, PyTree
+from fcjax.types import Network, Now, PRNGKey, PyTree
 
 # --- Autoencoding
 
@@ -71,17 +71,17 @@ class Trained(NamedTuple):
 
 
 def by_codes(
+    settings: Any,
     autoencoder: AutoEncoder,
     optimizer: optax.GradientTransformation,
-    settings: Any,
     *,
     num_clusters: int,
 ) -> Clustering:
     """Returns k-means of the codes of an auto-encoder, SDA-FDC's ablation (disjoint).
 
     Args:
-        autoencoder, optimizer, num_clusters: as in `by_dcn`.
         settings: as in `by_dcn`, without those of the joint phase.
+        autoencoder, optimizer, num_clusters: as in `by_dcn`.
 
     Returns:
         The clustering, the first two phases of `by_dcn`.
@@ -91,7 +91,7 @@ def by_codes(
         >>> from fcjax import nn
         >>> from fcjax.methods import DCNDisjoint
         >>> autoencoder = nn.autoencoder(5, widths=(8,), latent_size=3)
-        >>> parts = autoencoder, optax.adam(1e-3), DCNDisjoint().plain()
+        >>> parts = DCNDisjoint().plain(), autoencoder, optax.adam(1e-3)
         >>> [phase.name for phase in by_codes(*parts, num_clusters=3).phases]
         ['autoencoder', 'k-means']
     """
@@ -143,7 +143,9 @@ def encode_state(
     return encode(autoencoder, state.variables, x)
 
 
-def train(setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted):
+def train(
+    setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted, _: Now
+) -> tuple[Trained, Float[Array, ""]]:
     """Trains an auto-encoder for an epoch: as in `Phase`. The loss is an example's
     squared error, summed over features."""
     network = chained(setup.autoencoder._asdict())
@@ -216,7 +218,7 @@ def encode_all(
 
 
 def cluster(
-    setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted
+    setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted, _: Now
 ) -> tuple[Trained, Float[Array, ""]]:
     """Clusters the codes of the examples that count by k-means: as in `Phase`; the loss
     is the inertia a code."""
@@ -240,13 +242,12 @@ class Joint(NamedTuple):
 
     counts: Float[Array, "K"]  # examples seen by each centroid
     assignments: Int[Array, "N"]  # when last seen, else -1
-    num_rounds: Int[Array, ""]
 
 
 def by_dcn(
+    settings: Any,
     autoencoder: AutoEncoder,
     optimizer: optax.GradientTransformation,
-    settings: Any,
     *,
     num_clusters: int,
 ) -> Clustering:
@@ -259,12 +260,12 @@ def by_dcn(
     clusters are the result. How many examples a centroid stands for is left as it is.
 
     Args:
-        autoencoder: of the rows of examples, pixels in [0, 1].
-        optimizer: of both phases.
         settings: an `fcjax.methods.DCN` or `SDAFDC` with one value per setting.
             `cluster_weight` is lambda, of half the squared distance to the centroid
             beside the squared error of an example, both summed over features. Without
             `joint_rounds` the clustering ends with the first k-means.
+        autoencoder: of the rows of examples, pixels in [0, 1].
+        optimizer: of both phases.
         num_clusters: K.
 
     Returns:
@@ -277,7 +278,7 @@ def by_dcn(
         >>> from fcjax import nn
         >>> autoencoder = nn.autoencoder(5, widths=(8,), latent_size=3)
         >>> from fcjax.methods import DCN
-        >>> parts = autoencoder, optax.adam(1e-3), DCN().plain()
+        >>> parts = DCN().plain(), autoencoder, optax.adam(1e-3)
         >>> clustering = by_dcn(*parts, num_clusters=3)
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('autoencoder', 50), ('k-means', 1), ('joint', 50), ('final k-means', 1)]
@@ -298,12 +299,11 @@ def begin_joint(
     z = encode_all(setup.autoencoder, state.variables, x)
     nearest = assign_nearest(z, state.centroids)
     counts = jnp.full(setup.num_clusters, FIRST_COUNT, jnp.float32)
-    joint = Joint(counts, jnp.where(mask, nearest, -1), jnp.int32(0))
-    return state._replace(joint=joint)
+    return state._replace(joint=Joint(counts, jnp.where(mask, nearest, -1)))
 
 
 def train_jointly(
-    setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted
+    setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted, now: Now
 ) -> tuple[Trained, Float[Array, ""]]:
     """An epoch of networks and clusters by turns, and now and then k-means."""
     state, value = training.epochs(
@@ -311,11 +311,9 @@ def train_jointly(
         batch_size=setup.batch_size,
         num_epochs=1,
     )
-    number = state.joint.num_rounds + 1
     refresh = partial(refresh_clusters, setup, x, mask)
-    is_due = number % setup.settings.refresh_every == 0
-    state = lax.cond(is_due, refresh, lambda state: state, state)
-    return state._replace(joint=state.joint._replace(num_rounds=number)), value
+    is_due = (now.stage_round + 1) % setup.settings.refresh_every == 0
+    return lax.cond(is_due, refresh, lambda state: state, state), value
 
 
 def joint_step(
@@ -340,8 +338,7 @@ def joint_step(
     )
     counting = jnp.where(counted, slots, len(x))  # no slot: dropped
     assignments = state.joint.assignments.at[counting].set(nearest, mode="drop")
-    joint = Joint(counts, assignments, state.joint.num_rounds)
-    return Trained(*client, centroids, joint), value
+    return Trained(*client, centroids, Joint(counts, assignments)), value
 
 
 def loss(
@@ -389,9 +386,9 @@ SGD = optax.sgd(0.01, momentum=0.9)
 
 
 def by_dec(
+    settings: Any,
     autoencoder: AutoEncoder,
     optimizer: optax.GradientTransformation,
-    settings: Any,
     *,
     num_clusters: int,
     num_used: Int[Array, ""] | int | None = None,
@@ -406,11 +403,11 @@ def by_dec(
     may be by class. All rounds are run: nothing stops at few changed assignments.
 
     Args:
-        autoencoder: of the rows of examples, pixels in [0, 1].
-        optimizer: of the auto-encoder.
         settings: an `fcjax.methods.DEC` or `FedCRef` with one value per setting; P is
             refreshed `joint_rounds` times, with one epoch each. 70 rounds are about the
             20,000 steps on MNIST after which DEC-keras stops at the latest.
+        autoencoder: of the rows of examples, pixels in [0, 1].
+        optimizer: of the auto-encoder.
         num_clusters: K.
         num_used: how many of them are used, all by default, where that is data: the
             clustering is that of `num_clusters=num_used`; see `cluster.kmeans`.
@@ -426,7 +423,7 @@ def by_dec(
         >>> from fcjax import nn
         >>> autoencoder = nn.autoencoder(5, widths=(8,), latent_size=3)
         >>> from fcjax.methods import DEC
-        >>> parts = autoencoder, optax.adam(1e-3), DEC().plain()
+        >>> parts = DEC().plain(), autoencoder, optax.adam(1e-3)
         >>> clustering = by_dec(*parts, num_clusters=3)
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('autoencoder', 50), ('k-means', 1), ('dec', 20)]
@@ -455,6 +452,7 @@ def sharpen(
     state: Trained,
     x: Examples,
     mask: Counted,
+    _: Now,
 ) -> tuple[Trained, Float[Array, ""]]:
     """A round: P of all examples, then an epoch of encoder and centroids by it."""
     z = encode_all(setup.autoencoder, state.variables, x)

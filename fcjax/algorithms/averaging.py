@@ -378,17 +378,24 @@ def client_round(
     trained, target = split_target(client.variables)
     if setup.personal:
         memory = setup.personal.remember(sent, trained, memory, number)
-    few = training.evenly(mask, local.at_once)
-    encoder, variables = setup.networks.named["encoder"], merge(frozen, trained)
-    x = to_float(pool[rows[few]])
-    h, _ = encoder.apply(part(variables, "encoder"), x, train=False)
     measured = {
         "loss": value,
-        "embedding_spread": training.spread(h, mask[few]),
+        "embedding_spread": spread(setup, merge(frozen, trained), pool, rows, mask),
         "weight_size": training.root_mean_square(trained["params"]),
     }
     opt_state = client.opt_state if local.keep_optimizer else ()
     return trained, Stays(target, memory, opt_state), measured
+
+
+def spread(
+    setup: Any, parts: Parts, pool: Pool, rows: Int[Array, "N"], mask: Bool[Array, "N"]
+) -> Float[Array, ""]:
+    """Returns how far the features of a client fill their sphere, of as many examples
+    as a network takes at a time."""
+    few = training.evenly(mask, setup.local.at_once)
+    encoder, x = setup.networks.named["encoder"], to_float(pool[rows[few]])
+    h, _ = encoder.apply(part(parts, "encoder"), x, train=False)
+    return training.spread(h, mask[few])
 
 
 def follow(momentum: Scalar, variables: PyTree) -> PyTree:
@@ -411,9 +418,10 @@ def split_target(variables: PyTree) -> tuple[Parts, PyTree]:
 def seen_before(setup: Setup, federation: Federation) -> Bool[Array, "M"]:
     """Returns which clients participated in an earlier round of the stage."""
     now, rounds = federation.now, jnp.arange(setup.num_rounds)
-    first = now.round - now.stage_round
-    answers = jax.vmap(partial(server.participants, federation))(first + rounds)
-    return answers.any(axis=0, where=(rounds < now.stage_round)[:, None])
+    numbers = now.round - now.stage_round + rounds
+    answers = federation.present[jnp.minimum(numbers, len(federation.present) - 1)]
+    answered = answers.any(axis=0, where=(rounds < now.stage_round)[:, None])
+    return clients.own(answered, len(federation.indices))
 
 
 def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:

@@ -17,12 +17,12 @@ Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm (FFCM)
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from fcjax.algorithms.rounds import go_on, never
 from fcjax.cluster import assign_nearest, fuzzy_lloyd, kmeans, lloyd
@@ -40,18 +40,16 @@ class MovingCentroids(NamedTuple):
 
     centroids: Float[Array, "K D"]
     moved: Float[Array, ""]  # Frobenius norm of their last step
-    num_rounds: Int[Array, ""]
 
 
 def begin(centroids: Float[Array, "K D"]) -> State:
     """Returns the state before the first round."""
-    return State(MovingCentroids(centroids, jnp.float32(jnp.inf), jnp.int32(0)))
+    return State(MovingCentroids(centroids, jnp.float32(jnp.inf)))
 
 
 def move(before: MovingCentroids, centroids: Float[Array, "K D"]) -> MovingCentroids:
     """Returns the server after a round that has found these centroids."""
-    moved = jnp.linalg.norm(centroids - before.centroids)
-    return MovingCentroids(centroids, moved, before.num_rounds + 1)
+    return MovingCentroids(centroids, jnp.linalg.norm(centroids - before.centroids))
 
 
 def plain(
@@ -96,12 +94,11 @@ def plain(
 
 
 def exact_cmeans(
+    settings: Any,
     *,
     num_clusters: int,
     fuzzifier: Scalar | None = None,
-    num_rounds: int = 100,
     tolerance: Scalar = 1e-4,
-    unit_length: bool = True,
 ) -> FederatedClustering:
     """Builds exact federated c-means: a round is one iteration of the central method.
 
@@ -109,11 +106,11 @@ def exact_cmeans(
     starts from rows of k-means++ over all data, which no real server could draw.
 
     Args:
+        settings: one value per setting of `fcjax.methods.ExactKMeans`. The stage ends
+            before the last round once the centroids stand still.
         num_clusters: K.
         fuzzifier: m > 1; None is k-means.
-        num_rounds: bound of the rounds; the stage ends once the centroids stand still.
-        tolerance: of their step.
-        unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
+        tolerance: of the centroids' step.
 
     Returns:
         The method, one stage. Its metrics are the `loss` (the objective an example of
@@ -121,16 +118,18 @@ def exact_cmeans(
         traffic.
 
     Examples:
-        >>> method = exact_cmeans(num_clusters=3, fuzzifier=1.1)
+        >>> from fcjax.methods import ExactKMeans
+        >>> settings = ExactKMeans().plain()
+        >>> method = exact_cmeans(settings, num_clusters=3, fuzzifier=1.1)
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('cluster', 100)]
     """
 
     def init(key: PRNGKey, federation: Federation) -> State:
         pool = federation.pool
-        present = server.participants(federation, jnp.int32(0))
-        held = server.pooled(federation, present).astype(float)
-        x = as_rows(pool[jnp.arange(pool.shape[0])], unit_length=unit_length)
+        held = server.pooled(federation, server.participants(federation)).astype(float)
+        x = pool[jnp.arange(pool.shape[0])]
+        x = as_rows(x, unit_length=settings.unit_length)
         x = clear(x, held)
         return begin(x[plus_plus(key, x, held, num_clusters)])
 
@@ -148,10 +147,10 @@ def exact_cmeans(
 
     def round(_: PRNGKey, state: State, federation: Federation):
         before: MovingCentroids = state.server
-        present = server.participants(federation, before.num_rounds)
+        present = server.participants(federation)
         sums, masses, objectives = clients.for_each(
             lambda x, mask: client_round(before.centroids, x, mask),
-            client_rows(federation, unit_length=unit_length),
+            client_rows(federation, unit_length=settings.unit_length),
             federation.mask,
         )
         # Means over the clients that answered: what they are divided by cancels.
@@ -172,7 +171,11 @@ def exact_cmeans(
         return State(after), metrics
 
     return plain(
-        init, round, unit_length=unit_length, num_rounds=num_rounds, tolerance=tolerance
+        init,
+        round,
+        unit_length=settings.unit_length,
+        num_rounds=settings.num_rounds,
+        tolerance=tolerance,
     )
 
 
@@ -180,31 +183,27 @@ def exact_cmeans(
 
 
 def ffcm(
+    settings: Any,
     *,
     num_clusters: int,
-    fuzzifier: Scalar = 1.1,
-    num_rounds: int = 20,
-    local_iters: int = 30,
     aggregation: Literal["kmeans", "mean"] = "kmeans",
     tolerance: Scalar = 1e-4,
-    unit_length: bool = True,
 ) -> FederatedClustering:
     """Builds FFCM: clients improve the server's centroids by fuzzy c-means of their
     own, the server averages or clusters what they found.
 
     Args:
+        settings: one value per setting of `fcjax.methods.FFCM`. The FFCM paper has the
+            fuzzifier 2, which on row-normalised pixels draws all centroids to the mean;
+            1.1 is that of the code of SDA-FC. The stage ends before the last round once
+            the centroids stand still. The authors' code allows 1000 rounds, and 1000
+            iterations of a client in a round.
         num_clusters: K.
-        fuzzifier: m > 1. The FFCM paper has 2, which on row-normalised pixels draws all
-            centroids to the mean; 1.1 is that of the code of SDA-FC.
-        num_rounds: bound of the rounds; the stage ends once the centroids stand still.
-            The authors' code allows 1000.
-        local_iters: bound of the clients' iterations in a round; the code's is 1000.
         aggregation: `kmeans` clusters the clients' centroids, each counting once;
             `mean` averages those of one number, weighted by their supports (the sums of
             their memberships), which fails where clients hold different clusters: on
             MNIST at p = 1 it has NMI 0.19, `kmeans` 0.52 and the CCFC paper 0.54.
         tolerance: of the clients' memberships and of the server's step.
-        unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
 
     Returns:
         The method, one stage. Centroids start uniform in [0, 1], as in the code. Its
@@ -212,19 +211,22 @@ def ffcm(
         `participants`, `moved` and the traffic.
 
     Examples:
-        >>> method = ffcm(num_clusters=3, aggregation="mean")
+        >>> from fcjax.methods import FFCM
+        >>> method = ffcm(FFCM().plain(), num_clusters=3, aggregation="mean")
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
-        [('cluster', 20)]
+        [('cluster', 100)]
     """
     improve = partial(
-        fuzzy_lloyd, fuzzifier=fuzzifier, num_iters=local_iters, tolerance=tolerance
+        fuzzy_lloyd,
+        fuzzifier=settings.fuzzifier,
+        num_iters=settings.local_iters,
+        tolerance=tolerance,
     )
-    one = partial(round, improve, aggregation == "mean", unit_length)
     return plain(
         partial(initial_state, num_clusters),
-        one,
-        unit_length=unit_length,
-        num_rounds=num_rounds,
+        partial(round, improve, aggregation == "mean", settings.unit_length),
+        unit_length=settings.unit_length,
+        num_rounds=settings.num_rounds,
         tolerance=tolerance,
     )
 
@@ -240,7 +242,7 @@ def round(
     """A round: clients improve the server's centroids, the server averages or clusters
     theirs."""
     before: MovingCentroids = state.server
-    present = server.participants(federation, before.num_rounds)
+    present = server.participants(federation)
 
     def client_round(x, mask):
         found = improve(x, before.centroids, mask=mask)
@@ -255,7 +257,7 @@ def round(
         upload["supports"] = supports[0]
         centroids = support_mean(received, supports, answered, before.centroids)
     else:
-        first = before.num_rounds == 0
+        first = federation.now.round == 0
         centroids = cluster_all(key, received, answered, before.centroids, first)
     after = move(before, centroids)
     metrics = {

@@ -31,9 +31,9 @@ from fcjax.parallel.mesh import num_bytes
 from fcjax.types import (
     FederatedClustering,
     Federation,
+    Now,
     PRNGKey,
     PyTree,
-    Scalar,
     Stage,
     State,
 )
@@ -53,8 +53,10 @@ class Phase(NamedTuple):
     name: str
     begin: Callable[[PRNGKey, Any, Examples, Counted], Any]
     """(key, state, x, mask) -> the state of this phase."""
-    round: Callable[[PRNGKey, Any, Examples, Counted], tuple[Any, Float[Array, ""]]]
-    """(key, state, x, mask) -> (state, loss)."""
+    round: Callable[
+        [PRNGKey, Any, Examples, Counted, Now], tuple[Any, Float[Array, ""]]
+    ]
+    """(key, state, x, mask, now) -> (state, loss)."""
     num_rounds: int = 1
 
 
@@ -90,18 +92,12 @@ class Pooled(NamedTuple):
 
     source: PyTree  # what its examples are made from; () where that is the pool
     clustering: PyTree
-    num_rounds: Int[Array, ""]  # rounds so far, over all stages
 
 
-def pooled(
-    source: PyTree,
-    clustering: PyTree,
-    federation: Federation,
-    num_rounds: Int[Array, ""] | int = 0,
-) -> State:
+def pooled(source: PyTree, clustering: PyTree, federation: Federation) -> State:
     """Returns the state in which nobody's examples have arrived."""
     arrived = jnp.zeros(len(federation.indices), bool)
-    return State(Pooled(source, clustering, jnp.int32(num_rounds)), arrived)
+    return State(Pooled(source, clustering), arrived)
 
 
 def cluster_stages(
@@ -124,12 +120,14 @@ def cluster_stages(
 
         def round(key, state: State, federation: Federation):
             before: Pooled = state.server
-            present = server.participants(federation, before.num_rounds)
+            present = server.participants(federation)
             arrived = state.clients | present
             x, mask = pooling.examples(before.source, federation, arrived)
-            clustered, loss = phase.round(key, before.clustering, x, mask)
+            clustered, loss = phase.round(
+                key, before.clustering, x, mask, federation.now
+            )
             answered, sends = server.gather((present, present & ~state.clients))
-            is_last = before.num_rounds == total - 1
+            is_last = federation.now.round == total - 1
             metrics = {
                 "loss": loss,
                 "participants": answered.sum(),
@@ -138,8 +136,7 @@ def cluster_stages(
                     answered & is_last, up={}, down=clustering.results(clustered)
                 ),
             }
-            after = Pooled(before.source, clustered, before.num_rounds + 1)
-            return State(after, arrived), metrics
+            return State(before._replace(clustering=clustered), arrived), metrics
 
         return all_rounds(phase.name, round, phase.num_rounds, begin=begin)
 
@@ -176,8 +173,8 @@ def central(clustering: Clustering) -> FederatedClustering:
     those of all that are present.
 
     Args:
-        clustering: of the examples, `by_kmeans` or `by_fuzzy_cmeans`, `by_dcn` or
-            `dec.by_dec`.
+        clustering: of the examples, `by_kmeans`, `by_fuzzy_cmeans`, `by_dcn` or
+            `by_dec`.
 
     Returns:
         The method, whose stages are the phases of the clustering. Metrics are its
@@ -191,8 +188,11 @@ def central(clustering: Clustering) -> FederatedClustering:
         ...     mask=jnp.ones((2, 2), bool),
         ...     present=jnp.ones((1, 2), bool),
         ...     local_clusters=jnp.full(2, 2),
+        ...     now=Now(jnp.int32(0), jnp.int32(0), jnp.array(True)),
         ... )
-        >>> method = central(by_kmeans(num_clusters=2, unit_length=False))
+        >>> from fcjax.methods import KMeans
+        >>> settings = KMeans(unit_length=False).plain()
+        >>> method = central(by_kmeans(settings, num_clusters=2))
         >>> key = jax.random.key(0)
         >>> state = method.init(key, federation)
         >>> state, metrics = jax.jit(method.stages[0].round)(key, state, federation)
@@ -222,21 +222,19 @@ def central(clustering: Clustering) -> FederatedClustering:
 
 
 def by_kmeans(
+    settings: Any,
     *,
     num_clusters: int,
     num_used: Int[Array, ""] | int | None = None,
-    num_init: int = 10,
-    unit_length: bool = True,
     by_cosine: bool = False,
 ) -> Clustering:
     """Returns KM: k-means of the examples as they are.
 
     Args:
+        settings: one value per setting of `fcjax.methods.KMeans`. Its 10 seedings are
+            scikit-learn's default at the time of the papers.
         num_clusters: K.
         num_used: how many of them are used, all by default; see `cluster.kmeans`.
-        num_init: seedings, of which the best by inertia counts; 10 is scikit-learn's
-            default at the time of the papers.
-        unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
         by_cosine: scale the centroids to L2 norm 1 in the end, so that the nearest is
             the one of the largest inner product, by which SDA-FC's code assigns.
 
@@ -244,40 +242,39 @@ def by_kmeans(
         The clustering, one phase of one round; its loss is the inertia an example.
 
     Examples:
-        >>> clustering = by_kmeans(num_clusters=3)
+        >>> from fcjax.methods import KMeans
+        >>> clustering = by_kmeans(KMeans().plain(), num_clusters=3)
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('cluster', 1)]
     """
-    find = partial(kmeans, num_used=num_used, num_init=num_init, num_iters=300)
-    return _of_rows(find, "inertia", num_clusters, unit_length, by_cosine)
+    find = partial(kmeans, num_used=num_used, num_init=settings.num_init, num_iters=300)
+    return _of_rows(find, "inertia", num_clusters, settings.unit_length, by_cosine)
 
 
 def by_fuzzy_cmeans(
-    *,
-    num_clusters: int,
-    fuzzifier: Scalar = 1.1,
-    num_init: int = 1,
-    unit_length: bool = True,
-    by_cosine: bool = False,
+    settings: Any, *, num_clusters: int, by_cosine: bool = False
 ) -> Clustering:
     """Returns FCM: fuzzy c-means of the examples as they are.
 
     Args:
+        settings: one value per setting of `fcjax.methods.FuzzyCMeans`. The fuzzifier
+            1.1 is that of the code of SDA-FC; the package behind that code takes one
+            seeding.
         num_clusters: K.
-        fuzzifier: m > 1; 1.1 is that of the code of SDA-FC.
-        num_init: seedings; the package behind that code takes one.
-        unit_length, by_cosine: as in `by_kmeans`.
+        by_cosine: as in `by_kmeans`.
 
     Returns:
         The clustering, as `by_kmeans`; its loss is the fuzzy objective an example.
 
     Examples:
-        >>> clustering = by_fuzzy_cmeans(num_clusters=3, fuzzifier=1.1)
+        >>> from fcjax.methods import FuzzyCMeans
+        >>> clustering = by_fuzzy_cmeans(FuzzyCMeans().plain(), num_clusters=3)
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('cluster', 1)]
     """
-    find = partial(fuzzy_cmeans, fuzzifier=fuzzifier, num_init=num_init)
-    return _of_rows(find, "objective", num_clusters, unit_length, by_cosine)
+    numbers = {"fuzzifier": settings.fuzzifier, "num_init": settings.num_init}
+    find = partial(fuzzy_cmeans, **numbers)
+    return _of_rows(find, "objective", num_clusters, settings.unit_length, by_cosine)
 
 
 def _of_rows(
@@ -288,7 +285,8 @@ def _of_rows(
     def init(_, x):
         return jnp.zeros((num_clusters, math.prod(x.shape[1:])))
 
-    def round(key, _, x, mask):
+    def round(key, _, x, mask, now):
+        del now
         rows = as_rows(x, unit_length=unit_length)
         found = find(key, rows, num_clusters, mask=mask)
         centroids = found.centroids

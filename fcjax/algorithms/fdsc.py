@@ -180,7 +180,7 @@ def begin_stage(
     """Returns the state with new optimisers for the parts that the stage trains."""
     parts = state.clients.parts
     if "encoder" not in parts:  # it is shared
-        sent = clients.repeat(state.server.encoder, len(federation.indices))
+        sent = clients.repeat(state.server, len(federation.indices))
         parts = {**parts, "encoder": sent}
     opt_state = jax.vmap(setup.optimizer.init)(pick(parts, trains))
     return state._replace(clients=state.clients._replace(opt_state=opt_state))
@@ -381,17 +381,10 @@ def affinity(
 # --- FDSC
 
 
-class Server(NamedTuple):
-    """The encoder is all that crosses between clients and server."""
-
-    encoder: PyTree  # E_*
-    num_rounds: Int[Array, ""]
-
-
 def fdsc(
+    settings: Any,
     autoencoder: AutoEncoder,
     optimizer: optax.GradientTransformation,
-    settings: Any,
     *,
     num_clusters: int,
     is_aligned: bool = True,
@@ -409,9 +402,9 @@ def fdsc(
     by lambda_2. `dscn` has the same stages.
 
     Args:
+        settings: an `fcjax.methods.FDSC` or `FDSC1` with one value per setting.
         autoencoder: of a client; clients share the encoder.
         optimizer: of a client. Its state stays there, and begins anew in each stage.
-        settings: an `fcjax.methods.FDSC` or `FDSC1` with one value per setting.
         num_clusters: K, of every client.
         is_aligned: True is FDSC2, False is FDSC1, without the graph of neighbours.
 
@@ -427,7 +420,7 @@ def fdsc(
         >>> from fcjax.methods import FDSC
         >>> autoencoder = nn.autoencoder(5, widths=(8,), latent_size=3)
         >>> settings = FDSC(num_rounds=50, num_participants=2).plain(pretrain_rounds=0)
-        >>> method = fdsc(autoencoder, optax.adam(1e-3), settings, num_clusters=3)
+        >>> method = fdsc(settings, autoencoder, optax.adam(1e-3), num_clusters=3)
         >>> [stage.name for stage in method.stages]
         ['start', 'train', 'fit']
     """
@@ -448,9 +441,8 @@ def federated_round(
 ) -> tuple[State, dict[str, Array]]:
     """A round of Algorithm 1: the drawn clients train the server's encoder and parts of
     their own, and the server averages the encoders (Eq. 6)."""
-    before: Server = state.server
     num_participants = setup.settings.num_participants
-    present = server.all_participants(federation, before.num_rounds)
+    present = server.all_participants(federation)
     drawn = server.choose(key, present, num_participants)
     chosen = clients.own(drawn, len(federation.indices))
     slots = clients.slots_of(chosen, num_participants)
@@ -462,7 +454,7 @@ def federated_round(
     message = {"encoder": encoder}
     metrics = server.measure(answered, measured)
     metrics |= server.traffic(answered, up=message, down=message)
-    return State(Server(encoder, before.num_rounds + 1), private), metrics
+    return State(encoder, private), metrics
 
 
 def fit_round(
@@ -470,14 +462,13 @@ def fit_round(
 ) -> tuple[State, dict[str, Array]]:
     """A round in which all clients that are present train their private parts for the
     server's encoder, which does not change."""
-    before: Server = state.server
-    present = server.participants(federation, before.num_rounds)
+    present = server.participants(federation)
     slots = clients.slots_of(present, len(present))
     _, private, measured = train(setup, trains, present, slots, state, federation)
     answered, measured = server.gather((present[slots], measured))
     metrics = server.measure(answered, measured)
-    metrics |= server.traffic(answered, up={}, down={"encoder": before.encoder})
-    return State(Server(before.encoder, before.num_rounds + 1), private), metrics
+    metrics |= server.traffic(answered, up={}, down={"encoder": state.server})
+    return state._replace(clients=private), metrics
 
 
 def train(
@@ -502,7 +493,7 @@ def train(
     private: Private = state.clients
 
     def one(own: Private, rows, mask):
-        own = own._replace(parts={**own.parts, "encoder": state.server.encoder})
+        own = own._replace(parts={**own.parts, "encoder": state.server})
         new, measured = train_network(setup, trains, own, federation.pool[rows], mask)
         stays = pick(new.parts, PRIVATE), new.opt_state
         return new.parts["encoder"], stays, measured
@@ -527,12 +518,12 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
             federation.mask,
         )
         private = private._replace(adjacency=adjacency)
-    return State(Server(draw(key)["encoder"], jnp.int32(0)), private)
+    return State(draw(key)["encoder"], private)  # E_* is all that crosses
 
 
 def embed(setup: Setup, state: State, federation: Federation) -> Float[Array, "M N D"]:
     """As in `FederatedClustering`: codes by the server's encoder."""
-    encode = partial(encode_examples, setup, state.server.encoder)
+    encode = partial(encode_examples, setup, state.server)
     return clients.for_each(
         lambda rows: encode(federation.pool[rows]), federation.indices
     )
@@ -542,9 +533,9 @@ def embed(setup: Setup, state: State, federation: Federation) -> Float[Array, "M
 
 
 def dscn(
+    settings: Any,
     autoencoder: AutoEncoder,
     optimizer: optax.GradientTransformation,
-    settings: Any,
     *,
     num_clusters: int,
 ) -> FederatedClustering:
@@ -554,9 +545,9 @@ def dscn(
     and coefficients are trained, as in `fdsc`; neither DSC-Net nor DLRSC has these.
 
     Args:
+        settings: an `fcjax.methods.DSCN` with one value per setting.
         autoencoder: of every client.
         optimizer: of each stage, beginning anew in the next.
-        settings: an `fcjax.methods.DSCN` with one value per setting.
         num_clusters: K, of every client.
 
     Returns:
@@ -571,7 +562,7 @@ def dscn(
         >>> from fcjax.methods import DSCN
         >>> autoencoder = nn.autoencoder(5, widths=(8,), latent_size=3)
         >>> settings = DSCN(num_rounds=50, fit_steps=0).plain(pretrain_rounds=10)
-        >>> method = dscn(autoencoder, optax.adam(1e-3), settings, num_clusters=3)
+        >>> method = dscn(settings, autoencoder, optax.adam(1e-3), num_clusters=3)
         >>> [stage.name for stage in method.stages]
         ['pretrain', 'train']
     """
@@ -580,9 +571,9 @@ def dscn(
 
 
 def dlrsc(
+    settings: Any,
     autoencoder: AutoEncoder,
     optimizer: optax.GradientTransformation,
-    settings: Any,
     *,
     num_clusters: int,
 ) -> FederatedClustering:
@@ -592,8 +583,8 @@ def dlrsc(
     as many as a client has examples.
 
     Args:
-        autoencoder, optimizer, num_clusters: as in `dscn`.
         settings: an `fcjax.methods.DLRSC` with one value per setting.
+        autoencoder, optimizer, num_clusters: as in `dscn`.
 
     Returns:
         As `dscn`.
@@ -604,7 +595,7 @@ def dlrsc(
         >>> from fcjax.methods import DLRSC
         >>> autoencoder = nn.autoencoder(5, widths=(8,), latent_size=3)
         >>> settings = DLRSC(num_rounds=50, fit_steps=0).plain(pretrain_rounds=0)
-        >>> method = dlrsc(autoencoder, optax.adam(1e-3), settings, num_clusters=3)
+        >>> method = dlrsc(settings, autoencoder, optax.adam(1e-3), num_clusters=3)
         >>> [stage.name for stage in method.stages]
         ['train']
     """
@@ -627,7 +618,7 @@ def local_round(
 ) -> tuple[State, dict[str, Array]]:
     """A round in which every client trains some of its parts. Nothing is sent; the
     server only sees metrics."""
-    present = server.participants(federation, state.server)
+    present = server.participants(federation)
 
     def one(own: Private, rows, mask):
         return train_network(setup, trains, own, federation.pool[rows], mask)
@@ -637,16 +628,16 @@ def local_round(
     )
     private = clients.keep_absent(present, new, state.clients)
     metrics = server.measure(*server.gather((present, measured)))
-    return State(state.server + 1, private), metrics
+    return State((), private), metrics
 
 
 def initial_networks(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     """Returns the state before the first round, in which every client has drawn its own
-    network; the server counts the rounds."""
+    network."""
     (num_clients, count), x = federation.indices.shape, federation.pool[:1]
     draw = partial(init, setup, x=x, num_samples=count)
     parts = jax.vmap(draw)(clients.keys(key, num_clients))
-    return State(jnp.int32(0), Private(parts))
+    return State((), Private(parts))
 
 
 def own_codes(
@@ -688,10 +679,10 @@ def lrsc(settings: Any, *, num_clusters: int) -> FederatedClustering:
     def init(_: PRNGKey, federation: Federation) -> State:
         num_clients, num_slots = federation.indices.shape
         nothing = jnp.zeros((num_clients, num_slots, num_slots))
-        return State(jnp.int32(0), nothing)  # rounds, and the clients' coefficients
+        return State((), nothing)  # the clients' coefficients
 
     def round(_: PRNGKey, state: State, federation: Federation):
-        present = server.participants(federation, state.server)
+        present = server.participants(federation)
         coefficients, objectives = clients.for_each(
             lambda x, mask: low_rank_coefficients(x, settings.fidelity, mask=mask),
             client_rows(federation, unit_length=settings.unit_length),
@@ -699,7 +690,7 @@ def lrsc(settings: Any, *, num_clusters: int) -> FederatedClustering:
         )
         coefficients = clients.keep_absent(present, coefficients, state.clients)
         metrics = server.measure(*server.gather((present, {"loss": objectives})))
-        return State(state.server + 1, coefficients), metrics
+        return State((), coefficients), metrics
 
     def assign(state: State, federation: Federation):
         return cluster(settings, num_clusters, state.clients, federation.mask)

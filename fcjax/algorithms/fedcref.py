@@ -55,7 +55,7 @@ STEADY_ITERATIONS = 3
 
 
 class Trend(NamedTuple):
-    """What is watched, which all clients know."""
+    """What is watched, which all clients know; () until clusters are refined."""
 
     communities: Int[Array, ""]  # |G|
     isolated: Int[Array, ""]  # |I|
@@ -237,9 +237,8 @@ class Start(NamedTuple):
 
 
 def start_stage(phase: StartPhase) -> Stage:
-    """Returns a phase as a stage of FedCRef: it changes the clients' `start` and counts
-    its rounds. Its metrics are those of an iteration in which nothing has been
-    associated yet."""
+    """Returns a phase as a stage of FedCRef: it changes the clients' `start`. Its
+    metrics are those of an iteration in which nothing has been associated yet."""
 
     def begin(key, state: State, federation: Federation):
         local = state.clients
@@ -248,14 +247,13 @@ def start_stage(phase: StartPhase) -> Stage:
         return state._replace(clients=local._replace(start=begun))
 
     def round(key, state: State, federation: Federation):
-        before, local = state
-        present = server.participants(federation, before.num_rounds)
+        local, present = state.clients, server.participants(federation)
         federation = federation._replace(local_clusters=local.num_local)
         new, values = phase.round(key, local.start, federation)
         new = clients.keep_absent(present, new, local.start)
         # As floats: a sum of integers would be one more.
         values, own = server.gather((values, local.num_local.astype(jnp.float32)))
-        answered = server.all_participants(federation, before.num_rounds)
+        answered = server.all_participants(federation)
         metrics = {
             **server.measure(answered, {"loss": values}),
             "communities": jnp.int32(0),
@@ -264,8 +262,7 @@ def start_stage(phase: StartPhase) -> Stage:
             "active": ever_present(federation).sum(),
             "iteration": jnp.int32(0),
         }
-        after = before._replace(num_rounds=before.num_rounds + 1)
-        return State(after, local._replace(start=new)), metrics
+        return state._replace(clients=local._replace(start=new)), metrics
 
     return all_rounds(phase.name, round, phase.num_rounds, begin=begin)
 
@@ -284,7 +281,9 @@ def on_clients(
 
     Examples:
         >>> from fcjax.algorithms.central import by_kmeans
-        >>> kmeans = lambda num_used: by_kmeans(num_clusters=3, num_used=num_used)
+        >>> from fcjax.methods import KMeans
+        >>> own = KMeans().plain()
+        >>> kmeans = lambda used: by_kmeans(own, num_clusters=3, num_used=used)
         >>> start = on_clients(kmeans, num_clusters=3)
         >>> [phase.name for phase in start.phases]
         ['cluster']
@@ -297,10 +296,11 @@ def on_clients(
         keys = clients.keys(key, len(federation.indices))
         return jax.vmap(lambda key: template.init(key, example))(keys)
 
-    def on_each(function, key, state, federation: Federation):
+    def on_each(run, number, key, state, federation: Federation):
         def one(key, state, rows, mask, num_local):
-            phase = function(clustering(num_local))
-            return phase(key, state, federation.pool[rows], mask)
+            phase = clustering(num_local).phases[number]
+            own = key, state, federation.pool[rows], mask
+            return run(phase, *own, federation.now)
 
         keys = clients.keys(key, len(federation.indices))
         own = (federation.indices, federation.mask, federation.local_clusters)
@@ -319,8 +319,8 @@ def on_clients(
     phases = tuple(
         StartPhase(
             phase.name,
-            partial(on_each, lambda found, i=i: found.phases[i].begin),
-            partial(on_each, lambda found, i=i: found.phases[i].round),
+            partial(on_each, lambda phase, *own: phase.begin(*own[:-1]), i),
+            partial(on_each, lambda phase, *own: phase.round(*own), i),
             phase.num_rounds,
         )
         for i, phase in enumerate(template.phases)
@@ -360,13 +360,6 @@ Measure = Callable[
 """(federation, clusters, association graph) -> further metrics, which nothing reads."""
 
 
-class Progress(NamedTuple):
-    """What all know."""
-
-    trend: Any  # refinement.Trend; () until clusters are refined
-    num_rounds: Int[Array, ""]  # over all stages
-
-
 class Starting(NamedTuple):
     """The clients in the stages of the start."""
 
@@ -401,10 +394,10 @@ class Setup(NamedTuple):
 
 
 def fedcref(
+    settings: Any,
     network: Network,
     optimizer: optax.GradientTransformation,
     start: Start,
-    settings: Any,
     *,
     num_clusters: int,
     association: Associate | None = None,
@@ -414,11 +407,11 @@ def fedcref(
     """Builds FedCRef: a round of its last stage is an iteration of Algorithm 1.
 
     Args:
+        settings: an `fcjax.methods.FedCRef` with one value per setting.
         network: an auto-encoder from rows to their reconstructions; every cluster and
             every community has one of its own.
         optimizer: of all of them.
         start: the clusters to begin with.
-        settings: an `fcjax.methods.FedCRef` with one value per setting.
         num_clusters: K, the most clusters that a client looks for.
         association: true associations of an experiment, in place of the test by which
             clusters are found to be the same.
@@ -439,12 +432,13 @@ def fedcref(
         >>> from fcjax import nn
         >>> from fcjax.algorithms.central import by_kmeans
         >>> from fcjax.algorithms.fedcref import on_clients
-        >>> from fcjax.methods import FedCRef
-        >>> kmeans = lambda num_used: by_kmeans(num_clusters=3, num_used=num_used)
+        >>> from fcjax.methods import FedCRef, KMeans
+        >>> own = KMeans().plain()
+        >>> kmeans = lambda used: by_kmeans(own, num_clusters=3, num_used=used)
         >>> start = on_clients(kmeans, num_clusters=3)
         >>> network, adam = nn.reconstructor(5), optax.adam(1e-3)
         >>> settings = FedCRef().plain()
-        >>> method = fedcref(network, adam, start, settings, num_clusters=3)
+        >>> method = fedcref(settings, network, adam, start, num_clusters=3)
         >>> [stage.name for stage in method.stages]
         ['cluster', 'refine']
     """
@@ -457,7 +451,7 @@ def fedcref(
             partial(begin_refinement, setup),
             partial(iterate, setup),
             settings.num_rounds,
-            done=lambda state: is_over(settings, state.server.trend),
+            done=lambda state: is_over(settings, state.server),
         ),
     )
 
@@ -467,9 +461,7 @@ def fedcref(
         if num_local is not None:
             own = num_local(count_key, federation)
         local = Starting(start.init(start_key, federation), own)
-        return stages[0].begin(
-            key, State(Progress((), jnp.int32(0)), local), federation
-        )
+        return stages[0].begin(key, State((), local), federation)
 
     return FederatedClustering(
         init,
@@ -491,11 +483,10 @@ def iterate(
         setup: of the method.
         key, state, federation: as in `Stage`.
     """
-    before: Progress = state.server
     own: Refining = state.clients
     how, num_clusters = setup.models, setup.models.num_clusters
     local_key, community_key = jax.random.split(key)
-    present = server.participants(federation, before.num_rounds)
+    present = server.participants(federation)
     members = members_of(own.clusters, federation, num_clusters)
     exist = members.any(axis=2) & present[:, None]
 
@@ -511,12 +502,7 @@ def iterate(
     errors = fedcref_models.errors_under(how, held, there, federation)
 
     # Lines 11 to 21.
-    if setup.association is None:
-        edges = fedcref_models.associate(
-            setup.settings, errors, own.clusters, exist, federation
-        )
-    else:
-        edges = setup.association(federation, own.clusters) & may_be_joined(exist)
+    edges = association_graph(setup, errors, own.clusters, exist, federation)
     graph = server.gather(edges)
     groups = fedcref_models.communities(graph)
     num_communities = groups.numbers.max() + 1
@@ -534,28 +520,18 @@ def iterate(
     federated_errors = fedcref_models.errors_under(how, federated, known, federation)
 
     # Lines 27 to 32.
-    refines = present & own.is_active
     candidates = (exist, errors, known, federated_errors)
-    refined = refine_clients(setup, own, candidates, numbers, federation)
-    former = (own.clusters, numbers)
-    clusters, numbers = clients.keep_absent(refines, refined, former)
-    same = partial(agreement, num_clusters=num_clusters)
-    kept = jax.vmap(same)(own.clusters, clusters, federation.mask)
-    new = own._replace(
-        clusters=clusters,
-        models=local,
-        is_stale=jnp.where(present, refines, own.is_stale),
-        is_active=own.is_active & ~(refines & (kept >= setup.settings.stability)),
-        num_refinements=own.num_refinements + refines,
-        communities=Communities(numbers, edges, own.clusters),
-    )
+    found = refine_clients(setup, own, candidates, numbers, federation)
+    before = Communities(numbers, edges, own.clusters)
+    new = settle(setup.settings, own, present, found, before, federation.mask)
+    new = new._replace(models=local)
     trained, values, active, counts = server.gather(
         (trains, values, new.is_active, new.num_refinements)
     )
-    answered = server.all_participants(federation, before.num_rounds)
+    answered = server.all_participants(federation)
     ever = ever_present(federation)
     trend = follow(
-        *(setup.settings, before.trend, num_communities, isolated, active, counts, ever)
+        *(setup.settings, state.server, num_communities, isolated, active, counts, ever)
     )
     metrics = {
         # All who are still active may be absent.
@@ -570,7 +546,39 @@ def iterate(
     }
     if setup.measure is not None:
         metrics |= setup.measure(federation, own.clusters, edges)
-    return State(Progress(trend, before.num_rounds + 1), new), metrics
+    return State(trend, new), metrics
+
+
+def association_graph(setup: Setup, errors, clusters, exist, federation):
+    """Phase 2: returns which clusters are the same, as they are found to be, or as an
+    experiment knows them."""
+    if setup.association is not None:
+        return setup.association(federation, clusters) & may_be_joined(exist)
+    return fedcref_models.associate(setup.settings, errors, clusters, exist, federation)
+
+
+def settle(
+    settings: Any,
+    own: Refining,
+    present: Bool[Array, "M"],
+    found: tuple[Int[Array, "M N"], Int[Array, "M K"]],
+    before: Communities,
+    mask: Bool[Array, "M N"],
+) -> Refining:
+    """Returns the clients after phase 4: those that are active have the clusters that
+    were found, and one that has kept most of its clusters refines no more."""
+    refines = present & own.is_active
+    former = (before.clusters, before.of_cluster)
+    clusters, numbers = clients.keep_absent(refines, found, former)
+    same = partial(agreement, num_clusters=numbers.shape[1])
+    kept = jax.vmap(same)(before.clusters, clusters, mask)
+    return own._replace(
+        clusters=clusters,
+        is_stale=jnp.where(present, refines, own.is_stale),
+        is_active=own.is_active & ~(refines & (kept >= settings.stability)),
+        num_refinements=own.num_refinements + refines,
+        communities=before._replace(of_cluster=numbers),
+    )
 
 
 def refine_clients(setup: Setup, own: Refining, candidates, numbers, federation):
@@ -653,11 +661,10 @@ def traffic(
 def begin_refinement(setup: Setup, key, state: State, federation: Federation) -> State:
     """Returns the state before the first iteration, when every cluster is alone."""
     del key
-    before: Progress = state.server
     num_own, num_clusters = len(federation.indices), setup.models.num_clusters
     # Who missed the start has one cluster.
     clusters = jnp.maximum(setup.start.assign(state.clients.start, federation), 0)
-    present = server.participants(federation, before.num_rounds)
+    present = server.participants(federation)
     members = members_of(clusters, federation, num_clusters)
     exist = members.any(axis=2) & present[:, None]
     all_exist, ever = server.gather(exist), ever_present(federation)
@@ -670,8 +677,7 @@ def begin_refinement(setup: Setup, key, state: State, federation: Federation) ->
         num_refinements=jnp.zeros(num_own, jnp.int32),
         communities=fedcref_models.all_alone(clusters, num_clusters),
     )
-    trend = begin(all_exist.sum(), ever.sum())
-    return State(Progress(trend, before.num_rounds), own)
+    return State(begin(all_exist.sum(), ever.sum()), own)
 
 
 def communities(state: State) -> Any:

@@ -74,27 +74,23 @@ Pair = tuple[Float[Array, "B _"], Float[Array, "B _"]]
 
 
 def cc(
+    settings: Any,
     encoder: Network,
     projector: Network,
     cluster_projector: Network,
     local: Local,
     *,
-    num_rounds: int = 100,
-    instance_temperature: Scalar = 0.5,
-    cluster_temperature: Scalar = 1.0,
     num_clustered: int | None = None,
 ) -> FederatedClustering:
     """Builds CC: contrast of examples and of clusters at once.
 
     Args:
+        settings: an `fcjax.methods.CC` or `FedCC` with one value per setting.
         encoder: from examples to features.
         projector: from features to instance-level representations z.
         cluster_projector: from features to soft assignments.
         local: how a client trains in a round; in CC itself, the only client trains
             without end, so that its optimiser is to be kept.
-        num_rounds: rounds.
-        instance_temperature: tau_I.
-        cluster_temperature: tau_C.
         num_clustered: cluster the first so many rows of the pool alone; the others, as
             STL-10's unlabelled images, come first in every round and by the
             instance-level contrast alone. None is all.
@@ -106,10 +102,11 @@ def cc(
         >>> import optax
         >>> from fcjax import nn
         >>> from fcjax.data.augment import vector_view
+        >>> from fcjax.methods import CC
         >>> local = Local(optax.adam(1e-3), vector_view, keep_optimizer=True)
         >>> encoder = nn.encoder(nn.MLP((16,)))
         >>> heads = nn.projector(8), nn.cluster_projector(3)
-        >>> method = cc(encoder, *heads, local)
+        >>> method = cc(CC().plain(), encoder, *heads, local)
         >>> [stage.name for stage in method.stages]
         ['cluster']
     """
@@ -119,13 +116,14 @@ def cc(
 
     def contrast(online, _, views, mask):
         z, c, online = heads(networks, online, views, mask)
-        loss = losses.nt_xent(*z, temperature=instance_temperature, mask=mask)
-        loss += losses.cluster_nt_xent(*c, temperature=cluster_temperature, mask=mask)
+        tau_i, tau_c = settings.instance_temperature, settings.cluster_temperature
+        loss = losses.nt_xent(*z, temperature=tau_i, mask=mask)
+        loss += losses.cluster_nt_xent(*c, temperature=tau_c, mask=mask)
         return loss - total_entropy(c, mask), online
 
-    extra = simclr_contrast(networks, temperature=instance_temperature)
-    passes = passes_of(contrast, extra, num_clustered)
-    return one_stage(Setup(networks, tuple(networks.named), passes, local, num_rounds))
+    extra = simclr_contrast(networks, temperature=settings.instance_temperature)
+    passes, parts = passes_of(contrast, extra, num_clustered), tuple(networks.named)
+    return one_stage(Setup(networks, parts, passes, local, settings.num_rounds))
 
 
 def simclr_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
@@ -228,56 +226,50 @@ class Clustering(NamedTuple):
     """(the server's parts, features) -> clusters."""
 
 
-class KMeans(NamedTuple):
-    """See `feature_kmeans`."""
-
-    num_clusters: int
-    num_init: int
-    num_clustered: int | None
-    batch_size: int
-
-
 def two_stages(
+    settings: Any,
     networks: Networks,
     contrast: Contrast,
     clustering: Clustering,
     local: Local,
-    *,
-    num_rounds: int,
     **options: Any,
 ) -> FederatedClustering:
     """Builds a method that learns features on the clients, then clusters them.
 
     Args:
+        settings: of the method, of which the first stage has `num_rounds`.
         networks: of the first stage, `encoder` first, each fed by the one before.
         contrast: the loss of a batch.
         clustering: the second stage.
         local: how a client trains in a round of the first stage.
-        num_rounds: of the first stage.
-        **options: tracks, momentum, average_target and personal, as in
-            `Setup`.
+        **options: tracks, momentum, average_target and personal, as in `Setup`.
 
     Returns:
         The method, with stages `representation` and that of `clustering`, whose
         embedding is the encoder's features. It has no clusters (-1) before the second.
     """
     trains, passes = tuple(networks.named), (Pass(contrast),)
-    setup = Setup(networks, trains, passes, local, num_rounds, **options)
+    setup = Setup(networks, trains, passes, local, settings.num_rounds, **options)
 
     def init(key, federation: Federation) -> State:
         x = to_float(federation.pool[:1])
         return start(setup, initialize(key, networks.named, x), federation)
 
-    def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
-        if "projector" in parts["params"]:  # the first stage goes on
-            return jnp.full(len(h), -1, jnp.int32)
-        return clustering.assign(parts, h)
-
     stages = (
         averaging("representation", setup),
         clustering.stage(networks.named["encoder"]),
     )
+    assign = partial(assign_features, clustering)
     return assembled(networks.named["encoder"], local, init, stages, assign)
+
+
+def assign_features(
+    clustering: Clustering, parts: Parts, h: Float[Array, "N D"]
+) -> Int[Array, "N"]:
+    """Returns the clusters of features by a second stage, -1 before it."""
+    if "projector" in parts["params"]:  # the first stage goes on
+        return jnp.full(len(h), -1, jnp.int32)
+    return clustering.assign(parts, h)
 
 
 def feature_kmeans(
@@ -305,11 +297,13 @@ def feature_kmeans(
         >>> stage.name, stage.num_rounds
         ('k-means', 1)
     """
-    setup = KMeans(num_clusters, num_init, num_clustered, batch_size)
 
     def stage(encoder: Network) -> Stage:
-        begin = partial(begin_kmeans, setup, encoder)
-        round = partial(kmeans_round, setup, encoder)
+        encode_all = partial(encode, encoder, batch_size=batch_size)
+        find = partial(kmeans, num_clusters=num_clusters, num_init=num_init)
+        chosen = is_clustered(num_clustered)
+        round = partial(kmeans_round, encode_all, find, chosen)
+        begin = partial(begin_kmeans, encoder, num_clusters)
         return all_rounds("k-means", round, 1, begin=begin)
 
     def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
@@ -319,34 +313,32 @@ def feature_kmeans(
 
 
 def begin_kmeans(
-    setup: KMeans, encoder: Network, _: PRNGKey, state: State, federation: Federation
+    encoder: Network, num_clusters: int, _: PRNGKey, state: State, data: Federation
 ) -> State:
     """Returns the encoder alone, and centroids of zeros."""
     before = state.server
-    parts, x = pick(before.online, ("encoder",)), to_float(federation.pool[:1])
+    parts, x = pick(before.online, ("encoder",)), to_float(data.pool[:1])
     h = encoder.apply(part(parts, "encoder"), x, train=False)[0]
-    centroids = jnp.zeros((setup.num_clusters, h.shape[-1]))
+    centroids = jnp.zeros((num_clusters, h.shape[-1]))
     parts = put(parts, "centroids", {"params": centroids})
     return State(before._replace(online=parts))
 
 
 def kmeans_round(
-    setup: KMeans, encoder: Network, key: PRNGKey, state: State, federation: Federation
+    encode_all: Callable,
+    find: Callable,
+    chosen: Callable,
+    key: PRNGKey,
+    state: State,
+    federation: Federation,
 ) -> tuple[State, dict[str, Array]]:
     """The round: the server clusters the features of all who answer."""
     before = state.server
     present = server.participants(federation)
-    h = encode(encoder, before.online, federation, batch_size=setup.batch_size)
-    mask = federation.mask & present[:, None]
-    mask &= is_clustered(setup.num_clustered)(federation.indices)
+    h = encode_all(before.online, federation)
+    mask = federation.mask & present[:, None] & chosen(federation.indices)
     rows, counted, answered = server.gather((h, mask, present))
-    found = kmeans(
-        key,
-        rows.reshape(-1, h.shape[-1]),
-        setup.num_clusters,
-        mask=counted.reshape(-1),
-        num_init=setup.num_init,
-    )
+    found = find(key, rows.reshape(-1, h.shape[-1]), mask=counted.reshape(-1))
     num_rows = counted.sum(dtype=jnp.int32)
     feature = num_bytes(jax.ShapeDtypeStruct(h.shape[-1:], h.dtype))
     parts = put(before.online, "centroids", {"params": found.centroids})
@@ -364,28 +356,22 @@ def kmeans_round(
 
 
 def fedmcc(
+    settings: Any,
     encoder: Network,
     projector: Network,
     clustering: Clustering,
     local: Local,
-    *,
-    num_rounds: int = 100,
-    instance_temperature: Scalar = 0.5,
-    momentum: Scalar = 0.99,
-    average_target: bool = False,
 ) -> FederatedClustering:
     """Builds FedMCC: instance-level contrast, then clusters of the frozen features.
 
     Args:
+        settings: an `fcjax.methods.FedMCC` with one value per setting. The paper's
+            tuned momentum is 0.988.
         encoder: f, from examples to features.
         projector: g_I, from features to instance-level representations z.
         clustering: the second stage; Algorithm 2 is `cluster_contrast`.
         local: how a client trains in a round of the first stage; E = 5 epochs of
             batches of 128 in the paper.
-        num_rounds: R of Algorithm 1.
-        instance_temperature: tau_I.
-        momentum: m of the target networks; 0.988 is the paper's tuned value.
-        average_target: average the target networks too and send them back (Table VII).
 
     Returns:
         The method, as `two_stages`.
@@ -394,47 +380,40 @@ def fedmcc(
         >>> import optax
         >>> from fcjax import nn
         >>> from fcjax.data.augment import vector_view
-        >>> local = Local(optax.adam(1e-3), vector_view)
+        >>> from fcjax.methods import FedMCC
+        >>> settings, local = FedMCC().plain(), Local(optax.adam(1e-3), vector_view)
         >>> encoder, z = nn.encoder(nn.MLP((16,))), nn.projector(8)
-        >>> clustering = cluster_contrast(nn.cluster_projector(3), local)
-        >>> method = fedmcc(encoder, z, clustering, local)
+        >>> clustering = cluster_contrast(settings, nn.cluster_projector(3), local)
+        >>> method = fedmcc(settings, encoder, z, clustering, local)
         >>> [stage.name for stage in method.stages]
         ['representation', 'cluster']
     """
     networks = local.networks(encoder=encoder, projector=projector)
-    contrast = instance_contrast(networks, temperature=instance_temperature)
+    temperature = settings.instance_temperature
     return two_stages(
-        *(networks, contrast, clustering, local),
-        num_rounds=num_rounds,
+        *(settings, networks, instance_contrast(networks, temperature=temperature)),
+        *(clustering, local),
         tracks=("encoder", "projector"),
-        momentum=momentum,
-        average_target=average_target,
+        momentum=settings.momentum,
+        average_target=settings.average_target,
     )
 
 
 def cluster_contrast(
+    settings: Any,
     cluster_projector: Network,
     local: Local,
     *,
-    num_rounds: int = 10,
-    cluster_temperature: Scalar = 1.0,
-    entropy_weight: Scalar = 1.0,
-    momentum: Scalar = 0.99,
-    average_target: bool = False,
     num_clustered: int | None = None,
 ) -> Clustering:
     """Returns Algorithm 2, `+ MCC` of the tables: a cluster-level projector is trained
     on the features of the frozen encoder, which is in evaluation.
 
     Args:
+        settings: an `fcjax.methods.FedMCC` with one value per setting, or another whose
+            second stage this is. `entropy_weight` is explained at `cluster_level`.
         cluster_projector: g_C, from features to soft assignments.
         local: how a client trains in a round of this stage.
-        num_rounds: R of Algorithm 2.
-        cluster_temperature: tau_C.
-        entropy_weight: of the entropies in L_C, see `cluster_level`; 1 is the paper's
-            equation 9, 0.5 has the ratio of CC.
-        momentum: m of the projector's target network.
-        average_target: average it too (Table VII).
         num_clustered: cluster the first so many rows of the pool alone; the others, as
             STL-10's unlabelled images, have served the first stage. None is all.
 
@@ -442,8 +421,9 @@ def cluster_contrast(
         >>> import optax
         >>> from fcjax import nn
         >>> from fcjax.data.augment import vector_view
-        >>> local = Local(optax.adam(1e-3), vector_view)
-        >>> clustering = cluster_contrast(nn.cluster_projector(3), local)
+        >>> from fcjax.methods import FedMCC
+        >>> settings, local = FedMCC().plain(), Local(optax.adam(1e-3), vector_view)
+        >>> clustering = cluster_contrast(settings, nn.cluster_projector(3), local)
         >>> encoder = nn.encoder(nn.MLP((16,)))
         >>> clustering.stage(encoder).name
         'cluster'
@@ -453,12 +433,16 @@ def cluster_contrast(
         trains = ("cluster_projector",)
         networks = local.networks(encoder=encoder, cluster_projector=cluster_projector)
         contrast = frozen_contrast(
-            networks, temperature=cluster_temperature, entropy_weight=entropy_weight
+            networks,
+            temperature=settings.cluster_temperature,
+            entropy_weight=settings.entropy_weight,
         )
         passes = (Pass(contrast, is_clustered(num_clustered)),)
         setup = Setup(
-            *(networks, trains, passes, local, num_rounds),
-            *(trains, momentum, average_target),
+            *(networks, trains, passes, local, settings.cluster_rounds, trains),
+            momentum=settings.momentum,
+            # A setting of FedMCC alone.
+            average_target=getattr(settings, "average_target", False),
         )
         return averaging("cluster", setup, begin=partial(begin_clusters, setup))
 
@@ -476,17 +460,12 @@ def begin_clusters(
 
 
 def mcc(
+    settings: Any,
     encoder: Network,
     projector: Network,
     cluster_projector: Network,
     local: Local,
     *,
-    num_rounds: int = 100,
-    instance_temperature: Scalar = 0.5,
-    cluster_temperature: Scalar = 1.0,
-    entropy_weight: Scalar = 1.0,
-    momentum: Scalar = 0.99,
-    average_target: bool = False,
     num_clustered: int | None = None,
 ) -> FederatedClustering:
     """Builds MCC: contrast of examples and of clusters at once, against a target.
@@ -496,13 +475,11 @@ def mcc(
     stages of `fedmcc`.
 
     Args:
+        settings: an `fcjax.methods.MCC` or `FedMCCOneStage` with one value per setting.
+            At an `entropy_weight` of 0.5, and with targets that equal the online
+            networks, the gradient is half of that of `cc`.
         encoder, projector, cluster_projector: f, g_I and g_C.
-        entropy_weight: as in `cluster_contrast`; at 0.5, and with targets that equal
-            the online networks, the gradient is half of that of `cc`.
-        momentum: m of the target networks.
-        average_target: average them too (Table VII).
-        local, num_rounds, instance_temperature, cluster_temperature, num_clustered: as
-            in `cc`.
+        local, num_clustered: as in `cc`.
 
     Returns:
         The method, of one stage, `cluster`, whose embedding is the encoder's features.
@@ -511,34 +488,37 @@ def mcc(
         >>> import optax
         >>> from fcjax import nn
         >>> from fcjax.data.augment import vector_view
+        >>> from fcjax.methods import MCC
         >>> local = Local(optax.adam(1e-3), vector_view, keep_optimizer=True)
         >>> encoder = nn.encoder(nn.MLP((16,)))
         >>> heads = nn.projector(8), nn.cluster_projector(3)
-        >>> method = mcc(encoder, *heads, local)
+        >>> method = mcc(MCC().plain(), encoder, *heads, local)
         >>> [stage.name for stage in method.stages]
         ['cluster']
     """
     networks = local.networks(
         encoder=encoder, projector=projector, cluster_projector=cluster_projector
     )
+    tau = settings.instance_temperature
 
     def contrast(online, target, views, mask):
         z, c, online = heads(networks, online, views, mask)
         tracked = target_of(online, target)
         z_target, c_target, _ = heads(networks, tracked, views, mask)
-        loss = instance_level(z, z_target, mask, temperature=instance_temperature)
+        loss = instance_level(z, z_target, mask, temperature=tau)
         return loss + cluster_level(
             *(c, c_target, mask),
-            temperature=cluster_temperature,
-            entropy_weight=entropy_weight,
+            temperature=settings.cluster_temperature,
+            entropy_weight=settings.entropy_weight,
         ), online
 
-    extra = instance_contrast(networks, temperature=instance_temperature)
+    extra = instance_contrast(networks, temperature=tau)
     passes, parts = passes_of(contrast, extra, num_clustered), tuple(networks.named)
     return one_stage(
         Setup(
-            *(networks, parts, passes, local, num_rounds),
-            *(parts, momentum, average_target),
+            *(networks, parts, passes, local, settings.num_rounds, parts),
+            momentum=settings.momentum,
+            average_target=settings.average_target,
         )
     )
 

@@ -64,30 +64,25 @@ class Memory(NamedTuple):
 
 
 def fedu(
+    settings: Any,
     encoder: Network,
     projector: Network,
     predictor: Network,
     clustering: Clustering,
     local: Local,
-    *,
-    num_rounds: int = 100,
-    threshold: Scalar = 0.4,
-    momentum: Scalar = 0.99,
 ) -> FederatedClustering:
     """Builds FedU: BYOL on the clients, which keep their own predictor where their
     encoder has gone far.
 
     Args:
+        settings: an `fcjax.methods.FedU` with one value per setting. A client takes
+            over the global predictor if its `divergence` was below the `threshold` mu.
         encoder: from examples to features.
         projector: from features to representations, the last part of the online
             encoder.
         predictor: from representations to predictions.
         clustering: the second stage.
         local: how a client trains in a round.
-        num_rounds: of the first stage.
-        threshold: mu; a client takes over the global predictor if its `divergence` was
-            below it.
-        momentum: m of the target encoder.
 
     Returns:
         The method, as `two_stages`.
@@ -97,21 +92,18 @@ def fedu(
         >>> from fcjax import nn
         >>> from fcjax.algorithms.fedmcc import feature_kmeans
         >>> from fcjax.data.augment import vector_view
+        >>> from fcjax.methods import FedU
         >>> heads = [nn.byol_head(8, hidden_size=16) for _ in range(2)]
         >>> local = Local(optax.sgd(0.03), vector_view)
+        >>> networks = nn.encoder(nn.MLP((16,))), *heads
         >>> clustering = feature_kmeans(num_clusters=3)
-        >>> method = fedu(nn.encoder(nn.MLP((16,))), *heads, clustering, local)
+        >>> method = fedu(FedU().plain(), *networks, clustering, local)
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
     """
-
-    personal = Personal(begin, partial(take_over, threshold), remember)
-    return byol(
-        *(encoder, projector, predictor, clustering, local),
-        num_rounds=num_rounds,
-        momentum=momentum,
-        personal=personal,
-    )
+    personal = Personal(begin, partial(take_over, settings.threshold), remember)
+    networks = encoder, projector, predictor
+    return byol(settings, *networks, clustering, local, personal=personal)
 
 
 def begin(sent: Parts) -> Memory:
@@ -134,18 +126,24 @@ def remember(began: Parts, trained: Parts, *_: Any) -> Memory:
 
 
 def byol(
+    settings: Any,
     encoder: Network,
     projector: Network,
     predictor: Network,
     clustering: Clustering,
     local: Local,
-    **options: Any,
+    *,
+    personal: Personal,
 ) -> FederatedClustering:
     """Builds BYOL on the clients under federated averaging, the target encoders being
-    their own, with what else `two_stages` takes."""
+    their own."""
     networks = local.networks(encoder=encoder, projector=projector, predictor=predictor)
-    stages = networks, byol_contrast(networks), clustering, local
-    return two_stages(*stages, tracks=("encoder", "projector"), **options)
+    return two_stages(
+        *(settings, networks, byol_contrast(networks), clustering, local),
+        tracks=("encoder", "projector"),
+        momentum=settings.momentum,
+        personal=personal,
+    )
 
 
 def byol_contrast(networks: Networks) -> Contrast:
@@ -201,26 +199,22 @@ class EMAMemory(NamedTuple):
 
 
 def fedema(
+    settings: Any,
     encoder: Network,
     projector: Network,
     predictor: Network,
     clustering: Clustering,
     local: Local,
-    *,
-    num_rounds: int = 100,
-    autoscale: Scalar = 0.7,
-    scale: Scalar | None = None,
-    momentum: Scalar = 0.99,
 ) -> FederatedClustering:
     """Builds FedEMA: a client begins with a mean of its own online network and the
     server's, more of its own the farther it has gone.
 
     Args:
-        encoder, projector, predictor, clustering, local, num_rounds, momentum: as in
-            `fedu`.
-        autoscale: tau; a client's lambda is tau over the first `divergence` that it
-            sees, so that its second round begins with a share tau of its own network.
-        scale: lambda, the same for all clients and rounds, instead.
+        settings: an `fcjax.methods.FedEMA` with one value per setting. A client's
+            lambda is the `autoscale` tau over the first `divergence` that it sees, so
+            that its second round begins with a share tau of its own network. A `scale`
+            is a lambda that is the same for all clients and rounds, instead.
+        encoder, projector, predictor, clustering, local: as in `fedu`.
 
     Returns:
         The method, as `two_stages`.
@@ -230,26 +224,20 @@ def fedema(
         >>> from fcjax import nn
         >>> from fcjax.algorithms.fedmcc import feature_kmeans
         >>> from fcjax.data.augment import vector_view
+        >>> from fcjax.methods import FedEMA
         >>> heads = [nn.byol_head(8, hidden_size=16) for _ in range(2)]
         >>> local = Local(optax.sgd(0.03), vector_view)
+        >>> networks = nn.encoder(nn.MLP((16,))), *heads
         >>> clustering = feature_kmeans(num_clusters=3)
-        >>> encoder = nn.encoder(nn.MLP((16,)))
-        >>> method = fedema(encoder, *heads, clustering, local)
+        >>> method = fedema(FedEMA().plain(), *networks, clustering, local)
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
     """
-
-    personal = Personal(
-        begin_fedema,
-        partial(average_with_global, autoscale, scale),
-        remember_divergence,
-    )
-    return byol(
-        *(encoder, projector, predictor, clustering, local),
-        num_rounds=num_rounds,
-        momentum=momentum,
-        personal=personal,
-    )
+    scale = getattr(settings, "scale", None)  # in place of tau, where it is given
+    take_over = partial(average_with_global, settings.autoscale, scale)
+    personal = Personal(begin_fedema, take_over, remember_divergence)
+    networks = encoder, projector, predictor
+    return byol(settings, *networks, clustering, local, personal=personal)
 
 
 def begin_fedema(sent: Parts) -> EMAMemory:
@@ -292,22 +280,21 @@ def remember_divergence(
 
 
 def fedsimsiam(
+    settings: Any,
     encoder: Network,
     projector: Network,
     predictor: Network,
     clustering: Clustering,
     local: Local,
-    *,
-    num_rounds: int = 100,
 ) -> FederatedClustering:
     """Builds FedSimSiam: each view's prediction is drawn to the other's projection.
 
     Args:
+        settings: an `fcjax.methods.FedSimSiam` with one value per setting.
         encoder, projector, predictor: from examples to features, to projections z, to
             predictions p.
         clustering: the second stage.
         local: how a client trains in a round.
-        num_rounds: of the first stage.
 
     Returns:
         The method, as `two_stages`; its loss lies in [-1, 1].
@@ -317,11 +304,12 @@ def fedsimsiam(
         >>> from fcjax import nn
         >>> from fcjax.algorithms.fedmcc import feature_kmeans
         >>> from fcjax.data.augment import vector_view
+        >>> from fcjax.methods import FedSimSiam
         >>> heads = nn.simsiam_projector(8), nn.simsiam_predictor(8)
         >>> local = Local(optax.sgd(0.03), vector_view)
+        >>> networks = nn.encoder(nn.MLP((16,))), *heads
         >>> clustering = feature_kmeans(num_clusters=3)
-        >>> encoder = nn.encoder(nn.MLP((16,)))
-        >>> method = fedsimsiam(encoder, *heads, clustering, local)
+        >>> method = fedsimsiam(FedSimSiam().plain(), *networks, clustering, local)
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
     """
@@ -335,31 +323,28 @@ def fedsimsiam(
         loss = losses.negative_cosine(p_a, z_b) + losses.negative_cosine(p_b, z_a)
         return jnp.sum(loss, where=mask) / (2 * jnp.maximum(mask.sum(), 1)), online
 
-    return two_stages(networks, contrast, clustering, local, num_rounds=num_rounds)
+    return two_stages(settings, networks, contrast, clustering, local)
 
 
 # --- FedSimCLR
 
 
 def fedsimclr(
+    settings: Any,
     encoder: Network,
     projector: Network,
     clustering: Clustering,
     local: Local,
-    *,
-    num_rounds: int = 100,
-    instance_temperature: Scalar = 0.5,
 ) -> FederatedClustering:
     """Builds FedSimCLR: two views of an example against those of the others.
 
     FedMCC's first stage without its target network.
 
     Args:
+        settings: an `fcjax.methods.FedSimCLR` with one value per setting.
         encoder, projector: from examples to features, to representations z.
         clustering: the second stage.
         local: how a client trains in a round.
-        num_rounds: of the first stage.
-        instance_temperature: tau of `losses.nt_xent`.
 
     Returns:
         The method, as `two_stages`.
@@ -369,13 +354,14 @@ def fedsimclr(
         >>> from fcjax import nn
         >>> from fcjax.algorithms.fedmcc import feature_kmeans
         >>> from fcjax.data.augment import vector_view
-        >>> encoder, z = nn.encoder(nn.MLP((16,))), nn.projector(8)
+        >>> from fcjax.methods import FedSimCLR
+        >>> networks = nn.encoder(nn.MLP((16,))), nn.projector(8)
         >>> local = Local(optax.adam(1e-3), vector_view)
         >>> clustering = feature_kmeans(num_clusters=3)
-        >>> method = fedsimclr(encoder, z, clustering, local)
+        >>> method = fedsimclr(FedSimCLR().plain(), *networks, clustering, local)
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
     """
     networks = local.networks(encoder=encoder, projector=projector)
-    contrast = simclr_contrast(networks, temperature=instance_temperature)
-    return two_stages(networks, contrast, clustering, local, num_rounds=num_rounds)
+    contrast = simclr_contrast(networks, temperature=settings.instance_temperature)
+    return two_stages(settings, networks, contrast, clustering, local)

@@ -8,7 +8,7 @@ Heterogeneity for the Win: One-Shot Federated Clustering
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -44,38 +44,29 @@ class Local(NamedTuple):
 class Setup(NamedTuple):
     """What clients and server share; see `kfed`."""
 
+    settings: Any
     num_clusters: int
-    local_clusters: int
     num_iters: int
-    local_start: LocalStart
-    unit_length: bool
-    inherit: bool
 
 
 def kfed(
-    *,
-    num_clusters: int,
-    local_clusters: int,
-    num_iters: int = 300,
-    local_start: LocalStart = "projected",
-    unit_length: bool = True,
-    inherit: bool = True,
+    settings: Any, *, num_clusters: int, num_iters: int = 300
 ) -> FederatedClustering:
     """Builds k-FED: clients cluster once, the server clusters their centroids.
 
+    The paper's theory wants k' <= sqrt(k) `local_clusters`; where data is partitioned
+    at random only k' = k makes sense. The `local_start` "projected" is the paper's, see
+    `projected_start`; "kmeans++" is the best of ten greedy k-means++ starts. With
+    `inherit` an example has the cluster of its nearest local centroid, as in the paper.
+    Without, it has the nearest centroid of the server, which is how the figures of the
+    CCFC paper come out. An example of another federation, which held none in the round,
+    always has the nearest centroid of the server.
+
     Args:
+        settings: one value per setting of `fcjax.methods.KFed`.
         num_clusters: k, of the server.
-        local_clusters: k', of every client, at most k. The paper's theory wants
-            k' <= sqrt(k); where data is dealt at random only k' = k makes sense.
         num_iters: bound of the Lloyd iterations, at the clients and at the server. The
             code iterates at both; the paper's server takes one step.
-        local_start: how a client starts. "projected" is the paper's start, see
-            `projected_start`. "kmeans++" is the best of ten greedy k-means++ starts.
-        unit_length: cluster rows of L2 norm 1; False takes the pixels as they are.
-        inherit: an example has the cluster of its nearest local centroid, as in the
-            paper; False assigns it to the nearest centroid of the server, which is how
-            the figures of the CCFC paper come out, and is done with a federation of
-            another number of clients, whose examples none held in that round.
 
     Returns:
         The method, one stage of one round. Its metrics are the `loss` (inertia an
@@ -87,14 +78,18 @@ def kfed(
             of the two.
 
     Examples:
+        >>> from fcjax.methods import KFed
+        >>> from fcjax.types import Now
         >>> federation = Federation(
         ...     pool=jnp.array([[0.0], [0.1], [5.0], [5.1]]),
         ...     indices=jnp.array([[0, 2], [1, 3]]),  # an example of either side each
         ...     mask=jnp.ones((2, 2), bool),
         ...     present=jnp.ones((1, 2), bool),
         ...     local_clusters=jnp.full(2, 2),
+        ...     now=Now(jnp.int32(0), jnp.int32(0), jnp.array(True)),
         ... )
-        >>> method = kfed(num_clusters=2, local_clusters=2, unit_length=False)
+        >>> settings = KFed(local_clusters=2, unit_length=False).plain()
+        >>> method = kfed(settings, num_clusters=2)
         >>> key = jax.random.key(0)
         >>> state = method.init(key, federation)
         >>> state, metrics = jax.jit(method.stages[0].round)(key, state, federation)
@@ -102,28 +97,23 @@ def kfed(
         >>> (clusters[:, :1] == clusters).tolist()  # clients agree, sides differ
         [[True, False], [True, False]]
     """
-    if not 1 <= local_clusters <= num_clusters:
+    if not 1 <= settings.local_clusters <= num_clusters:
         raise ValueError(
             f"local_clusters must lie in 1..{num_clusters}, the number of clusters, "
-            f"got {local_clusters}"
+            f"got {settings.local_clusters}"
         )
-    if local_start not in get_args(LocalStart):
+    if settings.local_start not in get_args(LocalStart):
         raise ValueError(
-            f"local_start must be one of {get_args(LocalStart)}, got {local_start!r}"
+            f"local_start must be one of {get_args(LocalStart)}, "
+            f"got {settings.local_start!r}"
         )
-    setup = Setup(
-        num_clusters=num_clusters,
-        local_clusters=local_clusters,
-        num_iters=num_iters,
-        local_start=local_start,
-        unit_length=unit_length,
-        inherit=inherit,
-    )
+    setup = Setup(settings, num_clusters, num_iters)
     init, only = partial(initial_state, setup), partial(round, setup)
-    method = plain(init, only, unit_length=unit_length)._replace(by_size=True)
-    if not inherit:
+    method = plain(init, only, unit_length=settings.unit_length)
+    method = method._replace(by_size=True)
+    if not settings.inherit:
         return method
-    return method._replace(assign=partial(assign, unit_length, method.assign))
+    return method._replace(assign=partial(assign, setup, method.assign))
 
 
 def round(
@@ -131,11 +121,11 @@ def round(
 ) -> tuple[State, dict[str, Array]]:
     """The one round: clients cluster their examples (Algorithm 1), the server their
     centroids (Algorithm 2), and sends each client the clusters of its own."""
-    present = server.participants(federation, jnp.int32(0))
+    present = server.participants(federation)
     local, losses = clients.for_each(
         partial(client_round, setup),
         clients.keys(key, len(present)),
-        client_rows(federation, unit_length=setup.unit_length),
+        client_rows(federation, unit_length=setup.settings.unit_length),
         federation.mask,
     )
     received, answered, losses = server.gather((local, present, losses))
@@ -143,7 +133,11 @@ def round(
     centroids = aggregate(received, answered, **numbers)
     nearest = partial(assign_nearest, centroids=centroids)
     inherited = clients.for_each(nearest, local)
-    down = {"clusters": inherited[0]} if setup.inherit else {"centroids": centroids}
+    down = (
+        {"clusters": inherited[0]}
+        if setup.settings.inherit
+        else {"centroids": centroids}
+    )
     metrics = server.measure(answered, {"loss": losses})
     metrics |= server.traffic(answered, up={"centroids": local[0]}, down=down)
     return State(Server(centroids), Local(local, inherited, present)), metrics
@@ -153,8 +147,8 @@ def client_round(
     setup: Setup, key: PRNGKey, x: Float[Array, "N D"], mask: Bool[Array, "N"]
 ) -> tuple[Float[Array, "L D"], Float[Array, ""]]:
     """Algorithm 1: returns the centroids of a client, and the inertia an example."""
-    number = setup.local_clusters
-    if setup.local_start == "kmeans++":
+    number = setup.settings.local_clusters
+    if setup.settings.local_start == "kmeans++":
         found = kmeans(key, x, number, mask=mask, num_iters=setup.num_iters)
     else:
         start = projected_start(key, x, mask, num_clusters=number)
@@ -223,18 +217,18 @@ def aggregate(
 
 def initial_state(setup: Setup, _: PRNGKey, federation: Federation) -> State:
     """Returns the state before the round, in which nobody has answered."""
-    num_clients = len(federation.indices)
+    num_clients, number = len(federation.indices), setup.settings.local_clusters
     num_features = math.prod(federation.pool.shape[1:])
     local = Local(
-        jnp.zeros((num_clients, setup.local_clusters, num_features)),
-        jnp.zeros((num_clients, setup.local_clusters), jnp.int32),
+        jnp.zeros((num_clients, number, num_features)),
+        jnp.zeros((num_clients, number), jnp.int32),
         jnp.zeros(num_clients, bool),
     )
     return State(Server(jnp.zeros((setup.num_clusters, num_features))), local)
 
 
 def assign(
-    unit_length: bool, by_server: Callable, state: State, federation: Federation
+    setup: Setup, by_server: Callable, state: State, federation: Federation
 ) -> Int[Array, "M N"] | Ragged:
     """As in `FederatedClustering`: the cluster of the nearest local centroid, in
     federations of the same clients, which their number tells."""
@@ -246,7 +240,7 @@ def assign(
     # Other clients than those of the round, such as one that holds new examples.
     if len(federation.indices) != len(local.answered):
         return nearest
-    x = client_rows(federation, unit_length=unit_length)
+    x = client_rows(federation, unit_length=setup.settings.unit_length)
     return clients.for_each(inherited, x, *local, nearest)
 
 

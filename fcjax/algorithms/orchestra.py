@@ -29,8 +29,9 @@ from fcjax.algorithms.averaging import (
     initialize,
     part,
     pick,
+    spread,
 )
-from fcjax.algorithms.fedmcc import Clustering
+from fcjax.algorithms.fedmcc import Clustering, assign_features
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import equal_clusters, sinkhorn
 from fcjax.data.augment import Augment, to_float
@@ -164,17 +165,13 @@ def orchestra(
     )
     train, start = (partial(federated_round, setup, trains) for trains in (True, False))
 
-    def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
-        if "projector" in parts["params"]:  # the networks are still trained
-            return jnp.full(len(h), -1, jnp.int32)
-        return clustering.assign(parts, h)
-
     stages = (
         all_rounds("start", start, 1),
         all_rounds("representation", train, settings.num_rounds),
         clustering.stage(encoder),
     )
-    return assembled(encoder, local, partial(initial_state, setup), stages, assign)
+    init, assign = partial(initial_state, setup), partial(assign_features, clustering)
+    return assembled(encoder, local, init, stages, assign)
 
 
 def federated_round(
@@ -458,12 +455,8 @@ def measure(
     mask: Bool[Array, "N"],
 ) -> dict[str, Float[Array, ""]]:
     """Returns what shows that the networks of a client collapse or diverge."""
-    few = training.evenly(mask, setup.local.at_once)
-    h, _ = setup.networks.named["encoder"].apply(
-        part(online, "encoder"), to_float(pool[rows[few]]), train=False
-    )
     return {
-        "embedding_spread": training.spread(h, mask[few]),
+        "embedding_spread": spread(setup, online, pool, rows, mask),
         "weight_size": training.root_mean_square(online["params"]),
     }
 

@@ -269,10 +269,10 @@ class Synthetic(NamedTuple):
 
 
 def sda(
+    settings: Any,
     gan: Gan,
     optimizers: Pair,
     clustering: central.Clustering,
-    settings: Any,
     *,
     num_clusters: int,
 ) -> FederatedClustering:
@@ -287,13 +287,13 @@ def sda(
     round the server sends what assigns examples.
 
     Args:
+        settings: an `fcjax.methods.SDAFDC`, or another of its family, with one value
+            per setting.
         gan: the networks of a client; the generator takes K categories, one-hot, and
             `noise_size` normal numbers.
         optimizers: of the generator and of the discriminator.
         clustering: of the synthetic examples. `by_dcn` is SDA-FDC, `by_codes` its
             ablation (disjoint); `by_kmeans` is SDA-FC-KM, `by_fuzzy_cmeans` SDA-FC-FCM.
-        settings: an `fcjax.methods.SDAFDC`, or another of its family, with one value
-            per setting.
         num_clusters: K.
 
     Returns:
@@ -308,8 +308,8 @@ def sda(
         >>> from fcjax.methods import SDAFCKM
         >>> adams = Pair(optax.adam(1e-3, b1=0.5), optax.adam(1e-3, b1=0.5))
         >>> settings = SDAFCKM().plain(gan_rounds=2)
-        >>> clustering = by_kmeans(num_clusters=3)
-        >>> method = sda(nn.mlp_gan(5), adams, clustering, settings, num_clusters=3)
+        >>> clustering = by_kmeans(settings, num_clusters=3)
+        >>> method = sda(settings, nn.mlp_gan(5), adams, clustering, num_clusters=3)
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('gan', 2), ('cluster', 1)]
     """
@@ -333,13 +333,14 @@ def gan_round(
     """A round of the first stage: clients that have been sent a GAN train it, each by
     itself, and nothing is uploaded."""
     own: Trained = state.clients
-    present = server.participants(federation, state.server)
+    present = server.participants(federation)
     ever = clients.own(ever_present(federation), len(present))
     received = (own.received | present) & ever
-    train = partial(train_gan, examples=federation.pool, setup=setup)
+    number = federation.now.round
+    train = partial(train_gan, examples=federation.pool, setup=setup, number=number)
 
     def client_round(key, own, rows, mask):
-        own, (told, fooled) = train(key, own, rows=rows, mask=mask, number=state.server)
+        own, (told, fooled) = train(key, own, rows=rows, mask=mask)
         size = training.root_mean_square([network["params"] for network in own])
         return own, {"loss": told, "generator_loss": fooled, "weight_size": size}
 
@@ -360,7 +361,7 @@ def gan_round(
         "participants": answered.sum(),
         **server.traffic(new, up={}, down={"gan": one}),
     }
-    return State(state.server + 1, Trained(gans, received)), metrics
+    return State((), Trained(gans, received)), metrics
 
 
 def begin_clustering(
@@ -388,7 +389,7 @@ def begin_clustering(
     made = clients.for_each(partial(make, count=count), keys, generators)
     nothing = jnp.zeros((1, *pool.shape[1:]), pool.dtype)
     begun = clustering.init(init_key, nothing)
-    state = central.pooled(Synthetic(made, sizes), begun, federation, state.server)
+    state = central.pooled(Synthetic(made, sizes), begun, federation)
     return begin(begin_key, state, federation)
 
 
@@ -417,11 +418,11 @@ def uploads(
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     """Returns the state before the first round: one GAN for all, which nobody has been
-    sent; the server counts the rounds."""
+    sent."""
     one = initialize_gan(key, setup, federation.pool[:1])
     num_clients = len(federation.indices)
     own = Trained(clients.repeat(one, num_clients), jnp.zeros(num_clients, bool))
-    return State(jnp.int32(0), own)
+    return State((), own)
 
 
 def assign(by_clustering: Callable, state: State, federation: Federation):

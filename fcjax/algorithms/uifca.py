@@ -8,7 +8,7 @@ No code is public. What the FedCRef paper says of its own version (section 6.1, 
 
 import math
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from fcjax import losses
-from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.data.augment import to_float
 from fcjax.federated import clients, server, training
@@ -30,40 +29,37 @@ BATCH = 512
 
 class Server(NamedTuple):
     flows: PyTree  # theta_1 .. theta_K, [K, ...]
-    start: PyTree  # of k-FED; () where the start is random
-    num_rounds: Int[Array, ""]  # rounds so far, over both stages
+    start: PyTree  # of k-FED
 
 
 class Local(NamedTuple):
     """Which of its examples a client trains each flow on."""
 
-    assignments: Int[Array, "M N"]  # of this cluster round; -1 before the first
-    assigned_in: Int[Array, "M"]  # the cluster round that they are of; -1 before
-    start: PyTree  # of k-FED; () where the start is random
+    start: PyTree  # of k-FED
+    assignments: Any = ()  # [M, N], of this cluster round; () before training
+    assigned_in: Any = ()  # [M], the cluster round that they are of
 
 
 class Setup(NamedTuple):
     """What all rounds share; see `uifca`."""
 
+    settings: Any
     flow: Flow
     optimizer: optax.GradientTransformation
-    first: FederatedClustering | None  # k-FED; None where the start is random
-    settings: Any
+    start: FederatedClustering
     num_clusters: int
     levels: int | None
-    rounds_before: int  # of k-FED, before the first cluster round
 
 
 def uifca(
+    settings: Any,
     flow: Flow,
     optimizer: optax.GradientTransformation,
-    settings: Any,
+    start: FederatedClustering,
     *,
     num_clusters: int,
     weight_decay: Scalar = 1e-4,
     levels: int | None = 256,
-    start: Literal["k-fed", "random"] = "k-fed",
-    unit_length: bool = True,
 ) -> FederatedClustering:
     """Builds UIFCA.
 
@@ -73,67 +69,53 @@ def uifca(
     weighted by how many those are; a flow that nobody has examples for stays.
 
     Args:
+        settings: one value per setting of `fcjax.methods.UIFCA`. A client goes through
+            the examples of a flow in a random order of the round, again and again; a
+            batch has all that a flow has, where those are fewer.
         flow: the generative model of a cluster.
         optimizer: of a client. [choice] Its state begins anew for every flow in every
             round: kept, it would be twice K flows on each client.
-        settings: an `fcjax.methods.UIFCA` with one value per setting. A client goes
-            through the examples of a flow in a random order of the round, again and
-            again; a batch has all that a flow has, where those are fewer.
+        start: `kfed`, whose round says where the examples are in the first cluster
+            round [choice]. From random clusters all flows see the same and may never
+            part.
         num_clusters: K.
         weight_decay: of the kernels' squares in the loss (lambda).
         levels: how many values a pixel has, see `losses.dequantize`; None for examples
             that are not quantised, on which the flows are trained as they are.
-        start: where the examples are in the first cluster round. `k-fed` is [choice] a
-            round of k-FED before the first; `random` draws each alone, by which all
-            flows see the same and may never part.
-        unit_length: k-FED clusters rows of L2 norm 1; False takes them as they are.
 
     Returns:
-        The method, stages `start` (where it is k-FED's) and `train`. Metrics of
-        training are the `loss` (negative log-likelihood in nats a dimension, the mean
-        over the assigned examples of the clients that answered), `participants`,
-        `occupied` (flows that somebody had examples for) and the traffic: all K flows
-        both ways (`up_flows`, `down_flows`), and k-FED's centroids down to those that
-        missed it. An example's embedding is how its log-likelihoods under the K flows
-        lie about their mean, at unit length; its cluster is the largest of them, and
-        k-FED's before any training.
+        The method, stages `start`, which is k-FED's, and `train`. Metrics of training
+        are the `loss` (negative log-likelihood in nats a dimension, the mean over the
+        assigned examples of the clients that answered), `participants`, `occupied`
+        (flows that somebody had examples for) and the traffic: all K flows both ways
+        (`up_flows`, `down_flows`), and k-FED's centroids down to those that missed it.
+        An example's embedding is how its log-likelihoods under the K flows lie about
+        their mean, at unit length; its cluster is the largest of them, and k-FED's
+        before any training.
 
     Examples:
         >>> import optax
         >>> from fcjax import nn
-        >>> from fcjax.methods import UIFCA
+        >>> from fcjax.algorithms.kfed import kfed
+        >>> from fcjax.methods import KFed, UIFCA
+        >>> start = kfed(KFed(local_clusters=3).plain(), num_clusters=3)
         >>> flow = nn.realnvp((6,), hidden=(8,))
-        >>> parts, options = (flow, optax.adam(1e-4)), {"levels": None}
-        >>> method = uifca(*parts, UIFCA().plain(), num_clusters=3, **options)
+        >>> parts = flow, optax.adam(1e-4), start
+        >>> method = uifca(UIFCA().plain(), *parts, num_clusters=3, levels=None)
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
         [('start', 1), ('train', 10)]
     """
-    first = None
-    if start == "k-fed":
-        first = kfed(
-            num_clusters=num_clusters,
-            local_clusters=num_clusters,
-            unit_length=unit_length,
-        )
-    rounds_before = int(first is not None)
     decay = optax.add_decayed_weights(2 * weight_decay, mask=kernels)
-    setup = Setup(
-        flow=flow,
-        optimizer=optax.chain(decay, optimizer),
-        first=first,
-        settings=settings,
-        num_clusters=num_clusters,
-        levels=levels,
-        rounds_before=rounds_before,
-    )
+    optimizer = optax.chain(decay, optimizer)
+    setup = Setup(settings, flow, optimizer, start, num_clusters, levels)
     num_rounds = settings.cluster_rounds * settings.communication_rounds
-    stages = (
-        all_rounds("start", partial(start_round, setup), rounds_before),
-        all_rounds("train", partial(train_round, setup), num_rounds),
-    )
+    train = partial(train_round, setup)
     return FederatedClustering(
         init=partial(initial_state, setup),
-        stages=tuple(stage for stage in stages if stage.num_rounds),
+        stages=(
+            all_rounds("start", partial(start_round, setup), 1),
+            all_rounds("train", train, num_rounds, begin=begin_training),
+        ),
         embed=partial(embed, setup),
         assign=partial(assign, setup),
     )
@@ -141,11 +123,17 @@ def uifca(
 
 def start_round(setup: Setup, key: PRNGKey, state: State, federation: Federation):
     """The round of k-FED before the first cluster round."""
-    assert setup.first is not None
-    before: Server = state.server
-    found, metrics = setup.first.stages[0].round(key, start_of(state), federation)
-    after = before._replace(start=found.server, num_rounds=before.num_rounds + 1)
-    return State(after, state.clients._replace(start=found.clients)), metrics
+    (stage,) = setup.start.stages
+    found, metrics = stage.round(key, start_of(state), federation)
+    server = state.server._replace(start=found.server)
+    return State(server, Local(found.clients)), metrics
+
+
+def begin_training(_: PRNGKey, state: State, federation: Federation) -> State:
+    """Returns the state in which no example is assigned."""
+    unassigned = jnp.full(federation.indices.shape, -1, jnp.int32)
+    never = jnp.full(len(unassigned), -1, jnp.int32)
+    return state._replace(clients=Local(state.clients.start, unassigned, never))
 
 
 def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation):
@@ -153,14 +141,11 @@ def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation
     assign their examples; then each flow is trained on what is assigned to it."""
     before: Server = state.server
     local: Local = state.clients
-    draw_key, train_key = jax.random.split(key)
-    present = server.participants(federation, before.num_rounds)
-    number = (
-        before.num_rounds - setup.rounds_before
-    ) // setup.settings.communication_rounds
-
+    _, train_key = jax.random.split(key)
+    present = server.participants(federation)
+    number = federation.now.stage_round // setup.settings.communication_rounds
     assigning = present & (local.assigned_in < number)
-    begun = first_assignments(setup, draw_key, state, federation)
+    begun = setup.start.assign(start_of(state), federation)
 
     def likeliest(*_):
         return log_likelihoods(setup, before.flows, federation).argmax(axis=-1)
@@ -174,10 +159,7 @@ def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation
     train = partial(train_flow, setup, train_key, assignments, present, federation)
     numbered = (jnp.arange(setup.num_clusters), before.flows)
     flows, totals, counts = lax.map(train, numbered)
-    late, once = assigning & (number == 0), {}
-    if setup.first is not None:
-        late &= ~local.start.answered
-        once = {"centroids": before.start.centroids}
+    late = assigning & (number == 0) & ~local.start.answered
     answered, late = server.gather((present, late))
     dimensions = math.prod(federation.pool.shape[1:])
     metrics = {
@@ -185,11 +167,11 @@ def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation
         "participants": answered.sum(),
         "occupied": jnp.sum(counts > 0),
         **server.traffic(answered, up={"flows": flows}, down={"flows": flows}),
-        **server.traffic(late, up={}, down=once),
+        **server.traffic(late, up={}, down={"centroids": before.start.centroids}),
     }
     assigned_in = jnp.where(assigning, number, local.assigned_in)
-    after = before._replace(flows=flows, num_rounds=before.num_rounds + 1)
-    return State(after, Local(assignments, assigned_in, local.start)), metrics
+    after = before._replace(flows=flows)
+    return State(after, Local(local.start, assignments, assigned_in)), metrics
 
 
 def train_flow(setup: Setup, key, assignments, present, federation: Federation, flow):
@@ -240,16 +222,6 @@ def client_round(setup: Setup, pool, key: PRNGKey, flow: PyTree, rows, chosen):
     return client.variables, total / setup.settings.local_steps
 
 
-def first_assignments(setup: Setup, key, state: State, federation: Federation):
-    """Returns where examples are in the first cluster round."""
-    if setup.first is not None:
-        return setup.first.assign(start_of(state), federation)
-    num_clients, num_slots = federation.indices.shape
-    return jax.vmap(
-        lambda key: jax.random.randint(key, (num_slots,), 0, setup.num_clusters)
-    )(clients.keys(key, num_clients))
-
-
 def log_likelihood(setup: Setup, flow, examples, key=None) -> Float[Array, "B"]:
     """Of the examples themselves; without a key a function of nothing else."""
     y, log_det = losses.dequantize(key, to_float(examples), levels=setup.levels)
@@ -269,16 +241,11 @@ def log_likelihoods(setup: Setup, flows, federation) -> Float[Array, "M N K"]:
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
-    """Returns the state before the first round: no example is assigned."""
+    """Returns the state before the first round."""
     flow_key, start_key = jax.random.split(key)
     flows = jax.vmap(setup.flow.init)(jax.random.split(flow_key, setup.num_clusters))
-    begun = State((), ())
-    if setup.first is not None:
-        begun = setup.first.init(start_key, federation)
-    unassigned = jnp.full(federation.indices.shape, -1, jnp.int32)
-    never = jnp.full(len(unassigned), -1, jnp.int32)
-    local = Local(unassigned, never, begun.clients)
-    return State(Server(flows, begun.server, jnp.int32(0)), local)
+    begun = setup.start.init(start_key, federation)
+    return State(Server(flows, begun.server), Local(begun.clients))
 
 
 def start_of(state: State) -> State:
@@ -294,11 +261,9 @@ def embed(setup: Setup, state: State, federation: Federation) -> Float[Array, "M
 
 def assign(setup: Setup, state: State, federation: Federation) -> Int[Array, "M N"]:
     """As in `FederatedClustering`: the likeliest flow, before any training k-FED's."""
-    found = log_likelihoods(setup, state.server.flows, federation).argmax(axis=-1)
-    if setup.first is None:
-        return found
-    trained = state.server.num_rounds > setup.rounds_before
-    return jnp.where(trained, found, setup.first.assign(start_of(state), federation))
+    if isinstance(state.clients.assignments, tuple):
+        return setup.start.assign(start_of(state), federation)
+    return log_likelihoods(setup, state.server.flows, federation).argmax(axis=-1)
 
 
 def kernels(params: PyTree) -> PyTree:

@@ -179,21 +179,15 @@ def _among_all(x):
     return lax.dynamic_update_slice_in_dim(zeros, x, start, axis=0)
 
 
-def participants(
-    federation: Federation, num_rounds: Int[Array, ""] | None = None
-) -> Bool[Array, "M"]:
+def participants(federation: Federation) -> Bool[Array, "M"]:
     """Returns which of this device's clients participate in the round."""
-    everyone = all_participants(federation, num_rounds)
-    return clients.own(everyone, len(federation.indices))
+    return clients.own(all_participants(federation), len(federation.indices))
 
 
-def all_participants(
-    federation: Federation, num_rounds: Int[Array, ""] | None = None
-) -> Bool[Array, "A"]:
+def all_participants(federation: Federation) -> Bool[Array, "A"]:
     """Returns which clients of all devices participate in the round."""
     last = federation.present.shape[0] - 1
-    number = federation.now.round if num_rounds is None else num_rounds
-    return federation.present[jnp.minimum(number, last)]
+    return federation.present[jnp.minimum(federation.now.round, last)]
 
 
 def choose(key: PRNGKey, present: Bool[Array, "A"], count: int) -> Bool[Array, "A"]:

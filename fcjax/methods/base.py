@@ -266,9 +266,3 @@ def one_of_each(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_pure(cls: type) -> bool:
     return all(issubclass(c, Method) or c in Method.__mro__ for c in cls.__mro__)
-
-
-def taken_by(build: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of the settings of a run that a builder takes by their names."""
-    names = inspect.signature(build).parameters
-    return {name: values[name] for name in names if name in values}

@@ -4,8 +4,7 @@ Settings and defaults. The algorithms are `fcjax.algorithms.central`,
 `fcjax.algorithms.kfed` and `fcjax.algorithms.baselines`.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from fcjax.algorithms.baselines import exact_cmeans, ffcm
@@ -31,7 +30,6 @@ class Plain(Method):
     they run at the first --p alone.
     """
 
-    builder: ClassVar[Callable[..., Any]]
     own: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the method that differ from the fields'."""
     printed: ClassVar[str] = ""
@@ -51,16 +49,11 @@ class Plain(Method):
                     f"`local_clusters` must be at most `clusters` {num_clusters}, got "
                     f"{value}"
                 )
-
-        def build(values: Mapping[str, Any]) -> FederatedClustering:
-            found = type(self).builder(num_clusters=num_clusters, **values)
-            return central(found) if self.is_central else found
-
         scores = printed_ccfc.scores_of(problem.data, self.printed)
         return MethodSpec(
             name=self.name,
             settings=settings,
-            build=build,
+            build=self.builder(problem),
             scope="global",
             paper=scores if self.printed else {},
             working_bytes=4 * problem.dataset.examples.size,  # as float32
@@ -85,12 +78,15 @@ class KMeans(Plain):
     """
 
     name: ClassVar[str] = "km"
-    builder = by_kmeans
     printed = "KM"
     is_central = sees_all = True
 
     num_init: Sweep[int] = default(10)
     """Seedings of a central method, the best by its objective counts; fcm 1."""
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        return central(by_kmeans(settings, num_clusters=problem.num_clusters))
 
 
 @frozen
@@ -103,7 +99,6 @@ class FuzzyCMeans(Plain):
     """
 
     name: ClassVar[str] = "fcm"
-    builder = by_fuzzy_cmeans
     own: ClassVar[Mapping[str, Any]] = {"num_init": 1}
     printed = "FCM"
     is_central = sees_all = True
@@ -112,6 +107,10 @@ class FuzzyCMeans(Plain):
     """Seedings of a central method, the best by its objective counts; fcm 1."""
     fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
     """m of fuzzy c-means."""
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        return central(by_fuzzy_cmeans(settings, num_clusters=problem.num_clusters))
 
 
 @frozen
@@ -125,7 +124,6 @@ class KFed(Plain):
     """
 
     name: ClassVar[str] = "k-fed"
-    builder = kfed
     printed = "k-FED"
 
     local_clusters: Annotated[Sweep[int], shown("as many as --clusters")] = ()
@@ -134,6 +132,10 @@ class KFed(Plain):
     """How a client starts: the paper's projection, or ten k-means++ starts."""
     inherit: bool = True
     """Clusters of clients are assigned whole; else each example by itself."""
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        return kfed(settings, num_clusters=problem.num_clusters)
 
 
 @frozen
@@ -147,7 +149,6 @@ class FFCM(Plain):
     """
 
     name: ClassVar[str] = "ffcm"
-    builder = ffcm
     own: ClassVar[Mapping[str, Any]] = {"num_rounds": 20}
     printed = "FFCM"
 
@@ -157,6 +158,10 @@ class FFCM(Plain):
     """Most iterations of a client in a round."""
     fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
     """m of fuzzy c-means."""
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        return ffcm(settings, num_clusters=problem.num_clusters)
 
 
 @frozen
@@ -169,8 +174,12 @@ class FFCMMean(FFCM):
     """
 
     name: ClassVar[str] = "ffcm-mean"
-    builder = partial(ffcm, aggregation="mean")
     printed = ""
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        number = problem.num_clusters
+        return ffcm(settings, num_clusters=number, aggregation="mean")
 
 
 @frozen
@@ -184,11 +193,14 @@ class ExactKMeans(Plain):
     """
 
     name: ClassVar[str] = "exact-km"
-    builder = exact_cmeans
     sees_all = True
 
     num_rounds: Sweep[int] = default(100)
     """Most rounds of communication."""
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        return exact_cmeans(settings, num_clusters=problem.num_clusters)
 
 
 @frozen
@@ -205,3 +217,8 @@ class ExactFuzzyCMeans(ExactKMeans):
 
     fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
     """m of fuzzy c-means."""
+
+    @staticmethod
+    def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        number, fuzzifier = problem.num_clusters, settings.fuzzifier
+        return exact_cmeans(settings, num_clusters=number, fuzzifier=fuzzifier)

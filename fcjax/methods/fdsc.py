@@ -155,9 +155,9 @@ class SubspaceNetworks(Subspaces):
     @classmethod
     def algorithm(cls, settings: Any, problem: Problem) -> FederatedClustering:
         return cls.of_networks(
+            settings,
             autoencoder_of(problem.shape),
             optimizer_of(settings),
-            settings,
             num_clusters=problem.num_clusters,
         )
 

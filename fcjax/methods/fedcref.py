@@ -19,6 +19,7 @@ from fcjax import nn
 from fcjax.algorithms.autoencoders import by_dec
 from fcjax.algorithms.central import Clustering, by_kmeans, central
 from fcjax.algorithms.fedcref import Start, fedcref, given, on_clients
+from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import count_clusters
 from fcjax.data.augment import client_rows
@@ -26,6 +27,7 @@ from fcjax.data.partition import RULES
 from fcjax.federated import clients
 from fcjax.methods import simulated
 from fcjax.methods.base import Method, MethodSpec, Problem, fields_of
+from fcjax.methods.baselines import KFed, KMeans
 from fcjax.parallel.mesh import platform
 from fcjax.settings import Counts, Default, Limits, Shares, Sweep, default, frozen
 from fcjax.types import FederatedClustering, Federation
@@ -136,12 +138,14 @@ class UIFCA(Unsupervised):
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
-        shape = problem.shape
+        shape, num_clusters = problem.shape, problem.num_clusters
+        of_start = KFed(local_clusters=num_clusters).plain()
         return uifca(
+            settings,
             nn.realnvp(shape, hidden=(settings.flow_width,) * 3),
             optax.adam(settings.learning_rate),
-            settings,
-            num_clusters=problem.num_clusters,
+            kfed(of_start, num_clusters=num_clusters),
+            num_clusters=num_clusters,
             levels=levels_of(problem.dataset.examples) if len(shape) == 3 else None,
         )
 
@@ -257,10 +261,10 @@ class FedCRef(Unsupervised):
             labels = np.unique(problem.dataset.labels, return_inverse=True)[1]
         known = known_of(settings, labels, num_clusters=problem.num_clusters)
         return fedcref(
+            settings,
             nn.reconstructor(prod(problem.shape)),
             optax.adam(settings.learning_rate),
             start_of(settings, problem, labels),
-            settings,
             num_clusters=problem.num_clusters,
             num_local=silhouette if settings.local_clusters == "silhouette" else None,
             **known,
@@ -331,7 +335,7 @@ def start_of(settings: Any, problem: Problem, labels: Any) -> Start:
     def clustering(num_used) -> Clustering:
         options = {"num_clusters": problem.num_clusters, "num_used": num_used}
         if settings.start == "k-means":
-            return by_kmeans(**options)
+            return by_kmeans(KMeans().plain(), **options)
         return dec_of(settings, problem.shape, **options)
 
     return on_clients(clustering, num_clusters=problem.num_clusters)
@@ -340,7 +344,7 @@ def start_of(settings: Any, problem: Problem, labels: Any) -> Start:
 def dec_of(settings: Any, shape: tuple[int, ...], **options: Any) -> Clustering:
     """Returns DEC with its own learning rate."""
     autoencoder, optimizer = nn.autoencoder(prod(shape)), optax.adam(1e-3)
-    return by_dec(autoencoder, optimizer, settings, **options)
+    return by_dec(settings, autoencoder, optimizer, **options)
 
 
 def known_of(settings: Any, labels: Any, *, num_clusters: int) -> dict[str, Any]:

@@ -5,9 +5,8 @@ Settings, defaults by the data, networks and views. The algorithms are
 `fcjax.algorithms.fedmcc` and `fcjax.algorithms.fedu`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from inspect import signature
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,41 +17,16 @@ from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.fedmcc import cc, cluster_contrast, feature_kmeans, fedmcc, mcc
 from fcjax.algorithms.fedu import fedema, fedsimclr, fedsimsiam, fedu
 from fcjax.data.augment import Augment, affine_grey, simsiam_colour, vector_view
-from fcjax.methods.base import Method, MethodSpec, Problem, Shared, one_client, taken_by
+from fcjax.methods.base import Method, MethodSpec, Problem, Shared, one_client
 from fcjax.methods.encoders import Backbone, backbone_of, encoder_of
 from fcjax.settings import Limits, Positive, Sweep, default, frozen, shown
-from fcjax.types import FederatedClustering
+from fcjax.types import FederatedClustering, Network
 
-Name = Literal[
-    "fedmcc",
-    "fedu",
-    "fedema",
-    "fedsimsiam",
-    "fedsimclr",
-    "fed-cc",
-    "fedmcc-one-stage",
-    "cc",
-    "mcc",
-]
-CENTRAL = ("cc", "mcc")
-ONE_STAGE = ("fed-cc", "fedmcc-one-stage", *CENTRAL)
-BY_SGD = ("fedu", "fedema", "fedsimsiam")
-BUILDERS = {
-    "fedmcc": fedmcc,
-    "fedu": fedu,
-    "fedema": fedema,
-    "fedsimsiam": fedsimsiam,
-    "fedsimclr": fedsimclr,
-    "fed-cc": cc,
-    "fedmcc-one-stage": mcc,
-    "cc": cc,
-    "mcc": mcc,
-}
 LOCAL = (
-    *("local_epochs", "batch_size", "learning_rate", "drop_last", "microbatch"),
-    *("backbone", "optimizer"),
+    *("num_rounds", "local_epochs", "batch_size", "learning_rate", "drop_last"),
+    *("microbatch", "backbone", "optimizer"),
 )
-"""How a client trains, of every method."""
+"""How clients train, of every method."""
 SECOND = (
     *("cluster_rounds", "cluster_learning_rate", "cluster_temperature"),
     *("entropy_weight", "momentum"),
@@ -113,29 +87,112 @@ class Contrastive(Method):
     momentum: Annotated[Sweep[float], Limits(most=1)] = default(0.99)
     """m of the target networks; small networks 0.9."""
 
+    of_networks: ClassVar[Callable[..., FederatedClustering]]
+    """The builder in `fcjax.algorithms.fedmcc` or `fcjax.algorithms.fedu`."""
+    own: ClassVar[tuple[str, ...]] = ()
+    """The settings of the first stage, or of the only one, beside `LOCAL`."""
+    in_one_stage: ClassVar[bool] = False
+    """Whether examples and clusters are contrasted at once."""
+    default_optimizer: ClassVar[str] = "adam"
+
     def resolve(self, problem: Problem) -> MethodSpec:
-        name: Any = self.name
-        per_client = ceil(problem.examples_per_client)
-        settings = self.settings(
-            *chosen(self, name, problem.shape, per_client=per_client),
-            names=flags_of(name, self.cluster_by),
-        )
-        first = flags_of(name)
-        shared = Shared(name, 1, {k: v for k, v in settings.items() if k in first})
-        view = view_of(name, problem.data, problem.shape)
-        some = len(problem.dataset.examples) if problem.has_extra else None
-
-        def build(values: Mapping[str, Any]) -> FederatedClustering:
-            numbers = {"num_clusters": problem.num_clusters, "num_clustered": some}
-            return method_of(name, values, view, problem.shape, **numbers)
-
+        first = {*LOCAL, *self.own}
+        second = {"cluster_by", *(SECOND if self.cluster_by == "mcc" else ())}
+        names = first if self.in_one_stage else first | second
+        settings = self.settings(*self.chosen(problem), names=names)
+        shared = {k: v for k, v in settings.items() if k in first}
         return MethodSpec(
-            *(self.called(), settings, build, "global"),
-            shared=None if name in ONE_STAGE else shared,
+            *(self.called(), settings, self.builder(problem), "global"),
+            shared=None if self.in_one_stage else Shared(self.name, 1, shared),
+        )
+
+    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
+        """Returns the values that presets and data choose; a later one wins."""
+        is_paper = self.preset == "paper"
+        resnet = "resnet34" if self.is_central else "resnet18"
+        backbone = self.backbone or backbone_of(problem.shape, resnet=resnet)
+        optimizer = self.optimizer or self.default_optimizer
+        # Of few examples every one counts.
+        found = [{"backbone": backbone, "optimizer": optimizer, "drop_last": is_paper}]
+        found += [ALONE] if self.is_central else []
+        if not is_paper and backbone in ("conv", "mlp"):
+            found += [SMALL]
+            found += [self.enough_rounds(problem)] if backbone == "conv" else []
+        found += [SGD] if optimizer == "sgd" else []
+        return [*found, SMOKE] if self.preset == "smoke" else found
+
+    def enough_rounds(self, problem: Problem) -> dict[str, int]:
+        """Returns the rounds in which a small network of images takes enough steps, by
+        the default's epochs and batches (docs/benchmarks/fedmcc.md): some 500 in the
+        first stage and 1,500 in the second, or in the only one."""
+        epochs = 1 if self.is_central else 5
+        steps = epochs * -(-ceil(problem.examples_per_client) // 128)
+        first = 1500 if self.in_one_stage else 500
+        return {
+            "num_rounds": max(20, -(-first // steps)),
+            "cluster_rounds": max(10, -(-1500 // steps)),
+        }
+
+    @classmethod
+    def algorithm(cls, settings: Any, problem: Problem) -> FederatedClustering:
+        networks = networks_of(settings, problem)
+        some = len(problem.dataset.examples) if problem.has_extra else None
+        view = cls.view_of(problem.data, problem.shape)
+        local = local_of(settings, view)._replace(keep_optimizer=cls.is_central)
+        if cls.in_one_stage:
+            return cls.of_networks(settings, *networks, local, num_clustered=some)
+        encoder, projector, clusters = networks
+        if settings.cluster_by == "k-means":
+            second = feature_kmeans(
+                num_clusters=problem.num_clusters,
+                num_clustered=some,
+                batch_size=local.at_once,
+            )
+        else:
+            adam = optax.adam(settings.cluster_learning_rate)
+            constant = optax.constant_schedule(1.0)
+            second = cluster_contrast(
+                *(settings, clusters),
+                local._replace(optimizer=adam, schedule=constant),
+                num_clustered=some,
+            )
+        heads = cls.heads(projector, is_small=settings.backbone in ("conv", "mlp"))
+        return cls.of_networks(settings, encoder, *heads, second, local)
+
+    @staticmethod
+    def heads(projector: Network, *, is_small: bool) -> tuple[Network, ...]:
+        """Returns the networks that the first stage has behind the encoder."""
+        del is_small
+        return (projector,)
+
+    @classmethod
+    def view_of(cls, dataset: str, shape: tuple[int, ...]) -> Augment:
+        """Returns the augmentation for examples of this shape: CC's, but for the
+        methods that have one of their own.
+
+        Args:
+            dataset: its name without folders.
+            shape: of an example.
+        """
+        if len(shape) == 1:
+            return vector_view
+        if shape[2] == 1:
+            return affine_grey
+        is_byol = issubclass(cls, Byol)
+        strength = 0.5 if dataset.startswith(("cifar", "tiny")) and not is_byol else 1.0
+        blurs = max(shape[:2]) > 96 and not dataset.startswith(("cifar", "stl"))
+        return partial(
+            simsiam_colour,
+            crop_scale=(0.08, 1.0),
+            brightness=0.8 * strength,
+            contrast=0.8 * strength,
+            saturation=0.8 * strength,
+            hue=0.2 * strength,
+            blur_probability=0.5 if blurs and not is_byol else 0.0,
         )
 
     def called(self) -> str:
-        by_kmeans = self.cluster_by == "k-means" and self.name not in ONE_STAGE
+        by_kmeans = self.cluster_by == "k-means" and not self.in_one_stage
         return f"{self.name}+k-means" if by_kmeans else self.name
 
     @classmethod
@@ -144,7 +201,19 @@ class Contrastive(Method):
 
 
 @frozen
-class FedEMA(Contrastive):
+class Byol(Contrastive):
+    """BYOL on the clients, with heads and rates of EasyFL's code."""
+
+    default_optimizer = "sgd"
+
+    @staticmethod
+    def heads(projector: Network, *, is_small: bool) -> tuple[Network, ...]:
+        sizes = {"size": 128, "hidden_size": 512} if is_small else {}
+        return nn.byol_head(**sizes), nn.byol_head(**sizes)
+
+
+@frozen
+class FedEMA(Byol):
     """FedEMA: BYOL with moving averages of the online networks, then clustering.
 
     Examples:
@@ -153,6 +222,8 @@ class FedEMA(Contrastive):
     """
 
     name: ClassVar[str] = "fedema"
+    of_networks = staticmethod(fedema)
+    own = ("autoscale", "scale", "momentum")
 
     autoscale: Sweep[float] = default(0.7)
     """fedema: share (tau) of its own network in a client's second round."""
@@ -161,7 +232,7 @@ class FedEMA(Contrastive):
 
 
 @frozen
-class FedU(Contrastive):
+class FedU(Byol):
     """FedU: BYOL with divergence-aware predictors, then clustering.
 
     Examples:
@@ -170,6 +241,8 @@ class FedU(Contrastive):
     """
 
     name: ClassVar[str] = "fedu"
+    of_networks = staticmethod(fedu)
+    own = ("threshold", "momentum")
 
     threshold: Sweep[float] = default(0.4)
     """fedu: divergence (mu) from which a client keeps its own predictor."""
@@ -185,6 +258,8 @@ class FedMCC(Contrastive):
     """
 
     name: ClassVar[str] = "fedmcc"
+    of_networks = staticmethod(fedmcc)
+    own = ("instance_temperature", "momentum", "average_target")
 
     average_target: bool = False
     """fedmcc, mcc: average the target networks too, as in Table VII."""
@@ -200,6 +275,22 @@ class FedSimSiam(Contrastive):
     """
 
     name: ClassVar[str] = "fedsimsiam"
+    of_networks = staticmethod(fedsimsiam)
+    default_optimizer = "sgd"
+
+    @staticmethod
+    def heads(projector: Network, *, is_small: bool) -> tuple[Network, ...]:
+        if not is_small:
+            return nn.simsiam_projector(), nn.simsiam_predictor()
+        return (
+            nn.simsiam_projector(size=128, hidden_size=256),
+            nn.simsiam_predictor(size=128, hidden_size=64),
+        )
+
+    @classmethod
+    def view_of(cls, dataset: str, shape: tuple[int, ...]) -> Augment:
+        is_colour = len(shape) == 3 and shape[2] > 1
+        return simsiam_colour if is_colour else super().view_of(dataset, shape)
 
 
 @frozen
@@ -212,6 +303,8 @@ class FedSimCLR(Contrastive):
     """
 
     name: ClassVar[str] = "fedsimclr"
+    of_networks = staticmethod(fedsimclr)
+    own = ("instance_temperature",)
 
 
 @frozen
@@ -224,6 +317,9 @@ class FedCC(Contrastive):
     """
 
     name: ClassVar[str] = "fed-cc"
+    of_networks = staticmethod(cc)
+    own = ("instance_temperature", "cluster_temperature")
+    in_one_stage = True
 
 
 @frozen
@@ -236,10 +332,13 @@ class FedMCCOneStage(FedMCC):
     """
 
     name: ClassVar[str] = "fedmcc-one-stage"
+    of_networks = staticmethod(mcc)
+    own = (*FedMCC.own, "cluster_temperature", "entropy_weight")
+    in_one_stage = True
 
 
 @frozen
-class CC(Contrastive):
+class CC(FedCC):
     """Contrastive clustering on one client that has all data.
 
     Examples:
@@ -252,7 +351,7 @@ class CC(Contrastive):
 
 
 @frozen
-class MCC(FedMCC):
+class MCC(FedMCCOneStage):
     """Momentum contrastive clustering on one client that has all data.
 
     Examples:
@@ -264,149 +363,35 @@ class MCC(FedMCC):
     is_central: ClassVar[bool] = True
 
 
-def flags_of(name: Name, cluster_by: str = "") -> set[str]:
-    """Returns the flags that a method has; of its first stage alone without
-    `cluster_by`."""
-    found = {*LOCAL, *signature(BUILDERS[name]).parameters}
-    if cluster_by and name not in ONE_STAGE:
-        found |= {"cluster_by", *(SECOND if cluster_by == "mcc" else ())}
-    return found
-
-
-def chosen(
-    args: Any, name: Name, shape: tuple[int, ...], *, per_client: int
-) -> list[dict[str, Any]]:
-    """Returns what presets and the data choose, each before what wins over it."""
-    is_paper = args.preset == "paper"
-    resnet = "resnet34" if name in CENTRAL else "resnet18"
-    backbone = args.backbone or backbone_of(shape, resnet=resnet)
-    optimizer = "sgd" if name in BY_SGD else "adam"
-    # Of few examples every one counts.
-    found = [{"backbone": backbone, "optimizer": optimizer, "drop_last": is_paper}]
-    found += [ALONE] if name in CENTRAL else []
-    if not is_paper and backbone in ("conv", "mlp"):
-        found += [SMALL]
-        found += [enough_rounds(name, per_client)] if backbone == "conv" else []
-    found += [SGD] if (args.optimizer or optimizer) == "sgd" else []
-    return [*found, SMOKE] if args.preset == "smoke" else found
-
-
-def enough_rounds(name: Name, per_client: int) -> dict[str, int]:
-    """Returns the rounds in which a small network of images takes enough steps, by the
-    default's epochs and batches (docs/benchmarks/fedmcc.md): some 500 in the first
-    stage and 1,500 in the second, or in the only one."""
-    epochs = 1 if name in CENTRAL else 5
-    steps = epochs * -(-per_client // 128)
-    first = 1500 if name in ONE_STAGE else 500
-    return {
-        "num_rounds": max(20, -(-first // steps)),
-        "cluster_rounds": max(10, -(-1500 // steps)),
-    }
-
-
-def view_of(name: Name, dataset: str, shape: tuple[int, ...]) -> Augment:
-    """Returns the augmentation for examples of this shape: CC's, but for the methods
-    that have one of their own.
-
-    Args:
-        name: of the method.
-        dataset: its name without folders.
-        shape: of an example.
-    """
-    if len(shape) == 1:
-        return vector_view
-    if shape[2] == 1:
-        return affine_grey
-    if name == "fedsimsiam":
-        return simsiam_colour
-    is_mild = dataset.startswith(("cifar", "tiny")) and name not in BY_SGD
-    strength = 0.5 if is_mild else 1.0
-    blurs = max(shape[:2]) > 96 and not dataset.startswith(("cifar", "stl"))
-    return partial(
-        simsiam_colour,
-        crop_scale=(0.08, 1.0),
-        brightness=0.8 * strength,
-        contrast=0.8 * strength,
-        saturation=0.8 * strength,
-        hue=0.2 * strength,
-        blur_probability=0.5 if blurs and name not in BY_SGD else 0.0,
+def networks_of(settings: Any, problem: Problem) -> tuple[Network, Network, Network]:
+    """Returns the encoder, the projector and the cluster projector of CC."""
+    width = 256 if settings.backbone in ("conv", "mlp") else None
+    channels = (256, 256) if settings.backbone == "mlp" else (16, 32, 64)
+    layers = encoder_of(settings.backbone, problem.shape, channels=channels)
+    return (
+        nn.encoder(layers),
+        nn.projector(128, hidden_size=width),
+        nn.cluster_projector(problem.num_clusters, hidden_size=width),
     )
 
 
-def method_of(
-    name: Name,
-    values: Mapping[str, Any],
-    view: Augment,
-    shape: tuple[int, ...],
-    *,
-    num_clusters: int,
-    num_clustered: int | None,
-) -> FederatedClustering:
-    """Builds one of the methods from the settings of a run."""
-    is_small = values["backbone"] in ("conv", "mlp")
-    channels = (256, 256) if values["backbone"] == "mlp" else (16, 32, 64)
-    layers = encoder_of(values["backbone"], shape, channels=channels)
-    encoder = nn.encoder(layers)
-    width = 256 if is_small else None
-    projector = nn.projector(128, hidden_size=width)
-    clusters = nn.cluster_projector(num_clusters, hidden_size=width)
-    local = local_of(values, view)._replace(keep_optimizer=name in CENTRAL)
-    build: Any = BUILDERS[name]
-    settings = taken_by(build, values)
-    if name in ONE_STAGE:
-        heads = (projector, clusters)
-        return build(encoder, *heads, local, num_clustered=num_clustered, **settings)
-
-    if values["cluster_by"] == "k-means":
-        second = feature_kmeans(
-            num_clusters=num_clusters,
-            num_clustered=num_clustered,
-            batch_size=local.at_once,
-        )
-    else:
-        adam = optax.adam(values["cluster_learning_rate"])
-        constant = optax.constant_schedule(1.0)
-        second = cluster_contrast(
-            clusters,
-            local._replace(optimizer=adam, schedule=constant),
-            num_rounds=values["cluster_rounds"],
-            cluster_temperature=values["cluster_temperature"],
-            entropy_weight=values["entropy_weight"],
-            momentum=values["momentum"],
-            average_target=values.get("average_target", False),
-            num_clustered=num_clustered,
-        )
-    if name in ("fedmcc", "fedsimclr"):
-        return build(encoder, projector, second, local, **settings)
-    if name == "fedsimsiam":
-        sizes = {"size": 128, "hidden_size": 256} if is_small else {}
-        projector = nn.simsiam_projector(**sizes)
-        predictor = nn.simsiam_predictor(
-            **{**sizes, "hidden_size": 64} if is_small else {}
-        )
-    else:
-        sizes = {"size": 128, "hidden_size": 512} if is_small else {}
-        projector, predictor = nn.byol_head(**sizes), nn.byol_head(**sizes)
-    return build(encoder, projector, predictor, second, local, **settings)
-
-
-def local_of(values: Mapping[str, Any], view: Augment) -> Local:
+def local_of(settings: Any, view: Augment) -> Local:
     """Returns how a client trains in a round of the first stage."""
-    if values["optimizer"] == "adam":
-        optimizer = optax.adam(values["learning_rate"])
+    if settings.optimizer == "adam":
+        optimizer = optax.adam(settings.learning_rate)
         schedule = optax.constant_schedule(1.0)
     else:
         optimizer = optax.chain(
             optax.add_decayed_weights(5e-4),
-            optax.sgd(values["learning_rate"], momentum=0.9),
+            optax.sgd(settings.learning_rate, momentum=0.9),
         )
-        schedule = optax.cosine_decay_schedule(1.0, max(1, values["num_rounds"]))
+        schedule = optax.cosine_decay_schedule(1.0, max(1, settings.num_rounds))
     return Local(
         optimizer,
         view,
-        num_epochs=values["local_epochs"],
-        batch_size=values["batch_size"],
+        num_epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
         schedule=schedule,
-        microbatch=values["microbatch"],
-        drop_last=values["drop_last"],
+        microbatch=settings.microbatch,
+        drop_last=settings.drop_last,
     )

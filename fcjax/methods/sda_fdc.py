@@ -125,10 +125,10 @@ class Gans(OfExamples):
     @classmethod
     def algorithm(cls, settings: Any, problem: Problem) -> FederatedClustering:
         return sda(
+            settings,
             gan_of(problem.shape),
             optimizers_of(settings, problem.shape),
             cls.clustering(settings, problem),
-            settings,
             num_clusters=problem.num_clusters,
         )
 
@@ -152,9 +152,9 @@ class Disjoint(OfExamples):
     @classmethod
     def clustering(cls, settings: Any, problem: Problem) -> Clustering:
         return cls.by_network(
+            settings,
             nn.autoencoder(math.prod(problem.shape)),
             adam_of(settings),
-            settings,
             num_clusters=problem.num_clusters,
         )
 
@@ -217,7 +217,8 @@ class SDAFCKM(Gans):
 
     @staticmethod
     def clustering(settings: Any, problem: Problem) -> Clustering:
-        return by_kmeans(**of_rows(settings, problem))
+        number = problem.num_clusters
+        return by_kmeans(settings, num_clusters=number, by_cosine=settings.unit_length)
 
 
 @frozen
@@ -237,8 +238,10 @@ class SDAFCFCM(SDAFCKM):
 
     @staticmethod
     def clustering(settings: Any, problem: Problem) -> Clustering:
-        options = of_rows(settings, problem)
-        return by_fuzzy_cmeans(**options, fuzzifier=settings.fuzzifier)
+        cosine = settings.unit_length
+        return by_fuzzy_cmeans(
+            settings, num_clusters=problem.num_clusters, by_cosine=cosine
+        )
 
 
 @frozen
@@ -265,16 +268,6 @@ class DCNDisjoint(Disjoint):
 
     name: ClassVar[str] = "dcn-disjoint"
     is_central: ClassVar[bool] = True
-
-
-def of_rows(settings: Any, problem: Problem) -> dict[str, Any]:
-    """Returns the arguments of a clustering of rows."""
-    return {
-        "num_clusters": problem.num_clusters,
-        "num_init": settings.num_init,
-        "unit_length": settings.unit_length,
-        "by_cosine": settings.unit_length,
-    }
 
 
 def gan_of(shape: tuple[int, ...]) -> Gan:

@@ -2,8 +2,8 @@
 shapes of states, without compiling anything; little runs."""
 
 import sys
-import typing
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,11 +11,13 @@ import pytest
 
 from experiments import fdsc, fedcref, fedmcc, reproduce, sda_fdc
 from fcjax import data
+from fcjax.methods import SCRIPTS
 from fcjax.methods import fedmcc as fedmcc_methods
 from fcjax.methods.base import Problem
 from fcjax.results.store import read
 from fcjax.sweep import command, experiment, plan
 from fcjax.sweep.flags import of_method
+from fcjax.types import Now
 from tests.experiments.blobs import rows
 from tests.own_clusters import corners
 
@@ -64,7 +66,8 @@ def federation_of(group, shape):
     pool = dataset(shape).examples
     federation = data.federate(pool, group.partitions, group.present, num_clusters=4)
     federation = jax.tree.map(lambda x: x[0], federation._replace(pool=None))
-    return federation._replace(pool=jax.numpy.asarray(pool))
+    now = Now(jax.numpy.int32(0), jax.numpy.int32(0), jax.numpy.array(True))
+    return federation._replace(pool=jax.numpy.asarray(pool), now=now)
 
 
 UNLABELLED = {"labels": False, "clusters": (2,)}
@@ -76,7 +79,7 @@ ONE_STAGE = ("fed-cc", "fedmcc-one-stage", "cc", "mcc")
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [(name, VECTORS) for name in typing.get_args(fedmcc_methods.Name)]
+    [(method.name, VECTORS) for method in SCRIPTS["fedmcc"].methods]
     + [(name, COLOUR) for name in ("fedmcc", "fedu", "fedsimsiam", "mcc")]
     + [("fedmcc", GREY), ("mcc", GREY)],
     ids=str,
@@ -221,7 +224,8 @@ def test_the_last_batch_is_dropped_as_the_preset_or_the_flag_says(
     settings = only_group(fedmcc, name, preset=preset, drop_last=given).method.settings
     assert settings["drop_last"] is expected
     values = {**settings, "learning_rate": 0.1, "num_rounds": 1}
-    assert fedmcc_methods.local_of(values, lambda key, x: x).drop_last is expected
+    local = fedmcc_methods.local_of(SimpleNamespace(**values), lambda key, x: x)
+    assert local.drop_last is expected
 
 
 def test_images_that_a_network_does_not_take_are_refused_in_one_line():
@@ -265,7 +269,7 @@ def test_methods_of_two_stages_share_the_first(name, flags, own):
     )
     assert first == second
     assert (first.name, first.num_stages) == (name, 1)
-    assert set(first.settings) == {*fedmcc_methods.LOCAL, "num_rounds"} | own
+    assert set(first.settings) == {*fedmcc_methods.LOCAL} | own
 
 
 # --- FDSC

@@ -40,7 +40,7 @@ def drifting(values, *, use, width, num_clusters):
         return jnp.sum(everyone, where=answered[:, None]), answered.sum(dtype=jnp.int32)
 
     def learn(key, state, federation):
-        present = server.participants(federation, jnp.int32(0))
+        present = server.participants(federation)
         own = federation.pool[federation.indices].mean(axis=(1, 2))
         step = own[:, None] + jax.random.normal(key, (1, width))
         x = state.clients + values["rate"] * step
@@ -56,7 +56,7 @@ def drifting(values, *, use, width, num_clusters):
         return State(centers_of(key, federation), state.clients)
 
     def cluster(key, state, federation):
-        x, count = total(state.clients, server.participants(federation, jnp.int32(0)))
+        x, count = total(state.clients, server.participants(federation))
         moved = use(x) + centers_of(key, federation)
         metrics = {"loss": moved.mean(), "participants": count}
         state = State(state.server + moved, state.clients)

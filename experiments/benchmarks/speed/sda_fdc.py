@@ -19,6 +19,7 @@ from fcjax.algorithms.sda import Setup, initialize_gan, train_gan
 from fcjax.federated import clients
 from fcjax.methods import SDAFDC
 from fcjax.methods.sda_fdc import VECTORS, adam_of, gan_of, optimizers_of
+from fcjax.types import Now
 
 SIZES = Sizes(clients=10, examples=1000, batch_size=64)
 NUM_CLUSTERS, NUM_COLUMNS = 10, 16
@@ -116,10 +117,11 @@ def dcn_cases(examples: np.ndarray, settings: Any) -> list[Case]:
     examples [M, S, *F] of all clients."""
     num_clients, per_client, *shape = examples.shape
     count, batch_size = num_clients * per_client, settings.batch_size
-    parts = nn.autoencoder(math.prod(shape)), adam_of(settings), settings
+    parts = settings, nn.autoencoder(math.prod(shape)), adam_of(settings)
     clustering = by_dcn(*parts, num_clusters=NUM_CLUSTERS)
     autoencoder, _, joint, _ = clustering.phases
     x, mask = jnp.asarray(examples.reshape(count, *shape)), jnp.ones(count, bool)
+    now = Now(jnp.int32(0), jnp.int32(0), jnp.array(False))
     state = clustering.init(jax.random.key(0), x[:1])
     # Any centroids do: k-means of 10,000 codes would only take its time.
     codes = clustering.embed(state, x[:NUM_CLUSTERS])
@@ -127,7 +129,7 @@ def dcn_cases(examples: np.ndarray, settings: Any) -> list[Case]:
 
     def case(phase, state, cluster_weight):
         def train(state, key, x, mask):
-            return phase.round(key, state, x, mask)
+            return phase.round(key, state, x, mask, now)
 
         def loop(num_threads: int):
             from experiments.benchmarks.speed.sda_fdc_torch import DcnLoop
