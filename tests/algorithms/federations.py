@@ -1,6 +1,7 @@
 """Small federations, and their rounds."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,16 +44,29 @@ def rounds(method, key, federation, count: int = 1):
     return state, metrics
 
 
-def all_rounds(method, key, federation):
-    """The state and the metrics after every round of all stages."""
-    found, state = [], method.init(key, federation)
-    for stage in method.stages:
-        state = jax.jit(stage.begin)(key, state, in_round(federation, len(found)))
+class Round(NamedTuple):
+    stage: str
+    before: Any
+    after: Any
+    metrics: dict
+
+
+def follow(method, federation, *, first=0, state=None) -> list[Round]:
+    """All rounds from a stage on; the state before a stage's first one is that with
+    which it begins."""
+    key, found = jax.random.key(0), []
+    earlier = sum(stage.num_rounds for stage in method.stages[:first])
+    if state is None:
+        state = jax.jit(method.init)(key, federation)
+    for number, stage in enumerate(method.stages[first:], start=first):
+        stage_key, before = jax.random.fold_in(key, number), earlier + len(found)
+        now = in_round(federation, 0, before=before)
+        state = jax.jit(stage.begin)(stage_key, state, now)
         round = jax.jit(stage.round)
-        for number in range(stage.num_rounds):
-            now = in_round(federation, number, before=len(found) - number)
-            state, metrics = round(jax.random.fold_in(key, number), state, now)
-            found.append((state, metrics))
+        for i in range(stage.num_rounds):
+            old, now = state, in_round(federation, i, before=before)
+            state, metrics = round(jax.random.fold_in(stage_key, i), old, now)
+            found.append(Round(stage.name, *jax.device_get((old, state, metrics))))
     return found
 
 

@@ -1,86 +1,16 @@
-"""Examples from independent linear subspaces, which self-expression recovers, and the
-training of deep subspace networks written out plainly."""
+"""The training of deep subspace networks, written out plainly."""
 
 from functools import cache
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from fcjax.methods import FDSC
-from fcjax.metrics import accuracy
 from fcjax.nn.autoencoders import AutoEncoder
-from tests.algorithms.federations import federate
 from tests.algorithms.plain import matrix
-
-NUM_CLUSTERS, DIMENSION, NUM_FEATURES = 3, 2, 30
-SIZES = (10, 8, 10, 9)  # of each subspace on the clients
-SEEDS = tuple(range(5))
-
-
-def independent_subspaces(seed):
-    """A federation, and the labels [M, N] of its slots.
-
-    Bases are random: subspaces meet in the origin alone, but are not orthogonal.
-    Coefficients have a mean, so that an example has few opposites: the affinity of
-    DSC-Net takes these for unlike. Examples are float, which the library takes as they
-    are: a shift into [0, 1] would leave no subspace.
-    """
-    rng = np.random.default_rng(seed)
-    bases = np.linalg.qr(rng.normal(size=(NUM_CLUSTERS, NUM_FEATURES, DIMENSION)))[0]
-    of_client = [np.repeat(np.arange(NUM_CLUSTERS), n) for n in SIZES]
-    labels = np.concatenate([rng.permutation(own) for own in of_client])
-    coefficients = rng.normal(2, size=(len(labels), DIMENSION))
-    pool = np.einsum("nfd,nd->nf", bases[labels], coefficients)
-    ends = NUM_CLUSTERS * np.cumsum(SIZES)
-    rows = np.split(np.arange(len(labels)), ends[:-1])
-    federation = federate(pool, rows, num_clusters=NUM_CLUSTERS)
-    return federation, labels[np.asarray(federation.indices)]
-
-
-PROCESSING = {
-    **{"post_processing": True, "unit_diagonal": False},
-    **{"keep": 0.97, "dimension": DIMENSION + 1, "power": 2.0},
-}
-AFFINITIES = {"plain": {"post_processing": False}, "processed": PROCESSING}
-
-
-def worst_accuracies(build) -> dict[str, float]:
-    """Returns by affinity the least ACC of any client with any seed. `build` takes the
-    settings of the affinity; the clusters of each client are matched by themselves."""
-    federations, labels = zip(*map(independent_subspaces, SEEDS), strict=True)
-    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *federations)
-    mask = np.asarray(federations[0].mask)
-
-    @jax.jit
-    def clusters(keys, federations):
-        def one(key, federation):
-            method = build(**AFFINITIES["plain"])
-            (stage,) = method.stages
-            state = stage.begin(key, method.init(key, federation), federation)
-            state, _ = stage.round(key, state, federation)
-            return {
-                name: build(**affinity).assign(state, federation)
-                for name, affinity in AFFINITIES.items()
-            }
-
-        return jax.vmap(one)(keys, federations)
-
-    keys = jax.vmap(jax.random.key)(jnp.array(SEEDS))
-    found = jax.device_get(clusters(keys, stacked))
-    return {
-        name: min(
-            accuracy(labels[seed][i][own], ids[seed, i][own])
-            for seed in range(len(SEEDS))
-            for i, own in enumerate(mask)
-        )
-        for name, ids in found.items()
-    }
-
-
-# --- rounds written out
 
 RATE, MOMENTUM, PENALTY, EXPRESSION = 1e-3, 0.9, 0.7, 1.3
 OPTIMIZER = optax.sgd(RATE, momentum=MOMENTUM)
@@ -93,7 +23,7 @@ def build(method, settings=FDSC, **options):
     """The networks of one matrix each, with two clusters per client."""
     options = WEIGHTS | {"local_steps": LOCAL_STEPS} | options
     settings = settings().plain(**options)
-    return method(TINY, OPTIMIZER, settings, num_clusters=2)
+    return method(settings, TINY, OPTIMIZER, num_clusters=2)
 
 
 TRAINED = {
@@ -104,35 +34,10 @@ TRAINED = {
 }
 
 
-class Round(NamedTuple):
-    stage: str
-    before: Any
-    after: Any
-    metrics: dict
-
-
-def follow(method, federation, *, first=0, state=None) -> list[Round]:
-    """All rounds from a stage on; the state before a stage's first one is that with
-    which it begins."""
-    key, rounds = jax.random.key(0), []
-    if state is None:
-        state = jax.jit(method.init)(key, federation)
-    for number, stage in enumerate(method.stages[first:], start=first):
-        stage_key = jax.random.fold_in(key, number)
-        state = jax.jit(stage.begin)(stage_key, state, federation)
-        round = jax.jit(stage.round)
-        for i in range(stage.num_rounds):
-            old = state
-            state, metrics = round(jax.random.fold_in(stage_key, i), old, federation)
-            rounds.append(Round(stage.name, *jax.device_get((old, state, metrics))))
-    return rounds
-
-
 def parts_of(state, client, size):
     """What a client trains from: arrays without what its padding holds."""
     own = jax.tree.map(lambda x: x[client], state.clients.parts)
-    shared = hasattr(state.server, "encoder")
-    encoder = state.server.encoder if shared else own["encoder"]
+    encoder = own.get("encoder", state.server)
     return {
         "encoder": encoder["params"]["kernel"],
         "decoder": own["decoder"]["params"]["kernel"],
@@ -194,8 +99,23 @@ def by_itself(round, client, x, *data, objective=equation_8):
     return {**whole, **parts}, velocity, np.mean(values)
 
 
-def code_norm(x, parts):
-    return np.linalg.norm(x @ parts["encoder"], axis=1).mean()
+def assert_descend(round, own, *, objective=equation_8) -> list:
+    """Client after client, with nothing but its own examples and what belongs to them:
+    `own` has these by number. The encoders that they end with."""
+    encoders, losses, norms = [], [], []
+    for client, (x, *data) in own.items():
+        parts, velocity, value = by_itself(round, client, x, *data, objective=objective)
+        losses.append(value)
+        norms.append(np.linalg.norm(x @ parts["encoder"], axis=1).mean())
+        encoders.append(parts["encoder"])
+        found = parts_of(round.after, client, len(x))
+        if "encoder" not in round.after.clients.parts:  # it is the server's
+            del parts["encoder"]
+        assert_close(found, parts)
+        assert_close(velocity_of(round.after, client, len(x)), velocity)
+    assert float(round.metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-5)
+    assert float(round.metrics["code_norm"]) == pytest.approx(np.mean(norms), rel=1e-5)
+    return encoders
 
 
 def assert_close(found, expected):

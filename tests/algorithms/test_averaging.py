@@ -7,12 +7,10 @@ import numpy as np
 import optax
 import pytest
 
-from fcjax.algorithms import averaging
 from fcjax.algorithms import averaging as module
-from fcjax.algorithms.averaging import Local, Networks, Pass, Setup, part
+from fcjax.algorithms.averaging import Local, Networks, Pass, Personal, Setup, part
 from fcjax.types import Network
 from tests.algorithms.federations import federate, in_round, traffic
-from tests.algorithms.plain import kernels, matrix, noisy, views
 
 # Client 0 has examples of mean 2, client 1 of mean -1, client 2 of mean 8.
 POOL = np.array([[1.0], [3.0], [-1.0], [-3.0], [-2.0], [2.0], [8.0]])
@@ -174,22 +172,19 @@ def test_passes_follow_one_another_over_the_rows_that_they_choose():
     np.testing.assert_array_equal(metrics["up_encoder"], [3, 4])
 
 
-def test_each_example_has_two_views_of_its_own_a_few_at_a_time():
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
-    local = local_of()._replace(augment=noisy, microbatch=2)
-    found = jax.jit(module.two_views, static_argnums=2)(jax.random.key(1), x, local)
-    for view, expected in zip(found, views(jax.random.key(1), x), strict=True):
-        np.testing.assert_allclose(view, expected, rtol=1e-6)
+def test_a_client_begins_with_what_it_mixes_in_of_its_own(federation):
+    """The mean of what it is sent and what it remembers: in the second round from
+    (2 + 3) / 2 half the way to 2, and from (2 + 1.5) / 2 half the way to -1."""
 
+    def halfway(sent, memory, _):
+        return jax.tree.map(lambda a, b: (a + b) / 2, sent, memory)
 
-def test_no_gradient_reaches_a_target():
-    networks = {"encoder": matrix(5, centre=True), "projector": matrix(2)}
-    online = averaging.initialize(jax.random.key(0), networks, jnp.ones((1, 3)))
+    def last(began, trained, memory, number):
+        return trained
 
-    def total(target):
-        found = averaging.target_of(online, target)
-        assert part(found, "encoder")["batch_stats"].keys() == {"mean", "calls"}
-        return sum(w.sum() for w in kernels(found).values())
-
-    gradient = jax.grad(total)(online["params"])
-    assert not any(map(np.any, jax.tree.leaves(gradient)))
+    personal = Personal(lambda sent: sent, halfway, last)
+    setup = setup_of(personal=personal)
+    state = start(setup, federation, point=4.0)
+    (first, _), (second, _) = run(setup, state, federation, 2)
+    assert point(first) == pytest.approx((2 * 3 + 4 * 1.5) / 6)
+    assert point(second) == pytest.approx((2 * 2.25 + 4 * 0.375) / 6)

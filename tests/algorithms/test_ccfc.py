@@ -148,41 +148,21 @@ def test_a_round_contrasts_clusters_under_the_labels_of_the_global_model(
     assert_round(new, metrics, trained, values)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["ccfc", "scfc"])
-def second_stage(request, federation):
-    """Of CCFC or SCFC: the stage, what two rounds of it with Adam leave, metrics."""
-    options = {"optimizer": optax.adam(RATE), "sample_contrastive": request.param}
-    method = build(pretrain_rounds=0, **options)
+def test_optimizers_outlive_a_round_and_start_anew_with_the_second_stage(federation):
+    method = build(pretrain_rounds=0, optimizer=optax.adam(RATE))
     stage, state = method.stages[1], method.init(jax.random.key(3), federation)
     round = jax.jit(stage.round)
-    first, metrics = round(KEYS[0], state, federation)
-    second, measured = round(KEYS[1], first, in_round(federation, 1))
-    return request.param, stage, first, second, (metrics, measured)
-
-
-def test_clients_that_leave_train_as_in_the_next_round(second_stage, federation):
-    """FedAvg in NumPy over the local models of a standalone round is the round; that of
-    SCFC is one of pre-training."""
-    is_scfc, _, before, after, (_, metrics) = second_stage
-    alone = build(optimizer=optax.adam(RATE), standalone=True)
-    local, measured = jax.jit(alone.stages[0 if is_scfc else 1].round)(
-        KEYS[1], module.alone(before, 2), federation
-    )
-    params = jax.tree.map(np.asarray, local.clients.variables["params"])
-    one, two = ({name: w[i] for name, w in params.items()} for i in range(2))
-    assert all(np.abs(one[name] - two[name]).max() > 1e-3 for name in one)
-    assert_round(after, metrics, (one, two), [float(measured["loss"])])
-    assert traffic(measured) == {}
-
-
-def test_optimizers_outlive_a_round_and_start_anew_with_the_second_stage(
-    second_stage, federation
-):
-    _, stage, _, ended, _ = second_stage
-    np.testing.assert_array_equal(ended.clients[0].count, [2, 2])
-    begun = jax.jit(stage.begin)(KEYS[2], ended, federation)
+    for number in range(2):
+        state, _ = round(KEYS[number], state, in_round(federation, number))
+    np.testing.assert_array_equal(state.clients[0].count, [2, 2])
+    begun = jax.jit(stage.begin)(KEYS[2], state, federation)
     np.testing.assert_array_equal(begun.clients[0].count, [0, 0])
     assert not np.any(begun.clients[0].mu["a"])
+
+
+def test_scfc_goes_on_with_rounds_of_pre_training():
+    pretrain, cluster = build(sample_contrastive=True).stages
+    assert cluster.round is pretrain.round
 
 
 @pytest.mark.parametrize("is_scfc", [False, True])
@@ -203,13 +183,6 @@ def test_the_schedule_is_of_the_second_stage(is_scfc, num_rounds, share, federat
     assert np.abs(whole).max() > 1e-2
     scheduled = moved(schedule=lambda number: 0.5 / 2**number)
     np.testing.assert_allclose(scheduled, share * whole, atol=1e-6)
-
-
-def test_centroids_cross_once_more_before_the_second_stage(second_stage):
-    """Not those of SCFC, which has no use for them."""
-    is_scfc, *_, metrics = second_stage
-    sent = [np.asarray(row["up_centroids"]) for row in metrics]  # of two clients
-    np.testing.assert_array_equal(sent, [[2 if is_scfc else 4, 4 * 9], [2, 4 * 9]])
 
 
 def test_own_init_needs_a_round_of_pre_training():

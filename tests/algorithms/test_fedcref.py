@@ -8,18 +8,19 @@ import numpy as np
 import optax
 import pytest
 from scipy.sparse.csgraph import connected_components
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
 
-from fcjax import engine
+from fcjax import engine, methods
 from fcjax.algorithms.averaging import chained
-from fcjax.algorithms.fedcref import fedcref, given
-from fcjax.algorithms.fedcref_models import Groups, Models, train_communities
+from fcjax.algorithms.central import by_kmeans
+from fcjax.algorithms.fedcref import fedcref, given, on_clients
 from fcjax.methods import FedCRef
 from fcjax.metrics import scores
 from fcjax.types import Federation, Grid, State
-from tests.algorithms.federations import federate, traffic
+from tests.algorithms.federations import federate, in_round, traffic
 from tests.algorithms.plain import matrix
-from tests.algorithms.test_fedcref_association import by_code, by_equation
-from tests.algorithms.test_fedcref_refinement import by_algorithm
+from tests.algorithms.test_fedcref_phases import by_algorithm, by_code, by_equation
 
 K = 3
 RATE, EPOCHS = 0.05, (1, 2, 2)
@@ -73,7 +74,7 @@ settings = partial(
 
 def build(association=None, **options):
     return fedcref(
-        *(NETWORK, OPTIMIZER, given("given", at_start), settings(**options)),
+        *(settings(**options), NETWORK, OPTIMIZER, given("given", at_start)),
         num_clusters=K,
         association=association,
     )
@@ -94,16 +95,39 @@ def iteration(**options):
 def iterate(count, *, stability=0.8, clusters=START, federation=FEDERATION, **options):
     """The states and the metrics from the start on, of which there are no metrics."""
     method = build(**options)
-    progress, own = method.init(KEY, federation)
-    state = State(
-        progress._replace(num_rounds=jnp.int32(1)),
-        own._replace(start=jnp.asarray(clusters, jnp.int32)),
-    )
-    found = [(method.stages[1].begin(KEY, state, federation), {})]
+    start, own = method.init(KEY, federation)
+    state = State(start, own._replace(start=jnp.asarray(clusters, jnp.int32)))
+    now = in_round(federation, 0, before=1)
+    found = [(method.stages[1].begin(KEY, state, now), {})]
     for number in range(count):
         key, run = jax.random.fold_in(KEY, number), iteration(**options)
-        found.append(run(stability, key, found[-1][0], federation))
+        now = in_round(federation, number, before=1)
+        found.append(run(stability, key, found[-1][0], now))
     return found
+
+
+# --- The start
+
+
+def kmeans(num_used):
+    settings = methods.KMeans(unit_length=False).plain()
+    return by_kmeans(settings, num_clusters=K, num_used=num_used)
+
+
+def started(start):
+    (phase,) = start.phases
+    state = phase.begin(KEY, start.init(KEY, FEDERATION), FEDERATION)
+    state, loss = phase.round(KEY, state, FEDERATION)
+    return start.assign(state, FEDERATION), loss
+
+
+def test_each_client_has_the_clusters_of_its_own_rows_alone():
+    clusters, loss = started(on_clients(kmeans, num_clusters=K))
+    for x, found, value, own in zip(X, own_of(clusters), loss, SETS, strict=True):
+        alone = KMeans(len(own), n_init=10, random_state=0).fit(x)
+        assert adjusted_rand_score(alone.labels_, found) == 1
+        assert set(found) <= set(range(K))
+        np.testing.assert_allclose(value, alone.inertia_ / len(x), rtol=1e-4)
 
 
 # --- Algorithm 1
@@ -249,30 +273,6 @@ def test_iterations_are_those_of_algorithm_1(options):
         active.append(is_active.sum())
     assert np.any(graphs)
     assert 0 < active[-1] < active[0] < 5
-
-
-# One community of three clusters and another of two.
-NUMBERS = jnp.array([[0, 1, -1], [-1, 0, -1], [1, -1, 0], [-1] * 3, [-1] * 3])
-RANKS = jnp.array([[0, 0, 0], [0, 1, 0], [1, 0, 2], [0] * 3, [0] * 3])
-MEMBERS = [(0, 0), (1, 1), (2, 2)], [(0, 1), (2, 0)]
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"max_members": 2}, {"community_model": "last-local"}]
-)
-def test_a_community_is_the_mean_of_its_members_or_what_the_code_has(options):
-    """The code trains the first members alone, and takes what the first had last."""
-    found = train_communities(
-        Models(NETWORK, OPTIMIZER, K, settings(**options)),
-        *(KEY, jnp.asarray(START), Groups(NUMBERS, RANKS), FEDERATION),
-    )
-    own = own_of(START)
-    for number, members in enumerate(MEMBERS):
-        members = members[: options.get("max_members")]
-        key = jax.random.fold_in(jax.random.split(KEY)[0], number)
-        mean, last = by_fedavg(key, [X[i][own[i] == q] for i, q in members])
-        expected = last[0] if "community_model" in options else mean
-        assert_close(jax.tree.map(lambda x, at=number: x[at], found), expected)
 
 
 def test_iterations_after_all_have_settled_change_nobody_s_clusters():

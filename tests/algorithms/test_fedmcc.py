@@ -1,5 +1,5 @@
-"""FedMCC against its algorithm boxes, written out with plain loops. A step of MCC is in
-`test_descent`."""
+"""FedMCC's second stage against its algorithm box, written out with plain loops. Steps
+of its first stage and of MCC are in `test_descent`."""
 
 from functools import partial
 
@@ -7,9 +7,13 @@ import jax
 import numpy as np
 import optax
 import pytest
+from sklearn.cluster import KMeans
 
 from fcjax.algorithms import fedmcc as module
 from fcjax.algorithms.averaging import Local, part
+from fcjax.algorithms.fedmcc import feature_kmeans
+from fcjax.algorithms.fedu import fedsimclr
+from fcjax.methods import FedMCC, FedSimCLR
 from tests.algorithms import plain
 from tests.algorithms.federations import both_ways, federate, in_round, traffic
 from tests.algorithms.plain import kernels, matrix, noisy
@@ -28,36 +32,28 @@ def federation():
     return federate(POOL, (np.arange(6), np.arange(6, 16)))
 
 
+SETTINGS = FedMCC(
+    **{"num_rounds": 2, "cluster_rounds": 1, "momentum": MOMENTUM},
+    **{"instance_temperature": TAU_I, "cluster_temperature": TAU_C},
+)
+
+
 def clustering(local=LOCAL, **options):
     return module.cluster_contrast(
-        *(matrix(3, soft=True), local),
-        num_rounds=1,
-        cluster_temperature=TAU_C,
-        momentum=MOMENTUM,
+        *(SETTINGS.plain(**options), matrix(3, soft=True), local),
         num_clustered=NUM_CLUSTERED,
-        **options,
     )
 
 
-METHOD = module.fedmcc(
-    *(ENCODER, matrix(3), clustering(), LOCAL),
-    num_rounds=2,
-    instance_temperature=TAU_I,
-    momentum=MOMENTUM,
-)
+METHOD = module.fedmcc(SETTINGS.plain(), ENCODER, matrix(3), clustering(), LOCAL)
 
 
 @pytest.fixture(scope="module")
 def trained(federation):
-    """The states before the first round and after the two of the first stage, and their
-    metrics."""
-    round = jax.jit(METHOD.stages[0].round)
-    states, metrics = [METHOD.init(jax.random.key(1), federation)], []
-    for number, key in enumerate(KEYS[:2]):
-        state, measured = round(key, states[-1], in_round(federation, number))
-        states.append(state)
-        metrics.append(measured)
-    return states, metrics
+    """The state after a round of the first stage."""
+    first, now = METHOD.stages[0], in_round(federation, 0)
+    state = METHOD.init(jax.random.key(1), federation)
+    return jax.jit(first.round)(KEYS[0], state, now)[0]
 
 
 @pytest.fixture(scope="module", params=["equation 9", "other weight, microbatch"])
@@ -69,19 +65,8 @@ def clustered(request, trained, federation):
         weight = 0.3
         options = {"local": LOCAL._replace(microbatch=3), "entropy_weight": weight}
     stage = clustering(**options).stage(ENCODER)
-    begun = stage.begin(jax.random.key(2), trained[0][-1], federation)
+    begun = stage.begin(jax.random.key(2), trained, federation)
     return weight, begun, *jax.jit(stage.round)(KEYS[2], begun, federation)
-
-
-def instance_loss(w, target, views):
-    """Eq. 8."""
-
-    def forward(w, x):
-        h = x @ w["encoder"]
-        return (h - h.mean(axis=0)[None]) @ w["projector"]
-
-    z, t = ([forward(v, x) for x in views] for v in (w, target))
-    return plain.crosswise(z, t, TAU_I)
 
 
 def cluster_loss(w, target, views, weight):
@@ -117,42 +102,6 @@ def assert_close(found, expected):
     jax.tree.map(check, found, expected)
 
 
-def test_two_rounds_of_algorithm_1(trained):
-    """Every client begins with the server's network, its own target and a new Adam."""
-    states, measured = trained
-    w = kernels(states[0].server.online)
-    running = np.zeros(5)
-    targets = [w, w]  # copies in the beginning
-    for number in range(2):
-        ends, statistics, losses = [], [], []
-        for client, (start, size) in enumerate(((0, 6), (6, 10))):
-            own, target, opt_state = w, targets[client], ADAM.init(w)
-            learnt, values = running, []
-            for slots, key in steps(KEYS[number], client, size):
-                views = plain.views(key, POOL[start + slots])
-                for view in views:
-                    learnt = 0.9 * learnt + 0.1 * np.mean(view @ own["encoder"], axis=0)
-                own, target, opt_state, value = step(
-                    instance_loss, own, target, opt_state, views
-                )
-                values.append(float(value))
-            targets[client] = target
-            ends.append(own)
-            statistics.append(learnt)
-            losses.append(np.mean(values))
-        w, running = mean_by_size(ends, SIZES), mean_by_size(statistics, SIZES)
-
-        state, metrics = states[number + 1], measured[number]
-        assert_close(kernels(state.server.online), w)
-        assert_close(state.server.online["batch_stats"]["encoder"]["mean"], running)
-        for client, target in enumerate(targets):
-            own = {k: v["kernel"][client] for k, v in state.clients.target.items()}
-            assert_close(own, target)
-        assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
-    apart = np.abs(np.subtract(*(t["encoder"] for t in targets))).max()
-    assert apart > 1e-2  # what tells an own target from an averaged one
-
-
 def test_a_round_of_algorithm_2(clustered):
     """Features are those of the encoder in evaluation; rows from 12 on do not count."""
     weight, begun, ended, metrics = clustered
@@ -181,26 +130,23 @@ def test_a_round_of_algorithm_2(clustered):
 
 def test_the_second_stage_goes_on_with_the_encoder_alone(trained, clustered):
     """Which is sent once, as no target ever is."""
-    states, first = trained
-    _, *both, second = clustered
+    _, *both, metrics = clustered
     for state in both:
         assert set(state.server.online["params"]) == {"encoder", "cluster_projector"}
         assert set(state.clients.target) == {"cluster_projector"}
         jax.tree.map(
             np.testing.assert_array_equal,
             part(state.server.online, "encoder"),
-            part(states[-1].server.online, "encoder"),
+            part(trained.server.online, "encoder"),
         )
-    for metrics in first:
-        assert traffic(metrics) == both_ways(2, encoder=26, projector=15)
     head = both_ways(2, cluster_projector=15)
-    assert traffic(second) == head | {"down_encoder": [2, 4 * 26]}
+    assert traffic(metrics) == head | {"down_encoder": [2, 4 * 26]}
 
 
 def test_clusters_are_the_largest_soft_assignments_of_the_second_stage(
     trained, clustered, federation
 ):
-    before = METHOD.assign(trained[0][-1], federation)
+    before = METHOD.assign(trained, federation)
     assert set(np.unique(before)) == {-1}
     state = clustered[2]
     h = POOL @ np.asarray(kernels(state.server.online)["encoder"])
@@ -211,3 +157,60 @@ def test_clusters_are_the_largest_soft_assignments_of_the_second_stage(
     np.testing.assert_array_equal(found[1], y[6:].argmax(axis=1))
     embedded = np.asarray(METHOD.embed(state, federation))
     np.testing.assert_allclose(embedded[1], h[6:], rtol=1e-4, atol=1e-5)
+
+
+# --- k-means as the second stage
+
+BLOBS = (np.arange(11), np.arange(11, 30), np.arange(30, 36))
+
+
+def test_the_features_of_those_present_are_clustered_in_one_place():
+    """Three blobs of six values; client 2 is absent and holds no numbers."""
+    rng = np.random.default_rng(0)
+    pool = 5 * rng.normal(size=(3, 6))[rng.integers(3, size=36)]
+    pool += rng.normal(size=pool.shape)
+    pool[BLOBS[2]] = np.nan
+    federation = federate(pool, BLOBS, absent=(2,))
+    method = fedsimclr(
+        FedSimCLR().plain(),
+        matrix(4, centre=True),
+        matrix(2),
+        feature_kmeans(num_clusters=3, batch_size=7),
+        Local(optax.sgd(0.1), noisy, keep_optimizer=True),
+    )
+    state = method.init(jax.random.key(1), federation)
+    first, stage = method.stages
+    assert [first.name, stage.name] == ["representation", "k-means"]
+    # There are no clusters before the second stage.
+    assert set(np.unique(method.assign(state, federation))) == {-1}
+
+    begun = stage.begin(jax.random.key(2), state, federation)
+    new, metrics = jax.jit(stage.round)(jax.random.key(3), begun, federation)
+    for kept in (begun, new):
+        assert set(kept.server.online["params"]) == {"encoder", "centroids"}
+        assert jax.tree.leaves(kept.clients) == []
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            part(kept.server.online, "encoder"),
+            part(state.server.online, "encoder"),
+        )
+    assert stage.num_rounds == 1
+    assert traffic(metrics) == {
+        "up_features": [30, 4 * 4],  # rows of four features
+        "down_encoder": [2, 4 * (6 * 4 + 4 + 1)],  # kernel, mean, count
+        "down_centroids": [2, 4 * 3 * 4],
+    }
+    assert int(metrics["participants"]) == 2
+
+    kernel = state.server.online["params"]["encoder"]["kernel"]
+    features = pool[:30] @ np.asarray(kernel)
+    expected = KMeans(3, n_init=10, random_state=0).fit(features)
+    assert float(metrics["loss"]) == pytest.approx(expected.inertia_ / 30, rel=1e-4)
+    found = np.asarray(new.server.online["params"]["centroids"])
+    order, centers = np.argsort(found[:, 0]), expected.cluster_centers_
+    centers = centers[np.argsort(centers[:, 0])]
+    np.testing.assert_allclose(found[order], centers, rtol=1e-3, atol=1e-3)
+    nearest = np.linalg.norm(features[:, None] - found, axis=-1).argmin(axis=1)
+    clusters = np.asarray(method.assign(new, federation))
+    for client, rows in enumerate(BLOBS[:2]):
+        np.testing.assert_array_equal(clusters[client, : len(rows)], nearest[rows])

@@ -1,19 +1,24 @@
 """FedU and FedEMA: how far an encoder has gone, and what of its own a client then goes
-on with. Their loss, BYOL's, is in `test_descent`."""
+on with. Their loss, BYOL's, is in `test_descent`, and who mixes what in which round in
+`test_averaging`."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from fcjax import nn
-from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.fedmcc import feature_kmeans
-from fcjax.algorithms.fedu import divergence, fedema, fedu
-from tests.algorithms import plain
-from tests.algorithms.federations import federate, in_round
-from tests.algorithms.plain import matrix, noisy
+from fcjax.algorithms.fedu import (
+    EMAMemory,
+    Memory,
+    average_with_global,
+    begin,
+    begin_fedema,
+    divergence,
+    remember,
+    remember_divergence,
+    take_over,
+)
 
 
 def at(*shape, value):
@@ -67,155 +72,80 @@ def test_shortcuts_of_a_resnet_are_left_out(block, count):
     assert float(divergence(began, ended)) == pytest.approx(3)
 
 
-def rounds_of(build, sizes, present):
-    """(steps of the rounds, a scalar of the method) -> the states before and after."""
-    pool = np.random.default_rng(0).normal(size=(sum(sizes), 4)).astype(np.float32)
-    federation = federate(pool, np.split(np.arange(len(pool)), np.cumsum(sizes)[:-1]))
-    federation = federation._replace(present=jnp.array(present) > 0)
-
-    def method(steps, options):
-        optimizer, schedule = optax.sgd(0.2), lambda number: steps[number]
-        local = Local(optimizer, noisy, num_epochs=1, batch_size=4, schedule=schedule)
-        heads = (matrix(4, centre=True), matrix(3), matrix(3))
-        return build(*heads, feature_kmeans(num_clusters=2), local, **options)
-
-    @jax.jit
-    def round(steps, options, key, state, federation):
-        return method(steps, options).stages[0].round(key, state, federation)[0]
-
-    start = method([1.0], {}).init(jax.random.key(1), federation)
-
-    def run(steps, **options):
-        options = {name: jnp.float32(value) for name, value in options.items()}
-        states = [start]
-        for number in range(len(steps)):
-            key = jax.random.key(number)
-            now = in_round(federation, number)
-            states.append(round(jnp.array(steps), options, key, states[-1], now))
-        return states
-
-    return run
+def parts(encoder, predictor=0.0, mean=0.0):
+    """Of an encoder of one kernel of two numbers."""
+    kernels = {"encoder": encoder, "predictor": predictor}
+    params = {k: {"kernel": jnp.full((2, 1), x)} for k, x in kernels.items()}
+    return {"params": params, "batch_stats": {"encoder": {"mean": jnp.float32(mean)}}}
 
 
-def kernels(parts, client=...):
-    return {k: np.asarray(w)[client] for k, w in plain.kernels(parts).items()}
+def kernel(found, name="encoder"):
+    return np.asarray(found["params"][name]["kernel"])
+
+
+ROOT = 2**0.5  # the norm of a kernel that moves by 1
 
 
 # --- FedU
 
 
-@pytest.fixture(scope="module")
-def own_predictors():
-    """Of the threshold: after a round, the server's predictor, the clients' own and
-    their divergences; what they begin a second one with. Client 2 joins then."""
-    run = rounds_of(fedu, (4, 8, 4), [[1, 1, 0], [1, 1, 1]])
-
-    def of(threshold):
-        # Steps of size zero leave what a round began with.
-        _, first, second = run([1.0, 0.0], threshold=threshold)
-        for name in ("encoder", "projector"):  # are the server's, whatever it is
-            ours, new = (kernels(x.server.online)[name] for x in (first, second))
-            np.testing.assert_allclose(new, ours, atol=1e-6)
-        np.testing.assert_allclose(second.clients.memory.divergence, 0, atol=1e-6)
-        own, began = (
-            np.asarray(x.clients.memory.predictor["params"]["kernel"])
-            for x in (first, second)
-        )
-        gone = np.asarray(first.clients.memory.divergence)
-        return kernels(first.server.online)["predictor"], own, gone, began
-
-    return of
+@pytest.mark.parametrize(
+    ("threshold", "expected"), [(0.0, 7), (3.0, 7), (3.1, 5), (jnp.inf, 5)]
+)
+def test_a_client_goes_on_with_its_own_predictor_from_the_threshold_on(
+    threshold, expected
+):
+    sent = parts(encoder=1.0, predictor=5.0)
+    own = {"params": parts(0.0, predictor=7.0)["params"]["predictor"]}
+    found = take_over(threshold, sent, Memory(own, jnp.float32(3)), jnp.int32(1))
+    np.testing.assert_array_equal(kernel(found, "predictor"), expected)
+    np.testing.assert_array_equal(kernel(found), 1)
+    # Whoever has not trained takes over the server's at any threshold.
+    first = take_over(0.0, sent, begin(sent), jnp.int32(0))
+    np.testing.assert_array_equal(kernel(first, "predictor"), 5)
 
 
-def test_a_client_goes_on_with_its_own_predictor_from_the_threshold_on(own_predictors):
-    server, own, gone, began = own_predictors(jnp.inf)
-    assert np.abs(own[:2] - server).max() > 1e-2
-    assert gone[2] < 0  # has not trained
-    np.testing.assert_allclose(began, [server] * 3, atol=1e-6)
-    near, far = np.argsort(gone[:2])
-    assert gone[near] < gone[far] - 1e-2
-    between = (gone[near] + gone[far]) / 2
-    for threshold, keep in ((0, [0, 1]), (between, [far]), (gone[near], [0, 1])):
-        expected = np.stack([server] * 3)
-        expected[keep] = own[keep]
-        *_, began = own_predictors(threshold)
-        np.testing.assert_allclose(began, expected, atol=1e-6)
+def test_a_client_remembers_its_predictor_and_how_far_its_encoder_went():
+    memory = remember(parts(1.0, predictor=5.0), parts(4.0, predictor=6.0))
+    np.testing.assert_array_equal(memory.predictor["params"]["kernel"], 6)
+    assert float(memory.divergence) == pytest.approx(3 * ROOT)
 
 
 # --- FedEMA
 
 
-@pytest.fixture(scope="module")
-def run():
-    """Three rounds; client 2 is absent in the second."""
-    return rounds_of(fedema, (6, 10, 8), [[1, 1, 1], [1, 1, 0], [1, 1, 1]])
-
-
-def mixed(before, client, share):
-    """A share of what a client ended with in a round, the rest of what the server sent
-    after it."""
-    own = kernels(before.clients.memory.online, client)
-    ours = kernels(before.server.online)
-    return {name: share * own[name] + (1 - share) * ours[name] for name in own}
-
-
-def assert_began(after, client, expected):
-    """Steps of size zero leave what a round began with."""
-    found = kernels(after.clients.memory.online, client)
-    for name, w in expected.items():
-        np.testing.assert_allclose(found[name], w, rtol=1e-5, atol=1e-6)
-
-
-def gone(before, after, client):
-    """The divergence of an encoder of one kernel."""
-    began = kernels(before.server.online)
-    ended = kernels(after.clients.memory.online, client)
-    return np.linalg.norm(ended["encoder"] - began["encoder"])
-
-
-def test_a_second_round_begins_with_a_share_tau_of_a_clients_own(run):
-    start, first, second, third = run([1.0, 0.0, 0.0], autoscale=0.7)
-    for client in (0, 1):
-        distance = gone(start, first, client)
-        assert distance > 0.1
-        found = float(first.clients.memory.divergence[client])
-        assert found == pytest.approx(distance, rel=1e-4)
-        assert_began(second, client, mixed(first, client, 0.7))
-        # It has not moved in the second round: all is the server's in the third.
-        assert_began(third, client, kernels(second.server.online))
-    # Client 2 was away: it keeps its memory, and then goes on from the server's.
-    assert_began(second, 2, kernels(first.clients.memory.online, 2))
-    assert_began(third, 2, kernels(second.server.online))
-
-    # Statistics are the server's. Two passes a step: 2, 3 and 2 steps make 4, 6 and 4
-    # of clients of 6, 10 and 8.
-    calls = (6 * 4 + 10 * 6 + 8 * 4) / 24
-    ours, own = (
-        online["batch_stats"]["encoder"]["calls"]
-        for online in (first.server.online, second.clients.memory.online)
+@pytest.mark.parametrize(
+    ("options", "gone", "since", "share"),
+    [
+        ((0.7, None), 2.0, 1, 0.7),  # the second round: tau itself
+        ((0.7, None), 1.0, 1, 0.35),  # lambda stays tau over the first divergence
+        ((0.7, None), 9.0, 1, 1.0),  # at most all of its own
+        ((0.7, None), 2.0, 2, 0.0),  # who was absent goes on from the server's
+        ((0.7, 0.25), 2.0, 1, 0.5),  # a lambda for all
+        ((0.7, 0.0), 2.0, 1, 0.0),
+    ],
+)
+def test_a_client_mixes_in_more_of_its_own_the_farther_it_has_gone(
+    options, gone, since, share
+):
+    """Own parameters of 1 with the server's of 3, whose statistics it takes."""
+    memory = EMAMemory(
+        parts(1.0, mean=8.0), jnp.float32(gone), jnp.float32(2), jnp.int32(4)
     )
-    assert float(ours) == pytest.approx(calls)
-    np.testing.assert_allclose(own, [calls + 4, calls + 6, 4], rtol=1e-6)
+    sent = parts(3.0, mean=9.0)
+    found = average_with_global(*options, sent, memory, jnp.int32(4 + since))
+    np.testing.assert_allclose(kernel(found), 3 - 2 * share, rtol=1e-6)
+    assert float(found["batch_stats"]["encoder"]["mean"]) == 9
 
 
-def test_later_shares_are_by_how_far_a_client_has_gone_since(run):
-    """lambda stays tau over the first divergence; d is that of the round before."""
-    start, first, second, third = run([1.0, 0.5, 0.0], autoscale=0.7)
-    for client in (0, 1):
-        began = mixed(first, client, 0.7)["encoder"]
-        ended = kernels(second.clients.memory.online, client)["encoder"]
-        share = 0.7 / gone(start, first, client) * np.linalg.norm(ended - began)
-        assert 0.02 < share < 0.65
-        assert_began(third, client, mixed(second, client, share))
-
-
-def test_a_constant_scale_is_the_same_for_all_and_the_share_at_most_one(run):
-    start, first, *_ = run([1.0, 0.0, 0.0], scale=0.0)
-    distances = [gone(start, first, client) for client in (0, 1)]
-    near, far = map(int, np.argsort(distances))
-    scale = 2 / (distances[near] + distances[far])
-    _, first, second, _ = run([1.0, 0.0, 0.0], scale=float(scale))
-    assert_began(second, far, kernels(first.clients.memory.online, far))
-    share = scale * distances[near]
-    assert share < 0.95
-    assert_began(second, near, mixed(first, near, share))
+def test_the_first_divergence_is_remembered():
+    sent = parts(1.0)
+    began = average_with_global(0.7, None, sent, begin_fedema(sent), jnp.int32(0))
+    np.testing.assert_array_equal(kernel(began), 1)
+    memory, ends = begin_fedema(sent), (3.0, 6.0)
+    for number, (end, gone) in enumerate(zip(ends, (2, 5), strict=True)):
+        memory = remember_divergence(began, parts(end), memory, jnp.int32(number))
+        np.testing.assert_array_equal(kernel(memory.online), end)
+        assert float(memory.divergence) == pytest.approx(gone * ROOT)
+        assert float(memory.first_divergence) == pytest.approx(2 * ROOT)
+        assert int(memory.number) == number

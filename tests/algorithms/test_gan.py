@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
 from fcjax.algorithms.sda import (
     Pair,
@@ -54,18 +53,6 @@ def blocks(key, count, num_categories):
         end = count if i == num_categories - 1 else (i + 1) * size
         chosen[i * size : end] = i
     return chosen
-
-
-@pytest.mark.parametrize("num_categories", [1, 3, 10, 26])
-def test_a_batch_trains_every_category_that_it_has_room_for(num_categories):
-    counts, keys = np.arange(1, 101), jax.random.split(jax.random.key(0), 100)
-    draw = jax.jit(
-        jax.vmap(lambda key, count: categories(key, count, 100, num_categories))
-    )
-    for key, count, chosen in zip(keys, counts, draw(keys, counts), strict=True):
-        expected = blocks(key, count, num_categories)
-        np.testing.assert_array_equal(chosen[:count], expected)
-        assert len(np.unique(expected)) == min(count, num_categories)
 
 
 BY_HAND = {

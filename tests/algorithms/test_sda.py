@@ -13,12 +13,11 @@ import pytest
 from fcjax.algorithms.autoencoders import by_dcn
 from fcjax.algorithms.central import by_kmeans
 from fcjax.algorithms.sda import Pair, Setup, sda, synthesise, train_gan
-from fcjax.methods import SDAFDC
+from fcjax.methods import SDAFDC, KMeans
 from fcjax.nn.autoencoders import AutoEncoder
 from fcjax.nn.generative import mlp_gan
-from tests.algorithms.federations import federate
+from tests.algorithms.federations import federate, follow, in_round
 from tests.algorithms.plain import matrix
-from tests.algorithms.subspaces import follow
 
 SIZES = (6, 9, 5, 7, 4)
 K, NUM_FEATURES = 3, 3
@@ -29,14 +28,14 @@ SETTINGS = SDAFDC().plain(
 GAN = mlp_gan(NUM_FEATURES, widths=(4,)), Pair(optax.sgd(0.5), optax.sgd(0.5))
 SETUP = Setup(*GAN, SETTINGS, num_categories=K)
 DCN = by_dcn(
-    *(AutoEncoder(matrix(2), matrix(NUM_FEATURES)), optax.sgd(0.05), SETTINGS),
+    *(SETTINGS, AutoEncoder(matrix(2), matrix(NUM_FEATURES)), optax.sgd(0.05)),
     num_clusters=K,
 )
 
 
 def build(clustering=DCN, num_synthetic=None):
     settings = vars(SETTINGS) | {"num_synthetic": num_synthetic}
-    return sda(*GAN, clustering, SimpleNamespace(**settings), num_clusters=K)
+    return sda(SimpleNamespace(**settings), *GAN, clustering, num_clusters=K)
 
 
 #: Of two rounds of GANs, two of the auto-encoder, k-means, two of both by turns, and
@@ -177,20 +176,12 @@ def test_a_client_repeated_to_fill_the_devices_counts_nowhere(trained):
     _, state, _, expected = trained[1]
     state = state._replace(clients=jax.tree.map(lambda x: x[rows], state.clients))
     key = jax.random.fold_in(of_stage(0), 1)
-    _, metrics = jax.jit(METHOD.stages[0].round)(key, state, filled)
+    _, metrics = jax.jit(METHOD.stages[0].round)(key, state, in_round(filled, 1))
     jax.tree.map(
         partial(np.testing.assert_allclose, rtol=1e-6),
         jax.device_get(metrics),
         expected,
     )
-
-
-def test_methods_that_share_their_gans_begin_alike():
-    """Whatever follows."""
-    other = build(by_kmeans(num_clusters=3))
-    key = jax.random.key(0)
-    begun = (jax.jit(method.init)(key, FEDERATION) for method in (METHOD, other))
-    assert_same(*begun)
 
 
 # --- the synthetic data
@@ -199,7 +190,7 @@ def test_methods_that_share_their_gans_begin_alike():
 @pytest.mark.parametrize("num_synthetic", [None, 4])
 def test_as_many_examples_as_a_client_holds_or_as_it_is_told(num_synthetic, trained):
     """Each client's by its own generator, with noise of its own."""
-    method = build(by_kmeans(num_clusters=K), num_synthetic)
+    method = build(by_kmeans(KMeans().plain(), num_clusters=K), num_synthetic)
     state, begin = trained[1].after, jax.jit(method.stages[1].begin)
     begun = begin(of_stage(1), state, FEDERATION)
     sizes = [num_synthetic or n for n in SIZES]

@@ -1,125 +1,35 @@
-"""What deep subspace networks share: their loss against PyTorch, and clusters of each
-client's coefficients against scikit-learn."""
+"""Coefficients of subspace clustering: how they are held, their clusters against
+scikit-learn, and LRSC's closed form against a numerical optimum."""
 
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from sklearn.cluster import SpectralClustering
 
-from fcjax import losses, nn
+from fcjax import losses
 from fcjax.algorithms import fdsc
-from fcjax.algorithms.fdsc import Setup, dense, low_rank
+from fcjax.algorithms.fdsc import low_rank, low_rank_coefficients, lrsc
+from fcjax.cluster import subspace_affinity
 from fcjax.methods import FDSC, LRSC
 from fcjax.metrics import ari
-
-MASK = np.array([True, True, False, True, True, False, True])
-N, F, D = len(MASK), 5, 3
-PENALTY, EXPRESSION, SCALE = 0.3, 2.5, 4.0
-
-
-X = np.random.default_rng(0).uniform(size=(N, F)).astype(np.float32)
-
-
-def build(expression, scale=SCALE):
-    """Linear, with biases."""
-    autoencoder = nn.autoencoder(F, widths=(), latent_size=D)
-    weights = {"penalty_weight": PENALTY, "expression_weight": EXPRESSION}
-    settings = FDSC().plain(**weights, pixel_scale=scale)
-    return Setup(autoencoder, expression, optax.sgd(0.1), settings, num_clusters=3)
-
-
-def layer(variables):
-    dense = variables["params"]["Dense_0"]["Dense_0"]
-    return [np.asarray(dense[name]) for name in ("kernel", "bias")]
-
-
-def torch_loss(parts, kind):
-    """Of the examples that count alone: the loss, and its gradients by part."""
-    torch = pytest.importorskip("torch")
-
-    def tensors(arrays):
-        return [torch.tensor(np.asarray(x), requires_grad=True) for x in arrays]
-
-    encoder, decoder = (tensors(layer(parts[name])) for name in ("encoder", "decoder"))
-    (held,) = tensors([parts["coefficients"]])
-    own = torch.tensor(MASK)
-    x = SCALE * torch.tensor(X)[own]
-    c = held @ held.T if kind == "low_rank" else held
-    c = c[own][:, own] * (1 - torch.eye(int(own.sum())))
-    penalty = (held[own] if kind == "low_rank" else c).square().sum()
-    z = x @ encoder[0] + encoder[1]
-    decoded = c @ z @ decoder[0] + decoder[1]
-    loss = ((x - decoded) ** 2).sum() + PENALTY * penalty
-    loss = loss + EXPRESSION * ((z - c @ z) ** 2).sum()
-    loss.backward()
-    kernels = {"encoder": encoder, "decoder": decoder, "coefficients": [held]}
-    return loss.item(), {k: [t.grad.numpy() for t in v] for k, v in kernels.items()}
-
-
-@pytest.mark.parametrize("kind", ["dense", "zero", "low_rank"])
-def test_the_loss_and_its_gradients_are_those_of_torch(kind, key):
-    """With coefficients of some size, and at C = 0, which they leave."""
-    network = build(low_rank(4) if kind == "low_rank" else dense())
-    parts = fdsc.init(network, key, jnp.asarray(X[:1]), N)
-    size = 0.0 if kind == "zero" else 0.5
-    c = size * jax.random.normal(key, parts["coefficients"].shape)
-    parts = {**parts, "coefficients": c}
-    loss = partial(fdsc.subspace_loss, network)
-    slope = jax.jit(jax.value_and_grad(loss))
-    value, gradients = slope(parts, jnp.asarray(X), jnp.asarray(MASK))
-    expected, by_part = torch_loss(parts, kind)
-    assert float(value) == pytest.approx(expected, rel=1e-5)
-    assert np.abs(by_part["coefficients"][0]).max() > 1e-3
-    for name, leaves in by_part.items():
-        found = sorted(jax.tree.leaves(gradients[name]), key=np.ndim)
-        for leaf, grad in zip(found, sorted(leaves, key=np.ndim), strict=True):
-            bound = 1e-5 * np.abs(grad).max()
-            np.testing.assert_allclose(leaf, grad, rtol=1e-5, atol=bound)
-
-
-def test_pixels_are_scaled_from_0_to_1(key):
-    """A network of scale 255 sees bytes as they are."""
-    pixels = np.random.default_rng(1).integers(0, 256, (4, F), np.uint8)
-    network = build(dense(), scale=255.0)
-    parts = fdsc.init(network, key, jnp.asarray(pixels[:1]), 4)
-    w, b = layer(parts["encoder"])
-    found = fdsc.encode_examples(network, parts["encoder"], jnp.asarray(pixels))
-    np.testing.assert_allclose(found, pixels @ w + b, rtol=1e-4, atol=1e-3)
-
-
-# --- what coefficients are held in
+from tests.algorithms.federations import federate, rounds
 
 
 def test_low_rank_coefficients_by_hand():
     """U U^T of rows (1, 2), (3, -1), (0, 2): 1 of the first two, 4 and -2; then without
     the second one, which may hold anything."""
     u = jnp.array([[1.0, 2.0], [3.0, -1.0], [0.0, 2.0]])
-    network, everyone = build(low_rank(2)), jnp.ones(3, bool)
+    expression, everyone = low_rank(2), jnp.ones(3, bool)
     for held, mask, expected, square in (
         (u, everyone, [[0, 1, 4], [1, 0, -2], [4, -2, 0]], 1 + 4 + 9 + 1 + 0 + 4),
         (u.at[1].set(jnp.nan), everyone.at[1].set(False), [[0, 0, 4], [0] * 3], 9),
     ):
-        found = losses.off_diagonal(network.expression.matrix(held), mask)
+        found = losses.off_diagonal(expression.matrix(held), mask)
         np.testing.assert_allclose(found[: len(expected)], expected)
-        assert float(network.expression.penalty(held, mask)) == square
-
-
-def test_what_coefficients_begin_with(key):
-    """1e-8 as in the PyTorch port of DSC-Net, whose weights they have; a factor has no
-    more columns than rows, and does not depend on the padding."""
-    np.testing.assert_array_equal(
-        dense().init(key, 4), np.full((4, 4), np.float32(1e-8))
-    )
-    for rank, columns in ((2, 2), (60, 6)):
-        factor = low_rank(rank).init(key, 6)
-        assert factor.shape == (6, columns)
-        assert 0 < np.abs(factor).max() < 1e-3
-    longer, factor = (low_rank(3).init(key, count) for count in (9, 5))
-    np.testing.assert_array_equal(longer[:5], factor)
+        assert float(expression.penalty(held, mask)) == square
 
 
 # --- clusters
@@ -158,6 +68,14 @@ def test_clusters_are_those_of_sklearn_for_each_client(assign_labels):
         assert ari(groups, found[client, : len(groups)]) == 1
 
 
+def test_post_processing_is_that_of_the_settings():
+    names = {"keep": 0.5, "dimension": 3, "power": 2.0, "unit_diagonal": True}
+    settings = LRSC().plain(post_processing=True, **names)
+    found = fdsc.affinity(settings, 3, COEFFICIENTS[1], OWN[1])
+    expected = subspace_affinity(COEFFICIENTS[1], num_clusters=3, mask=OWN[1], **names)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_coefficients_that_say_nothing_find_no_classes():
     """Examples that come class by class: their order is no one's business."""
     num_clients, size = 6, 60
@@ -179,3 +97,75 @@ def test_coefficients_that_say_nothing_find_no_classes():
 def test_lambda_3_is_converted_to_the_scale_of_the_pixels(locality, scale, expected):
     settings = FDSC().plain(locality=locality, pixel_scale=scale)
     assert fdsc.locality_weight(settings) == pytest.approx(expected)
+
+
+# --- LRSC
+
+MASK = np.array([True, True, False, True, True, True, True, False, True])
+
+
+def objective(c, x, fidelity):
+    nuclear = np.linalg.svd(c, compute_uv=False).sum()
+    return nuclear + fidelity / 2 * np.sum((x - c @ x) ** 2)
+
+
+def proximal_gradient(x, fidelity, num_steps=4000):
+    """Singular values of each step are drawn to zero by as much as the step is long."""
+    rate = 1 / (fidelity * np.linalg.norm(x, 2) ** 2)
+    c = np.zeros((len(x), len(x)))
+    for _ in range(num_steps):
+        c = c + rate * fidelity * (x - c @ x) @ x.T
+        u, singular, vt = np.linalg.svd(c)
+        c = (u * np.maximum(singular - rate, 0)) @ vt
+    return c
+
+
+def examples(noise):
+    """Seven of rank 3 in five dimensions, but for noise."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(7, 3)) @ rng.normal(size=(3, 5))
+    return x + noise * rng.normal(size=x.shape)
+
+
+closed_form = jax.jit(low_rank_coefficients)
+
+
+# Of 3 singular values without noise, of 5 with, so many are kept.
+@pytest.mark.parametrize(
+    ("fidelity", "noise", "rank"),
+    [(0.01, 0.3, 0), (0.02, 0.0, 1), (0.1, 0.3, 2), (10.0, 0.0, 3), (10.0, 0.3, 4)],
+)
+def test_the_closed_form_is_the_optimum(fidelity, noise, rank):
+    x = examples(noise)
+    expected = proximal_gradient(x, fidelity)
+    assert np.linalg.matrix_rank(expected, tol=1e-6) == rank
+    # Among other examples, which do not count and may hold anything.
+    rows = np.full((len(MASK), 5), np.nan)
+    rows[MASK] = x
+    found, minimum = closed_form(
+        jnp.asarray(rows, jnp.float32), fidelity, mask=jnp.asarray(MASK)
+    )
+    found, own = np.asarray(found, np.float64), np.ix_(MASK, MASK)
+    np.testing.assert_allclose(found[own], expected, atol=2e-5)
+    assert not found[~MASK].any()
+    assert not found[:, ~MASK].any()
+    for c in (expected, found[own]):
+        assert float(minimum) == pytest.approx(objective(c, x, fidelity), rel=1e-5)
+
+
+def test_clients_stay_by_themselves(key):
+    """The loss is the mean over those that answer, and nothing is sent."""
+    x = examples(0.3)
+    rows = [np.arange(4), np.arange(7), np.arange(2, 7)]
+    federation = federate(x, rows, absent=(1,))
+    method = lrsc(LRSC().plain(fidelity=0.7, unit_length=False), num_clusters=2)
+    state, metrics = rounds(method, key, federation)
+    assert set(metrics) == {"loss", "participants"}
+    assert int(metrics["participants"]) == 2
+    minima = [objective(proximal_gradient(x[r], 0.7), x[r], 0.7) for r in rows]
+    assert float(metrics["loss"]) == pytest.approx((minima[0] + minima[2]) / 2, 1e-5)
+    np.testing.assert_array_equal(state.clients[1], 0)
+    np.testing.assert_allclose(
+        state.clients[2, :5, :5], proximal_gradient(x[rows[2]], 0.7), atol=2e-5
+    )
+    np.testing.assert_allclose(method.embed(state, federation)[0, :4], x[:4], 1e-5)

@@ -1,13 +1,21 @@
+"""FFCM and exact c-means: rounds against the formulas, and the central methods."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_digits, make_blobs
 
-from fcjax.algorithms.baselines import cluster_all, ffcm, support_mean
+from fcjax.algorithms.baselines import (
+    cluster_all,
+    exact_cmeans,
+    ffcm,
+    support_mean,
+)
+from fcjax.methods import FFCM, ExactKMeans
 from tests.algorithms.federations import federate, rounds, traffic
-from tests.cluster.test_fuzzy import naive_memberships
+from tests.cluster.test_fuzzy import naive_memberships, skfuzzy_from
 
 CLIENTS = np.split(np.arange(90), [40, 60])
 POOL = make_blobs(90, 5, centers=3, cluster_std=1.5, random_state=2)[0]
@@ -23,14 +31,8 @@ def naive_client(x, centroids, fuzzifier, num_iters):
 
 
 def test_a_round_is_the_support_weighted_mean_of_the_clients_own(key):
-    method = ffcm(
-        num_clusters=3,
-        fuzzifier=1.5,
-        local_iters=4,
-        aggregation="mean",
-        tolerance=0.0,
-        unit_length=False,
-    )
+    settings = FFCM(fuzzifier=1.5, local_iters=4, unit_length=False).plain()
+    method = ffcm(settings, num_clusters=3, aggregation="mean", tolerance=0.0)
     federation = federate(POOL, CLIENTS, absent=(1,))
     start = np.asarray(method.init(key, federation).server.centroids, np.float64)
     assert ((start >= 0) & (start < 1)).all()
@@ -74,19 +76,56 @@ def test_clustering_starts_anew_once_and_then_from_the_last_centroids(key):
     assert inertia <= best * 1.02
 
 
-@pytest.mark.parametrize("aggregation", ["mean", "kmeans"])
-def test_clients_that_hold_the_same_agree_with_one_and_end_where_it_stands_still(
-    key, aggregation
-):
-    method = ffcm(num_clusters=3, aggregation=aggregation, local_iters=200)
-    (stage,), rows = method.stages, np.arange(90)
-    one = federate(POOL, [rows])
-    many, _ = rounds(method, key, federate(POOL, [rows, rows, rows]), 6)
-    alone, _ = rounds(method, key, one, 6)
-    found, expected = (
-        x[np.lexsort(x.T)] for x in (many.server.centroids, alone.server.centroids)
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert not stage.done(method.init(key, one))
-    assert stage.done(alone)
-    assert alone.server.moved < 1e-4
+# --- Exact c-means
+
+DIGITS = load_digits().data[:400] / 16
+HOLDERS = np.split(np.random.default_rng(0).permutation(400), [30, 180, 250])
+HELD = np.concatenate([HOLDERS[i] for i in (0, 1, 3)])
+
+
+@pytest.fixture(scope="module")
+def federation():
+    """Client 2 is absent: all is as if it were not there."""
+    spoilt = DIGITS.copy()
+    spoilt[HOLDERS[2]] = np.nan
+    return federate(spoilt, HOLDERS, absent=(2,))
+
+
+def follow(federation, settings, **options):
+    """The centroids from the first ones to where the stage is done, and the metrics of
+    the first round."""
+    method = exact_cmeans(settings.plain(), num_clusters=10, **options)
+    (stage,) = method.stages
+    state = method.init(jax.random.key(0), federation)
+    round, measured = jax.jit(stage.round), []
+    found = [np.asarray(state.server.centroids)]
+    while not stage.done(state) and len(measured) < stage.num_rounds:
+        state, metrics = round(jax.random.key(0), state, federation)
+        found.append(np.asarray(state.server.centroids))
+        measured.append(metrics)
+    return found, measured[0]
+
+
+def test_k_means_is_the_central_one_from_the_same_start(federation):
+    """Clients of 30 to 150 examples: the mean of their own means is another loss."""
+    found, metrics = follow(federation, ExactKMeans(unit_length=False, num_rounds=300))
+    assert 2 < len(found) - 1 < 300
+    central = KMeans(10, init=found[0], n_init=1, tol=0).fit(DIGITS[HELD])
+    np.testing.assert_allclose(found[-1], central.cluster_centers_, atol=1e-4)
+    squares = ((DIGITS[HELD][:, None] - found[0]) ** 2).sum(axis=-1).min(axis=1)
+    np.testing.assert_allclose(metrics["loss"], squares.mean(), rtol=1e-5)
+    assert metrics["participants"] == 3
+    assert traffic(metrics) == {
+        "up_sums": [3, 10 * 64 * 4],
+        "up_masses": [3, 10 * 4],
+        "down_centroids": [3, 10 * 64 * 4],
+    }
+
+
+def test_fuzzy_c_means_is_the_central_one_from_the_same_start(federation):
+    settings = ExactKMeans(num_rounds=3000)
+    found, _ = follow(federation, settings, fuzzifier=1.2, tolerance=1e-6)
+    unit = DIGITS[HELD] / np.linalg.norm(DIGITS[HELD], axis=1, keepdims=True)
+    # Rows are their own centroids at the start: 0 / 0 in the printed formula.
+    reference = skfuzzy_from(unit, found[0] + 1e-6, 1.2)[0]
+    np.testing.assert_allclose(found[-1], reference, atol=1e-4)

@@ -1,6 +1,6 @@
-"""DCN against its steps written out in NumPy, for linear networks; the first of them
-are also DEC's."""
+"""DCN and DEC against their steps written out in NumPy, for linear networks."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -10,9 +10,11 @@ import optax
 import pytest
 from sklearn.cluster import KMeans
 
-from fcjax.algorithms.autoencoders import by_codes, by_dcn
-from fcjax.methods import DCN, DCNDisjoint
+from fcjax.algorithms.autoencoders import by_codes, by_dcn, by_dec
+from fcjax.cluster import used_clusters
+from fcjax.methods import DCN, DEC, DCNDisjoint
 from fcjax.nn.autoencoders import AutoEncoder
+from fcjax.types import Now
 from tests.algorithms.plain import epochs, matrix
 
 RATE, MOMENTUM, WEIGHT, BATCH, K = 0.02, 0.9, 3.0, 4, 3
@@ -26,12 +28,26 @@ X = np.random.default_rng(0).normal(size=(14, 5, 1)).astype(np.float32)
 X[~OWN] = np.nan
 ROWS = X.reshape(14, 5).astype(np.float64)
 DATA = jnp.asarray(X), jnp.asarray(OWN)
+FIRST = Now(jnp.int32(0), jnp.int32(0), jnp.array(True))
 
 
 def clustering(**options):
     own = {"batch_size": BATCH, "cluster_weight": WEIGHT, "num_init": 3}
     settings = DCN().plain(**own | options)
-    return by_dcn(AUTOENCODER, OPTIMIZER, settings, num_clusters=K)
+    return by_dcn(settings, AUTOENCODER, OPTIMIZER, num_clusters=K)
+
+
+DEC_RATE = 0.3
+
+
+def dec(num_clusters=K, num_used=None, **options):
+    settings = DEC().plain(**{"dec_batch_size": BATCH} | options)
+    return by_dec(
+        *(settings, AUTOENCODER, OPTIMIZER),
+        num_clusters=num_clusters,
+        num_used=num_used,
+        joint_optimizer=optax.sgd(DEC_RATE, momentum=MOMENTUM),
+    )
 
 
 BEGUN, ENDED = 5, 6
@@ -49,21 +65,30 @@ def fit(found, key, x, mask) -> Trained:
     for phase in found.phases:
         states.append(phase.begin(key, states[-1], x, mask))
         steps.append(jax.jit(phase.round))
-        state, loss = steps[-1](key, states[-1], x, mask)
+        state, loss = steps[-1](key, states[-1], x, mask, FIRST)
         states.append(state)
         losses.append(loss)
     return Trained(states, losses, steps)
 
 
 @pytest.fixture(scope="module")
-def trained():
+def dcn_trained():
     return fit(clustering(), KEY, *DATA)
+
+
+@pytest.fixture(scope="module")
+def dec_trained():
+    return fit(dec(), KEY, *DATA)
 
 
 def kernels(tree):
     """Of the encoder and the decoder, or what an optimiser keeps of them."""
     names = AUTOENCODER._fields
     return [np.asarray(tree[n]["kernel"], np.float64) for n in names if n in tree]
+
+
+def centroids_of(state):
+    return np.asarray(state.centroids, np.float64)
 
 
 def weights(state):
@@ -107,10 +132,18 @@ def assert_same(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-# --- what DEC does too
+# --- what DCN and DEC do alike
 
 
-def assert_trains_the_autoencoder_alone(trained):
+@pytest.fixture(scope="module", params=["dcn", "dec"])
+def alike(request):
+    """Training by the one or the other, and the function that builds its clustering."""
+    build = {"dcn": clustering, "dec": dec}[request.param]
+    return request.getfixturevalue(f"{request.param}_trained"), build
+
+
+def test_first_the_autoencoder_alone(alike):
+    trained, _ = alike
     start, begun, ended, *_ = trained.states
     assert_same(start, begun)
     w, momentum, values = weights(begun), trace(begun), []
@@ -120,10 +153,11 @@ def assert_trains_the_autoencoder_alone(trained):
     assert_close(weights(ended), w)
     assert_close(trace(ended), momentum)
     assert float(trained.losses[0]) == pytest.approx(np.mean(values), rel=1e-5)
+    assert ended.centroids == ended.joint == ()
 
 
-def assert_is_kmeans_of_codes_that_count(before, ended, centroids, loss):
-    z, centroids = X[OWN].reshape(-1, 5) @ weights(before)[0], np.asarray(centroids)
+def assert_is_kmeans_of_codes_that_count(before, ended, loss):
+    z, centroids = X[OWN].reshape(-1, 5) @ weights(before)[0], centroids_of(ended)
     own = nearest(z, centroids)
     means = [z[own == k].mean(axis=0) for k in range(K)]
     np.testing.assert_allclose(centroids, means, atol=1e-5)
@@ -134,7 +168,15 @@ def assert_is_kmeans_of_codes_that_count(before, ended, centroids, loss):
     np.testing.assert_array_equal(weights(before)[0], weights(ended)[0])
 
 
-def assert_returns_encoder_and_nearest_centroids(found, start, state):
+def test_then_k_means_of_the_codes_that_count(alike):
+    trained, _ = alike
+    _, _, before, _, ended, *_ = trained.states
+    assert_is_kmeans_of_codes_that_count(before, ended, trained.losses[1])
+
+
+def test_what_is_returned(alike):
+    (states, *_), build = alike
+    found, start, state = build(), states[1], states[-1]
     sent = found.results(state)
     assert set(sent) == {"encoder", "centroids"}
     assert jax.tree.map(jnp.shape, sent["encoder"]) == {"params": {"kernel": (5, 2)}}
@@ -147,25 +189,23 @@ def assert_returns_encoder_and_nearest_centroids(found, start, state):
     np.testing.assert_array_equal(found.assign(start, codes), -1)
 
 
+def test_without_joint_rounds_the_clusters_are_those_of_the_first_codes():
+    """SDA-FDC (disjoint)."""
+    settings = DCNDisjoint().plain(pretrain_rounds=7)
+    disjoint = by_codes(settings, AUTOENCODER, OPTIMIZER, num_clusters=K)
+    few = {"pretrain_rounds": 7, "joint_rounds": 0}
+    for phases in (clustering(**few), dec(**few), disjoint):
+        found = [(phase.name, phase.num_rounds) for phase in phases.phases]
+        assert found == [("autoencoder", 7), ("k-means", 1)]
+
+
 # --- DCN
 
 
-def test_first_the_autoencoder_alone(trained):
-    assert_trains_the_autoencoder_alone(trained)
-    ended = trained.states[2]
-    assert ended.centroids == ended.joint == ()
-
-
-def test_then_k_means_of_the_codes_that_count(trained):
-    before, ended = trained.states[3:5]
-    centroids, loss = ended.centroids, trained.losses[1]
-    assert_is_kmeans_of_codes_that_count(before, ended, centroids, loss)
-
-
-def test_then_networks_and_clusters_by_turns(trained):
+def test_then_networks_and_clusters_by_turns(dcn_trained):
     """The networks with what is stored; then codes, assignments and centroids anew, one
     example after another."""
-    begun = trained.states[BEGUN]
+    begun = dcn_trained.states[BEGUN]
     w, momentum = weights(begun), trace(begun)
     centroids, counts = np.asarray(begun.centroids, np.float64), np.full(K, 100.0)
     first = np.where(OWN, nearest(ROWS @ w[0], centroids), -1)
@@ -176,7 +216,7 @@ def test_then_networks_and_clusters_by_turns(trained):
     stored[9:12] = -1  # three that come only now
     joint = begun.joint._replace(assignments=jnp.asarray(stored))
     begun = begun._replace(joint=joint)
-    ended, loss = trained.steps[2](KEY, begun, *DATA)
+    ended, loss = dcn_trained.steps[2](KEY, begun, *DATA, FIRST)
     values, drawn_to = [], []
     for slots in batches():
         new = nearest(ROWS[slots] @ w[0], centroids)
@@ -213,16 +253,16 @@ def descended(z, centroids):
         centroids = moved
 
 
-def test_every_so_many_epochs_k_means_goes_on_from_the_centroids(trained):
+def test_every_so_many_epochs_k_means_goes_on_from_the_centroids(dcn_trained):
     """Every second of four: of all codes that count, with the networks as they are."""
     refreshed = jax.jit(clustering(refresh_every=2).phases[2].round)
-    state = trained.states[BEGUN]
+    state = dcn_trained.states[BEGUN]
     # As if they had run far along: k-means has something to do.
     state = state._replace(centroids=state.centroids[::-1] + 0.5)
     for number, key in enumerate(jax.random.split(KEY, 4), start=1):
-        along, loss_along = trained.steps[2](key, state, *DATA)
-        state, loss = refreshed(key, state, *DATA)
-        assert int(state.joint.num_rounds) == number
+        now = FIRST._replace(stage_round=jnp.int32(number - 1))
+        along, loss_along = dcn_trained.steps[2](key, state, *DATA, now)
+        state, loss = refreshed(key, state, *DATA, now)
         assert float(loss) == float(loss_along)
         if number % 2:
             assert_same(state, along)
@@ -238,24 +278,77 @@ def test_every_so_many_epochs_k_means_goes_on_from_the_centroids(trained):
         assert np.abs(centroids - np.asarray(along.centroids)).max() > 1e-2
 
 
-def test_in_the_end_k_means_is_begun_anew(trained):
+def test_in_the_end_k_means_is_begun_anew(dcn_trained):
     """From new seeds: centroids that have all run far away are no hindrance."""
-    ended = trained.states[ENDED]
+    ended = dcn_trained.states[ENDED]
     far = ended._replace(centroids=ended.centroids + 100)
     begun = clustering().phases[3].begin(KEY, far, *DATA)
-    state, loss = trained.steps[3](KEY, begun, *DATA)
-    assert_is_kmeans_of_codes_that_count(ended, state, state.centroids, loss)
+    state, loss = dcn_trained.steps[3](KEY, begun, *DATA, FIRST)
+    assert_is_kmeans_of_codes_that_count(ended, state, loss)
 
 
-def test_what_is_returned(trained):
-    start, last = trained.states[1], trained.states[-1]
-    assert_returns_encoder_and_nearest_centroids(clustering(), start, last)
+# --- DEC
 
 
-def test_without_joint_rounds_the_clusters_are_those_of_the_first_codes():
-    """SDA-FDC (disjoint)."""
-    settings = DCNDisjoint().plain(pretrain_rounds=7)
-    disjoint = by_codes(AUTOENCODER, OPTIMIZER, settings, num_clusters=K)
-    for phases in (clustering(pretrain_rounds=7, joint_rounds=0), disjoint):
-        found = [(phase.name, phase.num_rounds) for phase in phases.phases]
-        assert found == [("autoencoder", 7), ("k-means", 1)]
+def student_t(z, centroids):
+    weights = 1 / (1 + ((z[:, None] - centroids[None]) ** 2).sum(axis=-1))
+    return weights / weights.sum(axis=1, keepdims=True), weights
+
+
+def test_a_round_is_the_paper_s_gradient_descent(dec_trained):
+    """Equations 1 to 5: the target once, then an epoch of batches."""
+    begun, ended = dec_trained.states[-2:]
+    (w,), mu, kept = weights(begun), centroids_of(begun), MOMENTUM
+    q, _ = student_t(ROWS @ w, mu)
+    sharp = q**2 / q[OWN].sum(axis=0)
+    p = sharp / sharp.sum(axis=1, keepdims=True)
+    momentum, values = [np.zeros_like(w), np.zeros_like(mu)], []
+    for slots in batches():
+        z = ROWS[slots] @ w
+        q, near = student_t(z, mu)
+        values.append((p[slots] * np.log(p[slots] / q)).sum() / len(slots))
+        pull = near * (p[slots] - q) / len(slots)  # alpha = 1: (a + 1) / a = 2
+        apart = z[:, None] - mu[None]
+        to_z = 2 * (pull[..., None] * apart).sum(axis=1)
+        to_mu = -2 * (pull[..., None] * apart).sum(axis=0)
+        gradients = (ROWS[slots].T @ to_z, to_mu)
+        momentum = [g + kept * m for g, m in zip(gradients, momentum, strict=True)]
+        w, mu = w - DEC_RATE * momentum[0], mu - DEC_RATE * momentum[1]
+    assert_close((weights(ended)[0], centroids_of(ended)), (w, mu))
+    assert float(dec_trained.losses[-1]) == pytest.approx(np.mean(values), rel=1e-4)
+    assert np.abs(w - weights(begun)[0]).max() > 0.01
+    assert np.abs(mu - centroids_of(begun)).max() > 0.01
+
+
+def test_clients_with_fewer_clusters_are_as_if_there_were_no_more():
+    """A round of every phase, the numbers of clusters traced."""
+    x = np.random.default_rng(1).normal(size=(2, 12, 5)).astype(np.float32)
+    mask = np.arange(12)[None] < np.array([12, 9])[:, None]
+    x[~mask] = np.nan
+    keys, used = jax.random.split(jax.random.key(2), 2), jnp.array([2, 3])
+
+    def client(key, x, mask, num_used, num_clusters=5):
+        found = dec(num_clusters=num_clusters, num_used=num_used)
+        states, values, _ = fit(found, key, x, mask)
+        clusters = found.assign(states[-1], found.embed(states[-1], x))
+        return states[-2:], values, clusters
+
+    args = (keys, jnp.asarray(x), jnp.asarray(mask))
+    found = jax.jit(jax.vmap(client))(*args, used)
+    for m, k in enumerate(used.tolist()):
+        (begun, ended), values, clusters = jax.tree.map(lambda a, m=m: a[m], found)
+        own = jax.tree.map(lambda a, m=m: a[m], args)
+        expected = jax.jit(partial(client, num_used=None, num_clusters=k))(*own)
+        (_, alone), alone_values, alone_clusters = expected
+        mu = centroids_of(ended)
+        w, own = weights(ended)[0], weights(alone)[0]
+        np.testing.assert_allclose(w, own, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(mu[:k], centroids_of(alone), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(values, alone_values, rtol=1e-3)
+        np.testing.assert_array_equal(clusters[mask[m]], alone_clusters[mask[m]])
+        # No step moves the others.
+        np.testing.assert_array_equal(used_clusters(jnp.asarray(mu)), np.arange(5) < k)
+        np.testing.assert_array_equal(mu[k:], centroids_of(begun)[k:])
+        np.testing.assert_array_equal(
+            np.asarray(ended.opt_state[0].trace["centroids"])[k:], 0
+        )
