@@ -9,7 +9,7 @@ def runs(tmp_path_factory):
     """A folder that holds runs/spherical, of 60 vectors that four clients hold."""
     from experiments import spherical
     from fcjax.sweep import experiment, train
-    from fcjax.sweep.flags import flags_of
+    from fcjax.sweep.plan import Task
 
     folder = tmp_path_factory.mktemp("examples")
     labels = np.repeat([0, 1, 2], 20)
@@ -18,8 +18,7 @@ def runs(tmp_path_factory):
     np.savez(folder / "rows.npz", x=x, y=labels)
     flags = {"dataset": str(folder / "rows.npz"), "clients": (4,), "plot": False}
     flags |= {"p": (0.25,), "out": folder / "runs" / "spherical"}
-    args = flags_of(spherical.Spherical)(**flags)
-    train.execute(experiment.prepare(args))
+    train.execute(experiment.prepare(Task.of(spherical.Spherical, **flags)))
     return folder
 
 

@@ -5,13 +5,8 @@ python experiments/baselines.py --methods k-fed --local-clusters 3 --clients 20
 python experiments/baselines.py --methods ffcm --fuzzifier 1.05 1.1 2 --no-unit-length
 """
 
-from typing import Any
-
+from fcjax.cli.main import main
 from fcjax.methods import SCRIPTS
-from fcjax.sweep.command import main
-from fcjax.sweep.flags import flags_of
-
-Args: Any = flags_of(SCRIPTS["baselines"])
 
 if __name__ == "__main__":
     main(SCRIPTS["baselines"])

@@ -6,13 +6,8 @@ python experiments/ccfc.py --dataset mnist --data-dir DIR --limit 10000 --p 0
 python experiments/ccfc.py --dataset path/to/images --clusters 10
 """
 
-from typing import Any
-
+from fcjax.cli.main import main
 from fcjax.methods import SCRIPTS
-from fcjax.sweep.command import main
-from fcjax.sweep.flags import flags_of
-
-Args: Any = flags_of(SCRIPTS["ccfc"])
 
 if __name__ == "__main__":
     main(SCRIPTS["ccfc"])

@@ -6,13 +6,8 @@ python experiments/fdsc.py --dataset ORL_32x32.mat --classes-per-client 20 40
 python experiments/fdsc.py --dataset mnist --data-dir DIR --clients 20 --client-size 500
 """
 
-from typing import Any
-
+from fcjax.cli.main import main
 from fcjax.methods import SCRIPTS
-from fcjax.sweep.command import main
-from fcjax.sweep.flags import flags_of
-
-Args: Any = flags_of(SCRIPTS["fdsc"])
 
 if __name__ == "__main__":
     main(SCRIPTS["fdsc"])

@@ -6,13 +6,8 @@ python experiments/fedmcc.py --methods fedu fedema --cluster-by k-means
 python experiments/fedmcc.py --methods mcc cc
 """
 
-from typing import Any
-
+from fcjax.cli.main import main
 from fcjax.methods import SCRIPTS
-from fcjax.sweep.command import main
-from fcjax.sweep.flags import flags_of
-
-Args: Any = flags_of(SCRIPTS["fedmcc"])
 
 if __name__ == "__main__":
     main(SCRIPTS["fedmcc"])

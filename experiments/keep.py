@@ -18,13 +18,13 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from experiments.ledger import FILES, MOST_BYTES
+from fcjax.cli.arguments import parse
+from fcjax.cli.ending import refusing
 from fcjax.data.sources import is_tfds
 from fcjax.results import store
 from fcjax.results.shards import scores
 from fcjax.results.store import Folder, Row, differing, read
-from fcjax.sweep.ending import refusing
-from fcjax.sweep.flags import shown
-from fcjax.sweep.words import flags_in
+from fcjax.settings import shown
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 LAST = 10
@@ -272,4 +272,4 @@ def told(row: Row, source: Folder) -> str:
 
 if __name__ == "__main__":
     with refusing():
-        main(flags_in(Args))
+        main(parse(Args))

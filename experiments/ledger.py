@@ -14,7 +14,7 @@ from fcjax.data.source import load_source, short_name
 from fcjax.results.store import Folder, Row, read
 from fcjax.settings import as_tuple
 from fcjax.sweep import experiment, plan
-from fcjax.sweep.flags import Common
+from fcjax.sweep.plan import Task
 
 FILES = ("config.json", "results.csv", "history.csv", "environment.json")
 MOST_BYTES = 512 * 2**10
@@ -92,13 +92,13 @@ def is_thinned(entry: Folder) -> bool:
 
 def runs_of(
     entries: Sequence[Folder],
-    flags: Common,
+    task: Task,
     *,
     by: Collection[str],
     same: Collection[str],
     seeds: Collection[int] = (),
 ) -> list[Found]:
-    """Returns the runs that come nearest to those of a script's flags.
+    """Returns the runs that come nearest to those of a task.
 
     A line of a table takes runs of one entry that differ in nothing but the seed and
     what the flags span without the line saying it; of several such the ones with the
@@ -106,12 +106,12 @@ def runs_of(
 
     Args:
         entries: of the data set.
-        flags: what is asked for.
+        task: what is asked for.
         by: the columns that tell lines apart.
         same: the settings that must be as asked for, beside those and the method.
         seeds: the only ones to be taken; none are all.
     """
-    wanted = asked(flags)
+    wanted = asked(task)
     same = {"method", *by, *same}
     # By line, and by what tells runs of one line apart but for their seeds.
     lines: dict[tuple, dict[tuple, list[Row]]] = {}
@@ -149,26 +149,26 @@ def runs_of(
     return found
 
 
-def asked(flags: Common) -> list[dict[str, Any]]:
-    """Returns the settings that the flags stand for, a tuple where the grid spans one;
+def asked(task: Task) -> list[dict[str, Any]]:
+    """Returns the settings that a task stands for, a tuple where the grid spans one;
     more than once where other clients or levels have other settings. The papers' data
     need not be there."""
-    if flags.dataset in SIZES:
-        sizes = {"split": flags.split, "resize": flags.resize, "limit": flags.limit}
-        dataset = blank(flags.dataset, **sizes)
+    source = task.source
+    if source.dataset in SIZES:
+        sizes = {"split": source.split, "resize": source.resize, "limit": source.limit}
+        dataset = blank(source.dataset, **sizes)
     else:
-        dataset, _ = load_source(flags)
+        dataset, _ = load_source(source)
+    task, dataset = task.for_data(dataset)
     found = []
-    for method, num_clients, num_clusters, levels in plan.described(
-        flags, dataset, plan.describe
-    ):
+    for method, num_clients, num_clusters, levels in plan.specs(task, dataset):
         here = {"clients": num_clients, "clusters": num_clusters}
         swept = {k: v for k, v in method.settings.items() if isinstance(v, tuple)}
-        points = plan.span(flags, levels, swept, here)
+        points = plan.span(task, levels, swept, here)
         spans = {name: tuple({p[name]: None for p in points}) for name in points[0]}
-        if flags.client_size:
-            spans["client_size"] = as_tuple(flags.client_size)
-        config = experiment.configuration(flags, method, points[0])
+        if task.split.client_size:
+            spans["client_size"] = as_tuple(task.split.client_size)
+        config = experiment.configuration(task, method, points[0])
         settings = {**config, **spans, "samples": len(dataset.examples)}
         found.append({k: v for k, v in settings.items() if k not in UNCOMPARED})
     return found

@@ -5,13 +5,8 @@ python experiments/orchestra.py --p 0 0.25 0.5 0.75 1 --seed 0 1 2
 python experiments/orchestra.py --dataset cifar10 --data-dir DIR --preset paper
 """
 
-from typing import Any
-
+from fcjax.cli.main import main
 from fcjax.methods import SCRIPTS
-from fcjax.sweep.command import main
-from fcjax.sweep.flags import flags_of
-
-Args: Any = flags_of(SCRIPTS["orchestra"])
 
 if __name__ == "__main__":
     main(SCRIPTS["orchestra"])

@@ -14,7 +14,6 @@ import dataclasses
 import difflib
 import importlib
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -32,15 +31,16 @@ from experiments.papers.sda_fdc import copies as sda_fdc_copies
 from experiments.papers.sda_fdc import studies as sda_fdc_studies
 from experiments.papers.study import Measured, Row, Study
 from fcjax import data
-from fcjax.data.source import short_name
+from fcjax.cli.arguments import parse
+from fcjax.cli.ending import refusing
+from fcjax.cli.main import run
+from fcjax.data.source import Source, short_name
+from fcjax.methods import SCRIPTS, KMeans
 from fcjax.parallel.mesh import Backend
 from fcjax.results import tables
 from fcjax.results.store import Folder
-from fcjax.sweep import command
-from fcjax.sweep.ending import refusing
-from fcjax.sweep.experiment import Task
-from fcjax.sweep.flags import Common, shown
-from fcjax.sweep.words import flags_in, spelled
+from fcjax.settings import shown
+from fcjax.sweep.plan import Task
 
 STUDIES = {
     **ccfc_studies.STUDIES,
@@ -58,21 +58,21 @@ OWN = "the paper's data and settings"
 class Args:
     table: tyro.conf.Positional[str]
     """One of the names above."""
-    #: smoke: some minutes, on digits instead of the paper's data, with shortened
-    #: training; paper: the paper's data and settings.
     preset: Annotated[
         Literal["smoke", "paper"] | None, shown("smoke; with --from paper")
     ] = None
-    #: Train nothing: take what is nearest to the preset's runs from a folder of kept
-    #: ones, experiments/results or another ledger, and say what they have otherwise.
+    """smoke: some minutes, on digits instead of the paper's data, with shortened
+    training; paper: the paper's data and settings."""
     kept: Annotated[
         Path | None, tyro.conf.arg(name="from", help_behavior_hint="(default: train)")
     ] = None
-    #: Which of the paper's data sets, or digits, which stands in for the first of them.
-    #: NAME=PATH says where one is that has no name to be loaded by: imagenet-10=FOLDER.
+    """Train nothing: take what is nearest to the preset's runs from a folder of kept
+    ones, experiments/results or another ledger, and say what they have otherwise."""
     datasets: Annotated[
         tuple[str, ...], shown("smoke: digits; paper: all with a name")
     ] = ()
+    """Which of the paper's data sets, or digits, which stands in for the first of them.
+    NAME=PATH says where one is that has no name to be loaded by: imagenet-10=FOLDER."""
     methods: Annotated[tuple[str, ...], shown("all that are here")] = ()
     """Which rows to run, by the paper's names."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
@@ -81,10 +81,10 @@ class Args:
     """Use so many examples, drawn in proportion to the classes."""
     seed: Annotated[tuple[int, ...], shown("smoke: 0 1 2; paper: 0 to 4")] = ()
     """Seeds of training and of the partition."""
-    #: Folder of the runs, which tables share; what is made of them is in OUT/TABLE.
     out: Annotated[
         Path | None, shown("runs/reproduce/PRESET; with --from runs/reproduce/kept")
     ] = None
+    """Folder of the runs, which tables share; what is made of them is in OUT/TABLE."""
     backend: Backend = "shard_map"
     """How runs are spread over the devices."""
     runs_per_call: Annotated[int | None, shown("what fits, by an estimate")] = None
@@ -97,7 +97,7 @@ class Job(NamedTuple):
     row: Row
     dataset: str
     """As the table has it."""
-    flags: Common
+    task: Task
     is_trained: bool
     """Whether a script trains it."""
 
@@ -144,7 +144,7 @@ def mapped(study: Study, job: Job, folder: Path) -> list[dict[str, Any]]:
     module, _, function = study.maps.rpartition(".")
     module = importlib.import_module(f"experiments.papers.{module}")
     draw = getattr(module, function)
-    return [{"dataset": job.dataset, **line} for line in draw(job.flags, folder)]
+    return [{"dataset": job.dataset, **line} for line in draw(job.task, folder)]
 
 
 def tabulate(
@@ -200,10 +200,9 @@ def write(
 def trained(found: list[Job]) -> list[list[Folder | None]]:
     """Trains what is not there yet; returns the runs of each job."""
     # Rows may be the same runs: networks of several sizes are one in a smoke run.
-    asked = list(dict.fromkeys(job.flags for job in found if job.is_trained))
-    folders = command.run(lambda: list(map(Task, asked)))
-    results = dict(zip(asked, folders, strict=True))
-    return [[results.get(job.flags)] for job in found]
+    asked = list({repr(job.task): job.task for job in found if job.is_trained}.values())
+    results = dict(zip(map(repr, asked), run(lambda: asked), strict=True))
+    return [[results.get(repr(job.task))] for job in found]
 
 
 def taken(
@@ -217,13 +216,13 @@ def taken(
         kept = [entry for entry in kept if entry not in cut]
         said += [f"{ledger.name_of(x)} keeps some rounds: left out" for x in cut]
     for job in found:
-        dataset, row = job.flags.dataset, job.row
+        dataset, row = job.task.source.dataset, job.row
         by_path = dataset in study.by_path
         own = [x for x in kept if ledger.is_of(x, dataset, by_path=by_path)]
         levels = {"p"} if row.central else set()  # no p changes it
         chosen = ledger.runs_of(
             own,
-            job.flags,
+            job.task,
             by=[name for name in study.by if name not in levels],
             same={*row.flags, *variants(row.script)},
             seeds=seeds,
@@ -231,7 +230,7 @@ def taken(
         runs.append([each.runs for each in chosen])
         for each in chosen:
             where = f", {each.place}" if len(chosen) > 1 else ""
-            of_runs = each.told(job.flags.seed, but=levels)
+            of_runs = each.told(job.task.options.seed, but=levels)
             said.append(f"{row.label}, {job.dataset}{where}, is {of_runs}")
     if not any(runs):
         said.append("nothing of this table is kept")
@@ -273,13 +272,12 @@ def jobs(study: Study, args: Args) -> list[Job]:
             if args.methods and row.label not in args.methods:
                 continue
             if row.script:
-                script = importlib.import_module(f"experiments.{row.script}")
                 paper = dataset if dataset == STAND_IN else shown_as[0]
-                flags = script.Args(**flags_of(study, row, dataset, args, paper=paper))
-                found.append(Job(row, shown_as[1], flags, True))
+                flags = flags_of(study, row, dataset, args, paper=paper)
+                found.append(Job(row, shown_as[1], task_of(row.script, flags), True))
             elif row.untrained:
-                flags = Common(dataset, data_dir=args.data_dir, limit=args.limit)
-                found.append(Job(row, shown_as[1], flags, False))
+                source = Source(dataset, data_dir=args.data_dir, limit=args.limit)
+                found.append(Job(row, shown_as[1], Task(KMeans(), source), False))
     return found
 
 
@@ -317,12 +315,25 @@ def flags_of(
     return {**flags, "out": out_of(args) / name}
 
 
+def task_of(script: str, flags: Mapping[str, Any]) -> Task:
+    """Returns the task of a row's flags. A setting of other methods of the command is
+    left out."""
+    methods = {x.name: x for x in SCRIPTS[script.replace("_", "-")].methods}
+    (default, *_) = methods
+    (name,) = flags.get("methods", (default,))
+    names = {
+        name: {x.name for x in dataclasses.fields(x)} for name, x in methods.items()
+    }
+    others = {"methods"}.union(*names.values()) - names[name]
+    return Task.of(methods[name], **{k: x for k, x in flags.items() if k not in others})
+
+
 def measured(study: Study, job: Job, results: Folder | None) -> list[Measured]:
     """Returns what a job's runs have, without p where no p changes it."""
     if results is None:
-        return job.row.untrained(job.flags) if job.row.untrained else []
+        return job.row.untrained(job.task) if job.row.untrained else []
     assert study.measure is not None
-    lines = study.measure(job.flags, results)
+    lines = study.measure(job.task, results)
     return [{**line, "p": None} for line in lines] if job.row.central else lines
 
 
@@ -424,5 +435,4 @@ def description() -> str:
 
 if __name__ == "__main__":
     with refusing():
-        words = spelled(Args, sys.argv[1:])
-        main(flags_in(Args, words, about=description()))
+        main(parse(Args, description=description()))

@@ -6,13 +6,8 @@ python experiments/sda_fdc.py --methods sda-fc-km sda-fdc-disjoint sda-fdc --p 0
 python experiments/sda_fdc.py --methods dcn --dataset mnist --data-dir DIR
 """
 
-from typing import Any
-
+from fcjax.cli.main import main
 from fcjax.methods import SCRIPTS
-from fcjax.sweep.command import main
-from fcjax.sweep.flags import flags_of
-
-Args: Any = flags_of(SCRIPTS["sda-fdc"])
 
 if __name__ == "__main__":
     main(SCRIPTS["sda-fdc"])

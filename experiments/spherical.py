@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from fcjax import cluster, losses, settings, types
+from fcjax.cli.main import main
 from fcjax.data.augment import as_rows, client_rows
 from fcjax.federated import clients, server
 from fcjax.methods import base
-from fcjax.sweep import command
 
 
 class Server(NamedTuple):  # Yours; what clients keep is types.State's other part.
@@ -75,4 +75,4 @@ class Spherical(base.Method):  # Yours: settings are named as in the builder.
 
 
 if __name__ == "__main__":
-    command.main(Spherical)
+    main(Spherical)

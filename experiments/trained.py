@@ -3,7 +3,6 @@
 import hashlib
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,9 +12,10 @@ import numpy as np
 from fcjax import data, engine
 from fcjax.data.source import load_source
 from fcjax.results.store import fingerprint
+from fcjax.settings import given
 from fcjax.sweep import experiment, plan
 from fcjax.sweep.checkpoints import States
-from fcjax.sweep.flags import Common, flag_of
+from fcjax.sweep.plan import Task
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.train import Call, enable_compilation_cache
 from fcjax.types import State
@@ -26,7 +26,7 @@ Read = Callable[[Call, State], list[T]]
 
 
 def train(
-    args: Common,
+    task: Task,
     dataset: data.Dataset,
     folder: Path,
     read: Read[T],
@@ -34,7 +34,7 @@ def train(
     """Trains the runs of a grid and reads what is wanted of their last states.
 
     Args:
-        args: the flags; those of data, files, shards and backends are not looked at.
+        task: the flags; those of data, files, shards and backends are not looked at.
         dataset: that is dealt to the clients.
         folder: holds `checkpoints`, from which the same call goes on; once finished,
             it trains no more.
@@ -48,30 +48,33 @@ def train(
     """
     enable_compilation_cache()
     # A folder without results: every run is to be trained, and none is written there.
-    asked = replace(args, out=folder / "runs", shard=None)
+    asked = task.but(out=folder / "runs", shard=None)
     loaded = dataset, dataset.examples[:0]
     prepared = experiment.prepare(asked, load=lambda _: loaded)
     batches, found = prepared.batches, []
     total = sum(len(batch.points) * sum(plan.num_rounds(batch)) for batch in batches)
     held = dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes()
-    with jax.default_matmul_precision(args.precision), Progress(total) as progress:
+    with (
+        jax.default_matmul_precision(task.options.precision),
+        Progress(total) as progress,
+    ):
         for batch in batches:
             program = engine.Program(batch.build)
             for part in batch.split():
                 # All that decides what these runs end in.
-                config = experiment.configuration(args, part.method, part.points[0])
+                config = experiment.configuration(task, part.method, part.points[0])
                 name = fingerprint(
                     config, part.points, hashlib.sha256(held).hexdigest()
                 )
                 saved = folder / "checkpoints" / name
-                if not args.resume:
+                if not task.options.resume:
                     shutil.rmtree(saved, ignore_errors=True)
                 call = Call(program, part, part.grid(prepared.pool), None)
-                found += read(call, run(args, call, saved, progress))
+                found += read(call, run(task, call, saved, progress))
     return found
 
 
-def run(args: Common, call: Call, saved: Path, progress: Progress) -> State:
+def run(task: Task, call: Call, saved: Path, progress: Progress) -> State:
     """Trains runs side by side, from where they were left."""
 
     def on_round(round: engine.Round) -> None:
@@ -81,18 +84,23 @@ def run(args: Common, call: Call, saved: Path, progress: Progress) -> State:
         progress.show(label, len(call.batch.points), loss, last=round.is_last)
         states.save(round)
 
-    with States(saved, interval=args.checkpoint_interval) as states:
+    with States(saved, interval=task.options.checkpoint_interval) as states:
         return call.program.run(call.grid, start=states.go_on, on_round=on_round)
 
 
-def load_one(args: Common, *, several: tuple[str, ...] = ()) -> data.Dataset:
+def load_one(task: Task, *, several: tuple[str, ...] = ()) -> data.Dataset:
     """Returns the data of a figure, once every flag but `several` has one value."""
-    for name, value in vars(args).items():
-        swept = isinstance(value, tuple) and name not in ("image_shape", "log")
-        if swept and len(value) > 1 and name not in several:
-            flag = flag_of(name)
-            raise ValueError(f"{flag} takes one value for a figure, got {value}")
-    dataset, extra = load_source(args)
+    check_single(task, several=several)
+    dataset, extra = load_source(task.source)
     if dataset.labels is None or len(extra):
         raise ValueError("figures need labels: no --extra-split, and not --no-labels")
     return dataset
+
+
+def check_single(task: Task, *, several: tuple[str, ...] = ()) -> None:
+    """Raises ValueError where a setting other than `several` has several values."""
+    for part in (task.method, task.split, task.options):
+        for name, value in given(part).items():
+            swept = isinstance(value, tuple) and name not in ("log", *several)
+            if swept and len(value) > 1:
+                raise ValueError(f"`{name}` takes one value for a figure, got {value}")

@@ -21,8 +21,8 @@ from fcjax.types import FederatedClustering, Federation, Grid, Network, Stage
 if TYPE_CHECKING:
     from fcjax.api import fit as fit
     from fcjax.api import open, run
+    from fcjax.data.split import Split
     from fcjax.results.results import Results, Run
-    from fcjax.sweep.flags import Split
 
 __all__ = [
     "FederatedClustering",
@@ -41,7 +41,7 @@ __version__ = "0.1.0"
 LATE = {
     **dict.fromkeys(("fit", "open", "run"), "fcjax.api"),
     **dict.fromkeys(("Results", "Run"), "fcjax.results.results"),
-    "Split": "fcjax.sweep.flags",
+    "Split": "fcjax.data.split",
 }
 """Names that are imported when they are first used: a loss needs nothing of what lies
 around a run."""

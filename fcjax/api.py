@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import io
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,13 +13,16 @@ import pandas as pd
 from fcjax import data
 from fcjax.data import Dataset, Partition
 from fcjax.data.dataset import images_or_vectors, owners, pixels, scaled, validate
-from fcjax.data.source import ARRAY, load_source
+from fcjax.data.source import ARRAY, Loaded, Source, load_source
+from fcjax.data.split import Split
 from fcjax.methods import Method
 from fcjax.results.results import Results, Run
 from fcjax.results.store import read
-from fcjax.settings import Default, as_tuple, kind_of
-from fcjax.sweep.experiment import Experiment, prepare
-from fcjax.sweep.flags import Split, flags_of
+from fcjax.settings import as_tuple, given
+from fcjax.sweep.experiment import prepare, used
+from fcjax.sweep.options import Options
+from fcjax.sweep.plan import Task
+from fcjax.sweep.progress import printed
 
 
 def run(
@@ -77,55 +79,57 @@ def run(
     methods = [methods] if isinstance(methods, Method) else [*methods]
     if len({m.called() for m in methods}) < len(methods):
         raise ValueError("methods must have different names: one method, one folder")
-    dataset = partition = None
+    split, dataset, natural = split or Split(), None, None
     name = x if isinstance(x, str | Path) else ARRAY
     if not isinstance(x, str | Path):
         dataset = x if isinstance(x, Dataset) else dataset_of(x)
     if clients is not None:
         dataset = dataset or data.load(str(name), data_dir=data_dir)
-        if split is not None and _given(split):
+        if given(split):
             raise ValueError("give clients or split, not both")
         if isinstance(clients, Partition):
-            partition, clients = clients, _ids_of(clients, len(dataset.examples))
+            natural, clients = clients, _ids_of(clients, len(dataset.examples))
         dataset = dataset._replace(clients=ids(clients, len(dataset.examples)))
     if dataset is not None and limit is not None:
-        if partition is not None:
+        if natural is not None:
             raise ValueError("give limit or a Partition, not both")
         dataset = data.stratified_subset(dataset, limit)
-    common = {
-        "dataset": str(name),
-        "data_dir": data_dir and Path(data_dir),
-        "limit": limit,
-        "seed": tuple(range(seeds)) if isinstance(seeds, int) else as_tuple(seeds),
-        "resume": resume,
-        "evaluate_every": evaluate_every,
-        "precision": precision,
-        "plot": False,
-        **_given(split or Split()),
-    }
-    if dataset is not None:
-        common["labels"] = dataset.labels is not None
+    labels = dataset is None or dataset.labels is not None
+    folder = Path(data_dir) if data_dir else None
+    source = Source(str(name), data_dir=folder, limit=limit, labels=labels)
     if num_clusters is not None:
-        common["clusters"] = as_tuple(num_clusters)
+        split = dataclasses.replace(split, clusters=num_clusters)
+    options = Options(
+        seed=tuple(range(seeds)) if isinstance(seeds, int) else as_tuple(seeds),
+        evaluate_every=evaluate_every,
+        precision=precision,
+        resume=resume,
+        plot=False,
+    )
 
-    def loaded(args):
-        return (dataset, dataset.examples[:0]) if dataset else load_source(args)
+    def load(source: Source) -> Loaded:
+        return (dataset, dataset.examples[:0]) if dataset else load_source(source)
 
     experiments = []
     for method in methods:
-        flags, own = flags_of(type(method)), dict(common)
+        own = options
         if out is not None:
-            own["out"] = Path(out) / method.called() if len(methods) > 1 else Path(out)
-        if len(flags.script.methods) > 1:
-            own["methods"] = (method.name,)
-        args = method.adapt(flags(**own, **_given(method)))
-        options = {"partition": partition, "in_memory": out is None}
-        experiments.append(prepare(args, load=loaded, **options))
-    for method, experiment in zip(methods, experiments, strict=True):
-        _warn_of_unused(method, experiment)
+            place = Path(out) / method.called() if len(methods) > 1 else Path(out)
+            own = dataclasses.replace(options, out=place)
+        task = Task(method, source, split, own)
+        experiments.append(prepare(task, load, natural=natural, in_memory=out is None))
     for experiment in experiments:
-        _execute(experiment, progress=progress)
-        experiment.folder.dataset = experiment.dataset
+        method = experiment.task.method
+        for name in given(method).keys() - used(experiment):
+            warnings.warn(f"{name} has no effect on {method.name}", stacklevel=2)
+    # Late, as orbax and matplotlib take a second to import.
+    from fcjax.sweep.train import execute
+
+    with printed() if progress else contextlib.nullcontext():
+        for experiment in experiments:
+            with experiment.folder.locked():
+                execute(experiment, progress=progress)
+            experiment.folder.dataset = experiment.dataset
     return Results([experiment.folder for experiment in experiments])
 
 
@@ -218,37 +222,3 @@ def _ids_of(partition: Partition, num_examples: int) -> np.ndarray:
     for client, own in enumerate(partition.clients):
         found[own] = client
     return found
-
-
-def _given(settings: Any) -> dict[str, Any]:
-    """Returns the fields that differ from their defaults, as the engine has them."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        value, default = getattr(settings, field.name), field.default
-        # What is given wins over presets, also where it equals what they may replace.
-        is_default = not isinstance(default, Default) and np.array_equal(value, default)  # pyright: ignore[reportArgumentType]
-        if isinstance(value, Default) or is_default:
-            continue
-        if kind := kind_of(field.type):
-            value = tuple(kind(x) if kind is float else x for x in as_tuple(value))
-        found[field.name] = value
-    return found
-
-
-def _warn_of_unused(method: Method, experiment: Experiment) -> None:
-    """Warns of settings that were given and have no effect on the method."""
-    config = experiment.folder.config
-    used = {"preset", *config, *config["swept"], *config["defaults"]}
-    for name in _given(method).keys() - used:
-        warnings.warn(f"{name} has no effect on {config['method']}", stacklevel=4)
-
-
-def _execute(experiment: Experiment, *, progress: bool) -> None:
-    # Late, as orbax and matplotlib take a second to import.
-    from fcjax.sweep.train import execute
-
-    told = contextlib.nullcontext()
-    if not progress:
-        told = contextlib.redirect_stdout(io.StringIO())
-    with experiment.folder.locked(), told:
-        execute(experiment)

@@ -77,33 +77,19 @@ def frozen(cls: type[T]) -> type[T]:
 
 
 def settings_of(
-    args: Any, *changes: Mapping[str, Any], names: Collection[str]
+    method: Any, *changes: Mapping[str, Any], names: Collection[str]
 ) -> dict[str, Any]:
-    """Returns settings: each as it was given, else as the last of `changes` has it that
-    does, else its default.
-
-    Args:
-        args: the dataclass that holds them.
-        changes: by name, the values that presets and the data choose.
-        names: of the settings.
-
-    Returns:
-        By name, the value; a tuple of the values where a setting may be swept.
-
-    Raises:
-        ValueError: a number is negative, infinite, out of its limits, or zero where it
-            counts something.
-    """
+    """Returns the settings of a method, see `Method.settings`."""
     chosen = {name: value for change in changes for name, value in change.items()}
-    settings, hints = {}, get_type_hints(type(args), include_extras=True)
+    settings, hints = {}, get_type_hints(type(method), include_extras=True)
     for name in names:
-        value = getattr(args, name)
+        value = getattr(method, name)
         if value is None:
             value = chosen.get(name)
         elif isinstance(value, Default) or value in ((), []):
             value = (chosen[name],) if name in chosen else tuple(value)
-        elif kind_of(hints[name]) is not None:
-            value = as_tuple(value)
+        elif kind := kind_of(hints[name]):
+            value = values(value, kind)
         if value == ():  # it belongs to another setting, which stands for it
             continue
         check_numbers(name, value, hints[name])
@@ -118,6 +104,50 @@ def as_tuple(value: Any) -> tuple:
     if isinstance(value, list | range | np.ndarray):
         return tuple(x.item() if isinstance(x, np.generic) else x for x in value)
     return (value,)
+
+
+def values(value: Any, kind: Any) -> tuple:
+    """Returns the values of a setting that may be swept, whole numbers as floats where
+    the setting has floats; a `Default` stays one.
+
+    Examples:
+        >>> values([0, 0.5], float), values(3, int)
+        ((0.0, 0.5), (3,))
+    """
+    found = as_tuple(value)
+    if isinstance(found, Default):
+        return found
+    return tuple(float(x) if kind is float else x for x in found)
+
+
+def given(settings: Any) -> dict[str, Any]:
+    """Returns the fields of a dataclass that differ from their defaults. A field that
+    presets may replace counts as given wherever it is not a `Default`."""
+    found = {}
+    for field in dataclasses.fields(settings):
+        value, default = getattr(settings, field.name), field.default
+        is_default = not isinstance(default, Default) and np.array_equal(value, default)  # pyright: ignore[reportArgumentType]
+        if not isinstance(value, Default) and not is_default:
+            kind = kind_of(field.type)
+            found[field.name] = values(value, kind) if kind else value
+    return found
+
+
+def check_values(
+    name: str,
+    values: tuple,
+    *,
+    least: int | float = -math.inf,
+    most: int | float = math.inf,
+) -> None:
+    """Raises ValueError where a setting that spans a grid has no value, one value
+    twice, or one outside of its limits."""
+    if len(set(values)) != len(values) or not values:
+        raise ValueError(f"`{name}` takes one or more different values, got {values}")
+    if min(values) < least:
+        raise ValueError(f"`{name}` must be at least {least}, got {min(values)}")
+    if max(values) > most:
+        raise ValueError(f"`{name}` must be at most {most}, got {max(values)}")
 
 
 def kind_of(hint: Any) -> Any:

@@ -87,6 +87,15 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
+@pytest.fixture(autouse=True)
+def _printed():
+    """What a session says is printed."""
+    from fcjax.sweep.progress import printed
+
+    with printed():
+        yield
+
+
 @pytest.fixture
 def key():
     return jax.random.key(0)
@@ -98,11 +107,12 @@ def finished(tmp_path_factory):
     changes it copies it. Two seeds; 80 rows of 12 numbers in four classes, which are in
     rows.npz beside it, as printed.txt is; three clients, of which one never answers."""
     # Late: fcjax is to be imported under jaxtyping's hook.
-    import tyro
     from sklearn.datasets import load_digits
 
-    from experiments import ccfc
+    from fcjax.cli.arguments import read
+    from fcjax.methods import SCRIPTS
     from fcjax.sweep import experiment, train
+    from fcjax.sweep.progress import printed as shown
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -119,7 +129,9 @@ def finished(tmp_path_factory):
             values, labels = load_digits(n_class=4, return_X_y=True)
             np.savez(data, x=values[:80, 10:22] * 3.7 - 40, y=labels[:80])
             args = [f"--out={out}", f"--dataset={data}", *flags]
-            prepared = experiment.prepare(tyro.cli(ccfc.Args, args=args))
-            with printed.open("w") as file, contextlib.redirect_stdout(file):
+            (task,) = read(SCRIPTS["ccfc"], args).tasks
+            prepared = experiment.prepare(task)
+            to_file = contextlib.redirect_stdout(printed.open("w"))
+            with to_file, shown():
                 train.execute(prepared)
     return out

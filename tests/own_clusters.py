@@ -1,7 +1,6 @@
 """A small method of clients that cluster on their own and find out whose clusters are
 the same: k-means on each, then an edge where two centres lie near each other."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -12,15 +11,26 @@ from fcjax.algorithms import fedcref_models
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.federated import clients, server
-from fcjax.methods.base import MethodSpec
-from fcjax.settings import settings_of
-from fcjax.sweep.flags import Common, own_names
+from fcjax.methods.base import Method, MethodSpec
+from fcjax.settings import Sweep, default, frozen
 from fcjax.types import Communities, FederatedClustering, State
 
 
-@dataclasses.dataclass(frozen=True)
-class Args(Common):
-    near: tuple[float, ...] = (0.3,)
+@frozen
+class OwnClusters(Method):
+    name = "own-clusters"
+    near: Sweep[float] = default(0.3)
+
+    def resolve(self, problem):
+        return MethodSpec(
+            self.name,
+            self.settings(),
+            lambda settings: build(settings, num_clusters=problem.num_clusters),
+            "client-mean",
+            {},
+            start="begin",
+            reported=("communities", "isolated", "iteration"),
+        )
 
 
 class Own(NamedTuple):
@@ -82,19 +92,6 @@ def build(settings, *, num_clusters):
         embed,
         assign,
         lambda state: state.clients.graph,
-    )
-
-
-def describe(args, dataset, num_clients, num_clusters):
-    del dataset, num_clients
-    return MethodSpec(
-        "own-clusters",
-        settings_of(args, names=own_names(type(args))),
-        lambda settings: build(settings, num_clusters=num_clusters),
-        "client-mean",
-        {},
-        start="begin",
-        reported=("communities", "isolated", "iteration"),
     )
 
 

@@ -21,6 +21,11 @@ X, Y = load_iris(return_X_y=True)
 SITE = np.random.default_rng(0).choice(["north", "south", "west"], len(X))
 
 
+@pytest.fixture(autouse=True)
+def _printed():
+    """Nothing is printed unless a call asks for it."""
+
+
 @pytest.fixture(scope="module")
 def fitted():
     # By nearest centroids, which new examples are assigned by, too.

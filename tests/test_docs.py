@@ -17,9 +17,11 @@ import jax
 import pytest
 
 import fcjax
-from fcjax.__main__ import programs
-from fcjax.sweep.flags import flags_of
-from fcjax.sweep.words import flags_in, spelled
+from experiments.spherical import Spherical
+from fcjax.cli import arguments
+from fcjax.cli.commands import programs
+from fcjax.cli.tools import TOOLS
+from fcjax.methods import SCRIPTS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -104,14 +106,18 @@ def test_a_command_parses(line):
     while words[0] not in ("python", "fcjax"):
         words = words[1:]
     _, name, *flags = [word for word in words if word != "fit"]
-    called = programs(ROOT / "experiments") | programs(ROOT / "fcjax" / "runs")
-    path = (ROOT / called.get(name, name)).relative_to(ROOT)
-    module = importlib.import_module(".".join(path.with_suffix("").parts))
-    own = module.Args if hasattr(module, "Args") else flags_of(module.Spherical)
+    name = Path(name).stem.replace("_", "-")
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            flags_in(own, spelled(own, flags))
+            if name in SCRIPTS or name == "spherical":
+                arguments.read(SCRIPTS.get(name, Spherical), flags)
+            elif name in TOOLS:
+                arguments.parse(TOOLS[name], flags)
+            else:
+                path = programs(ROOT / "experiments")[name].relative_to(ROOT)
+                module = ".".join(path.with_suffix("").parts)
+                arguments.parse(importlib.import_module(module).Args, flags)
         except SystemExit as error:
             if error.code != 0:  # that of --help
                 pytest.fail(said.getvalue())

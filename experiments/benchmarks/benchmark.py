@@ -37,10 +37,10 @@ from experiments.benchmarks.speed import (
     server,
 )
 from experiments.benchmarks.speed.case import Case, Side, Sizes, flops
+from fcjax.cli.ending import end, in_a_line
 from fcjax.parallel.exact import num_cores, take_cores
 from fcjax.parallel.mesh import platform
-from fcjax.sweep.ending import end, in_a_line
-from fcjax.sweep.flags import shown
+from fcjax.settings import shown
 
 Method = Literal["ccfc", "fedmcc", "sda-fdc", "fdsc", "fedcref"]
 Part = Literal["local", "server", "rounds"]

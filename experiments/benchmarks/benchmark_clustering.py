@@ -29,11 +29,11 @@ from sklearn.decomposition import TruncatedSVD
 from experiments.benchmarks.benchmark import alternate
 from fcjax import data
 from fcjax.algorithms.kfed import kfed
+from fcjax.cli.ending import refusing
 from fcjax.cluster import fuzzy_lloyd, lloyd
 from fcjax.data.augment import as_rows
 from fcjax.data.federation import peak_memory, readable
 from fcjax.methods import KFed
-from fcjax.sweep.ending import refusing
 from fcjax.types import Federation, Now
 
 FUZZIFIER = 1.1

@@ -26,11 +26,11 @@ from matplotlib.figure import Figure
 
 from experiments.benchmarks.speed import commands
 from experiments.benchmarks.speed.case import products
+from fcjax.cli.ending import end
 from fcjax.methods.ccfc import network_of
 from fcjax.results.figures import curves
 from fcjax.results.tables import to_text
-from fcjax.sweep.ending import end
-from fcjax.sweep.flags import shown
+from fcjax.settings import shown
 
 Name = Literal[
     "clients", "clients-each", "rows-each", "runs", "images", "batch", "latent"

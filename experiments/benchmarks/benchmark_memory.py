@@ -27,8 +27,8 @@ from experiments.benchmarks.benchmark import alternate
 from fcjax import nn
 from fcjax.algorithms.averaging import Networks, initialize
 from fcjax.algorithms.fedmcc import instance_contrast
+from fcjax.cli.ending import refusing
 from fcjax.data import federation
-from fcjax.sweep.ending import refusing
 from fcjax.types import Network
 
 TEMPERATURE, SIZE = 0.5, 128
@@ -39,9 +39,9 @@ SHAPES = {"conv": (28, 28, 1), "resnet18": (32, 32, 3)}
 class Args:
     """Compiles the gradient of the instance-level loss and prints what it takes."""
 
-    #: conv, of 32, 64 and 128 features on 28x28 grey images, or resnet18 on 32x32
-    #: colour ones.
     backbone: Literal["conv", "resnet18"] = "conv"
+    """conv, of 32, 64 and 128 features on 28x28 grey images, or resnet18 on 32x32
+    colour ones."""
     batch: tuple[int, ...] = (128, 512, 2048)
     """Examples a gradient."""
     microbatch: int = 64

@@ -22,10 +22,10 @@ from scipy import stats
 
 from fcjax import data, engine, metrics, nn
 from fcjax.algorithms.ccfc import ccfc
+from fcjax.cli.ending import refusing
 from fcjax.data.augment import ccfc_grey
 from fcjax.data.sources import load
 from fcjax.methods import CCFC
-from fcjax.sweep.ending import refusing
 from fcjax.types import Grid
 
 NUM_CLIENTS = NUM_CLUSTERS = 10

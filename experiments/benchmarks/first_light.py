@@ -35,9 +35,9 @@ import tyro
 from experiments.benchmarks import benchmark
 from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
+from fcjax.cli.ending import end
 from fcjax.methods import printed_ccfc as printed
 from fcjax.results.environment import asked_of_compiler
-from fcjax.sweep.ending import end
 
 Name = Literal[
     "ccfc-pretrain",

@@ -11,19 +11,19 @@ what the system says in the end. Each side has a process, and what the first has
 compiled the others load: compiling takes memory too.
 """
 
-import importlib
 import subprocess
 import sys
 import tempfile
 
 import jax
-import tyro
 
 from fcjax import engine
+from fcjax.cli import arguments
 from fcjax.data.federation import peak_memory, readable
+from fcjax.methods import SCRIPTS
 from fcjax.parallel.exact import take_cores
 from fcjax.sweep import fit
-from fcjax.sweep.experiment import Experiment, only, prepare
+from fcjax.sweep.experiment import Experiment, prepare
 
 SIDES = ("fit", "before", "run")
 
@@ -58,18 +58,15 @@ def side(name: str, cache: str, script: str, flags: list[str]) -> int:
         said = len(devices) * max(fitted.num_bytes for fitted in each)
         return said if name == "fit" else peak_memory()
     program, grid = engine.Program(call.build), call.grid(experiment.pool)
-    with jax.default_matmul_precision(experiment.args.precision):
+    with jax.default_matmul_precision(experiment.task.options.precision):
         state = program.run(grid)
         jax.block_until_ready((program.assign(grid, state), program.embed(grid, state)))
     return peak_memory()
 
 
 def prepared(script: str, flags: list[str]) -> Experiment:
-    module = importlib.import_module(f"experiments.{script}")
-    args = tyro.cli(module.Args, args=flags)
-    if hasattr(args, "methods"):
-        args = only(args, args.methods[0])
-    return prepare(args)
+    (task, *_) = arguments.read(SCRIPTS[script.replace("_", "-")], flags).tasks
+    return prepare(task)
 
 
 if __name__ == "__main__":

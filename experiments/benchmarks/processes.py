@@ -22,9 +22,9 @@ import numpy as np
 import tyro
 
 from experiments.benchmarks.speed.commands import EXPERIMENTS, NEVER, middle_rounds
+from fcjax.cli.ending import refusing
 from fcjax.data.federation import readable
 from fcjax.results.store import read_rows
-from fcjax.sweep.ending import refusing
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,19 +25,18 @@ import numpy as np
 import optax
 import tyro
 
-from experiments import ccfc as script
 from experiments.benchmarks.benchmark import seconds, titles
 from experiments.benchmarks.speed.case import Case, Side, flops
 from fcjax import engine, losses, metrics, nn
 from fcjax.algorithms import ccfc
+from fcjax.cli.ending import refusing
 from fcjax.cluster import kmeans
 from fcjax.data.augment import ccfc_grey, to_float
 from fcjax.federated import clients, training
 from fcjax.methods import CCFC
 from fcjax.parallel.exact import num_cores, take_cores
-from fcjax.sweep.ending import refusing
 from fcjax.sweep.experiment import Experiment, prepare
-from fcjax.sweep.plan import Batch
+from fcjax.sweep.plan import Batch, Task
 from fcjax.sweep.score import ROUND_SCORES
 from fcjax.types import Federation
 
@@ -67,7 +66,7 @@ def main(args: Args) -> None:
 
 def measure(num_examples: int, args: Args) -> None:
     """Prints a table of what everything takes that a round consists of."""
-    experiment = prepare(flags_of(num_examples, args))
+    experiment = prepare(task_of(num_examples, args))
     (batch,) = experiment.batches
     program, grid = engine.Program(batch.build), experiment.grid(batch)
     labels = experiment.dataset.labels
@@ -102,7 +101,7 @@ def measure(num_examples: int, args: Args) -> None:
             times[name].append(seconds(fn))
         clock = time.perf_counter()
 
-    with jax.default_matmul_precision(experiment.args.precision):
+    with jax.default_matmul_precision(experiment.task.options.precision):
         program.run(grid, on_round=take_turns)
     # Of everything the first one compiles.
     timed = {name: each[1:] for name, each in times.items()}
@@ -118,8 +117,9 @@ def measure(num_examples: int, args: Args) -> None:
     print(f"| training's products alone, at that rate | {floor:.3f} | | {share:.3f} |")
 
 
-def flags_of(num_examples: int, args: Args) -> Any:
-    return script.Args(
+def task_of(num_examples: int, args: Args) -> Task:
+    return Task.of(
+        CCFC,
         dataset="mnist",
         data_dir=args.data_dir,
         limit=None if num_examples == 70_000 else num_examples,

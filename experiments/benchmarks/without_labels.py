@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import tyro
 
+from fcjax.cli.ending import refusing
 from fcjax.metrics import nmi, silhouettes
 from fcjax.results import figures, tables
 from fcjax.results.results import gather
@@ -31,7 +32,6 @@ from fcjax.results.selection import (
     regret,
 )
 from fcjax.sweep import score
-from fcjax.sweep.ending import refusing
 
 RANDOM = "(random)"
 

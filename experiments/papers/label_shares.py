@@ -15,14 +15,14 @@ from fcjax import metrics
 from fcjax.data.source import load_source
 from fcjax.results import tables
 from fcjax.results.store import Folder
-from fcjax.sweep.flags import Common
+from fcjax.sweep.plan import Task
 
 
-def of_clusters(args: Common, results: Folder) -> list[Measured]:
+def of_clusters(task: Task, results: Folder) -> list[Measured]:
     """Returns the share of the examples that each label has in a run, its clusters
     matched one to one to the classes, as for kappa; clusters that match none come
     last, under numbers that no class has."""
-    classes = labels_of(args)
+    classes = labels_of(task)
     measured = []
     for row in results.asked(results.rows):
         point = {name: row[name] for name in results.names}
@@ -33,9 +33,9 @@ def of_clusters(args: Common, results: Folder) -> list[Measured]:
     return measured
 
 
-def of_classes(args: Common) -> list[Measured]:
+def of_classes(task: Task) -> list[Measured]:
     """Returns the same of the classes, which no seed changes."""
-    classes = labels_of(args)
+    classes = labels_of(task)
     return shares(classes, among=np.unique(classes))
 
 
@@ -47,8 +47,8 @@ def shares(
     ]
 
 
-def labels_of(args: Common) -> Integer[np.ndarray, "P"]:
-    labels = load_source(args)[0].labels
+def labels_of(task: Task) -> Integer[np.ndarray, "P"]:
+    labels = load_source(task.source)[0].labels
     assert labels is not None  # figures are of data sets that have classes
     return np.asarray(labels)
 

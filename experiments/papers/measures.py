@@ -22,7 +22,7 @@ from fcjax.results import exported
 from fcjax.results.probing import test_rows
 from fcjax.results.store import Folder
 from fcjax.settings import as_tuple
-from fcjax.sweep.flags import Common
+from fcjax.sweep.plan import Task
 
 NEIGHBORS = (3, 5, 7, 9, 100, 1000, 7000)
 """Those of Table 3 of the CCFC paper."""
@@ -32,7 +32,7 @@ Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Embedding and labels of the training examples, and of the test examples."""
 
 
-def scores(args: Common, results: Folder) -> list[Measured]:
+def scores(task: Task, results: Folder) -> list[Measured]:
     """Returns the rows of results.csv: the swept values and the scores."""
     return [
         {
@@ -44,10 +44,10 @@ def scores(args: Common, results: Folder) -> list[Measured]:
     ]
 
 
-def refined(args: Common, results: Folder) -> list[Measured]:
+def refined(task: Task, results: Folder) -> list[Measured]:
     """Returns the same of runs that refine clusters which they set out from: with the
     `improvement` of ACC over these in percent of theirs, and with `minutes`."""
-    measured = scores(args, results)
+    measured = scores(task, results)
     for row in measured:
         row["minutes"] = row["seconds"] / 60
         before = row.get("initial_acc")
@@ -56,20 +56,20 @@ def refined(args: Common, results: Folder) -> list[Measured]:
     return measured
 
 
-def categories(args: Common, results: Folder) -> list[Measured]:
+def categories(task: Task, results: Folder) -> list[Measured]:
     """Returns of each seed the run of the highest ACC, with the `categories` that it
     identified: its communities, if it has them, else its K where there were several."""
     best: dict[float, Measured] = {}
-    for row in refined(args, results):
+    for row in refined(task, results):
         known = best.setdefault(row["seed"], row)
         # A run that diverged has NaN.
         if row["acc"] > known["acc"] or np.isnan(known["acc"]):
             best[row["seed"]] = row
-    name = "clusters" if len(as_tuple(args.clusters)) > 1 else "communities"
+    name = "clusters" if len(as_tuple(task.split.clusters)) > 1 else "communities"
     return [{**row, "categories": row.get(name)} for row in best.values()]
 
 
-def over_iterations(args: Common, results: Folder) -> list[Measured]:
+def over_iterations(task: Task, results: Folder) -> list[Measured]:
     """Returns the rounds that end an iteration of each run, the start being iteration
     0. A run that ended keeps its last round up to the last iteration of any."""
     points = [_point(row, results) for row in results.asked(results.rows)]
@@ -90,36 +90,36 @@ OF_ROWS = (scores, refined, categories, over_iterations)
 """What results.csv and history.csv are enough for, as a ledger keeps them."""
 
 
-def neighbors(args: Common, results: Folder) -> list[Measured]:
+def neighbors(task: Task, results: Folder) -> list[Measured]:
     """Returns the accuracy of k neighbours' votes in the embedding, for every k that
     there are training examples for."""
-    dataset, _ = load_source(args)
+    dataset, _ = load_source(task.source)
     measured = []
     for row in results.asked(results.rows):
         model = results.model(**_point(row, results))
         embedding = exported.predict(model, dataset.examples).embedding
-        found = _votes(args, dataset, embedding, normalize=True)
+        found = _votes(task, dataset, embedding, normalize=True)
         measured += [{"seed": float(row["seed"]), **line} for line in found]
     return measured
 
 
-def neighbors_of_pixels(args: Common) -> list[Measured]:
+def neighbors_of_pixels(task: Task) -> list[Measured]:
     """Returns the same of the examples as they are, which no seed changes."""
-    dataset, _ = load_source(args)
+    dataset, _ = load_source(task.source)
     pixels = dataset.examples.reshape(len(dataset.examples), -1).astype(np.float32)
-    return _votes(args, dataset, pixels, normalize=False)
+    return _votes(task, dataset, pixels, normalize=False)
 
 
-def linear_accuracy(args: Common, results: Folder) -> list[Measured]:
+def linear_accuracy(task: Task, results: Folder) -> list[Measured]:
     """Returns the accuracy of a linear classifier of the embedding."""
 
     def accuracy(split: Split) -> float:
         return probes.linear_probe(jax.random.key(0), *split)
 
-    return _probed(args, results, accuracy, [{}])
+    return _probed(task, results, accuracy, [{}])
 
 
-def few_labels_accuracy(args: Common, results: Folder) -> list[Measured]:
+def few_labels_accuracy(task: Task, results: Folder) -> list[Measured]:
     """Returns the same from each share of the labels, the mean over five draws."""
 
     def accuracy(split: Split, label_fraction: float) -> float:
@@ -129,14 +129,14 @@ def few_labels_accuracy(args: Common, results: Folder) -> list[Measured]:
         return float(drawn.mean())
 
     shares = [{"label_fraction": share} for share in LABEL_FRACTIONS]
-    return _probed(args, results, accuracy, shares)
+    return _probed(task, results, accuracy, shares)
 
 
-def clients(args: Common, results: Folder) -> list[Measured]:
+def clients(task: Task, results: Folder) -> list[Measured]:
     """Returns the kappa of every client on its own examples, with a match of its own,
     the ratio of its largest to its smallest class, and the mean over clients; clients
     count from 1."""
-    labels = load_source(args)[0].labels
+    labels = load_source(task.source)[0].labels
     assert labels is not None
     measured = []
     for row in results.asked(results.rows):
@@ -203,7 +203,7 @@ def against(
 
 
 def _probed(
-    args: Common,
+    task: Task,
     results: Folder,
     accuracy: Callable[..., float],
     settings: Sequence[Mapping[str, float]],
@@ -211,13 +211,13 @@ def _probed(
     """Returns `accuracy` of each run's embedding in each setting, NaN of one that
     diverged. The test examples are those of the test split where the runs saw the
     training split alone, else as in `neighbors`."""
-    dataset, test = load_source(args)[0], None
-    if args.split == "train":
-        others = replace(args, split="test", limit=None, extra_split=None)
+    dataset, test = load_source(task.source)[0], None
+    if task.source.split == "train":
+        others = replace(task.source, split="test", limit=None, extra_split=None)
         test = load_source(others)[0]
     labels, measured = dataset.labels, []
     assert labels is not None  # tables are of data sets that have classes
-    held_out = np.zeros(len(labels), bool) if test else test_rows(args, dataset)
+    held_out = np.zeros(len(labels), bool) if test else test_rows(task.source, dataset)
     for row in results.asked(results.rows):
         model = results.model(**_point(row, results))
         z = exported.predict(model, dataset.examples).embedding
@@ -234,9 +234,9 @@ def _probed(
 
 
 def _votes(
-    args: Common, dataset: data.Dataset, z: np.ndarray, *, normalize: bool
+    task: Task, dataset: data.Dataset, z: np.ndarray, *, normalize: bool
 ) -> list[Measured]:
-    labels, is_test = dataset.labels, test_rows(args, dataset)
+    labels, is_test = dataset.labels, test_rows(task.source, dataset)
     assert labels is not None  # tables are of data sets that have classes
     num_neighbors = [k for k in NEIGHBORS if k <= (~is_test).sum()]
     if not np.isfinite(z).all():  # of a run that diverged

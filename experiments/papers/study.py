@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fcjax.results.store import Folder
-from fcjax.sweep.flags import Common
+from fcjax.sweep.plan import Task
 
 Measured = dict[str, Any]
 """Columns of a table that a run, or a part of it, has: {"p": 0.25, "seed": 0, "nmi":
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     """What its runs are kept as, which rows of other tables share; else the label."""
     central: bool = False
     """Its data lies in one place, so that no p changes it: run at the first p alone."""
-    untrained: Callable[[Common], list[Measured]] | None = None
+    untrained: Callable[[Task], list[Measured]] | None = None
     """What is measured where nothing is trained."""
 
 
@@ -64,7 +64,7 @@ class Study(NamedTuple):
     """The paper's, the first of them with a name that data is loaded by."""
     rows: tuple[Row, ...]
     presets: Mapping[str, Preset]
-    measure: Callable[[Common, Folder], list[Measured]] | None = None
+    measure: Callable[[Task, Folder], list[Measured]] | None = None
     """(flags of a row, what its runs left) -> what is measured of them."""
     by: tuple[str, ...] = ()
     """The columns that make a setting; `dataset` and `method` are those of the row."""

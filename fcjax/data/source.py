@@ -23,10 +23,10 @@ SOURCE = (
 class Source:
     """For examples of your own, or fewer of them."""
 
-    #: digits (8x8, embedded), a prepared TFDS data set (mnist, emnist/digits), or a
-    #: path: .npz, .mat, .csv, .parquet, IDX, a folder of images or hf:PATH
-    #: (docs/guides/own_data.md).
     dataset: str = "digits"
+    """digits (8x8, embedded), a prepared TFDS data set (mnist, emnist/digits), or a
+    path: .npz, .mat, .csv, .parquet, IDX, a folder of images or hf:PATH
+    (docs/guides/own_data.md)."""
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """H W or H W C of the images that rows of numbers in a file hold, row by row."""
     resize: Annotated[int | None, shown("as they are")] = None
@@ -45,9 +45,9 @@ class Source:
     """Which examples; all joins train and test, as the papers do."""
     limit: Annotated[int | None, shown("all")] = None
     """Use so many examples, drawn in proportion to the classes."""
-    #: A TFDS split that is dealt out and trained on too, but not scored (stl10 has
-    #: unlabelled).
     extra_split: Annotated[str | None, shown("none")] = None
+    """A TFDS split that is dealt out and trained on too, but not scored (stl10 has
+    unlabelled)."""
 
 
 Loaded = tuple[Dataset, np.ndarray]
@@ -55,6 +55,8 @@ Loaded = tuple[Dataset, np.ndarray]
 
 def load_source(source: Source) -> Loaded:
     """Returns the data set that is scored, and further examples to train on."""
+    if source.limit is not None and source.limit < 2:
+        raise ValueError(f"`limit` must be at least 2, got {source.limit}")
     dataset = load(
         source.dataset,
         data_dir=source.data_dir,

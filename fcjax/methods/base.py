@@ -6,7 +6,6 @@ algorithm.
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
 from typing import (
@@ -21,7 +20,8 @@ from sklearn.base import BaseEstimator, ClusterMixin
 
 from fcjax.data import Dataset
 from fcjax.data.partition import RULES
-from fcjax.settings import default, frozen, settings_of
+from fcjax.data.split import Split
+from fcjax.settings import Default, as_tuple, default, frozen, settings_of
 from fcjax.types import FederatedClustering
 
 Preset = Literal["smoke", "default", "paper"]
@@ -110,6 +110,8 @@ class Method(ClusterMixin, BaseEstimator):
     """As in results.csv and on the command line."""
     partition_defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the partition that differ from the common ones, by field."""
+    runs_alone: ClassVar[bool] = False
+    """Whether a CPU runs one run after another, because some end early."""
     is_central: ClassVar[bool] = False
     """Whether the method has all data in one place, however it is partitioned."""
 
@@ -206,11 +208,20 @@ class Method(ClusterMixin, BaseEstimator):
         """Returns the method's name with its variant."""
         return self.name
 
-    @classmethod
-    def adapt(cls, args: Any) -> Any:
-        """Returns all arguments of an experiment with the partition that the method
-        needs."""
-        return args
+    def adapt(self, split: Split, *, labelled: bool) -> Split:
+        """Returns the split with the method's own defaults where it leaves them open.
+
+        Args:
+            split: as it was given.
+            labelled: whether the data has labels to partition by.
+        """
+        del labelled
+        values = {name: getattr(split, name) for name in self.partition_defaults}
+        is_open = {k for k, x in values.items() if isinstance(x, Default) or x == ()}
+        own = {k: x for k, x in self.partition_defaults.items() if k in is_open}
+        return dataclasses.replace(
+            split, **{k: x if x == () else default(x) for k, x in own.items()}
+        )
 
     def build(self, problem: Problem) -> FederatedClustering:
         """Returns the algorithm as pure functions.
@@ -225,34 +236,41 @@ class Method(ClusterMixin, BaseEstimator):
     def settings(
         self, *changes: Mapping[str, Any], names: Collection[str] | None = None
     ) -> dict[str, Any]:
-        """Returns the settings of the method, see `settings_of`."""
+        """Returns settings by name: each as it was given, else as the last of `changes`
+        has it that does, else its default. A setting that may be swept is a tuple.
+
+        Args:
+            changes: by name, the values that presets and the data choose.
+            names: the settings to return; None are all.
+
+        Raises:
+            ValueError: a number is negative, infinite, out of its limits, or zero where
+                it counts something.
+        """
         own = fields_of(type(self))
         return settings_of(
             self, *changes, names=[x for x in own if names is None or x in names]
         )
 
 
-def one_client(args: Any) -> Any:
-    """Returns the arguments of an experiment with one client that has all data."""
+def one_client(split: Split) -> Split:
+    """Returns a split with one client that has all data."""
     rules = {name: () for name in RULES} | {"p": (0.0,)}
-    return dataclasses.replace(args, clients=default(1), **rules)
+    return dataclasses.replace(split, clients=default(1), **rules)
 
 
-def partitioned_once(args: Any) -> Any:
-    """Returns the arguments of an experiment for a method that sees all data, however
-    it is partitioned: unless clients fail, it runs at the first heterogeneity alone."""
-    if any(args.failure_rate):
-        return args
-    first = {name: getattr(args, name)[:1] for name in RULES}
-    return dataclasses.replace(args, **first)
+def partitioned_once(split: Split) -> Split:
+    """Returns the split for a method that sees all data, however it is partitioned:
+    unless clients fail, it runs at the first heterogeneity alone."""
+    if any(as_tuple(split.failure_rate)):
+        return split
+    first = {name: getattr(split, name)[:1] for name in RULES}
+    return dataclasses.replace(split, **first)
 
 
 def fields_of(cls: type[Method]) -> list[str]:
-    """Returns the settings of a method by name: its fields without `preset`, and
-    without those of classes that are no methods."""
-    pure = [c for c in cls.__mro__ if set(c.__mro__) - {*Method.__mro__} and is_pure(c)]
-    names = {name for c in pure for name in inspect.get_annotations(c)}
-    return [x.name for x in dataclasses.fields(cls) if x.name in names]
+    """Returns the names of a method's settings: its fields without `preset`."""
+    return [x.name for x in dataclasses.fields(cls) if x.name != "preset"]
 
 
 def one_of_each(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -262,7 +280,3 @@ def one_of_each(settings: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, tuple) and len(value) > 1:
             raise ValueError(f"{name} takes one value to build a method")
     return {k: v[0] if isinstance(v, tuple) else v for k, v in settings.items()}
-
-
-def is_pure(cls: type) -> bool:
-    return all(issubclass(c, Method) or c in Method.__mro__ for c in cls.__mro__)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 from fcjax.algorithms.baselines import exact_cmeans, ffcm
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.kfed import LocalStart, kfed
+from fcjax.data.split import Split
 from fcjax.methods import printed_ccfc
 from fcjax.methods.base import Method, MethodSpec, Problem, partitioned_once
 from fcjax.settings import Limits, Sweep, default, frozen, shown
@@ -60,9 +61,9 @@ class Plain(Method):
             sees_all=self.sees_all,
         )
 
-    @classmethod
-    def adapt(cls, args: Any) -> Any:
-        return partitioned_once(args) if cls.is_central else args
+    def adapt(self, split: Split, *, labelled: bool) -> Split:
+        split = super().adapt(split, labelled=labelled)
+        return partitioned_once(split) if self.is_central else split
 
 
 @frozen

@@ -75,29 +75,29 @@ class CCFC(Method):
     """Examples in a local step; fewer of few examples, at most 50 of images."""
     backbone: Backbone = None
     """The encoder."""
-    #: How a grey image is varied: `affine` in size, place, slant and thickness, `crop`
-    #: as in the authors' code.
     view: Annotated[View | None, shown("affine; --preset paper crop")] = None
+    """How a grey image is varied: `affine` in size, place, slant and thickness, `crop`
+    as in the authors' code."""
     latent_size: Sweep[int] = default(256)
     """Size of the embedding."""
     learning_rate: Sweep[float] = default(1e-3)
     """Of the clients' Adam; 0.005 of images."""
-    #: Of the learning rate over the rounds of cluster contrast: cosine falls to 0.
     schedule: Annotated[
         Literal["constant", "cosine"] | None, shown("constant; images cosine")
     ] = None
+    """Of the learning rate over the rounds of cluster contrast: cosine falls to 0."""
     model_weight: Sweep[float] = default(1e-3)
     """Weight (lambda) of the model-contrastive term; the paper's for its data sets."""
-    #: Weight (eta) of CCFC++'s term against collapse into few directions, as far as it
-    #: is known; 0.1 of images, up to 1 with many clusters, 0 with --preset paper.
     decorrelation_weight: Sweep[float] = default(0.0)
+    """Weight (eta) of CCFC++'s term against collapse into few directions, as far as it
+    is known; 0.1 of images, up to 1 with many clusters, 0 with --preset paper."""
     sample_contrastive: bool = False
     """SCFC: contrast examples, not clusters, in the second stage too."""
     standalone: bool = False
     """Clients train alone: nothing is uploaded or downloaded."""
-    #: Average unrelated networks after a first round, as the authors' code does: True
-    #: or False.
     own_init: Annotated[bool | None, shown("no; --preset paper yes")] = None
+    """Average unrelated networks after a first round, as the authors' code does: True
+    or False."""
     num_init: Sweep[int] = default(10)
     """Seedings of the clients' and the server's k-means; the best counts."""
     include_self: bool = True

@@ -67,12 +67,12 @@ class Subspaces(Method):
 
     partition_defaults: ClassVar[Mapping[str, Any]] = {"clients": 5, "p": 0.0}
 
-    #: How the eigenvectors of the affinity become clusters: by k-means, as Ng, Jordan
-    #: and Weiss do, whom FDSC cites, or by discretisation, as the code of DSC-Net does.
     assign_labels: Assign = "kmeans"
-    #: Process the coefficients as the code of DSC-Net does, of any method, before they
-    #: are clustered; the paper says nothing of it. Without it |C| + |C|^T is clustered.
+    """How the eigenvectors of the affinity become clusters: by k-means, as Ng, Jordan
+    and Weiss do, whom FDSC cites, or by discretisation, as the code of DSC-Net does."""
     post_processing: bool = False
+    """Process the coefficients as the code of DSC-Net does, of any method, before they
+    are clustered; the paper says nothing of it. Without it |C| + |C|^T is clustered."""
     keep: Positive = default(0.4)
     """Share of the L1 norm of a column that its largest coefficients keep."""
     dimension: Sweep[int] = default(10)
@@ -112,19 +112,19 @@ class SubspaceNetworks(Subspaces):
     of_networks: ClassVar[Callable[..., FederatedClustering]]
     """The builder in `fcjax.algorithms.fdsc`."""
 
-    #: T: rounds of the whole network; dscn, dlrsc: in which every client is, dscn as
-    #: many as a client of fdsc is in, dlrsc 700.
     num_rounds: Counts = default(100)
+    """T: rounds of the whole network; dscn, dlrsc: in which every client is, dscn as
+    many as a client of fdsc is in, dlrsc 700."""
     num_participants: Annotated[Sweep[int], shown("0.4 of --clients")] = ()
     """r m: how many clients take part in a round, drawn at random."""
     local_steps: Counts = default(7)
     """tau: steps of a client in a round, on all of its examples at once."""
-    #: Rounds of the auto-encoder without coefficients, before. FDSC has none; what it
-    #: builds on does.
     pretrain_rounds: Annotated[Sweep[int], shown("half of --num-rounds")] = ()
-    #: All but lrsc: steps of every client before and after the rounds, in which the
-    #: encoder stays as it is.
+    """Rounds of the auto-encoder without coefficients, before. FDSC has none; what it
+    builds on does."""
     fit_steps: Sweep[int] = default(100)
+    """All but lrsc: steps of every client before and after the rounds, in which the
+    encoder stays as it is."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """Of the clients; sgd, the paper's, has momentum 0.9."""
     learning_rate: Sweep[float] = default(1e-3)
@@ -280,10 +280,10 @@ class FDSC(FDSC1):
 
     locality_weight: Sweep[float] = default(1e6)
     """lambda_3 of |alpha A - beta C|^2."""
-    #: What lambda_3 weighs: the sum with pixels of 0 to 255, where 1e6 amounts to 15.4
-    #: with pixels of 0 to 1; or the mean over pairs of examples with pixels of 0 to 1,
-    #: where 1e6 amounts to 4 of the sum of 500 examples.
     locality: Literal["sum", "mean"] = "sum"
+    """What lambda_3 weighs: the sum with pixels of 0 to 255, where 1e6 amounts to 15.4
+    with pixels of 0 to 1; or the mean over pairs of examples with pixels of 0 to 1,
+    where 1e6 amounts to 4 of the sum of 500 examples."""
     adjacency_weight: Sweep[float] = default(1.0)
     """alpha."""
     coefficient_weight: Sweep[float] = default(1.0)

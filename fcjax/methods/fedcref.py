@@ -24,11 +24,11 @@ from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import count_clusters
 from fcjax.data.augment import client_rows
 from fcjax.data.partition import RULES
+from fcjax.data.split import Split
 from fcjax.federated import clients
 from fcjax.methods import simulated
 from fcjax.methods.base import Method, MethodSpec, Problem, fields_of
 from fcjax.methods.baselines import KFed, KMeans
-from fcjax.parallel.mesh import platform
 from fcjax.settings import Counts, Default, Limits, Shares, Sweep, default, frozen
 from fcjax.types import FederatedClustering, Federation
 
@@ -98,13 +98,13 @@ class Unsupervised(Method):
         """Returns the settings that have no effect, as the others are."""
         return set()
 
-    @classmethod
-    def adapt(cls, args: Any) -> Any:
-        if args.labels and not any(getattr(args, rule) for rule in RULES):
-            args = dataclasses.replace(args, overlap=default(0.0))
-        if args.preset == "paper" and isinstance(args.clients, Default):
-            args = dataclasses.replace(args, clients=default(25))
-        return args
+    def adapt(self, split: Split, *, labelled: bool) -> Split:
+        split = super().adapt(split, labelled=labelled)
+        if labelled and not any(getattr(split, rule) for rule in RULES):
+            split = dataclasses.replace(split, overlap=default(0.0))
+        if self.preset == "paper" and isinstance(split.clients, Default):
+            split = dataclasses.replace(split, clients=default(25))
+        return split
 
 
 @frozen
@@ -185,6 +185,7 @@ class FedCRef(Unsupervised):
     """
 
     name: ClassVar[str] = "fedcref"
+    runs_alone: ClassVar[bool] = True
 
     start: Local = "dec"
     """How clients come to their first clusters; dirty: from classes, a simulation."""
@@ -192,9 +193,9 @@ class FedCRef(Unsupervised):
     """--start dirty: share of the examples that are put into a wrong cluster."""
     local_clusters: Literal["known", "silhouette"] = "known"
     """A client looks for as many as it holds classes, or by the best silhouette."""
-    #: Which clusters are joined: those that pass the test, the first match of each (the
-    #: authors' code), or, a simulation, those of the same class.
     associations: Literal["test", "first-match", "perfect"] = "test"
+    """Which clusters are joined: those that pass the test, the first match of each (the
+    authors' code), or, a simulation, those of the same class."""
     percentile: Annotated[Sweep[float], Limits(most=100)] = default(75.0)
     """alpha of the test."""
     threshold: Shares = default(0.2)
@@ -287,17 +288,6 @@ class FedCRef(Unsupervised):
             raise ValueError(
                 f"`associations` perfect knows classes, and the data {why}"
             )
-
-    @classmethod
-    def adapt(cls, args: Any) -> Any:
-        args = Unsupervised.adapt(args)
-        if args.overlap and len(getattr(args, "methods", ())) > 1:
-            args = dataclasses.replace(args, clusters=())  # those of dec and uifca
-        # Where a run ends early, or has few communities, others would wait for it.
-        on_cpu = args.on is None and platform() == "cpu"
-        if args.runs_per_call is None and on_cpu:
-            args = dataclasses.replace(args, runs_per_call=1)
-        return args
 
 
 def of_few(size: int) -> dict[str, Any]:

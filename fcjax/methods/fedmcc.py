@@ -17,6 +17,7 @@ from fcjax.algorithms.averaging import Local
 from fcjax.algorithms.fedmcc import cc, cluster_contrast, feature_kmeans, fedmcc, mcc
 from fcjax.algorithms.fedu import fedema, fedsimclr, fedsimsiam, fedu
 from fcjax.data.augment import Augment, affine_grey, simsiam_colour, vector_view
+from fcjax.data.split import Split
 from fcjax.methods.base import Method, MethodSpec, Problem, Shared, one_client
 from fcjax.methods.encoders import Backbone, backbone_of, encoder_of
 from fcjax.settings import Limits, Positive, Sweep, default, frozen, shown
@@ -51,9 +52,9 @@ class Contrastive(Method):
 
     partition_defaults: ClassVar[Mapping[str, Any]] = {"clients": 5, "p": 0.0}
 
-    #: The second stage: mcc trains a cluster projector on the frozen encoder, k-means
-    #: clusters the features of all clients in one place.
     cluster_by: Literal["mcc", "k-means"] = "mcc"
+    """The second stage: mcc trains a cluster projector on the frozen encoder, k-means
+    clusters the features of all clients in one place."""
     num_rounds: Sweep[int] = default(100)
     """Rounds of the first stage, or of the only one; cc, mcc 500; conv as many
     as 500 steps take, 1,500 of the only one, in the default's batches, 20 at least."""
@@ -70,9 +71,9 @@ class Contrastive(Method):
     """Examples that a network takes at a time, which bounds the memory of a batch."""
     backbone: Backbone = None
     """The encoder; cc and mcc have resnet34 for colour."""
-    #: Of the first stage: adam, or as of fedu, fedema and fedsimsiam sgd, which has
-    #: momentum 0.9 and a cosine over the rounds.
     optimizer: Annotated[Literal["adam", "sgd"] | None, shown("by the method")] = None
+    """Of the first stage: adam, or as of fedu, fedema and fedsimsiam sgd, which has
+    momentum 0.9 and a cosine over the rounds."""
     learning_rate: Sweep[float] = default(3e-4)
     """Of the first stage; sgd 0.032, small networks 0.001."""
     cluster_learning_rate: Sweep[float] = default(3e-4)
@@ -81,9 +82,9 @@ class Contrastive(Method):
     """tau_I of examples."""
     cluster_temperature: Positive = default(1.0)
     """tau_C of clusters."""
-    #: Of the entropies against the contrast of clusters, where there are target
-    #: networks: 1 as in equation 9, 0.5 has the ratio of CC.
     entropy_weight: Sweep[float] = default(1.0)
+    """Of the entropies against the contrast of clusters, where there are target
+    networks: 1 as in equation 9, 0.5 has the ratio of CC."""
     momentum: Annotated[Sweep[float], Limits(most=1)] = default(0.99)
     """m of the target networks; small networks 0.9."""
 
@@ -195,9 +196,9 @@ class Contrastive(Method):
         by_kmeans = self.cluster_by == "k-means" and not self.in_one_stage
         return f"{self.name}+k-means" if by_kmeans else self.name
 
-    @classmethod
-    def adapt(cls, args: Any) -> Any:
-        return one_client(args) if cls.is_central else args
+    def adapt(self, split: Split, *, labelled: bool) -> Split:
+        split = super().adapt(split, labelled=labelled)
+        return one_client(split) if self.is_central else split
 
 
 @frozen

@@ -16,6 +16,7 @@ from fcjax import nn
 from fcjax.algorithms.autoencoders import by_codes, by_dcn
 from fcjax.algorithms.central import Clustering, by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.sda import Pair, sda
+from fcjax.data.split import Split
 from fcjax.methods import printed_sda_fdc
 from fcjax.methods.base import Method, MethodSpec, Problem, Shared, partitioned_once
 from fcjax.methods.encoders import is_tiny
@@ -95,9 +96,9 @@ class OfExamples(Method):
         """Returns how the server clusters."""
         raise NotImplementedError
 
-    @classmethod
-    def adapt(cls, args: Any) -> Any:
-        return partitioned_once(args) if cls.is_central else args
+    def adapt(self, split: Split, *, labelled: bool) -> Split:
+        split = super().adapt(split, labelled=labelled)
+        return partitioned_once(split) if self.is_central else split
 
 
 @frozen
@@ -167,9 +168,9 @@ class Joint(Disjoint):
     """Epochs of the auto-encoder and the clusters by turns."""
     refresh_every: Counts = default(10)
     """Epochs of these after which k-means of all codes goes on from the clusters."""
-    #: lambda of Eq. 3: of half the squared distance of a code to its centroid, beside
-    #: the squared error of the example, pixels being 0 to 1.
     cluster_weight: Sweep[float] = default(20.0)
+    """lambda of Eq. 3: of half the squared distance of a code to its centroid, beside
+    the squared error of the example, pixels being 0 to 1."""
 
     by_network: ClassVar[Callable[..., Clustering]] = staticmethod(by_dcn)
 

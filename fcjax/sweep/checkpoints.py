@@ -7,6 +7,7 @@ all that decides it.
 
 import errno
 import json
+import logging
 import os
 import re
 import shutil
@@ -22,6 +23,8 @@ from fcjax.engine import Position, Round, ShapesOf
 from fcjax.parallel.mesh import are_several, lying
 from fcjax.sweep import processes
 from fcjax.types import PyTree
+
+log = logging.getLogger("fcjax")
 
 
 class States:
@@ -75,7 +78,9 @@ class States:
             except (MemoryError, jax.errors.JaxRuntimeError):
                 raise
             except Exception as error:  # of a damaged one orbax raises almost any type
-                print(f"skipping the damaged state {path}: {first_line(error)}")
+                logging.getLogger("fcjax").info(
+                    f"skipping the damaged state {path}: {first_line(error)}"
+                )
                 self._skipped.add(name)
                 continue
             if are_several():
@@ -88,7 +93,9 @@ class States:
         """`restore`, which says from where."""
         found = self.restore(shapes)
         if found is not None:
-            print(f"going on from checkpoint {self.path_of(found[0])}")
+            logging.getLogger("fcjax").info(
+                f"going on from checkpoint {self.path_of(found[0])}"
+            )
         return found
 
     def save(self, round: Round) -> None:

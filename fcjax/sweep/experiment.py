@@ -1,14 +1,12 @@
-"""From a script's flags to a checked experiment: data, method, and the grid they span.
-
-A script names its method's flags, its defaults and how to build the method;
-`fcjax.sweep.command` runs what comes of them here.
-"""
+"""From a task to a checked experiment: data, method, and the grid that they span."""
 
 import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,32 +14,22 @@ import numpy as np
 
 from fcjax import data
 from fcjax.data.federation import check_state, place, runs_that_fit
-from fcjax.data.source import SOURCE, Loaded, load_source, short_name
+from fcjax.data.source import SOURCE, Loaded, Source, load_source, short_name
+from fcjax.methods.base import Method, MethodSpec
 from fcjax.parallel.mesh import all_devices, deal_pool, on_all, platform
 from fcjax.results import store
 from fcjax.results.store import Folder, InMemory, Point
-from fcjax.sweep import plan, processes, sinks
-from fcjax.sweep.flags import Common, command, flag_of, of_method, own_names
-from fcjax.sweep.plan import Batch, Describe, MethodSpec
+from fcjax.settings import given
+from fcjax.sweep import plan, processes
+from fcjax.sweep.options import Machine, Output, share
+from fcjax.sweep.plan import Batch, Task
 from fcjax.types import Federation, Grid
-
-LEAST = {
-    "limit": 2,
-    "max_clients": 1,
-    "min_client_size": 1,
-    "partition_seed": 0,
-    "evaluate_every": 1,
-    "runs_per_call": 1,
-    "checkpoint_interval": 0,
-    "coordinator_timeout": 0,
-}
-"""By flag of one number, of those that are given."""
 
 
 class Experiment(NamedTuple):
     """A validated experiment: nothing is compiled or written yet."""
 
-    args: Common
+    task: Task
     dataset: data.Dataset
     folder: Folder
     batches: tuple[Batch, ...]
@@ -83,134 +71,70 @@ class Experiment(NamedTuple):
         return deal_pool(examples, rows, devices=devices, is_spread=is_spread)
 
 
-class Task(NamedTuple):
-    """One experiment to prepare."""
-
-    args: Common
-    """All flags."""
-    describe: Describe = plan.describe
-    asked: Common | None = None
-    """The flags as they were given, for several methods."""
-
-
-def tasks(args: Any) -> list[Task]:
-    """Returns an experiment for each method that the flags ask for.
-
-    Raises:
-        ValueError: no method is asked for, or one twice.
-    """
-    methods = getattr(args, "methods", (args.name,))
-    if len(set(methods)) != len(methods) or not methods:
-        raise ValueError(f"--methods takes different methods, got {methods}")
-    return [Task(only(args, name), asked=args) for name in methods]
-
-
-def only(args: Any, name: str) -> Any:
-    """Returns the flags of one method. Of several methods each has a results folder of
-    its own."""
-    own = of_method(args, name)
-    own = own.adapt(own)
-    if len(args.script.methods) == 1:
-        return own
-    out = args.out and args.out / own.called()
-    return dataclasses.replace(own, methods=(name,), out=out)
-
-
 def prepare_all(tasks: Sequence[Task]) -> list[Experiment]:
-    """Prepares experiments, of which those of the same data load it once, and the first
-    one notes which flags are of none of them."""
-    loaded: dict[tuple, Loaded] = {}
-
-    def load_once(args: Common) -> Loaded:
-        source = (args.data_dir, *(getattr(args, name) for name in SOURCE))
-        if source not in loaded:
-            loaded[source] = load_source(args)
-        return loaded[source]
-
-    found = [prepare(task.args, task.describe, load_once) for task in tasks]
-    said = tuple(of_none(found, [task.asked or task.args for task in tasks]))
-    return [x._replace(notes=x.notes + said) for x in found[:1]] + found[1:]
-
-
-def of_none(
-    experiments: Sequence[Experiment], flags: Sequence[Common]
-) -> Iterator[str]:
-    """Yields a line for each flag that was given to a script and that none of its
-    methods has which run."""
-    for script in dict.fromkeys(map(type, flags)):
-        asked = zip(experiments, flags, strict=True)
-        asked = [(x, args) for x, args in asked if type(args) is script]
-        configs = [x.folder.config for x, _ in asked]
-        given = {name for _, args in asked for name in command(args)["flags"]}
-        had = {name for config in configs for name in (*config, *config["swept"])}
-        methods = ", ".join(dict.fromkeys(config["method"] for config in configs))
-        for name in own_names(script):
-            if name in given - had:
-                yield f"{flag_of(name)} does nothing: no flag of {methods}"
+    """Prepares experiments. Those of the same data load it once."""
+    load_once = cache(load_source)
+    return [prepare(task, load_once) for task in tasks]
 
 
 def prepare(
-    args: Common,
-    describe: Describe = plan.describe,
-    load: Callable[[Common], Loaded] = load_source,
+    task: Task,
+    load: Callable[[Source], Loaded] = load_source,
     *,
-    partition: data.Partition | None = None,
+    natural: data.Partition | None = None,
     in_memory: bool = False,
 ) -> Experiment:
     """Checks everything that can be checked before anything is compiled or written.
 
     Args:
-        args: the flags.
-        describe: of the method.
-        load: gives the data of the flags.
-        partition: of data that has clients of its own, in place of their ids.
+        task: what is run.
+        load: loads its data.
+        natural: the data's own clients, see `Split.partitioner`.
         in_memory: keep the results in memory, and write nothing.
 
     Raises:
-        ValueError: one line that names the flag and what it accepts.
+        ValueError: one line that names the setting and what it accepts.
     """
-    for name, least in LEAST.items():
-        value = getattr(args, name)
-        if value is not None and not value >= least:
-            flag = flag_of(name)
-            raise ValueError(f"{flag} must be at least {least}, got {value}")
-    sinks.check(args.log)
-    dataset, extra = load(args)
-    given = command(args)
-    args, dataset = plan.owned(args, dataset)
+    options = task.options
+    options.check()
+    dataset, extra = load(task.source)
+    asked = command(task)
+    task, dataset = task.for_data(dataset)
     # Every run is checked, also those that are reused or another shard's.
-    batches = plan.batches(args, dataset, len(extra), describe, partition)
-    # On accelerators bits depend on more, and runs share a program.
-    if platform() == "cpu" and args.on is None:
+    batches = plan.batches(task, dataset, len(extra), natural)
+    on_cpu = platform() == "cpu" and options.on is None
+    if on_cpu:  # on accelerators bits depend on more, and runs share a program
         batches = [own for batch in batches for own in plan.by_size(batch)]
     points = [point for batch in batches for point in batch.points]
-    axes = plan.axes(points[0], given["flags"])
+    axes = plan.axes(points[0], asked["flags"])
     config = {
-        **configuration(args, batches[0].method, points[0]),
-        "preset": args.preset,
+        **configuration(task, batches[0].method, points[0]),
+        "preset": task.method.preset,
         "swept": axes,
         "defaults": sorted(points[0].keys() - {*axes}),
     }
-    directory = args.out or default_folder(config)
-    if args.shard is not None:
-        index, count = processes.share("--shard", args.shard)
+    directory = options.out or default_folder(config)
+    if options.shard is not None:
+        index, count = share("shard", options.shard)
         if index >= len(points):
-            raise ValueError(f"--shard {args.shard}: the grid has {len(points)} runs")
+            raise ValueError(
+                f"`shard` {options.shard}: the grid has {len(points)} runs"
+            )
         points = points[index::count]
         directory = directory / f"shard-{index}-of-{count}"
     if in_memory:
-        folder = InMemory(config, points, command=given)
+        folder = InMemory(config, points, command=asked)
     else:
         folder = Folder(
             directory,
             config,
             points,
-            command=given,
-            resume=args.resume,
+            command=asked,
+            resume=options.resume,
             writes=processes.is_primary(),
         )
-    check_defaults(folder, args, dataset, describe)
-    if args.resume and not in_memory and (earlier := store.starts(directory)):
+    check_defaults(folder, task, dataset)
+    if options.resume and not in_memory and (earlier := store.starts(directory)):
         store.check_digests(directory, [*earlier, store.digests(dataset)])
 
     examples = dataset.examples
@@ -220,30 +144,48 @@ def prepare(
         if sum(plan.num_rounds(batch)) < 1:
             raise ValueError(f"{batch.method.name} is given no round to run, take one")
     sizes = [plan.state_bytes(batch, examples) for batch in batches]
-    devices = all_devices()[: 1 if args.backend == "loop" else None]
+    devices = all_devices()[: 1 if options.backend == "loop" else None]
     for batch, size in zip(batches, sizes, strict=True):
-        if args.on is None and any(map(folder.is_pending, batch.points)):
+        if options.on is None and any(map(folder.is_pending, batch.points)):
             check_state(size - batch.method.working_bytes, devices=devices)
-    pool, placed = place(examples, max(sizes), where=args.pool, devices=devices)
+    pool, placed = place(examples, max(sizes), where=options.pool, devices=devices)
     left = []
     for batch, size in zip(batches, sizes, strict=True):
-        asked = batch.keep(folder.is_asked)
-        if any(map(folder.is_pending, asked.points)):
-            most = args.runs_per_call
+        own = batch.keep(folder.is_asked)
+        if any(map(folder.is_pending, own.points)):
+            most = options.runs_per_call
+            if most is None and on_cpu and task.method.runs_alone:
+                most = 1
             if most is None:
                 most = len(all_devices()) * runs_that_fit(pool, size)
-            width = plan.width(len(asked.points), most)
-            pending = asked.keep(folder.is_pending)
-            left.append(
-                pending._replace(side_by_side=width, num_asked=len(asked.points))
-            )
+            width = plan.width(len(own.points), most)
+            pending = own.keep(folder.is_pending)
+            left.append(pending._replace(side_by_side=width, num_asked=len(own.points)))
     notes = (*dataset.notes, placed)
-    return Experiment(args, dataset, folder, tuple(left), pool, notes)
+    return Experiment(task, dataset, folder, tuple(left), pool, notes)
 
 
-def check_defaults(
-    folder: Folder, args: Common, dataset: data.Dataset, describe: Describe
-) -> None:
+def command(task: Task) -> dict[str, Any]:
+    """Returns the settings that were given and decide the results, as config.json holds
+    them for `--config`: neither where results go nor on what they are computed."""
+    named = given(task.source) | given(task.split) | given(task.options)
+    for field in (*dataclasses.fields(Output), *dataclasses.fields(Machine)):
+        named.pop(field.name, None)
+    named |= given(task.method)
+    return {
+        "script": script_of(type(task.method)),
+        "method": task.method.name,
+        "flags": {k: str(x) if isinstance(x, Path) else x for k, x in named.items()},
+    }
+
+
+def script_of(method: type[Method]) -> str:
+    """Returns the name of the file that a method is written in, which config.json has
+    for the command."""
+    return Path(getattr(sys.modules.get(method.__module__), "__file__", "")).stem
+
+
+def check_defaults(folder: Folder, task: Task, dataset: data.Dataset) -> None:
     """Checks that the finished runs of a folder have this command's defaults.
 
     A default may follow from an axis, as a weight from the number of clusters. It is
@@ -254,38 +196,40 @@ def check_defaults(
     """
     if not folder.rows:
         return
-    names = ["clients", *(["clusters"] if args.clusters else ()), plan.rule_of(args)]
+    split = task.split
+    names = ["clients", *(["clusters"] if split.clusters else ()), split.rule]
     values = {n: tuple(dict.fromkeys(row[n] for row in folder.rows)) for n in names}
     at = {
         (num_clients, num_clusters, level): method.settings
-        for method, num_clients, num_clusters, levels in plan.described(
-            dataclasses.replace(args, **values), dataset, describe
+        for method, num_clients, num_clusters, levels in plan.specs(
+            dataclasses.replace(task, split=dataclasses.replace(split, **values)),
+            dataset,
         )
         for level in levels
     }
     for row in folder.rows:
-        settings = at[row["clients"], row["clusters"], row[plan.rule_of(args)]]
+        settings = at[row["clients"], row["clusters"], row[split.rule]]
         for name in (settings.keys() & row.keys()) - {*folder.names}:
             here = settings[name]
             if isinstance(here, tuple) and not math.isclose(row[name], here[0]):
                 raise ValueError(
-                    f"--out {folder.directory} holds runs whose default {name} is "
+                    f"`out` {folder.directory} holds runs whose default {name} is "
                     f"{row[name]:g}, and this command has {here[0]:g}; choose another "
-                    "folder, or pass --no-resume to write over it"
+                    "folder, or `resume=False` to write over it"
                 )
 
 
-def configuration(args: Common, method: MethodSpec, point: Point) -> dict[str, Any]:
+def configuration(task: Task, method: MethodSpec, point: Point) -> dict[str, Any]:
     """Returns what all runs of the grid share, but for its axes and defaults."""
     config = {
         "method": method.name,
         **{k: v for k, v in method.settings.items() if k not in point},
-        **{name: getattr(args, name) for name in SOURCE},
-        **plan.configuration(args),
-        "partition_seed": args.partition_seed,
-        "evaluate_every": args.evaluate_every,
-        "precision": args.precision,
-        "failures": args.failures,
+        **{name: getattr(task.source, name) for name in SOURCE},
+        **task.split.config(),
+        "partition_seed": task.split.partition_seed,
+        "evaluate_every": task.options.evaluate_every,
+        "precision": task.options.precision,
+        "failures": task.split.failures,
     }
     # As in folders of before these were flags.
     for name in ("client_column", "client_folders", "keep_index"):
@@ -294,6 +238,12 @@ def configuration(args: Common, method: MethodSpec, point: Point) -> dict[str, A
     if method.reported:
         config |= {"start_stage": method.start, "reported": method.reported}
     return json.loads(json.dumps(config))
+
+
+def used(experiment: Experiment) -> set[str]:
+    """Returns the settings that have an effect."""
+    config = experiment.folder.config
+    return {"preset", *config, *config["swept"], *config["defaults"]}
 
 
 def default_folder(config: Mapping[str, Any]) -> Path:

@@ -5,6 +5,7 @@ lower bounds: the time of the arithmetic at the chip's peak rates.
 """
 
 import json
+import logging
 import math
 import re
 import time
@@ -24,6 +25,8 @@ from fcjax.sweep.costs import Chip
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.plan import Batch
 from fcjax.types import Grid
+
+log = logging.getLogger("fcjax")
 
 SHARE = 0.9
 """Share of a device's memory for programs: checkpoints and scores need some too."""
@@ -73,7 +76,7 @@ def compile_for(
         jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED, a program does not fit.
     """
     program = engine.Program(batch.build, devices=devices)
-    with jax.default_matmul_precision(experiment.args.precision):
+    with jax.default_matmul_precision(experiment.task.options.precision):
         for part in program.parts(shapes(batch, experiment)):
             if only not in ("", part.name):
                 continue
@@ -145,8 +148,9 @@ def widened(experiment: Experiment) -> Experiment:
     The programs that are compiled here are the ones that run: the compilation cache has
     them.
     """
-    memory, args = device_memory(), experiment.args
-    if memory is None or args.runs_per_call is not None or args.backend == "loop":
+    memory, options = device_memory(), experiment.task.options
+    is_set = options.runs_per_call is not None or options.backend == "loop"
+    if memory is None or is_set:
         return experiment
     devices, limit = all_devices(), SHARE * memory
 
@@ -179,7 +183,7 @@ def most_bytes(programs: Iterator[Fitted]) -> int | float:
 def fit(
     experiment: Experiment, topology: str, devices: Sequence[Any], chip: Chip
 ) -> None:
-    """Compiles a grid's programs for a topology, prints what they take, and writes it
+    """Compiles a grid's programs for a topology, says what they take, and writes it
     into OUT/fit/TOPOLOGY.json.
 
     Args:
@@ -188,7 +192,7 @@ def fit(
         devices, chip: see `costs.absent_devices`.
     """
     hosts = len({device.process_index for device in devices})
-    print(
+    log.info(
         f"{topology}: {len(devices)} x {devices[0].device_kind} on "
         f"{counted(hosts, 'host')}, {readable(chip.memory)} each"
     )
@@ -198,7 +202,7 @@ def fit(
         "device_kind": devices[0].device_kind,
         "hosts": hosts,
         "jax": jax.__version__,
-        "precision": experiment.args.precision,
+        "precision": experiment.task.options.precision,
         "batches": [
             fit_batch(devices, chip, batch, experiment) for batch in experiment.batches
         ],
@@ -206,33 +210,33 @@ def fit(
     path = experiment.folder.directory / "fit" / f"{topology.replace(':', '-')}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1))
-    print(f"written to {path}")
+    log.info(f"written to {path}")
 
 
 def fit_batch(
     devices: Sequence[Any], chip: Chip, batch: Batch, experiment: Experiment
 ) -> dict[str, Any]:
     """Returns what the runs of a batch take, with as many side by side as fit."""
-    num_runs, asked = len(batch.points), experiment.args.runs_per_call
+    num_runs, asked = len(batch.points), experiment.task.options.runs_per_call
     most = -(-(num_runs if asked is None else asked) // len(devices))
     compiled: dict[int, list[Fitted]] = {}
 
     @cache
     def bytes_of(count: int) -> int | float:
         part = batch.take(range(min(num_runs, count * len(devices))))
-        print(f"{counted(len(part.points), 'run')} side by side; each device:")
-        print(HEADER)
+        log.info(f"{counted(len(part.points), 'run')} side by side; each device:")
+        log.info(HEADER)
         compiled[count] = []
 
         def programs() -> Iterator[Fitted]:
             for program in compile_for(devices, part, experiment):
-                print(line(program, chip), flush=True)
+                log.info(line(program, chip))
                 compiled[count].append(program)
                 yield program
 
         size = most_bytes(programs())
         if size == math.inf:
-            print("the next program does not fit: the compiler refuses it")
+            log.info("the next program does not fit: the compiler refuses it")
         return size
 
     count = largest_that_fits(bytes_of, limit=SHARE * chip.memory, most=most)
@@ -245,20 +249,22 @@ def fit_batch(
         },
     }
     if count == 0:
-        print("one run does not fit on these devices: try larger ones, or more of them")
+        log.info(
+            "one run does not fit on these devices: try larger ones, or more of them"
+        )
         return result
     width = min(num_runs, count * len(devices))
     calls = -(-num_runs // width)
     least = calls * sum(x.times * least_seconds(x, chip) for x in compiled[count])
     result |= {"runs_side_by_side": width, "calls": calls, "least_seconds": least}
     limited = "all that are asked for" if count == most else "no more fit"
-    print(
+    log.info(
         f"{counted(count, 'run')} per device, {limited} (the largest program takes "
         f"{readable(int(bytes_of(count)))}): {counted(calls, 'call')} for "
         f"{counted(num_runs, 'run')}, at least {least:.3g} s"
     )
     if any(program.counts.open_loops for program in compiled[count]):
-        print("*: the data decide the length of a loop; its body counts once")
+        log.info("*: the data decide the length of a loop; its body counts once")
     return result
 
 

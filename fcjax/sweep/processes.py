@@ -7,90 +7,87 @@ prints.
 import dataclasses
 import hashlib
 import json
-import os
 import re
-import sys
-import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated
 
 import filelock
 import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
-from fcjax.parallel.mesh import are_several
-from fcjax.sweep.ending import name_of_command, told
-from fcjax.sweep.flags import Common, flag_of
-
-Args = TypeVar("Args", bound=Common)
+from fcjax.settings import shown
+from fcjax.sweep.options import share
+from fcjax.sweep.plan import Task
 
 HEARTBEAT_TIMEOUT = 20
 """Seconds without a heartbeat after which JAX ends the other processes."""
 
 
-def join(args: Args) -> Args:
+@dataclasses.dataclass(frozen=True)
+class Processes:
+    """For several processes, on one host or many, that run one program."""
+
+    coordinator: Annotated[str | None, shown("a single process")] = None
+    """HOST:PORT of the first of several processes that run one program, or auto on a
+    cluster that JAX knows (docs/guides/clusters.md)."""
+    process: Annotated[str | None, shown("what the cluster says")] = None
+    """Which process this is, i/n, where --coordinator is HOST:PORT."""
+    coordinator_timeout: float = 120.0
+    """Seconds that a process waits for the others to come."""
+
+
+def join(own: Processes, tasks: Sequence[Task]) -> None:
     """Joins the other processes, if there are several, before JAX is first used.
 
-    Returns:
-        The flags.
+    Args:
+        own: which process this is.
+        tasks: what it is about to run.
 
     Raises:
-        ValueError: a flag of the processes is missing or does not fit the others, or
-            the processes differ in their flags, code or devices.
+        ValueError: a setting of the processes is missing or does not fit the others, or
+            the processes differ in their settings, code or devices.
     """
-    if args.coordinator is None:
-        if args.process is not None:
-            raise ValueError("--process goes with --coordinator HOST:PORT")
-        return args
-    if args.shard is not None:
+    if not own.coordinator_timeout >= 0:
+        raise ValueError("`coordinator_timeout` must be at least 0")
+    if own.coordinator is None:
+        if own.process is not None:
+            raise ValueError("`process` goes with `coordinator` HOST:PORT")
+        return
+    options = tasks[0].options
+    if options.shard is not None:
         raise ValueError(
-            "--shard goes without --coordinator, which makes one program of all "
+            "`shard` goes without `coordinator`, which makes one program of all "
             "processes: give one of them"
         )
-    if args.backend != "shard_map" or args.on is not None:
+    if options.backend != "shard_map" or options.on is not None:
         raise ValueError(
-            "--coordinator goes with --backend shard_map, and without --on"
+            "`coordinator` goes with `backend` shard_map, and without `on`"
         )
-    options: dict[str, str | int] = {}
-    if args.coordinator != "auto":
-        if not re.fullmatch(r".+:\d+", args.coordinator):
+    place: dict[str, str | int] = {}
+    if own.coordinator != "auto":
+        if not re.fullmatch(r".+:\d+", own.coordinator):
             raise ValueError(
-                f"--coordinator is auto or HOST:PORT, got {args.coordinator!r}"
+                f"`coordinator` is auto or HOST:PORT, got {own.coordinator!r}"
             )
-        if args.process is None:
-            raise ValueError("--coordinator HOST:PORT needs --process i/n")
-        index, count = share("--process", args.process)
-        options = {
-            "coordinator_address": args.coordinator,
+        if own.process is None:
+            raise ValueError("`coordinator` HOST:PORT needs `process` i/n")
+        index, count = share("process", own.process)
+        place = {
+            "coordinator_address": own.coordinator,
             "num_processes": count,
             "process_id": index,
         }
     # Its service would keep a SIGTERM to itself.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
-        **options,  # pyright: ignore[reportArgumentType]
-        initialization_timeout=int(args.coordinator_timeout),
+        **place,  # pyright: ignore[reportArgumentType]
+        initialization_timeout=int(own.coordinator_timeout),
         heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
     )
-    if not is_primary():
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    agree(args)
-    return args
-
-
-def share(flag: str, text: str) -> tuple[int, int]:
-    """Returns (i, n) of "i/n".
-
-    Raises:
-        ValueError: it is not of that form, or i is not one of 0 to n - 1.
-    """
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not found or int(found[1]) >= int(found[2]):
-        raise ValueError(f"{flag} is i/n with i from 0 to n - 1, got {text!r}")
-    return int(found[1]), int(found[2])
+    agree(tasks)
 
 
 def is_primary() -> bool:
@@ -130,16 +127,18 @@ def locked(path: Path) -> Iterator[None]:
         allgather_text("done")
 
 
-def agree(args: Common) -> None:
-    """Raises ValueError where the processes differ in their flags, code or devices."""
-    flags = {f.name: repr(getattr(args, f.name)) for f in dataclasses.fields(args)}
-    del flags["process"]
+def agree(tasks: Sequence[Task]) -> None:
+    """Raises ValueError where processes differ in their settings, code or devices."""
     own = {
         "the version of fcjax": digest_of_code(),
         "the version of JAX": jax.__version__,
         "the number of devices": str(jax.local_device_count()),
-        **{flag_of(name): text for name, text in flags.items()},
     }
+    for task in tasks:
+        for part in (task.method, task.source, task.split, task.options):
+            for field in dataclasses.fields(part):
+                name = f"`{field.name}`"
+                own[name] = f"{own.get(name, '')} {getattr(part, field.name)}".strip()
     first, *others = map(json.loads, allgather_text(json.dumps(own)))
     for index, other in enumerate(others, 1):
         for name in first | other:
@@ -156,20 +155,3 @@ def digest_of_code() -> str:
     for path in sorted(package.rglob("*.py")):
         digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
     return digest.hexdigest()[:8]
-
-
-@contextmanager
-def ending_together() -> Iterator[None]:
-    """Ends this process at once if it fails. The other processes wait for it in vain,
-    and JAX ends them after `HEARTBEAT_TIMEOUT`."""
-    try:
-        yield
-    except BaseException as error:
-        if not are_several():
-            raise
-        if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-            print(f"{name_of_command()}: error: {told(error)}", file=sys.stderr)
-        elif not isinstance(error, SystemExit):  # its message is printed
-            traceback.print_exc()
-        sys.stdout.flush()
-        os._exit(1)  # at a normal exit, orbax and JAX wait for the others

@@ -1,8 +1,10 @@
 """How far a grid is: one live bar on a terminal, now and then a line elsewhere."""
 
+import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, SupportsFloat
 
 from rich import progress
@@ -90,6 +92,36 @@ class Progress:
             (task,) = self._bar.task_ids
             done = self._total - self._left
             self._bar.update(task, completed=done, description=text, refresh=True)
+
+
+class Printed(logging.Handler):
+    """Prints the lines of the logger `fcjax`.
+
+    Args:
+        form: the line that is printed for a line.
+    """
+
+    def __init__(self, form: Callable[[str], str] = str):
+        super().__init__()
+        self._form = form
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Standard output may be another one by now, such as that of a live bar.
+        print(self._form(record.getMessage()), flush=True)
+
+
+@contextmanager
+def printed(form: Callable[[str], str] = str) -> Iterator[None]:
+    """Prints the lines of the logger `fcjax` inside of a `with` block."""
+    log = logging.getLogger("fcjax")
+    before = log.handlers, log.level, log.propagate
+    log.handlers, log.propagate = [Printed(form)], False
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.handlers, _, log.propagate = before
+        log.setLevel(before[1])
 
 
 def line(

@@ -1,5 +1,6 @@
-"""What a session prints: what is in force, how far it is, and the table at the end."""
+"""What a session says: what is in force, how far it is, and the table at the end."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,25 @@ from fcjax import engine
 from fcjax.data import federation
 from fcjax.data.dataset import counted
 from fcjax.data.source import short_name
+from fcjax.methods import Method
 from fcjax.parallel.mesh import all_devices, are_several
 from fcjax.results import store, tables
 from fcjax.results.results import Results
 from fcjax.results.run import INTERNAL_SCORES, below_kmeans
 from fcjax.results.store import Folder
-from fcjax.sweep import flags, plan
-from fcjax.sweep.ending import with_quoted_flags
+from fcjax.settings import Default
+from fcjax.sweep import plan
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
+
+log = logging.getLogger("fcjax")
 
 HELP = "docs/methods/which.md has which method does better on which data"
 
 
 def conclude(folder: Folder, *, labelled: bool) -> None:
-    """Prints mean and 95 % interval over seeds, beside the paper's figures, writes the
+    """Says mean and 95 % interval over seeds, beside the paper's figures, writes the
     table to files, and warns of the runs that failed. Without labels, where the sheets
     say more than any score, it also writes the page that shows them, unless there are
     no figures either."""
@@ -38,23 +42,27 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
         labelled=labelled,
         reported=folder.config.get("reported", ()),
     )
-    tables.show(summary)
+    log.info("%s", tables.to_text(summary))
     tables.write(summary, directory)
     for row in rows:
         if row["status"] != "ok":
             point = ", ".join(f"{name} {row[name]}" for name in folder.settings)
-            print(f"warning: the run with {point}, seed {row['seed']} {row['status']}")
+            log.info(
+                f"warning: the run with {point}, seed {row['seed']} {row['status']}"
+            )
     for text in beside_kmeans(rows, folder.settings):
-        print(text)
+        log.info(text)
     if labelled:
         return
-    print("silhouette and calinski_harabasz: higher is better; davies_bouldin: lower")
+    log.info(
+        "silhouette and calinski_harabasz: higher is better; davies_bouldin: lower"
+    )
     if (directory / "figures").exists():
         try:
             run = Results([store.read(directory)]).page(directory)
-            print(f"page of the run {run.name}: {directory / 'page.html'}")
+            log.info(f"page of the run {run.name}: {directory / 'page.html'}")
         except ValueError as error:  # the data has moved, or needs its --data-dir
-            print(f"no page ({error}): fcjax page {directory} --help")
+            log.info(f"no page ({error}): fcjax page {directory} --help")
 
 
 def beside_kmeans(
@@ -116,7 +124,7 @@ def summarize(
 
 
 def conclude_all(folders: Sequence[Folder], *, out: Path | None) -> None:
-    """Prints one table of several experiments, and writes it into the folder above
+    """Says one table of several experiments, and writes it into the folder above
     their own, if there is one."""
     settings = dict.fromkeys(name for one in folders for name in one.settings)
     rows = [row for one in folders for row in one.asked(one.rows)]
@@ -131,53 +139,68 @@ def conclude_all(folders: Sequence[Folder], *, out: Path | None) -> None:
         labelled=rows[0]["nmi"] is not None,
         reported=list(reported),
     )
-    tables.show(summary)
+    log.info("%s", tables.to_text(summary))
     if out is not None:
         tables.write(summary, out)
 
 
-def print_header(experiment: Experiment) -> None:
-    """Prints what is in force: data, devices, precision, padding, calls."""
-    args, batches = experiment.args, experiment.batches
+def say_header(experiment: Experiment) -> None:
+    """Says what is in force: data, devices, precision, padding, calls."""
+    task, options = experiment.task, experiment.task.options
+    batches = experiment.batches
     partitions = [part for batch in batches for part in batch.partitions]
     dropped = [len(partition.left_out) for partition in partitions]
     devices, others = all_devices(), ""
     if are_several():
         others = f" of {jax.process_count()} processes"
-    print(
-        f"{batches[0].method.name} on {short_name(args.dataset)}: "
+    log.info(
+        f"{batches[0].method.name} on {short_name(task.source.dataset)}: "
         f"{len(experiment.dataset.examples)} examples, "
         f"{counted(len(partitions), 'run')}\n"
         f"examples no client holds: {extremes(dropped)}\n"
-        f"{len(devices)} x {devices[0].device_kind}{others} through {args.backend}, "
-        f"{args.precision} matrix precision, JAX {jax.__version__}"
+        f"{len(devices)} x {devices[0].device_kind}{others} through {options.backend}, "
+        f"{options.precision} matrix precision, JAX {jax.__version__}"
     )
-    chosen = flags.chosen(args, batches[0].method.settings)
+    chosen = chosen_of(task.method, batches[0].method.settings)
     if chosen:
-        print("chosen:", ", ".join(f"{name} {value}" for name, value in chosen.items()))
-    print(*map(with_quoted_flags, experiment.notes), sep="\n")
+        told = ", ".join(f"{name} {value}" for name, value in chosen.items())
+        log.info(f"chosen: {told}")
+    for note in experiment.notes:
+        log.info(note)
     shown = ["clients", "clusters", *differing(batches)]
     for batch in batches:
         slots = plan.num_slots(batch)
         padding = [1 - sum(map(len, p.clients)) / slots for p in batch.partitions]
-        print(
+        told = [
             *(f"{name} {batch.points[0][name]}" for name in shown),
             f"{counted(len(batch.points), 'run')}, {batch.side_by_side} a call",
             plan.budget(batch),
             f"padding {np.mean(padding):.1%}"
             + (f" in {len(batch.classes.slots)} size classes" if batch.classes else ""),
-            sep=", ",
-            flush=True,
-        )
+        ]
+        log.info(", ".join(told))
 
 
-def print_pace(num_runs: int, seconds: float) -> None:
-    """Prints how fast the runs of a session were, and what memory they took."""
-    print(
+def say_pace(num_runs: int, seconds: float) -> None:
+    """Says how fast the runs of a session were, and what memory they took."""
+    log.info(
         f"{counted(num_runs, 'run')} in {seconds:.1f} s, "
         f"{3600 * num_runs / seconds:.0f} an hour; "
         f"at most {federation.readable(federation.peak_memory())} in use"
     )
+
+
+def chosen_of(method: Method, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that presets or the data have chosen: they were not given,
+    and differ from the method's default."""
+    found = {}
+    for name, value in settings.items():
+        given = getattr(method, name, value)
+        values = value if isinstance(value, tuple) else (value,)
+        is_open = given is None or given == () or isinstance(given, Default)
+        if is_open and values not in (given, (given,)):
+            found[name] = values[0]
+    return found
 
 
 def differing(batches: Sequence[Batch]) -> list[str]:

@@ -10,12 +10,11 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from fcjax import metrics
-from fcjax.data.source import short_name
+from fcjax.data.source import Source, short_name
 from fcjax.methods.base import MethodSpec, Scope
 from fcjax.metrics.internal import MAX_WEIGHT
 from fcjax.results.run import INTERNAL_SCORES
 from fcjax.results.store import Kept, Row, taken_globally
-from fcjax.sweep.flags import Common
 from fcjax.sweep.outcome import Outcome
 from fcjax.sweep.plan import Batch
 
@@ -241,7 +240,7 @@ def score_end(
 
 
 def result_row(
-    args: Common,
+    source: Source,
     batch: Batch,
     run: int,
     history: Sequence[Row],
@@ -253,7 +252,7 @@ def result_row(
     """One row of results.csv: the last round's scores, and the best NMI beside them.
 
     Args:
-        args: the flags.
+        source: of the data.
         batch: the runs.
         run: its place among them.
         history: its rounds.
@@ -265,7 +264,7 @@ def result_row(
     nmi = [row["nmi"] for row in history if row["nmi"] is not None]
     row = {
         "method": batch.method.name,
-        "dataset": short_name(args.dataset),
+        "dataset": short_name(source.dataset),
         "samples": num_examples,
         "left_out": len(batch.partitions[run].left_out),
         "clients": batch.num_clients,
@@ -281,7 +280,7 @@ def result_row(
         },
         "best_nmi": max(nmi, default=None),
         **reported(batch.method, history),
-        **paper_scores(args, batch, point),
+        **paper_scores(source, batch, point),
         "participation": participation(history, num_clients=batch.num_clients),
         "rounds": len(history),
         "status": status(history, num_clusters=batch.num_clusters),
@@ -314,11 +313,11 @@ def participation(history: Sequence[Row], *, num_clients: int) -> float:
     return round_off(sum(counts) / len(counts) / num_clients)
 
 
-def paper_scores(args: Common, batch: Batch, point: Mapping[str, Any]) -> Row:
+def paper_scores(source: Source, batch: Batch, point: Mapping[str, Any]) -> Row:
     """Returns the paper's scores of this setting, empty where it reports none."""
     paper = batch.method.paper
     names = dict.fromkeys(name for scores in paper.values() for name in scores)
-    same = args.limit is None and args.split == "all" and batch.num_clients == 10
+    same = source.limit is None and source.split == "all" and batch.num_clients == 10
     same = same and point["failure_rate"] == 0
     known = paper.get(point.get("p", -1), {}) if same else {}
     return {f"paper_{name}": known.get(name) for name in names}

@@ -9,6 +9,7 @@ Methods that differ in later stages alone, values of a setting of those, and com
 another day find them. They may be deleted at any time.
 """
 
+import io
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from rich.console import Console
 
 from fcjax import engine
 from fcjax.algorithms.rounds import scored_rounds
@@ -54,7 +56,7 @@ class Kept:
     def __init__(self, experiment: Experiment):
         self._experiment = experiment
         folder = experiment.folder.directory
-        if experiment.args.shard is not None:
+        if experiment.task.options.shard is not None:
             folder = folder.parent
         self.folder = folder.parent / "stages"
 
@@ -62,7 +64,7 @@ class Kept:
         """Returns what lets runs begin after the stages that they share, if all of them
         are there: their rounds are added to the history."""
         in_memory = self._experiment.folder.in_memory
-        is_asked = self._experiment.args.resume and not in_memory
+        is_asked = self._experiment.task.options.resume and not in_memory
         if batch.method.shared is None or not is_asked:
             return lambda _: None
         return partial(self._start, batch, batch.method.shared.num_stages)
@@ -91,7 +93,7 @@ class Kept:
         # As a session writes them: round by round, the runs side by side.
         rows.sort(key=lambda row: (row["stage_index"], row["round"]))
         self._experiment.folder.add_rounds(rows)
-        print(
+        report.log.info(
             f"{len(places)} runs go on from stages that were trained before "
             f"({self.folder})"
         )
@@ -142,12 +144,12 @@ class Kept:
 
     def _deciding(self, batch: Batch, point: Point) -> list:
         """All flags that the leading stages of a run, and their scores, depend on."""
-        args, shared = self._experiment.args, batch.method.shared
+        task, shared = self._experiment.task, batch.method.shared
         assert shared is not None
         alone = batch.method._replace(name=shared.name, settings={})
-        names = (plan.rule_of(args), "clients", "clusters", "failure_rate", "seed")
+        names = (task.split.rule, "clients", "clusters", "failure_rate", "seed")
         return [
-            configuration(args, alone, {}),
+            configuration(task, alone, {}),
             [point[name] for name in names],
             plan.num_rounds(batch)[: shared.num_stages],
             {k: point.get(k, value) for k, value in shared.settings.items()},
@@ -184,55 +186,64 @@ def in_turn(batch: Batch) -> Iterator[Batch]:
 # --- Training
 
 
-def execute(experiment: Experiment) -> None:
-    """Runs what is pending, writes the results and prints the table."""
+def execute(experiment: Experiment, *, progress: bool = True) -> None:
+    """Runs what is pending, writes the results and logs the table. What it says goes to
+    the logger `fcjax`.
+
+    Args:
+        experiment: what is run.
+        progress: show a bar, or a line now and then where there is no terminal.
+    """
     folder = experiment.folder
     if folder.rows:
-        print(f"reusing {len(folder.rows)} finished runs of {folder.directory}")
+        report.log.info(
+            f"reusing {len(folder.rows)} finished runs of {folder.directory}"
+        )
     if experiment.batches:
         experiment = fit.widened(experiment)
         folder.begin()
-        report.print_header(experiment)
+        report.say_header(experiment)
         num_runs, start = len(folder.pending), time.perf_counter()
-        precision = jax.default_matmul_precision(experiment.args.precision)
+        precision = jax.default_matmul_precision(experiment.task.options.precision)
         recorded = nullcontext()
         if not folder.in_memory:
             recorded = store.recorded(
-                folder, experiment.dataset, data_dir=experiment.args.data_dir
+                folder, experiment.dataset, data_dir=experiment.task.source.data_dir
             )
         with recorded, precision:
-            train(experiment)
-        report.print_pace(num_runs, time.perf_counter() - start)
+            train(experiment, progress=progress)
+        report.say_pace(num_runs, time.perf_counter() - start)
     if folder.saves:
         report.conclude(folder, labelled=experiment.dataset.labels is not None)
-        print(f"results in {folder.directory}")
+        report.log.info(f"results in {folder.directory}")
 
 
-def train(experiment: Experiment) -> None:
+def train(experiment: Experiment, *, progress: bool) -> None:
     """Trains and scores the pending runs of the grid, batch by batch."""
-    args, folder = experiment.args, experiment.folder
+    folder = experiment.folder
     kept, compile_seconds = Kept(experiment), listen_to_compiler()
     dataset = experiment.dataset
     kmeans = cache(partial(score.beside, dataset.examples, dataset.labels))
     total = sum(
         len(batch.points) * sum(plan.num_rounds(batch)) for batch in experiment.batches
     )
-    with Progress(total) as progress:
+    console = None if progress else Console(file=io.StringIO())
+    with Progress(total, console=console) as shown:
         for batch in experiment.batches:
             while batch.points:
                 most = batch.side_by_side
                 try:
-                    train_batch(
-                        experiment, batch, kept, kmeans, progress, compile_seconds
-                    )
+                    train_batch(experiment, batch, kept, kmeans, shown, compile_seconds)
                 except jax.errors.JaxRuntimeError as error:
                     # Of several processes one may have been short of memory.
                     if not fit.is_too_large(error) or most == 1 or are_several():
                         raise
-                    print(f"out of memory with {most} runs a call: now {most // 2}")
+                    report.log.info(
+                        f"out of memory with {most} runs a call: now {most // 2}"
+                    )
                     batch = batch._replace(side_by_side=most // 2)
                 batch = batch.keep(folder.is_pending)
-    if args.plot and folder.saves:
+    if experiment.task.options.plot and folder.saves:
         drawing.figures_of_grid(folder, folder.directory / "figures")
 
 
@@ -245,7 +256,10 @@ def train_batch(
     compile_seconds: Sequence[float],
 ) -> None:
     """Trains a batch, as many runs at a time as go side by side."""
-    program, model = engine.Program(batch.build, backend=experiment.args.backend), None
+    program, model = (
+        engine.Program(batch.build, backend=experiment.task.options.backend),
+        None,
+    )
     for part in in_turn(batch):
         compiled = sum(compile_seconds)
         call = Call(
@@ -256,7 +270,7 @@ def train_batch(
         )
         if model is None and isinstance(pool := call.grid.federations.pool, OwnPool):
             held = federation.readable(pool.bytes_here)
-            print(f"{held} of the examples in each process")
+            report.log.info(f"{held} of the examples in each process")
         state, last = run(experiment, call, kept, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
         model = model or freeze(call, state)
@@ -289,14 +303,14 @@ def run(
     Returns:
         The state [G, ...] in which they end, and what they have found by then.
     """
-    args, folder, batch = experiment.args, experiment.folder, call.batch
+    options, folder, batch = experiment.task.options, experiment.folder, call.batch
     labels, method = experiment.dataset.labels, batch.method
-    interval = None if folder.in_memory else args.checkpoint_interval
+    interval = None if folder.in_memory else options.checkpoint_interval
     states = States(folder.begin_runs(batch.points), interval=interval)
     show = report.shower(progress, folder.place_of(batch.points))
     before = [0, *itertools.accumulate(plan.num_rounds(batch))]
     names = {folder.log_name(point): point for point in batch.points}
-    schedule = scored_rounds(args.evaluate_every, method.evaluate_every)
+    schedule = scored_rounds(options.evaluate_every, method.evaluate_every)
     clock, last = time.perf_counter(), None
 
     def scored(state: State, names: Sequence[str]) -> Last:
@@ -350,9 +364,9 @@ def run(
     with (
         states,
         sinks.open_logs(
-            args.log if folder.saves else (),
+            options.log if folder.saves else (),
             *(folder.directory, names, folder.config),
-            resume=args.resume,
+            resume=options.resume,
         ) as logs,
     ):
         state = call.program.run(
@@ -391,7 +405,7 @@ def finish(
         model: of `freeze`.
         compile_seconds: of the call.
     """
-    args, folder, dataset = experiment.args, experiment.folder, experiment.dataset
+    task, folder, dataset = experiment.task, experiment.folder, experiment.dataset
     batch, found = call.batch, on_host(call.program.communities(call.grid, state))
     leaves = model and exported.pick(model, call.grid.hyper, state)
     leaves = on_host(leaves or {})
@@ -407,8 +421,8 @@ def finish(
     for i, (run, scores, same, embedding) in enumerate(each):
         if same is not None:
             folder.add_communities(run.point, same)
-        if args.plot and run.point == folder.first:
-            name = short_name(args.dataset)
+        if task.options.plot and run.point == folder.first:
+            name = short_name(task.source.dataset)
             drawing.figures_of_run(
                 folder.directory / "figures",
                 dataset,
@@ -439,7 +453,7 @@ def finish(
         assigned.append(store.columns(run.holders, run.clusters, same))
         rows.append(
             score.result_row(
-                args,
+                task.source,
                 batch,
                 i,
                 histories[i],

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from experiments import baselines
-from fcjax.sweep import command, experiment, report
+from experiments.reproduce import task_of
+from fcjax.cli import main
+from fcjax.sweep import report
 from tests.experiments.blobs import rows, write_blobs
 
 
@@ -20,17 +21,18 @@ METHODS = ("km", "k-fed", "ffcm", "exact-fcm")
 
 
 def run(data_file, out, **changes):
-    args = baselines.Args(
-        dataset=str(data_file), clients=(4,), plot=False, out=out, **changes
-    )
-    results = command.run(lambda: experiment.tasks(args))
-    report.conclude_all(results, out=out)
+    flags = {"dataset": str(data_file), "clients": (4,), "plot": False, **changes}
+    tasks = [
+        task_of("baselines", {**flags, "methods": (name,), "out": out / name})
+        for name in METHODS
+    ]
+    report.conclude_all(main.run(lambda: tasks), out=out)
 
 
 @pytest.fixture(scope="module")
 def all_methods(data_file, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
-    run(data_file, out, methods=METHODS, p=(0.0, 1.0), seed=(0, 1))
+    run(data_file, out, p=(0.0, 1.0), seed=(0, 1))
     return out
 
 

@@ -1,19 +1,18 @@
 """The paper's embedding figures on little data, and what local models are."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from flax import linen as nn
 from matplotlib.image import imread
 from sklearn.metrics import calinski_harabasz_score
 
-from experiments import ccfc
 from experiments.papers.ccfc import figures as ccfc_figures
 from fcjax import data
 from fcjax.data.source import load_source
+from fcjax.methods import CCFC
 from fcjax.methods import ccfc as ccfc_methods
 from fcjax.nn import from_linen
+from fcjax.sweep.plan import Task
 from tests.experiments.blobs import write_blobs
 
 
@@ -37,7 +36,8 @@ def linear():
 def args(tmp_path_factory):
     """Of 62 rows in three classes, far apart."""
     path = write_blobs(tmp_path_factory.mktemp("data"), (16, 20, 26), apart=20.0)
-    return ccfc.Args(
+    return Task.of(
+        CCFC,
         dataset=str(path),
         **{"clients": (3,), "pretrain_rounds": (3,), "cluster_rounds": (2,)},
         **{"local_epochs": (1,), "batch_size": (10,), "latent_size": (4,)},
@@ -46,14 +46,14 @@ def args(tmp_path_factory):
 
 
 def embed(args, folder, **more):
-    args = replace(args, **more)
-    return ccfc_figures.embed(args, load_source(args)[0], folder)
+    args = args.but(**more)
+    return ccfc_figures.embed(args, load_source(args.source)[0], folder)
 
 
 def test_global_and_local_models_embed_what_each_client_holds(args, tmp_path):
     """Of each p a run, and one whose steps change nothing. The schedule is that of the
     rounds: clients go on at the whole rate."""
-    dataset = data.load(args.dataset)
+    dataset = data.load(args.source.dataset)
     swept = {"p": (0.0, 1.0), "learning_rate": (0.01, 0.0)}
     runs = embed(args, tmp_path, **swept, schedule="cosine")
     even, still, by_class, also_still = runs

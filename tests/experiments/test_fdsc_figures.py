@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from experiments import fdsc
 from experiments.papers.fdsc import figures as fdsc_figures
 from experiments.papers.maps import maps
+from fcjax.methods import FDSC
+from fcjax.sweep.plan import Task
 from tests.experiments.blobs import write_blobs
 
 CLASSES = np.array([3, 5, 8])
@@ -16,7 +17,8 @@ SCORES = ("acc", "nmi", "ami", "ari")
 def drawing(tmp_path_factory):
     """Flags, and the folder of both figures, which share checkpoints."""
     folder = tmp_path_factory.mktemp("figures")
-    args = fdsc.Args(
+    args = Task.of(
+        FDSC,
         dataset=str(write_blobs(folder, (16, 16, 16))),
         **{"clients": (2,), "classes_per_client": (3,), "num_rounds": (4,)},
         **{"fit_steps": (4,), "plot": False},

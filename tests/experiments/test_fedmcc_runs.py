@@ -1,18 +1,17 @@
 """FedMCC by its command on little data, and the t-SNE figures of the same runs."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from sklearn.metrics import normalized_mutual_info_score
 
-from experiments import fedmcc
 from experiments.papers import measures
 from experiments.papers.fedmcc import figures as fedmcc_figures
+from fcjax.cli import main
 from fcjax.data.source import load_source
+from fcjax.methods import FedMCC
 from fcjax.results import exported
 from fcjax.results.store import read
-from fcjax.sweep import command, experiment
+from fcjax.sweep.plan import Task
 from tests.experiments.blobs import write_blobs
 
 
@@ -20,30 +19,32 @@ from tests.experiments.blobs import write_blobs
 def args(tmp_path_factory):
     """Of 48 rows in three classes, far apart; runs of no round and of two."""
     folder = tmp_path_factory.mktemp("runs")
-    return fedmcc.Args(
+    return Task.of(
+        FedMCC,
         dataset=str(write_blobs(folder, (16, 16, 16))),
-        **{"methods": ("fedmcc",), "clients": (2,), "num_rounds": (0, 2)},
+        **{"clients": (2,), "num_rounds": (0, 2)},
         **{"cluster_rounds": (1,), "local_epochs": (1,), "batch_size": (12,)},
         **{"learning_rate": (0.001,), "out": folder, "plot": False},
     )
 
 
 def run(args):
-    (results,) = command.run(lambda: experiment.tasks(args))
+    own = args.but(out=args.options.out / args.method.called())
+    (results,) = main.run(lambda: [own])
     return results
 
 
 @pytest.fixture(scope="module")
 def trained(args):
     """Each run with a twin whose steps end in no number."""
-    args = replace(args, learning_rate=(0.001, 1e30))
+    args = args.but(learning_rate=(0.001, 1e30))
     return args, run(args)
 
 
 @pytest.fixture
 def of_figures(args, trained):
     """The flags by which a figure finds them."""
-    return replace(args, out=args.out / "fedmcc")
+    return args.but(out=args.options.out / "fedmcc")
 
 
 def test_both_stages_go_into_a_folder(trained):
@@ -58,7 +59,7 @@ def test_both_stages_go_into_a_folder(trained):
 
 
 def test_k_means_goes_on_from_the_representation_of_mcc(args, trained, capsys):
-    results = run(replace(args, num_rounds=(2,), cluster_by="k-means"))
+    results = run(args.but(num_rounds=(2,), cluster_by="k-means"))
     assert capsys.readouterr().out.count("1 runs go on from stages") == 1
     assert results.directory.name == "fedmcc+k-means"
     stages = ["representation", "representation", "k-means"]
@@ -66,9 +67,9 @@ def test_k_means_goes_on_from_the_representation_of_mcc(args, trained, capsys):
 
 
 def test_soft_assignments_are_two_layers_and_a_softmax(of_figures):
-    finished = read(of_figures.out)
+    finished = read(of_figures.options.out)
     model = finished.model(num_rounds=2, learning_rate=0.001)
-    found = exported.predict(model, load_source(of_figures)[0].examples)
+    found = exported.predict(model, load_source(of_figures.source)[0].examples)
     soft = fedmcc_figures.soft_assignments(model, found.embedding)
 
     def layer(number, x):
@@ -87,7 +88,7 @@ def test_figures_4_and_5_have_a_panel_a_number_of_rounds(of_figures, tmp_path, c
     assert [row["rounds"] for row in fourth] == [0, 2]
     fifth = fedmcc_figures.figure5(of_figures, tmp_path)
     assert [row["epochs"] for row in fifth] == [0, 2]
-    finished = read(of_figures.out)
+    finished = read(of_figures.options.out)
     assert [row["paper_nmi"] for row in fifth] == pytest.approx([0.211, 0.706])
     for row in fourth:
         held = finished.assignments(num_rounds=row["rounds"], learning_rate=0.001)

@@ -1,16 +1,14 @@
 """How the values of a table or figure are read off the files that runs leave."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from experiments import baselines
 from experiments.papers import measures
+from fcjax.cli import main
 from fcjax.engine import Position
+from fcjax.methods import KFed
 from fcjax.results.store import Folder
-from fcjax.sweep import command, experiment
-from fcjax.sweep.flags import Common
+from fcjax.sweep.plan import Task
 from tests.data.test_sources import png, prepare
 
 
@@ -46,7 +44,7 @@ def test_improvement_is_in_percent_of_the_start_and_time_in_minutes(tmp_path):
         (0.0, 1): ([], {"acc": 0.6, "initial_acc": 0.8}),
         (0.5, 0): ([], {"acc": 0.7, "initial_acc": ""}),
     }
-    found = measures.refined(Common(), results_of(tmp_path, runs))
+    found = measures.refined(Task(KFed()), results_of(tmp_path, runs))
     improvements = [x.get("improvement") for x in found]
     assert improvements == [pytest.approx(50.0), pytest.approx(-25.0), None]
 
@@ -68,7 +66,7 @@ def test_categories_are_the_best_k_of_each_seed_or_communities(
     accs = {run: ([], {"acc": acc}) for run, acc in runs.items()}
     several = (8, 10, 12) if level == "clusters" else ()
     results = results_of(tmp_path, accs, level=level)
-    found = measures.categories(Common(clusters=several), results)
+    found = measures.categories(Task.of(KFed, clusters=several), results)
     assert [(x["seed"], x["acc"], x["categories"]) for x in found] == expected
 
 
@@ -80,7 +78,7 @@ CURVES = {  # the second ends after one refinement, the third has a longer start
 
 
 def test_runs_that_ended_keep_their_last_values_over_the_iterations(tmp_path):
-    found = measures.over_iterations(Common(), results_of(tmp_path, CURVES))
+    found = measures.over_iterations(Task(KFed()), results_of(tmp_path, CURVES))
     assert [row["iteration"] for row in found] == 3 * [0, 1, 2, 3]
     by_run = {
         run: [row["acc"] for row in found if (row["overlap"], row["seed"]) == run]
@@ -98,9 +96,9 @@ def test_runs_that_ended_keep_their_last_values_over_the_iterations(tmp_path):
 
 def finished(out, **flags):
     """k-FED of two clients, whose embedding is the example as it is."""
-    flags |= {"methods": ("k-fed",), "clients": (2,), "p": (0.0,), "plot": False}
-    args = baselines.Args(unit_length=False, out=out, **flags)
-    return args, command.run(lambda: [experiment.Task(args)])[0]
+    flags |= {"clients": (2,), "p": (0.0,), "plot": False}
+    task = Task.of(KFed(unit_length=False), out=out, **flags)
+    return task, main.run(lambda: [task])[0]
 
 
 def test_a_sixth_is_held_out_where_the_data_has_no_splits(tmp_path):
@@ -126,8 +124,8 @@ def test_a_sixth_is_held_out_where_the_data_has_no_splits(tmp_path):
     # From a label of each class the two places are told apart.
     assert [line["accuracy"] for line in few] == pytest.approx(4 * [0.8])
     # Runs that were not asked for are not read.
-    args = replace(args, seed=(1,))
-    (results,) = command.run(lambda: [experiment.Task(args)])
+    args = args.but(seed=(1,))
+    (results,) = main.run(lambda: [args])
     (line,) = measures.linear_accuracy(args, results)
     assert line["seed"] == 1
 

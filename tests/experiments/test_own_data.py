@@ -9,14 +9,16 @@ from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 
 import fcjax
-from experiments import baselines, ccfc
+from experiments.reproduce import task_of
 from fcjax import metrics
+from fcjax.cli import tools
 from fcjax.data import Dataset, load, stratified_subset
+from fcjax.methods import CCFC
 from fcjax.metrics import probes
 from fcjax.results import tables
 from fcjax.results.store import read
-from fcjax.runs import predict, probe
-from fcjax.sweep import experiment, plan, train
+from fcjax.sweep import experiment, train
+from fcjax.sweep.plan import Task
 from tests.data.test_sources import png, prepare
 from tests.experiments.blobs import rows
 
@@ -24,8 +26,8 @@ from tests.experiments.blobs import rows
 def run(out, dataset, *, name="k-fed", **flags):
     """Runs a baseline in this process."""
     flags = {"clients": (3,), "p": (0.0,), "plot": False, "preset": "smoke"} | flags
-    args = baselines.Args(dataset=str(dataset), methods=(name,), out=out, **flags)
-    train.execute(experiment.prepare(args))
+    flags |= {"dataset": str(dataset), "methods": (name,), "out": out}
+    train.execute(experiment.prepare(task_of("baselines", flags)))
 
 
 def clusters_of(out):
@@ -35,7 +37,7 @@ def clusters_of(out):
 
 
 def predicted(out, dataset, table, **flags):
-    predict.main(predict.Args(out, str(dataset), out=table, **flags))
+    tools.Predict(out, str(dataset), out=table, **flags)()
     return rows(table)
 
 
@@ -78,8 +80,8 @@ def test_no_label_is_read_on_the_way_to_a_clustering(digits, tmp_path):
     for name, classes in (("as they are", labels), ("shuffled", shuffled)):
         path, out = tmp_path / "x.npz", tmp_path / name
         np.savez(path, x=values, y=classes, client=np.arange(60) % 3)
-        args = ccfc.Args(dataset=str(path), out=out, plot=False, preset="smoke")
-        train.execute(experiment.prepare(args))
+        flags = {"dataset": str(path), "out": out, "plot": False}
+        train.execute(experiment.prepare(Task.of(CCFC(preset="smoke"), **flags)))
         each.append(clusters_of(out))
     assert each[0] == each[1]
     nmi, other = (
@@ -100,7 +102,7 @@ def test_no_label_is_read_on_the_way_to_a_clustering(digits, tmp_path):
 )
 def test_colour_and_size_choose_network_view_and_rate(shape, expected):
     dataset = Dataset("any", np.zeros((400, *shape), np.uint8), None)
-    settings = plan.describe(ccfc.Args(), dataset, 10, 10).settings
+    settings = CCFC().resolve(Task(CCFC()).problem(dataset, 10, 10)).settings
     flags = ("backbone", "view", "learning_rate", "schedule")
     assert tuple(settings[x] for x in flags) == expected
 
@@ -124,31 +126,35 @@ def test_a_model_predicts_the_clusters_of_its_own_run(table, tmp_path):
 @pytest.mark.parametrize(
     ("tool", "flags", "message"),
     [
-        (predict, {"where": ("seed=7",)}, "no run of .* has seed=7"),
-        (predict, {"where": ("lambda=1",)}, "takes p=VALUE .* seed=VALUE, got 'lambda"),
-        (predict, {"where": ("seed",)}, "^where takes"),
+        (tools.Predict, {"where": ("seed=7",)}, "no run of .* has seed=7"),
         (
-            predict,
+            tools.Predict,
+            {"where": ("lambda=1",)},
+            "takes p=VALUE .* seed=VALUE, got 'lambda",
+        ),
+        (tools.Predict, {"where": ("seed",)}, "^where takes"),
+        (
+            tools.Predict,
             {"dataset": "digits", "where": ("seed=0",)},
             r"do not fit a model of \(12,\)",
         ),
-        (predict, {"run": Path("nowhere")}, "holds no run"),
+        (tools.Predict, {"run": Path("nowhere")}, "holds no run"),
         (
-            probe,
+            tools.Probe,
             {"label_fraction": (0.1, 0.0)},
             "^.label_fraction. .* got 0$",
         ),
-        (probe, {"label_fraction": (10.0,)}, "^.label_fraction. .* got 10$"),
-        (probe, {"num_draws": 0}, "^.num_draws. must be at least 1, got 0$"),
+        (tools.Probe, {"label_fraction": (10.0,)}, "^.label_fraction. .* got 10$"),
+        (tools.Probe, {"num_draws": 0}, "^.num_draws. must be at least 1, got 0$"),
     ],
 )
 def test_what_a_finished_run_is_not_asked(table, tool, flags, message):
     path, out = table
     asked = {"run": out, "where": ("seed=0",)}
-    if tool is predict:
+    if tool is tools.Predict:
         asked["dataset"] = str(path)
     with pytest.raises(ValueError, match=message):
-        tool.main(tool.Args(**asked | flags))
+        tool(**asked | flags)()
 
 
 def test_an_extra_split_trains_and_is_resized_but_is_not_scored(digits, tmp_path):
@@ -170,7 +176,7 @@ def test_an_extra_split_trains_and_is_resized_but_is_not_scored(digits, tmp_path
 def test_a_probe_of_the_embedding(table, capsys):
     path, out = table
     shares = {"label_fraction": (0.5,), "num_draws": 3}
-    probe.main(probe.Args(out, num_neighbors=(1, 5, 100), where=("seed=0",), **shares))
+    tools.Probe(out, num_neighbors=(1, 5, 100), where=("seed=0",), **shares)()
     printed = capsys.readouterr().out.splitlines()
 
     def cells(line):

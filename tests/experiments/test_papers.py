@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from experiments import ccfc, reproduce, sda_fdc
+from experiments import reproduce
+from experiments.reproduce import task_of
 from fcjax.data import Dataset
+from fcjax.methods import CCFC
 from fcjax.methods import printed_ccfc as ccfc_paper
-from fcjax.sweep import plan
+from fcjax.sweep.plan import Task
 
 PAPER = {name: study.paper for name, study in reproduce.STUDIES.items()}
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -119,8 +121,8 @@ def test_a_script_of_ccfc_shows_the_figures_and_has_the_settings_of_a_file(tmp_p
     path = tmp_path / "fashion_mnist.npz"
     path.touch()
     dataset = Dataset("x", np.zeros((20, 28, 28, 1), np.uint8), np.arange(20) % 10)
-    args = ccfc.Args(dataset=str(path), preset="paper")
-    method = plan.describe(args, dataset, num_clients=10, num_clusters=10)
+    task = Task.of(CCFC(preset="paper"), dataset=str(path))
+    method = task.method.resolve(task.problem(dataset, 10, 10))
     assert method.settings["latent_size"] == (64,)
     assert method.settings["model_weight"] == (1.0,)
     assert method.paper == ccfc_paper.scores_of("fashion_mnist", "CCFC") != {}
@@ -128,9 +130,9 @@ def test_a_script_of_ccfc_shows_the_figures_and_has_the_settings_of_a_file(tmp_p
 
 def test_a_script_of_sda_fdc_shows_the_figures_of_its_method(tmp_path):
     def reported(name, dataset):
-        args = sda_fdc.Args(methods=(name,), dataset=str(dataset))
+        task = task_of("sda_fdc", {"methods": (name,), "dataset": str(dataset)})
         rows = Dataset("rows", np.zeros((20, 16), np.float32), np.arange(20) % 10)
-        return plan.describe(args, rows, 10, 10).paper
+        return task.method.resolve(task.problem(rows, 10, 10)).paper
 
     file = tmp_path / "pendigits.csv"
     file.touch()

@@ -149,8 +149,8 @@ def study(name, **flags):
 
 
 def figure(draw, **flags):
-    script = importlib.import_module(f"experiments.{draw.__module__.split('.')[2]}")
-    return lambda out: draw(script.Args(out=out, **flags), out)
+    script = draw.__module__.split(".")[2]
+    return lambda out: draw(reproduce.task_of(script, {"out": out, **flags}), out)
 
 
 @pytest.mark.parametrize(

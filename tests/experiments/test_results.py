@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import baselines, ccfc, keep, ledger, reproduce
+from experiments import keep, ledger, reproduce
+from experiments.reproduce import task_of
 from fcjax.engine import Position
+from fcjax.methods import CCFC
 from fcjax.results import store
 from fcjax.results.store import Folder, read, read_config
 from fcjax.sweep import experiment
-from fcjax.sweep.experiment import only
+from fcjax.sweep.plan import Task
 from fcjax.sweep.train import execute
 from tests.sweep.drifting import LEARN_ROUNDS, USE_ROUNDS, rows, run, vectors
 
@@ -279,8 +281,8 @@ DIGITS = {"dataset": "digits", "limit": 200, "plot": False}
 
 
 def baseline(method, out, checkout, **flags):
-    args = only(baselines.Args(methods=(method,), out=out, **DIGITS, **flags), method)
-    execute(experiment.prepare(args))
+    flags |= {"methods": (method,), "out": out / method, **DIGITS}
+    execute(experiment.prepare(task_of("baselines", flags)))
     return started(out / method, checkout)
 
 
@@ -381,5 +383,5 @@ STL = {"samples": 50_000, "backbone": "resnet18-imagenet"}
 )
 def test_the_papers_settings_are_known_without_its_data(flags, expected):
     """Those of CCFC's Section 4.1, and of Fashion-MNIST its own."""
-    (found,) = ledger.asked(ccfc.Args(preset="paper", **flags))
+    (found,) = ledger.asked(Task.of(CCFC(preset="paper"), **flags))
     assert expected.items() <= found.items()

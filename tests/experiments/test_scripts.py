@@ -1,7 +1,6 @@
 """The scripts of all methods: what stands for a flag, what they build, down to the
 shapes of states, without compiling anything; little runs."""
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,14 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import fdsc, fedcref, fedmcc, reproduce, sda_fdc
+from experiments import reproduce
+from experiments.reproduce import task_of
 from fcjax import data
-from fcjax.methods import SCRIPTS
+from fcjax.cli.main import main
+from fcjax.methods import FDSC, SCRIPTS
 from fcjax.methods import fedmcc as fedmcc_methods
 from fcjax.methods.base import Problem
 from fcjax.results.store import read
-from fcjax.sweep import command, experiment, plan
-from fcjax.sweep.flags import of_method
+from fcjax.sweep import plan
+from fcjax.sweep.plan import Task
 from fcjax.types import Now
 from tests.experiments.blobs import rows
 from tests.own_clusters import corners
@@ -34,9 +35,9 @@ def dataset(shape, *, labelled=True):
 
 def settings_of(module, name, shape, *, per_client, **flags):
     """The settings of a method for four clusters, where each client has so many."""
-    args = of_method(module.Args(**flags), name)
+    method = task_of(module, {**flags, "methods": (name,)}).method
     problem = Problem("made", dataset(shape), 10, 4, per_client, per_client // 4)
-    return plain(args.resolve(problem).settings)
+    return plain(method.resolve(problem).settings)
 
 
 def plain(settings):
@@ -46,11 +47,7 @@ def plain(settings):
 
 def groups(module, shape=VECTORS, **flags):
     made = dataset(shape, labelled=flags.get("labels", True))
-    return [
-        group
-        for task in experiment.tasks(module.Args(**flags))
-        for group in plan.batches(task.args, made, 0, task.describe)
-    ]
+    return plan.batches(*task_of(module, flags).for_data(made))
 
 
 def only_group(module, name, shape=VECTORS, **flags):
@@ -85,7 +82,7 @@ ONE_STAGE = ("fed-cc", "fedmcc-one-stage", "cc", "mcc")
     ids=str,
 )
 def test_every_method_of_fedmcc_takes_every_kind_of_example(name, shape):
-    group = only_group(fedmcc, name, shape)
+    group = only_group("fedmcc", name, shape)
     method = built(group)
     assert group.num_clients == (1 if name in ("cc", "mcc") else 5)
     first = [] if name in ONE_STAGE else ["representation"]
@@ -118,11 +115,12 @@ STAGES = {
     ids=str,
 )
 def test_every_method_of_sda_fdc_and_of_fdsc_takes_every_kind_of_example(name, shape):
-    module = sda_fdc if "gan" in STAGES[name] or name.startswith("dcn") else fdsc
+    is_sda = "gan" in STAGES[name] or name.startswith("dcn")
+    module = "sda_fdc" if is_sda else "fdsc"
     group = only_group(module, name, shape)
     method, federation = built(group), federation_of(group, shape)
     assert [stage.name for stage in method.stages] == STAGES[name]
-    scope = "global" if module is sda_fdc else "client-pooled"
+    scope = "global" if is_sda else "client-pooled"
     assert group.method.scope == scope
 
     def run(key):
@@ -135,7 +133,7 @@ def test_every_method_of_sda_fdc_and_of_fdsc_takes_every_kind_of_example(name, s
     state, z, clusters = jax.eval_shape(run, jax.random.key(0))
     slots = federation.mask.shape
     assert z.shape[:2] == clusters.shape == slots
-    if module is sda_fdc:
+    if is_sda:
         assert z.shape[2] == (np.prod(shape) if "cluster" in STAGES[name] else 10)
     if "gan" in STAGES[name]:
         # As many as the largest client holds, of the type of real ones.
@@ -147,7 +145,7 @@ HUGE, FULL = (224, 224, 3), {"preset": "paper", "per_client": 7000}
 PAPERS = [
     # FedMCC, Section IV-A; those of FedU and FedEMA are their code's.
     (
-        *(fedmcc, "fedmcc", COLOUR, FULL | {"per_client": 10_000}),
+        *("fedmcc", "fedmcc", COLOUR, FULL | {"per_client": 10_000}),
         {
             **{"num_rounds": 100, "local_epochs": 5, "batch_size": 128},
             **{"learning_rate": 3e-4, "drop_last": True, "microbatch": None},
@@ -158,18 +156,18 @@ PAPERS = [
         },
     ),
     (
-        *(fedmcc, "fedu", COLOUR, FULL | {"per_client": 10_000}),
+        *("fedmcc", "fedu", COLOUR, FULL | {"per_client": 10_000}),
         {"optimizer": "sgd", "learning_rate": 0.032, "threshold": 0.4}
         | {"momentum": 0.99},
     ),
-    (fedmcc, "fedema", COLOUR, FULL | {"per_client": 10_000}, {"autoscale": 0.7}),
+    ("fedmcc", "fedema", COLOUR, FULL | {"per_client": 10_000}, {"autoscale": 0.7}),
     (
-        *(fedmcc, "mcc", HUGE, FULL | {"per_client": 10_000}),
+        *("fedmcc", "mcc", HUGE, FULL | {"per_client": 10_000}),
         {"backbone": "resnet34-imagenet", "num_rounds": 500, "local_epochs": 1},
     ),
     # SDA-FDC, the authors' code
     (
-        *(sda_fdc, "sda-fc-km", GREY, FULL),
+        *("sda_fdc", "sda-fc-km", GREY, FULL),
         {
             **{"gan_rounds": 50, "gan_batch_size": 64, "gan_decay": 0.99},
             "generator_learning_rate": pytest.approx(3 * 0.0006),
@@ -177,17 +175,17 @@ PAPERS = [
             **{"num_synthetic": None, "num_init": 10, "unit_length": True},
         },
     ),
-    (sda_fdc, "sda-fc-fcm", GREY, FULL, {"fuzzifier": 1.1}),
-    (sda_fdc, "sda-fdc", GREY, FULL, {"cluster_weight": 20, "refresh_every": 10}),
-    (sda_fdc, "sda-fc-km", VECTORS, {"per_client": 7000}, {"noise_size": 5}),
+    ("sda_fdc", "sda-fc-fcm", GREY, FULL, {"fuzzifier": 1.1}),
+    ("sda_fdc", "sda-fdc", GREY, FULL, {"cluster_weight": 20, "refresh_every": 10}),
+    ("sda_fdc", "sda-fc-km", VECTORS, {"per_client": 7000}, {"noise_size": 5}),
     # Few examples come in smaller batches.
-    (sda_fdc, "sda-fdc", GREY, {"per_client": 7000}, {"gan_batch_size": 64}),
-    (sda_fdc, "sda-fdc", GREY, {"per_client": 400}, {"gan_batch_size": 33}),
-    (sda_fdc, "sda-fdc", GREY, {"per_client": 180}, {"gan_batch_size": 16}),
-    (sda_fdc, "sda-fdc", GREY, FULL | {"per_client": 180}, {"gan_batch_size": 64}),
+    ("sda_fdc", "sda-fdc", GREY, {"per_client": 7000}, {"gan_batch_size": 64}),
+    ("sda_fdc", "sda-fdc", GREY, {"per_client": 400}, {"gan_batch_size": 33}),
+    ("sda_fdc", "sda-fdc", GREY, {"per_client": 180}, {"gan_batch_size": 16}),
+    ("sda_fdc", "sda-fdc", GREY, FULL | {"per_client": 180}, {"gan_batch_size": 64}),
     # FedCRef
     (
-        *(fedcref, "fedcref", VECTORS, FULL | {"start": "dec"}),
+        *("fedcref", "fedcref", VECTORS, FULL | {"start": "dec"}),
         {"pretrain_rounds": 300, "joint_rounds": 70, "num_rounds": 30}
         | {"federated_rounds": 15, "percentile": 75, "stability": 0.8}
         | {"learning_rate": 1e-3},
@@ -202,10 +200,10 @@ def test_the_settings_are_those_of_the_papers(module, name, shape, flags, expect
 
 
 def test_a_method_has_the_settings_of_its_stages_alone():
-    disjoint = settings_of(sda_fdc, "sda-fdc-disjoint", GREY, per_client=7000)
+    disjoint = settings_of("sda_fdc", "sda-fdc-disjoint", GREY, per_client=7000)
     assert not {"cluster_weight", "joint_rounds", "refresh_every"} & set(disjoint)
-    assert "gan_rounds" not in settings_of(sda_fdc, "dcn", GREY, per_client=7000)
-    (stage,) = built(only_group(fdsc, "fdsc2", preset="paper")).stages
+    assert "gan_rounds" not in settings_of("sda_fdc", "dcn", GREY, per_client=7000)
+    (stage,) = built(only_group("fdsc", "fdsc2", preset="paper")).stages
     assert (stage.name, stage.num_rounds) == ("train", 100)
 
 
@@ -221,7 +219,9 @@ def test_a_method_has_the_settings_of_its_stages_alone():
 def test_the_last_batch_is_dropped_as_the_preset_or_the_flag_says(
     name, preset, given, expected
 ):
-    settings = only_group(fedmcc, name, preset=preset, drop_last=given).method.settings
+    settings = only_group(
+        "fedmcc", name, preset=preset, drop_last=given
+    ).method.settings
     assert settings["drop_last"] is expected
     values = {**settings, "learning_rate": 0.1, "num_rounds": 1}
     local = fedmcc_methods.local_of(SimpleNamespace(**values), lambda key, x: x)
@@ -230,21 +230,22 @@ def test_the_last_batch_is_dropped_as_the_preset_or_the_flag_says(
 
 def test_images_that_a_network_does_not_take_are_refused_in_one_line():
     with pytest.raises(ValueError, match=r"`backbone` mlp .* not take images"):
-        built(only_group(fedmcc, "fedmcc", DIGITS, backbone="mlp"))
+        built(only_group("fedmcc", "fedmcc", DIGITS, backbone="mlp"))
     with pytest.raises(ValueError, match="resize them, for example to 32x32"):
-        built(only_group(sda_fdc, "sda-fdc", (30, 30, 1)))
-    built(only_group(sda_fdc, "dcn", (30, 30, 1)))  # which has no GAN
+        built(only_group("sda_fdc", "sda-fdc", (30, 30, 1)))
+    built(only_group("sda_fdc", "dcn", (30, 30, 1)))  # which has no GAN
 
 
 def test_a_central_method_has_one_client_or_one_p_however_others_are_dealt():
-    group = only_group(fedmcc, "mcc", class_share=(1.0, 0.2))
+    group = only_group("fedmcc", "mcc", class_share=(1.0, 0.2))
     assert group.num_clients == 1
     assert [point.get("p") for point in group.points] == [0.0]
     (held,) = group.partitions[0].clients
     assert sorted(held) == list(range(240))
 
     def values(name, **flags):
-        return experiment.only(sda_fdc.Args(p=(0.0, 0.5), **flags), name).p
+        task = task_of("sda_fdc", {"methods": (name,), "p": (0.0, 0.5), **flags})
+        return task.for_data(dataset(GREY))[0].split.p
 
     assert values("dcn") == (0.0,)
     assert values("sda-fc-km") == (0.0, 0.5)
@@ -264,7 +265,7 @@ def test_a_central_method_has_one_client_or_one_p_however_others_are_dealt():
 )
 def test_methods_of_two_stages_share_the_first(name, flags, own):
     first, second = (
-        only_group(fedmcc, name, cluster_by=by, **flags).method.shared
+        only_group("fedmcc", name, cluster_by=by, **flags).method.shared
         for by in ("mcc", "k-means")
     )
     assert first == second
@@ -290,10 +291,9 @@ def test_weights_are_those_of_the_lineage(
 ):
     monkeypatch.chdir(tmp_path)
     Path("ORL_32x32.mat").touch()
-    args = fdsc.Args(
-        methods=("fdsc2",), dataset=name, clients=(clients,), post_processing=True
-    )
-    settings = plain(plan.describe(args, dataset(GREY), clients, 4).settings)
+    task = Task.of(FDSC(post_processing=True), dataset=name, clients=(clients,))
+    problem = task.problem(dataset(GREY), clients, 4)
+    settings = plain(task.method.resolve(problem).settings)
     names = ("penalty_weight", "expression_weight", "pixel_scale", "keep", "dimension")
     names += ("num_rounds", "num_participants", "locality_weight", "local_steps")
     assert tuple(settings[x] for x in names) == (*expected, 1e6, 7)
@@ -303,15 +303,15 @@ def test_weights_are_those_of_the_lineage(
 
 
 def test_clients_are_dealt_ranges_of_classes_unless_told_otherwise():
-    group = only_group(fedcref, "fedcref", start="dirty")
+    group = only_group("fedcref", "fedcref", start="dirty")
     assert group.num_clients == 8
     assert {(x["overlap"], x["dirtiness"]) for x in group.points} == {(0.0, 0.3)}
     assert group.num_clusters == 2  # the most classes of a client
     flags = {"classes_per_client": (3,), "clients": (3,)}
-    other = only_group(fedcref, "fedcref", start="dirty", **flags)
+    other = only_group("fedcref", "fedcref", start="dirty", **flags)
     assert "overlap" not in other.points[0]
     assert (other.num_clients, other.num_clusters) == (3, 3)
-    plain = only_group(fedcref, "fedcref", start="k-means", **UNLABELLED)
+    plain = only_group("fedcref", "fedcref", start="k-means", **UNLABELLED)
     assert plain.points[0]["p"] == 0
 
 
@@ -320,8 +320,7 @@ def test_clients_are_dealt_ranges_of_classes_unless_told_otherwise():
 
 def run(module, out, monkeypatch, *flags):
     """Runs a script by its command; returns the row of each method."""
-    monkeypatch.setattr(sys, "argv", [f"{module.__name__}.py", f"--out={out}", *flags])
-    command.main(module.Args.script)
+    main(SCRIPTS[module.replace("_", "-")], [f"--out={out}", *flags])
     found = {x.parent.name: rows(x) for x in out.glob("*/results.csv")}
     return {name: row for name, (row,) in found.items()}
 
@@ -334,7 +333,7 @@ def test_all_methods_of_fedcref_run_in_one_command(tmp_path, monkeypatch):
     flags += ["--start=dirty", "--dirtiness=0", "--associations=perfect", "--no-plot"]
     flags += ["--methods", "dec", "uifca", "fedcref", "--flow-width=8"]
     flags += [f"--dataset={tmp_path / 'x.npz'}", "--num-rounds=1"]
-    found = run(fedcref, tmp_path / "out", monkeypatch, *flags)
+    found = run("fedcref", tmp_path / "out", monkeypatch, *flags)
     for row in found.values():
         assert row["status"].startswith(("ok", "collapsed"))
         assert 0 < float(row["client_acc"]) <= 1
@@ -353,7 +352,7 @@ def test_a_run_of_fdsc_writes_its_scores_of_each_client(tmp_path, monkeypatch):
     flags = [f"--dataset={tmp_path / 'x.npz'}", "--preset=smoke", "--clients=2"]
     flags += ["--post-processing", "--assign-labels=discretize", "--no-plot"]
     flags += ["--classes-per-client=3", "--methods", "fdsc1", "lrsc"]
-    found = run(fdsc, tmp_path / "out", monkeypatch, *flags)
+    found = run("fdsc", tmp_path / "out", monkeypatch, *flags)
     for row in found.values():
         assert row["scope"] == "client-pooled"
         assert row["clusters"] == row["classes_per_client"] == "3"

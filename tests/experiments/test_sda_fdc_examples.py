@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from experiments import sda_fdc
 from experiments.papers.sda_fdc import examples as sda_fdc_examples
 from fcjax import data, nn
+from fcjax.methods import SDAFDC
 from fcjax.methods import sda_fdc as sda_fdc_methods
+from fcjax.sweep.plan import Task
 
 SIZES = (21, 24, 30)
 
@@ -20,7 +21,8 @@ def images(tmp_path_factory):
     path = tmp_path_factory.mktemp("images") / "data.npz"
     examples = np.random.default_rng(0).integers(0, 256, (75, 8, 8, 1), np.uint8)
     np.savez(path, x=examples, y=np.repeat([0, 1, 2], SIZES))
-    return sda_fdc.Args(
+    return Task.of(
+        SDAFDC,
         dataset=str(path),
         **{"clients": (3,), "failure_rate": (0.4,), "p": (1.0,)},
         **{"gan_rounds": (2,), "gan_batch_size": (8,), "checkpoint_interval": 0.0},
@@ -36,8 +38,10 @@ def small(monkeypatch):
 
 def held_by(args):
     """What is dealt, what is held out, and whose rows are whose."""
-    dealt, held_out = sda_fdc_examples.halves(data.load(args.dataset), seed=0)
-    held = data.heterogeneous(dealt.labels, args.clients[0], args.p[0], seed=0)
+    dealt, held_out = sda_fdc_examples.halves(data.load(args.source.dataset), seed=0)
+    held = data.heterogeneous(
+        dealt.labels, args.split.clients[0], args.split.p[0], seed=0
+    )
     return dealt, held_out, held.clients
 
 

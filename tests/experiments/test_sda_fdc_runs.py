@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score, normalized_mutual_info_score
 
-from experiments import reproduce, sda_fdc
+from experiments import reproduce
 from experiments.papers.sda_fdc import figures as sda_fdc_figures
 from fcjax.data.source import load_source
+from fcjax.methods import SDAFDC
 from fcjax.results.store import read
+from fcjax.sweep.plan import Task
 from tests.experiments.blobs import matched, rows, write_blobs
 
 SIZES = (15, 20, 25)
@@ -82,8 +84,8 @@ def test_figure_3_is_of_finished_runs_beside_the_paper(out, capsys):
 
 def test_clients_of_figure_3_are_who_holds_an_example(out):
     where = {"dataset": str(out / "vectors.npz"), "out": out / "vectors-sda-fdc"}
-    args = sda_fdc.Args(p=(1.0,), plot=False, **where, **TINY)
-    dataset, _ = load_source(args)
+    args = Task.of(SDAFDC, p=(1.0,), plot=False, **where, **TINY)
+    dataset, _ = load_source(args.source)
     _, clients, _ = sda_fdc_figures.coded(args, dataset)
     # At p = 1 a client has all of one class.
     assert {len(set(part)) for part in np.split(clients, [15, 35])} == {1}

@@ -47,7 +47,7 @@ def planned(table, preset):
     images = np.zeros((size, 8, 8, 1), np.uint8)
     dataset = Dataset("images", images, np.arange(size) % 10)
     return [
-        (job, plan.batches(job.flags, dataset, 0, plan.describe))
+        (job, plan.batches(*job.task.for_data(dataset)))
         for job in jobs(table, preset, seed=(0,)).values()
         if job.dataset in (EMNIST, "mnist") or preset == "smoke"
     ]
@@ -65,7 +65,7 @@ def test_every_row_builds_a_method_of_its_script(table, preset):
             assert settings.get("post_processing", False) == bool(processed)
             assert {*study.by} <= {"dataset", "method", "iteration", *group.points[0]}
             group.build({name: values[0] for name, values in group.traced.items()})
-        outs.add(job.flags.out)
+        outs.add(job.task.options.out)
     assert len(outs) == len(study.rows)
 
 
@@ -80,11 +80,13 @@ def test_every_row_is_a_method_that_has_its_flags(table, preset):
     dataset = Dataset("images", np.zeros((20, *shape), np.uint8), np.arange(20) % 10)
     found = by_label(table, preset, (chosen,))
     assert len(found) == sum(bool(x.script or x.untrained) for x in study.rows)
-    of_scripts = [job for job in found.values() if hasattr(job.flags, "methods")]
+    of_scripts = [job for job in found.values() if job.row.script not in ("", "ccfc")]
     for job in of_scripts:
-        method = plan.describe(job.flags, dataset, job.flags.clients[0], 10)
+        task, _ = job.task.for_data(dataset)
+        problem = task.problem(dataset, task.split.clients[0], 10)
+        method = task.method.resolve(problem)
         if table.startswith("fedmcc"):
-            assert job.flags.methods[0] in method.name
+            assert job.task.method.name in method.name
         elif job.row.label in CALLED:
             assert method.name == CALLED[job.row.label]
         if "gan_rounds" in method.settings and table != "sda-fdc-copies":
@@ -92,7 +94,7 @@ def test_every_row_is_a_method_that_has_its_flags(table, preset):
         # A flag that the method does not have would change nothing.
         held = {*method.settings, "methods", "failure_rate", "extra_split", "resize"}
         assert {*job.row.flags, *job.row.presets.get(preset, {})} <= held
-    folders = {(job.flags, job.flags.out) for job in of_scripts}
+    folders = {(repr(job.task), job.task.options.out) for job in of_scripts}
     assert len({folder for _, folder in folders}) == len(folders)
 
 
@@ -113,4 +115,4 @@ def test_data_without_a_name_is_given_by_its_path(tmp_path):
         "fedmcc-table1", datasets=(f"imagenet-10={tmp_path}",), methods=("FedMCC",)
     ).values()
     assert job.dataset == "imagenet-10"
-    assert (job.flags.dataset, job.flags.resize) == (str(tmp_path), 224)
+    assert (job.task.source.dataset, job.task.source.resize) == (str(tmp_path), 224)

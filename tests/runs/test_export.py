@@ -10,10 +10,10 @@ from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
 from experiments import spherical
+from fcjax.cli import tools
 from fcjax.results.store import read
-from fcjax.runs import export
 from fcjax.sweep import experiment, train
-from fcjax.sweep.flags import flags_of
+from fcjax.sweep.plan import Task
 from tests.data.test_sources import png, prepare
 
 FILES = {"network.safetensors", "config.json", "embeddings.npz", "assignments.csv"}
@@ -23,7 +23,7 @@ FILES = {"network.safetensors", "config.json", "embeddings.npz", "assignments.cs
 def exported(finished, tmp_path_factory):
     """The second seed of the finished run."""
     folder = tmp_path_factory.mktemp("exported") / "of" / "seed1"
-    export.main(export.Args(finished, where=("seed=1",), out=folder))
+    tools.Export(finished, where=("seed=1",), out=folder)()
     assert {file.name for file in folder.iterdir()} == FILES
     return folder
 
@@ -109,9 +109,9 @@ def test_an_export_of_images_has_no_rows_of_an_extra_split(tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     prepare(data, {"train": pairs[:60], "unlabelled": pairs[60:]})
     flags = {"dataset": "tiny", "extra_split": "unlabelled", "clients": (3,)}
-    args = flags_of(spherical.Spherical)(**flags, data_dir=data, out=out, plot=False)
+    args = Task.of(spherical.Spherical, **flags, data_dir=data, out=out, plot=False)
     train.execute(experiment.prepare(args))
-    export.main(export.Args(out, data_dir=data))
+    tools.Export(out, data_dir=data)()
     tables, held = np.load(out / "export" / "embeddings.npz"), read(out).assignments()
     assert held.shape == (90, 2)
     for name in ("client", "cluster"):
@@ -130,16 +130,16 @@ def test_what_has_changed_is_told_and_what_is_missing_refused(
     config = json.loads((out / "config.json").read_text()) | {"dataset": str(path)}
     (out / "config.json").write_text(json.dumps(config))
     np.savez(path, x=x[::-1], y=y[::-1])
-    export.main(export.Args(out, where=("seed=0",)))
+    tools.Export(out, where=("seed=0",))()
     assert "assigned otherwise than in the run" in capsys.readouterr().out
     np.savez(path, x=x[:70], y=y[:70])
     with pytest.raises(ValueError, match="is of 80 examples, but the data set has 70"):
-        export.main(export.Args(out, where=("seed=0",)))
+        tools.Export(out, where=("seed=0",))()
     # Clients on their own have no model.
     np.savez(path, x=x, y=y)
     shutil.rmtree(out / "models")
     with pytest.raises(ValueError, match="no model that all its clients"):
-        export.main(export.Args(out, ("seed=0",), out=tmp_path / "new"))
+        tools.Export(out, ("seed=0",), out=tmp_path / "new")()
     assert not (tmp_path / "new").exists()
 
 
@@ -156,5 +156,5 @@ def test_a_failure_leaves_the_export_of_before(
     before = contents()
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(ValueError, match=r"out .* cannot be written .*No space left"):
-        export.main(export.Args(finished, ("seed=0",), out=folder))
+        tools.Export(finished, ("seed=0",), out=folder)()
     assert contents() == before

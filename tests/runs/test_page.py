@@ -14,14 +14,14 @@ from sklearn.datasets import load_digits
 
 from experiments import spherical
 from fcjax import data
+from fcjax.cli import tools
 from fcjax.results import page as pages
 from fcjax.results import store
 from fcjax.results.results import gather
 from fcjax.results.run import Scored
 from fcjax.results.store import read
-from fcjax.runs import page
 from fcjax.sweep import experiment, train
-from fcjax.sweep.flags import flags_of
+from fcjax.sweep.plan import Task
 from tests.sweep import drifting
 
 ODD = "<b>&\"x'.png"
@@ -68,7 +68,7 @@ class Read(HTMLParser):
 def prepare(out, folder, **flags):
     """A federated k-means of images."""
     flags = {"dataset": str(folder), "clients": (3,), "p": (0.0,), **flags}
-    args = flags_of(spherical.Spherical)(out=out, **flags)
+    args = Task.of(spherical.Spherical, out=out, **flags)
     return experiment.prepare(args)
 
 
@@ -145,7 +145,7 @@ def test_every_link_leads_to_a_file(grid, tmp_path, elsewhere):
     out = grid
     if elsewhere:
         out = tmp_path / "of 2"
-        page.main(page.Args(grid, where=("clusters=2",), out=out))
+        tools.Page(grid, where=("clusters=2",), out=out)()
         assert len(Read(out / "page.html").sheets) == 2
     links = Read(out / "page.html").links
     assert {"assignments.csv", "embeddings.npz"} <= set(links)
@@ -173,9 +173,9 @@ def test_which_run_is_shown(grid, best, tmp_path):
     rows.loc[rows.clusters == best, "status"] = "collapsed"
     rows.to_csv(out / "results.csv", index=False)
     assert shown(out)["clusters"] == other
-    page.main(page.Args(out))
+    tools.Page(out)()
     assert "1 of the 1 other runs collapsed" in Read(out / "page.html").text
-    page.main(page.Args(out, where=(f"clusters={best}",)))
+    tools.Page(out, where=(f"clusters={best}",))()
     assert "This run collapsed" in Read(out / "page.html").text
 
 
@@ -208,7 +208,7 @@ def test_a_run_ends_in_its_page_but_without_its_data_or_figures(
 
     (moved / "1.png").unlink()
     with pytest.raises(ValueError, match="is of 60 examples, but the data set has 59"):
-        page.main(page.Args(out))
+        tools.Page(out)()
     train.execute(prepared)
     assert f"fcjax page {out}" in capsys.readouterr().out
     shutil.copy(folder / "1.png", moved)
@@ -230,7 +230,7 @@ def test_a_limited_folder_keeps_the_names_of_its_files(grid, folder, tmp_path):
     arrays = dict(np.load(grid / "assignments.npz"))
     parts = {name: arrays[name][..., :45] for name in ("client", "cluster", "example")}
     np.savez(out / "assignments.npz", **arrays | parts)
-    page.main(page.Args(out))
+    tools.Page(out)()
     images = data.load(str(folder))
     limited = data.stratified_subset(images, 45).examples
     named = pd.read_csv(out / "assignments.csv").example.map(NAMES.index)
@@ -242,7 +242,7 @@ def test_a_limited_folder_keeps_the_names_of_its_files(grid, folder, tmp_path):
 
 def test_labels_add_their_scores_and_the_class_of_each_cluster(finished, tmp_path):
     assert not (finished / "page.html").exists()
-    page.main(page.Args(finished, where=("seed=1",), out=tmp_path))
+    tools.Page(finished, where=("seed=1",), out=tmp_path)()
     found = Read(tmp_path / "page.html")
     scores = pd.read_csv(finished / "results.csv").acc
     assert found.rows[1][5] == ", ".join(f"{score:.3f}" for score in scores)
@@ -256,7 +256,7 @@ def test_labels_add_their_scores_and_the_class_of_each_cluster(finished, tmp_pat
 
 def test_clients_on_their_own_have_their_own_clusters(tmp_path):
     out = drifting.run(tmp_path / "out", drifting.vectors(tmp_path))
-    page.main(page.Args(out))
+    tools.Page(out)()
     found = Read(out / "page.html")
     rows = pd.read_csv(out / "assignments.csv", dtype={"example": str})
     assert rows.distance.isna().all()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments import collect
+from fcjax.cli import tools
 from fcjax.engine import Position
 from fcjax.results import shards
 from fcjax.results.store import Folder, read
@@ -187,7 +187,7 @@ def test_two_commands_and_collect_leave_the_results_of_one(tmp_path):
     one = run(tmp_path / "one", data, **grid)
     for index in range(2):
         run(out, data, **grid, shard=f"{index}/2")
-    collect.main(collect.Args((out,), plot=False))
+    tools.Collect((out,), plot=False)()
     whole, merged = rows(one / "results.csv"), rows(out / "results.csv")
     assert without_times(merged) == without_times(whole)
     assert (out / "table.md").read_bytes() == (one / "table.md").read_bytes()

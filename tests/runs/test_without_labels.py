@@ -2,7 +2,6 @@
 not, of runs that cannot be compared, of clients on their own."""
 
 import re
-import runpy
 import shlex
 import shutil
 import sys
@@ -12,16 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import fdsc, spherical
+from experiments import spherical
+from fcjax.cli import commands, tools
+from fcjax.methods import LRSC
 from fcjax.metrics.external import ari
 from fcjax.results import selection, store
 from fcjax.results.results import gather
-from fcjax.runs import choose, compare, consensus, how_many, page
 from fcjax.sweep import experiment, train
-from fcjax.sweep.experiment import only
-from fcjax.sweep.flags import flags_of
-
-RUNS = Path(choose.__file__).parent
+from fcjax.sweep.plan import Task
 
 
 def rows(path):
@@ -31,7 +28,7 @@ def rows(path):
 
 def run(out, dataset, **flags):
     flags = {"dataset": str(dataset), "clients": (3,), "p": (0.0,), **flags}
-    args = flags_of(spherical.Spherical)(out=out, plot=False, **flags)
+    args = Task.of(spherical.Spherical, out=out, plot=False, **flags)
     train.execute(experiment.prepare(args))
     return out
 
@@ -79,7 +76,7 @@ def known(grid, blobs, tmp_path_factory):
 
 
 def test_the_run_that_agrees_most_is_chosen(known, tmp_path, capsys):
-    choose.main(choose.Args((known,), by="agreement", out=tmp_path))
+    tools.Choose((known,), by="agreement", out=tmp_path)()
     table = pd.read_csv(tmp_path / "choice.csv")
     # Of clusters of 20 the index of two that differ in one example is above that of
     # two that differ in three.
@@ -103,7 +100,7 @@ def test_there_is_one_choice_per_heterogeneity(blobs, tmp_path, capsys):
         found[place, :errors] = rng.integers(0, 3, errors)
     found[1] = found[0]  # the first two of p = 0 agree
     out = rewritten(made, tmp_path / "run", found)
-    choose.main(choose.Args((out,), by="agreement"))
+    tools.Choose((out,), by="agreement")()
     printed = capsys.readouterr().out
     best = [x for x in printed.splitlines() if x.startswith("by agreement: ")]
     assert best == [
@@ -142,12 +139,12 @@ def test_a_collapsed_run_has_no_vote_and_is_not_chosen(known, grid, blobs, tmp_p
     found[:, 7] = -1
     status = ["ok", "collapsed", "collapsed", "ok"]
     out = rewritten(grid, tmp_path / "run", found, status=status)
-    choose.main(choose.Args((out,), by="agreement", out=tmp_path))
+    tools.Choose((out,), by="agreement", out=tmp_path)()
     table = pd.read_csv(tmp_path / "choice.csv")
     # The two that collapsed agree perfectly.
     assert table.status.tolist() == ["ok", "ok", "collapsed", "collapsed"]
     assert table.agreement.isna().tolist() == [False, False, True, True]
-    consensus.main(consensus.Args((out,), out=tmp_path / "both"))
+    tools.Consensus((out,), out=tmp_path / "both")()
     table = pd.read_csv(tmp_path / "both" / "assignments.csv")
     assert {*table.cluster} == {-1, 0, 1, 2}
     assert table.example[table.confidence < 0.9].tolist() == [0]
@@ -157,7 +154,7 @@ def test_a_collapsed_run_has_no_vote_and_is_not_chosen(known, grid, blobs, tmp_p
 
 
 def test_a_consensus_and_how_sure_it_is(known, tmp_path, capsys):
-    consensus.main(consensus.Args((known,), out=tmp_path))
+    tools.Consensus((known,), out=tmp_path)()
     table = pd.read_csv(tmp_path / "assignments.csv")
     # Each of the examples that a single run has elsewhere is where the others have it.
     assert table.groupby("label").cluster.unique().map(len).tolist() == [1, 1, 1]
@@ -172,8 +169,8 @@ def test_a_consensus_and_how_sure_it_is(known, tmp_path, capsys):
 
 def test_of_a_part_the_rows_of_the_whole_are_named(blobs, tmp_path):
     out = run(tmp_path / "run", blobs[0], limit=30, seed=(0, 1))
-    consensus.main(consensus.Args((out,), out=tmp_path))
-    page.main(page.Args(out))
+    tools.Consensus((out,), out=tmp_path)()
+    tools.Page(out)()
     each = [pd.read_csv(x / "assignments.csv").example for x in (tmp_path, out)]
     assert each[0].tolist() == each[1].tolist() != [*range(30)]
 
@@ -183,16 +180,16 @@ def test_scores_alone_are_enough_to_compare(known, tmp_path):
     kept = shutil.copytree(known, tmp_path / "kept")
     (kept / "assignments.npz").unlink()
     first = {"first_where": ("seed=0",), "second_where": ("seed=0",)}
-    compare.main(compare.Args(kept, kept, out=tmp_path, **first))
+    tools.Compare(kept, kept, out=tmp_path, **first)()
     table = pd.read_csv(tmp_path / "comparison.csv")
     assert table[["difference", "seeds"]].to_numpy().tolist() == [[0, 1]]
     with pytest.raises(ValueError, match="kept no assignments"):
-        choose.main(choose.Args((kept,)))
+        tools.Choose((kept,))()
 
 
 def test_a_run_is_named_so_that_it_is_found_again(blobs, tmp_path, capsys):
     out = run(tmp_path / "my run", blobs[0], p=(0.1234567,), seed=(20261125, 7))
-    choose.main(choose.Args((out,)))
+    tools.Choose((out,))()
     _, command = capsys.readouterr().out.split("see it: fcjax page ")
     folder, _, *where = shlex.split(command.splitlines()[0])
     found = gather([Path(folder)], store.parsed(where))
@@ -204,7 +201,7 @@ def test_the_number_of_clusters_of_blobs(blobs, tmp_path, capsys):
     path, _ = blobs
     flags = {"clusters": (2, 3, 6), "seed": (0, 1, 2)}
     out = run(tmp_path / "run", path, labels=False, **flags)
-    how_many.main(how_many.Args((out,)))
+    tools.HowMany((out,))()
     assert "seeds agree most on 3 clusters" in capsys.readouterr().out
     table = pd.read_csv(out / "how_many.csv", index_col="clusters")
     assert table.index.tolist() == [2, 3, 6]
@@ -246,7 +243,7 @@ def test_seeds_are_paired(known, grid, blobs, tmp_path, capsys):
     found = np.tile(truth, (5, 1))
     nmi = ["0.6", "0.8", "0.85", "0.3", "0.5"]
     other = rewritten(other, tmp_path / "scored", found, nmi=nmi)
-    compare.main(compare.Args(known, other, out=tmp_path))
+    tools.Compare(known, other, out=tmp_path)()
     table = pd.read_csv(tmp_path / "comparison.csv")
     expected = [4, (0.2 + 0.1 + 0.1 - 0.2) / 4, 2.55 / 4]
     found = table[["seeds", "difference", "second"]].to_numpy().tolist()
@@ -256,7 +253,7 @@ def test_seeds_are_paired(known, grid, blobs, tmp_path, capsys):
     assert "runs without a partner: 1 of 5 runs of" in printed
     assert (tmp_path / "comparison.png").stat().st_size > 5000
     # The same runs with themselves, by the seed: one pair each.
-    compare.main(compare.Args(known, other, by=("seed",), out=tmp_path))
+    tools.Compare(known, other, by=("seed",), out=tmp_path)()
     table = pd.read_csv(tmp_path / "comparison.csv")
     assert table.difference.tolist() == pytest.approx([0.2, 0.1, 0.1, -0.2])
 
@@ -265,7 +262,7 @@ def test_settings_of_one_grid_are_told_apart(blobs, tmp_path):
     flags = {"clusters": (2, 3), "p": (0.0, 1.0), "seed": (0, 1)}
     out = run(tmp_path / "run", blobs[0], **flags)
     where = {"first_where": ("clusters=3",), "second_where": ("clusters=2",)}
-    compare.main(compare.Args(out, out, **where))
+    tools.Compare(out, out, **where)()
     table = pd.read_csv(out / "comparison.csv", index_col="p")
     assert table.seeds.to_dict() == {0: 2, 1: 2}
     nmi = pd.read_csv(out / "results.csv").groupby(["clusters", "p"]).nmi.mean()
@@ -277,7 +274,7 @@ def own(tmp_path_factory):
     """Clients on their own: low-rank subspaces of two hundred digits."""
     out = tmp_path_factory.mktemp("own")
     flags = {"clients": (2,), "seed": (0, 1, 2), "limit": 200, "plot": False}
-    args = only(fdsc.Args(methods=("lrsc",), out=out, **flags), "lrsc")
+    args = Task.of(LRSC, out=out / "lrsc", **flags)
     train.execute(experiment.prepare(args))
     return out / "lrsc"
 
@@ -286,12 +283,12 @@ def test_clients_on_their_own_are_compared_client_by_client(own, tmp_path, capsy
     runs = gather([own]).ensemble()
     assert runs.clients is not None
     assert runs.clusters.max() == 19  # ten of each of two clients
-    choose.main(choose.Args((own,), by="agreement", out=tmp_path))
+    tools.Choose((own,), by="agreement", out=tmp_path)()
     assert "by agreement: lrsc" in capsys.readouterr().out
     assert (
         pd.read_csv(tmp_path / "choice.csv")[["others", "input"]].isna().all(axis=None)
     )
-    consensus.main(consensus.Args((own,), clusters=10, out=tmp_path))
+    tools.Consensus((own,), clusters=10, out=tmp_path)()
     printed = capsys.readouterr().out
     best = pd.read_csv(own / "results.csv").nmi.max()
     assert re.search(rf"of the runs, best.* {best:.3f} ", printed)
@@ -352,13 +349,13 @@ levels = {"clusters": (2, 3), "p": (0.0, 1.0)}
         ("compare", other_level, True, (), "no run of .* has the p, clients, clusters"),
         ("choose", single, False, ("--where", "self=1"), "--where takes p=VALUE"),
         (
-            "how_many",
+            "how-many",
             softer,
             True,
             (),
             "differ in momentum, too: choose by --where mom",
         ),
-        ("how_many", single, True, (), "all runs look for 3 clusters: try several"),
+        ("how-many", single, True, (), "all runs look for 3 clusters: try several"),
         ("choose", other_data, True, (), "data: dataset is blobs.npz and others.npz"),
         ("choose", backwards("x"), True, (), "data: the digest of its examples is"),
         ("compare", backwards("y"), True, (), "data: the digest of its labels is"),
@@ -366,9 +363,9 @@ levels = {"clusters": (2, 3), "p": (0.0, 1.0)}
         ("compare", parts_of_clients, True, (), "otherwise: --client-size is None and"),
         ("consensus", fewer, True, (), "different data: limit is None and 30"),
         ("consensus", two_clusters, True, (), "the runs look for 2 3 clusters: choose"),
-        ("how_many", two_clusters, True, (), "2 has one run that ended well"),
+        ("how-many", two_clusters, True, (), "2 has one run that ended well"),
         (
-            "how_many",
+            "how-many",
             levels,
             False,
             (),
@@ -408,18 +405,18 @@ def test_clients_of_other_classes_are_no_partners(blobs, tmp_path, monkeypatch, 
     assert "partitioned otherwise: --class-range is [1, 1] and [1, 2]" in line
 
 
-@pytest.mark.parametrize("command", ["choose", "consensus", "how_many", "compare"])
+@pytest.mark.parametrize("command", ["choose", "consensus", "how-many", "compare"])
 def test_a_folder_that_is_none_is_refused(command, tmp_path, monkeypatch, capsys):
     folders = [str(tmp_path)] * (2 if command == "compare" else 1)
     assert "holds no run" in refused(command, folders, monkeypatch, capsys)
 
 
 def refused(command, words, monkeypatch, capsys):
-    """Runs a command as its file is run, and returns the line with which it ends."""
-    monkeypatch.setattr(sys, "argv", [command, *words])
+    """Runs a command, and returns the line with which it ends."""
+    monkeypatch.setattr(sys, "argv", ["fcjax", command, *words])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(RUNS / f"{command}.py"), run_name="__main__")
+        commands.main()
     line = capsys.readouterr().err
     assert ended.value.code == 2
-    assert re.fullmatch(rf"{command}\.py: error: .*\n", line)
+    assert re.fullmatch(rf"fcjax {command}: error: .*\n", line)
     return line

@@ -2,29 +2,47 @@
 what lies around a method."""
 
 import csv
-import dataclasses
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fcjax.cli.main import main
 from fcjax.federated import server
-from fcjax.methods.base import MethodSpec, Shared
-from fcjax.sweep import command, experiment, processes, train, words
-from fcjax.sweep.flags import Common
+from fcjax.methods.base import Method, MethodSpec, Shared
+from fcjax.settings import Sweep, as_tuple, default, frozen
+from fcjax.sweep import experiment, train
+from fcjax.sweep.plan import Task
 from fcjax.types import FederatedClustering, Stage, State
 
 LEARN_ROUNDS, USE_ROUNDS = 3, 4
 
 
-@dataclasses.dataclass(frozen=True)
-class Args(Common):
-    method: str = "near"
-    rate: tuple[float, ...] = (0.3,)
-    weight: tuple[float, ...] = (0.5,)
-    learn_rounds: tuple[int, ...] = (LEARN_ROUNDS,)
+@frozen
+class Drifting(Method):
+    name = "near"
+    kind: str = "near"
+    rate: Sweep[float] = default(0.3)
+    weight: Sweep[float] = default(0.5)
+    learn_rounds: Sweep[int] = default(LEARN_ROUNDS)
     shares: bool = False
+
+    def resolve(self, problem):
+        return describe(self, *problem[1:4])
+
+
+def described_by(describe, base=Method):
+    """A class of methods from (method, data set, number of clients, number of clusters)
+    to what it resolves to."""
+
+    @frozen
+    class Made(base):
+        name = "by hand"
+
+        def resolve(self, problem):
+            return describe(self, *problem[1:4])
+
+    return Made
 
 
 def drifting(values, *, use, width, num_clusters):
@@ -88,18 +106,19 @@ def describe(
     """near sweeps a weight, far has none. There is no model to export but of a global
     scope, which takes longer."""
     settings = {"rate": args.rate, "learn_rounds": args.learn_rounds}
+    settings = {name: tuple(as_tuple(x)) for name, x in settings.items()}
     if args.shares:
         more["shared"] = Shared("learn", 1, dict(settings))
-    settings |= {"weight": args.weight} if args.method == "near" else {}
+    settings |= {"weight": tuple(as_tuple(args.weight))} if args.kind == "near" else {}
 
     def build(values):
         def near(x):
             return values["weight"] * x
 
-        use = near if args.method == "near" else far
+        use = near if args.kind == "near" else far
         return drifting(values, use=use, width=width, num_clusters=num_clusters)
 
-    return MethodSpec(args.method, settings, build, scope, {}, **more)
+    return MethodSpec(args.kind, settings, build, scope, {}, **more)
 
 
 def vectors(folder, *, seed=0):
@@ -110,9 +129,10 @@ def vectors(folder, *, seed=0):
     return folder / "vectors.npz"
 
 
-def prepare(out, data, *, describe=describe, **flags):
-    flags = {"clients": (3,), "plot": False, **flags}
-    return experiment.prepare(Args(dataset=str(data), out=out, **flags), describe)
+def prepare(out, data, *, describe=describe, method="near", **flags):
+    flags = {"clients": 3, "plot": False, "kind": method, **flags}
+    made = described_by(describe, Drifting)
+    return experiment.prepare(Task.of(made, dataset=str(data), out=out, **flags))
 
 
 def run(out, data, **flags):
@@ -165,5 +185,4 @@ def assert_same(folder, other):
 
 
 if __name__ == "__main__":
-    args = words.read(Args, sys.argv[1:])
-    command.run(lambda: [experiment.Task(processes.join(args), describe)])
+    main(Drifting)

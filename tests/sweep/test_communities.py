@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pytest
 
-from experiments import collect
+from fcjax.cli import tools
 from fcjax.results import drawing, store
 from fcjax.results.store import Kept, read
-from fcjax.runs import draw
 from fcjax.sweep import experiment, train
-from tests.own_clusters import Args, corners, describe
+from fcjax.sweep.plan import Task
+from tests.own_clusters import OwnClusters, corners
 from tests.sweep.drifting import rows
 
 # --- by hand
@@ -80,7 +80,7 @@ def prepare(folder, **flags):
     flags = {"overlap": (0.5,), "class_range": (2, 3), "seed": (0, 1), **flags}
     flags = {"samples_per_class": 6, "runs_per_call": 2, "plot": False, **flags}
     flags |= {"dataset": str(folder / "corners.npz"), "out": folder / "out"}
-    return experiment.prepare(Args(clients=(4,), **flags), describe), labels
+    return experiment.prepare(Task.of(OwnClusters, clients=4, **flags)), labels
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_shards_become_the_grid_and_collect_prints_it(ended, tmp_path, capsys):
     for index in range(2):
         train.execute(prepare(tmp_path, shard=f"{index}/2")[0])
     capsys.readouterr()
-    collect.main(collect.Args((tmp_path / "out",), plot=False))
+    tools.Collect((tmp_path / "out",), plot=False)()
     assert "initial_acc" in table(capsys)[0]
     got, expected = read(tmp_path / "out"), read(whole)
     for point, _ in runs_of(ended[0]):
@@ -223,7 +223,7 @@ def test_iterations_are_drawn_from_the_end_of_the_start(ended, tmp_path):
     drawing.grid_figures(tmp_path, results.rows, results.rounds, **options)
     assert not (tmp_path / "iterations.png").exists()
     # What a session drew, and what is drawn again.
-    draw.main(draw.Args(results.directory, out=tmp_path))
+    tools.Draw(results.directory, out=tmp_path)()
     for folder in (results.directory / "figures", tmp_path):
         assert (folder / "associations.png").exists()
         assert (folder / "iterations.png").exists()

@@ -14,7 +14,7 @@ import fcjax
 from experiments import spherical
 from fcjax.results import store
 from fcjax.sweep import experiment, train
-from fcjax.sweep.flags import flags_of
+from fcjax.sweep.plan import Task
 from tests.data.test_sources import png, prepare
 from tests.sweep.drifting import run, vectors
 
@@ -62,7 +62,7 @@ def test_other_examples_under_the_same_name_are_refused(tmp_path):
 def test_what_ends_in_an_error_and_what_goes_on_are_starts_each(tmp_path, monkeypatch):
     data, out = vectors(tmp_path), tmp_path / "out"
 
-    def broken(_):
+    def broken(*_, **__):
         raise RuntimeError("no more")
 
     with monkeypatch.context() as patch:
@@ -95,8 +95,8 @@ def test_the_directory_of_a_prepared_data_set_is_remembered(tmp_path):
     sets, out = tmp_path / "sets", tmp_path / "out"
     prepare(sets, {"train": images})
     flags = {"dataset": "tiny", "clients": (2,), "p": (0.0,), "plot": False}
-    args = flags_of(spherical.Spherical)(**flags, data_dir=sets, out=out)
-    train.execute(experiment.prepare(args))
+    task = Task.of(spherical.Spherical, **flags, data_dir=sets, out=out)
+    train.execute(experiment.prepare(task))
     (start,) = store.starts(out)
     assert start["data_dir"] == str(sets.resolve())
     assert fcjax.open(out)[0].embedding_.shape == (16, 16)

@@ -5,49 +5,49 @@ import json
 import re
 import sys
 from collections import UserDict
-from typing import get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tyro
 from sklearn.metrics import normalized_mutual_info_score
 
-from experiments import (
-    baselines,
-    ccfc,
-    fdsc,
-    fedcref,
-    fedmcc,
-    orchestra,
-    sda_fdc,
-    spherical,
-)
+from experiments.spherical import Spherical
+from fcjax.cli import arguments
+from fcjax.cli.ending import with_flags
+from fcjax.cli.main import main
 from fcjax.data import heterogeneous, load
+from fcjax.data.split import Split
+from fcjax.methods import SCRIPTS
 from fcjax.methods.base import MethodSpec
-from fcjax.sweep import command, experiment, plan, train
-from fcjax.sweep.ending import with_flags
-from fcjax.sweep.flags import Common, flags_of
+from fcjax.sweep import experiment, train
+from fcjax.sweep.plan import Task
 from fcjax.types import FederatedClustering, Stage, State
-from tests.sweep.drifting import rows
+from tests.sweep.drifting import described_by, rows
 
 
-def prepare(*flags, describe=plan.describe):
-    return experiment.prepare(tyro.cli(ccfc.Args, args=[*flags]), describe)
+def tasks(script, *words):
+    return arguments.read(SCRIPTS[script], words)[0]
 
 
-def execute(out, *flags, describe=plan.describe):
+def prepare(*words, describe=None):
+    (task,) = tasks("ccfc", *words)
+    if describe is not None:
+        task = dataclasses.replace(task, method=described_by(describe)())
+    return experiment.prepare(task)
+
+
+def execute(out, *words, describe=None):
     """Runs the script in this process."""
-    train.execute(prepare(f"--out={out}", *flags, describe=describe))
+    train.execute(prepare(f"--out={out}", *words, describe=describe))
 
 
 # --- bad input
 
-RULES = "are two rules of dealing, give one"
+RULES = "are two rules, give one"
 RANGE = "--class-range must end in 2..10 where clients look for as many clusters"
 DRAWN = "--classes-per-client must lie in 2..10 where clients look for as many"
-TWICE = ["clients 2 2", "clusters 3 2 3", "p 0.5 0.5", "client-size 40 40", "seed"]
+TWICE = ["clients 2 2", "clusters 3 2 3", "p 0.5 0.5", "client-size 40 40"]
 TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
 
 
@@ -58,7 +58,7 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
         ("--p=1.5", r"^--p must lie in \[0, 1\], got 1.5"),
         ("--classes-per-client=1 --standalone", f"{DRAWN}.* give --clusters"),
         ("--classes-per-client 2 11 --standalone", DRAWN),
-        ("--class-range 2 3", r"--class-range is of clients dealt by --overlap"),
+        ("--class-range 2 3", r"^--class-range needs --overlap"),
         (
             "--overlap=0 --class-range 2 11 --standalone",
             rf"^{RANGE}, got \(11,\); or give --clusters$",
@@ -77,8 +77,14 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
         ("--clients 5 1798", r"--clusters 10 with --clients 1798 take at least 17980"),
         ("--failure-rate=1", r"^--failure-rate 1.0 fails all 10 clients"),
         ("--no-labels", r"--clusters is required"),
-        ("--no-labels --clusters=2 --p 0 0.5", "--p must be 0 where the data has"),
-        ("--no-labels --clusters=2 --overlap 0", "--overlap deals by labels, and the"),
+        (
+            "--no-labels --clusters=2 --p 0 0.5",
+            "^--p must be 0 for data",
+        ),
+        (
+            "--no-labels --clusters=2 --overlap 0",
+            "^--overlap needs labels",
+        ),
         ("--local-epochs=0", r"--local-epochs must be at least 1, got 0"),
         ("--batch-size 9 0", r"--batch-size must be at least 1, got 0"),
         ("--learning-rate=inf", r"--learning-rate must be finite"),
@@ -139,7 +145,7 @@ def test_the_script_ends_with_the_error_and_leaves_nothing(
     flags = ["--p=7", f"--out={tmp_path / 'out'}"]
     monkeypatch.setattr(sys, "argv", ["experiments/ccfc.py", *flags])
     with pytest.raises(SystemExit) as ended:
-        command.main(ccfc.Args.script)
+        main(SCRIPTS["ccfc"])
     line = "ccfc.py: error: --p must lie in [0, 1], got 7.0\n"
     assert (ended.value.code, capsys.readouterr().err) == (2, line)
     assert not (tmp_path / "out").exists()
@@ -201,37 +207,31 @@ class Read(UserDict):
 
 
 @pytest.mark.parametrize(
-    ("module", "elsewhere"),
+    ("methods", "elsewhere"),
     [
         *(
-            (module, set())
-            for module in (ccfc, spherical, baselines, sda_fdc, orchestra)
+            (SCRIPTS[name].methods, set())
+            for name in ("ccfc", "baselines", "sda-fdc", "orchestra")
         ),
+        ((Spherical,), set()),
         # What only colour images, a certain affinity or a dirty start have.
-        (fedmcc, {"scale"}),
-        (fdsc, {"dimension", "power", "keep", "unit_diagonal"}),
-        (fedcref, {"dirtiness"}),
+        (SCRIPTS["fedmcc"].methods, {"scale"}),
+        (SCRIPTS["fdsc"].methods, {"dimension", "power", "keep", "unit_diagonal"}),
+        (SCRIPTS["fedcref"].methods, {"dirtiness"}),
     ],
 )
-def test_every_flag_of_a_method_reaches_its_builder(module, elsewhere):
-    def fields(flags):
-        return {field.name for field in dataclasses.fields(flags)}
-
-    flags = flags_of(spherical.Spherical) if module is spherical else module.Args
-    dataset, names, settings = load("digits"), [None], set()
-    if "methods" in fields(flags):
-        (of_one, _) = get_args(get_type_hints(flags)["methods"])
-        names = get_args(of_one)
-    for name in names:
-        chosen = {"methods": (name,)} if name else {}
-        method = plan.describe(flags(**chosen, clients=(8,)), dataset, 8, 10)
+def test_every_setting_of_a_method_reaches_its_builder(methods, elsewhere):
+    dataset, own, settings = load("digits"), set(), set()
+    for kind in methods:
+        own |= {field.name for field in dataclasses.fields(kind)} - {"preset"}
+        task = Task(kind(), split=kind().adapt(Split(clients=8), labelled=True))
+        method = task.method.resolve(task.problem(dataset, 8, 10))
         swept = {k: v for k, v in method.settings.items() if isinstance(v, tuple)}
         first = {name: each[0] for name, each in swept.items()}
         values = Read({**method.settings, **first})
         method.build(values)
-        assert values.names >= set(values), name
+        assert values.names >= set(values), kind
         settings |= set(values)
-    own = fields(flags) - fields(Common) - {"methods"}
     assert own - settings == elsewhere
 
 
@@ -280,21 +280,9 @@ def test_a_run_leaves_what_it_promises(finished):
         assert row["up_centroids"] == str(times * 2 * 4 * 8 * 4)
 
 
-def test_a_flag_that_no_method_has_which_runs_is_told(tmp_path):
-    """Of a flag that one of them has nothing is said."""
-    words = "--methods lrsc dscn --num-rounds 3 --rank-factor 2 --keep 4 --clients 4"
-    args = tyro.cli(fdsc.Args, args=[*words.split(), f"--out={tmp_path}"])
-    tasks = experiment.tasks(args)
-    first, second = experiment.prepare_all(tasks)
-    assert {*first.notes[-2:]} == {
-        "--rank-factor does nothing: no flag of lrsc, dscn",
-        "--keep does nothing: no flag of lrsc, dscn",
-    }
-    assert not any("does nothing" in note for note in second.notes)
-    (alone,) = experiment.prepare_all(tasks[:1])
-    told = [note for note in alone.notes if "does nothing" in note]
-    assert "--num-rounds does nothing: no flag of lrsc" in told
-    assert len(told) == 3
-    with_post_processing = dataclasses.replace(args, post_processing=True)
-    first, _ = experiment.prepare_all(experiment.tasks(with_post_processing))
-    assert first.notes[-1] == "--rank-factor does nothing: no flag of lrsc, dscn"
+def test_a_setting_that_none_of_the_methods_uses_is_told(tmp_path, capsys):
+    words = "lrsc dscn --num-rounds 3 --rank-factor 2 --keep 4 --clients 4"
+    flags = ["--limit=100", "--fit-steps=1", "--no-plot", f"--out={tmp_path}"]
+    main(SCRIPTS["fdsc"], ["--methods", *words.split(), *flags])
+    told = [x for x in capsys.readouterr().out.splitlines() if "no effect" in x]
+    assert told == ["--keep has no effect", "--rank-factor has no effect"]

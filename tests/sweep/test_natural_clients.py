@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-import tyro
 
-from experiments import baselines, fedmcc
-from fcjax.results.store import read
+from fcjax.cli.arguments import read
+from fcjax.methods import SCRIPTS
+from fcjax.results import store
 from fcjax.sweep import experiment, train
 
 WRITERS, NOBODYS = 3000, 40
@@ -39,8 +39,8 @@ def few(tmp_path):
 
 
 def prepare(*flags):
-    args = tyro.cli(baselines.Args, args=["--methods=k-fed", *flags])
-    return experiment.prepare(args)
+    (task,) = read(SCRIPTS["baselines"], ["--methods=k-fed", *flags]).tasks
+    return experiment.prepare(task)
 
 
 BY_COLUMN = "--client-column=who"
@@ -82,9 +82,8 @@ def test_what_stands_for_a_rule_that_is_not_given_deals_nothing(few):
     """FedMCC's script deals by p = 0, and its central methods whatever there is."""
 
     def dealt(*flags):
-        args = tyro.cli(fedmcc.Args, args=[few, BY_COLUMN, *flags])
-        found = experiment.tasks(args)
-        (batch,) = experiment.prepare_all(found)[0].batches
+        tasks = read(SCRIPTS["fedmcc"], [few, BY_COLUMN, *flags]).tasks
+        (batch,) = experiment.prepare_all(tasks)[0].batches
         return batch.num_clients
 
     assert dealt() == 3
@@ -110,7 +109,7 @@ def test_most_clients_are_drawn_alike_for_every_seed(few):
 def test_another_rule_deals_anew_and_says_so(few):
     prepared = prepare(few, BY_COLUMN, "--p=0", "--clients=2")
     assert [len(x) for x in prepared.batches[0].partitions[0].clients] == [4, 4]
-    assert "clients of the data not dealt: --p is given" in prepared.notes
+    assert "the data's own clients are not used: `p` is given" in prepared.notes
     assert prepared.folder.config["partition"] == "p"
 
 
@@ -119,22 +118,22 @@ def test_another_rule_deals_anew_and_says_so(few):
     [
         (
             [BY_COLUMN, "--clients=10"],
-            "--clients is how many the data is dealt to, but",
+            "`clients` is the number of clients of a partition, but",
         ),
-        ([BY_COLUMN, "--max-clients=0"], "--max-clients must be at least 1, got 0"),
+        ([BY_COLUMN, "--max-clients=0"], "`max_clients` must be at least 1, got 0"),
         (
             [BY_COLUMN, "--min-client-size=4"],
             "least_size must be at most 3",
         ),
         (
             [BY_COLUMN, "--p=0", "--max-clients=2"],
-            "--max-clients is of the data's own clients, but .* is dealt by --p",
+            "`max_clients` selects among .*, but .* is partitioned by `p`",
         ),
         (
             ["--dataset=digits", "--min-client-size=2"],
-            "--min-client-size is of the data's own clients, but digits says of none",
+            "`min_client_size` selects among .*, but digits names no clients",
         ),
-        ([BY_COLUMN, "--p=0", "--alpha=1", "--overlap=0"], "are two rules of dealing"),
+        ([BY_COLUMN, "--p=0", "--alpha=1", "--overlap=0"], "are two rules, give one"),
         (
             ["--client-column=whose"],
             "has no client_column whose, its columns: a",
@@ -169,7 +168,7 @@ def test_of_writers_less_than_a_quarter_is_padding_and_scores_are_the_same(
     assert f"padding {1 - sizes.sum() / slots:.1%} in" in printed
     assert f"padding {1 - sizes.mean() / sizes.max():.1%}\n" in printed
     assert 1 - sizes.sum() / slots < 0.25 < 0.9 < 1 - sizes.mean() / sizes.max()
-    found, other = (read(tmp_path / out) for out in ("classes", "rectangle"))
+    found, other = (store.read(tmp_path / out) for out in ("classes", "rectangle"))
     names = ("nmi", "acc", "kappa", "ari", "client_acc", "samples", "left_out")
     for name in names:
         assert found.rows[0][name] == pytest.approx(other.rows[0][name], abs=1e-4)

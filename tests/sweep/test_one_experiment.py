@@ -7,7 +7,7 @@ import pytest
 from fcjax.methods.base import MethodSpec
 from fcjax.results import store
 from tests.sweep import drifting
-from tests.sweep.drifting import Args, prepare, run, vectors
+from tests.sweep.drifting import prepare, run, vectors
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def columns(folder, *names):
         return [tuple(float(row[n]) for n in names) for row in csv.DictReader(file)]
 
 
-def by_clients(args: Args, dataset, num_clients, num_clusters) -> MethodSpec:
+def by_clients(args, dataset, num_clients, num_clusters) -> MethodSpec:
     """The default rate follows from the number of clients."""
     method = drifting.describe(args, dataset, num_clients, num_clusters)
     settings = {**method.settings, "rate": (num_clients / 100,)}

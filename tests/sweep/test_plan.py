@@ -5,17 +5,17 @@ import itertools
 import jax
 import numpy as np
 import pytest
-import tyro
 
-from experiments import ccfc
 from fcjax import data
 from fcjax.algorithms.rounds import scored_rounds
 from fcjax.data import Dataset, Partition
-from fcjax.methods.base import MethodSpec, Shared
+from fcjax.data.split import Split
+from fcjax.methods import CCFC
+from fcjax.methods.base import Method, MethodSpec, Shared
 from fcjax.sweep import experiment, plan
-from fcjax.sweep.flags import Common
-from fcjax.sweep.plan import Batch
+from fcjax.sweep.plan import Batch, Task
 from fcjax.types import FederatedClustering, Stage
+from tests.sweep.drifting import described_by
 
 LABELS = np.array([0] * 6 + [1] * 2 + [2] * 3)
 NAMES = ["p", "clients", "clusters", "batch_size", "rate", "failure_rate", "seed"]
@@ -38,12 +38,16 @@ def describe(args, dataset, num_clients, num_clusters, **settings):
     return MethodSpec("by hand", chosen, never, "global", {})
 
 
+def task(describe, **flags):
+    return Task.of(described_by(describe), **flags)
+
+
 def batches(labels=LABELS, *, settings=None, num_extra=0, **flags):
     def method(*args):
         return describe(*args, **(settings or {}))
 
     flags = {"clients": (2,), "clusters": (3,), **flags}
-    return plan.batches(Common(**flags), dataset(labels), num_extra, method)
+    return plan.batches(task(method, **flags), dataset(labels), num_extra)
 
 
 def split(batch, side_by_side):
@@ -196,7 +200,7 @@ def in_common(*args):
 
 def drawn(describe, labels=LABELS, **flags):
     flags = {"clients": (2,), "classes_per_client": (2, 3), **flags}
-    return plan.batches(Common(**flags), dataset(labels), 0, describe)
+    return plan.batches(task(describe, **flags), dataset(labels))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +237,7 @@ def test_how_many_clusters_clients_of_drawn_classes_look_for(describe, flags, ex
 
 
 def test_few_examples_are_refused_for_the_clusters_that_are_looked_for():
-    message = "--clusters 3 with --clients 4 take at least 12 examples, digits has 11"
+    message = "`clusters` 3 with `clients` 4 take at least 12 examples, by hand has 11"
     with pytest.raises(ValueError, match=message):
         drawn(in_common, clients=(4,), classes_per_client=(1,))
     wide = np.repeat(np.arange(4), 4)
@@ -248,7 +252,7 @@ SIXES = np.repeat(np.arange(6), 20)
 
 def ranged(**flags):
     flags = {"clients": (4,), "overlap": (0.0, 0.5), "samples_per_class": 5, **flags}
-    return plan.batches(Common(**flags), dataset(SIXES), 0, local)
+    return plan.batches(task(local, **flags), dataset(SIXES))
 
 
 def test_clients_on_their_own_look_for_what_they_hold_at_most_the_upper_end():
@@ -304,8 +308,8 @@ def test_a_subset_of_what_is_shared():
 def test_how_many_examples_a_client_has(flags, expected):
     owners = np.where(np.arange(300) < 200, np.arange(300) % 10, -1)
     made = Dataset("any", np.zeros((300, 2)), np.arange(300) % 4, clients=owners)
-    args = Common(**{"clients": (10,), **flags})
-    assert plan.rows_of_client(args, made, args.clients[0]) == expected
+    split = Split(**{"clients": (10,), **flags})
+    assert split.examples_per_client(made, split.clients[0]) == expected
 
 
 def test_a_level_has_the_settings_that_it_has_alone():
@@ -314,8 +318,8 @@ def test_a_level_has_the_settings_that_it_has_alone():
     made = Dataset("grey", images, np.arange(1797) % 10)
 
     def settings(*levels):
-        args = ccfc.Args(clusters=(40,), clients=(10,), overlap=levels)
-        found = plan.described(args, made, plan.describe)
+        task = Task(CCFC(), split=Split(clusters=(40,), clients=10, overlap=levels))
+        found = plan.specs(task, made)
         return {level: m.settings for m, _, _, same in found for level in same}
 
     both = settings(0.0, 0.1)
@@ -339,28 +343,33 @@ def test_a_level_has_the_settings_that_it_has_alone():
 def test_how_many_examples_a_cluster_has_is_what_the_rule_deals(flags, expected):
     flags = {"clients": (20,), "class_range": (2, 5), "overlap": (0.0,), **flags}
     made = Dataset("by hand", np.zeros((6000, 2)), np.repeat(np.arange(10), 600))
-    args = Common(**flags, seed=tuple(range(10)))
-    number = args.clusters[0] if args.clusters else 10
-    assert plan.cluster_size(args, made, 20, number) == expected
-    dealt = plan.dealer(args, made, 0)
-    point = {plan.rule_of(args): plan.levels_of(args, made)[0], "clients": 20}
-    point["client_size"] = args.client_size[-1] if args.client_size else None
+    split = Split(**flags)
+    number = split.clusters[0] if split.clusters else 10
+    assert split.examples_per_cluster(made, 20, number) == expected
+    partition = split.partitioner(made)
+    point = {split.rule: split.levels(made)[0], "clients": 20}
+    point["client_size"] = split.client_size[-1] if split.client_size else None
     rows = own = 0
-    for seed in args.seed:
-        part = dealt({**point, "seed": seed})
+    for seed in range(10):
+        part = partition({**point, "seed": seed})
         rows += sum(map(len, part.clients))
         own += sum(part.local_clusters or [number] * 20)
     assert rows / own == pytest.approx(expected, rel=0.15)
 
 
 def test_levels_are_a_group_of_their_own_where_their_settings_differ():
-    def by_level(args, dataset, num_clients, num_clusters):
-        (overlap,) = args.overlap
-        settings = {"epochs": 3 if overlap < 0.5 else 2}
-        return MethodSpec("by hand", settings, never, "client-mean", {})
+    flags = {"clients": (4,), "samples_per_class": 5}
+    few = Split(**flags, overlap=0.3).examples_per_client(dataset(SIXES), 4)
 
-    args = Common(clients=(4,), overlap=(0.0, 0.3, 0.5), samples_per_class=5)
-    found = plan.batches(args, dataset(SIXES), 0, by_level)
+    class ByLevel(Method):
+        name = "by level"
+
+        def resolve(self, problem):
+            settings = {"epochs": 3 if problem.examples_per_client <= few else 2}
+            return MethodSpec("by hand", settings, never, "client-mean", {})
+
+    task = Task.of(ByLevel, **flags, overlap=(0.0, 0.3, 0.5))
+    found = plan.batches(task, dataset(SIXES))
     levels = [[point["overlap"] for point in batch.points] for batch in found]
     assert levels == [[0.0, 0.3], [0.5]]
     assert [batch.method.settings["epochs"] for batch in found] == [3, 2]
@@ -368,14 +377,13 @@ def test_levels_are_a_group_of_their_own_where_their_settings_differ():
 
 def test_the_configuration_says_nothing_of_other_rules():
     """Folders without --out have names that are made of it."""
-    assert plan.configuration(Common()) == {"partition": "p"}
-    method = local(None, None, 2, 3)
-    config = experiment.configuration(Common(), method, {"p": 0.0})
+    assert Split().config() == {"partition": "p"}
+    method, plain = local(None, None, 2, 3), task(local)
+    config = experiment.configuration(plain, method, {"p": 0.0})
     assert not {"class_range", "samples_per_class", "reported"} & set(config)
-    args = tyro.cli(Common, args=["--overlap", "0", "0.3", "--class-range", "2", "5"])
-    assert args.overlap == (0.0, 0.3)
     reporting = method._replace(start="begin", reported=("communities",))
-    config = experiment.configuration(args, reporting, {"overlap": 0.0})
+    ranged = plain.but(overlap=(0.0, 0.3), class_range=(2, 5))
+    config = experiment.configuration(ranged, reporting, {"overlap": 0.0})
     names = ("partition", "class_range", "samples_per_class", "start_stage", "reported")
     expected = ["overlap", [2, 5], 500, "begin", ["communities"]]
     assert [config[name] for name in names] == expected
@@ -414,8 +422,7 @@ def test_a_subset_has_no_scores_of_the_paper_and_shares_its_own_stages():
         ((), [({"rate": 0.1}, paper)]),
         ((3, 4), [({"rate": 0.1, "client_size": size}, {}) for size in (3, 4)]),
     ):
-        args = Common(**flags, client_size=sizes)
-        found = plan.batches(args, dataset(), 0, with_shared)
+        found = plan.batches(task(with_shared, **flags, client_size=sizes), dataset())
         assert expected == [(x.method.shared.settings, x.method.paper) for x in found]
 
 
@@ -488,8 +495,8 @@ def test_failures_are_one_row_or_a_row_for_every_round_of_all_stages():
 
     def present(**flags):
         flags |= {"clients": (4,), "clusters": (2,), "p": (0.0,)}
-        args = Common(failure_rate=(0.0, 0.5), **flags)
-        found = plan.batches(args, dataset(), 0, describe_rounds)
+        flags |= {"failure_rate": (0.0, 0.5)}
+        found = plan.batches(task(describe_rounds, **flags), dataset())
         return [np.stack(batch.present) for batch in found]
 
     # Two rates of learning, then two of failing.
@@ -534,8 +541,8 @@ def test_the_budget_is_what_the_largest_client_does():
 
     def of(**more):
         method = MethodSpec("by hand", settings, two_stages, "global")._replace(**more)
-        flags = Common(clients=(2,), clusters=(3,), p=(0.0,))
-        (batch,) = plan.batches(flags, dataset(), 0, lambda *_: method)
+        asked = task(lambda *_: method, clients=(2,), clusters=(3,), p=(0.0,))
+        (batch,) = plan.batches(asked, dataset())
         return plan.budget(batch)
 
     assert of() == "7 rounds of 6 steps of 4 examples a client"

@@ -7,11 +7,11 @@ import sys
 import jax
 import pytest
 
-from fcjax.sweep.ending import in_a_line
+from fcjax.cli.ending import in_a_line
 
 TOOL = """
 import jax
-from fcjax.sweep.ending import refusing
+from fcjax.cli.ending import refusing
 with refusing():
     jax.numpy.zeros(3)
 """

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from fcjax.cli.ending import with_flags
+from fcjax.methods import KMeans
 from fcjax.sweep import processes
-from fcjax.sweep.flags import Common
+from fcjax.sweep.options import share
+from fcjax.sweep.plan import Task
 from tests.sweep.drifting import assert_same, rows, vectors
 
 ROOT = Path(__file__).parents[2]
@@ -22,15 +25,10 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_share_is_a_number_of_how_many():
     for text, expected in (("0/1", (0, 1)), ("1/2", (1, 2)), ("09/10", (9, 10))):
-        assert processes.share("--shard", text) == expected
+        assert share("shard", text) == expected
     for text in ("", "1", "2/2", "0/0", "-1/2", "a/b", "1/2/3", "0.5/2", " 0/1"):
-        with pytest.raises(ValueError, match="--process is i/n with i from 0 to n - 1"):
-            processes.share("--process", text)
-
-
-def test_a_single_process_runs_all():
-    for args in (Common(), Common(shard="1/2")):
-        assert processes.join(args) is args
+        with pytest.raises(ValueError, match="`process` is i/n with i from 0 to n - 1"):
+            share("process", text)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +36,8 @@ def test_a_single_process_runs_all():
     [
         ({"process": "0/2"}, "--process goes with --coordinator HOST:PORT"),
         ({"coordinator": "auto", "shard": "0/2"}, "--shard goes without"),
-        ({"coordinator": "auto", "backend": "loop"}, "goes with --backend shard_map"),
-        ({"coordinator": "auto", "on": "v5e:2x2"}, "and without --on"),
+        ({"coordinator": "auto", "backend": "loop"}, "needs --backend shard_map"),
+        ({"coordinator": "auto", "on": "v5e:2x2"}, "and no --on"),
         ({"coordinator": "localhost", "process": "0/2"}, "is auto or HOST:PORT, got"),
         ({"coordinator": "h:port", "process": "0/2"}, "is auto or HOST:PORT, got"),
         ({"coordinator": "h:1"}, "--coordinator HOST:PORT needs --process i/n"),
@@ -47,8 +45,10 @@ def test_a_single_process_runs_all():
     ],
 )
 def test_flags_of_processes_that_do_not_fit_are_refused(flags, message):
-    with pytest.raises(ValueError, match=message) as error:
-        processes.join(Common(**flags))
+    own = {name: flags.pop(name) for name in ("coordinator", "process") & flags.keys()}
+    with pytest.raises(ValueError, match=r".") as error:
+        processes.join(processes.Processes(**own), [Task.of(KMeans, **flags)])
+    assert message in with_flags(str(error.value))
     assert "\n" not in str(error.value)
 
 

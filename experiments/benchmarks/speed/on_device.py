@@ -26,13 +26,15 @@ from experiments.benchmarks import benchmark
 from experiments.benchmarks.speed import ccfc, rounds
 from experiments.benchmarks.speed.case import Sizes
 from experiments.benchmarks.speed.commands import EXPERIMENTS
-from experiments.ccfc import Args as CcfcArgs
 from fcjax import engine
+from fcjax.cli import arguments
 from fcjax.data.federation import device_memory, peak_memory, readable
+from fcjax.methods import CCFC, SCRIPTS
 from fcjax.metrics import accuracy
 from fcjax.parallel.exact import take_cores
 from fcjax.parallel.mesh import platform
 from fcjax.results.store import read_rows
+from fcjax.settings import as_tuple
 from fcjax.sweep.experiment import Experiment, prepare
 from fcjax.sweep.fit import Fitted, compile_for
 from fcjax.types import Grid, State
@@ -135,13 +137,13 @@ def experiment_of(method: str, flags: list[str], args: Args) -> Experiment:
     """Prepares runs of a method, of more rounds than are timed, unless flags have
     fewer."""
     script, names = rounds.COMMANDS[method]
-    module = importlib.import_module(f"experiments.{script}")
     given = [x for flag in names for x in (flag, str(REPEATS + 2))]
     given += ["--preset", "smoke" if args.dry_run else "paper"]
     # A folder that is not there: nothing is reused, and nothing written either.
     given += ["--out", str(args.folder / "out")]
-    parsed = tyro.cli(module.Args, args=[*given, *flags])
-    return prepare(parsed)
+    script = SCRIPTS[script.replace("_", "-")]
+    (task, *_) = arguments.read(script, [*given, *flags]).tasks
+    return prepare(task)
 
 
 class Enough(Exception):
@@ -220,7 +222,7 @@ def stages(method: str, flags: list[str], args: Args) -> Rows:
         left -= set(alike)  # those of one program
         row = [f"{method} {fit.name}", of, f"{fit.seconds:.1f}", said(fit)]
         row.append(readable(peak_memory()))
-        with jax.default_matmul_precision(experiment.args.precision):
+        with jax.default_matmul_precision(experiment.task.options.precision):
             timed = time_stage(program, grid, end, seconds=args.seconds / 6)
         if timed is None:
             return
@@ -292,12 +294,12 @@ def side_by_side(count: int, args: Args) -> Rows:
     experiment = experiment_of("ccfc", [*flags, "--seed", *seeds], args)
     (batch,) = experiment.batches
     program, grid = engine.Program(batch.build), batch.grid(experiment.pool)
-    with jax.default_matmul_precision(experiment.args.precision):
+    with jax.default_matmul_precision(experiment.task.options.precision):
         timed = time_stage(program, grid, None, seconds=args.seconds / 4)
     assert timed is not None
     each = statistics.median(timed.seconds[1:]) / count
     # Of the paper's rounds, on as many images as it has.
-    (num_rounds,) = CcfcArgs().pretrain_rounds
+    (num_rounds,) = as_tuple(CCFC().pretrain_rounds)
     hours = num_rounds * each * GREY.shape[0] / limit / 3600
     told = [*spread(timed.seconds), f"{each:.4f}", f"{1 / hours:.2f}"]
     yield [str(count), *told, readable(peak_memory())]
@@ -318,7 +320,7 @@ def backends(args: Args) -> Rows:
     grid, expected = batch.grid(experiment.pool), None
     for backend in ("loop", "shard_map", "pmap"):
         program, end, rows = engine.Program(batch.build, backend=backend), None, []
-        with jax.default_matmul_precision(experiment.args.precision):
+        with jax.default_matmul_precision(experiment.task.options.precision):
             # All rounds, or they would not end alike.
             while timed := time_stage(program, grid, end, seconds=math.inf):
                 end = timed.end

@@ -5,7 +5,6 @@ The paper shows embeddings by local models: here those that the clients would se
 the round that comes next.
 """
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,9 @@ from fcjax.data.partition import RULES
 from fcjax.data.source import short_name
 from fcjax.methods.printed_ccfc import LEVELS
 from fcjax.parallel.mesh import CLIENTS, over_runs
+from fcjax.settings import as_tuple, given
 from fcjax.sweep import plan
+from fcjax.sweep.plan import Task
 from fcjax.sweep.train import Call
 from fcjax.types import State
 
@@ -45,11 +46,11 @@ class Embedded(NamedTuple):
     """False where a shorter client repeats its own examples."""
 
 
-def embed(args: Any, dataset: data.Dataset, folder: Path) -> list[Embedded]:
+def embed(task: Task, dataset: data.Dataset, folder: Path) -> list[Embedded]:
     """Trains the runs of a grid and embeds the examples of their clients.
 
     Args:
-        args: the flags; those of data, files, shards and backends are not looked at.
+        task: the flags; those of data, files, shards and backends are not looked at.
         dataset: with labels.
         folder: holds `checkpoints`, from which the same call goes on; once finished,
             it trains no more.
@@ -60,7 +61,7 @@ def embed(args: Any, dataset: data.Dataset, folder: Path) -> list[Embedded]:
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
-    return train(args, dataset, folder, partial(embed_call, dataset))
+    return train(task, dataset, folder, partial(embed_call, dataset))
 
 
 def embed_call(dataset: data.Dataset, call: Call, state: State) -> list[Embedded]:
@@ -95,7 +96,7 @@ def embed_call(dataset: data.Dataset, call: Call, state: State) -> list[Embedded
     return [Embedded(*run) for run in zip(*stacked, strict=True)]
 
 
-def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
+def figure3(task: Task, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 3: what training alone and FedAvg make of one client's examples.
 
     The data is dealt evenly and there is no model-contrastive term. The panels are the
@@ -105,7 +106,7 @@ def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
     of the client shown, and the mean over all clients.
 
     Args:
-        args: one value a flag; p and the model weight are set here.
+        task: one value a flag; p and the model weight are set here.
         folder: of `figure3.png` and checkpoints; created.
 
     Returns:
@@ -114,13 +115,13 @@ def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
-    args = replace(args, **EVENLY, model_weight=(0.0,), standalone=False)
-    dataset = load_one(args)
-    (fedavg,) = embed(args, dataset, folder)
-    (alone,) = embed(replace(args, standalone=True), dataset, folder)
+    task = task.but(**EVENLY, model_weight=(0.0,), standalone=False)
+    dataset = load_one(task)
+    (fedavg,) = embed(task, dataset, folder)
+    (alone,) = embed(task.but(standalone=True), dataset, folder)
     labels, mask = fedavg.labels, fedavg.mask
-    client = int(np.random.default_rng(args.seed[0]).integers(len(mask)))
-    (num_clusters,) = plan.numbers_of_clusters(args, dataset)
+    client = int(np.random.default_rng(task.options.seed[0]).integers(len(mask)))
+    (num_clusters,) = task.split.numbers_of_clusters(dataset)
     rows, panels = [], []
     for name, z in {
         "(a) raw pixels": pixels(dataset, fedavg.rows),
@@ -137,12 +138,12 @@ def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
         title = f"{name}\nNMI {nmi[client]:.3f} (clients' mean {mean:.3f})"
         own = mask[client]
         panels.append(Panel(title, z[client][own], labels[client][own]))
-    title = f"CCFC on {short_name(args.dataset)}, seed {args.seed[0]}"
-    maps(panels, folder / "figure3.png", seed=args.seed[0], title=title)
+    title = f"CCFC on {short_name(task.source.dataset)}, seed {task.options.seed[0]}"
+    maps(panels, folder / "figure3.png", seed=task.options.seed[0], title=title)
     return rows
 
 
-def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
+def figure4(task: Task, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 4: all examples as pixels and in the spaces of SCFC and CCFC.
 
     The data is dealt evenly. The number is the accuracy of the vote of as many
@@ -151,7 +152,7 @@ def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
     further panel, PPFC-GAN, is of another method.
 
     Args:
-        args: one value a flag; p and the loss are set here.
+        task: one value a flag; p and the loss are set here.
         folder: of `figure4.png` and checkpoints; created.
 
     Returns:
@@ -160,11 +161,11 @@ def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: as `figure3`.
     """
-    args = replace(args, **EVENLY, standalone=False)
-    dataset = load_one(args)
-    (scfc,) = embed(replace(args, sample_contrastive=True), dataset, folder)
-    (full,) = embed(replace(args, sample_contrastive=False), dataset, folder)
-    labels, rng = full.labels[full.mask], np.random.default_rng(args.seed[0])
+    task = task.but(**EVENLY, standalone=False)
+    dataset = load_one(task)
+    (scfc,) = embed(task.but(sample_contrastive=True), dataset, folder)
+    (full,) = embed(task.but(sample_contrastive=False), dataset, folder)
+    labels, rng = full.labels[full.mask], np.random.default_rng(task.options.seed[0])
     test, train = np.split(rng.permutation(len(labels)), [len(labels) // 6])
     k = len(train) // len(np.unique(labels))
     rows, panels = [], []
@@ -182,12 +183,12 @@ def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
         row = {"panel": name, "k": k, "knn_accuracy": accuracy}
         rows.append(row | {"calinski_harabasz": compact})
         panels.append(Panel(f"{name}\n{k}-NN accuracy {accuracy:.3f}", z, labels))
-    title = f"CCFC on {short_name(args.dataset)}, seed {args.seed[0]}"
-    maps(panels, folder / "figure4.png", seed=args.seed[0], title=title)
+    title = f"CCFC on {short_name(task.source.dataset)}, seed {task.options.seed[0]}"
+    maps(panels, folder / "figure4.png", seed=task.options.seed[0], title=title)
     return rows
 
 
-def figure5(args: Any, folder: Path) -> list[dict[str, Any]]:
+def figure5(task: Task, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 5: two classes in the spaces of the clients' local models, by p.
 
     100 examples of each of two classes, or all where there are fewer, are dealt to the
@@ -196,7 +197,7 @@ def figure5(args: Any, folder: Path) -> list[dict[str, Any]]:
     Calinski-Harabasz score of the classes over all clients' embeddings together.
 
     Args:
-        args: one value a flag; p is set here, and the seed draws the classes.
+        task: one value a flag; p is set here, and the seed draws the classes.
         folder: of `figure5.png` and checkpoints; created.
 
     Returns:
@@ -206,20 +207,21 @@ def figure5(args: Any, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: as `figure3`.
     """
-    if max(args.clients) > (most := len(MARKERS)):
+    if max(as_tuple(task.split.clients)) > (most := len(MARKERS)):
         raise ValueError(f"--clients must be at most {most}, the number of markers")
-    args = replace(args, **{**EVENLY, "p": LEVELS}, standalone=False, clusters=())
-    dataset = two_classes(load_one(args, several=("p",)), 100, seed=args.seed[0])
-    half = max(2, len(dataset.examples) // args.clients[0] // 2)
-    args = replace(
-        args,
-        batch_size=args.batch_size or (half,),
-        local_epochs=args.local_epochs or (8,),
+    task = task.but(**{**EVENLY, "p": LEVELS}, standalone=False, clusters=())
+    dataset = two_classes(
+        load_one(task, several=("p",)), 100, seed=task.options.seed[0]
+    )
+    half = max(2, len(dataset.examples) // as_tuple(task.split.clients)[0] // 2)
+    open_to = {"batch_size": half, "local_epochs": 8}
+    task = task.but(
+        **{k: x for k, x in open_to.items() if k not in given(task.method)},
         # So little data goes at once: a further call, of fewer runs, compiles anew.
-        runs_per_call=args.runs_per_call or len(LEVELS),
+        runs_per_call=task.options.runs_per_call or len(LEVELS),
     )
     rows, panels = [], []
-    for p, run in zip(LEVELS, embed(args, dataset, folder), strict=True):
+    for p, run in zip(LEVELS, embed(task, dataset, folder), strict=True):
         clients = np.indices(run.mask.shape)[0]
         score, separation = (
             metrics.client_calinski_harabasz(run.by_local, groups, run.mask)
@@ -230,8 +232,8 @@ def figure5(args: Any, folder: Path) -> list[dict[str, Any]]:
         rows.append(row | {"client_separation": separation})
         shown = (values[run.mask] for values in (run.by_local, run.labels, clients))
         panels.append(Panel(f"p = {p:g}\nCH score {score:,.1f}", *shown))
-    title = f"CCFC on {short_name(args.dataset)}, seed {args.seed[0]}"
-    maps(panels, folder / "figure5.png", seed=args.seed[0], title=title)
+    title = f"CCFC on {short_name(task.source.dataset)}, seed {task.options.seed[0]}"
+    maps(panels, folder / "figure5.png", seed=task.options.seed[0], title=title)
     return rows
 
 

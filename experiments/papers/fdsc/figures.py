@@ -18,16 +18,17 @@ from experiments.papers.maps import Panel, maps
 from experiments.trained import load_one, train
 from fcjax import data, metrics
 from fcjax.data.source import short_name
+from fcjax.methods import DSCN, FDSC, FDSC1, Method
 from fcjax.results.figures import curves
 from fcjax.results.figures.images import project
 from fcjax.results.figures.matrices import color_bar, heatmap
-from fcjax.sweep.experiment import only
+from fcjax.sweep.plan import Task
 from fcjax.sweep.train import Call
 from fcjax.types import State
 
-MAPPED_METHODS = ("fdsc2", "dscn")
+MAPPED_METHODS = (FDSC, DSCN)
 """The rows of Figure 3."""
-AVERAGED_METHODS = ("dscn", "fdsc1", "fdsc2")
+AVERAGED_METHODS = (DSCN, FDSC1, FDSC)
 """The maps of Figure 4. The paper's FDSC is one of the last two; FDSC2 is drawn to the
 graph of neighbours, which has blocks by itself."""
 NUM_SHOWN = 4
@@ -47,12 +48,12 @@ class Held(NamedTuple):
     """False where a shorter client repeats its own examples."""
 
 
-def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
+def figure3(task: Task, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 3: t-SNE of the codes of four clients, drawn by the seed, by FDSC2
     and below by DSCN. Colours are classes.
 
     Args:
-        args: one value a flag; the methods are set here.
+        task: one value a flag; the methods are set here.
         folder: of `figure3.png` and checkpoints; created.
 
     Returns:
@@ -63,10 +64,10 @@ def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
-    dataset, seed = load_one(args), args.seed[0]
+    dataset, seed = load_one(task), task.options.seed[0]
     rows, panels = [], []
     for method in MAPPED_METHODS:
-        held, found = trained(args, method, dataset, folder), []
+        held, found = trained(task, method, dataset, folder), []
         num_clients = len(held.mask)
         drawn = np.random.default_rng(seed).permutation(num_clients)[:NUM_SHOWN]
         for client in sorted(drawn):
@@ -76,29 +77,29 @@ def figure3(args: Any, folder: Path) -> list[dict[str, Any]]:
             found.append(scores_of_map(points, labels, seed=seed))
             told = f"ACC {found[-1]['acc']:.3f}, NMI {found[-1]['nmi']:.3f}"
             panels.append(
-                Panel(f"{CALLED[method]}, client {client}\n{told}", points, labels)
+                Panel(f"{CALLED[method.name]}, client {client}\n{told}", points, labels)
             )
-        paper = scores_of(MAPPED[CALLED[method]])
+        paper = scores_of(MAPPED[CALLED[method.name]])
         means = {name: mean(x[name] for x in found) for name in paper}
         reported = {f"paper_{name}": score for name, score in paper.items()}
-        rows.append({"method": CALLED[method], **means, **reported})
+        rows.append({"method": CALLED[method.name], **means, **reported})
     maps(
         panels,
         folder / "figure3.png",
         seed=seed,
         columns=len(panels) // len(MAPPED_METHODS),
         mapped=True,
-        title=f"{short_name(args.dataset)}, seed {seed}",
+        title=f"{short_name(task.source.dataset)}, seed {seed}",
     )
     return rows
 
 
-def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
+def figure4(task: Task, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 4: the size of the coefficients by pair of classes, of DSCN, FDSC1
     and FDSC2, as means over all clients. The largest of each map is 1.
 
     Args:
-        args: one value a flag; the methods are set here.
+        task: one value a flag; the methods are set here.
         folder: of `figure4-DATASET.png` and checkpoints; created.
 
     Returns:
@@ -108,24 +109,24 @@ def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: as `figure3`.
     """
-    dataset, rows, matrices = load_one(args), [], {}
+    dataset, rows, matrices = load_one(task), [], {}
     classes = np.unique(np.asarray(dataset.labels))
     for method in AVERAGED_METHODS:
-        held = trained(args, method, dataset, folder)
+        held = trained(task, method, dataset, folder)
         matrix = by_classes(held, classes)
         matrix = matrix / np.nanmax(matrix)
         is_same = np.eye(len(classes), dtype=bool)
         within, between = (float(np.nanmean(matrix[x])) for x in (is_same, ~is_same))
         row = {"diagonal": within, "rest": between, "ratio": within / between}
-        rows.append({"method": CALLED[method], **row})
-        title = f"{CALLED[method]}\ndiagonal {row['ratio']:.2f} times the rest"
+        rows.append({"method": CALLED[method.name], **row})
+        title = f"{CALLED[method.name]}\ndiagonal {row['ratio']:.2f} times the rest"
         matrices[title] = matrix
-    name = short_name(args.dataset)
+    name = short_name(task.source.dataset)
     blocks(
         matrices,
         folder / f"figure4-{name}.png",
         names=classes,
-        title=f"{name}, seed {args.seed[0]}: coefficients, the largest is 1",
+        title=f"{name}, seed {task.options.seed[0]}: coefficients, the largest is 1",
     )
     return rows
 
@@ -154,10 +155,11 @@ def blocks(
     return curves.write(figure, path, title)
 
 
-def trained(args: Any, method: str, dataset: data.Dataset, folder: Path) -> Held:
+def trained(
+    task: Task, method: type[Method], dataset: data.Dataset, folder: Path
+) -> Held:
     """Trains a run of a method and returns what its clients hold."""
-    args = only(args, method)
-    (held,) = train(args, dataset, folder, partial(read, dataset))
+    (held,) = train(task.by(method), dataset, folder, partial(read, dataset))
     return held
 
 

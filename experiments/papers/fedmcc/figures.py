@@ -15,12 +15,12 @@ from jaxtyping import Float, Int
 
 from experiments.papers.fedmcc.printed import MAPPED
 from experiments.papers.maps import Panel, maps
+from experiments.trained import check_single
 from fcjax import metrics, nn
+from fcjax.cli.main import run
 from fcjax.data.source import load_source, short_name
 from fcjax.results import exported
-from fcjax.sweep import command
-from fcjax.sweep.experiment import Task
-from fcjax.sweep.flags import flag_of
+from fcjax.sweep.plan import Task
 
 PROJECTOR = "online/params/cluster_projector/"
 """What the names of its weights begin with in a model."""
@@ -38,14 +38,14 @@ class Mapped(NamedTuple):
     labels: Int[np.ndarray, "P"]
 
 
-def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
+def figure4(task: Task, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 4: soft assignments of the examples after more and more rounds.
 
     Each panel is a run of so many rounds of the first stage, then all of the second,
     since before there is no cluster projector. Colours are the clusters found.
 
     Args:
-        args: one value a flag, but for --num-rounds.
+        task: one value a flag, but for --num-rounds.
         folder: of `figure4.png`; created.
 
     Returns:
@@ -55,24 +55,24 @@ def figure4(args: Any, folder: Path) -> list[dict[str, Any]]:
         ValueError: a flag has several values, or the data has no labels.
     """
     rows, panels = [], []
-    for found in trained(args):
+    for found in trained(task):
         scores = scores_of(found)
         rows.append({"rounds": found.num_rounds, **scores})
         panels.append(panel(found.soft, found, f"{found.num_rounds} rounds", scores))
-    title = f"FedMCC on {short_name(args.dataset)}, seed {args.seed[0]}"
-    draw = partial(maps, seed=args.seed[0], groups="cluster", title=title)
+    title = f"FedMCC on {short_name(task.source.dataset)}, seed {task.options.seed[0]}"
+    draw = partial(maps, seed=task.options.seed[0], groups="cluster", title=title)
     draw(panels, folder / "figure4.png")
     return rows
 
 
-def figure5(args: Any, folder: Path) -> list[dict[str, Any]]:
+def figure5(task: Task, folder: Path) -> list[dict[str, Any]]:
     """Draws Figure 5: the encoder's features at the beginning and the end, by cluster.
 
     A round of a central method is an epoch. The paper's epoch 0 is here the first,
     since a run has at least one.
 
     Args:
-        args: one value a flag, but for --num-rounds, which has two.
+        task: one value a flag, but for --num-rounds, which has two.
         folder: of `figure5.png`; created.
 
     Returns:
@@ -82,27 +82,23 @@ def figure5(args: Any, folder: Path) -> list[dict[str, Any]]:
         ValueError: as `figure4`.
     """
     rows, panels = [], []
-    for found, percent in zip(trained(args), MAPPED, strict=True):
+    for found, percent in zip(trained(task), MAPPED, strict=True):
         scores = scores_of(found)
         paper = {"paper_nmi": percent / 100}
         rows.append({"epochs": found.num_rounds, **scores, **paper})
         epochs = "1 epoch" if found.num_rounds == 1 else f"{found.num_rounds} epochs"
         panels.append(panel(found.features, found, epochs, scores))
-    title = f"MCC on {short_name(args.dataset)}, seed {args.seed[0]}"
-    draw = partial(maps, seed=args.seed[0], groups="cluster", title=title)
+    title = f"MCC on {short_name(task.source.dataset)}, seed {task.options.seed[0]}"
+    draw = partial(maps, seed=task.options.seed[0], groups="cluster", title=title)
     draw(panels, folder / "figure5.png")
     return rows
 
 
-def trained(args: Any) -> Iterator[Mapped]:
+def trained(task: Task) -> Iterator[Mapped]:
     """Trains a run for each number of rounds and yields what they make of the data."""
-    for name, value in vars(args).items():
-        swept = isinstance(value, tuple) and name not in ("num_rounds", "image_shape")
-        if swept and len(value) > 1:
-            flag = flag_of(name)
-            raise ValueError(f"{flag} takes one value for a figure, got {value}")
-    (results,) = command.run(lambda: [Task(args)])
-    dataset, _ = load_source(args)
+    check_single(task, several=("num_rounds",))
+    (results,) = run(lambda: [task])
+    dataset, _ = load_source(task.source)
     if dataset.labels is None:
         raise ValueError("figures need labels: not --no-labels")
     rows = results.asked(results.rows)

@@ -1,6 +1,5 @@
 """What the clients' generators of SDA-FDC make, and whether it is copies."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +10,9 @@ from jaxtyping import Float, Int, Shaped
 from experiments.papers.sda_fdc.copying import copying, nearest
 from experiments.trained import load_one, train
 from fcjax import data
+from fcjax.methods import SDAFCKM
 from fcjax.results.figures import image_rows
-from fcjax.sweep import plan
+from fcjax.sweep.plan import Task
 from fcjax.sweep.train import Call
 from fcjax.types import State
 
@@ -31,7 +31,7 @@ class Client(NamedTuple):
     synthetic: Shaped[np.ndarray, "S *F"]
 
 
-def figure_synthetic(args: Any, folder: Path) -> list[dict[str, Any]]:
+def figure_synthetic(task: Task, folder: Path) -> list[dict[str, Any]]:
     """Draws what the clients' generators make, and measures whether it is copies.
 
     A half of each class is dealt to the clients, the other is held out: no generator
@@ -40,7 +40,7 @@ def figure_synthetic(args: Any, folder: Path) -> list[dict[str, Any]]:
     and not drawn.
 
     Args:
-        args: one value a flag. The method is set here: all of the family train the same
+        task: one value a flag. The method is set here: all of the family train the same
             GANs, and SDA-FC-KM ends soonest after them.
         folder: of the checkpoints; `synthetic.png`, a row a client, some of its
             examples and one synthetic of each category k; and `nearest.png`, synthetic
@@ -55,22 +55,22 @@ def figure_synthetic(args: Any, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
-    args = replace(args, methods=("sda-fc-km",), num_init=(1,))
-    dealt, held_out = halves(load_one(args), seed=args.seed[0])
+    task = task.by(SDAFCKM).but(num_init=1)
+    dealt, held_out = halves(load_one(task), seed=task.options.seed[0])
     read = partial(of_clients, dealt)
-    (clients,) = train(args, dealt, folder, read)
+    (clients,) = train(task, dealt, folder, read)
     examples = np.concatenate([client.examples for client in clients])
     synthetic = np.concatenate([client.synthetic for client in clients])
     near, distances = nearest(flat(synthetic), flat(examples))
     lines = [line("all", distances, examples, held_out.examples)]
     for number, own, labels, made in clients:
         _, to_own = nearest(flat(made), flat(own))
-        like = like_labels(held_out, labels, seed=args.seed[0])
+        like = like_labels(held_out, labels, seed=task.options.seed[0])
         lines.append(line(number, to_own, own, like))
     if examples.ndim == 4:
-        (num_categories,) = plan.numbers_of_clusters(args, dealt)
+        (num_categories,) = task.split.numbers_of_clusters(dealt)
         sheet = folder / "synthetic.png"
-        draw_clients(clients, num_categories, sheet, seed=args.seed[0])
+        draw_clients(clients, num_categories, sheet, seed=task.options.seed[0])
         draw_nearest(synthetic, examples[near], distances, folder / "nearest.png")
     return lines
 

@@ -1,15 +1,20 @@
 """How a command ends that cannot go on: in one line."""
 
 import dataclasses
+import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from fcjax.parallel.mesh import platform_problem
-from fcjax.sweep.flags import Common, flag_of
+from fcjax.data.source import Source
+from fcjax.data.split import Split
+from fcjax.parallel.mesh import are_several, platform_problem
+from fcjax.sweep.options import Options
+from fcjax.sweep.processes import Processes
 
 REFUSED = 2
 """The exit status of a command that is wrong: nothing has been written."""
@@ -24,15 +29,26 @@ PLACES = (
 """What the system says where a flag names a wrong place."""
 
 
+def flag_of(name: str) -> str:
+    """Returns a parameter as it is written on a command line.
+
+    Examples:
+        >>> flag_of("num_rounds")
+        '--num-rounds'
+    """
+    return "--" + name.replace("_", "-")
+
+
 FLAGS = {
     **{
         x.name: flag_of(x.name)
-        for x in dataclasses.fields(Common)
+        for part in (Source, Split, Options, Processes)
+        for x in dataclasses.fields(part)
         if x.name != "process"
     },
     **{"num_clients": "--clients", "num_clusters": "--clusters", "where": "--where"},
     **{"num_examples": "--limit", "local_clusters": "--local-clusters"},
-    **{"labelled=False": "--no-labels"},
+    **{"labelled=False": "--no-labels", "resume=False": "--no-resume"},
     "least_size": "--min-client-size",
 }
 """From the parameters that the library's errors name to the flags of a command."""
@@ -133,3 +149,20 @@ def told(error: OSError) -> str:
     """
     why = error.strerror or str(error).partition("\n")[0]
     return f"{error.filename}: {why}" if error.filename else why
+
+
+@contextmanager
+def ending_together() -> Iterator[None]:
+    """Ends this process at once if it fails. The other processes wait for it in vain,
+    and JAX ends them after `HEARTBEAT_TIMEOUT`."""
+    try:
+        yield
+    except BaseException as error:
+        if not are_several():
+            raise
+        if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+            print(f"{name_of_command()}: error: {told(error)}", file=sys.stderr)
+        elif not isinstance(error, SystemExit):  # its message is printed
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)  # at a normal exit, orbax and JAX wait for the others

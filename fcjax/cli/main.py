@@ -1,40 +1,63 @@
-"""What every script does: flags in, results on disk, one line where a flag is wrong."""
+"""What every method's command does: arguments in, results on disk, one line where an
+argument is wrong."""
 
 import logging
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 
 import jax
 
+from fcjax.cli import arguments
+from fcjax.cli.ending import (
+    FAILED,
+    end,
+    ending_together,
+    flag_of,
+    in_a_line,
+    with_quoted_flags,
+)
 from fcjax.methods import Method, Script
 from fcjax.parallel.exact import take_cores
 from fcjax.parallel.mesh import are_several
 from fcjax.results.store import Folder
-from fcjax.sweep import processes, words
+from fcjax.sweep import processes
 from fcjax.sweep.costs import absent_devices
-from fcjax.sweep.ending import FAILED, end, in_a_line
-from fcjax.sweep.experiment import Experiment, Task, prepare_all, tasks
-from fcjax.sweep.flags import flags_of
+from fcjax.sweep.experiment import Experiment, prepare_all, used
+from fcjax.sweep.plan import Task
+from fcjax.sweep.progress import printed
 
 
-def main(script: Script | type[Method]) -> None:
-    """Runs a command: reads its flags, checks them, runs the grid of each method, and
-    prints the table.
+def main(script: Script | type[Method], words: Sequence[str] | None = None) -> None:
+    """Runs a command: reads its arguments, checks them, runs the grid of each method,
+    and prints the table.
 
     Args:
         script: the methods of the command, or its only one.
+        words: the command line without its name; None is that of the process.
     """
-    args = words.read(flags_of(script), sys.argv[1:])
-    folders = run(lambda: tasks(processes.join(args)))
+    asked = arguments.read(script, sys.argv[1:] if words is None else words)
+
+    def joined() -> Sequence[Task]:
+        processes.join(asked.processes, asked.tasks)
+        if not processes.is_primary():
+            sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+        return asked.tasks
+
+    folders = run(joined, named=asked.named)
     if len(folders) > 1:
         from fcjax.sweep import report
 
-        report.conclude_all(folders, out=args.out)
+        out = asked.tasks[0].options.out
+        with printed():
+            report.conclude_all(folders, out=out and out.parent)
 
 
 @in_a_line()
-def run(make: Callable[[], Sequence[Task]]) -> list[Folder]:
+def run(
+    make: Callable[[], Sequence[Task]], *, named: Collection[str] = ()
+) -> list[Folder]:
     """Checks all experiments, then runs one after another.
 
     Ends the process with one line where a flag is wrong, before anything is compiled
@@ -43,6 +66,8 @@ def run(make: Callable[[], Sequence[Task]]) -> list[Folder]:
 
     Args:
         make: makes their tasks; it may raise a ValueError of one line.
+        named: settings of methods that were given. A note tells those that no method
+            uses.
 
     Returns:
         What each of them left on disk.
@@ -54,7 +79,7 @@ def run(make: Callable[[], Sequence[Task]]) -> list[Folder]:
     problem, asked, experiments, targets = "", [], [], {}
     try:
         made = make()
-        asked = [task.args.on for task in made if task.args.on is not None]
+        asked = [x.options.on for x in made if x.options.on is not None]
         if asked:  # what they are compiled for is not this machine's
             jax.config.update("jax_platforms", "cpu")
         targets = {topology: absent_devices(topology) for topology in asked}
@@ -68,10 +93,13 @@ def run(make: Callable[[], Sequence[Task]]) -> list[Folder]:
     from fcjax.sweep.train import enable_compilation_cache, execute
 
     if asked:
-        for topology, experiment in zip(asked, experiments, strict=True):
-            fit(experiment, topology, *targets[topology])
+        with printed():
+            for topology, experiment in zip(asked, experiments, strict=True):
+                fit(experiment, topology, *targets[topology])
         return [experiment.folder for experiment in experiments]
 
+    without_effect = {*named}.difference(*map(used, experiments))
+    notes = [f"{flag_of(name)} has no effect" for name in sorted(without_effect)]
     with ExitStack() as locks:
         try:
             for experiment in experiments if processes.is_primary() else ():
@@ -84,9 +112,11 @@ def run(make: Callable[[], Sequence[Task]]) -> list[Folder]:
         if problem:
             end(problem)
         locks.enter_context(in_a_line(begun=True))
-        locks.enter_context(processes.ending_together())
+        locks.enter_context(ending_together())
         try:
             enable_compilation_cache()
+            locks.enter_context(printed(with_quoted_flags))
+            print(*notes, sep="\n", end="\n" if notes else "")
             for experiment in experiments:
                 execute(experiment)
         except jax.errors.JaxRuntimeError as error:

@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from experiments import ccfc, fedmcc, spherical
-from fcjax.results.store import read
-from fcjax.sweep import flags, plan, words
-from fcjax.sweep.experiment import prepare
-from fcjax.sweep.flags import flags_of
+from experiments import spherical
+from fcjax.cli.arguments import read
+from fcjax.methods import SCRIPTS
+from fcjax.results import store
+from fcjax.sweep.experiment import command, prepare
 from tests.experiments.blobs import rows
 
 ROOT = Path(__file__).parents[2]
+
+
+def task_of(script, *words):
+    (task, *_) = read(SCRIPTS[script], words).tasks
+    return task
 
 
 @pytest.mark.parametrize(
@@ -32,67 +37,69 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_a_range_stands_for_its_numbers(line, expected):
-    args = words.read(ccfc.Args, line.split())
+    ((task, *_), own, _) = read(SCRIPTS["ccfc"], line.split())
     name = line.replace("=", " ").split()[0][2:].replace("-", "_")
-    found = getattr(args, name)
+    parts = (task.method, task.split, task.options, own)
+    (found,) = (getattr(part, name) for part in parts if hasattr(part, name))
     assert (list(found) if isinstance(found, tuple) else found) == expected
 
 
 @pytest.mark.parametrize(
     ("script", "line"),
     [
-        (ccfc, "--p 0:1:0.5 --seed 0:3 --own-init True --no-labels --image-shape 8 8"),
-        (ccfc, "--alpha 0.1 --data-dir some/where --standalone --preset smoke"),
-        (ccfc, "--overlap 0 --class-range 2 5 --backbone conv --learning-rate 1e-5"),
-        (fedmcc, "--methods cc fedu --drop-last False --no-average-target"),
-        (ccfc, "--preset smoke --pretrain-rounds 100"),  # the default, and not smoke's
-        (spherical, ""),
+        (
+            "ccfc",
+            "--p 0:1:0.5 --seed 0:3 --own-init True --no-labels --resize 8",
+        ),
+        ("ccfc", "--alpha 0.1 --data-dir some/where --standalone --preset smoke"),
+        ("ccfc", "--overlap 0 --class-range 2 5 --backbone conv --learning-rate 1e-5"),
+        ("fedmcc", "--methods fedu --drop-last False --no-average-target"),
+        (
+            "ccfc",
+            "--preset smoke --pretrain-rounds 100",
+        ),  # wins over smoke
+        ("orchestra", ""),
     ],
 )
 def test_a_file_gives_back_the_flags_that_decide_what_is_found(script, line, tmp_path):
-    of_script = getattr(script, "Args", None) or flags_of(spherical.Spherical)
-    args = words.read(of_script, line.split())
-    told = {"command": flags.command(args), "more": "of it"}
+    task = task_of(script, *line.split())
+    told = {"command": command(task), "more": "of it"}
     (tmp_path / "config.json").write_text(json.dumps(told))
     config = f"--config={tmp_path / 'config.json'}"
-    again = words.read(of_script, [config])
-    for name in told["command"]["flags"]:
-        own = getattr(again, name)
-        assert own == getattr(args, name)
-        assert not isinstance(own, flags.Default)
+    again = task_of(script, config)
+    assert again == task
+    assert command(again) == told["command"]
     assert {"pretrain_rounds", "seed"} & {*told["command"]["flags"]} == {
         name for name in ("pretrain_rounds", "seed") if f"--{name[:5]}" in line
     }
-    elsewhere = words.read(of_script, [config, "--out=o", "--seed", "9", "--no-plot"])
-    assert (elsewhere.seed, str(elsewhere.out), elsewhere.plot) == ((9,), "o", False)
-    assert elsewhere.dataset == args.dataset
+    elsewhere = task_of(script, config, "--out=o", "--seed", "9", "--no-plot")
+    options = elsewhere.options
+    assert (options.seed, options.out.parts[0], options.plot) == ((9,), "o", False)
+    assert elsewhere.source == task.source
 
 
 def test_another_rule_of_dealing_takes_the_place_of_the_files(tmp_path):
-    args = words.read(
-        ccfc.Args, ["--overlap", "0.3", "--class-range", "2", "5", "--seed", "4"]
-    )
+    task = task_of("ccfc", "--overlap", "0.3", "--class-range", "2", "5", "--seed", "4")
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({"command": flags.command(args)}))
-    found = words.read(ccfc.Args, [f"--config={path}", "--p", "0.5"])
-    assert (found.p, found.overlap, found.class_range) == ((0.5,), (), None)
-    assert found.seed == (4,)
-    # A value that reads as one does not.
-    found = words.read(ccfc.Args, [f"--config={path}", "--dataset", "./p"])
-    assert found.overlap == (0.3,)
-    args = words.read(ccfc.Args, ["--p", "0.5"])
-    path.write_text(json.dumps({"command": flags.command(args)}))
-    found = words.read(ccfc.Args, [f"--config={path}", "--class-share", "0.2"])
-    assert plan.rule_of(found) == "class_share"
+    path.write_text(json.dumps({"command": command(task)}))
+    found = task_of("ccfc", f"--config={path}", "--p", "0.5")
+    split = found.split
+    assert (split.p, split.overlap, split.class_range) == ((0.5,), (), None)
+    assert found.options.seed == (4,)
+    found = task_of("ccfc", f"--config={path}", "--clients", "3")
+    assert found.split.overlap == (0.3,)
+    path.write_text(json.dumps({"command": command(task_of("ccfc", "--p", "0.5"))}))
+    found = task_of("ccfc", f"--config={path}", "--class-share", "0.2")
+    assert found.split.rule == "class_share"
 
 
 def test_a_run_is_started_again_by_its_own_file(runs):
     """It asks for the runs that are there, and trains none of them."""
-    folder = read(runs / "runs" / "spherical")
+    folder = store.read(runs / "runs" / "spherical")
     config = folder.directory / "config.json"
     line = [f"--config={config}", f"--out={folder.directory}", "--no-plot"]
-    args = words.read(flags_of(spherical.Spherical), line)
-    experiment = prepare(args)
+    (task,) = read(spherical.Spherical, line).tasks
+    experiment = prepare(task)
     assert experiment.batches == ()
     assert [dict(x) for x in experiment.folder.asked(folder.rows)] == folder.rows != []
 

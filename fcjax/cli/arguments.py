@@ -1,0 +1,352 @@
+"""The command-line arguments of a method, by tyro: a view of its dataclass and of the
+dataclasses of `Task`."""
+
+import dataclasses
+import difflib
+import inspect
+import io
+import json
+import math
+import re
+import types
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import tyro
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+)
+
+from fcjax.cli.ending import end, flag_of, name_of_command
+from fcjax.data.partition import RULES
+from fcjax.data.source import Source
+from fcjax.data.split import Split
+from fcjax.methods import Method, Script, script_with
+from fcjax.settings import default, given, kind_of, shown
+from fcjax.sweep.experiment import script_of
+from fcjax.sweep.options import Options
+from fcjax.sweep.plan import Task
+from fcjax.sweep.processes import Processes
+
+T = TypeVar("T")
+
+# --- Ranges of numbers
+
+MOST = 10_000
+"""Values of one range."""
+ACCEPTED = {
+    int: "whole numbers, or START:END without END as 0:16",
+    float: "numbers, or START:END:STEP with END as 0:1:0.25",
+}
+REGISTRY = ConstructorRegistry()
+
+
+@REGISTRY.primitive_rule
+def several_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """Lets a setting of several numbers take ranges of them."""
+    kind = kind_of(info.type)
+    if kind not in ACCEPTED:
+        return None
+
+    def parse(words: list[str]) -> tuple:
+        if not words:
+            raise ValueError(f"takes {ACCEPTED[kind]}, got nothing")
+        return tuple(number for word in words for number in numbers(word, kind))
+
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="N ..." if kind is int else "X ...",
+        instance_from_str=parse,
+        is_instance=lambda _: True,
+        str_from_instance=lambda values: [f"{x:g}" for x in values],
+    )
+
+
+@REGISTRY.primitive_rule
+def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """Keeps None, which stands for a flag that is not given, from being an argument."""
+    kinds = get_args(info.type)
+    if get_origin(info.type) not in (Union, types.UnionType) or NoneType not in kinds:
+        return None
+    rest: Any = Union[tuple(x for x in kinds if x is not NoneType)]  # noqa: UP007
+    spec = ConstructorRegistry.get_primitive_spec(
+        PrimitiveTypeInfo.make(rest, info.markers)
+    )
+    if not isinstance(spec, PrimitiveConstructorSpec):
+        return None
+    return dataclasses.replace(
+        spec,
+        is_instance=lambda x: x is None or spec.is_instance(x),
+        str_from_instance=lambda x: [] if x is None else spec.str_from_instance(x),
+    )
+
+
+def numbers(text: str, kind: type) -> list[int | float]:
+    """Returns the numbers that one word stands for.
+
+    Raises:
+        ValueError: one line that says what is accepted.
+
+    Examples:
+        >>> numbers("0:1:0.5", float), numbers("0:3", int), numbers("7", int)
+        ([0.0, 0.5, 1.0], [0, 1, 2], [7])
+    """
+    parts, count = text.split(":"), 0
+    try:
+        first, *rest = (Decimal(str(kind(part))) for part in parts)
+        if not rest:
+            return [kind(text)]
+        last, step = [*rest, Decimal(1)] if kind is int and not rest[1:] else rest
+        steps = (last - first) / step
+        # Of whole numbers the last is left out, as in Python's range.
+        count = math.ceil(steps) if kind is int else math.floor(steps) + 1
+    except (ValueError, ArithmeticError):
+        pass
+    if not 0 < count <= MOST:
+        told = f"{ACCEPTED[kind]}, at most {MOST:,} of them"
+        raise ValueError(f"takes {told}, got {text!r}")
+    return [kind(first + place * step) for place in range(count)]
+
+
+# --- The arguments of a command
+
+
+@dataclasses.dataclass(frozen=True)
+class Several:
+    """Which methods run, and with which settings."""
+
+    methods: tuple[str, ...] = ()
+    """Which methods to run, each into a results folder of its own."""
+
+
+@cache
+def arguments_of(script: Script) -> type:
+    """Returns the dataclass of all arguments of a command, in groups."""
+    first, is_one = script.methods[0], len(script.methods) == 1
+    # In Python's order of inheritance a class stands before its bases.
+    every = sorted(script.methods[::-1], key=lambda x: -len(x.__mro__))
+    space: dict[str, Any] = {"__annotations__": {}, "__module__": first.__module__}
+    if not is_one:
+        names: Any = Literal[tuple(x.name for x in script.methods)]
+        space["__annotations__"]["methods"] = tuple[names, ...]
+        space["methods"] = tuple(x.name for x in script.default)
+    bases = (*every, *(() if is_one else (Several,)))
+    settings = dataclasses.dataclass(frozen=True)(type("Settings", bases, space))
+    groups = {
+        "method": settings,
+        "source": Source,
+        "split": split_of(first),
+        "options": Options,
+        "processes": Processes,
+    }
+    config = Annotated[Path | None, shown("none")]
+    return dataclasses.make_dataclass(
+        "Arguments",
+        [
+            *(
+                (name, tyro.conf.OmitArgPrefixes[group], group())
+                for name, group in groups.items()
+            ),
+            ("config", config, None),
+        ],
+        frozen=True,
+    )
+
+
+def split_of(method: type[Method]) -> type[Split]:
+    """Returns `Split` with the defaults of a method, which help then shows."""
+    hints, space = (
+        get_type_hints(Split),
+        {"__annotations__": {}, "__doc__": Split.__doc__},
+    )
+    for name, value in method.partition_defaults.items():
+        space["__annotations__"][name] = hints[name]
+        space[name] = value if value == () else default(value)
+    return dataclasses.dataclass(frozen=True)(type("Split", (Split,), space))
+
+
+class Asked(NamedTuple):
+    """What a command line asks for."""
+
+    tasks: list[Task]
+    """One per method."""
+    processes: Processes
+    named: list[str]
+    """The settings of methods that were given."""
+
+
+def read(script: Script | type[Method], words: Sequence[str]) -> Asked:
+    """Returns what a command line asks for.
+
+    Ends the process where it asks for help, and with one line where it is wrong.
+    """
+    if not isinstance(script, Script):
+        script = script_with(script)
+    arguments = arguments_of(script)
+    try:
+        base = configured(script, arguments, words)
+        found: Any = parse(arguments, words, default=base, description=about(script))
+        named = [name for name in given(found.method) if name != "methods"]
+        return Asked(tasks(script, found, base), found.processes, named)
+    except ValueError as error:
+        end(str(error))
+
+
+def tasks(script: Script, found: Any, base: Any) -> list[Task]:
+    methods = {x.name: x for x in script.methods}
+    names = getattr(found.method, "methods", tuple(methods))
+    if len(set(names)) != len(names) or not names:
+        raise ValueError(f"--methods takes different methods, got {names}")
+    split = found.split
+    # A rule that is given takes the place of the one in config.json.
+    changed = [x for x in RULES if getattr(split, x) != getattr(base.split, x)]
+    if changed and base.config:
+        of_rules = {*RULES, "class_range", "max_clients", "min_client_size"}
+        of_rules = {x for x in of_rules if getattr(split, x) == getattr(base.split, x)}
+        fresh = type(split)()
+        split = dataclasses.replace(split, **{x: getattr(fresh, x) for x in of_rules})
+    result = []
+    for name in names:
+        cls, options = methods[name], found.options
+        own = {x.name: getattr(found.method, x.name) for x in dataclasses.fields(cls)}
+        method = cls(**own)
+        if len(methods) > 1 and options.out is not None:
+            options = dataclasses.replace(options, out=options.out / method.called())
+        result.append(Task(method, found.source, split, options))
+    return result
+
+
+def about(script: Script) -> str:
+    """Returns the description of a command: that of its methods' family."""
+    shared = [set(x.__mro__) for x in script.methods]
+    family = next(
+        x for x in script.methods[0].__mro__ if all(x in each for each in shared)
+    )
+    module = inspect.getmodule(script.methods[0]).__doc__ or ""
+    own = inspect.cleandoc(family.__doc__ or "").partition("\n\nExamples:")[0]
+    return module.partition("\n\n")[0] + "\n\n" + own
+
+
+# --- What tyro does
+
+
+def parse(
+    arguments: type[T],
+    words: Sequence[str] | None = None,
+    *,
+    default: T | None = None,
+    description: str = "",
+) -> T:
+    """Returns the arguments of a command by tyro. An error, which tyro frames, ends the
+    process with one line.
+
+    Args:
+        arguments: a dataclass.
+        words: of the command line; None is that of the process.
+        default: the arguments that are not given.
+        description: the beginning of `--help`, if not the docstring of the class.
+    """
+    said = io.StringIO()
+    options: dict[str, Any] = {"description": description or None}
+    if default is not None:
+        options["default"] = default
+    try:
+        with redirect_stderr(said):
+            return tyro.cli(
+                arguments,
+                args=words,
+                prog=name_of_command(),
+                registry=REGISTRY,
+                **options,
+            )
+    except SystemExit:
+        if not said.getvalue():
+            raise
+    end(line_of(said.getvalue(), flags_in(arguments)))
+
+
+def line_of(framed: str, flags: Sequence[str]) -> str:
+    """Returns an error of tyro without its frame, as one line. It names the one of the
+    flags that is nearest to an unknown flag."""
+    _, first, *_ = re.split("[─-]{10,}", re.sub("[│╭╮╰╯]", " ", framed))
+    told = " ".join(first.split()).rstrip(".")
+    told = re.sub(r"^Error parsing (--[\w-]+):", r"\1", told)
+    unknown = re.match(r"Unrecognized options: (--[\w-]+)", told)
+    near = difflib.get_close_matches(unknown[1], flags, n=1) if unknown else ()
+    return f"{told}; did you mean {near[0]}?" if near else told
+
+
+def flags_in(arguments: type) -> list[str]:
+    """Returns the flags of a dataclass, and of the dataclasses in it."""
+    found = []
+    for field in dataclasses.fields(arguments):
+        inner = field.default if dataclasses.is_dataclass(field.default) else None
+        found += [flag_of(field.name)] if inner is None else flags_in(type(inner))
+    return found
+
+
+def configured(script: Script, arguments: type, words: Sequence[str]) -> Any:
+    """Returns the arguments of the run whose config.json a command line names; the
+    defaults where it names none.
+
+    Raises:
+        ValueError: it is none, or one of another command.
+    """
+    path = last_value(words, "--config")
+    base: Any = arguments()
+    if not path:
+        return base
+    try:
+        command = json.loads(Path(path).read_text())["command"]
+        name, own = command["script"], dict(command["flags"])
+    except OSError as error:
+        raise ValueError(f"--config {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"--config {path} is no config.json of a run") from error
+    here = script_of(script.methods[0])
+    if name != here:
+        raise ValueError(f"--config {path} is of a run of {name}, and this is {here}")
+    if hasattr(base.method, "methods") and "method" in command:
+        own.setdefault("methods", [command["method"]])
+    if own.keys() & {*RULES} - {"p"}:  # of before p was refused beside another rule
+        own.pop("p", None)
+    parts = {"config": Path(path)}
+    for part in ("method", "source", "split", "options"):
+        fields = {x.name: x for x in dataclasses.fields(getattr(base, part))}
+        values = {k: own.pop(k) for k in fields.keys() & own.keys()}
+        values = {k: tuple(x) if isinstance(x, list) else x for k, x in values.items()}
+        if "data_dir" in values:
+            values["data_dir"] = Path(values["data_dir"])
+        parts[part] = dataclasses.replace(getattr(base, part), **values)
+    if own:
+        raise ValueError(f"--config {path} has settings that are none: {sorted(own)}")
+    return dataclasses.replace(base, **parts)
+
+
+def last_value(words: Sequence[str], flag: str) -> str:
+    """Returns the last value of a flag, nothing where there is none."""
+    found, name = "", ""
+    for word in words:
+        if name == flag:
+            found = word
+        name = word
+        if word.startswith(f"{flag}="):
+            found = word.partition("=")[2]
+    return found
