@@ -1,34 +1,20 @@
-"""Contrastive losses on embeddings, as pure functions.
-
-Contrastive losses on embeddings, as pure functions.
+"""Contrastive losses on embeddings and on clusters, as pure functions.
 
 References:
     Liu, Yan and Zhang, `CCFC: Bridging Federated Clustering and Contrastive Learning
     <https://arxiv.org/abs/2401.06634>`_, 2024, section 3; code Jarvisyan/CCFC-pytorch.
+    Yan, Liu, Ning and Zhang, `CCFC++: Enhancing Federated Clustering through Feature
+    Decorrelation <https://arxiv.org/abs/2402.12852>`_, 2024.
     Chen and He, `Exploring Simple Siamese Representation Learning
     <https://arxiv.org/abs/2011.10566>`_, 2021, equations 1 and 2.
-
-Contrast between two views, of examples and of clusters, as pure functions.
-
-References:
     Li et al., `Contrastive Clustering <https://arxiv.org/abs/2009.09687>`_ (CC), AAAI
     2021, sections 3.2 and 3.3; code Yunfan-Li/Contrastive-Clustering.
     Chen et al., `A Simple Framework for Contrastive Learning of Visual Representations
     <https://arxiv.org/abs/2002.05709>`_ (SimCLR), ICML 2020, section 2.1.
     Miao and Koyuncu, `Federated Momentum Contrastive Clustering
     <https://arxiv.org/abs/2206.05093>`_ (FedMCC), 2022, equations 1 to 3.
-
-Against the collapse of an embedding into few directions, as a pure function.
-
-References:
-    Yan, Liu, Ning and Zhang, `CCFC++: Enhancing Federated Clustering through Feature
-    Decorrelation <https://arxiv.org/abs/2402.12852>`_, 2024.
     Shi et al., Towards Understanding and Mitigating Dimensional Collapse in
     Heterogeneous Federated Learning (FedDecorr), ICLR 2023.
-
-Agreement of two networks on the cluster of an example, as a pure function.
-
-References:
     Lubana, Tang, Kawsar, Dick and Mathur, `Orchestra
     <https://arxiv.org/abs/2205.11506>`_, ICML 2022; code akhilmathurs/orchestra.
 """

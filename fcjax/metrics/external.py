@@ -1,7 +1,5 @@
 """Scores of a clustering against the true labels.
 
-Scores of a clustering against the true labels.
-
 Labels come first, assignments second; both are integer arrays whose values are names
 only. Every function raises ValueError where they are empty or differ in length.
 """

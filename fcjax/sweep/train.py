@@ -1,12 +1,12 @@
 """Trains the runs of an experiment, with a cache of leading stages.
 
-What leading stages ended in, kept so that runs which share them train them once.
+Runs that share their leading stages train them once. The cache keeps the end of them:
 
-    OUT/../stages/NAME/   of a run: its state after them, see `states`, and its rounds,
-                          history.json
+    OUT/../stages/NAME/   one run: its state after the stages (`checkpoints.States`) and
+                          its rounds, history.json
 
-Methods that differ in later stages alone, values of a setting of those, and commands of
-another day find them. They may be deleted at any time.
+Other methods with the same leading stages, other values of later settings, and later
+commands find these entries. They may be deleted at any time.
 """
 
 import io
@@ -46,7 +46,7 @@ from fcjax.types import Federation, Grid, State
 # --- Stage cache
 
 
-class Kept:
+class StageCache:
     """The leading stages of an experiment's runs, where their method shares them.
 
     Args:
@@ -125,11 +125,11 @@ class Kept:
             ]
             own = round._replace(state=jax.tree.map(lambda x, run=run: x[run], state))
             # Commands that run at the same time may keep the same run.
-            with processes.locked(self.folder / ".lock"), States(places[run]) as kept:
+            with processes.locked(self.folder / ".lock"), States(places[run]) as states:
                 places[run].mkdir(exist_ok=True)
                 if processes.is_primary():
                     (places[run] / "history.json").write_text(json.dumps(rows))
-                kept.save(own)
+                states.save(own)
 
     def _places(self, batch: Batch, state: State) -> list[Path]:
         """Where each of the runs is kept that end in a state of such shapes."""
@@ -221,7 +221,7 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
 def train(experiment: Experiment, *, progress: bool) -> None:
     """Trains and scores the pending runs of the grid, batch by batch."""
     folder = experiment.folder
-    kept, compile_seconds = Kept(experiment), listen_to_compiler()
+    stages, compile_seconds = StageCache(experiment), listen_to_compiler()
     dataset = experiment.dataset
     kmeans = cache(partial(score.beside, dataset.examples, dataset.labels))
     total = sum(
@@ -233,7 +233,9 @@ def train(experiment: Experiment, *, progress: bool) -> None:
             while batch.points:
                 most = batch.side_by_side
                 try:
-                    train_batch(experiment, batch, kept, kmeans, shown, compile_seconds)
+                    train_batch(
+                        experiment, batch, stages, kmeans, shown, compile_seconds
+                    )
                 except jax.errors.JaxRuntimeError as error:
                     # Of several processes one may have been short of memory.
                     if not fit.is_too_large(error) or most == 1 or are_several():
@@ -250,7 +252,7 @@ def train(experiment: Experiment, *, progress: bool) -> None:
 def train_batch(
     experiment: Experiment,
     batch: Batch,
-    kept: Kept,
+    stages: StageCache,
     kmeans: Callable[..., score.Beside],
     progress: Progress,
     compile_seconds: Sequence[float],
@@ -271,7 +273,7 @@ def train_batch(
         if model is None and isinstance(pool := call.grid.federations.pool, OwnPool):
             held = federation.readable(pool.bytes_here)
             report.log.info(f"{held} of the examples in each process")
-        state, last = run(experiment, call, kept, progress)
+        state, last = run(experiment, call, stages, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
         model = model or freeze(call, state)
         finish(experiment, call, kmeans, state, last, model, compile_seconds=compiled)
@@ -296,7 +298,7 @@ Last = tuple[list[Outcome], list[dict[str, float | int]]]
 
 
 def run(
-    experiment: Experiment, call: Call, kept: Kept, progress: Progress
+    experiment: Experiment, call: Call, stages: StageCache, progress: Progress
 ) -> tuple[State, Last]:
     """Trains runs side by side; after each round it scores, writes, shows, logs.
 
@@ -326,7 +328,7 @@ def run(
         ]
 
     def start(shapes: engine.ShapesOf) -> tuple[engine.Position, State] | None:
-        return states.go_on(shapes) or kept.start(batch)(shapes)
+        return states.go_on(shapes) or stages.start(batch)(shapes)
 
     def on_round(round: engine.Round) -> None:
         nonlocal clock, last
@@ -356,7 +358,7 @@ def run(
         for log, row in zip(logs, rows, strict=True):
             log(step, {k: v for k, v in row.items() if k not in own})
         folder.add_history(round.position, rows)
-        kept.write(batch, round)
+        stages.write(batch, round)
         show(round, step, rows)
         clock = now
         states.save(round)
@@ -416,8 +418,8 @@ def finish(
         folder.add_rows(list(map(dict, batch.points)))
         return
     histories, rows, assigned = folder.history_of(batch.points), [], []
-    kept = communities_of(last[0], found)
-    each = zip(*last, kept, embeddings, strict=True)
+    communities = communities_of(last[0], found)
+    each = zip(*last, communities, embeddings, strict=True)
     for i, (run, scores, same, embedding) in enumerate(each):
         if same is not None:
             folder.add_communities(run.point, same)
