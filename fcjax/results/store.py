@@ -131,8 +131,8 @@ class Folder:
         config: what all its runs share.
         points: the swept values of the runs that are asked for; None is all that have
             ended.
-        command: the script and flags that ask for them, see `sweep.experiment.command`; None is
-            the one that ran into it last.
+        command: the script and the settings that ask for them, see
+            `sweep.experiment.command`; None is the one that ran into it last.
         resume: reuse what is there; otherwise it is written over.
         writes: whether what is added to it is written, too: one process does.
 
