@@ -106,7 +106,7 @@ def test_a_command_parses(line):
     while words[0] not in ("python", "fcjax"):
         words = words[1:]
     _, name, *flags = [word for word in words if word != "fit"]
-    name = Path(name).stem.replace("_", "-")
+    path, name = Path(name), Path(name).stem.replace("_", "-")
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
@@ -115,7 +115,8 @@ def test_a_command_parses(line):
             elif name in TOOLS:
                 arguments.parse(TOOLS[name], flags)
             else:
-                path = programs(ROOT / "experiments")[name].relative_to(ROOT)
+                if path.suffix != ".py":
+                    path = programs(ROOT / "experiments")[name].relative_to(ROOT)
                 module = ".".join(path.with_suffix("").parts)
                 arguments.parse(importlib.import_module(module).Args, flags)
         except SystemExit as error:

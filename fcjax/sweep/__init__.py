@@ -1,8 +1,6 @@
-"""From a script's flags to the table: the grid they span, its runs, and what is kept.
-
-`flags`, `load` and `deal` say what is wanted, `plan` what runs of it, `experiment`
-checks it, `session` trains and scores it, `folder` and `states` keep it, `report` tells
-of it.
+"""From a task to its results: `plan` lists the runs of a grid, `experiment` checks it,
+`train` trains and scores it, `checkpoints` and `results.store` keep it, `report` sums it
+up. Messages go to the logger `fcjax`.
 """
 
 __all__: list[str] = []

@@ -141,7 +141,7 @@ def test_what_stands_in_for_the_papers_data_is_called_so():
 
 
 UNPREPARED = r"mnist is not prepared.*download_and_prepare.*by --datasets"
-ONE = r"--seed takes one value for a figure, got \(0, 1\)"
+ONE = r"`seed` takes one value for a figure, got \(0, 1\)"
 
 
 def study(name, **flags):

@@ -168,7 +168,9 @@ def test_of_writers_less_than_a_quarter_is_padding_and_scores_are_the_same(
     assert f"padding {1 - sizes.sum() / slots:.1%} in" in printed
     assert f"padding {1 - sizes.mean() / sizes.max():.1%}\n" in printed
     assert 1 - sizes.sum() / slots < 0.25 < 0.9 < 1 - sizes.mean() / sizes.max()
-    found, other = (store.read(tmp_path / out) for out in ("classes", "rectangle"))
+    found, other = (
+        store.read(tmp_path / out / "k-fed") for out in ("classes", "rectangle")
+    )
     names = ("nmi", "acc", "kappa", "ari", "client_acc", "samples", "left_out")
     for name in names:
         assert found.rows[0][name] == pytest.approx(other.rows[0][name], abs=1e-4)
@@ -180,5 +182,5 @@ def test_of_writers_less_than_a_quarter_is_padding_and_scores_are_the_same(
         len(rows) for rows in batch.partitions[0].clients
     ]
     assert (mine["cluster"] >= 0).all()
-    config = json.loads((tmp_path / "classes" / "config.json").read_text())
+    config = json.loads((tmp_path / "classes" / "k-fed" / "config.json").read_text())
     assert (config["partition"], config["min_client_size"]) == ("natural", 1)

@@ -36,8 +36,8 @@ def test_a_share_is_a_number_of_how_many():
     [
         ({"process": "0/2"}, "--process goes with --coordinator HOST:PORT"),
         ({"coordinator": "auto", "shard": "0/2"}, "--shard goes without"),
-        ({"coordinator": "auto", "backend": "loop"}, "needs --backend shard_map"),
-        ({"coordinator": "auto", "on": "v5e:2x2"}, "and no --on"),
+        ({"coordinator": "auto", "backend": "loop"}, "goes with --backend shard_map"),
+        ({"coordinator": "auto", "on": "v5e:2x2"}, "and without --on"),
         ({"coordinator": "localhost", "process": "0/2"}, "is auto or HOST:PORT, got"),
         ({"coordinator": "h:port", "process": "0/2"}, "is auto or HOST:PORT, got"),
         ({"coordinator": "h:1"}, "--coordinator HOST:PORT needs --process i/n"),
