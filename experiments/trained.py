@@ -16,7 +16,7 @@ from fcjax.settings import given
 from fcjax.sweep import experiment, plan
 from fcjax.sweep.checkpoints import States
 from fcjax.sweep.plan import Task
-from fcjax.sweep.progress import Progress
+from fcjax.sweep.progress import Progress, printed
 from fcjax.sweep.train import Call, enable_compilation_cache
 from fcjax.types import State
 
@@ -56,6 +56,7 @@ def train(
     held = dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes()
     with (
         jax.default_matmul_precision(task.options.precision),
+        printed(),
         Progress(total) as progress,
     ):
         for batch in batches:

@@ -84,12 +84,12 @@ def settings_of(
     settings, hints = {}, get_type_hints(type(method), include_extras=True)
     for name in names:
         value = getattr(method, name)
+        if kind := kind_of(hints[name]):
+            value = values(value, kind)
         if value is None:
             value = chosen.get(name)
-        elif isinstance(value, Default) or value in ((), []):
+        elif isinstance(value, Default) or value == ():
             value = (chosen[name],) if name in chosen else tuple(value)
-        elif kind := kind_of(hints[name]):
-            value = values(value, kind)
         if value == ():  # it belongs to another setting, which stands for it
             continue
         check_numbers(name, value, hints[name])

@@ -1,5 +1,6 @@
 """The methods as Python objects: arrays in, clusters, frames and models out."""
 
+import logging
 import subprocess
 import sys
 
@@ -75,6 +76,27 @@ def test_a_method_is_a_step_of_a_pipeline_and_can_be_cloned():
     # Columns are scaled to [0, 1] afterwards, whatever stood before.
     alone = method.fit_predict(X, clients=SITE, num_clusters=3)
     assert normalized_mutual_info_score(found, alone) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("values", [[1, 2], (1, 2), np.array([1, 2])])
+def test_settings_may_be_lists_tuples_or_arrays(values):
+    found = fcjax.run(KMeans(num_init=values), X, num_clusters=3)
+    assert found.runs["num_init"].tolist() == [1, 2]
+
+
+def test_a_logs_own_handlers_stay_while_lines_are_printed(capsys):
+    log, heard = logging.getLogger("fcjax"), []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())
+    log.addHandler(handler)
+    try:
+        KMeans(num_init=1).fit(X, num_clusters=3, progress=True)
+    finally:
+        log.removeHandler(handler)
+    printed = capsys.readouterr().out
+    assert any("km on array" in line for line in heard)
+    assert all(line in printed for line in heard)
+    assert log.handlers == []
 
 
 def test_nothing_is_printed_nor_configured(capsys, tmp_path, monkeypatch):

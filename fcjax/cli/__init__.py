@@ -1,3 +1,3 @@
-"""The command line: the one place that reads arguments, prints and ends the process."""
+"""The command line: only here arguments are read, flags named and processes ended."""
 
 __all__: list[str] = []

@@ -85,7 +85,11 @@ def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     kinds = get_args(info.type)
     if get_origin(info.type) not in (Union, types.UnionType) or NoneType not in kinds:
         return None
-    rest: Any = Union[tuple(x for x in kinds if x is not NoneType)]  # noqa: UP007
+    kinds = tuple(x for x in kinds if x is not NoneType)
+    rest: Any = Union[kinds]  # noqa: UP007
+    if all(get_origin(x) is Literal for x in kinds):
+        # Of several Literals tyro would list the choices in the order of a set.
+        rest = Literal[tuple(value for kind in kinds for value in get_args(kind))]
     spec = ConstructorRegistry.get_primitive_spec(
         PrimitiveTypeInfo.make(rest, info.markers)
     )
@@ -93,6 +97,9 @@ def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
         return None
     return dataclasses.replace(
         spec,
+        instance_from_str=lambda x: (
+            None if x == ["None"] else spec.instance_from_str(x)
+        ),
         is_instance=lambda x: x is None or spec.is_instance(x),
         str_from_instance=lambda x: [] if x is None else spec.str_from_instance(x),
     )
@@ -151,12 +158,13 @@ def arguments_of(script: Script) -> type:
     settings = dataclasses.dataclass(frozen=True)(type("Settings", bases, space))
     groups = {
         "method": settings,
-        "source": Source,
-        "split": split_of(first),
-        "options": Options,
+        "data": Source,
+        "clients": split_of(first),
+        "run": Options,
         "processes": Processes,
     }
-    config = Annotated[Path | None, shown("none")]
+    text = "The config.json of a run: its flags, which the ones given here replace."
+    config = Annotated[Path | None, shown("none"), tyro.conf.arg(help=text)]
     return dataclasses.make_dataclass(
         "Arguments",
         [
@@ -172,10 +180,8 @@ def arguments_of(script: Script) -> type:
 
 def split_of(method: type[Method]) -> type[Split]:
     """Returns `Split` with the defaults of a method, which help then shows."""
-    hints, space = (
-        get_type_hints(Split),
-        {"__annotations__": {}, "__doc__": Split.__doc__},
-    )
+    hints = get_type_hints(Split)
+    space: dict[str, Any] = {"__annotations__": {}, "__doc__": Split.__doc__}
     for name, value in method.partition_defaults.items():
         space["__annotations__"][name] = hints[name]
         space[name] = value if value == () else default(value)
@@ -201,35 +207,28 @@ def read(script: Script | type[Method], words: Sequence[str]) -> Asked:
         script = script_with(script)
     arguments = arguments_of(script)
     try:
-        base = configured(script, arguments, words)
-        found: Any = parse(arguments, words, default=base, description=about(script))
+        if path := last_value(words, "--config"):
+            words = [*words_of(Path(path), script, words), *words]
+        found: Any = parse(arguments, words, description=about(script))
         named = [name for name in given(found.method) if name != "methods"]
-        return Asked(tasks(script, found, base), found.processes, named)
+        return Asked(tasks(script, found), found.processes, named)
     except ValueError as error:
         end(str(error))
 
 
-def tasks(script: Script, found: Any, base: Any) -> list[Task]:
+def tasks(script: Script, found: Any) -> list[Task]:
     methods = {x.name: x for x in script.methods}
     names = getattr(found.method, "methods", tuple(methods))
     if len(set(names)) != len(names) or not names:
         raise ValueError(f"--methods takes different methods, got {names}")
-    split = found.split
-    # A rule that is given takes the place of the one in config.json.
-    changed = [x for x in RULES if getattr(split, x) != getattr(base.split, x)]
-    if changed and base.config:
-        of_rules = {*RULES, "class_range", "max_clients", "min_client_size"}
-        of_rules = {x for x in of_rules if getattr(split, x) == getattr(base.split, x)}
-        fresh = type(split)()
-        split = dataclasses.replace(split, **{x: getattr(fresh, x) for x in of_rules})
     result = []
     for name in names:
-        cls, options = methods[name], found.options
+        cls, options = methods[name], found.run
         own = {x.name: getattr(found.method, x.name) for x in dataclasses.fields(cls)}
         method = cls(**own)
         if len(methods) > 1 and options.out is not None:
             options = dataclasses.replace(options, out=options.out / method.called())
-        result.append(Task(method, found.source, split, options))
+        result.append(Task(method, found.data, found.clients, options))
     return result
 
 
@@ -251,7 +250,6 @@ def parse(
     arguments: type[T],
     words: Sequence[str] | None = None,
     *,
-    default: T | None = None,
     description: str = "",
 ) -> T:
     """Returns the arguments of a command by tyro. An error, which tyro frames, ends the
@@ -260,13 +258,9 @@ def parse(
     Args:
         arguments: a dataclass.
         words: of the command line; None is that of the process.
-        default: the arguments that are not given.
         description: the beginning of `--help`, if not the docstring of the class.
     """
     said = io.StringIO()
-    options: dict[str, Any] = {"description": description or None}
-    if default is not None:
-        options["default"] = default
     try:
         with redirect_stderr(said):
             return tyro.cli(
@@ -274,7 +268,7 @@ def parse(
                 args=words,
                 prog=name_of_command(),
                 registry=REGISTRY,
-                **options,
+                description=description or None,
             )
     except SystemExit:
         if not said.getvalue():
@@ -288,6 +282,8 @@ def line_of(framed: str, flags: Sequence[str]) -> str:
     _, first, *_ = re.split("[─-]{10,}", re.sub("[│╭╮╰╯]", " ", framed))
     told = " ".join(first.split()).rstrip(".")
     told = re.sub(r"^Error parsing (--[\w-]+):", r"\1", told)
+    told = re.sub(r"invalid literal for int.*:", "takes a whole number, got", told)
+    told = told.replace("could not convert string to float:", "takes a number, got")
     unknown = re.match(r"Unrecognized options: (--[\w-]+)", told)
     near = difflib.get_close_matches(unknown[1], flags, n=1) if unknown else ()
     return f"{told}; did you mean {near[0]}?" if near else told
@@ -297,24 +293,22 @@ def flags_in(arguments: type) -> list[str]:
     """Returns the flags of a dataclass, and of the dataclasses in it."""
     found = []
     for field in dataclasses.fields(arguments):
-        inner = field.default if dataclasses.is_dataclass(field.default) else None
-        found += [flag_of(field.name)] if inner is None else flags_in(type(inner))
+        if dataclasses.is_dataclass(field.default):
+            found += flags_in(type(field.default))
+        elif field.name != "natural":  # is none
+            found.append(flag_of(field.name))
     return found
 
 
-def configured(script: Script, arguments: type, words: Sequence[str]) -> Any:
-    """Returns the arguments of the run whose config.json a command line names; the
-    defaults where it names none.
+def words_of(path: Path, script: Script, words: Sequence[str]) -> list[str]:
+    """Returns the arguments of the run that wrote a config.json. If the command line
+    gives a rule of partition, the one of the file and its settings are left out.
 
     Raises:
-        ValueError: it is none, or one of another command.
+        ValueError: it is no config.json, or one of another command.
     """
-    path = last_value(words, "--config")
-    base: Any = arguments()
-    if not path:
-        return base
     try:
-        command = json.loads(Path(path).read_text())["command"]
+        command = json.loads(path.read_text())["command"]
         name, own = command["script"], dict(command["flags"])
     except OSError as error:
         raise ValueError(f"--config {path}: {error.strerror}") from error
@@ -323,21 +317,31 @@ def configured(script: Script, arguments: type, words: Sequence[str]) -> Any:
     here = script_of(script.methods[0])
     if name != here:
         raise ValueError(f"--config {path} is of a run of {name}, and this is {here}")
-    if hasattr(base.method, "methods") and "method" in command:
+    if len(script.methods) > 1 and "method" in command:
         own.setdefault("methods", [command["method"]])
+    flags = {word.partition("=")[0] for word in words}
+    if flags & {*map(flag_of, RULES)}:
+        of_rules = {*RULES, "class_range", "max_clients", "min_client_size"}
+        own = {k: x for k, x in own.items() if k not in of_rules}
     if own.keys() & {*RULES} - {"p"}:  # of before p was refused beside another rule
         own.pop("p", None)
-    parts = {"config": Path(path)}
-    for part in ("method", "source", "split", "options"):
-        fields = {x.name: x for x in dataclasses.fields(getattr(base, part))}
-        values = {k: own.pop(k) for k in fields.keys() & own.keys()}
-        values = {k: tuple(x) if isinstance(x, list) else x for k, x in values.items()}
-        if "data_dir" in values:
-            values["data_dir"] = Path(values["data_dir"])
-        parts[part] = dataclasses.replace(getattr(base, part), **values)
-    if own:
-        raise ValueError(f"--config {path} has settings that are none: {sorted(own)}")
-    return dataclasses.replace(base, **parts)
+    hints: dict[str, Any] = {}
+    for field in dataclasses.fields(arguments_of(script)):
+        if dataclasses.is_dataclass(field.default):
+            hints |= get_type_hints(type(field.default))
+    if unknown := own.keys() - hints.keys():
+        raise ValueError(
+            f"--config {path} has settings that are none: {sorted(unknown)}"
+        )
+    found = []
+    for name, value in own.items():
+        flag = flag_of(name)
+        if hints[name] is bool:
+            found.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            values = value if isinstance(value, list) else [value]
+            found += [flag, *map(str, values)]
+    return found
 
 
 def last_value(words: Sequence[str], flag: str) -> str:

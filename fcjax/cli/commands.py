@@ -28,9 +28,10 @@ What the grid of a method takes on devices that are not here, v5e:4x4 or h100:8:
 def main() -> None:
     """Runs the command that the first argument names, or lists all."""
     name, *words = sys.argv[1:] or ["--help"]
-    name = name.replace("_", "-") if not name.startswith("-") else name
-    checkout = programs(CHECKOUT / "experiments")
-    checkout |= programs(CHECKOUT / "experiments" / "benchmarks")
+    checkout = {}
+    if (CHECKOUT / "pyproject.toml").exists():
+        checkout |= programs(CHECKOUT / "experiments")
+        checkout |= programs(CHECKOUT / "experiments" / "benchmarks")
     if name in ("-h", "--help"):
         print(listing(checkout))
         return
@@ -42,6 +43,7 @@ def main() -> None:
         if not flags & {"--on", "-h", "--help"}:
             end("fit takes a method's name and its flags, one of them --on")
         name, *words = words
+    name = name.replace("_", "-")
     sys.argv = [f"fcjax {name}", *words]
     if name in SCRIPTS:
         run_method(SCRIPTS[name], words)

@@ -22,6 +22,7 @@ from fcjax.methods import Method, Script
 from fcjax.parallel.exact import take_cores
 from fcjax.parallel.mesh import are_several
 from fcjax.results.store import Folder
+from fcjax.settings import given
 from fcjax.sweep import processes
 from fcjax.sweep.costs import absent_devices
 from fcjax.sweep.experiment import Experiment, prepare_all, used
@@ -98,8 +99,10 @@ def run(
                 fit(experiment, topology, *targets[topology])
         return [experiment.folder for experiment in experiments]
 
-    without_effect = {*named}.difference(*map(used, experiments))
-    notes = [f"{flag_of(name)} has no effect" for name in sorted(without_effect)]
+    each = [{*given(x.task.method)} for x in experiments]
+    unused = {*named}.union(*each).difference(*map(used, experiments))
+    methods = ", ".join(dict.fromkeys(x.task.method.name for x in experiments))
+    notes = [f"{flag_of(name)} has no effect on {methods}" for name in sorted(unused)]
     with ExitStack() as locks:
         try:
             for experiment in experiments if processes.is_primary() else ():

@@ -49,14 +49,19 @@ class Source:
     """A TFDS split that is dealt out and trained on too, but not scored (stl10 has
     unlabelled)."""
 
+    def __post_init__(self):
+        object.__setattr__(self, "image_shape", tuple(self.image_shape))
+        if self.data_dir is not None:
+            object.__setattr__(self, "data_dir", Path(self.data_dir))
+        if self.limit is not None and self.limit < 2:
+            raise ValueError(f"`limit` must be at least 2, got {self.limit}")
+
 
 Loaded = tuple[Dataset, np.ndarray]
 
 
 def load_source(source: Source) -> Loaded:
     """Returns the data set that is scored, and further examples to train on."""
-    if source.limit is not None and source.limit < 2:
-        raise ValueError(f"`limit` must be at least 2, got {source.limit}")
     dataset = load(
         source.dataset,
         data_dir=source.data_dir,

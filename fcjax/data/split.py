@@ -82,6 +82,10 @@ class Split:
         for name, hint in _hints().items():
             if kind := kind_of(hint):
                 object.__setattr__(self, name, values(getattr(self, name), kind))
+        for name in ("max_clients", "min_client_size", "partition_seed"):
+            value, least = getattr(self, name), int(name != "partition_seed")
+            if value is not None and value < least:
+                raise ValueError(f"`{name}` must be at least {least}, got {value}")
 
     @property
     def rule(self) -> str:
@@ -116,10 +120,6 @@ class Split:
             ValueError: a setting of such clients is given and they are not used, or a
                 number of clients and they are.
         """
-        for name in ("max_clients", "min_client_size", "partition_seed"):
-            value, least = getattr(self, name), int(name != "partition_seed")
-            if value is not None and value < least:
-                raise ValueError(f"`{name}` must be at least {least}, got {value}")
         given = [
             name
             for name in ("max_clients", "min_client_size")

@@ -78,9 +78,7 @@ class States:
             except (MemoryError, jax.errors.JaxRuntimeError):
                 raise
             except Exception as error:  # of a damaged one orbax raises almost any type
-                logging.getLogger("fcjax").info(
-                    f"skipping the damaged state {path}: {first_line(error)}"
-                )
+                log.warning(f"skipping the damaged state {path}: {first_line(error)}")
                 self._skipped.add(name)
                 continue
             if are_several():
@@ -93,9 +91,7 @@ class States:
         """`restore`, which says from where."""
         found = self.restore(shapes)
         if found is not None:
-            logging.getLogger("fcjax").info(
-                f"going on from checkpoint {self.path_of(found[0])}"
-            )
+            log.info(f"going on from checkpoint {self.path_of(found[0])}")
         return found
 
     def save(self, round: Round) -> None:

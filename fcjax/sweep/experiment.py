@@ -98,7 +98,7 @@ def prepare(
     options = task.options
     options.check()
     dataset, extra = load(task.source)
-    asked = command(task)
+    asked, named = command(task), command(task.adapted(dataset))["flags"]
     task, dataset = task.for_data(dataset)
     # Every run is checked, also those that are reused or another shard's.
     batches = plan.batches(task, dataset, len(extra), natural)
@@ -106,7 +106,7 @@ def prepare(
     if on_cpu:  # on accelerators bits depend on more, and runs share a program
         batches = [own for batch in batches for own in plan.by_size(batch)]
     points = [point for batch in batches for point in batch.points]
-    axes = plan.axes(points[0], asked["flags"])
+    axes = plan.axes(points[0], named)
     config = {
         **configuration(task, batches[0].method, points[0]),
         "preset": task.method.preset,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from fcjax.parallel.mesh import Backend
-from fcjax.settings import check_values, shown
+from fcjax.settings import as_tuple, check_values, shown
 from fcjax.sweep import sinks
 from fcjax.sweep.sinks import Sink
 
@@ -57,12 +57,17 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Options(Machine, Output, Training):
-    """How a grid is run; the results depend on the first three alone.
+    """For seeds, results folders, and the use of the machine.
 
     Examples:
         >>> Options(seed=(0, 1, 2)).precision
         'highest'
     """
+
+    def __post_init__(self):
+        object.__setattr__(self, "seed", as_tuple(self.seed))
+        if self.out is not None:
+            object.__setattr__(self, "out", Path(self.out))
 
     def check(self) -> None:
         """Raises ValueError where an option is out of its range."""

@@ -83,11 +83,15 @@ class Task:
             has_extra=self.source.extra_split is not None,
         )
 
+    def adapted(self, dataset: data.Dataset) -> "Task":
+        """Returns the task with the split that the method asks for."""
+        split = self.method.adapt(self.split, labelled=dataset.labels is not None)
+        return dataclasses.replace(self, split=split)
+
     def for_data(self, dataset: data.Dataset) -> tuple["Task", data.Dataset]:
         """Returns the task with the split that the method and the data ask for, and the
         data with the clients that take part, see `Split.resolve`."""
-        split = self.method.adapt(self.split, labelled=dataset.labels is not None)
-        split, dataset = split.resolve(dataset)
+        split, dataset = self.adapted(dataset).split.resolve(dataset)
         return dataclasses.replace(self, split=split), dataset
 
 

@@ -27,6 +27,7 @@ class Progress:
         total: run-rounds of the grid: runs times rounds, over all calls.
         console: where to show; standard output by default.
         clock: seconds since any moment.
+        shown: False shows nothing.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Progress:
         *,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        shown: bool = True,
     ):
         # What others print passes through the live bar: neither wrapped nor marked up.
         console = console or Console(soft_wrap=True, markup=False, highlight=False)
@@ -43,7 +45,9 @@ class Progress:
         self._total = self._left = total
         self._timings: list[Timing] = []
         self._is_first = True
-        self._bar = _bar(console, total) if console.is_interactive else None
+        self._is_shown = shown
+        is_live = shown and console.is_interactive
+        self._bar = _bar(console, total) if is_live else None
         self._interval = 5.0 if self._bar is None else 0.1
 
     def __enter__(self) -> "Progress":
@@ -82,7 +86,8 @@ class Progress:
         self._timings.append(Timing(now - self._ended, count, self._is_first))
         self._ended, self._is_first = now, last
         self._left -= count
-        if not last and now - self._shown < self._interval:
+        is_due = last or now - self._shown >= self._interval
+        if not (self._is_shown and is_due):
             return
         self._shown = now
         text = line(label, metrics, seconds_left(self._timings, self._left))
@@ -107,21 +112,32 @@ class Printed(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         # Standard output may be another one by now, such as that of a live bar.
-        print(self._form(record.getMessage()), flush=True)
+        line = self._form(record.getMessage())
+        if record.levelno >= logging.WARNING:
+            line = f"warning: {line}"
+        print(line, flush=True)
 
 
 @contextmanager
 def printed(form: Callable[[str], str] = str) -> Iterator[None]:
-    """Prints the lines of the logger `fcjax` inside of a `with` block."""
-    log = logging.getLogger("fcjax")
-    before = log.handlers, log.level, log.propagate
-    log.handlers, log.propagate = [Printed(form)], False
+    """Prints the lines of the logger `fcjax` inside of a `with` block. Other handlers
+    of this logger stay; those of the root logger do not repeat the lines."""
+    log, handler = logging.getLogger("fcjax"), Printed(form)
+    outer = [x for x in log.handlers if isinstance(x, Printed)]
+    before = log.level, log.propagate
+    for other in outer:
+        log.removeHandler(other)
+    log.addHandler(handler)
     log.setLevel(logging.INFO)
+    log.propagate = False
     try:
         yield
     finally:
-        log.handlers, _, log.propagate = before
-        log.setLevel(before[1])
+        log.removeHandler(handler)
+        for other in outer:
+            log.addHandler(other)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 def line(

@@ -19,7 +19,7 @@ from fcjax.results import store, tables
 from fcjax.results.results import Results
 from fcjax.results.run import INTERNAL_SCORES, below_kmeans
 from fcjax.results.store import Folder
-from fcjax.settings import Default
+from fcjax.settings import Default, as_tuple
 from fcjax.sweep import plan
 from fcjax.sweep.experiment import Experiment
 from fcjax.sweep.plan import Batch
@@ -47,11 +47,10 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
     for row in rows:
         if row["status"] != "ok":
             point = ", ".join(f"{name} {row[name]}" for name in folder.settings)
-            log.info(
-                f"warning: the run with {point}, seed {row['seed']} {row['status']}"
-            )
+            log.warning(f"the run with {point}, seed {row['seed']} {row['status']}")
     for text in beside_kmeans(rows, folder.settings):
-        log.info(text)
+        line = text.removeprefix("warning: ")
+        log.log(logging.INFO if line == text else logging.WARNING, line)
     if labelled:
         return
     log.info(
@@ -195,11 +194,10 @@ def chosen_of(method: Method, settings: Mapping[str, Any]) -> dict[str, Any]:
     and differ from the method's default."""
     found = {}
     for name, value in settings.items():
-        given = getattr(method, name, value)
-        values = value if isinstance(value, tuple) else (value,)
-        is_open = given is None or given == () or isinstance(given, Default)
-        if is_open and values not in (given, (given,)):
-            found[name] = values[0]
+        given = as_tuple(getattr(method, name, value))
+        is_open = given in ((), (None,)) or isinstance(given, Default)
+        if is_open and as_tuple(value) != given:
+            found[name] = as_tuple(value)[0]
     return found
 
 

@@ -9,9 +9,9 @@ Other methods with the same leading stages, other values of later settings, and 
 commands find these entries. They may be deleted at any time.
 """
 
-import io
 import itertools
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 
 from fcjax import engine
 from fcjax.algorithms.rounds import scored_rounds
@@ -42,6 +41,8 @@ from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.score import round_off
 from fcjax.types import Federation, Grid, State
+
+log = logging.getLogger("fcjax")
 
 # --- Stage cache
 
@@ -93,7 +94,7 @@ class StageCache:
         # As a session writes them: round by round, the runs side by side.
         rows.sort(key=lambda row: (row["stage_index"], row["round"]))
         self._experiment.folder.add_rounds(rows)
-        report.log.info(
+        log.info(
             f"{len(places)} runs go on from stages that were trained before "
             f"({self.folder})"
         )
@@ -196,9 +197,7 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
     """
     folder = experiment.folder
     if folder.rows:
-        report.log.info(
-            f"reusing {len(folder.rows)} finished runs of {folder.directory}"
-        )
+        log.info(f"reusing {len(folder.rows)} finished runs of {folder.directory}")
     if experiment.batches:
         experiment = fit.widened(experiment)
         folder.begin()
@@ -215,7 +214,7 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
         report.say_pace(num_runs, time.perf_counter() - start)
     if folder.saves:
         report.conclude(folder, labelled=experiment.dataset.labels is not None)
-        report.log.info(f"results in {folder.directory}")
+        log.info(f"results in {folder.directory}")
 
 
 def train(experiment: Experiment, *, progress: bool) -> None:
@@ -227,8 +226,7 @@ def train(experiment: Experiment, *, progress: bool) -> None:
     total = sum(
         len(batch.points) * sum(plan.num_rounds(batch)) for batch in experiment.batches
     )
-    console = None if progress else Console(file=io.StringIO())
-    with Progress(total, console=console) as shown:
+    with Progress(total, shown=progress) as shown:
         for batch in experiment.batches:
             while batch.points:
                 most = batch.side_by_side
@@ -240,9 +238,7 @@ def train(experiment: Experiment, *, progress: bool) -> None:
                     # Of several processes one may have been short of memory.
                     if not fit.is_too_large(error) or most == 1 or are_several():
                         raise
-                    report.log.info(
-                        f"out of memory with {most} runs a call: now {most // 2}"
-                    )
+                    log.info(f"out of memory with {most} runs a call: now {most // 2}")
                     batch = batch._replace(side_by_side=most // 2)
                 batch = batch.keep(folder.is_pending)
     if experiment.task.options.plot and folder.saves:
@@ -272,7 +268,7 @@ def train_batch(
         )
         if model is None and isinstance(pool := call.grid.federations.pool, OwnPool):
             held = federation.readable(pool.bytes_here)
-            report.log.info(f"{held} of the examples in each process")
+            log.info(f"{held} of the examples in each process")
         state, last = run(experiment, call, stages, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
         model = model or freeze(call, state)

@@ -87,10 +87,34 @@ def test_another_rule_of_dealing_takes_the_place_of_the_files(tmp_path):
     assert (split.p, split.overlap, split.class_range) == ((0.5,), (), None)
     assert found.options.seed == (4,)
     found = task_of("ccfc", f"--config={path}", "--clients", "3")
-    assert found.split.overlap == (0.3,)
+    assert (found.split.overlap, found.split.class_range) == ((0.3,), (2, 5))
+    # Flags that are given stay, also where they have the values of the file.
+    same = ["--overlap", "0.3", "--class-range", "2", "5"]
+    found = task_of("ccfc", f"--config={path}", *same)
+    assert (found.split.overlap, found.split.class_range) == ((0.3,), (2, 5))
+    assert (
+        task_of("ccfc", f"--config={path}", "--overlap=0.3").split.class_range is None
+    )
     path.write_text(json.dumps({"command": command(task_of("ccfc", "--p", "0.5"))}))
     found = task_of("ccfc", f"--config={path}", "--class-share", "0.2")
     assert found.split.rule == "class_share"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"limit": "abc"}, "--limit takes a whole number, got 'abc'"),
+        ({"preset": "nope"}, "invalid choice 'nope' for argument '--preset'"),
+        ({"p": "x"}, "--p takes numbers, or START:END:STEP"),
+    ],
+)
+def test_a_wrong_value_of_a_file_gets_a_line(flags, told, tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"command": {"script": "ccfc", "flags": flags}}))
+    with pytest.raises(SystemExit) as ended:
+        task_of("ccfc", f"--config={path}")
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
 
 
 def test_a_run_is_started_again_by_its_own_file(runs):
