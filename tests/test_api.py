@@ -78,8 +78,8 @@ def test_a_method_is_a_step_of_a_pipeline_and_can_be_cloned():
     assert normalized_mutual_info_score(found, alone) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("values", [[1, 2], (1, 2), np.array([1, 2])])
-def test_settings_may_be_lists_tuples_or_arrays(values):
+@pytest.mark.parametrize("values", [[1, 2], (1, 2)])
+def test_settings_may_be_lists_or_tuples(values):
     found = fcjax.run(KMeans(num_init=values), X, num_clusters=3)
     assert found.runs["num_init"].tolist() == [1, 2]
 
