@@ -118,7 +118,7 @@ def finds(out, data, **flags):
     batch = prepared.batches[0]
     (batch,) = train.in_turn(batch)
     prepared.folder.begin()
-    start = train.Kept(prepared).start(batch)
+    start = train.StageCache(prepared).start(batch)
     grid = batch.grid(prepared.pool)
 
     def first(tree):
