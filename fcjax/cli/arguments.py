@@ -282,6 +282,7 @@ def line_of(framed: str, flags: Sequence[str]) -> str:
     _, first, *_ = re.split("[─-]{10,}", re.sub("[│╭╮╰╯]", " ", framed))
     told = " ".join(first.split()).rstrip(".")
     told = re.sub(r"^Error parsing (--[\w-]+):", r"\1", told)
+    told = re.sub(r"^Error parsing \w+: ", "", told)
     told = re.sub(r"invalid literal for int.*:", "takes a whole number, got", told)
     told = told.replace("could not convert string to float:", "takes a number, got")
     unknown = re.match(r"Unrecognized options: (--[\w-]+)", told)

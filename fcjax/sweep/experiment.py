@@ -21,7 +21,7 @@ from fcjax.results import store
 from fcjax.results.store import Folder, InMemory, Point
 from fcjax.settings import given
 from fcjax.sweep import plan, processes
-from fcjax.sweep.options import Machine, Output, share
+from fcjax.sweep.options import Machine, Options, Output, share
 from fcjax.sweep.plan import Batch, Task
 from fcjax.types import Federation, Grid
 
@@ -113,29 +113,14 @@ def prepare(
         "swept": axes,
         "defaults": sorted(points[0].keys() - {*axes}),
     }
-    directory = options.out or default_folder(config)
-    if options.shard is not None:
-        index, count = share("shard", options.shard)
-        if index >= len(points):
-            raise ValueError(
-                f"`shard` {options.shard}: the grid has {len(points)} runs"
-            )
-        points = points[index::count]
-        directory = directory / f"shard-{index}-of-{count}"
     if in_memory:
         folder = InMemory(config, points, command=asked)
     else:
-        folder = Folder(
-            directory,
-            config,
-            points,
-            command=asked,
-            resume=options.resume,
-            writes=processes.is_primary(),
-        )
+        folder = folder_of(options, config, points, asked)
     check_defaults(folder, task, dataset)
-    if options.resume and not in_memory and (earlier := store.starts(directory)):
-        store.check_digests(directory, [*earlier, store.digests(dataset)])
+    earlier = store.starts(folder.directory) if options.resume and not in_memory else []
+    if earlier:
+        store.check_digests(folder.directory, [*earlier, store.digests(dataset)])
 
     examples = dataset.examples
     if len(extra):
@@ -163,6 +148,26 @@ def prepare(
             left.append(pending._replace(side_by_side=width, num_asked=len(own.points)))
     notes = (*dataset.notes, placed)
     return Experiment(task, dataset, folder, tuple(left), pool, notes)
+
+
+def folder_of(
+    options: Options,
+    config: Mapping[str, Any],
+    points: Sequence[Point],
+    command: Mapping[str, Any],
+) -> Folder:
+    """Returns the results folder of a grid, or of the shard that is asked for."""
+    directory = options.out or default_folder(config)
+    if options.shard is not None:
+        index, count = share("shard", options.shard)
+        if index >= len(points):
+            told = f"the grid has {len(points)} runs"
+            raise ValueError(f"`shard` {options.shard}: {told}")
+        points = points[index::count]
+        directory = directory / f"shard-{index}-of-{count}"
+    resume, writes = options.resume, processes.is_primary()
+    how = {"command": command, "resume": resume, "writes": writes}
+    return Folder(directory, config, points, **how)
 
 
 def command(task: Task) -> dict[str, Any]:

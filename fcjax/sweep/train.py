@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -339,17 +339,7 @@ def run(
             found = scored(round.state, score.ROUND_SCORES)[1]
         now = time.perf_counter()
         seconds = round_off((now - clock) / len(batch.points))
-        metrics = metrics_of(round, len(batch.points))
-        rows = [
-            {
-                **{"stage": round.stage.name, **point, **measured},
-                **score.cells(scores),
-                "seconds": seconds,
-            }
-            for point, measured, scores in zip(
-                batch.points, metrics, found, strict=True
-            )
-        ]
+        rows = rows_of(round, batch.points, found, seconds)
         own = ("stage", *batch.points[0])
         for log, row in zip(logs, rows, strict=True):
             log(step, {k: v for k, v in row.items() if k not in own})
@@ -371,6 +361,24 @@ def run(
             call.grid, start=start, schedule=schedule, on_round=on_round
         )
     return state, last or scored(state, score.SCORES)
+
+
+def rows_of(
+    round: engine.Round,
+    points: Sequence[Point],
+    scores: Sequence[Mapping[str, float | int]],
+    seconds: float,
+) -> list[Row]:
+    """Returns the rows of a round in history.csv, one per run."""
+    metrics = metrics_of(round, len(points))
+    return [
+        {
+            **{"stage": round.stage.name, **point, **measured},
+            **score.cells(found),
+            "seconds": seconds,
+        }
+        for point, measured, found in zip(points, metrics, scores, strict=True)
+    ]
 
 
 def metrics_of(round: engine.Round, num_runs: int) -> list[Row]:

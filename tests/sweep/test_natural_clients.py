@@ -120,7 +120,6 @@ def test_another_rule_deals_anew_and_says_so(few):
             [BY_COLUMN, "--clients=10"],
             "`clients` is the number of clients of a partition, but",
         ),
-        ([BY_COLUMN, "--max-clients=0"], "`max_clients` must be at least 1, got 0"),
         (
             [BY_COLUMN, "--min-client-size=4"],
             "least_size must be at most 3",
