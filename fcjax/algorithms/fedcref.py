@@ -55,7 +55,7 @@ STEADY_ITERATIONS = 3
 
 
 class Trend(NamedTuple):
-    """What is watched, which all clients know; () until clusters are refined."""
+    """Counts that all clients know; () before the first refinement."""
 
     communities: Int[Array, ""]  # |G|
     isolated: Int[Array, ""]  # |I|

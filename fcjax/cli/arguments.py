@@ -88,7 +88,7 @@ def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     kinds = tuple(x for x in kinds if x is not NoneType)
     rest: Any = Union[kinds]  # noqa: UP007
     if all(get_origin(x) is Literal for x in kinds):
-        # Of several Literals tyro would list the choices in the order of a set.
+        # tyro lists the choices of several Literals in random order.
         rest = Literal[tuple(value for kind in kinds for value in get_args(kind))]
     spec = ConstructorRegistry.get_primitive_spec(
         PrimitiveTypeInfo.make(rest, info.markers)
@@ -122,7 +122,7 @@ def numbers(text: str, kind: type) -> list[int | float]:
             return [kind(text)]
         last, step = [*rest, Decimal(1)] if kind is int and not rest[1:] else rest
         steps = (last - first) / step
-        # Of whole numbers the last is left out, as in Python's range.
+        # A range of whole numbers leaves out its end, as in Python.
         count = math.ceil(steps) if kind is int else math.floor(steps) + 1
     except (ValueError, ArithmeticError):
         pass
@@ -189,7 +189,7 @@ def split_of(method: type[Method]) -> type[Split]:
 
 
 class Asked(NamedTuple):
-    """What a command line asks for."""
+    """A parsed command line."""
 
     tasks: list[Task]
     """One per method."""

@@ -21,7 +21,7 @@ from fcjax.methods import SCRIPTS
 CHECKOUT = Path(__file__).parents[2]
 FIT = """usage: fcjax fit NAME --on DEVICES FLAGS
 
-What the grid of a method takes on devices that are not here, v5e:4x4 or h100:8:
+Estimates time and memory of a grid on absent devices, such as v5e:4x4 or h100:8:
 `fcjax fit ccfc --on v5e:4x4 --seed 0:16`. FLAGS are those of `fcjax NAME --help`."""
 
 

@@ -1,5 +1,5 @@
-"""What every method's command does: arguments in, results on disk, one line where an
-argument is wrong."""
+"""Runs the command of a method: reads its arguments, trains the grid, prints a table. A
+wrong argument ends it with one line."""
 
 import logging
 import os

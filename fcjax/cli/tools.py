@@ -45,7 +45,7 @@ class Choose:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Results folders, --out of the runs."""
     by: Criterion = DEFAULT
-    """What decides."""
+    """The criterion that ranks the runs."""
     where: Annotated[tuple[str, ...], shown("all runs")] = ()
     """Only runs with these values: p=0.25 clusters=10."""
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
@@ -81,7 +81,7 @@ class Compare:
     """Compares the finished runs of two folders that have the same seed, and the same
     of whatever else both vary: a seed decides the partition and all draws.
 
-    Of every line the difference of the scores and its bootstrap interval, the chance
+    Each line has the difference of the scores and its bootstrap interval, the chance
     that the first is ahead with a further seed, the p-value of the paired t-test after
     Holm's correction for all lines, and how many more seeds would decide.
 
