@@ -98,8 +98,9 @@ def prepare(
     options = task.options
     options.check()
     dataset, extra = load(task.source)
-    asked, named = command(task), command(task.adapted(dataset))["flags"]
-    task, dataset = task.for_data(dataset)
+    asked, adapted = command(task), task.adapted(dataset)
+    named = command(adapted)["flags"]
+    task, dataset = adapted.resolved(dataset)
     # Every run is checked, also those that are reused or another shard's.
     batches = plan.batches(task, dataset, len(extra), natural)
     on_cpu = platform() == "cpu" and options.on is None

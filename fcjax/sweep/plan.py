@@ -91,7 +91,11 @@ class Task:
     def for_data(self, dataset: data.Dataset) -> tuple["Task", data.Dataset]:
         """Returns the task with the split that the method and the data ask for, and the
         data with the clients that take part, see `Split.resolve`."""
-        split, dataset = self.adapted(dataset).split.resolve(dataset)
+        return self.adapted(dataset).resolved(dataset)
+
+    def resolved(self, dataset: data.Dataset) -> tuple["Task", data.Dataset]:
+        """Returns the task and the data as `Split.resolve` has them."""
+        split, dataset = self.split.resolve(dataset)
         return dataclasses.replace(self, split=split), dataset
 
 
