@@ -26,10 +26,9 @@ from jaxtyping import Array, Bool, Float
 
 from fcjax.algorithms.rounds import go_on, never
 from fcjax.cluster import assign_nearest, fuzzy_lloyd, kmeans, lloyd
-from fcjax.cluster.fuzzy import memberships
-from fcjax.cluster.kmeans import clear, plus_plus, squared_distances
-from fcjax.data.augment import as_rows, client_rows
+from fcjax.data.augment import client_rows
 from fcjax.federated import clients, server
+from fcjax.federated.kmeans import Clusters, KMeans, no_clusters
 from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, Stage, State
 
 # --- Common to methods without a network
@@ -93,6 +92,12 @@ def plain(
 # --- Exact federated c-means
 
 
+class Clustered(NamedTuple):
+    """The server of exact federated c-means."""
+
+    clusters: Clusters
+
+
 def exact_cmeans(
     settings: Any,
     *,
@@ -102,20 +107,19 @@ def exact_cmeans(
 ) -> FederatedClustering:
     """Builds exact federated c-means: a round is one iteration of the central method.
 
-    What it reaches is what a federation could at best, at the price of many rounds. It
-    starts from rows of k-means++ over all data, which no real server could draw.
+    The clients upload sums and counts. From the same start the result is that of the
+    central method. The start comes from the clients' local centroids, see
+    `fcjax.federated.kmeans.seed_centroids`.
 
     Args:
         settings: one value per setting of `fcjax.methods.ExactKMeans`. The stage ends
             before the last round once the centroids stand still.
         num_clusters: K.
         fuzzifier: m > 1; None is k-means.
-        tolerance: of the centroids' step.
+        tolerance: the stage ends once the centroids move by no more.
 
     Returns:
-        The method, one stage. Its metrics are the `loss` (the objective an example of
-        the centroids that the round began with), `participants`, `moved` and the
-        traffic.
+        The method, one stage. Its metrics are those of `fcjax.federated.kmeans.KMeans`.
 
     Examples:
         >>> from fcjax.methods import ExactKMeans
@@ -125,58 +129,23 @@ def exact_cmeans(
         [('cluster', 100)]
     """
 
-    def init(key: PRNGKey, federation: Federation) -> State:
-        pool = federation.pool
-        held = server.pooled(federation, server.participants(federation)).astype(float)
-        x = pool[jnp.arange(pool.shape[0])]
-        x = as_rows(x, unit_length=settings.unit_length)
-        x = clear(x, held)
-        return begin(x[plus_plus(key, x, held, num_clusters)])
+    def init(_: PRNGKey, federation: Federation) -> State:
+        num_features = math.prod(federation.pool.shape[1:])
+        return State(Clustered(no_clusters(num_clusters, num_features)))
 
-    def client_round(centroids, x, mask):
-        x = clear(x, mask.astype(float))
-        distances = squared_distances(x, centroids)
-        if fuzzifier is None:
-            nearest = distances.argmin(axis=0)
-            parts = jax.nn.one_hot(nearest, num_clusters, axis=0)
-        else:
-            parts = memberships(distances, fuzzifier) ** fuzzifier
-        parts = jnp.where(mask[None], parts, 0)
-        sums = jnp.matmul(parts, x, precision=jax.lax.Precision.HIGHEST)
-        return sums, parts.sum(axis=1), (jnp.sum(parts * distances), mask.sum())
+    def embed(_: State, federation: Federation):
+        return client_rows(federation, unit_length=settings.unit_length)
 
-    def round(_: PRNGKey, state: State, federation: Federation):
-        before: MovingCentroids = state.server
-        present = server.participants(federation)
-        sums, masses, objectives = clients.for_each(
-            lambda x, mask: client_round(before.centroids, x, mask),
-            client_rows(federation, unit_length=settings.unit_length),
-            federation.mask,
-        )
-        # Means over the clients that answered: what they are divided by cancels.
-        (sums, masses, (objective, count)), answered = server.receive(
-            (sums, masses, objectives), present.astype(float), present
-        )
-        occupied = masses[:, None] > 0
-        means = sums / jnp.where(occupied, masses[:, None], 1)
-        centroids = jnp.where(occupied, means, before.centroids)
-        after = move(before, centroids)
-        message = {"sums": sums, "masses": masses}
-        metrics = {
-            "loss": objective / count,
-            "participants": answered.sum(),
-            "moved": after.moved,
-            **server.traffic(answered, up=message, down={"centroids": centroids}),
-        }
-        return State(after), metrics
+    def points(state: State, federation: Federation):
+        return embed(state, federation), federation.mask
 
-    return plain(
-        init,
-        round,
-        unit_length=settings.unit_length,
-        num_rounds=settings.num_rounds,
-        tolerance=tolerance,
-    )
+    def assign(state: State, federation: Federation):
+        nearest = partial(Clusters.nearest, state.server.clusters)
+        return clients.for_each(nearest, embed(state, federation))
+
+    kmeans = KMeans(points, num_clusters, fuzzifier=fuzzifier, tolerance=tolerance)
+    stage = kmeans.stage("cluster", settings.num_rounds)
+    return FederatedClustering(init, (stage,), embed, assign)
 
 
 # --- FFCM

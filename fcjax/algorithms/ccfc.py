@@ -19,6 +19,7 @@ from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.federated import clients, server, training
+from fcjax.federated.kmeans import Clusters, KMeans, no_clusters
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -28,9 +29,14 @@ from fcjax.types import (
     PRNGKey,
     PyTree,
     Scalar,
+    Stage,
     State,
 )
 
+HALF = 0.5
+"""Exponent of the whitening."""
+SEED_ROUNDS = 5
+"""Lloyd steps before the rounds of cluster contrast."""
 CONSTANT = optax.constant_schedule(1.0)
 """Every round uses the full learning rate."""
 
@@ -39,7 +45,7 @@ class Server(NamedTuple):
     """The server's uploads and downloads; the optimizers stay on the clients."""
 
     variables: PyTree  # the global network w^g
-    centroids: Float[Array, "K D"]  # eta^g
+    clusters: Clusters  # with the centroids eta^g
 
 
 class Client(NamedTuple):
@@ -59,6 +65,8 @@ class Setup(NamedTuple):
     augment: Augment
     num_clusters: int
     schedule: optax.Schedule
+    kmeans: KMeans | None = None
+    """Federated k-means of the embedding; None clusters as in the paper."""
 
 
 def ccfc(
@@ -80,6 +88,14 @@ def ccfc(
     Algorithm 1 as printed, with two differences: embeddings z have unit length, and the
     clusters of the loss are those of a batch.
 
+    With `cluster_by="k-means"` the clusters come from federated k-means instead, whose
+    result is that of k-means of the pooled embedding. It starts after pre-training and
+    measures how unlike the clients are. Unlike clients would contrast wrong clusters,
+    which ruins the embedding, so a run whose clients have a heterogeneity above
+    `max_heterogeneity` skips the rounds of cluster contrast. In these rounds the
+    centroids follow the embedding by a Lloyd step per round. In the end federated
+    k-means runs until the centroids stand still.
+
     With `standalone` every client trains and clusters alone, and nothing is uploaded or
     downloaded: the local models of Table 4.
 
@@ -96,13 +112,16 @@ def ccfc(
 
     Returns:
         The method, with stages `pretrain` and `cluster`, and with `own_init` before
-        them `first`, one round of pre-training. The metrics are the mean `loss` over
+        them `first`, one round of pre-training. With `cluster_by="k-means"` the stage
+        `seed` comes before `cluster` and `k-means` after it, whose metrics are those
+        of `fcjax.federated.kmeans.KMeans`. The other metrics are the mean `loss` over
         the participating clients, `participants`, `embedding_spread` of a batch of each
         client (1 if the embedding fills its sphere, 0 if it collapsed), `weight_size`
         (root mean square of the clients' weights), and the traffic.
 
     Raises:
-        ValueError: own_init without a round of pre-training.
+        ValueError: own_init without a round of pre-training, or k-means for clients
+            that train alone.
 
     Examples:
         >>> import optax
@@ -118,7 +137,17 @@ def ccfc(
     """
     if settings.own_init and settings.pretrain_rounds < 1:
         raise ValueError("own_init is a round of pre-training, and there is none")
+    if settings.standalone and settings.cluster_by == "k-means":
+        raise ValueError("cluster_by k-means needs a server, standalone has none")
     setup = Setup(settings, network, optimizer, augment, num_clusters, schedule)
+    seeds = kmeans = None
+    if settings.cluster_by == "k-means":
+        seeds = KMeans(partial(points, setup), num_clusters, settings.num_init)
+        seeds = seeds._replace(cosine=not settings.euclidean)
+        kmeans = seeds
+        if settings.whiten:
+            kmeans = seeds._replace(whitening=HALF, cosine=False)
+        setup = setup._replace(kmeans=seeds)
     # Stages with the same round function are compiled once.
     by_examples, by_clusters = (
         partial(federated_round, setup, contrasts) for contrasts in (False, True)
@@ -129,12 +158,15 @@ def ccfc(
         stages=(
             *([all_rounds("first", by_examples, 1)] if first else []),
             all_rounds("pretrain", by_examples, settings.pretrain_rounds - first),
-            all_rounds(
+            *([seeds.stage("seed", SEED_ROUNDS)] if seeds else []),
+            Stage(
                 "cluster",
+                partial(begin_clusters, setup),
                 by_examples if settings.sample_contrastive else by_clusters,
                 settings.cluster_rounds,
-                begin=partial(begin_clusters, setup),
+                partial(is_unlike, setup),
             ),
+            *([kmeans.stage(num_rounds=settings.kmeans_rounds)] if kmeans else []),
         ),
         embed=partial(embed, setup),
         assign=partial(assign, setup),
@@ -172,22 +204,31 @@ def federated_round(
     variables, (local_centroids, answered, measured) = server.receive(
         trained.variables, sizes, (trained.centroids, present, measured)
     )
+    opt_state = clients.keep_absent(present, trained.opt_state, before.opt_state)
+    network = {"network": variables}
+    metrics = server.measure(answered, measured)
+    metrics |= server.traffic(answered, up=network, down=network)
+    if by_clusters and setup.kmeans:
+        # The sums are of the embedding by the network that the clients downloaded.
+        moved, lloyd = setup.kmeans.step(state, federation)
+        after = State(Server(variables, moved.server.clusters), opt_state)
+        return after, lloyd | metrics
+    clusters: Clusters = state.server.clusters
     needs_centroids = by_clusters or federation.now.is_evaluated
     centroids = lax.cond(
         needs_centroids,
         lambda: cluster_centroids(setup, server_key, local_centroids, answered),
-        lambda: state.server.centroids,
+        lambda: clusters.centroids,
     )
-    sent = {"network": variables, "centroids": centroids}
-    metrics = server.measure(answered, measured)
+    sent = {"centroids": centroids}
     metrics |= server.traffic(answered, up=sent, down=sent)
     crossed = jnp.int32(needs_centroids)
     metrics["down_centroids"] = metrics["down_centroids"].at[0].multiply(crossed)
     if by_clusters:  # clients also uploaded centroids when the stage began
         crossed += federation.now.round == setup.settings.pretrain_rounds
     metrics["up_centroids"] = metrics["up_centroids"].at[0].multiply(crossed)
-    opt_state = clients.keep_absent(present, trained.opt_state, before.opt_state)
-    return State(Server(variables, centroids), opt_state), metrics
+    clusters = clusters._replace(centroids=centroids)
+    return State(Server(variables, clusters), opt_state), metrics
 
 
 def client_states(setup: Setup, state: State, num_clients: int) -> Client:
@@ -201,7 +242,7 @@ def client_states(setup: Setup, state: State, num_clients: int) -> Client:
 def from_server(state: State, num_clients: int) -> Client:
     """Returns the state of clients that downloaded the server's models."""
     sent: Server = state.server
-    models = clients.repeat((sent.variables, sent.centroids), num_clients)
+    models = clients.repeat((sent.variables, sent.clusters.centroids), num_clients)
     return Client(models[0], models[1], state.clients)
 
 
@@ -247,13 +288,15 @@ def client_round(
         batch_size=settings.batch_size,
         num_epochs=settings.local_epochs,
     )
-    centroids = lax.cond(
-        by_clusters or now.is_evaluated,
-        lambda: local_centroids(
-            setup, centroids_key, trained.variables, pool, rows, mask
-        ),
-        lambda: before.centroids,
-    )
+    centroids = before.centroids
+    if not (by_clusters and setup.kmeans):
+        centroids = lax.cond(
+            by_clusters or now.is_evaluated,
+            lambda: local_centroids(
+                setup, centroids_key, trained.variables, pool, rows, mask
+            ),
+            lambda: before.centroids,
+        )
     few = training.evenly(mask, settings.batch_size)
     z = encode(setup, pool, trained.variables, rows[few])
     measured = {
@@ -352,10 +395,10 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     z = jax.eval_shape(
         partial(encode, setup, federation.pool), variables, jnp.arange(1)
     )
-    centroids = jnp.zeros((setup.num_clusters, z.shape[-1]))
+    clusters = no_clusters(setup.num_clusters, z.shape[-1])
     opt_state = setup.optimizer.init(variables["params"])
     opt_state = clients.repeat(opt_state, len(federation.indices))
-    state = State(Server(variables, centroids), opt_state)
+    state = State(Server(variables, clusters), opt_state)
     if setup.settings.standalone:
         return alone(state, len(federation.indices))
     return state
@@ -377,18 +420,30 @@ def begin_clusters(
     clients_key, server_key = jax.random.split(key)
     before = client_states(setup, state, len(present))
     opt_state = jax.vmap(setup.optimizer.init)(before.variables["params"])
-    centroids = before.centroids
-    if not setup.settings.sample_contrastive:
-        centroids = all_centroids(setup, clients_key, before.variables, federation)
+    if setup.settings.sample_contrastive or setup.kmeans:
+        return with_optimizers(setup, state, opt_state)
+    centroids = all_centroids(setup, clients_key, before.variables, federation)
     if setup.settings.standalone:
         centroids = clients.keep_absent(present, centroids, before.centroids)
         return State((), Client(before.variables, centroids, opt_state))
-    after = state.server
-    if not setup.settings.sample_contrastive:
-        centroids, answered = server.gather((centroids, present))
-        centroids = cluster_centroids(setup, server_key, centroids, answered)
-        after = after._replace(centroids=centroids)
-    return State(after, opt_state)
+    centroids, answered = server.gather((centroids, present))
+    centroids = cluster_centroids(setup, server_key, centroids, answered)
+    clusters = state.server.clusters._replace(centroids=centroids)
+    return State(state.server._replace(clusters=clusters), opt_state)
+
+
+def with_optimizers(setup: Setup, state: State, opt_state: PyTree) -> State:
+    """Returns the state with other optimizers on the clients."""
+    if setup.settings.standalone:
+        return State((), state.clients._replace(opt_state=opt_state))
+    return State(state.server, opt_state)
+
+
+def is_unlike(setup: Setup, state: State) -> Bool[Array, ""]:
+    """Tells whether the clients are too unlike for cluster contrast."""
+    if setup.kmeans is None or setup.settings.sample_contrastive:
+        return jnp.array(False)
+    return state.server.clusters.heterogeneity > setup.settings.max_heterogeneity
 
 
 def all_centroids(
@@ -413,10 +468,21 @@ def embed(
     return clients.for_each(one, models.variables, federation.indices)
 
 
+def points(
+    setup: Setup, state: State, federation: Federation
+) -> tuple[Float[Array, "M N D"] | ragged.Ragged, Bool[Array, "M N"] | ragged.Ragged]:
+    """Returns the embedding that federated k-means clusters, and the mask."""
+    return embed(setup, state, federation), federation.mask
+
+
 def assign(
     setup: Setup, state: State, federation: Federation
 ) -> Int[Array, "M N"] | ragged.Ragged:
     """As in `FederatedClustering`: by each client's centroids."""
+    if not setup.settings.standalone and state.server.clusters.whitening:
+        z = embed(setup, state, federation)
+        nearest_of = partial(Clusters.nearest, state.server.clusters)
+        return clients.for_each(nearest_of, z)
 
     def one(variables, centroids, rows):
         z = encode(setup, federation.pool, variables, rows)

@@ -98,6 +98,19 @@ class CCFC(Method):
     own_init: Annotated[bool | None, shown("no; --preset paper yes")] = None
     """Average unrelated networks after a first round, as the authors' code does: True
     or False."""
+    cluster_by: Annotated[
+        Literal["k-means", "ccfc"] | None,
+        shown("k-means; --preset paper and --standalone ccfc"),
+    ] = None
+    """The clustering: `k-means` is federated k-means of the embedding, by sums and
+    counts. `ccfc` is the paper's: the server clusters the clients' local centroids."""
+    max_heterogeneity: Sweep[float] = default(0.3)
+    """Contrast clusters only if the measured heterogeneity of the clients, from 0 to 1,
+    is at most this; `cluster_by="ccfc"` always does."""
+    whiten: bool = True
+    """Half-whiten the embedding before the last k-means."""
+    kmeans_rounds: Sweep[int] = default(100)
+    """Most rounds of the last k-means, which ends once its centroids stand still."""
     num_init: Sweep[int] = default(10)
     """Seedings of the clients' and the server's k-means; the best counts."""
     include_self: bool = True
@@ -124,10 +137,11 @@ class CCFC(Method):
             "backbone": backbone_of(shape),
             "own_init": False,
             "schedule": "constant",
+            "cluster_by": "ccfc" if self.standalone else "k-means",
         }
         if self.preset == "paper":
             pretrains = 0 not in as_tuple(self.pretrain_rounds)
-            of_data |= {"own_init": pretrains}
+            of_data |= {"own_init": pretrains, "cluster_by": "ccfc"}
             of_data |= {"view": "crop"} if is_grey(shape) else {}
         elif is_grey(shape) or is_small(shape):
             of_data |= of_images(

@@ -121,7 +121,8 @@ def test_a_round_contrasts_clusters_under_the_labels_of_the_global_model(
     method = build(include_self=not as_printed, euclidean=as_printed, local_epochs=2)
     centroids = np.array([[3.0, 0, 0], [0, 0.4, 0.1], [-0.3, 0, 0.5]], np.float32)
     state = method.init(jax.random.key(3), federation)
-    before = state.server._replace(centroids=jnp.asarray(centroids))
+    clusters = state.server.clusters._replace(centroids=jnp.asarray(centroids))
+    before = state.server._replace(clusters=clusters)
     state = state._replace(server=before)
     w = state.server.variables["params"]
     z, _ = map(np.asarray, outputs(w, POOL))
@@ -236,6 +237,9 @@ def test_the_second_stage_begins_with_what_the_averaged_network_finds(standalone
     def models(state):
         return state.clients if standalone else state.server
 
+    def centroids(state):
+        return (state.clients if standalone else state.server.clusters).centroids
+
     a = np.asarray(models(start).variables["params"]["a"])
     z = unit(pool @ (a[0] if standalone else a))
     mined = [best_centroids(z[held]) for held in ROWS]
@@ -247,7 +251,7 @@ def test_the_second_stage_begins_with_what_the_averaged_network_finds(standalone
             expected = [mined[0], mined[1] * everyone]
         begun = begin(KEYS[0], start, federation)
         for state in (begun, round(KEYS[1], start, federation)[0]):
-            found = np.asarray(models(state).centroids).reshape(-1, 3, 3)
+            found = np.asarray(centroids(state)).reshape(-1, 3, 3)
             for own, wanted in zip(map(in_order, found), expected, strict=True):
                 np.testing.assert_allclose(own, wanted, rtol=1e-4, atol=1e-5)
     assigned = np.asarray(jax.jit(method.assign)(begun, federation))
@@ -274,7 +278,8 @@ def test_clients_mine_no_centroids_that_nothing_needs(federation):
                 now = in_round(federation, number, is_evaluated=number in evaluated)
                 before, number = state, number + 1
                 state, metrics = round(key, state, now)
-                moved = bool(jnp.any(state.server.centroids != before.server.centroids))
+                old, new = (x.server.clusters.centroids for x in (before, state))
+                moved = bool(jnp.any(old != new))
                 sent = [int(metrics[f"{way}_centroids"][0]) for way in ("up", "down")]
                 found[len(evaluated)].append((moved, sent, state.server.variables))
     some, all_of_them = found[4], found[7]
@@ -285,3 +290,68 @@ def test_clients_mine_no_centroids_that_nothing_needs(federation):
     assert [x[:2] for x in all_of_them] == [mines] * 5 + expected[5:]
     for one, other in zip(some, all_of_them, strict=True):
         jax.tree.map(np.testing.assert_array_equal, one[2], other[2])
+
+
+# --- federated k-means
+
+
+def test_unlike_clients_skip_cluster_contrast(federation):
+    method = build(cluster_by="k-means", max_heterogeneity=0.3, pretrain_rounds=1)
+    names = [stage.name for stage in method.stages]
+    assert names == ["pretrain", "seed", "cluster", "k-means"]
+    contrast = method.stages[2]
+    for value, skips in ((0.29, False), (0.31, True)):
+        state = method.init(jax.random.key(3), federation)
+        clusters = state.server.clusters._replace(heterogeneity=jnp.float32(value))
+        state = state._replace(server=state.server._replace(clusters=clusters))
+        assert bool(contrast.done(state)) == skips
+
+
+def test_centroids_follow_the_network_that_the_clients_downloaded(federation):
+    """A round of cluster contrast takes one Lloyd step, of the embedding before it."""
+    method = build(cluster_by="k-means", pretrain_rounds=0)
+    state = method.init(jax.random.key(3), federation)
+    state = method.stages[1].begin(KEYS[0], state, federation)
+    before = np.asarray(state.server.clusters.centroids)
+    z = unit(outputs(state.server.variables["params"], POOL)[0])
+    nearest = np.argmax(z @ unit(before).T, axis=1)
+    sums = np.stack([z[nearest == k].sum(axis=0) for k in range(3)])
+    state, metrics = method.stages[2].round(KEYS[1], state, federation)
+    np.testing.assert_allclose(state.server.clusters.centroids, unit(sums), atol=1e-5)
+    assert traffic(metrics) == {
+        **both_ways(2, network=metrics["up_network"][1] // 4),
+        "up_sums": [2, 3 * 3 * 4],
+        "up_counts": [2, 3 * 4],
+        "down_centroids": [2, 3 * 3 * 4],
+    }
+
+
+def test_the_last_clusters_are_those_of_k_means_of_the_whitened_embedding(federation):
+    method = build(cluster_by="k-means", pretrain_rounds=0, cluster_rounds=0)
+    state = method.init(jax.random.key(3), federation)
+    stage = method.stages[3]
+    state, rounds = stage.begin(KEYS[0], state, federation), 0
+    start = np.asarray(state.server.clusters.centroids)
+    while not stage.done(state):
+        state, rounds = stage.round(KEYS[1], state, federation)[0], rounds + 1
+        assert rounds < 100
+    z = unit(np.asarray(outputs(state.server.variables["params"], POOL)[0], float))
+    variances, vectors = np.linalg.eigh(np.cov(z.T, bias=True))
+    half = unit((z - z.mean(axis=0)) @ vectors / variances**0.25)
+    start = start[:, ::-1]  # the largest variance first, each direction of either sign
+    signs = np.sign(
+        np.sum(
+            np.asarray(state.server.clusters.whitening.directions)[:, ::-1] * vectors,
+            axis=0,
+        )
+    )
+    central = KMeans(3, init=start * signs, n_init=1, tol=0).fit(half)
+    found = np.asarray(method.assign(state, federation))
+    for client, held in enumerate(ROWS):
+        labels = found[client, : len(held)]
+        np.testing.assert_array_equal(labels, central.labels_[held])
+
+
+def test_clients_that_train_alone_have_no_server_for_k_means():
+    with pytest.raises(ValueError, match="standalone"):
+        build(standalone=True, cluster_by="k-means")

@@ -1,0 +1,490 @@
+"""Federated k-means: the central algorithm, computed from the clients' sums and counts.
+
+A server that sees no example still runs k-means of all examples. Each quantity that
+Lloyd's algorithm needs is a sum over examples, so the clients add up their own examples
+and the server adds up the clients. From the same start the result equals k-means of the
+pooled examples.
+
+References:
+    Lloyd, Least squares quantization in PCM, 1982.
+    Dennis, Li and Smith, `Heterogeneity for the win
+    <https://arxiv.org/abs/2103.00697>`_, ICML 2021: seeds come from local centroids.
+    Bergsma, A bias-correction for Cramer's V and Tschuprow's T, Journal of the Korean
+    Statistical Society, 2013: the idea of `heterogeneity`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fcjax.cluster import assign_nearest, kmeans
+from fcjax.cluster.fuzzy import memberships
+from fcjax.cluster.kmeans import squared_distances
+from fcjax.federated import clients, server
+from fcjax.losses import normalize
+from fcjax.ragged import Ragged
+from fcjax.types import Federation, PRNGKey, PyTree, Scalar, Stage, State
+
+matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+
+Embedding = Float[Array, "M N D"] | Ragged
+Mask = Bool[Array, "M N"] | Ragged
+
+
+class Step(NamedTuple):
+    """The result of one Lloyd step.
+
+    Examples:
+        >>> z = jnp.array([[[0.0], [1.0]], [[9.0], [5.0]]])
+        >>> mask = jnp.ones((2, 2), bool)
+        >>> step = lloyd_step(z, mask, jnp.ones(2, bool), jnp.array([[0.0], [9.0]]))
+        >>> print(step.counts.tolist())  # one row per client
+        [[2.0, 0.0], [0.0, 2.0]]
+    """
+
+    centroids: Float[Array, "K D"]
+    """The means of the clusters; a cluster without examples keeps its centroid."""
+    counts: Float[Array, "M K"]
+    """The number of examples of each client in each cluster, before the step; 0 for
+    absent clients."""
+    inertia: Float[Array, ""]
+    """Mean squared distance of an example to its nearest centroid, before the step."""
+
+
+def lloyd_step(
+    z: Embedding,
+    mask: Mask,
+    present: Bool[Array, "M"],
+    centroids: Float[Array, "K D"],
+    *,
+    cosine: bool = False,
+    fuzzifier: Scalar | None = None,
+) -> Step:
+    """Runs one step of Lloyd's algorithm on the examples of all clients.
+
+    Each client uploads K (D + 1) numbers: the sum of its examples in each cluster and
+    the number of these examples.
+
+    Args:
+        z: the examples or their embedding, [M, N, D].
+        mask: False at padding.
+        present: the participating clients; the others are ignored.
+        centroids: [K, D].
+        cosine: scale the new centroids to unit length, for examples of unit length.
+        fuzzifier: m > 1 takes a step of fuzzy c-means instead: each example belongs to
+            each cluster in part, and counts and inertia are weighted by the parts.
+
+    Returns:
+        The new centroids, and the counts and the inertia of the old ones; NaN if no
+        client participates.
+
+    Examples:
+        >>> z = jnp.array([[[0.0], [1.0]], [[9.0], [5.0]]])
+        >>> mask = jnp.ones((2, 2), bool)
+        >>> step = lloyd_step(z, mask, jnp.ones(2, bool), jnp.array([[0.0], [9.0]]))
+        >>> print(step.centroids[:, 0], step.inertia)  # (1^2 + 4^2) / 4
+        [0.5 7. ] 4.25
+    """
+    local_sums = partial(_local_sums, centroids, fuzzifier=fuzzifier)
+    local = clients.for_each(local_sums, z, mask)
+    # The server receives means over the clients, whose number cancels.
+    weights = present.astype(float)
+    sums, totals, squares = server.weighted_mean(local, weights)
+    counts = server.gather(jnp.where(present[:, None], local[1], 0))
+    occupied = totals[:, None] > 0
+    means = sums / jnp.where(occupied, totals[:, None], 1)
+    means = normalize(means) if cosine else means
+    return Step(jnp.where(occupied, means, centroids), counts, squares / totals.sum())
+
+
+def _local_sums(
+    centroids: Float[Array, "K D"],
+    z: Float[Array, "N D"],
+    mask: Bool[Array, "N"],
+    *,
+    fuzzifier: Scalar | None = None,
+) -> tuple[Float[Array, "K D"], Float[Array, "K"], Float[Array, ""]]:
+    """Computes the upload of a client: the sums and the number of its examples by
+    cluster, and their squared distances to the centroids."""
+    z = jnp.where(mask[:, None], z, 0)
+    if fuzzifier is None:
+        nearest = assign_nearest(z, centroids)
+        parts = (nearest[None] == jnp.arange(len(centroids))[:, None]).astype(float)
+        squares = jnp.sum((z - centroids[nearest]) ** 2, axis=1)[None]
+    else:
+        squares = squared_distances(z, centroids)
+        parts = memberships(squares, fuzzifier) ** fuzzifier
+    parts = jnp.where(mask[None], parts, 0)
+    return matmul(parts, z), parts.sum(axis=1), jnp.sum(parts * squares)
+
+
+def seed_centroids(
+    key: PRNGKey,
+    z: Embedding,
+    mask: Mask,
+    present: Bool[Array, "M"],
+    num_clusters: int,
+    *,
+    num_init: int = 10,
+    cosine: bool = False,
+) -> Float[Array, "K D"]:
+    """Finds centroids from which Lloyd's algorithm of the federation starts.
+
+    Each client runs k-means on its own examples and uploads K centroids with the number
+    of examples of each. The server runs k-means on the uploaded centroids, weighted by
+    these numbers, from several seedings. The clients measure the inertia of each
+    result, and the server takes the best.
+
+    Args:
+        key: of all random draws.
+        z, mask, present, cosine: as in `lloyd_step`.
+        num_clusters: K.
+        num_init: seedings of each client's k-means, and of the server's.
+
+    Returns:
+        The centroids [K, D].
+
+    Examples:
+        >>> z = jnp.array([[[0.0], [1.0]], [[9.0], [5.0]]])
+        >>> mask, present = jnp.ones((2, 2), bool), jnp.ones(2, bool)
+        >>> seeds = seed_centroids(jax.random.key(0), z, mask, present, 2)
+        >>> print(jnp.sort(seeds[:, 0]))
+        [0.5 7. ]
+    """
+    clients_key, server_key = jax.random.split(key)
+
+    def summarize(key, z, mask):
+        # k-means needs as many rows as clusters; clients may hold fewer examples.
+        missing = max(0, num_clusters - len(z))
+        z, mask = jnp.pad(z, ((0, missing), (0, 0))), jnp.pad(mask, (0, missing))
+        found = kmeans(key, z, num_clusters, mask=mask, num_init=num_init)
+        members = found.assignments[None] == jnp.arange(num_clusters)[:, None]
+        return found.centroids, jnp.sum(members & mask[None], axis=1).astype(float)
+
+    keys = clients.keys(clients_key, len(present))
+    local, counts = clients.for_each(summarize, keys, z, mask)
+    local, counts = server.gather((local, jnp.where(present[:, None], counts, 0)))
+    points, weights = local.reshape(-1, local.shape[-1]), counts.reshape(-1)
+
+    def cluster(key):
+        found = kmeans(key, points, num_clusters, weights=weights, num_init=1)
+        return normalize(found.centroids) if cosine else found.centroids
+
+    candidates = jax.lax.map(cluster, jax.random.split(server_key, num_init))
+
+    def local_squares(z, mask):
+        return jax.lax.map(lambda c: _local_sums(c, z, mask)[2], candidates)
+
+    squares = clients.for_each(local_squares, z, mask)
+    return candidates[jnp.argmin(server.weighted_mean(squares, present.astype(float)))]
+
+
+def federated_kmeans(
+    key: PRNGKey,
+    z: Embedding,
+    mask: Mask,
+    num_clusters: int,
+    *,
+    present: Bool[Array, "M"] | None = None,
+    num_init: int = 10,
+    num_iters: int = 100,
+    cosine: bool = False,
+) -> Step:
+    """Clusters the examples of all clients: `seed_centroids`, then `lloyd_step` until
+    the centroids stand still.
+
+    Args:
+        key: of all random draws.
+        z: the examples or their embedding, [M, N, D].
+        mask: False at padding.
+        num_clusters: K.
+        present: the participating clients; None is all.
+        num_init: seedings, see `seed_centroids`.
+        num_iters: upper bound of the Lloyd steps.
+        cosine: as in `lloyd_step`.
+
+    Returns:
+        The centroids, and the counts and the inertia in the last step.
+
+    Examples:
+        >>> z = jnp.array([[[0.0], [1.0]], [[9.0], [5.0]]])
+        >>> found = federated_kmeans(jax.random.key(0), z, jnp.ones((2, 2), bool), 2)
+        >>> print(jnp.sort(found.centroids[:, 0]), found.inertia)
+        [0.5 7. ] 2.125
+    """
+    present = jnp.ones(len(mask), bool) if present is None else present
+    step = partial(lloyd_step, z, mask, present, cosine=cosine)
+    seeds = seed_centroids(
+        *(key, z, mask, present, num_clusters), num_init=num_init, cosine=cosine
+    )
+
+    def unfinished(carry):
+        i, found, before = carry
+        return jnp.any(found.centroids != before) & (i < num_iters)
+
+    def iterate(carry):
+        i, found, _ = carry
+        return i + 1, step(found.centroids), found.centroids
+
+    return jax.lax.while_loop(unfinished, iterate, (1, step(seeds), seeds))[1]
+
+
+# --- Whitening
+
+
+class Whitening(NamedTuple):
+    """A linear map that makes the variances of an embedding's directions more equal.
+
+    Examples:
+        >>> whitening = Whitening(jnp.zeros(2), jnp.eye(2))
+        >>> print(whitening.apply(jnp.array([[3.0, 4.0]])))
+        [[0.6 0.8]]
+    """
+
+    mean: Float[Array, "D"]
+    directions: Float[Array, "D D"]
+    """One scaled principal direction per column, the one of most variance first."""
+
+    def apply(self, z: Float[Array, "N D"]) -> Float[Array, "N D"]:
+        """Returns whitened examples [N, D] of unit length."""
+        return normalize(matmul(z - self.mean[None], self.directions))
+
+
+def find_whitening(
+    z: Embedding, mask: Mask, present: Bool[Array, "M"], *, exponent: Scalar = 0.5
+) -> Whitening:
+    """Computes a whitening from the clients' first and second moments.
+
+    Each client uploads the number of its examples, their sum and their second moments
+    once: D (D + 1) / 2 + D + 1 numbers. Every principal direction is divided by its
+    variance to the power `exponent / 2`. At 1 all directions have the same variance,
+    those of mere noise too, so a rank has to be chosen. At 0.5 weak directions gain
+    and noise stays small, so that no rank is needed.
+
+    Args:
+        z: the embedding of the examples, [M, N, D].
+        mask: False at padding.
+        present: the participating clients; the others are ignored.
+        exponent: from 0, a rotation alone, to 1, full whitening.
+
+    Returns:
+        The whitening. Directions without variance, of which there are some if the
+        examples are fewer than the dimensions, have scale 0.
+
+    Examples:
+        >>> z = jnp.array([[[4.0, 0.0], [-4.0, 0.0]], [[0.0, 1.0], [0.0, -1.0]]])
+        >>> every = jnp.ones((2, 2), bool)
+        >>> found = find_whitening(z, every, jnp.ones(2, bool), exponent=1.0)
+        >>> print(jnp.abs(found.directions).round(3))  # variances 8 and 0.5
+        [[0.354 0.   ]
+         [0.    1.414]]
+    """
+
+    def moments(z, mask):
+        z = jnp.where(mask[:, None], z, 0)
+        return mask.sum().astype(float), z.sum(axis=0), matmul(z.T, z)
+
+    local = clients.for_each(moments, z, mask)
+    count, total, second = server.weighted_mean(local, present.astype(float))
+    mean = total / count
+    covariance = second / count - mean[:, None] * mean[None]
+    variances, vectors = jnp.linalg.eigh(covariance)  # the smallest first
+    variances, vectors = variances[::-1], vectors[:, ::-1]
+    # Variances of 0 are not exactly 0 in float32.
+    least = len(variances) * jnp.finfo(jnp.float32).eps * variances[0]
+    varies = variances > least
+    scales = jnp.where(varies, variances, 1) ** (-exponent / 2)
+    return Whitening(mean, vectors * jnp.where(varies, scales, 0)[None])
+
+
+# --- Heterogeneity
+
+
+def heterogeneity(counts: Float[Array, "M K"]) -> Float[Array, ""]:
+    """Measures how unlike the clients are, without labels: 0 if the examples of every
+    cluster are spread over the clients at random, 1 if no two clients share a cluster.
+
+    It is Cramer's V of clients and clusters, less the value expected of a random
+    partition. If clusters are the true classes, M = K, and every client takes a share p
+    of its examples from one class and the others at random, the value is p. For
+    Dirichlet(alpha) shares it is near 1 / sqrt(1 + K alpha). Clusters that mix classes
+    lower the value.
+
+    Args:
+        counts: the number of examples of each client in each cluster. Clients and
+            clusters without examples are ignored.
+
+    Returns:
+        A number in [0, 1]; 0 with fewer than two clients or clusters.
+
+    Examples:
+        >>> print(heterogeneity(jnp.array([[50.0, 0.0], [0.0, 50.0]])))
+        1.0
+        >>> print(heterogeneity(jnp.array([[25.0, 25.0], [30.0, 30.0]])))
+        0.0
+    """
+    rows, columns, total = counts.sum(axis=1), counts.sum(axis=0), counts.sum()
+    expected = rows[:, None] * columns[None] / jnp.maximum(total, 1)
+    squares = (counts - expected) ** 2 / jnp.where(expected > 0, expected, 1)
+    others, kinds = jnp.sum(rows > 0) - 1, jnp.sum(columns > 0) - 1
+    by_chance = others * kinds
+    most = total * jnp.minimum(others, kinds)
+    # Of as few examples as degrees of freedom nothing can be said.
+    is_defined = most > by_chance
+    share = (squares.sum() - by_chance) / jnp.where(is_defined, most - by_chance, 1)
+    return jnp.where(is_defined, jnp.sqrt(jnp.clip(share, 0, 1)), 0)
+
+
+# --- A stage of a method
+
+
+class Clusters(NamedTuple):
+    """The server's clusters.
+
+    Examples:
+        >>> no_clusters(2, 3).centroids.shape
+        (2, 3)
+    """
+
+    centroids: Float[Array, "K D"]
+    """In the whitened space if there is a whitening."""
+    moved: Float[Array, ""]
+    """Frobenius norm of the last step of the centroids."""
+    heterogeneity: Float[Array, ""]
+    """Of the clients, by the clusters before the last step; NaN before the first."""
+    whitening: Whitening | tuple[()] = ()
+
+    def space(self, z: Float[Array, "N D"]) -> Float[Array, "N D"]:
+        """Returns examples in the space of the centroids."""
+        return self.whitening.apply(z) if self.whitening else z
+
+    def nearest(self, z: Float[Array, "N D"]) -> Int[Array, "N"]:
+        """Returns the cluster of every example of an embedding."""
+        return assign_nearest(self.space(z), self.centroids)
+
+
+def no_clusters(num_clusters: int, num_features: int) -> Clusters:
+    """Returns the clusters of a server that has none yet: centroids of zeros."""
+    centroids = jnp.zeros((num_clusters, num_features))
+    return Clusters(centroids, jnp.float32(jnp.inf), jnp.float32(jnp.nan))
+
+
+Points = Callable[[State, Federation], tuple[Embedding, Mask]]
+"""(state, federation) -> the embedding of every example, and False at examples that are
+not clustered."""
+
+
+class KMeans(NamedTuple):
+    """Federated k-means as a stage of a method whose server has `clusters`.
+
+    Examples:
+        >>> stage = KMeans(points=lambda state, federation: (), num_clusters=3).stage()
+        >>> stage.name, stage.num_rounds
+        ('k-means', 100)
+    """
+
+    points: Points
+    num_clusters: int
+    num_init: int = 10
+    """Seedings, see `seed_centroids`."""
+    whitening: float = 0.0
+    """Exponent of the whitening, see `find_whitening`; 0 leaves it out."""
+    cosine: bool = False
+    """As in `lloyd_step`."""
+    fuzzifier: Scalar | None = None
+    """As in `lloyd_step`."""
+    tolerance: Scalar = 0.0
+    """The stage ends once the centroids have moved by no more."""
+
+    def stage(self, name: str = "k-means", num_rounds: int = 100) -> Stage:
+        """Returns the stage: every round is one Lloyd step of the federation.
+
+        Its metrics are the `loss` (the inertia per example, before the step),
+        `participants`, `moved`, `heterogeneity` and the traffic.
+        """
+        return Stage(name, self.begin, self.round, num_rounds, self.done)
+
+    def begin(self, key: PRNGKey, state: State, federation: Federation) -> State:
+        """Whitens the embedding and seeds the centroids."""
+        (z, mask), present = (
+            self.points(state, federation),
+            server.participants(federation),
+        )
+        whitening = ()
+        if self.whitening:
+            whitening = find_whitening(z, mask, present, exponent=self.whitening)
+            z = clients.for_each(partial(Whitening.apply, whitening), z)
+        centroids = seed_centroids(
+            *(key, z, mask, present, self.num_clusters),
+            num_init=self.num_init,
+            cosine=self.cosine,
+        )
+        clusters = no_clusters(*centroids.shape)
+        clusters = clusters._replace(centroids=centroids, whitening=whitening)
+        return state._replace(server=state.server._replace(clusters=clusters))
+
+    def round(
+        self, _: PRNGKey, state: State, federation: Federation
+    ) -> tuple[State, dict[str, Array]]:
+        """Takes a Lloyd step; the traffic of the first round includes that of
+        `begin`."""
+        answered = server.gather(server.participants(federation))
+        once = self.traffic_of_seeds(answered, state.server.clusters)
+        is_first = (federation.now.stage_round == 0).astype(jnp.int32)
+        once = {name: x.at[0].multiply(is_first) for name, x in once.items()}
+        state, metrics = self.step(state, federation)
+        return state, metrics | once
+
+    def step(
+        self, state: State, federation: Federation
+    ) -> tuple[State, dict[str, Array]]:
+        """Takes a Lloyd step, and returns the new state and the metrics of `stage`."""
+        before: Clusters = state.server.clusters
+        z, mask = self.points(state, federation)
+        z = clients.for_each(partial(Clusters.space, before), z)
+        present = server.participants(federation)
+        step = lloyd_step(
+            *(z, mask, present, before.centroids),
+            cosine=self.cosine,
+            fuzzifier=self.fuzzifier,
+        )
+        after = before._replace(
+            centroids=step.centroids,
+            moved=jnp.linalg.norm(step.centroids - before.centroids),
+            heterogeneity=heterogeneity(step.counts),
+        )
+        answered = server.gather(present)
+        metrics = {
+            "loss": step.inertia,
+            "participants": answered.sum(),
+            "moved": after.moved,
+            "heterogeneity": after.heterogeneity,
+            **server.traffic(
+                answered,
+                up={"sums": step.centroids, "counts": step.counts[0]},
+                down={"centroids": step.centroids},
+            ),
+        }
+        return state._replace(server=state.server._replace(clusters=after)), metrics
+
+    def traffic_of_seeds(
+        self, answered: Bool[Array, "M"], clusters: Clusters
+    ) -> dict[str, Int[Array, "2"]]:
+        """Counts the traffic of `begin`."""
+        centroids, counts = clusters.centroids, jnp.zeros(self.num_clusters)
+        up: dict[str, PyTree] = {"seeds": (centroids, counts, jnp.zeros(self.num_init))}
+        down: dict[str, PyTree] = {"seeds": [centroids] * self.num_init}
+        if clusters.whitening:
+            size = centroids.shape[-1]
+            number = size * (size + 1) // 2 + size + 1
+            up["moments"] = jax.ShapeDtypeStruct((number,), jnp.float32)
+            down["whitening"] = clusters.whitening
+        return server.traffic(answered, up=up, down=down)
+
+    def done(self, state: State) -> Bool[Array, ""]:
+        """Tells whether the centroids stand still."""
+        return state.server.clusters.moved <= self.tolerance
