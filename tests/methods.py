@@ -22,7 +22,14 @@ from fcjax.algorithms.ccfc import ccfc
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.fdsc import dlrsc, dscn, fdsc, lrsc
 from fcjax.algorithms.fedcref import fedcref, on_clients
-from fcjax.algorithms.fedmcc import cc, cluster_contrast, feature_kmeans, fedmcc, mcc
+from fcjax.algorithms.fedmcc import (
+    FeatureKMeans,
+    cc,
+    cluster_contrast,
+    feature_kmeans,
+    fedmcc,
+    mcc,
+)
 from fcjax.algorithms.fedu import fedema, fedsimclr, fedsimsiam, fedu
 from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.orchestra import orchestra
@@ -159,7 +166,7 @@ def build_fedu(weight):
 
 def build_fedema(weight):
     settings = FedEMA(num_rounds=3).plain(momentum=0.9 + weight / 9)
-    clusters = feature_kmeans(num_clusters=NUM_CLUSTERS, num_init=2)
+    clusters = feature_kmeans(FeatureKMeans(NUM_CLUSTERS, num_init=2))
     return fedema(settings, *BYOL, clusters, LOCAL)
 
 
@@ -180,7 +187,7 @@ def build_orchestra(weight):
     return orchestra(
         settings.plain(temperature=0.2 + weight),
         *(ENCODER, orchestra_projector(6, hidden_size=8), None, jitter),
-        feature_kmeans(num_clusters=NUM_CLUSTERS, num_init=2),
+        feature_kmeans(FeatureKMeans(NUM_CLUSTERS, num_init=2)),
         LOCAL,
     )
 

@@ -233,6 +233,7 @@ class Setup(NamedTuple):
 
 class Server(NamedTuple):
     online: Parts  # the global networks
+    clusters: Any = ()  # the `Clusters` of federated k-means, once it has begun
 
 
 class Stays(NamedTuple):
@@ -321,7 +322,8 @@ def federated_round(
     once = server.traffic(first, up={}, down={k: part(frozen, k) for k in names})
     metrics = server.measure(answered, measured)
     metrics |= server.traffic(answered, up=messages, down=messages) | once
-    return State(Server(merge(frozen, online)), stays), metrics
+    after = before._replace(online=merge(frozen, online))
+    return State(after, stays), metrics
 
 
 def client_round(
@@ -460,7 +462,7 @@ def assembled(
     local: Local,
     init: Callable[[PRNGKey, Federation], State],
     stages: tuple[Stage, ...],
-    assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]],
+    assign: Callable[[Server, Float[Array, "N D"]], Int[Array, "N"]],
 ) -> FederatedClustering:
     """Returns the method of these stages.
 
@@ -469,7 +471,7 @@ def assembled(
         local: how a client trains, which says how many examples are encoded at a time.
         init: as in `FederatedClustering`.
         stages: its stages.
-        assign: (the server's parts, features) -> clusters; -1 where there are none yet.
+        assign: (server, features) -> clusters; -1 where there are none yet.
     """
 
     def embed(state: State, federation: Federation):
@@ -478,6 +480,6 @@ def assembled(
 
     def assign_all(state: State, federation: Federation):
         h = embed(state, federation)
-        return clients.for_each(partial(assign, state.server.online), h)
+        return clients.for_each(partial(assign, state.server), h)
 
     return FederatedClustering(init, stages, embed, assign_all)

@@ -19,7 +19,7 @@ from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.federated import clients, server, training
-from fcjax.federated.kmeans import Clusters, KMeans, no_clusters
+from fcjax.federated.kmeans import HALF, Clusters, KMeans, no_clusters
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -33,8 +33,6 @@ from fcjax.types import (
     State,
 )
 
-HALF = 0.5
-"""Exponent of the whitening."""
 SEED_ROUNDS = 5
 """Lloyd steps before the rounds of cluster contrast."""
 CONSTANT = optax.constant_schedule(1.0)
@@ -143,7 +141,10 @@ def ccfc(
     seeds = kmeans = None
     if settings.cluster_by == "k-means":
         seeds = KMeans(partial(points, setup), num_clusters, settings.num_init)
-        seeds = seeds._replace(cosine=not settings.euclidean)
+        seeds = seeds._replace(
+            cosine=not settings.euclidean,
+            model=lambda state: {"network": state.server.variables},
+        )
         kmeans = seeds
         if settings.whiten:
             kmeans = seeds._replace(whitening=HALF, cosine=False)

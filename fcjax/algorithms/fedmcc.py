@@ -48,15 +48,11 @@ from fcjax.algorithms.averaging import (
     merge,
     part,
     pick,
-    put,
     start,
     target_of,
 )
-from fcjax.algorithms.rounds import all_rounds
-from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import to_float
-from fcjax.federated import server
-from fcjax.parallel.mesh import num_bytes
+from fcjax.federated.kmeans import KMeans, no_clusters
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -66,6 +62,64 @@ from fcjax.types import (
     Stage,
     State,
 )
+
+# --- k-means of the features
+
+
+class FeatureKMeans(NamedTuple):
+    """Federated k-means of the encoder's features.
+
+    Examples:
+        >>> from fcjax import nn
+        >>> stage = FeatureKMeans(num_clusters=3).stage(nn.encoder(nn.MLP((16,))))
+        >>> stage.name, stage.num_rounds
+        ('k-means', 100)
+    """
+
+    num_clusters: int
+    num_init: int = 10
+    """Seedings; the best by inertia counts."""
+    whitening: float = 0.0
+    """Exponent, see `fcjax.federated.kmeans.find_whitening`; 0 clusters the features
+    as they are."""
+    max_heterogeneity: Scalar = 1.0
+    """Clients are unlike above this value of `fcjax.federated.kmeans.heterogeneity`."""
+    num_clustered: int | None = None
+    """Cluster the first so many rows of the pool alone; None is all."""
+    batch_size: int = 128
+    """Examples that a client encodes at a time."""
+
+    def stage(self, encoder: Network) -> Stage:
+        """Returns the stage. It keeps the encoder and a cluster projector alone."""
+        kmeans = KMeans(
+            partial(self.points, encoder),
+            *(self.num_clusters, self.num_init, self.whitening),
+            model=lambda state: {"encoder": part(state.server.online, "encoder")},
+        )
+
+        def begin(key: PRNGKey, state: State, federation: Federation) -> State:
+            before: Server = state.server
+            needed = ("encoder", "cluster_projector")
+            names = [name for name in needed if name in before.online["params"]]
+            x = to_float(federation.pool[:1])
+            variables = part(before.online, "encoder")
+            h, _ = encoder.apply(variables, x, train=False)
+            clusters = no_clusters(self.num_clusters, h.shape[-1])
+            after = Server(pick(before.online, names), clusters)
+            return kmeans.begin(key, State(after), federation)
+
+        return kmeans.stage()._replace(begin=begin)
+
+    def points(self, encoder: Network, state: State, federation: Federation):
+        """Returns the features of all examples, and which are clustered."""
+        online = state.server.online
+        h = encode(encoder, online, federation, batch_size=self.batch_size)
+        return h, federation.mask & is_clustered(self.num_clustered)(federation.indices)
+
+    def are_unlike(self, server: Server) -> Bool[Array, ""]:
+        """Tells whether the clients are unlike by the clusters of k-means."""
+        return server.clusters.heterogeneity > self.max_heterogeneity
+
 
 # --- CC
 
@@ -81,6 +135,7 @@ def cc(
     local: Local,
     *,
     num_clustered: int | None = None,
+    kmeans: FeatureKMeans | None = None,
 ) -> FederatedClustering:
     """Builds CC: contrast of examples and of clusters at once.
 
@@ -94,9 +149,12 @@ def cc(
         num_clustered: cluster the first so many rows of the pool alone; the others, as
             STL-10's unlabelled images, come first in every round and by the
             instance-level contrast alone. None is all.
+        kmeans: clusters the features after training; its clusters are used where the
+            clients are unlike. None uses the cluster projector always.
 
     Returns:
-        The method, of one stage, `cluster`, whose embedding is the encoder's features.
+        The method, of a stage `cluster` and with `kmeans` one more, `k-means`. The
+        embedding is the encoder's features.
 
     Examples:
         >>> import optax
@@ -123,7 +181,8 @@ def cc(
 
     extra = simclr_contrast(networks, temperature=settings.instance_temperature)
     passes, parts = passes_of(contrast, extra, num_clustered), tuple(networks.named)
-    return one_stage(Setup(networks, parts, passes, local, settings.num_rounds))
+    setup = Setup(networks, parts, passes, local, settings.num_rounds)
+    return one_stage(setup, kmeans)
 
 
 def simclr_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
@@ -147,12 +206,17 @@ def passes_of(
     return Pass(extra, lambda rows: rows >= num_clustered), clustered
 
 
-def one_stage(setup: Setup) -> FederatedClustering:
+def one_stage(setup: Setup, kmeans: FeatureKMeans | None = None) -> FederatedClustering:
     """Builds a method that learns features and clusters at once, by `encoder`,
     `projector` and `cluster_projector`."""
-    init, stages = partial(initial_state, setup), (averaging("cluster", setup),)
     encoder, head = (setup.networks.named[x] for x in ("encoder", "cluster_projector"))
-    return assembled(encoder, setup.local, init, stages, partial(assign, head))
+    stages = (averaging("cluster", setup),)
+    clusters_of = partial(assign, head)
+    if kmeans is not None:
+        stages += (kmeans.stage(encoder),)
+        clusters_of = partial(assign_by_heterogeneity, head, kmeans)
+    init = partial(initial_state, setup)
+    return assembled(encoder, setup.local, init, stages, clusters_of)
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
@@ -206,10 +270,10 @@ def is_clustered(
 
 
 def assign(
-    cluster_projector: Network, parts: Parts, h: Float[Array, "N D"]
+    cluster_projector: Network, server: Server, h: Float[Array, "N D"]
 ) -> Int[Array, "N"]:
     """Returns the clusters of features: those of their largest soft assignments."""
-    variables = part(parts, "cluster_projector")
+    variables = part(server.online, "cluster_projector")
     c, _ = cluster_projector.apply(variables, h, train=False)
     return jnp.argmax(c, axis=-1).astype(jnp.int32)
 
@@ -218,12 +282,12 @@ def assign(
 
 
 class Clustering(NamedTuple):
-    """A second stage."""
+    """The clustering of trained features."""
 
-    stage: Callable[[Network], Stage]
-    """(encoder) -> the stage, which goes on with the trained encoder alone."""
-    assign: Callable[[Parts, Float[Array, "N D"]], Int[Array, "N"]]
-    """(the server's parts, features) -> clusters."""
+    stages: Callable[[Network], tuple[Stage, ...]]
+    """(encoder) -> the stages, which go on with the trained encoder alone."""
+    assign: Callable[[Server, Float[Array, "N D"]], Int[Array, "N"]]
+    """(server, features) -> clusters."""
 
 
 def two_stages(
@@ -245,7 +309,7 @@ def two_stages(
         **options: tracks, momentum, average_target and personal, as in `Setup`.
 
     Returns:
-        The method, with stages `representation` and that of `clustering`, whose
+        The method, with stages `representation` and those of `clustering`, whose
         embedding is the encoder's features. It has no clusters (-1) before the second.
     """
     trains, passes = tuple(networks.named), (Pass(contrast),)
@@ -257,99 +321,82 @@ def two_stages(
 
     stages = (
         averaging("representation", setup),
-        clustering.stage(networks.named["encoder"]),
+        *clustering.stages(networks.named["encoder"]),
     )
     assign = partial(assign_features, clustering)
     return assembled(networks.named["encoder"], local, init, stages, assign)
 
 
 def assign_features(
-    clustering: Clustering, parts: Parts, h: Float[Array, "N D"]
+    clustering: Clustering, server: Server, h: Float[Array, "N D"]
 ) -> Int[Array, "N"]:
     """Returns the clusters of features by a second stage, -1 before it."""
-    if "projector" in parts["params"]:  # the first stage goes on
+    if "projector" in server.online["params"]:  # the first stage goes on
         return jnp.full(len(h), -1, jnp.int32)
-    return clustering.assign(parts, h)
+    return clustering.assign(server, h)
 
 
-def feature_kmeans(
-    *,
-    num_clusters: int,
-    num_init: int = 10,
-    num_clustered: int | None = None,
-    batch_size: int = 128,
-) -> Clustering:
+def feature_kmeans(kmeans: FeatureKMeans) -> Clustering:
     """Returns `+ K-means` of FedMCC's tables: k-means of all clients' features.
 
-    A stage of one round in which every client uploads its features, as the classical
-    algorithm takes them in one place.
+    The features stay with the clients: federated k-means has the same result.
 
     Args:
-        num_clusters: K.
-        num_init: seedings, of which the best by inertia counts.
-        num_clustered: cluster the first so many rows of the pool alone; None is all.
-        batch_size: examples that a client encodes at a time.
+        kmeans: the clustering.
 
     Examples:
         >>> from fcjax import nn
-        >>> clustering = feature_kmeans(num_clusters=3)
-        >>> stage = clustering.stage(nn.encoder(nn.MLP((16,))))
-        >>> stage.name, stage.num_rounds
-        ('k-means', 1)
+        >>> clustering = feature_kmeans(FeatureKMeans(num_clusters=3))
+        >>> [stage.name for stage in clustering.stages(nn.encoder(nn.MLP((16,))))]
+        ['k-means']
+    """
+    return Clustering(
+        lambda encoder: (kmeans.stage(encoder),),
+        lambda server, h: server.clusters.nearest(h),
+    )
+
+
+def by_heterogeneity(
+    kmeans: FeatureKMeans, cluster_projector: Network, contrast: Clustering
+) -> Clustering:
+    """Returns k-means of the features, and for alike clients a trained head after it.
+
+    A head that is trained on unlike clients scatters a client of few clusters over all
+    of them, so its training is skipped then.
+
+    Args:
+        kmeans: the clustering of unlike clients.
+        cluster_projector: of `contrast`.
+        contrast: the clustering of alike clients, see `cluster_contrast`.
     """
 
-    def stage(encoder: Network) -> Stage:
-        encode_all = partial(encode, encoder, batch_size=batch_size)
-        find = partial(kmeans, num_clusters=num_clusters, num_init=num_init)
-        chosen = is_clustered(num_clustered)
-        round = partial(kmeans_round, encode_all, find, chosen)
-        begin = partial(begin_kmeans, encoder, num_clusters)
-        return all_rounds("k-means", round, 1, begin=begin)
+    def stages(encoder: Network) -> tuple[Stage, ...]:
+        (trained,) = contrast.stages(encoder)
 
-    def assign(parts: Parts, h: Float[Array, "N D"]) -> Int[Array, "N"]:
-        return assign_nearest(h, parts["params"]["centroids"])
+        def done(state: State):
+            return kmeans.are_unlike(state.server)
 
-    return Clustering(stage, assign)
+        return kmeans.stage(encoder), trained._replace(done=done)
 
-
-def begin_kmeans(
-    encoder: Network, num_clusters: int, _: PRNGKey, state: State, data: Federation
-) -> State:
-    """Returns the encoder alone, and centroids of zeros."""
-    before = state.server
-    parts, x = pick(before.online, ("encoder",)), to_float(data.pool[:1])
-    h = encoder.apply(part(parts, "encoder"), x, train=False)[0]
-    centroids = jnp.zeros((num_clusters, h.shape[-1]))
-    parts = put(parts, "centroids", {"params": centroids})
-    return State(before._replace(online=parts))
+    return Clustering(
+        stages, partial(assign_by_heterogeneity, cluster_projector, kmeans)
+    )
 
 
-def kmeans_round(
-    encode_all: Callable,
-    find: Callable,
-    chosen: Callable,
-    key: PRNGKey,
-    state: State,
-    federation: Federation,
-) -> tuple[State, dict[str, Array]]:
-    """The round: the server clusters the features of all who answer."""
-    before = state.server
-    present = server.participants(federation)
-    h = encode_all(before.online, federation)
-    mask = federation.mask & present[:, None] & chosen(federation.indices)
-    rows, counted, answered = server.gather((h, mask, present))
-    found = find(key, rows.reshape(-1, h.shape[-1]), mask=counted.reshape(-1))
-    num_rows = counted.sum(dtype=jnp.int32)
-    feature = num_bytes(jax.ShapeDtypeStruct(h.shape[-1:], h.dtype))
-    parts = put(before.online, "centroids", {"params": found.centroids})
-    down = {name: part(parts, name) for name in parts["params"]}
-    metrics = {
-        "loss": found.inertia / num_rows,
-        "participants": answered.sum(),
-        "up_features": jnp.stack([num_rows, jnp.int32(feature)]),
-        **server.traffic(answered, up={}, down=down),
-    }
-    return State(before._replace(online=parts)), metrics
+def assign_by_heterogeneity(
+    cluster_projector: Network,
+    kmeans: FeatureKMeans,
+    server: Server,
+    h: Float[Array, "N D"],
+) -> Int[Array, "N"]:
+    """Returns the clusters by k-means for unlike clients, else by the trained head."""
+    if not server.clusters:  # training goes on
+        return assign(cluster_projector, server, h)
+    by_kmeans = server.clusters.nearest(h)
+    if "cluster_projector" not in server.online["params"]:
+        return by_kmeans
+    by_head = assign(cluster_projector, server, h)
+    return jnp.where(kmeans.are_unlike(server), by_kmeans, by_head)
 
 
 # --- FedMCC
@@ -425,8 +472,8 @@ def cluster_contrast(
         >>> settings, local = FedMCC().plain(), Local(optax.adam(1e-3), vector_view)
         >>> clustering = cluster_contrast(settings, nn.cluster_projector(3), local)
         >>> encoder = nn.encoder(nn.MLP((16,)))
-        >>> clustering.stage(encoder).name
-        'cluster'
+        >>> [stage.name for stage in clustering.stages(encoder)]
+        ['cluster']
     """
 
     def stage(encoder: Network) -> Stage:
@@ -446,7 +493,9 @@ def cluster_contrast(
         )
         return averaging("cluster", setup, begin=partial(begin_clusters, setup))
 
-    return Clustering(stage, partial(assign, cluster_projector))
+    return Clustering(
+        lambda encoder: (stage(encoder),), partial(assign, cluster_projector)
+    )
 
 
 def begin_clusters(
@@ -456,7 +505,8 @@ def begin_clusters(
     a new cluster-level projector (line 1)."""
     before: Server = state.server
     parts = pick(before.online, ("encoder",))
-    return start_with_head(setup, key, parts, federation)
+    state = start_with_head(setup, key, parts, federation)
+    return state._replace(server=state.server._replace(clusters=before.clusters))
 
 
 def mcc(
@@ -467,6 +517,7 @@ def mcc(
     local: Local,
     *,
     num_clustered: int | None = None,
+    kmeans: FeatureKMeans | None = None,
 ) -> FederatedClustering:
     """Builds MCC: contrast of examples and of clusters at once, against a target.
 
@@ -479,10 +530,10 @@ def mcc(
             At an `entropy_weight` of 0.5, and with targets that equal the online
             networks, the gradient is half of that of `cc`.
         encoder, projector, cluster_projector: f, g_I and g_C.
-        local, num_clustered: as in `cc`.
+        local, num_clustered, kmeans: as in `cc`.
 
     Returns:
-        The method, of one stage, `cluster`, whose embedding is the encoder's features.
+        The method, of stages as in `cc`, whose embedding is the encoder's features.
 
     Examples:
         >>> import optax
@@ -514,13 +565,12 @@ def mcc(
 
     extra = instance_contrast(networks, temperature=tau)
     passes, parts = passes_of(contrast, extra, num_clustered), tuple(networks.named)
-    return one_stage(
-        Setup(
-            *(networks, parts, passes, local, settings.num_rounds, parts),
-            momentum=settings.momentum,
-            average_target=settings.average_target,
-        )
+    setup = Setup(
+        *(networks, parts, passes, local, settings.num_rounds, parts),
+        momentum=settings.momentum,
+        average_target=settings.average_target,
     )
+    return one_stage(setup, kmeans)
 
 
 def instance_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:

@@ -90,13 +90,13 @@ def fedu(
     Examples:
         >>> import optax
         >>> from fcjax import nn
-        >>> from fcjax.algorithms.fedmcc import feature_kmeans
+        >>> from fcjax.algorithms.fedmcc import FeatureKMeans, feature_kmeans
         >>> from fcjax.data.augment import vector_view
         >>> from fcjax.methods import FedU
         >>> heads = [nn.byol_head(8, hidden_size=16) for _ in range(2)]
         >>> local = Local(optax.sgd(0.03), vector_view)
         >>> networks = nn.encoder(nn.MLP((16,))), *heads
-        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> clustering = feature_kmeans(FeatureKMeans(num_clusters=3))
         >>> method = fedu(FedU().plain(), *networks, clustering, local)
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
@@ -222,13 +222,13 @@ def fedema(
     Examples:
         >>> import optax
         >>> from fcjax import nn
-        >>> from fcjax.algorithms.fedmcc import feature_kmeans
+        >>> from fcjax.algorithms.fedmcc import FeatureKMeans, feature_kmeans
         >>> from fcjax.data.augment import vector_view
         >>> from fcjax.methods import FedEMA
         >>> heads = [nn.byol_head(8, hidden_size=16) for _ in range(2)]
         >>> local = Local(optax.sgd(0.03), vector_view)
         >>> networks = nn.encoder(nn.MLP((16,))), *heads
-        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> clustering = feature_kmeans(FeatureKMeans(num_clusters=3))
         >>> method = fedema(FedEMA().plain(), *networks, clustering, local)
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
@@ -302,13 +302,13 @@ def fedsimsiam(
     Examples:
         >>> import optax
         >>> from fcjax import nn
-        >>> from fcjax.algorithms.fedmcc import feature_kmeans
+        >>> from fcjax.algorithms.fedmcc import FeatureKMeans, feature_kmeans
         >>> from fcjax.data.augment import vector_view
         >>> from fcjax.methods import FedSimSiam
         >>> heads = nn.simsiam_projector(8), nn.simsiam_predictor(8)
         >>> local = Local(optax.sgd(0.03), vector_view)
         >>> networks = nn.encoder(nn.MLP((16,))), *heads
-        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> clustering = feature_kmeans(FeatureKMeans(num_clusters=3))
         >>> method = fedsimsiam(FedSimSiam().plain(), *networks, clustering, local)
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
@@ -352,12 +352,12 @@ def fedsimclr(
     Examples:
         >>> import optax
         >>> from fcjax import nn
-        >>> from fcjax.algorithms.fedmcc import feature_kmeans
+        >>> from fcjax.algorithms.fedmcc import FeatureKMeans, feature_kmeans
         >>> from fcjax.data.augment import vector_view
         >>> from fcjax.methods import FedSimCLR
         >>> networks = nn.encoder(nn.MLP((16,))), nn.projector(8)
         >>> local = Local(optax.adam(1e-3), vector_view)
-        >>> clustering = feature_kmeans(num_clusters=3)
+        >>> clustering = feature_kmeans(FeatureKMeans(num_clusters=3))
         >>> method = fedsimclr(FedSimCLR().plain(), *networks, clustering, local)
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']

@@ -121,7 +121,7 @@ def orchestra(
             with momentum 0.9 and weight decay 1e-4.
 
     Returns:
-        The method, with stages `start`, `representation` and that of `clustering`,
+        The method, with stages `start`, `representation` and those of `clustering`,
         whose embedding is the encoder's features. It has no clusters (-1) before the
         last. Its metrics are the mean `loss` over the clients that answered,
         `participants`, `server_loss` in [-1, 0] before the last step of the server,
@@ -133,18 +133,18 @@ def orchestra(
     Examples:
         >>> import optax
         >>> from fcjax import nn
-        >>> from fcjax.algorithms.fedmcc import feature_kmeans
+        >>> from fcjax.algorithms.fedmcc import FeatureKMeans, feature_kmeans
         >>> from fcjax.data.augment import vector_view
         >>> encoder, head = nn.encoder(nn.MLP((16,))), nn.simsiam_projector
         >>> from fcjax.methods import Orchestra
         >>> method = orchestra(
         ...     Orchestra().plain(),
         ...     *(encoder, head(8, hidden_size=8), None, vector_view),
-        ...     feature_kmeans(num_clusters=3),
+        ...     feature_kmeans(FeatureKMeans(num_clusters=3)),
         ...     Local(optax.sgd(3e-3, momentum=0.9), vector_view, batch_size=16),
         ... )
         >>> [(stage.name, stage.num_rounds) for stage in method.stages]
-        [('start', 1), ('representation', 100), ('k-means', 1)]
+        [('start', 1), ('representation', 100), ('k-means', 100)]
     """
     if settings.num_local > settings.memory_size:
         raise ValueError(
@@ -168,7 +168,7 @@ def orchestra(
     stages = (
         all_rounds("start", start, 1),
         all_rounds("representation", train, settings.num_rounds),
-        clustering.stage(encoder),
+        *clustering.stages(encoder),
     )
     init, assign = partial(initial_state, setup), partial(assign_features, clustering)
     return assembled(encoder, local, init, stages, assign)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax.cluster import assign_nearest, kmeans
@@ -28,6 +29,9 @@ from fcjax.federated import clients, server
 from fcjax.losses import normalize
 from fcjax.ragged import Ragged
 from fcjax.types import Federation, PRNGKey, PyTree, Scalar, Stage, State
+
+HALF = 0.5
+"""Exponent of half-whitening, see `find_whitening`."""
 
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
@@ -304,7 +308,7 @@ def find_whitening(
 # --- Heterogeneity
 
 
-def heterogeneity(counts: Float[Array, "M K"]) -> Float[Array, ""]:
+def heterogeneity(counts: Float[Array | np.ndarray, "M K"]) -> Float[Array, ""]:
     """Measures how unlike the clients are, without labels: 0 if the examples of every
     cluster are spread over the clients at random, 1 if no two clients share a cluster.
 
@@ -399,6 +403,8 @@ class KMeans(NamedTuple):
     """As in `lloyd_step`."""
     tolerance: Scalar = 0.0
     """The stage ends once the centroids have moved by no more."""
+    model: Callable[[State], dict[str, PyTree]] = lambda _: {}
+    """(state) -> the networks that clients download for their embedding, by name."""
 
     def stage(self, name: str = "k-means", num_rounds: int = 100) -> Stage:
         """Returns the stage: every round is one Lloyd step of the federation.
@@ -434,6 +440,7 @@ class KMeans(NamedTuple):
         `begin`."""
         answered = server.gather(server.participants(federation))
         once = self.traffic_of_seeds(answered, state.server.clusters)
+        once |= server.traffic(answered, up={}, down=self.model(state))
         is_first = (federation.now.stage_round == 0).astype(jnp.int32)
         once = {name: x.at[0].multiply(is_first) for name, x in once.items()}
         state, metrics = self.step(state, federation)

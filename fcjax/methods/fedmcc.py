@@ -14,10 +14,19 @@ import optax
 
 from fcjax import nn
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.fedmcc import cc, cluster_contrast, feature_kmeans, fedmcc, mcc
+from fcjax.algorithms.fedmcc import (
+    FeatureKMeans,
+    by_heterogeneity,
+    cc,
+    cluster_contrast,
+    feature_kmeans,
+    fedmcc,
+    mcc,
+)
 from fcjax.algorithms.fedu import fedema, fedsimclr, fedsimsiam, fedu
 from fcjax.data.augment import Augment, affine_grey, simsiam_colour, vector_view
 from fcjax.data.split import Split
+from fcjax.federated.kmeans import HALF
 from fcjax.methods.base import Method, MethodSpec, Problem, Shared, one_client
 from fcjax.methods.encoders import Backbone, backbone_of, encoder_of
 from fcjax.settings import Limits, Positive, Sweep, default, frozen, shown
@@ -32,6 +41,13 @@ SECOND = (
     *("cluster_rounds", "cluster_learning_rate", "cluster_temperature"),
     *("entropy_weight", "momentum"),
 )
+
+CLUSTERINGS = {
+    "auto": ("max_heterogeneity", "whiten"),
+    "k-means": ("whiten",),
+    "mcc": (),
+}
+"""The settings of k-means, by `cluster_by`."""
 
 ALONE = {"num_rounds": 500, "local_epochs": 1}  # Figure 5 of MCC
 SGD = {"learning_rate": 0.032}  # EasyFL's, for FedU and FedEMA
@@ -52,9 +68,17 @@ class Contrastive(Method):
 
     partition_defaults: ClassVar[Mapping[str, Any]] = {"clients": 5, "p": 0.0}
 
-    cluster_by: Literal["mcc", "k-means"] = "mcc"
-    """The second stage: mcc trains a cluster projector on the frozen encoder, k-means
-    clusters the features of all clients in one place."""
+    cluster_by: Annotated[
+        Literal["auto", "mcc", "k-means"] | None,
+        shown("auto; --preset paper, cc and mcc mcc"),
+    ] = None
+    """The clustering: `mcc` trains a cluster projector on the frozen encoder, `k-means`
+    is federated k-means of the features. `auto` measures how unlike the clients are:
+    k-means for unlike clients, the cluster projector for alike ones."""
+    max_heterogeneity: Sweep[float] = default(0.3)
+    """With `auto`: the clients are unlike above this measured heterogeneity, 0 to 1."""
+    whiten: bool = True
+    """Half-whiten the features before k-means."""
     num_rounds: Sweep[int] = default(100)
     """Rounds of the first stage, or of the only one; cc, mcc 500; conv as many
     as 500 steps take, 1,500 of the only one, in the default's batches, 20 at least."""
@@ -97,10 +121,14 @@ class Contrastive(Method):
     default_optimizer: ClassVar[str] = "adam"
 
     def resolve(self, problem: Problem) -> MethodSpec:
-        first = {*LOCAL, *self.own}
-        second = {"cluster_by", *(SECOND if self.cluster_by == "mcc" else ())}
-        names = first if self.in_one_stage else first | second
-        settings = self.settings(*self.chosen(problem), names=names)
+        first, chosen = {*LOCAL, *self.own}, self.chosen(problem)
+        cluster_by = self.cluster_by or chosen[0]["cluster_by"]
+        if self.in_one_stage and cluster_by == "k-means":
+            raise ValueError(f"`cluster_by` k-means is not for {self.name}")
+        second = {"cluster_by", *CLUSTERINGS[cluster_by]}
+        if not self.in_one_stage and cluster_by != "k-means":
+            second |= {*SECOND}
+        settings = self.settings(*chosen, names=first | second)
         shared = {k: v for k, v in settings.items() if k in first}
         return MethodSpec(
             *(self.called(), settings, self.builder(problem), "global"),
@@ -115,6 +143,7 @@ class Contrastive(Method):
         optimizer = self.optimizer or self.default_optimizer
         # Of few examples every one counts.
         found = [{"backbone": backbone, "optimizer": optimizer, "drop_last": is_paper}]
+        found[0]["cluster_by"] = "mcc" if is_paper or self.is_central else "auto"
         found += [ALONE] if self.is_central else []
         if not is_paper and backbone in ("conv", "mlp"):
             found += [SMALL]
@@ -140,15 +169,20 @@ class Contrastive(Method):
         some = len(problem.dataset.examples) if problem.has_extra else None
         view = cls.view_of(problem.data, problem.shape)
         local = local_of(settings, view)._replace(keep_optimizer=cls.is_central)
+        kmeans = FeatureKMeans(
+            problem.num_clusters,
+            whitening=HALF if getattr(settings, "whiten", False) else 0.0,
+            max_heterogeneity=getattr(settings, "max_heterogeneity", 1.0),
+            num_clustered=some,
+            batch_size=local.at_once,
+        )
         if cls.in_one_stage:
-            return cls.of_networks(settings, *networks, local, num_clustered=some)
+            used = None if settings.cluster_by == "mcc" else kmeans
+            options = {"num_clustered": some, "kmeans": used}
+            return cls.of_networks(settings, *networks, local, **options)
         encoder, projector, clusters = networks
         if settings.cluster_by == "k-means":
-            second = feature_kmeans(
-                num_clusters=problem.num_clusters,
-                num_clustered=some,
-                batch_size=local.at_once,
-            )
+            second = feature_kmeans(kmeans)
         else:
             adam = optax.adam(settings.cluster_learning_rate)
             constant = optax.constant_schedule(1.0)
@@ -157,6 +191,8 @@ class Contrastive(Method):
                 local._replace(optimizer=adam, schedule=constant),
                 num_clustered=some,
             )
+            if settings.cluster_by == "auto":
+                second = by_heterogeneity(kmeans, clusters, second)
         heads = cls.heads(projector, is_small=settings.backbone in ("conv", "mlp"))
         return cls.of_networks(settings, encoder, *heads, second, local)
 

@@ -12,7 +12,7 @@ import optax
 
 from fcjax import nn
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.fedmcc import feature_kmeans
+from fcjax.algorithms.fedmcc import FeatureKMeans, feature_kmeans
 from fcjax.algorithms.orchestra import orchestra
 from fcjax.data.augment import (
     Augment,
@@ -21,6 +21,7 @@ from fcjax.data.augment import (
     simsiam_colour,
     vector_view,
 )
+from fcjax.federated.kmeans import HALF
 from fcjax.methods.base import Method, MethodSpec, Problem
 from fcjax.methods.encoders import Backbone, backbone_of, encoder_of, is_tiny
 from fcjax.settings import Limits, Positive, Sweep, default, frozen, shown
@@ -40,7 +41,7 @@ SMOKE = {"num_rounds": 2, "local_epochs": 1, "server_steps": 50}
 class Orchestra(Method):
     """Orchestra: clients predict the global cluster of another view of an example, the
     server clusters the clients' clusters. Its clusters are no classes: in the end the
-    features of all clients are clustered by k-means in one place.
+    features of all clients are clustered by federated k-means.
 
     Examples:
         >>> Orchestra(num_rounds=5).name
@@ -83,6 +84,8 @@ class Orchestra(Method):
     """Steps of gradient descent of the server in a round."""
     num_init: Sweep[int] = default(10)
     """Seedings of k-means in the end; the best counts."""
+    whiten: Annotated[bool | None, shown("yes; --preset paper no")] = None
+    """Half-whiten the features before k-means."""
 
     def resolve(self, problem: Problem) -> MethodSpec:
         settings = self.settings(*self.chosen(problem))
@@ -97,7 +100,9 @@ class Orchestra(Method):
         """Returns the settings that preset and data choose, the strongest last."""
         is_paper, num_clients = self.preset == "paper", problem.num_clients
         backbone = backbone_of(problem.shape)
-        found: list[dict[str, Any]] = [{"backbone": backbone, "drop_last": is_paper}]
+        found: list[dict[str, Any]] = [
+            {"backbone": backbone, "drop_last": is_paper, "whiten": not is_paper}
+        ]
         some = max(1, num_clients // 2) if is_paper else num_clients
         found += [{"num_participants": some}]
         if not is_paper and backbone in ("conv", "mlp"):
@@ -122,9 +127,10 @@ class Orchestra(Method):
             microbatch=settings.microbatch,
             drop_last=settings.drop_last,
         )
-        clustering = feature_kmeans(
+        kmeans = FeatureKMeans(
             num_clusters=problem.num_clusters,
             num_init=settings.num_init,
+            whitening=HALF if settings.whiten else 0.0,
             batch_size=local.at_once,
         )
         return orchestra(
@@ -133,7 +139,7 @@ class Orchestra(Method):
             nn.orchestra_projector(**width),
             nn.rotation_head() if turns(shape) else None,
             other,
-            clustering,
+            feature_kmeans(kmeans),
             local,
         )
 

@@ -38,6 +38,9 @@ TITLES = {
     "nmi": "NMI against labels",
 }
 """Of the scores on the page."""
+UNLIKE = 0.3
+"""Heterogeneity above which training on clusters loses to k-means of the embedding
+(docs/guides/heterogeneity.md)."""
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -277,6 +280,7 @@ def warnings(
     is_own = row["scope"] != "global" and found.communities is None
     groups = found.clusters if found.communities is None else found.communities
     missing, below = int((groups < 0).sum()), below_kmeans(row)
+    unlike = row.get("heterogeneity") or 0.0
     noted = {
         "This run collapsed: nearly all examples are in one cluster, or have nearly "
         "the same embedding. Its clusters say little; another seed or learning rate "
@@ -284,6 +288,9 @@ def warnings(
         f"This run {status}: its loss or its weights grew without bound. Its clusters "
         "say nothing; a smaller learning rate may help.": has_diverged,
         f"Below k-means of the examples as they are, or likely so: {below}.": below,
+        f"The clients hold different clusters: their heterogeneity is {unlike:.2f} "
+        "(0: like a random partition, 1: no two clients share a cluster). Clusters "
+        "found by training are less reliable then.": unlike > UNLIKE,
         f"{failed} of the {len(others)} other runs collapsed or diverged; results.csv "
         "says which ones.": failed,
         f"Empty clusters, {len(empty)} of {len(sizes)}: {listed(empty)}. The data may "

@@ -51,6 +51,8 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
     for text in beside_kmeans(rows, folder.settings):
         line = text.removeprefix("warning: ")
         log.log(logging.INFO if line == text else logging.WARNING, line)
+    if line := unlikeness(rows, folder.settings):
+        log.info(line)
     if labelled:
         return
     log.info(
@@ -90,6 +92,24 @@ def beside_kmeans(
         likely = "" if found else "likely "
         said.append(f"warning: {likely}below {what}: {'; '.join(worse)}; {HELP}")
     return said
+
+
+def unlikeness(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> str:
+    """Returns a sentence on the measured heterogeneity of the clients, "" if the
+    clusters are no common ones."""
+    rows = [row for row in rows if row.get("heterogeneity") is not None]
+    if not rows:
+        return ""
+    summary = tables.summarize(rows, by=settings, values=["heterogeneity"])
+    values = [
+        f"{line['heterogeneity']:.2f}"
+        + (f" at {', '.join(f'{x} {line[x]:g}' for x in settings)}" if settings else "")
+        for line in summary.reset_index().to_dict("records")
+    ]
+    return (
+        f"heterogeneity of the clients by these clusters: {'; '.join(values)} "
+        "(0: like a random partition, 1: no two clients share a cluster)"
+    )
 
 
 def summarize(

@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from fcjax import metrics
 from fcjax.data.source import Source, short_name
+from fcjax.federated.kmeans import heterogeneity
 from fcjax.methods.base import MethodSpec, Scope
 from fcjax.metrics.internal import MAX_WEIGHT
 from fcjax.results.run import INTERNAL_SCORES
@@ -211,6 +212,7 @@ def score_end(
     scope: Scope,
     scores: Mapping[str, float | int],
     *,
+    num_clusters: int,
     present: Bool[np.ndarray, "R M"],
     embedding: Float[np.ndarray, "P D"] | None,
     same: Kept | None = None,
@@ -222,6 +224,7 @@ def score_end(
         labels: see `Labels`.
         scope: of the method.
         scores: of its last round, by all names of `SCORES`.
+        num_clusters: K.
         present: who answered in its rounds.
         embedding: NaN where a row has none; None where clients have no common one,
             which internal scores would compare.
@@ -231,6 +234,12 @@ def score_end(
     surviving = against(run, labels, scope, answered=answered, names=ROUND_SCORES)
     found = {**scores, **{f"surviving_{k}": value for k, value in surviving.items()}}
     found |= score_across(run, labels, scope, scores, same)
+    if scope == "global":
+        counts = [
+            np.bincount(clusters[clusters >= 0], minlength=num_clusters)
+            for clusters in run.of_clients
+        ]
+        found["heterogeneity"] = float(heterogeneity(np.asarray(counts, np.float32)))
     if embedding is not None:
         held = np.isfinite(embedding).all(axis=1)
         if held.any():
@@ -275,7 +284,7 @@ def result_row(
             name: round_off(scores[name]) if name in scores else None
             for name in (
                 *(*SCORES, *SURVIVING_SCORES, *ACROSS_SCORES, *INTERNAL_SCORES),
-                *("effective_rank", *COLUMNS),
+                *("effective_rank", "heterogeneity", *COLUMNS),
             )
         },
         "best_nmi": max(nmi, default=None),

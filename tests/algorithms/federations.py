@@ -64,6 +64,8 @@ def follow(method, federation, *, first=0, state=None) -> list[Round]:
         state = jax.jit(stage.begin)(stage_key, state, now)
         round = jax.jit(stage.round)
         for i in range(stage.num_rounds):
+            if stage.done(state):
+                break
             old, now = state, in_round(federation, i, before=before)
             state, metrics = round(jax.random.fold_in(stage_key, i), old, now)
             found.append(Round(stage.name, *jax.device_get((old, state, metrics))))

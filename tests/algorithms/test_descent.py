@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.fedmcc import cc, feature_kmeans, fedmcc, mcc
+from fcjax.algorithms.fedmcc import FeatureKMeans, cc, feature_kmeans, fedmcc, mcc
 from fcjax.algorithms.fedu import fedsimclr, fedsimsiam, fedu
 from fcjax.methods import CC, MCC, FedMCC, FedSimCLR, FedSimSiam, FedU
 from fcjax.types import State
@@ -32,7 +32,7 @@ TAU_I, TAU_C, MOMENTUM = 0.3, 0.9, 0.8
 LOCAL = Local(optax.sgd(1.0), noisy, num_epochs=1, batch_size=8)
 POOL = np.random.default_rng(0).normal(size=(14, 4)).astype(np.float32)
 HEADS = (matrix(5, centre=True), matrix(3), matrix(3))
-KMEANS = feature_kmeans(num_clusters=2)
+KMEANS = feature_kmeans(FeatureKMeans(2))
 
 
 def through(w, views, *heads):

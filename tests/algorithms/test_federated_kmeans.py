@@ -138,6 +138,8 @@ def test_heterogeneity_by_hand():
     np.testing.assert_allclose(heterogeneity(counts), np.sqrt(19 / 79), rtol=1e-6)
 
 
-@pytest.mark.parametrize("counts", [[[3.0, 4.0]], [[3.0], [4.0]], [[1.0, 0.0], [1.0, 0.0]]])
+@pytest.mark.parametrize(
+    "counts", [[[3.0, 4.0]], [[3.0], [4.0]], [[1.0, 0.0], [1.0, 0.0]]]
+)
 def test_heterogeneity_of_too_little_is_zero(counts):
     assert heterogeneity(jnp.array(counts)) == 0

@@ -4,6 +4,7 @@ of its first stage and of MCC are in `test_descent`."""
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -11,7 +12,7 @@ from sklearn.cluster import KMeans
 
 from fcjax.algorithms import fedmcc as module
 from fcjax.algorithms.averaging import Local, part
-from fcjax.algorithms.fedmcc import feature_kmeans
+from fcjax.algorithms.fedmcc import FeatureKMeans, by_heterogeneity, feature_kmeans
 from fcjax.algorithms.fedu import fedsimclr
 from fcjax.methods import FedMCC, FedSimCLR
 from tests.algorithms import plain
@@ -64,7 +65,7 @@ def clustered(request, trained, federation):
     if request.param != "equation 9":
         weight = 0.3
         options = {"local": LOCAL._replace(microbatch=3), "entropy_weight": weight}
-    stage = clustering(**options).stage(ENCODER)
+    stage = clustering(**options).stages(ENCODER)[0]
     begun = stage.begin(jax.random.key(2), trained, federation)
     return weight, begun, *jax.jit(stage.round)(KEYS[2], begun, federation)
 
@@ -164,7 +165,7 @@ def test_clusters_are_the_largest_soft_assignments_of_the_second_stage(
 BLOBS = (np.arange(11), np.arange(11, 30), np.arange(30, 36))
 
 
-def test_the_features_of_those_present_are_clustered_in_one_place():
+def test_the_features_of_those_present_are_clustered_as_in_one_place():
     """Three blobs of six values; client 2 is absent and holds no numbers."""
     rng = np.random.default_rng(0)
     pool = 5 * rng.normal(size=(3, 6))[rng.integers(3, size=36)]
@@ -175,7 +176,7 @@ def test_the_features_of_those_present_are_clustered_in_one_place():
         FedSimCLR().plain(),
         matrix(4, centre=True),
         matrix(2),
-        feature_kmeans(num_clusters=3, batch_size=7),
+        feature_kmeans(FeatureKMeans(3, batch_size=7)),
         Local(optax.sgd(0.1), noisy, keep_optimizer=True),
     )
     state = method.init(jax.random.key(1), federation)
@@ -187,16 +188,19 @@ def test_the_features_of_those_present_are_clustered_in_one_place():
     begun = stage.begin(jax.random.key(2), state, federation)
     new, metrics = jax.jit(stage.round)(jax.random.key(3), begun, federation)
     for kept in (begun, new):
-        assert set(kept.server.online["params"]) == {"encoder", "centroids"}
+        assert set(kept.server.online["params"]) == {"encoder"}
         assert jax.tree.leaves(kept.clients) == []
         jax.tree.map(
             np.testing.assert_array_equal,
             part(kept.server.online, "encoder"),
             part(state.server.online, "encoder"),
         )
-    assert stage.num_rounds == 1
+    seeds = 4 * 3 * 4
     assert traffic(metrics) == {
-        "up_features": [30, 4 * 4],  # rows of four features
+        "up_sums": [2, 4 * 3 * 4],
+        "up_counts": [2, 4 * 3],
+        "up_seeds": [2, seeds + 4 * 3 + 4 * 10],  # centroids, counts, inertias
+        "down_seeds": [2, 10 * seeds],
         "down_encoder": [2, 4 * (6 * 4 + 4 + 1)],  # kernel, mean, count
         "down_centroids": [2, 4 * 3 * 4],
     }
@@ -204,13 +208,47 @@ def test_the_features_of_those_present_are_clustered_in_one_place():
 
     kernel = state.server.online["params"]["encoder"]["kernel"]
     features = pool[:30] @ np.asarray(kernel)
-    expected = KMeans(3, n_init=10, random_state=0).fit(features)
+    start = np.asarray(begun.server.clusters.centroids)
+    while not stage.done(new):
+        new, metrics = jax.jit(stage.round)(jax.random.key(3), new, federation)
+    expected = KMeans(3, init=start, n_init=1, tol=0).fit(features)
+    best = KMeans(3, n_init=10, random_state=0).fit(features)
+    assert expected.inertia_ == pytest.approx(best.inertia_, rel=1e-4)
     assert float(metrics["loss"]) == pytest.approx(expected.inertia_ / 30, rel=1e-4)
-    found = np.asarray(new.server.online["params"]["centroids"])
-    order, centers = np.argsort(found[:, 0]), expected.cluster_centers_
-    centers = centers[np.argsort(centers[:, 0])]
-    np.testing.assert_allclose(found[order], centers, rtol=1e-3, atol=1e-3)
-    nearest = np.linalg.norm(features[:, None] - found, axis=-1).argmin(axis=1)
+    found = np.asarray(new.server.clusters.centroids)
+    np.testing.assert_allclose(found, expected.cluster_centers_, rtol=1e-3, atol=1e-3)
     clusters = np.asarray(method.assign(new, federation))
     for client, rows in enumerate(BLOBS[:2]):
-        np.testing.assert_array_equal(clusters[client, : len(rows)], nearest[rows])
+        np.testing.assert_array_equal(
+            clusters[client, : len(rows)], expected.labels_[rows]
+        )
+
+
+@pytest.mark.parametrize("unlike", [True, False])
+def test_a_head_is_trained_and_used_for_alike_clients_alone(
+    unlike, trained, federation
+):
+    kmeans = FeatureKMeans(3, max_heterogeneity=0.5)
+    second = by_heterogeneity(kmeans, matrix(3, soft=True), clustering())
+    first, last = second.stages(ENCODER)
+    assert [first.name, last.name] == ["k-means", "cluster"]
+    state = first.begin(jax.random.key(2), trained, federation)
+    clusters = state.server.clusters._replace(
+        heterogeneity=jnp.float32(0.6 if unlike else 0.4)
+    )
+    state = state._replace(server=state.server._replace(clusters=clusters))
+    state = last.begin(jax.random.key(3), state, federation)
+    assert bool(last.done(state)) == unlike
+    h = jnp.asarray(
+        np.random.default_rng(0).normal(size=(9, clusters.centroids.shape[1]))
+    )
+    h = h.astype(jnp.float32)
+    centroids = np.asarray(clusters.centroids)
+    if unlike:
+        distances = np.linalg.norm(np.asarray(h)[:, None] - centroids, axis=-1)
+        expected = distances.argmin(axis=1)
+    else:
+        expected = (h @ kernels(state.server.online)["cluster_projector"]).argmax(
+            axis=1
+        )
+    np.testing.assert_array_equal(second.assign(state.server, h), expected)

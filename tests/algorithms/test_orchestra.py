@@ -11,7 +11,7 @@ import pytest
 
 from fcjax.algorithms import orchestra as module
 from fcjax.algorithms.averaging import Local
-from fcjax.algorithms.fedmcc import feature_kmeans
+from fcjax.algorithms.fedmcc import FeatureKMeans, feature_kmeans
 from fcjax.algorithms.orchestra import Memory, orchestra
 from fcjax.methods import Orchestra
 from fcjax.types import Network
@@ -23,7 +23,7 @@ from tests.cluster.test_sinkhorn import plainly
 TAU, MOMENTUM, WEIGHT = 0.4, 0.8, 0.7
 POOL = np.random.default_rng(0).normal(size=(14, 2, 2, 1)).astype(np.float32)
 LOCAL = Local(optax.sgd(0.5), noisy, num_epochs=1, batch_size=8)
-KMEANS = feature_kmeans(num_clusters=2, num_init=1)
+KMEANS = feature_kmeans(FeatureKMeans(2, num_init=1))
 
 
 def louder(key, x):
@@ -203,7 +203,8 @@ def test_what_crosses(ended):
     """In floats of four bytes: encoder 16 weights and 5 numbers of its batch norm,
     projector 12, rotation 12; the target the first two; two local centroids and five
     global ones of three. Two of three clients take part."""
-    first, *_, last, _ = ended
+    first = ended[0]
+    last = [x for x in ended if x.stage == "representation"][-1]
     sizes = {"encoder": 21, "projector": 12, "rotation": 12, "target": 33}
     down = {**sizes, "centroids": 15}
     expected = {f"down_{k}": [2, 4 * n] for k, n in down.items()}
