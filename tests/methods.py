@@ -24,6 +24,7 @@ from fcjax.algorithms.fdsc import dlrsc, dscn, fdsc, lrsc
 from fcjax.algorithms.fedcref import fedcref, on_clients
 from fcjax.algorithms.fedmcc import (
     FeatureKMeans,
+    by_heterogeneity,
     cc,
     cluster_contrast,
     feature_kmeans,
@@ -152,6 +153,13 @@ def build_fedmcc(weight, local=LOCAL, **options):
     }
     settings, clusters = contrastive(FedMCC, **temperatures, **options)
     return fedmcc(settings, *SIMCLR, clusters, local)
+
+
+def build_by_heterogeneity(weight):
+    settings, trained = contrastive(FedMCC, instance_temperature=0.5 + weight)
+    kmeans = FeatureKMeans(NUM_CLUSTERS, num_init=2, whitening=0.5)
+    clusters = by_heterogeneity(kmeans, SOFT, trained)
+    return fedmcc(settings, *SIMCLR, clusters, LOCAL)
 
 
 def build_at_once(method, settings, weight, local=LOCAL):
@@ -304,6 +312,9 @@ METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
     "ccfc++": partial(build_ccfc, swept="decorrelation_weight", model_weight=0.1),
+    "ccfc-k-means": partial(
+        build_ccfc, cluster_by="k-means", kmeans_rounds=3, max_heterogeneity=1.0
+    ),
     "scfc": partial(build_ccfc, sample_contrastive=True, own_init=True),
     "standalone": partial(build_ccfc, standalone=True),
     "fcm": lambda weight: central(tiny_fcm(weight)),
@@ -312,6 +323,7 @@ METHODS = {
     "ffcm-mean": partial(build_ffcm, aggregation="mean"),
     "exact-fcm": build_exact,
     "fedmcc": build_fedmcc,
+    "fedmcc-by-heterogeneity": build_by_heterogeneity,
     "fedmcc-average-target": partial(build_fedmcc, average_target=True),
     "mcc": partial(build_at_once, mcc, MCC),
     "cc": partial(build_at_once, cc, CC, local=LOCAL._replace(keep_optimizer=True)),

@@ -19,7 +19,7 @@ from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.federated import clients, server, training
-from fcjax.federated.kmeans import HALF, Clusters, KMeans, no_clusters
+from fcjax.federated.kmeans import HALF, Clusters, KMeans, no_clusters, unwhitened
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -33,8 +33,6 @@ from fcjax.types import (
     State,
 )
 
-SEED_ROUNDS = 5
-"""Lloyd steps before the rounds of cluster contrast."""
 CONSTANT = optax.constant_schedule(1.0)
 """Every round uses the full learning rate."""
 
@@ -87,12 +85,11 @@ def ccfc(
     clusters of the loss are those of a batch.
 
     With `cluster_by="k-means"` the clusters come from federated k-means instead, whose
-    result is that of k-means of the pooled embedding. It starts after pre-training and
-    measures how unlike the clients are. Unlike clients would contrast wrong clusters,
-    which ruins the embedding, so a run whose clients have a heterogeneity above
-    `max_heterogeneity` skips the rounds of cluster contrast. In these rounds the
-    centroids follow the embedding by a Lloyd step per round. In the end federated
-    k-means runs until the centroids stand still.
+    result is that of k-means of the pooled embedding. It runs after pre-training until
+    the centroids stand still, and measures how unlike the clients are. Unlike clients
+    would contrast wrong clusters, which ruins the embedding, so a run whose clients
+    have a heterogeneity above `max_heterogeneity` ends here. In the rounds of cluster
+    contrast the centroids follow the averaged network by a Lloyd step per round.
 
     With `standalone` every client trains and clusters alone, and nothing is uploaded or
     downloaded: the local models of Table 4.
@@ -111,8 +108,8 @@ def ccfc(
     Returns:
         The method, with stages `pretrain` and `cluster`, and with `own_init` before
         them `first`, one round of pre-training. With `cluster_by="k-means"` the stage
-        `seed` comes before `cluster` and `k-means` after it, whose metrics are those
-        of `fcjax.federated.kmeans.KMeans`. The other metrics are the mean `loss` over
+        `k-means` comes before `cluster`, in SCFC after it. Its metrics are those of
+        `fcjax.federated.kmeans.KMeans`. The other metrics are the mean `loss` over
         the participating clients, `participants`, `embedding_spread` of a batch of each
         client (1 if the embedding fills its sphere, 0 if it collapsed), `weight_size`
         (root mean square of the clients' weights), and the traffic.
@@ -138,36 +135,39 @@ def ccfc(
     if settings.standalone and settings.cluster_by == "k-means":
         raise ValueError("cluster_by k-means needs a server, standalone has none")
     setup = Setup(settings, network, optimizer, augment, num_clusters, schedule)
-    seeds = kmeans = None
+    kmeans = None
     if settings.cluster_by == "k-means":
-        seeds = KMeans(partial(points, setup), num_clusters, settings.num_init)
-        seeds = seeds._replace(
-            cosine=not settings.euclidean,
+        kmeans = KMeans(
+            *(partial(points, setup), num_clusters, settings.num_init),
+            whitening=HALF if settings.whiten else 0.0,
+            cosine=not settings.whiten,
             model=lambda state: {"network": state.server.variables},
         )
-        kmeans = seeds
-        if settings.whiten:
-            kmeans = seeds._replace(whitening=HALF, cosine=False)
-        setup = setup._replace(kmeans=seeds)
+        setup = setup._replace(kmeans=kmeans._replace(whitening=0.0, cosine=True))
     # Stages with the same round function are compiled once.
     by_examples, by_clusters = (
         partial(federated_round, setup, contrasts) for contrasts in (False, True)
     )
     first = 1 if settings.own_init else 0
+    contrast = Stage(
+        "cluster",
+        partial(begin_clusters, setup),
+        by_examples if settings.sample_contrastive else by_clusters,
+        settings.cluster_rounds,
+        partial(is_unlike, setup),
+    )
+    last = (contrast,)
+    if kmeans is not None:
+        clustering = kmeans.stage(num_rounds=settings.kmeans_rounds)
+        # SCFC trains without clusters.
+        is_scfc = settings.sample_contrastive
+        last = (contrast, clustering) if is_scfc else (clustering, contrast)
     return FederatedClustering(
         init=partial(initial_state, setup),
         stages=(
             *([all_rounds("first", by_examples, 1)] if first else []),
             all_rounds("pretrain", by_examples, settings.pretrain_rounds - first),
-            *([seeds.stage("seed", SEED_ROUNDS)] if seeds else []),
-            Stage(
-                "cluster",
-                partial(begin_clusters, setup),
-                by_examples if settings.sample_contrastive else by_clusters,
-                settings.cluster_rounds,
-                partial(is_unlike, setup),
-            ),
-            *([kmeans.stage(num_rounds=settings.kmeans_rounds)] if kmeans else []),
+            *last,
         ),
         embed=partial(embed, setup),
         assign=partial(assign, setup),
@@ -210,9 +210,8 @@ def federated_round(
     metrics = server.measure(answered, measured)
     metrics |= server.traffic(answered, up=network, down=network)
     if by_clusters and setup.kmeans:
-        # The sums are of the embedding by the network that the clients downloaded.
-        moved, lloyd = setup.kmeans.step(state, federation)
-        after = State(Server(variables, moved.server.clusters), opt_state)
+        after = State(Server(variables, state.server.clusters), opt_state)
+        after, lloyd = setup.kmeans.step(after, federation)
         return after, lloyd | metrics
     clusters: Clusters = state.server.clusters
     needs_centroids = by_clusters or federation.now.is_evaluated
@@ -421,8 +420,15 @@ def begin_clusters(
     clients_key, server_key = jax.random.split(key)
     before = client_states(setup, state, len(present))
     opt_state = jax.vmap(setup.optimizer.init)(before.variables["params"])
-    if setup.settings.sample_contrastive or setup.kmeans:
+    if setup.settings.sample_contrastive:
         return with_optimizers(setup, state, opt_state)
+    if setup.kmeans:
+        old: Clusters = state.server.clusters
+        new = unwhitened(old, *points(setup, state, federation), present)
+        # A run of unlike clients skips this stage, and keeps its clusters.
+        skips = is_unlike(setup, state)
+        clusters = jax.tree.map(partial(jnp.where, skips), old, new)
+        return State(state.server._replace(clusters=clusters), opt_state)
     centroids = all_centroids(setup, clients_key, before.variables, federation)
     if setup.settings.standalone:
         centroids = clients.keep_absent(present, centroids, before.centroids)

@@ -37,6 +37,7 @@ matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 Embedding = Float[Array, "M N D"] | Ragged
 Mask = Bool[Array, "M N"] | Ragged
+Assign = Callable[[Float[Array, "N D"]], Int[Array, "N"]]
 
 
 class Step(NamedTuple):
@@ -67,6 +68,7 @@ def lloyd_step(
     *,
     cosine: bool = False,
     fuzzifier: Scalar | None = None,
+    assign: Assign | None = None,
 ) -> Step:
     """Runs one step of Lloyd's algorithm on the examples of all clients.
 
@@ -81,6 +83,7 @@ def lloyd_step(
         cosine: scale the new centroids to unit length, for examples of unit length.
         fuzzifier: m > 1 takes a step of fuzzy c-means instead: each example belongs to
             each cluster in part, and counts and inertia are weighted by the parts.
+        assign: assigns examples to clusters; None takes the nearest centroid.
 
     Returns:
         The new centroids, and the counts and the inertia of the old ones; NaN if no
@@ -93,7 +96,8 @@ def lloyd_step(
         >>> print(step.centroids[:, 0], step.inertia)  # (1^2 + 4^2) / 4
         [0.5 7. ] 4.25
     """
-    local_sums = partial(_local_sums, centroids, fuzzifier=fuzzifier)
+    options = {"fuzzifier": fuzzifier, "assign": assign}
+    local_sums = partial(_local_sums, centroids, **options)
     local = clients.for_each(local_sums, z, mask)
     # The server receives means over the clients, whose number cancels.
     weights = present.astype(float)
@@ -111,12 +115,13 @@ def _local_sums(
     mask: Bool[Array, "N"],
     *,
     fuzzifier: Scalar | None = None,
+    assign: Assign | None = None,
 ) -> tuple[Float[Array, "K D"], Float[Array, "K"], Float[Array, ""]]:
     """Computes the upload of a client: the sums and the number of its examples by
     cluster, and their squared distances to the centroids."""
     z = jnp.where(mask[:, None], z, 0)
     if fuzzifier is None:
-        nearest = assign_nearest(z, centroids)
+        nearest = assign(z) if assign else assign_nearest(z, centroids)
         parts = (nearest[None] == jnp.arange(len(centroids))[:, None]).astype(float)
         squares = jnp.sum((z - centroids[nearest]) ** 2, axis=1)[None]
     else:
@@ -357,9 +362,9 @@ class Clusters(NamedTuple):
     centroids: Float[Array, "K D"]
     """In the whitened space if there is a whitening."""
     moved: Float[Array, ""]
-    """Frobenius norm of the last step of the centroids."""
+    """Frobenius norm of the last step of the centroids; huge before the first."""
     heterogeneity: Float[Array, ""]
-    """Of the clients, by the clusters before the last step; NaN before the first."""
+    """Of the clients, by the clusters before the last step; 0 before the first."""
     whitening: Whitening | tuple[()] = ()
 
     def space(self, z: Float[Array, "N D"]) -> Float[Array, "N D"]:
@@ -371,10 +376,28 @@ class Clusters(NamedTuple):
         return assign_nearest(self.space(z), self.centroids)
 
 
+def unwhitened(
+    clusters: Clusters, z: Embedding, mask: Mask, present: Bool[Array, "M"]
+) -> Clusters:
+    """Returns the same clusters with centroids in the space of the embedding, whose
+    examples have unit length: the directions of the clusters' means."""
+    if not clusters.whitening:
+        return clusters
+    size = clusters.centroids.shape[-1]
+    assign = partial(Clusters.nearest, clusters)
+    step = lloyd_step(
+        *(z, mask, present, jnp.zeros_like(clusters.centroids)),
+        cosine=True,
+        assign=assign,
+    )
+    none = Whitening(jnp.zeros(size), jnp.eye(size))
+    return clusters._replace(centroids=step.centroids, whitening=none)
+
+
 def no_clusters(num_clusters: int, num_features: int) -> Clusters:
     """Returns the clusters of a server that has none yet: centroids of zeros."""
     centroids = jnp.zeros((num_clusters, num_features))
-    return Clusters(centroids, jnp.float32(jnp.inf), jnp.float32(jnp.nan))
+    return Clusters(centroids, jnp.float32(jnp.finfo(jnp.float32).max), jnp.float32(0))
 
 
 Points = Callable[[State, Federation], tuple[Embedding, Mask]]

@@ -108,9 +108,9 @@ class CCFC(Method):
     """Contrast clusters only if the measured heterogeneity of the clients, from 0 to 1,
     is at most this; `cluster_by="ccfc"` always does."""
     whiten: bool = True
-    """Half-whiten the embedding before the last k-means."""
+    """Half-whiten the embedding before k-means."""
     kmeans_rounds: Sweep[int] = default(100)
-    """Most rounds of the last k-means, which ends once its centroids stand still."""
+    """Most rounds of k-means, which ends once its centroids stand still."""
     num_init: Sweep[int] = default(10)
     """Seedings of the clients' and the server's k-means; the best counts."""
     include_self: bool = True
