@@ -294,58 +294,75 @@ def test_clients_mine_no_centroids_that_nothing_needs(federation):
 
 # --- federated k-means
 
+KMEANS = {"cluster_by": "k-means", "pretrain_rounds": 0}
 
-def test_unlike_clients_skip_cluster_contrast(federation):
-    method = build(cluster_by="k-means", max_heterogeneity=0.3, pretrain_rounds=1)
-    names = [stage.name for stage in method.stages]
-    assert names == ["pretrain", "seed", "cluster", "k-means"]
-    contrast = method.stages[2]
+
+def with_heterogeneity(state, value):
+    clusters = state.server.clusters._replace(heterogeneity=jnp.float32(value))
+    return state._replace(server=state.server._replace(clusters=clusters))
+
+
+@pytest.mark.parametrize("scfc", [False, True])
+def test_k_means_comes_before_the_rounds_that_need_clusters(scfc):
+    method = build(**KMEANS, sample_contrastive=scfc)
+    names = ["pretrain", "cluster", "k-means"] if scfc else ["pretrain", "k-means"]
+    assert [stage.name for stage in method.stages] == [*names, "cluster"][:3]
+
+
+def test_unlike_clients_skip_cluster_contrast_and_keep_their_clusters(federation):
+    method = build(**KMEANS, max_heterogeneity=0.3)
+    _, kmeans, contrast = method.stages
+    start = method.init(jax.random.key(3), federation)
+    begun = kmeans.begin(KEYS[0], start, federation)
     for value, skips in ((0.29, False), (0.31, True)):
-        state = method.init(jax.random.key(3), federation)
-        clusters = state.server.clusters._replace(heterogeneity=jnp.float32(value))
-        state = state._replace(server=state.server._replace(clusters=clusters))
-        assert bool(contrast.done(state)) == skips
+        state = with_heterogeneity(begun, value)
+        after = contrast.begin(KEYS[1], state, federation)
+        assert bool(contrast.done(after)) == skips
+        old, new = (x.server.clusters for x in (state, after))
+        same = np.array_equal(old.centroids, new.centroids)
+        assert same == skips
+        # The clusters are the same at first, in another space.
+        found = [np.asarray(method.assign(x, federation)) for x in (state, after)]
+        assert np.mean(found[0] == found[1]) > 0.7
 
 
-def test_centroids_follow_the_network_that_the_clients_downloaded(federation):
-    """A round of cluster contrast takes one Lloyd step, of the embedding before it."""
-    method = build(cluster_by="k-means", pretrain_rounds=0)
+def test_centroids_follow_the_averaged_network_by_a_lloyd_step(federation):
+    method = build(**KMEANS, whiten=False)
     state = method.init(jax.random.key(3), federation)
     state = method.stages[1].begin(KEYS[0], state, federation)
     before = np.asarray(state.server.clusters.centroids)
-    z = unit(outputs(state.server.variables["params"], POOL)[0])
-    nearest = np.argmax(z @ unit(before).T, axis=1)
-    sums = np.stack([z[nearest == k].sum(axis=0) for k in range(3)])
     state, metrics = method.stages[2].round(KEYS[1], state, federation)
-    np.testing.assert_allclose(state.server.clusters.centroids, unit(sums), atol=1e-5)
+    z = unit(outputs(state.server.variables["params"], POOL)[0])
+    nearest = np.argmax(z @ before.T, axis=1)
+    sums = np.stack([z[nearest == k].sum(axis=0) for k in range(3)])
+    occupied = (nearest[None] == np.arange(3)[:, None]).any(axis=1)[:, None]
+    expected = np.where(occupied, unit(sums + 1e-30), before)
+    np.testing.assert_allclose(state.server.clusters.centroids, expected, atol=1e-5)
     assert traffic(metrics) == {
-        **both_ways(2, network=metrics["up_network"][1] // 4),
+        "up_network": [2, metrics["up_network"][1]],
+        "down_network": [2, metrics["up_network"][1]],
         "up_sums": [2, 3 * 3 * 4],
         "up_counts": [2, 3 * 4],
         "down_centroids": [2, 3 * 3 * 4],
     }
 
 
-def test_the_last_clusters_are_those_of_k_means_of_the_whitened_embedding(federation):
-    method = build(cluster_by="k-means", pretrain_rounds=0, cluster_rounds=0)
-    state = method.init(jax.random.key(3), federation)
-    stage = method.stages[3]
-    state, rounds = stage.begin(KEYS[0], state, federation), 0
-    start = np.asarray(state.server.clusters.centroids)
+def test_clusters_are_those_of_k_means_of_the_half_whitened_embedding(federation):
+    method = build(**KMEANS, cluster_rounds=0)
+    state, rounds = method.init(jax.random.key(3), federation), 0
+    stage = method.stages[1]
+    state = stage.begin(KEYS[0], state, federation)
+    begun = state.server.clusters
     while not stage.done(state):
         state, rounds = stage.round(KEYS[1], state, federation)[0], rounds + 1
         assert rounds < 100
     z = unit(np.asarray(outputs(state.server.variables["params"], POOL)[0], float))
     variances, vectors = np.linalg.eigh(np.cov(z.T, bias=True))
-    half = unit((z - z.mean(axis=0)) @ vectors / variances**0.25)
-    start = start[:, ::-1]  # the largest variance first, each direction of either sign
-    signs = np.sign(
-        np.sum(
-            np.asarray(state.server.clusters.whitening.directions)[:, ::-1] * vectors,
-            axis=0,
-        )
-    )
-    central = KMeans(3, init=start * signs, n_init=1, tol=0).fit(half)
+    half = unit((z - z.mean(axis=0)) @ vectors[:, ::-1] / variances[::-1] ** 0.25)
+    directions = np.asarray(begun.whitening.directions)
+    signs = np.sign(np.sum(directions * vectors[:, ::-1], axis=0))
+    start = np.asarray(begun.centroids) * signs  # a direction has no sign of its own
+    central = KMeans(3, init=start, n_init=1, tol=0).fit(half)
     found = np.asarray(method.assign(state, federation))
     for client, held in enumerate(ROWS):
         labels = found[client, : len(held)]
