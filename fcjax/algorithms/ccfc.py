@@ -15,11 +15,11 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import losses, ragged
-from fcjax.algorithms.rounds import all_rounds
+from fcjax.algorithms.rounds import all_rounds, never
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.federated import clients, server, training
-from fcjax.federated.kmeans import HALF, Clusters, KMeans, no_clusters, unwhitened
+from fcjax.federated.kmeans import HALF, Clusters, KMeans, identity, no_clusters
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -61,8 +61,6 @@ class Setup(NamedTuple):
     augment: Augment
     num_clusters: int
     schedule: optax.Schedule
-    kmeans: KMeans | None = None
-    """Federated k-means of the embedding; None clusters as in the paper."""
 
 
 def ccfc(
@@ -88,8 +86,8 @@ def ccfc(
     result is that of k-means of the pooled embedding. It runs after pre-training until
     the centroids stand still, and measures how unlike the clients are. Unlike clients
     would contrast wrong clusters, which ruins the embedding, so a run whose clients
-    have a heterogeneity above `max_heterogeneity` ends here. In the rounds of cluster
-    contrast the centroids follow the averaged network by a Lloyd step per round.
+    have a heterogeneity above `max_heterogeneity` ends after this stage. Alike clients
+    go on with the rounds of cluster contrast.
 
     With `standalone` every client trains and clusters alone, and nothing is uploaded or
     downloaded: the local models of Table 4.
@@ -135,15 +133,6 @@ def ccfc(
     if settings.standalone and settings.cluster_by == "k-means":
         raise ValueError("cluster_by k-means needs a server, standalone has none")
     setup = Setup(settings, network, optimizer, augment, num_clusters, schedule)
-    kmeans = None
-    if settings.cluster_by == "k-means":
-        kmeans = KMeans(
-            *(partial(points, setup), num_clusters, settings.num_init),
-            whitening=HALF if settings.whiten else 0.0,
-            cosine=not settings.whiten,
-            model=lambda state: {"network": state.server.variables},
-        )
-        setup = setup._replace(kmeans=kmeans._replace(whitening=0.0, cosine=True))
     # Stages with the same round function are compiled once.
     by_examples, by_clusters = (
         partial(federated_round, setup, contrasts) for contrasts in (False, True)
@@ -154,14 +143,20 @@ def ccfc(
         partial(begin_clusters, setup),
         by_examples if settings.sample_contrastive else by_clusters,
         settings.cluster_rounds,
-        partial(is_unlike, setup),
+        never,
     )
     last = (contrast,)
-    if kmeans is not None:
-        clustering = kmeans.stage(num_rounds=settings.kmeans_rounds)
-        # SCFC trains without clusters.
-        is_scfc = settings.sample_contrastive
-        last = (contrast, clustering) if is_scfc else (clustering, contrast)
+    if settings.cluster_by == "k-means":
+        kmeans = KMeans(
+            *(partial(points, setup), num_clusters, settings.num_init),
+            whitening=HALF if settings.whiten else 0.0,
+            cosine=not (settings.whiten or settings.euclidean),
+            model=lambda state: {"network": state.server.variables},
+        ).stage(num_rounds=settings.kmeans_rounds)
+        last = (contrast, kmeans)
+        if not settings.sample_contrastive:  # SCFC needs no clusters to train
+            contrast = contrast._replace(done=partial(is_unlike, settings))
+            last = (kmeans, contrast) if settings.cluster_rounds else (kmeans,)
     return FederatedClustering(
         init=partial(initial_state, setup),
         stages=(
@@ -209,10 +204,6 @@ def federated_round(
     network = {"network": variables}
     metrics = server.measure(answered, measured)
     metrics |= server.traffic(answered, up=network, down=network)
-    if by_clusters and setup.kmeans:
-        after = State(Server(variables, state.server.clusters), opt_state)
-        after, lloyd = setup.kmeans.step(after, federation)
-        return after, lloyd | metrics
     clusters: Clusters = state.server.clusters
     needs_centroids = by_clusters or federation.now.is_evaluated
     centroids = lax.cond(
@@ -225,7 +216,7 @@ def federated_round(
     crossed = jnp.int32(needs_centroids)
     metrics["down_centroids"] = metrics["down_centroids"].at[0].multiply(crossed)
     if by_clusters:  # clients also uploaded centroids when the stage began
-        crossed += federation.now.round == setup.settings.pretrain_rounds
+        crossed += federation.now.stage_round == 0
     metrics["up_centroids"] = metrics["up_centroids"].at[0].multiply(crossed)
     clusters = clusters._replace(centroids=centroids)
     return State(Server(variables, clusters), opt_state), metrics
@@ -277,7 +268,9 @@ def client_round(
             decorrelation_weight=settings.decorrelation_weight,
         )
 
-    number = now.round - settings.pretrain_rounds  # in the second stage
+    # The round of the second stage, below 0 in the first. SCFC has one function for
+    # both.
+    number = now.stage_round if by_clusters else now.round - settings.pretrain_rounds
     share = jnp.where(number < 0, 1.0, setup.schedule(jnp.maximum(number, 0)))
     trained, value = training.train(
         train_key,
@@ -288,15 +281,13 @@ def client_round(
         batch_size=settings.batch_size,
         num_epochs=settings.local_epochs,
     )
-    centroids = before.centroids
-    if not (by_clusters and setup.kmeans):
-        centroids = lax.cond(
-            by_clusters or now.is_evaluated,
-            lambda: local_centroids(
-                setup, centroids_key, trained.variables, pool, rows, mask
-            ),
-            lambda: before.centroids,
-        )
+    centroids = lax.cond(
+        by_clusters or now.is_evaluated,
+        lambda: local_centroids(
+            setup, centroids_key, trained.variables, pool, rows, mask
+        ),
+        lambda: before.centroids,
+    )
     few = training.evenly(mask, settings.batch_size)
     z = encode(setup, pool, trained.variables, rows[few])
     measured = {
@@ -386,6 +377,8 @@ def cluster_centroids(
     points, num_init = local.reshape(-1, local.shape[-1]), setup.settings.num_init
     mask = jnp.repeat(answered, setup.num_clusters)
     found = kmeans(key, points, setup.num_clusters, mask=mask, num_init=num_init)
+    if setup.settings.cluster_by == "k-means" and not setup.settings.euclidean:
+        return losses.normalize(found.centroids)
     return found.centroids
 
 
@@ -422,21 +415,21 @@ def begin_clusters(
     opt_state = jax.vmap(setup.optimizer.init)(before.variables["params"])
     if setup.settings.sample_contrastive:
         return with_optimizers(setup, state, opt_state)
-    if setup.kmeans:
-        old: Clusters = state.server.clusters
-        new = unwhitened(old, *points(setup, state, federation), present)
-        # A run of unlike clients skips this stage, and keeps its clusters.
-        skips = is_unlike(setup, state)
-        clusters = jax.tree.map(partial(jnp.where, skips), old, new)
-        return State(state.server._replace(clusters=clusters), opt_state)
     centroids = all_centroids(setup, clients_key, before.variables, federation)
     if setup.settings.standalone:
         centroids = clients.keep_absent(present, centroids, before.centroids)
         return State((), Client(before.variables, centroids, opt_state))
     centroids, answered = server.gather((centroids, present))
     centroids = cluster_centroids(setup, server_key, centroids, answered)
-    clusters = state.server.clusters._replace(centroids=centroids)
-    return State(state.server._replace(clusters=clusters), opt_state)
+    old: Clusters = state.server.clusters
+    new = old._replace(centroids=centroids)
+    if old.whitening:
+        new = new._replace(whitening=identity(centroids.shape[-1]))
+    # A run of unlike clients skips this stage and keeps the clusters of k-means.
+    if setup.settings.cluster_by == "k-means":
+        keep = partial(jnp.where, is_unlike(setup.settings, state))
+        new = jax.tree.map(keep, old, new)
+    return State(state.server._replace(clusters=new), opt_state)
 
 
 def with_optimizers(setup: Setup, state: State, opt_state: PyTree) -> State:
@@ -446,11 +439,9 @@ def with_optimizers(setup: Setup, state: State, opt_state: PyTree) -> State:
     return State(state.server, opt_state)
 
 
-def is_unlike(setup: Setup, state: State) -> Bool[Array, ""]:
+def is_unlike(settings: Any, state: State) -> Bool[Array, ""]:
     """Tells whether the clients are too unlike for cluster contrast."""
-    if setup.kmeans is None or setup.settings.sample_contrastive:
-        return jnp.array(False)
-    return state.server.clusters.heterogeneity > setup.settings.max_heterogeneity
+    return state.server.clusters.heterogeneity > settings.max_heterogeneity
 
 
 def all_centroids(

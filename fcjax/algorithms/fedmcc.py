@@ -52,7 +52,7 @@ from fcjax.algorithms.averaging import (
     target_of,
 )
 from fcjax.data.augment import to_float
-from fcjax.federated.kmeans import KMeans, no_clusters
+from fcjax.federated.kmeans import KMeans
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -90,7 +90,8 @@ class FeatureKMeans(NamedTuple):
     """Examples that a client encodes at a time."""
 
     def stage(self, encoder: Network) -> Stage:
-        """Returns the stage. It keeps the encoder and a cluster projector alone."""
+        """Returns the stage. The server then holds only the encoder and, if there is
+        one, the cluster projector."""
         kmeans = KMeans(
             partial(self.points, encoder),
             *(self.num_clusters, self.num_init, self.whitening),
@@ -101,11 +102,7 @@ class FeatureKMeans(NamedTuple):
             before: Server = state.server
             needed = ("encoder", "cluster_projector")
             names = [name for name in needed if name in before.online["params"]]
-            x = to_float(federation.pool[:1])
-            variables = part(before.online, "encoder")
-            h, _ = encoder.apply(variables, x, train=False)
-            clusters = no_clusters(self.num_clusters, h.shape[-1])
-            after = Server(pick(before.online, names), clusters)
+            after = Server(pick(before.online, names))
             return kmeans.begin(key, State(after), federation)
 
         return kmeans.stage()._replace(begin=begin)

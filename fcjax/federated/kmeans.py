@@ -32,12 +32,14 @@ from fcjax.types import Federation, PRNGKey, PyTree, Scalar, Stage, State
 
 HALF = 0.5
 """Exponent of half-whitening, see `find_whitening`."""
+UNLIKE = 0.3
+"""`heterogeneity` above which clusters that clients train lose to k-means of the
+embedding (docs/guides/heterogeneity.md)."""
 
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 Embedding = Float[Array, "M N D"] | Ragged
 Mask = Bool[Array, "M N"] | Ragged
-Assign = Callable[[Float[Array, "N D"]], Int[Array, "N"]]
 
 
 class Step(NamedTuple):
@@ -68,7 +70,6 @@ def lloyd_step(
     *,
     cosine: bool = False,
     fuzzifier: Scalar | None = None,
-    assign: Assign | None = None,
 ) -> Step:
     """Runs one step of Lloyd's algorithm on the examples of all clients.
 
@@ -82,8 +83,7 @@ def lloyd_step(
         centroids: [K, D].
         cosine: scale the new centroids to unit length, for examples of unit length.
         fuzzifier: m > 1 takes a step of fuzzy c-means instead: each example belongs to
-            each cluster in part, and counts and inertia are weighted by the parts.
-        assign: assigns examples to clusters; None takes the nearest centroid.
+            each cluster in part, and counts and squares are weighted by the parts.
 
     Returns:
         The new centroids, and the counts and the inertia of the old ones; NaN if no
@@ -96,17 +96,16 @@ def lloyd_step(
         >>> print(step.centroids[:, 0], step.inertia)  # (1^2 + 4^2) / 4
         [0.5 7. ] 4.25
     """
-    options = {"fuzzifier": fuzzifier, "assign": assign}
-    local_sums = partial(_local_sums, centroids, **options)
+    local_sums = partial(_local_sums, centroids, fuzzifier=fuzzifier)
     local = clients.for_each(local_sums, z, mask)
     # The server receives means over the clients, whose number cancels.
     weights = present.astype(float)
-    sums, totals, squares = server.weighted_mean(local, weights)
+    sums, totals, squares, number = server.weighted_mean(local, weights)
     counts = server.gather(jnp.where(present[:, None], local[1], 0))
     occupied = totals[:, None] > 0
     means = sums / jnp.where(occupied, totals[:, None], 1)
     means = normalize(means) if cosine else means
-    return Step(jnp.where(occupied, means, centroids), counts, squares / totals.sum())
+    return Step(jnp.where(occupied, means, centroids), counts, squares / number)
 
 
 def _local_sums(
@@ -115,20 +114,20 @@ def _local_sums(
     mask: Bool[Array, "N"],
     *,
     fuzzifier: Scalar | None = None,
-    assign: Assign | None = None,
-) -> tuple[Float[Array, "K D"], Float[Array, "K"], Float[Array, ""]]:
+) -> tuple[Float[Array, "K D"], Float[Array, "K"], Float[Array, ""], Float[Array, ""]]:
     """Computes the upload of a client: the sums and the number of its examples by
-    cluster, and their squared distances to the centroids."""
+    cluster, the sum of their squared distances to the centroids, and their number."""
     z = jnp.where(mask[:, None], z, 0)
     if fuzzifier is None:
-        nearest = assign(z) if assign else assign_nearest(z, centroids)
+        nearest = assign_nearest(z, centroids)
         parts = (nearest[None] == jnp.arange(len(centroids))[:, None]).astype(float)
         squares = jnp.sum((z - centroids[nearest]) ** 2, axis=1)[None]
     else:
         squares = squared_distances(z, centroids)
         parts = memberships(squares, fuzzifier) ** fuzzifier
     parts = jnp.where(mask[None], parts, 0)
-    return matmul(parts, z), parts.sum(axis=1), jnp.sum(parts * squares)
+    number = mask.sum().astype(float)
+    return matmul(parts, z), parts.sum(axis=1), jnp.sum(parts * squares), number
 
 
 def seed_centroids(
@@ -204,7 +203,7 @@ def federated_kmeans(
     cosine: bool = False,
 ) -> Step:
     """Clusters the examples of all clients: `seed_centroids`, then `lloyd_step` until
-    the centroids stand still.
+    the centroids stand still. All clients are on one device; `KMeans` is for several.
 
     Args:
         key: of all random draws.
@@ -315,7 +314,8 @@ def find_whitening(
 
 def heterogeneity(counts: Float[Array | np.ndarray, "M K"]) -> Float[Array, ""]:
     """Measures how unlike the clients are, without labels: 0 if the examples of every
-    cluster are spread over the clients at random, 1 if no two clients share a cluster.
+    cluster are spread over the clients at random, 1 if the clients are as unlike as
+    possible, so that no two share a cluster unless there are more clients.
 
     It is Cramer's V of clients and clusters, less the value expected of a random
     partition. If clusters are the true classes, M = K, and every client takes a share p
@@ -342,7 +342,7 @@ def heterogeneity(counts: Float[Array | np.ndarray, "M K"]) -> Float[Array, ""]:
     others, kinds = jnp.sum(rows > 0) - 1, jnp.sum(columns > 0) - 1
     by_chance = others * kinds
     most = total * jnp.minimum(others, kinds)
-    # Of as few examples as degrees of freedom nothing can be said.
+    # With as few examples as degrees of freedom the value is not defined.
     is_defined = most > by_chance
     share = (squares.sum() - by_chance) / jnp.where(is_defined, most - by_chance, 1)
     return jnp.where(is_defined, jnp.sqrt(jnp.clip(share, 0, 1)), 0)
@@ -376,22 +376,9 @@ class Clusters(NamedTuple):
         return assign_nearest(self.space(z), self.centroids)
 
 
-def unwhitened(
-    clusters: Clusters, z: Embedding, mask: Mask, present: Bool[Array, "M"]
-) -> Clusters:
-    """Returns the same clusters with centroids in the space of the embedding, whose
-    examples have unit length: the directions of the clusters' means."""
-    if not clusters.whitening:
-        return clusters
-    size = clusters.centroids.shape[-1]
-    assign = partial(Clusters.nearest, clusters)
-    step = lloyd_step(
-        *(z, mask, present, jnp.zeros_like(clusters.centroids)),
-        cosine=True,
-        assign=assign,
-    )
-    none = Whitening(jnp.zeros(size), jnp.eye(size))
-    return clusters._replace(centroids=step.centroids, whitening=none)
+def identity(size: int) -> Whitening:
+    """Returns a map that only scales examples to unit length."""
+    return Whitening(jnp.zeros(size), jnp.eye(size))
 
 
 def no_clusters(num_clusters: int, num_features: int) -> Clusters:
@@ -439,10 +426,8 @@ class KMeans(NamedTuple):
 
     def begin(self, key: PRNGKey, state: State, federation: Federation) -> State:
         """Whitens the embedding and seeds the centroids."""
-        (z, mask), present = (
-            self.points(state, federation),
-            server.participants(federation),
-        )
+        z, mask = self.points(state, federation)
+        present = server.participants(federation)
         whitening = ()
         if self.whitening:
             whitening = find_whitening(z, mask, present, exponent=self.whitening)
@@ -461,18 +446,6 @@ class KMeans(NamedTuple):
     ) -> tuple[State, dict[str, Array]]:
         """Takes a Lloyd step; the traffic of the first round includes that of
         `begin`."""
-        answered = server.gather(server.participants(federation))
-        once = self.traffic_of_seeds(answered, state.server.clusters)
-        once |= server.traffic(answered, up={}, down=self.model(state))
-        is_first = (federation.now.stage_round == 0).astype(jnp.int32)
-        once = {name: x.at[0].multiply(is_first) for name, x in once.items()}
-        state, metrics = self.step(state, federation)
-        return state, metrics | once
-
-    def step(
-        self, state: State, federation: Federation
-    ) -> tuple[State, dict[str, Array]]:
-        """Takes a Lloyd step, and returns the new state and the metrics of `stage`."""
         before: Clusters = state.server.clusters
         z, mask = self.points(state, federation)
         z = clients.for_each(partial(Clusters.space, before), z)
@@ -488,6 +461,9 @@ class KMeans(NamedTuple):
             heterogeneity=heterogeneity(step.counts),
         )
         answered = server.gather(present)
+        once = self.traffic_of_seeds(answered, before)
+        once |= server.traffic(answered, up={}, down=self.model(state))
+        is_first = (federation.now.stage_round == 0).astype(jnp.int32)
         metrics = {
             "loss": step.inertia,
             "participants": answered.sum(),
@@ -498,6 +474,7 @@ class KMeans(NamedTuple):
                 up={"sums": step.centroids, "counts": step.counts[0]},
                 down={"centroids": step.centroids},
             ),
+            **{name: x.at[0].multiply(is_first) for name, x in once.items()},
         }
         return state._replace(server=state.server._replace(clusters=after)), metrics
 

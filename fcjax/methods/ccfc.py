@@ -20,8 +20,9 @@ from fcjax.data.augment import (
     simsiam_colour,
     vector_view,
 )
+from fcjax.federated.kmeans import UNLIKE
 from fcjax.methods import printed_ccfc
-from fcjax.methods.base import Method, MethodSpec, Problem
+from fcjax.methods.base import Method, MethodSpec, Problem, fields_of
 from fcjax.methods.encoders import (
     Kind,
     backbone_of,
@@ -30,7 +31,7 @@ from fcjax.methods.encoders import (
     is_small,
     is_tiny,
 )
-from fcjax.settings import Sweep, as_tuple, default, frozen, shown
+from fcjax.settings import Limits, Sweep, as_tuple, default, frozen, shown
 from fcjax.types import FederatedClustering, Network
 
 Backbone = Annotated[
@@ -104,13 +105,13 @@ class CCFC(Method):
     ] = None
     """The clustering: `k-means` is federated k-means of the embedding, by sums and
     counts. `ccfc` is the paper's: the server clusters the clients' local centroids."""
-    max_heterogeneity: Sweep[float] = default(0.3)
+    max_heterogeneity: Sweep[float] = default(UNLIKE)
     """Contrast clusters only if the measured heterogeneity of the clients, from 0 to 1,
-    is at most this; `cluster_by="ccfc"` always does."""
+    is at most this. With `cluster_by="k-means"`."""
     whiten: bool = True
-    """Half-whiten the embedding before k-means."""
-    kmeans_rounds: Sweep[int] = default(100)
-    """Most rounds of k-means, which ends once its centroids stand still."""
+    """Half-whiten the embedding before federated k-means."""
+    kmeans_rounds: Annotated[Sweep[int], Limits(least=1)] = default(100)
+    """Most rounds of federated k-means, which ends once its centroids stand still."""
     num_init: Sweep[int] = default(10)
     """Seedings of the clients' and the server's k-means; the best counts."""
     include_self: bool = True
@@ -119,7 +120,11 @@ class CCFC(Method):
     """Pseudo-labels by distance, as in Eq. 3, not by cosine as in the authors' code."""
 
     def resolve(self, problem: Problem) -> MethodSpec:
-        settings = self.settings(*self.chosen(problem))
+        chosen = self.chosen(problem)
+        cluster_by = self.cluster_by or chosen[1]["cluster_by"]
+        others = KMEANS if cluster_by == "ccfc" else ()
+        names = [name for name in fields_of(type(self)) if name not in others]
+        settings = self.settings(*chosen, names=names)
         is_ablation = self.sample_contrastive or self.standalone
         return MethodSpec(
             name=self.name,
@@ -169,10 +174,15 @@ class CCFC(Method):
 
 def evaluate_every(settings: Mapping[str, Any]) -> int:
     """Returns the rounds between two evaluations: the clusters of a round take a
-    quarter of the time of one epoch of training."""
+    quarter of the time of one epoch of training. With federated k-means the clusters
+    of pre-training are a mere sign of life."""
+    if settings["cluster_by"] == "k-means":
+        return 10
     return -(-4 // max(1, *settings["local_epochs"]))
 
 
+KMEANS = ("max_heterogeneity", "whiten", "kmeans_rounds")
+"""The settings of federated k-means."""
 SMOKE = {"pretrain_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
 PAPER = {  # Section 4.1
     "fashion_mnist": {"latent_size": 64, "model_weight": 1.0},

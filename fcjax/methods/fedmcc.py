@@ -26,7 +26,7 @@ from fcjax.algorithms.fedmcc import (
 from fcjax.algorithms.fedu import fedema, fedsimclr, fedsimsiam, fedu
 from fcjax.data.augment import Augment, affine_grey, simsiam_colour, vector_view
 from fcjax.data.split import Split
-from fcjax.federated.kmeans import HALF
+from fcjax.federated.kmeans import HALF, UNLIKE
 from fcjax.methods.base import Method, MethodSpec, Problem, Shared, one_client
 from fcjax.methods.encoders import Backbone, backbone_of, encoder_of
 from fcjax.settings import Limits, Positive, Sweep, default, frozen, shown
@@ -75,7 +75,7 @@ class Contrastive(Method):
     """The clustering: `mcc` trains a cluster projector on the frozen encoder, `k-means`
     is federated k-means of the features. `auto` measures how unlike the clients are:
     k-means for unlike clients, the cluster projector for alike ones."""
-    max_heterogeneity: Sweep[float] = default(0.3)
+    max_heterogeneity: Sweep[float] = default(UNLIKE)
     """With `auto`: the clients are unlike above this measured heterogeneity, 0 to 1."""
     whiten: bool = True
     """Half-whiten the features before k-means."""
@@ -84,7 +84,7 @@ class Contrastive(Method):
     as 500 steps take, 1,500 of the only one, in the default's batches, 20 at least."""
     cluster_rounds: Annotated[Sweep[int], Limits(least=1)] = default(10)
     """Rounds of mcc as the second stage, conv as many as 1,500 steps take, 10 at least;
-    --cluster-by k-means takes one."""
+    --cluster-by k-means takes none."""
     local_epochs: Sweep[int] = default(5)
     """E: epochs that a client trains in a round; cc, mcc 1."""
     batch_size: Sweep[int] = default(128)
@@ -124,7 +124,9 @@ class Contrastive(Method):
         first, chosen = {*LOCAL, *self.own}, self.chosen(problem)
         cluster_by = self.cluster_by or chosen[0]["cluster_by"]
         if self.in_one_stage and cluster_by == "k-means":
-            raise ValueError(f"`cluster_by` k-means is not for {self.name}")
+            raise ValueError(
+                f"`cluster_by` must be auto or mcc for {self.name}, got k-means"
+            )
         second = {"cluster_by", *CLUSTERINGS[cluster_by]}
         if not self.in_one_stage and cluster_by != "k-means":
             second |= {*SECOND}

@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 import fcjax
 from fcjax.data.source import short_name
+from fcjax.federated.kmeans import UNLIKE
 from fcjax.results import tables
 from fcjax.results.figures import images
 from fcjax.results.run import INTERNAL_SCORES, Run, Scored, below_kmeans
@@ -38,9 +39,6 @@ TITLES = {
     "nmi": "NMI against labels",
 }
 """Of the scores on the page."""
-UNLIKE = 0.3
-"""Heterogeneity above which training on clusters loses to k-means of the embedding
-(docs/guides/heterogeneity.md)."""
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -289,8 +287,9 @@ def warnings(
         "say nothing; a smaller learning rate may help.": has_diverged,
         f"Below k-means of the examples as they are, or likely so: {below}.": below,
         f"The clients hold different clusters: their heterogeneity is {unlike:.2f} "
-        "(0: like a random partition, 1: no two clients share a cluster). Clusters "
-        "found by training are less reliable then.": unlike > UNLIKE,
+        "(0: like a random partition, 1: as unlike as possible). Clusters that clients "
+        "train are unreliable then; those of federated k-means are not.": unlike
+        > UNLIKE,
         f"{failed} of the {len(others)} other runs collapsed or diverged; results.csv "
         "says which ones.": failed,
         f"Empty clusters, {len(empty)} of {len(sizes)}: {listed(empty)}. The data may "

@@ -108,7 +108,7 @@ def unlikeness(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> st
     ]
     return (
         f"heterogeneity of the clients by these clusters: {'; '.join(values)} "
-        "(0: like a random partition, 1: no two clients share a cluster)"
+        "(0: like a random partition, 1: as unlike as possible)"
     )
 
 

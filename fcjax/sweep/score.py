@@ -234,7 +234,7 @@ def score_end(
     surviving = against(run, labels, scope, answered=answered, names=ROUND_SCORES)
     found = {**scores, **{f"surviving_{k}": value for k, value in surviving.items()}}
     found |= score_across(run, labels, scope, scores, same)
-    if scope == "global":
+    if scope == "global" and len(run.of_clients) > 1:
         counts = [
             np.bincount(clusters[clusters >= 0], minlength=num_clusters)
             for clusters in run.of_clients
