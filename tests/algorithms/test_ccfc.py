@@ -175,7 +175,10 @@ def test_the_schedule_is_of_the_second_stage(is_scfc, num_rounds, share, federat
         options |= {"optimizer": optax.sgd(10.0), "sample_contrastive": is_scfc}
         method = build(pretrain_rounds=5, **options)
         start = method.init(jax.random.key(3), federation)
-        stage, now = method.stages[num_rounds > 4], in_round(federation, num_rounds)
+        second = num_rounds > 4  # after five rounds of pre-training
+        before = 5 if second else 0
+        stage = method.stages[second]
+        now = in_round(federation, num_rounds - before, before=before)
         after, _ = jax.jit(stage.round)(KEYS[0], start, now)
         before, after = start.server.variables, after.server.variables
         return after["params"]["a"] - before["params"]["a"]
