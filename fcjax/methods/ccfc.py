@@ -125,6 +125,9 @@ class CCFC(Method):
         others = KMEANS if cluster_by == "ccfc" else ()
         names = [name for name in fields_of(type(self)) if name not in others]
         settings = self.settings(*chosen, names=names)
+        if not any((*settings["pretrain_rounds"], *settings["cluster_rounds"])):
+            # Federated k-means would cluster the embedding of an untrained network.
+            raise ValueError(f"{self.name} is given no round to run, take one")
         is_ablation = self.sample_contrastive or self.standalone
         return MethodSpec(
             name=self.name,

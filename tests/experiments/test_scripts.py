@@ -85,8 +85,10 @@ def test_every_method_of_fedmcc_takes_every_kind_of_example(name, shape):
     group = only_group("fedmcc", name, shape)
     method = built(group)
     assert group.num_clients == (1 if name in ("cc", "mcc") else 5)
-    first = [] if name in ONE_STAGE else ["representation"]
-    assert [stage.name for stage in method.stages] == [*first, "cluster"]
+    stages = ["representation", "k-means", "cluster"]
+    if name in ONE_STAGE:
+        stages = ["cluster"] if name in ("cc", "mcc") else ["cluster", "k-means"]
+    assert [stage.name for stage in method.stages] == stages
     federation = federation_of(group, shape)
     state = jax.eval_shape(method.init, jax.random.key(0), federation)
     sent = {"encoder", "projector"}
