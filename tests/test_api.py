@@ -260,6 +260,7 @@ def test_images_are_predicted_as_they_were_clustered():
 def test_a_method_builds_its_algorithm():
     problem = Problem("iris", fcjax.data.Dataset("iris", X, Y), 5, 3, 30.0, 10)
     stages = CCFC(pretrain_rounds=4, cluster_rounds=2).build(problem).stages
-    assert [(x.name, x.num_rounds) for x in stages] == [("pretrain", 4), ("cluster", 2)]
+    expected = [("pretrain", 4), ("k-means", 100), ("cluster", 2)]
+    assert [(x.name, x.num_rounds) for x in stages] == expected
     with pytest.raises(ValueError, match="latent_size takes one value"):
         CCFC(latent_size=[4, 8]).build(problem)

@@ -249,8 +249,9 @@ def test_a_run_leaves_what_it_promises(finished):
     swept = "p clients pretrain_rounds cluster_rounds local_epochs batch_size "
     swept += "latent_size failure_rate seed"
     assert config["swept"] == swept.split()
-    defaults = "clusters decorrelation_weight learning_rate model_weight "
-    assert config["defaults"] == f"{defaults}num_init".split()
+    defaults = "clusters decorrelation_weight kmeans_rounds learning_rate "
+    defaults += "max_heterogeneity model_weight num_init"
+    assert config["defaults"] == defaults.split()
 
     results, history = rows(finished / "results.csv"), rows(finished / "history.csv")
     assert [row["seed"] for row in results] == ["0", "1"]
