@@ -212,7 +212,6 @@ def score_end(
     scope: Scope,
     scores: Mapping[str, float | int],
     *,
-    num_clusters: int,
     present: Bool[np.ndarray, "R M"],
     embedding: Float[np.ndarray, "P D"] | None,
     same: Kept | None = None,
@@ -224,7 +223,6 @@ def score_end(
         labels: see `Labels`.
         scope: of the method.
         scores: of its last round, by all names of `SCORES`.
-        num_clusters: K.
         present: who answered in its rounds.
         embedding: NaN where a row has none; None where clients have no common one,
             which internal scores would compare.
@@ -235,8 +233,9 @@ def score_end(
     found = {**scores, **{f"surviving_{k}": value for k, value in surviving.items()}}
     found |= score_across(run, labels, scope, scores, same)
     if scope == "global" and len(run.of_clients) > 1:
+        most = run.of_clients.max() + 1
         counts = [
-            np.bincount(clusters[clusters >= 0], minlength=num_clusters)
+            np.bincount(clusters[clusters >= 0], minlength=most)
             for clusters in run.of_clients
         ]
         found["heterogeneity"] = float(heterogeneity(np.asarray(counts, np.float32)))

@@ -450,7 +450,6 @@ def finish(
             dataset.labels,
             batch.method.scope,
             scores,
-            num_clusters=batch.num_clusters,
             present=batch.present[i][: len(histories[i])],
             embedding=embedding,
             same=same,

@@ -108,7 +108,9 @@ def test_surviving_clients_on_their_own_are_averaged_by_their_examples():
 
 
 def test_without_labels_nobody_survives_to_be_scored():
-    assert score_run([[1, 0, 1]], "global", num_rounds=1, labels=None) == {}
+    found = score_run([[1, 0, 1]], "global", num_rounds=1, labels=None)
+    assert found.keys() == {"heterogeneity"}
+    assert 0 <= found["heterogeneity"] <= 1
 
 
 def test_participation_by_hand():
