@@ -36,6 +36,9 @@ UNLIKE = 0.3
 """`heterogeneity` above which clusters that clients train lose to k-means of the
 embedding (docs/guides/heterogeneity.md)."""
 
+STILL = 1e-6
+"""Centroids that move by less than this share of their norm stand still."""
+
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 Embedding = Float[Array, "M N D"] | Ragged
@@ -494,4 +497,7 @@ class KMeans(NamedTuple):
 
     def done(self, state: State) -> Bool[Array, ""]:
         """Tells whether the centroids stand still."""
-        return state.server.clusters.moved <= self.tolerance
+        clusters: Clusters = state.server.clusters
+        # Fused arithmetic rounds a fixed point differently by its last bits.
+        rounding = STILL * jnp.linalg.norm(clusters.centroids)
+        return clusters.moved <= jnp.maximum(self.tolerance, rounding)
