@@ -62,8 +62,13 @@ def test_the_network_is_computed_in_numpy_alone(exported, rows):
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     tables = np.load(exported / "embeddings.npz")
     np.testing.assert_allclose(z, tables["embedding"], atol=1e-5)
-    directions = weights["centroids"].T / np.linalg.norm(weights["centroids"], axis=1)
-    np.testing.assert_array_equal(np.argmax(z @ directions, 1), tables["cluster"])
+    mean, directions = (
+        weights[f"clusters/whitening/{x}"] for x in ("mean", "directions")
+    )
+    half = (z - mean) @ directions
+    half /= np.linalg.norm(half, axis=1, keepdims=True)
+    far = np.linalg.norm(half[:, None] - weights["clusters/centroids"], axis=2)
+    np.testing.assert_array_equal(np.argmin(far, axis=1), tables["cluster"])
 
 
 def test_the_tables_are_those_of_the_run(finished, exported, rows):
