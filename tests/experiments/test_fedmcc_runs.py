@@ -64,8 +64,9 @@ def test_k_means_goes_on_from_the_representation_of_mcc(args, trained, capsys):
     results = run(args.but(num_rounds=(2,), cluster_by="k-means"))
     assert capsys.readouterr().out.count("1 runs go on from stages") == 1
     assert results.directory.name == "fedmcc+k-means"
-    stages = ["representation", "representation", "k-means"]
-    assert [line["stage"] for line in results.rounds] == stages
+    stages = [line["stage"] for line in results.rounds]
+    assert stages[:2] == ["representation", "representation"]
+    assert set(stages[2:]) == {"k-means"}
 
 
 def test_soft_assignments_are_two_layers_and_a_softmax(of_figures):

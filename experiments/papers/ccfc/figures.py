@@ -70,7 +70,7 @@ def embed_call(dataset: data.Dataset, call: Call, state: State) -> list[Embedded
 
     def next_local(hyper, key, federation, state):
         # A schedule has fallen to 0 by the round after the last.
-        changes = {"standalone": True, "schedule": "constant"}
+        changes = {"standalone": True, "cluster_by": "ccfc", "schedule": "constant"}
         alone = method.build({**method.settings, **hyper, **changes})
         if not method.settings["standalone"]:
             state = leave_federation(state, len(federation.indices))
