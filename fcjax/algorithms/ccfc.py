@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import losses, ragged
-from fcjax.algorithms.rounds import all_rounds, never
+from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.federated import clients, server, training
@@ -29,7 +29,6 @@ from fcjax.types import (
     PRNGKey,
     PyTree,
     Scalar,
-    Stage,
     State,
 )
 
@@ -138,12 +137,11 @@ def ccfc(
         partial(federated_round, setup, contrasts) for contrasts in (False, True)
     )
     first = 1 if settings.own_init else 0
-    contrast = Stage(
+    contrast = all_rounds(
         "cluster",
-        partial(begin_clusters, setup),
         by_examples if settings.sample_contrastive else by_clusters,
         settings.cluster_rounds,
-        never,
+        begin=partial(begin_clusters, setup),
     )
     last = (contrast,)
     if settings.cluster_by == "k-means":

@@ -367,7 +367,7 @@ class Clusters(NamedTuple):
     moved: Float[Array, ""]
     """Frobenius norm of the last step of the centroids; huge before the first."""
     heterogeneity: Float[Array, ""]
-    """Of the clients, by the clusters before the last step; 0 before the first."""
+    """`heterogeneity` of the clients, measured in the last step; 0 before the first."""
     whitening: Whitening | tuple[()] = ()
 
     def space(self, z: Float[Array, "N D"]) -> Float[Array, "N D"]:

@@ -116,6 +116,14 @@ def test_k_means_is_the_central_one_from_the_same_start(federation):
     squares = ((DIGITS[HELD][:, None] - found[0]) ** 2).sum(axis=-1).min(axis=1)
     np.testing.assert_allclose(metrics["loss"], squares.mean(), rtol=1e-5)
     assert metrics["participants"] == 3
+    centroids, counts = 10 * 64 * 4, 10 * 4
+    assert traffic(metrics) == {
+        "up_sums": [3, centroids],
+        "up_counts": [3, counts],
+        "down_centroids": [3, centroids],
+        "up_seeds": [3, centroids + counts + 10 * 4],  # and ten inertias
+        "down_seeds": [3, 10 * centroids],
+    }
 
 
 def test_fuzzy_c_means_is_the_central_one_from_the_same_start(federation):
