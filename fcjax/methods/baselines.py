@@ -194,7 +194,6 @@ class ExactKMeans(Plain):
     """
 
     name: ClassVar[str] = "exact-km"
-    sees_all = True
 
     num_rounds: Sweep[int] = default(100)
     """Most rounds of communication."""
