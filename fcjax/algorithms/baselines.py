@@ -143,7 +143,9 @@ def exact_cmeans(
         nearest = partial(Clusters.nearest, state.server.clusters)
         return clients.for_each(nearest, embed(state, federation))
 
-    kmeans = KMeans(points, num_clusters, fuzzifier=fuzzifier, tolerance=tolerance)
+    # A kept copy of the data could be as large as memory.
+    law = {"fuzzifier": fuzzifier, "tolerance": tolerance, "keep": False}
+    kmeans = KMeans(points, num_clusters, **law)
     stage = kmeans.stage("cluster", settings.num_rounds)
     return FederatedClustering(init, (stage,), embed, assign)
 

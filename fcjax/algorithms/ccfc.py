@@ -19,7 +19,14 @@ from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.federated import clients, server, training
-from fcjax.federated.kmeans import HALF, Clusters, KMeans, identity, no_clusters
+from fcjax.federated.kmeans import (
+    HALF,
+    Clusters,
+    KMeans,
+    cluster_means,
+    identity,
+    no_clusters,
+)
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -86,7 +93,7 @@ def ccfc(
     the centroids stand still, and measures how unlike the clients are. Unlike clients
     would contrast wrong clusters, which ruins the embedding, so a run whose clients
     have a heterogeneity above `max_heterogeneity` ends after this stage. Alike clients
-    go on with the rounds of cluster contrast.
+    go on with the rounds of cluster contrast, which begin with the clusters of k-means.
 
     With `standalone` every client trains and clusters alone, and nothing is uploaded or
     downloaded: the local models of Table 4.
@@ -213,7 +220,8 @@ def federated_round(
     metrics |= server.traffic(answered, up=sent, down=sent)
     crossed = jnp.int32(needs_centroids)
     metrics["down_centroids"] = metrics["down_centroids"].at[0].multiply(crossed)
-    if by_clusters:  # clients also uploaded centroids when the stage began
+    if by_clusters and (setup.settings.whiten or setup.settings.cluster_by == "ccfc"):
+        # Clients also uploaded centroids when the stage began.
         crossed += federation.now.stage_round == 0
     metrics["up_centroids"] = metrics["up_centroids"].at[0].multiply(crossed)
     clusters = clusters._replace(centroids=centroids)
@@ -404,30 +412,43 @@ def alone(state: State, num_clients: int) -> State:
 def begin_clusters(
     setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> State:
-    """Begins the second stage, with new optimizers. The participating clients compute
-    centroids with the averaged network, and the server clusters these centroids. SCFC
-    uses no pseudo-labels and skips this."""
+    """Begins the second stage, with new optimizers. The clusters are those of federated
+    k-means. With `cluster_by="ccfc"` the participating clients compute centroids with
+    the averaged network, and the server clusters these centroids. SCFC uses no
+    pseudo-labels and skips this."""
     present = server.participants(federation)
     clients_key, server_key = jax.random.split(key)
     before = client_states(setup, state, len(present))
     opt_state = jax.vmap(setup.optimizer.init)(before.variables["params"])
     if setup.settings.sample_contrastive:
         return with_optimizers(setup, state, opt_state)
+    if setup.settings.cluster_by == "k-means":
+        return with_optimizers(setup, with_means(setup, state, federation), opt_state)
     centroids = all_centroids(setup, clients_key, before.variables, federation)
     if setup.settings.standalone:
         centroids = clients.keep_absent(present, centroids, before.centroids)
         return State((), Client(before.variables, centroids, opt_state))
     centroids, answered = server.gather((centroids, present))
     centroids = cluster_centroids(setup, server_key, centroids, answered)
-    old: Clusters = state.server.clusters
-    new = old._replace(centroids=centroids)
-    if old.whitening:
-        new = new._replace(whitening=identity(centroids.shape[-1]))
-    # A run of unlike clients skips this stage and keeps the clusters of k-means.
-    if setup.settings.cluster_by == "k-means":
-        keep = partial(jnp.where, is_unlike(setup.settings, state))
-        new = jax.tree.map(keep, old, new)
-    return State(state.server._replace(clusters=new), opt_state)
+    clusters = state.server.clusters._replace(centroids=centroids)
+    return State(state.server._replace(clusters=clusters), opt_state)
+
+
+def with_means(setup: Setup, state: State, federation: Federation) -> State:
+    """Returns the state with the means of k-means' clusters in the embedding itself, in
+    which clusters are contrasted, in place of centroids in the whitened space. A run of
+    unlike clients skips the contrast and keeps its centroids."""
+    clusters: Clusters = state.server.clusters
+    if not clusters.whitening:
+        return state
+    z, present = embed(setup, state, federation), server.participants(federation)
+    labels = clients.for_each(clusters.nearest, z)
+    means = cluster_means(z, labels, federation.mask, present, setup.num_clusters)
+    means = means if setup.settings.euclidean else losses.normalize(means)
+    new = clusters._replace(centroids=means, whitening=identity(means.shape[-1]))
+    keep = partial(jnp.where, is_unlike(setup.settings, state))
+    new = jax.tree.map(keep, clusters, new)
+    return state._replace(server=state.server._replace(clusters=new))
 
 
 def with_optimizers(setup: Setup, state: State, opt_state: PyTree) -> State:

@@ -133,6 +133,48 @@ def _local_sums(
     return matmul(parts, z), parts.sum(axis=1), jnp.sum(parts * squares), number
 
 
+def cluster_means(
+    z: Embedding,
+    assignments: Int[Array, "M N"] | Ragged,
+    mask: Mask,
+    present: Bool[Array, "M"],
+    num_clusters: int,
+) -> Float[Array, "K D"]:
+    """Computes the mean of each cluster from the clients' sums and counts.
+
+    Args:
+        z: the examples or their embedding, [M, N, D].
+        assignments: the cluster of each example, from 0 to K - 1.
+        mask: False at padding.
+        present: the participating clients; the others are ignored.
+        num_clusters: K.
+
+    Returns:
+        The means [K, D]; zeros for a cluster without examples.
+
+    Examples:
+        >>> z = jnp.array([[[0.0], [1.0]], [[9.0], [5.0]]])
+        >>> assignments, mask = jnp.array([[0, 1], [1, 0]]), jnp.ones((2, 2), bool)
+        >>> print(cluster_means(z, assignments, mask, jnp.ones(2, bool), 2)[:, 0])
+        [2.5 5. ]
+    """
+    local = clients.for_each(partial(_sums_by, num_clusters), z, assignments, mask)
+    sums, totals = server.weighted_mean(local, present.astype(float))
+    return sums / jnp.where(totals > 0, totals, 1)[:, None]
+
+
+def _sums_by(
+    num_clusters: int,
+    z: Float[Array, "N D"],
+    assignments: Int[Array, "N"],
+    mask: Bool[Array, "N"],
+) -> tuple[Float[Array, "K D"], Float[Array, "K"]]:
+    """Computes the sum and the number of a client's examples by cluster."""
+    members = (assignments[None] == jnp.arange(num_clusters)[:, None]) & mask[None]
+    z = jnp.where(mask[:, None], z, 0)
+    return matmul(members.astype(float), z), members.sum(axis=1).astype(float)
+
+
 def seed_centroids(
     key: PRNGKey,
     z: Embedding,
@@ -418,6 +460,9 @@ class KMeans(NamedTuple):
     """The stage ends once the centroids have moved by no more."""
     model: Callable[[State], dict[str, PyTree]] = lambda _: {}
     """(state) -> the networks that clients download for their embedding, by name."""
+    keep: bool = True
+    """Clients keep their embedding during the stage, as their state. Without, they
+    compute it in every round, which takes less memory."""
 
     def stage(self, name: str = "k-means", num_rounds: int = 100) -> Stage:
         """Returns the stage: every round is one Lloyd step of the federation.
@@ -442,7 +487,8 @@ class KMeans(NamedTuple):
         )
         clusters = no_clusters(*centroids.shape)
         clusters = clusters._replace(centroids=centroids, whitening=whitening)
-        return state._replace(server=state.server._replace(clusters=clusters))
+        after = state._replace(server=state.server._replace(clusters=clusters))
+        return after._replace(clients=(z, mask)) if self.keep else after
 
     def round(
         self, _: PRNGKey, state: State, federation: Federation
@@ -450,8 +496,11 @@ class KMeans(NamedTuple):
         """Takes a Lloyd step; the traffic of the first round includes that of
         `begin`."""
         before: Clusters = state.server.clusters
-        z, mask = self.points(state, federation)
-        z = clients.for_each(partial(Clusters.space, before), z)
+        if self.keep:
+            z, mask = state.clients
+        else:
+            z, mask = self.points(state, federation)
+            z = clients.for_each(partial(Clusters.space, before), z)
         present = server.participants(federation)
         step = lloyd_step(
             *(z, mask, present, before.centroids),
