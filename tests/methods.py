@@ -312,9 +312,7 @@ METHODS = {
     "ccfc": build_ccfc,
     "ccfc-paper-equations": partial(build_ccfc, include_self=False, euclidean=True),
     "ccfc++": partial(build_ccfc, swept="decorrelation_weight", model_weight=0.1),
-    "ccfc-k-means": partial(
-        build_ccfc, cluster_by="k-means", kmeans_rounds=3, max_heterogeneity=1.0
-    ),
+    "ccfc-k-means": partial(build_ccfc, cluster_by="k-means", max_heterogeneity=1.0),
     "scfc": partial(build_ccfc, sample_contrastive=True, own_init=True),
     "standalone": partial(build_ccfc, standalone=True),
     "fcm": lambda weight: central(tiny_fcm(weight)),

@@ -157,7 +157,7 @@ def ccfc(
             whitening=HALF if settings.whiten else 0.0,
             cosine=not (settings.whiten or settings.euclidean),
             model=lambda state: {"network": state.server.variables},
-        ).stage(num_rounds=settings.kmeans_rounds)
+        ).stage()
         last = (contrast, kmeans)
         if not settings.sample_contrastive:  # SCFC needs no clusters to train
             contrast = contrast._replace(done=partial(is_unlike, settings))

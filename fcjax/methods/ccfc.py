@@ -31,7 +31,7 @@ from fcjax.methods.encoders import (
     is_small,
     is_tiny,
 )
-from fcjax.settings import Limits, Sweep, as_tuple, default, frozen, shown
+from fcjax.settings import Sweep, as_tuple, default, frozen, shown
 from fcjax.types import FederatedClustering, Network
 
 Backbone = Annotated[
@@ -110,8 +110,6 @@ class CCFC(Method):
     is at most this. With `cluster_by="k-means"`."""
     whiten: bool = True
     """Half-whiten the embedding before federated k-means."""
-    kmeans_rounds: Annotated[Sweep[int], Limits(least=1)] = default(100)
-    """Most rounds of federated k-means, which ends once its centroids stand still."""
     num_init: Sweep[int] = default(10)
     """Seedings of the clients' and the server's k-means; the best counts."""
     include_self: bool = True
@@ -121,8 +119,7 @@ class CCFC(Method):
 
     def resolve(self, problem: Problem) -> MethodSpec:
         chosen = self.chosen(problem)
-        cluster_by = self.cluster_by or chosen[1]["cluster_by"]
-        others = KMEANS if cluster_by == "ccfc" else ()
+        others = KMEANS if self.clustering == "ccfc" else ()
         names = [name for name in fields_of(type(self)) if name not in others]
         settings = self.settings(*chosen, names=names)
         if not any((*settings["pretrain_rounds"], *settings["cluster_rounds"])):
@@ -138,6 +135,12 @@ class CCFC(Method):
             paper={} if is_ablation else printed_ccfc.scores_of(problem.data, "CCFC"),
         )
 
+    @property
+    def clustering(self) -> str:
+        """`cluster_by`, or its default."""
+        is_paper = self.preset == "paper" or self.standalone
+        return self.cluster_by or ("ccfc" if is_paper else "k-means")
+
     def chosen(self, problem: Problem) -> list[dict[str, Any]]:
         """Returns the settings that preset and data choose, the strongest last."""
         shape = problem.shape
@@ -145,11 +148,11 @@ class CCFC(Method):
             "backbone": backbone_of(shape),
             "own_init": False,
             "schedule": "constant",
-            "cluster_by": "ccfc" if self.standalone else "k-means",
+            "cluster_by": self.clustering,
         }
         if self.preset == "paper":
             pretrains = 0 not in as_tuple(self.pretrain_rounds)
-            of_data |= {"own_init": pretrains, "cluster_by": "ccfc"}
+            of_data |= {"own_init": pretrains}
             of_data |= {"view": "crop"} if is_grey(shape) else {}
         elif is_grey(shape) or is_small(shape):
             of_data |= of_images(
@@ -184,7 +187,7 @@ def evaluate_every(settings: Mapping[str, Any]) -> int:
     return -(-4 // max(1, *settings["local_epochs"]))
 
 
-KMEANS = ("max_heterogeneity", "whiten", "kmeans_rounds")
+KMEANS = ("max_heterogeneity", "whiten")
 """The settings of federated k-means."""
 SMOKE = {"pretrain_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
 PAPER = {  # Section 4.1

@@ -122,13 +122,12 @@ class Contrastive(Method):
 
     def resolve(self, problem: Problem) -> MethodSpec:
         first, chosen = {*LOCAL, *self.own}, self.chosen(problem)
-        cluster_by = self.cluster_by or chosen[0]["cluster_by"]
-        if self.in_one_stage and cluster_by == "k-means":
+        if self.in_one_stage and self.clustering == "k-means":
             raise ValueError(
                 f"`cluster_by` must be auto or mcc for {self.name}, got k-means"
             )
-        second = {"cluster_by", *CLUSTERINGS[cluster_by]}
-        if not self.in_one_stage and cluster_by != "k-means":
+        second = {"cluster_by", *CLUSTERINGS[self.clustering]}
+        if not self.in_one_stage and self.clustering != "k-means":
             second |= {*SECOND}
         settings = self.settings(*chosen, names=first | second)
         shared = {k: v for k, v in settings.items() if k in first}
@@ -137,6 +136,12 @@ class Contrastive(Method):
             shared=None if self.in_one_stage else Shared(self.name, 1, shared),
         )
 
+    @property
+    def clustering(self) -> str:
+        """`cluster_by`, or its default."""
+        is_paper = self.preset == "paper" or self.is_central
+        return self.cluster_by or ("mcc" if is_paper else "auto")
+
     def chosen(self, problem: Problem) -> list[dict[str, Any]]:
         """Returns the values that presets and data choose; a later one wins."""
         is_paper = self.preset == "paper"
@@ -144,8 +149,10 @@ class Contrastive(Method):
         backbone = self.backbone or backbone_of(problem.shape, resnet=resnet)
         optimizer = self.optimizer or self.default_optimizer
         # Of few examples every one counts.
-        found = [{"backbone": backbone, "optimizer": optimizer, "drop_last": is_paper}]
-        found[0]["cluster_by"] = "mcc" if is_paper or self.is_central else "auto"
+        found: list[dict[str, Any]] = [
+            {"backbone": backbone, "optimizer": optimizer, "drop_last": is_paper},
+            {"cluster_by": self.clustering},
+        ]
         found += [ALONE] if self.is_central else []
         if not is_paper and backbone in ("conv", "mlp"):
             found += [SMALL]
@@ -171,20 +178,14 @@ class Contrastive(Method):
         some = len(problem.dataset.examples) if problem.has_extra else None
         view = cls.view_of(problem.data, problem.shape)
         local = local_of(settings, view)._replace(keep_optimizer=cls.is_central)
-        kmeans = FeatureKMeans(
-            problem.num_clusters,
-            whitening=HALF if getattr(settings, "whiten", False) else 0.0,
-            max_heterogeneity=getattr(settings, "max_heterogeneity", 1.0),
-            num_clustered=some,
-            batch_size=local.at_once,
-        )
+        by_kmeans = partial(kmeans_of, settings, problem.num_clusters, some, local)
         if cls.in_one_stage:
-            used = None if settings.cluster_by == "mcc" else kmeans
-            options = {"num_clustered": some, "kmeans": used}
+            kmeans = None if settings.cluster_by == "mcc" else by_kmeans()
+            options = {"num_clustered": some, "kmeans": kmeans}
             return cls.of_networks(settings, *networks, local, **options)
         encoder, projector, clusters = networks
         if settings.cluster_by == "k-means":
-            second = feature_kmeans(kmeans)
+            second = feature_kmeans(by_kmeans())
         else:
             adam = optax.adam(settings.cluster_learning_rate)
             constant = optax.constant_schedule(1.0)
@@ -194,7 +195,7 @@ class Contrastive(Method):
                 num_clustered=some,
             )
             if settings.cluster_by == "auto":
-                second = by_heterogeneity(kmeans, clusters, second)
+                second = by_heterogeneity(by_kmeans(), clusters, second)
         heads = cls.heads(projector, is_small=settings.backbone in ("conv", "mlp"))
         return cls.of_networks(settings, encoder, *heads, second, local)
 
@@ -412,6 +413,21 @@ def networks_of(settings: Any, problem: Problem) -> tuple[Network, Network, Netw
         nn.projector(128, hidden_size=width),
         nn.cluster_projector(problem.num_clusters, hidden_size=width),
     )
+
+
+def kmeans_of(
+    settings: Any, num_clusters: int, num_clustered: int | None, local: Local
+) -> FeatureKMeans:
+    """Returns k-means of the features, where `cluster_by` is not mcc."""
+    kmeans = FeatureKMeans(
+        num_clusters,
+        whitening=HALF if settings.whiten else 0.0,
+        num_clustered=num_clustered,
+        batch_size=local.at_once,
+    )
+    if settings.cluster_by == "k-means":
+        return kmeans
+    return kmeans._replace(max_heterogeneity=settings.max_heterogeneity)
 
 
 def local_of(settings: Any, view: Augment) -> Local:

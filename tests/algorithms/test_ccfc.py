@@ -326,10 +326,10 @@ def test_unlike_clients_skip_cluster_contrast_and_keep_their_clusters(federation
         assert np.array_equal(old.centroids, new.centroids) == skips
 
 
-def test_alike_clients_contrast_clusters_as_in_the_paper(federation):
-    """The same networks, clusters and traffic as without federated k-means before it,
-    at the rate that falls to 0 over the stage."""
-    found, fall = [], optax.cosine_decay_schedule(1.0, 3)
+def test_alike_clients_contrast_the_clusters_of_k_means(federation):
+    """From the means of these clusters on, the networks, clusters and traffic are those
+    of the paper's rounds, at the rate that falls to 0 over the stage."""
+    found, fall, means = [], optax.cosine_decay_schedule(1.0, 3), None
     for options in (KMEANS, {**KMEANS, "cluster_by": "ccfc"}):
         method = build(**options, cluster_rounds=3, schedule=fall)
         state = method.init(jax.random.key(3), federation)
@@ -337,7 +337,16 @@ def test_alike_clients_contrast_clusters_as_in_the_paper(federation):
             state = stage.begin(KEYS[0], state, federation)
         contrast = method.stages[-1]
         before = sum(stage.num_rounds for stage in method.stages[:-1])
+        labels = np.asarray(method.assign(state, federation))
         state = contrast.begin(KEYS[1], state, federation)
+        clusters = state.server.clusters
+        if means is None:
+            z = np.asarray(method.embed(state, federation), float)
+            own = [(labels == k) & np.asarray(federation.mask) for k in range(3)]
+            means = np.stack([unit(z[members].mean(axis=0)) for members in own])
+            np.testing.assert_allclose(clusters.centroids, means, atol=1e-6)
+        clusters = clusters._replace(centroids=jnp.asarray(means, jnp.float32))
+        state = state._replace(server=state.server._replace(clusters=clusters))
         start = state.server.variables["params"]
         for number, key in enumerate(KEYS[:2]):
             now = in_round(federation, number, before=before)

@@ -8,6 +8,7 @@ from sklearn.cluster import KMeans as Central
 from sklearn.datasets import load_digits
 
 from fcjax.federated.kmeans import (
+    cluster_means,
     federated_kmeans,
     find_whitening,
     heterogeneity,
@@ -59,6 +60,19 @@ def test_from_the_same_start_it_is_k_means_of_the_pooled_examples(present):
     assert step.counts.sum() == len(found)
     np.testing.assert_array_equal(step.counts.sum(axis=1) > 0, present)
     np.testing.assert_allclose(step.inertia, central.inertia_ / len(found), rtol=1e-5)
+
+
+@pytest.mark.parametrize("present", [EVERYONE, PRESENT])
+def test_means_of_clusters_are_those_of_the_pooled_examples(present):
+    z, mask = padded()
+    z = jnp.where(present[:, None, None], z, jnp.nan)
+    labels = np.arange(mask.size).reshape(mask.shape) % 3
+    labels[labels == 2] = 4  # clusters 2 and 3 have no examples
+    found = cluster_means(z, jnp.asarray(labels), mask, present, 5)
+    read = np.asarray(mask) & np.asarray(present)[:, None]
+    expected = [np.asarray(z)[read & (labels == k)].mean(axis=0) for k in (0, 1, 4)]
+    np.testing.assert_allclose(found[jnp.array([0, 1, 4])], expected, atol=1e-6)
+    assert not found[2:4].any()
 
 
 def test_size_classes_change_nothing():

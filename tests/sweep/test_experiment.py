@@ -249,7 +249,7 @@ def test_a_run_leaves_what_it_promises(finished):
     swept = "p clients pretrain_rounds cluster_rounds local_epochs batch_size "
     swept += "latent_size failure_rate seed"
     assert config["swept"] == swept.split()
-    defaults = "clusters decorrelation_weight kmeans_rounds learning_rate "
+    defaults = "clusters decorrelation_weight learning_rate "
     defaults += "max_heterogeneity model_weight num_init"
     assert config["defaults"] == defaults.split()
 
