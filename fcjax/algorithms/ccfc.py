@@ -24,6 +24,7 @@ from fcjax.federated.kmeans import (
     Clusters,
     KMeans,
     cluster_means,
+    cluster_sums,
     identity,
     no_clusters,
 )
@@ -51,10 +52,10 @@ class Server(NamedTuple):
 
 
 class Client(NamedTuple):
-    """The state of a client that trains alone, stacked on M."""
+    """The state of a client in a round, stacked on M."""
 
     variables: PyTree
-    centroids: Float[Array, "K D"]
+    centroids: PyTree  # [K, D], or as an upload to federated k-means sums and counts
     opt_state: PyTree
 
 
@@ -202,7 +203,7 @@ def federated_round(
         return State((), after), server.measure(*measured)
 
     sizes = present * ragged.sizes(federation.mask).astype(float)
-    variables, (local_centroids, answered, measured) = server.receive(
+    variables, (uploads, answered, measured) = server.receive(
         trained.variables, sizes, (trained.centroids, present, measured)
     )
     opt_state = clients.keep_absent(present, trained.opt_state, before.opt_state)
@@ -210,20 +211,26 @@ def federated_round(
     metrics = server.measure(answered, measured)
     metrics |= server.traffic(answered, up=network, down=network)
     clusters: Clusters = state.server.clusters
-    needs_centroids = by_clusters or federation.now.is_evaluated
-    centroids = lax.cond(
-        needs_centroids,
-        lambda: cluster_centroids(setup, server_key, local_centroids, answered),
-        lambda: clusters.centroids,
-    )
-    sent = {"centroids": centroids}
-    metrics |= server.traffic(answered, up=sent, down=sent)
-    crossed = jnp.int32(needs_centroids)
-    metrics["down_centroids"] = metrics["down_centroids"].at[0].multiply(crossed)
-    if by_clusters and (setup.settings.whiten or setup.settings.cluster_by == "ccfc"):
+    if setup.settings.cluster_by != "k-means":
+        is_needed = by_clusters or federation.now.is_evaluated
+        centroids = lax.cond(
+            is_needed,
+            lambda: cluster_centroids(setup, server_key, uploads, answered),
+            lambda: clusters.centroids,
+        )
         # Clients also uploaded centroids when the stage began.
-        crossed += federation.now.stage_round == 0
-    metrics["up_centroids"] = metrics["up_centroids"].at[0].multiply(crossed)
+        begins = by_clusters & (federation.now.stage_round == 0)
+        up, times = {"centroids": centroids}, jnp.int32(is_needed)
+    elif by_clusters:
+        centroids = lloyd_means(setup, uploads, answered, clusters.centroids)
+        begins = setup.settings.whiten & (federation.now.stage_round == 0)
+        up, times = {"sums": centroids, "counts": uploads[1][0]}, jnp.int32(1)
+    else:  # k-means has not begun
+        return State(Server(variables, clusters), opt_state), metrics
+    down = server.traffic(answered, up={}, down={"centroids": centroids})
+    for name, x in (server.traffic(answered, up=up, down={}) | down).items():
+        count = times + begins if name.startswith("up") else times
+        metrics[name] = x.at[0].multiply(count)
     clusters = clusters._replace(centroids=centroids)
     return State(Server(variables, clusters), opt_state), metrics
 
@@ -254,7 +261,8 @@ def client_round(
     mask: Bool[Array, "N"],
 ) -> tuple[Client, dict[str, Float[Array, ""]]]:
     """A client trains its network, which stays close to the network of the round's
-    start, and computes the centroids of its own embedding if they are needed."""
+    start, and computes its part of the server's centroids from its own embedding:
+    centroids if they are needed, or with federated k-means sums and counts."""
     settings, anchor = setup.settings, before.variables
     train_key, centroids_key, init_key = jax.random.split(key, 3)
     start, labels = anchor, jnp.zeros_like(rows)
@@ -287,13 +295,19 @@ def client_round(
         batch_size=settings.batch_size,
         num_epochs=settings.local_epochs,
     )
-    centroids = lax.cond(
-        by_clusters or now.is_evaluated,
-        lambda: local_centroids(
-            setup, centroids_key, trained.variables, pool, rows, mask
-        ),
-        lambda: before.centroids,
-    )
+    centroids = before.centroids
+    if settings.cluster_by != "k-means":
+        centroids = lax.cond(
+            by_clusters or now.is_evaluated,
+            lambda: local_centroids(
+                setup, centroids_key, trained.variables, pool, rows, mask
+            ),
+            lambda: before.centroids,
+        )
+    elif by_clusters:
+        z = encode(setup, pool, trained.variables, rows)
+        labels = nearest(setup, z, before.centroids)
+        centroids = cluster_sums(z, labels, mask, setup.num_clusters)
     few = training.evenly(mask, settings.batch_size)
     z = encode(setup, pool, trained.variables, rows[few])
     measured = {
@@ -383,9 +397,23 @@ def cluster_centroids(
     points, num_init = local.reshape(-1, local.shape[-1]), setup.settings.num_init
     mask = jnp.repeat(answered, setup.num_clusters)
     found = kmeans(key, points, setup.num_clusters, mask=mask, num_init=num_init)
-    if setup.settings.cluster_by == "k-means" and not setup.settings.euclidean:
-        return losses.normalize(found.centroids)
     return found.centroids
+
+
+def lloyd_means(
+    setup: Setup,
+    uploads: tuple[Float[Array, "M K D"], Float[Array, "M K"]],
+    answered: Bool[Array, "M"],
+    before: Float[Array, "K D"],
+) -> Float[Array, "K D"]:
+    """Returns the means of the clusters of all examples by the clients' sums and
+    counts; a cluster without examples keeps its centroid."""
+    sums, counts = uploads
+    total = jnp.sum(counts, axis=0, where=answered[:, None])[:, None]
+    sums = jnp.sum(sums, axis=0, where=answered[:, None, None])
+    means = sums / jnp.where(total > 0, total, 1)
+    means = means if setup.settings.euclidean else losses.normalize(means)
+    return jnp.where(total > 0, means, before)
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
@@ -495,11 +523,14 @@ def points(
 def assign(
     setup: Setup, state: State, federation: Federation
 ) -> Int[Array, "M N"] | ragged.Ragged:
-    """As in `FederatedClustering`: by each client's centroids."""
-    if not setup.settings.standalone and state.server.clusters.whitening:
+    """As in `FederatedClustering`: by each client's centroids; -1 before federated
+    k-means."""
+    if setup.settings.cluster_by == "k-means":
+        clusters: Clusters = state.server.clusters
         z = embed(setup, state, federation)
-        nearest_of = partial(Clusters.nearest, state.server.clusters)
-        return clients.for_each(nearest_of, z)
+        labels = clients.for_each(clusters.nearest, z)
+        has_clusters = jnp.any(clusters.centroids != 0)
+        return jax.tree.map(lambda x: jnp.where(has_clusters, x, -1), labels)
 
     def one(variables, centroids, rows):
         z = encode(setup, federation.pool, variables, rows)

@@ -158,18 +158,33 @@ def cluster_means(
         >>> print(cluster_means(z, assignments, mask, jnp.ones(2, bool), 2)[:, 0])
         [2.5 5. ]
     """
-    local = clients.for_each(partial(_sums_by, num_clusters), z, assignments, mask)
+    local_sums = partial(cluster_sums, num_clusters=num_clusters)
+    local = clients.for_each(local_sums, z, assignments, mask)
     sums, totals = server.weighted_mean(local, present.astype(float))
     return sums / jnp.where(totals > 0, totals, 1)[:, None]
 
 
-def _sums_by(
-    num_clusters: int,
+def cluster_sums(
     z: Float[Array, "N D"],
     assignments: Int[Array, "N"],
     mask: Bool[Array, "N"],
+    num_clusters: int,
 ) -> tuple[Float[Array, "K D"], Float[Array, "K"]]:
-    """Computes the sum and the number of a client's examples by cluster."""
+    """Computes the sum and the number of a client's examples in each cluster.
+
+    Args:
+        z, assignments, mask: those of one client, as in `cluster_means`.
+        num_clusters: K.
+
+    Returns:
+        The sums [K, D] and the counts [K].
+
+    Examples:
+        >>> z, every = jnp.array([[1.0], [2.0], [4.0]]), jnp.ones(3, bool)
+        >>> sums, counts = cluster_sums(z, jnp.array([0, 1, 1]), every, 2)
+        >>> print(sums[:, 0], counts)
+        [1. 6.] [1. 2.]
+    """
     members = (assignments[None] == jnp.arange(num_clusters)[:, None]) & mask[None]
     z = jnp.where(mask[:, None], z, 0)
     return matmul(members.astype(float), z), members.sum(axis=1).astype(float)
