@@ -326,37 +326,62 @@ def test_unlike_clients_skip_cluster_contrast_and_keep_their_clusters(federation
         assert np.array_equal(old.centroids, new.centroids) == skips
 
 
+def begin_contrast(federation, schedule, **options):
+    """Returns a method with its state at the start of cluster contrast, and the labels
+    before."""
+    method = build(**options, cluster_rounds=3, schedule=schedule)
+    state = method.init(jax.random.key(3), federation)
+    for stage in method.stages[1:-1]:
+        state = stage.begin(KEYS[0], state, federation)
+    labels = np.asarray(method.assign(state, federation))
+    return method, method.stages[-1].begin(KEYS[1], state, federation), labels
+
+
+def means_of(z, labels, mask):
+    """Returns the directions of the means of clusters [M, N]."""
+    members = [(labels == k) & np.asarray(mask) for k in range(3)]
+    return np.stack([unit(np.asarray(z, float)[m].mean(axis=0)) for m in members])
+
+
 def test_alike_clients_contrast_the_clusters_of_k_means(federation):
-    """From the means of these clusters on, the networks, clusters and traffic are those
-    of the paper's rounds, at the rate that falls to 0 over the stage."""
-    found, fall, means = [], optax.cosine_decay_schedule(1.0, 3), None
+    """From the means of these clusters on, a round trains as in the paper."""
+    fall, networks = optax.cosine_decay_schedule(1.0, 3), []
     for options in (KMEANS, {**KMEANS, "cluster_by": "ccfc"}):
-        method = build(**options, cluster_rounds=3, schedule=fall)
-        state = method.init(jax.random.key(3), federation)
-        for stage in method.stages[1:-1]:
-            state = stage.begin(KEYS[0], state, federation)
-        contrast = method.stages[-1]
-        before = sum(stage.num_rounds for stage in method.stages[:-1])
-        labels = np.asarray(method.assign(state, federation))
-        state = contrast.begin(KEYS[1], state, federation)
-        clusters = state.server.clusters
-        if means is None:
-            z = np.asarray(method.embed(state, federation), float)
-            own = [(labels == k) & np.asarray(federation.mask) for k in range(3)]
-            means = np.stack([unit(z[members].mean(axis=0)) for members in own])
-            np.testing.assert_allclose(clusters.centroids, means, atol=1e-6)
-        clusters = clusters._replace(centroids=jnp.asarray(means, jnp.float32))
+        method, state, labels = begin_contrast(federation, fall, **options)
+        if not networks:
+            means = means_of(method.embed(state, federation), labels, federation.mask)
+            np.testing.assert_allclose(
+                state.server.clusters.centroids, means, atol=1e-6
+            )
+        clusters = state.server.clusters._replace(centroids=jnp.asarray(means))
         state = state._replace(server=state.server._replace(clusters=clusters))
-        start = state.server.variables["params"]
-        for number, key in enumerate(KEYS[:2]):
-            now = in_round(federation, number, before=before)
-            state, metrics = contrast.round(key, state, now)
-            assert metrics["up_centroids"][0] == (4 if number == 0 else 2)
-        assert jnp.abs(state.server.variables["params"]["a"] - start["a"]).max() > 1e-3
-        found.append((state.server.variables, method.assign(state, federation)))
-    (w, clusters), (expected, others) = found
-    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), w, expected)
-    np.testing.assert_array_equal(clusters, others)
+        start = state.server.variables["params"]["a"]
+        before = sum(stage.num_rounds for stage in method.stages[:-1])
+        now = in_round(federation, 0, before=before)
+        state, _ = method.stages[-1].round(KEYS[1], state, now)
+        networks.append(state.server.variables)
+        assert jnp.abs(networks[-1]["params"]["a"] - start).max() > 1e-3
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), *networks)
+
+
+def test_centroids_take_a_lloyd_step_in_a_round_of_cluster_contrast(federation):
+    """Of the pooled embedding, whose network stands still at rate 0."""
+    method, state, _ = begin_contrast(federation, lambda _: 0.0, **KMEANS)
+    near = jnp.asarray(unit(np.random.default_rng(1).normal(size=(3, 3))), jnp.float32)
+    clusters = state.server.clusters._replace(centroids=near)
+    state = state._replace(server=state.server._replace(clusters=clusters))
+    labels = np.asarray(method.assign(state, federation))
+    expected = means_of(method.embed(state, federation), labels, federation.mask)
+    before = sum(stage.num_rounds for stage in method.stages[:-1])
+    for number in range(2):
+        now = in_round(federation, number, before=before)
+        new, metrics = method.stages[-1].round(KEYS[1], state, now)
+        np.testing.assert_allclose(new.server.clusters.centroids, expected, atol=1e-6)
+        # Two clients send sums [3, 3] and counts, and did when the stage began.
+        times = 2 if number == 0 else 1
+        assert metrics["up_sums"].tolist() == [2 * times, 3 * 3 * 4]
+        assert metrics["up_counts"].tolist() == [2 * times, 3 * 4]
+        assert metrics["down_centroids"].tolist() == [2, 3 * 3 * 4]
 
 
 def test_clusters_are_those_of_k_means_of_the_half_whitened_embedding(federation):
