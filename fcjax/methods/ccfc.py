@@ -91,7 +91,7 @@ class CCFC(Method):
     """Weight (lambda) of the model-contrastive term; the paper's for its data sets."""
     decorrelation_weight: Sweep[float] = default(0.0)
     """Weight (eta) of CCFC++'s term against collapse into few directions, as far as it
-    is known; 0.1 of images, up to 1 with many clusters, 0 with --preset paper."""
+    is known; 0.1, up to 1 with many clusters; 0 with --preset paper."""
     sample_contrastive: bool = False
     """SCFC: contrast examples, not clusters, in the second stage too."""
     standalone: bool = False
@@ -163,6 +163,9 @@ class CCFC(Method):
             of_data |= {"view": "affine"} if is_grey(shape) else {}
         else:
             of_data |= steps_of_others(ceil(problem.examples_per_client))
+        if self.preset != "paper":
+            weight = against_collapse(problem.num_clusters)
+            of_data |= {"decorrelation_weight": weight}
         smoke = SMOKE if self.preset == "smoke" else {}
         return [PAPER.get(problem.data, {}), of_data, smoke]
 
@@ -201,10 +204,9 @@ def of_images(per_client: int, num_clients: int, num_clusters: int) -> dict[str,
     """Returns what is the default for images (docs/benchmarks/ccfc.md).
 
     Small batches at a high rate, which falls as clusters are contrasted, first a
-    thousand steps or as many rounds as the code's (of few images more), and CCFC++'s
-    term, without which unlike clients end in few directions; of more than ten clusters
-    more of it, for more directions. Where a batch has fewer examples than there are
-    clusters few of them have a partner, and clusters are not contrasted.
+    thousand steps or as many rounds as the code's (of few images more). Where a batch
+    has fewer examples than there are clusters few of them have a partner, and clusters
+    are not contrasted.
     """
     batch_size = min(max(50, num_clusters), max(16, -(-per_client // 4)))
     steps = -(-per_client // batch_size)
@@ -217,8 +219,18 @@ def of_images(per_client: int, num_clients: int, num_clusters: int) -> dict[str,
         "batch_size": batch_size,
         "learning_rate": 5e-3,
         "schedule": "cosine",
-        "decorrelation_weight": min(1.0, 0.1 * max(1.0, num_clusters / 10) ** 1.5),
     }
+
+
+def against_collapse(num_clusters: int) -> float:
+    """Returns the weight of CCFC++'s term, without which unlike clients end in few
+    directions: more clusters need more directions (docs/benchmarks/ccfc.md).
+
+    Examples:
+        >>> against_collapse(10), against_collapse(40)
+        (0.1, 0.8)
+    """
+    return min(1.0, 0.1 * max(1.0, num_clusters / 10) ** 1.5)
 
 
 def steps_of_others(per_client: int) -> dict[str, int]:
