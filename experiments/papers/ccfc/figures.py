@@ -47,7 +47,8 @@ class Embedded(NamedTuple):
 
 
 def embed(task: Task, dataset: data.Dataset, folder: Path) -> list[Embedded]:
-    """Trains the runs of a grid and embeds the examples of their clients.
+    """Trains the runs of a grid, with the paper's clusters, and embeds the examples of
+    their clients.
 
     Args:
         task: the flags; those of data, files, shards and backends are not looked at.
@@ -61,6 +62,7 @@ def embed(task: Task, dataset: data.Dataset, folder: Path) -> list[Embedded]:
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
+    task = task.but(cluster_by="ccfc")  # as in the paper
     return train(task, dataset, folder, partial(embed_call, dataset))
 
 
@@ -70,7 +72,7 @@ def embed_call(dataset: data.Dataset, call: Call, state: State) -> list[Embedded
 
     def next_local(hyper, key, federation, state):
         # A schedule has fallen to 0 by the round after the last.
-        changes = {"standalone": True, "cluster_by": "ccfc", "schedule": "constant"}
+        changes = {"standalone": True, "schedule": "constant"}
         alone = method.build({**method.settings, **hyper, **changes})
         if not method.settings["standalone"]:
             state = leave_federation(state, len(federation.indices))
