@@ -291,7 +291,7 @@ def federated_round(
     rows = [chosen(federation.indices) for _, chosen in setup.passes]
     used = federation.mask & jnp.stack(rows).any(axis=0)
     present = server.participants(federation) & used.any(axis=1)
-    is_new = present & ~seen_before(setup, federation)
+    is_new = present & ~server.seen_before(federation, setup.num_rounds)
     names = [name for name in before.online["params"] if name not in setup.trains]
     sent, frozen = pick(before.online, setup.trains), pick(before.online, names)
     number = federation.now.stage_round
@@ -415,15 +415,6 @@ def split_target(variables: PyTree) -> tuple[Parts, PyTree]:
     """Returns the online networks, and the parameters of their targets."""
     online = {kind: x for kind, x in variables.items() if kind != "target"}
     return online, variables["target"]
-
-
-def seen_before(setup: Setup, federation: Federation) -> Bool[Array, "M"]:
-    """Returns which clients participated in an earlier round of the stage."""
-    now, rounds = federation.now, jnp.arange(setup.num_rounds)
-    numbers = now.round - now.stage_round + rounds
-    answers = federation.present[jnp.minimum(numbers, len(federation.present) - 1)]
-    answered = answers.any(axis=0, where=(rounds < now.stage_round)[:, None])
-    return clients.own(answered, len(federation.indices))
 
 
 def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:

@@ -493,7 +493,8 @@ class KMeans(NamedTuple):
         Its metrics are the `loss` (the inertia per example, before the step),
         `participants`, `moved`, `heterogeneity` and the traffic.
         """
-        return Stage(name, self.begin, self.round, num_rounds, self.done)
+        round = partial(self.round, num_rounds)
+        return Stage(name, self.begin, round, num_rounds, self.done)
 
     def begin(self, key: PRNGKey, state: State, federation: Federation) -> State:
         """Whitens the embedding and seeds the centroids."""
@@ -514,10 +515,10 @@ class KMeans(NamedTuple):
         return after._replace(clients=(z, mask)) if self.keep else after
 
     def round(
-        self, _: PRNGKey, state: State, federation: Federation
+        self, num_rounds: int, _: PRNGKey, state: State, federation: Federation
     ) -> tuple[State, dict[str, Array]]:
-        """Takes a Lloyd step; the traffic of the first round includes that of
-        `begin`."""
+        """Takes a Lloyd step. The traffic of the first round includes that of `begin`;
+        a client that first answers later downloads network and whitening then."""
         before: Clusters = state.server.clusters
         if self.keep:
             z, mask = state.clients
@@ -535,10 +536,12 @@ class KMeans(NamedTuple):
             moved=jnp.linalg.norm(step.centroids - before.centroids),
             heterogeneity=heterogeneity(step.counts),
         )
-        answered = server.gather(present)
-        once = self.traffic_of_seeds(answered, before)
-        once |= server.traffic(answered, up={}, down=self.model(state))
+        is_new = present & ~server.seen_before(federation, num_rounds)
+        answered, is_new = server.gather((present, is_new))
+        seeding = self.traffic_of_seeds(answered, before)
         is_first = (federation.now.stage_round == 0).astype(jnp.int32)
+        once = self.model(state)
+        once |= {"whitening": before.whitening} if before.whitening else {}
         metrics = {
             "loss": step.inertia,
             "participants": answered.sum(),
@@ -549,7 +552,8 @@ class KMeans(NamedTuple):
                 up={"sums": step.centroids, "counts": step.counts[0]},
                 down={"centroids": step.centroids},
             ),
-            **{name: x.at[0].multiply(is_first) for name, x in once.items()},
+            **server.traffic(is_new, up={}, down=once),
+            **{name: x.at[0].multiply(is_first) for name, x in seeding.items()},
         }
         return state._replace(server=state.server._replace(clusters=after)), metrics
 
@@ -564,7 +568,6 @@ class KMeans(NamedTuple):
             size = centroids.shape[-1]
             number = size * (size + 1) // 2 + size + 1
             up["moments"] = jax.ShapeDtypeStruct((number,), jnp.float32)
-            down["whitening"] = clusters.whitening
         return server.traffic(answered, up=up, down=down)
 
     def done(self, state: State) -> Bool[Array, ""]:

@@ -190,6 +190,21 @@ def all_participants(federation: Federation) -> Bool[Array, "A"]:
     return federation.present[jnp.minimum(federation.now.round, last)]
 
 
+def seen_before(federation: Federation, num_rounds: int) -> Bool[Array, "M"]:
+    """Returns which of this device's clients participated in an earlier round of the
+    stage.
+
+    Args:
+        federation: with the round that is being run.
+        num_rounds: of the stage.
+    """
+    now, rounds = federation.now, jnp.arange(num_rounds)
+    numbers = now.round - now.stage_round + rounds
+    answers = federation.present[jnp.minimum(numbers, len(federation.present) - 1)]
+    answered = answers.any(axis=0, where=(rounds < now.stage_round)[:, None])
+    return clients.own(answered, len(federation.indices))
+
+
 def choose(key: PRNGKey, present: Bool[Array, "A"], count: int) -> Bool[Array, "A"]:
     """Draws a random group of the clients that are present.
 

@@ -205,6 +205,12 @@ def test_the_features_of_those_present_are_clustered_as_in_one_place():
         "down_centroids": [2, 4 * 3 * 4],
     }
     assert int(metrics["participants"]) == 2
+    # Client 2 answers for the first time in the second round.
+    late = jnp.concatenate([federation.present, jnp.ones_like(federation.present)])
+    then = in_round(federation._replace(present=late), 1)
+    _, second = jax.jit(stage.round)(jax.random.key(3), new, then)
+    assert second["down_encoder"].tolist() == [1, 4 * (6 * 4 + 4 + 1)]
+    assert second["down_centroids"][0] == 3
 
     kernel = state.server.online["params"]["encoder"]["kernel"]
     features = pool[:30] @ np.asarray(kernel)
