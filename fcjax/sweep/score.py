@@ -238,7 +238,9 @@ def score_end(
             np.bincount(clusters[clusters >= 0], minlength=most)
             for clusters in run.of_clients
         ]
-        found["heterogeneity"] = float(heterogeneity(np.asarray(counts, np.float32)))
+        # Compiled whole: its operations one by one take a second.
+        value = jax.jit(heterogeneity)(np.asarray(counts, np.float32))
+        found["heterogeneity"] = float(value)
     if embedding is not None:
         held = np.isfinite(embedding).all(axis=1)
         if held.any():
