@@ -67,11 +67,11 @@ class Linear(nn.Module):
         return z, nn.Dense(4)(z)
 
 
-def by_ccfc(_):
+def by_ccfc(_, **options):
     network = from_linen(Linear())
     view = partial(vector_view, scale=0.01)
     rounds = {"pretrain_rounds": 0, "cluster_rounds": 1}
-    settings = CCFC(**rounds, batch_size=8, num_init=1).plain()
+    settings = CCFC(**rounds, batch_size=8, num_init=1, **options).plain()
     return ccfc(settings, network, optax.sgd(1e-2), view, num_clusters=3)
 
 
@@ -118,9 +118,11 @@ def test_k_fed_finds_the_same_bit_by_bit(dealt, inherit):
     assert_close(state, alike)
 
 
-def test_ccfc_trains_the_same_but_for_rounding(dealt):
-    state, metrics, clusters, z = trained(by_ccfc, grid(dealt, in_classes=True))
-    alike, others, expected, rows = trained(by_ccfc, grid(dealt, in_classes=False))
+@pytest.mark.parametrize("options", [{}, {"cluster_by": "k-means"}])
+def test_ccfc_trains_the_same_but_for_rounding(dealt, options):
+    build = partial(by_ccfc, **options)
+    state, metrics, clusters, z = trained(build, grid(dealt, in_classes=True))
+    alike, others, expected, rows = trained(build, grid(dealt, in_classes=False))
     assert_close(state, alike, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(z, rows, atol=1e-4)
     np.testing.assert_array_equal(clusters, expected)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import tyro
 from sklearn.metrics.cluster import contingency_matrix
@@ -41,9 +42,13 @@ def rows_of(folder: Path, args: Args) -> list[dict[str, Any]]:
     """Returns the measured and the true heterogeneity of each run of a folder."""
     results, rows = fcjax.open(folder, data_dir=args.data_dir), []
     for row in results.runs.to_dict("records"):
-        (dealt,) = [name for name in LEVELS if name in row]
+        dealt = next((name for name in LEVELS if name in row), None)
+        if dealt is None:
+            raise ValueError(f"{folder}: its data is dealt by none of {LEVELS}")
         run = results.run(**{dealt: row[dealt], "seed": row["seed"]})
-        of_classes: Any = contingency_matrix(run.clients_, run.dataset.labels)
+        clients, labels = np.asarray(run.clients_), np.asarray(run.dataset.labels)
+        held = clients >= 0  # the others are left out
+        of_classes: Any = contingency_matrix(clients[held], labels[held])
         rows.append(
             {
                 "data": f"{row['dataset']}, {row['samples']}",

@@ -82,10 +82,10 @@ def ccfc(
     """Builds CCFC: SimSiam pre-training, then rounds of cluster contrast.
 
     The paper describes the second stage alone. The authors' code trains SimSiam first,
-    on two augmented views, and then contrasts clusters without augmentation. The
-    defaults follow the code, except for `own_init`. The second stage begins as in the
-    code: every client computes centroids with the averaged network, and the server
-    clusters the centroids. `pretrain_rounds=0, include_self=False, euclidean=True` is
+    on two augmented views, and then contrasts clusters without augmentation. With
+    `cluster_by="ccfc"` the second stage begins as in the code: every client computes
+    centroids with the averaged network, and the server clusters the centroids. With
+    it, `pretrain_rounds=0, include_self=False, euclidean=True` is
     Algorithm 1 as printed, with two differences: embeddings z have unit length, and the
     clusters of the loss are those of a batch.
 
@@ -94,7 +94,8 @@ def ccfc(
     the centroids stand still, and measures how unlike the clients are. Unlike clients
     would contrast wrong clusters, which ruins the embedding, so a run whose clients
     have a heterogeneity above `max_heterogeneity` ends after this stage. Alike clients
-    go on with the rounds of cluster contrast, which begin with the clusters of k-means.
+    go on with the rounds of cluster contrast, which begin with the clusters of k-means
+    and take one Lloyd step per round.
 
     With `standalone` every client trains and clusters alone, and nothing is uploaded or
     downloaded: the local models of Table 4.
@@ -180,7 +181,8 @@ def federated_round(
     setup: Setup, by_clusters: bool, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """A round of Algorithm 1: clients train the global network and compute centroids,
-    the server averages the networks and clusters the centroids.
+    the server averages the networks and clusters the centroids. With federated k-means
+    the clients compute sums and counts by cluster, and the server divides.
 
     Args:
         setup: of the method.
@@ -472,6 +474,9 @@ def with_means(setup: Setup, state: State, federation: Federation) -> State:
     z, present = embed(setup, state, federation), server.participants(federation)
     labels = clients.for_each(clusters.nearest, z)
     means = cluster_means(z, labels, federation.mask, present, setup.num_clusters)
+    # Of a cluster without examples, the place of its centroid.
+    is_empty = ~jnp.any(means, axis=1, keepdims=True)
+    means = jnp.where(is_empty, clusters.whitening.undo(clusters.centroids), means)
     means = means if setup.settings.euclidean else losses.normalize(means)
     new = clusters._replace(centroids=means, whitening=identity(means.shape[-1]))
     keep = partial(jnp.where, is_unlike(setup.settings, state))

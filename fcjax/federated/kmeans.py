@@ -27,7 +27,7 @@ from fcjax.cluster.fuzzy import memberships
 from fcjax.cluster.kmeans import squared_distances
 from fcjax.federated import clients, server
 from fcjax.losses import normalize
-from fcjax.ragged import Ragged
+from fcjax.ragged import Ragged, is_ragged
 from fcjax.types import Federation, PRNGKey, PyTree, Scalar, Stage, State
 
 HALF = 0.5
@@ -329,6 +329,12 @@ class Whitening(NamedTuple):
         """Returns whitened examples [N, D] of unit length."""
         return normalize(matmul(z - self.mean[None], self.directions))
 
+    def undo(self, whitened: Float[Array, "N D"]) -> Float[Array, "N D"]:
+        """Returns examples [N, D] before whitening, if they had not been scaled."""
+        squares = jnp.sum(self.directions**2, axis=0)
+        whitened = whitened / jnp.where(squares > 0, squares, 1)[None]
+        return matmul(whitened, self.directions.T) + self.mean[None]
+
 
 def find_whitening(
     z: Embedding, mask: Mask, present: Bool[Array, "M"], *, exponent: Scalar = 0.5
@@ -484,8 +490,8 @@ class KMeans(NamedTuple):
     model: Callable[[State], dict[str, PyTree]] = lambda _: {}
     """(state) -> the networks that clients download for their embedding, by name."""
     keep: bool = True
-    """Clients keep their embedding during the stage, as their state. Without, they
-    compute it in every round, which takes less memory."""
+    """Clients keep their embedding as their state, which checkpoints hold too. Without,
+    and with size classes, they compute it in every round, which takes less memory."""
 
     def stage(self, name: str = "k-means", num_rounds: int = 100) -> Stage:
         """Returns the stage: every round is one Lloyd step of the federation.
@@ -512,7 +518,12 @@ class KMeans(NamedTuple):
         clusters = no_clusters(*centroids.shape)
         clusters = clusters._replace(centroids=centroids, whitening=whitening)
         after = state._replace(server=state.server._replace(clusters=clusters))
-        return after._replace(clients=(z, mask)) if self.keep else after
+        return after._replace(clients=(z, mask)) if self.keeps(federation) else after
+
+    def keeps(self, federation: Federation) -> bool:
+        """Tells whether clients keep their embedding."""
+        # The engine spreads no blocks of size classes that are a client's state.
+        return self.keep and not is_ragged(federation.mask)
 
     def round(
         self, num_rounds: int, _: PRNGKey, state: State, federation: Federation
@@ -520,7 +531,7 @@ class KMeans(NamedTuple):
         """Takes a Lloyd step. The traffic of the first round includes that of `begin`;
         a client that first answers later downloads network and whitening then."""
         before: Clusters = state.server.clusters
-        if self.keep:
+        if self.keeps(federation):
             z, mask = state.clients
         else:
             z, mask = self.points(state, federation)

@@ -127,6 +127,14 @@ def test_whitening_is_that_of_the_pooled_examples(exponent):
     np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-3)
 
 
+def test_whitening_is_undone():
+    z, mask = padded()
+    found = find_whitening(z, mask, EVERYONE)
+    shift = X[:9] - np.asarray(found.mean)
+    whitened = jnp.asarray(shift @ np.asarray(found.directions))
+    np.testing.assert_allclose(found.undo(whitened), X[:9], atol=1e-4)
+
+
 def test_whitening_of_few_examples_scales_no_noise():
     z = jnp.array([[[1.0, 0, 0], [0, 1.0, 0]]])
     found = find_whitening(z, jnp.ones((1, 2), bool), jnp.ones(1, bool), exponent=1.0)
