@@ -51,7 +51,7 @@ def rows_of(folder: Path, args: Args) -> list[dict[str, Any]]:
         of_classes: Any = contingency_matrix(clients[held], labels[held])
         rows.append(
             {
-                "data": f"{row['dataset']}, {row['samples']}",
+                "data": f"{row['dataset']}, {row['samples']:,} examples",
                 "dealt": f"{dealt} {row[dealt]:g}",
                 "true": float(heterogeneity(of_classes.astype(float))),
                 "measured": row["heterogeneity"],
