@@ -26,6 +26,7 @@ from fcjax.federated.kmeans import (
     cluster_means,
     cluster_sums,
     identity,
+    means_of,
     no_clusters,
 )
 from fcjax.types import (
@@ -411,11 +412,9 @@ def lloyd_means(
     """Returns the means of the clusters of all examples by the clients' sums and
     counts; a cluster without examples keeps its centroid."""
     sums, counts = uploads
-    total = jnp.sum(counts, axis=0, where=answered[:, None])[:, None]
     sums = jnp.sum(sums, axis=0, where=answered[:, None, None])
-    means = sums / jnp.where(total > 0, total, 1)
-    means = means if setup.settings.euclidean else losses.normalize(means)
-    return jnp.where(total > 0, means, before)
+    totals = jnp.sum(counts, axis=0, where=answered[:, None])
+    return means_of(sums, totals, before, cosine=not setup.settings.euclidean)
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
@@ -473,11 +472,11 @@ def with_means(setup: Setup, state: State, federation: Federation) -> State:
         return state
     z, present = embed(setup, state, federation), server.participants(federation)
     labels = clients.for_each(clusters.nearest, z)
-    means = cluster_means(z, labels, federation.mask, present, setup.num_clusters)
-    # Of a cluster without examples, the place of its centroid.
-    is_empty = ~jnp.any(means, axis=1, keepdims=True)
-    means = jnp.where(is_empty, clusters.whitening.undo(clusters.centroids), means)
-    means = means if setup.settings.euclidean else losses.normalize(means)
+    cosine = not setup.settings.euclidean
+    # A cluster without examples keeps its centroid, without the whitening.
+    before = clusters.whitening.undo(clusters.centroids)
+    before = losses.normalize(before) if cosine else before
+    means = cluster_means(*(z, labels, federation.mask, present, before), cosine=cosine)
     new = clusters._replace(centroids=means, whitening=identity(means.shape[-1]))
     keep = partial(jnp.where, is_unlike(setup.settings, state))
     new = jax.tree.map(keep, clusters, new)

@@ -105,10 +105,37 @@ def lloyd_step(
     weights = present.astype(float)
     sums, totals, squares, number = server.weighted_mean(local, weights)
     counts = server.gather(jnp.where(present[:, None], local[1], 0))
+    means = means_of(sums, totals, centroids, cosine=cosine)
+    return Step(means, counts, squares / number)
+
+
+def means_of(
+    sums: Float[Array, "K D"],
+    totals: Float[Array, "K"],
+    before: Float[Array, "K D"],
+    *,
+    cosine: bool = False,
+) -> Float[Array, "K D"]:
+    """Computes the server's part of a Lloyd step.
+
+    Args:
+        sums: the sum of the examples in each cluster.
+        totals: the number of these examples.
+        before: the centroids that clusters without examples keep.
+        cosine: scale the means to unit length.
+
+    Returns:
+        The centroids [K, D].
+
+    Examples:
+        >>> sums, before = jnp.array([[6.0], [0.0]]), jnp.array([[1.0], [5.0]])
+        >>> print(means_of(sums, jnp.array([3.0, 0.0]), before)[:, 0])
+        [2. 5.]
+    """
     occupied = totals[:, None] > 0
     means = sums / jnp.where(occupied, totals[:, None], 1)
     means = normalize(means) if cosine else means
-    return Step(jnp.where(occupied, means, centroids), counts, squares / number)
+    return jnp.where(occupied, means, before)
 
 
 def _local_sums(
@@ -138,7 +165,9 @@ def cluster_means(
     assignments: Int[Array, "M N"] | Ragged,
     mask: Mask,
     present: Bool[Array, "M"],
-    num_clusters: int,
+    before: Float[Array, "K D"],
+    *,
+    cosine: bool = False,
 ) -> Float[Array, "K D"]:
     """Computes the mean of each cluster from the clients' sums and counts.
 
@@ -147,21 +176,22 @@ def cluster_means(
         assignments: the cluster of each example, from 0 to K - 1.
         mask: False at padding.
         present: the participating clients; the others are ignored.
-        num_clusters: K.
+        before, cosine: as in `means_of`.
 
     Returns:
-        The means [K, D]; zeros for a cluster without examples.
+        The means [K, D].
 
     Examples:
         >>> z = jnp.array([[[0.0], [1.0]], [[9.0], [5.0]]])
         >>> assignments, mask = jnp.array([[0, 1], [1, 0]]), jnp.ones((2, 2), bool)
-        >>> print(cluster_means(z, assignments, mask, jnp.ones(2, bool), 2)[:, 0])
+        >>> present, before = jnp.ones(2, bool), jnp.zeros((2, 1))
+        >>> print(cluster_means(z, assignments, mask, present, before)[:, 0])
         [2.5 5. ]
     """
-    local_sums = partial(cluster_sums, num_clusters=num_clusters)
+    local_sums = partial(cluster_sums, num_clusters=len(before))
     local = clients.for_each(local_sums, z, assignments, mask)
     sums, totals = server.weighted_mean(local, present.astype(float))
-    return sums / jnp.where(totals > 0, totals, 1)[:, None]
+    return means_of(sums, totals, before, cosine=cosine)
 
 
 def cluster_sums(

@@ -365,7 +365,8 @@ def test_alike_clients_contrast_the_clusters_of_k_means(federation):
 
 
 def test_centroids_take_a_lloyd_step_in_a_round_of_cluster_contrast(federation):
-    """Of the pooled embedding, whose network stands still at rate 0."""
+    """The learning rate is 0, so the network does not change and the step must be that
+    of all clients' embedding."""
     method, state, _ = begin_contrast(federation, lambda _: 0.0, **KMEANS)
     near = jnp.asarray(unit(np.random.default_rng(1).normal(size=(3, 3))), jnp.float32)
     clusters = state.server.clusters._replace(centroids=near)

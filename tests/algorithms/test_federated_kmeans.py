@@ -68,11 +68,12 @@ def test_means_of_clusters_are_those_of_the_pooled_examples(present):
     z = jnp.where(present[:, None, None], z, jnp.nan)
     labels = np.arange(mask.size).reshape(mask.shape) % 3
     labels[labels == 2] = 4  # clusters 2 and 3 have no examples
-    found = cluster_means(z, jnp.asarray(labels), mask, present, 5)
+    before = jnp.full((5, X.shape[1]), 7.0)
+    found = cluster_means(z, jnp.asarray(labels), mask, present, before)
     read = np.asarray(mask) & np.asarray(present)[:, None]
     expected = [np.asarray(z)[read & (labels == k)].mean(axis=0) for k in (0, 1, 4)]
     np.testing.assert_allclose(found[jnp.array([0, 1, 4])], expected, atol=1e-6)
-    assert not found[2:4].any()
+    assert (found[2:4] == 7).all()
 
 
 def test_size_classes_change_nothing():
