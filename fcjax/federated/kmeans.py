@@ -148,15 +148,14 @@ def _local_sums(
     """Computes the upload of a client: the sums and the number of its examples by
     cluster, the sum of their squared distances to the centroids, and their number."""
     z = jnp.where(mask[:, None], z, 0)
+    number = mask.sum().astype(float)
     if fuzzifier is None:
         nearest = assign_nearest(z, centroids)
-        parts = (nearest[None] == jnp.arange(len(centroids))[:, None]).astype(float)
-        squares = jnp.sum((z - centroids[nearest]) ** 2, axis=1)[None]
-    else:
-        squares = squared_distances(z, centroids)
-        parts = memberships(squares, fuzzifier) ** fuzzifier
-    parts = jnp.where(mask[None], parts, 0)
-    number = mask.sum().astype(float)
+        sums, counts = cluster_sums(z, nearest, mask, len(centroids))
+        squares = jnp.sum((z - centroids[nearest]) ** 2, axis=1)
+        return sums, counts, jnp.sum(squares, where=mask), number
+    squares = squared_distances(z, centroids)
+    parts = jnp.where(mask[None], memberships(squares, fuzzifier) ** fuzzifier, 0)
     return matmul(parts, z), parts.sum(axis=1), jnp.sum(parts * squares), number
 
 
