@@ -34,7 +34,8 @@ LAST = 10
 @dataclasses.dataclass(frozen=True)
 class Args:
     """Puts finished results folders into the ledger; refuses what the history of the
-    repository could not run again."""
+    repository could not run again.
+    """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Results folders."""
@@ -153,7 +154,8 @@ def name_of(source: Folder) -> str:
 
 def entry_of(source: Folder) -> Entry:
     """Returns what is kept of a results folder: of a data set that was given by its
-    path the name of the file."""
+    path the name of the file.
+    """
     name = source.config["dataset"]
     if "/" in name and not is_tfds(name):
         name = Path(name).name

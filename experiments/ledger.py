@@ -49,7 +49,8 @@ class Found(NamedTuple):
 
     def told(self, seeds: Sequence[int], *, but: Collection[str] = ()) -> str:
         """Returns the entry, and what its runs have in place of what was asked for,
-        these seeds too; of settings that do not matter nothing is said."""
+        these seeds too; of settings that do not matter nothing is said.
+        """
         differs = {k: v for k, v in self.differs.items() if k not in but}
         if set(self.seeds) != set(seeds):
             differs["seed"] = self.seeds, tuple(seeds)
@@ -77,7 +78,8 @@ def name_of(entry: Folder) -> str:
 
 def is_of(entry: Folder, dataset: str, *, by_path: bool) -> bool:
     """Whether the runs are of this data set: by its name, or where it has none to be
-    loaded by, by what the name of the file begins with."""
+    loaded by, by what the name of the file begins with.
+    """
     kept = str(entry.rows[0]["dataset"])
     if not by_path:
         return kept == short_name(dataset)
@@ -152,7 +154,8 @@ def runs_of(
 def asked(task: Task) -> list[dict[str, Any]]:
     """Returns the settings that a task stands for, a tuple where the grid spans one;
     more than once where other clients or levels have other settings. The papers' data
-    need not be there."""
+    need not be there.
+    """
     source = task.source
     if source.dataset in SIZES:
         sizes = {"split": source.split, "resize": source.resize, "limit": source.limit}

@@ -155,7 +155,8 @@ def tabulate(
     kept: Sequence[Folder] | None = None,
 ) -> list[str]:
     """Writes and draws what is measured of runs: kept ones, or where these are None of
-    runs that it trains, unless they are there. Returns what the table says below it."""
+    runs that it trains, unless they are there. Returns what the table says below it.
+    """
     said = notes(study, args)
     if kept is None:
         runs = trained(found)
@@ -209,7 +210,8 @@ def taken(
     study: Study, found: list[Job], kept: Sequence[Folder], seeds: tuple[int, ...]
 ) -> tuple[list[list[Folder]], list[str]]:
     """Returns the kept runs of each job, and where they come from and what they have
-    otherwise, a line each; `seeds` are the only ones to be taken, none are all."""
+    otherwise, a line each; `seeds` are the only ones to be taken, none are all.
+    """
     said, runs = [], []
     if study.measure is measures.over_iterations:
         cut = [entry for entry in kept if ledger.is_thinned(entry)]
@@ -243,7 +245,8 @@ SHARED = ("methods", "p", "seed")
 
 def variants(script: str) -> set[str]:
     """Returns the flags by which rows of any table are variants of a script's methods,
-    in words or yes and no: runs of one are never shown for another's."""
+    in words or yes and no: runs of one are never shown for another's.
+    """
     return {
         name
         for study in STUDIES.values()
@@ -317,7 +320,8 @@ def flags_of(
 
 def task_of(script: str, flags: Mapping[str, Any]) -> Task:
     """Returns the task of a row's flags. A setting of other methods of the command is
-    left out."""
+    left out.
+    """
     methods = {x.name: x for x in SCRIPTS[script.replace("_", "-")].methods}
     (default, *_) = methods
     (name,) = flags.get("methods", (default,))
@@ -339,7 +343,8 @@ def measured(study: Study, job: Job, results: Folder | None) -> list[Measured]:
 
 def datasets_of(study: Study, args: Args) -> dict[str, tuple[str, str]]:
     """Returns from each data set that is used to the paper's that it is or stands for,
-    and what the table calls it."""
+    and what the table calls it.
+    """
     by_path = () if args.kept else study.by_path  # kept runs go by names
     named = [name for name in study.datasets if name not in by_path]
     default = (STAND_IN,) if preset_of(args) == "smoke" else named
@@ -368,7 +373,8 @@ def check_prepared(dataset: str, args: Args) -> None:
 
 def reported(study: Study, datasets: Mapping[str, tuple[str, str]]) -> list[Measured]:
     """Returns one row per setting that the paper has a score of, for the data sets that
-    are used, by the names that they have in the table."""
+    are used, by the names that they have in the table.
+    """
     return [
         {
             **dict(zip(study.by, (called, *setting[1:]), strict=True)),

@@ -1,7 +1,8 @@
 """Federated spherical k-means, a template: copy it and change what "Yours" marks.
 
 python experiments/spherical.py --clients 10 --p 0.25 --momentum 0 0.5
-python -m pytest tests/test_contract.py --method experiments/spherical.py"""
+python -m pytest tests/test_contract.py --method experiments/spherical.py
+"""
 
 from typing import NamedTuple
 

@@ -203,7 +203,8 @@ class Program:
     def assign(self, grid: Grid, state: State) -> Int[Array, "G M N"] | Ragged:
         """Returns the cluster of every example of the grid's federations, which may
         have other clients than those that the state was trained on; ragged as they
-        are."""
+        are.
+        """
         return self._assign(grid, state)
 
     def embed(self, grid: Grid, state: State) -> Float[Array, "G M N D"] | Ragged:
@@ -212,7 +213,8 @@ class Program:
 
     def communities(self, grid: Grid, state: State) -> Communities | None:
         """Returns the communities of each run, [G, ...]; None where the method finds
-        none."""
+        none.
+        """
         if self._first(grid).communities is None:
             return None
         return self._communities(grid, state)
@@ -283,7 +285,8 @@ def _compile_stage(
 
 def check_runs(grid: Grid) -> None:
     """Raises ValueError where keys, federations and hyper-parameters are not of as many
-    runs: a shorter one would be repeated, or the rest dropped."""
+    runs: a shorter one would be repeated, or the rest dropped.
+    """
     hyper, _ = jax.tree.flatten_with_path(grid.hyper)
     counts = {
         "keys": grid.keys.shape[:1],

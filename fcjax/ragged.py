@@ -87,7 +87,8 @@ def parts(stacked: PyTree, like: Ragged) -> list[PyTree]:
 
 def joined(found: Sequence[PyTree], like: Ragged) -> PyTree:
     """Returns what the clients of all classes have: `parts` undone. What has another
-    shape in another class is ragged."""
+    shape in another class is ragged.
+    """
     order = np.argsort(np.concatenate(like.places))
 
     def of_all(*blocks):
@@ -100,7 +101,8 @@ def joined(found: Sequence[PyTree], like: Ragged) -> PyTree:
 
 def rectangle(x: Any) -> np.ndarray:
     """Returns on the host what the clients of runs have, [G, M, N, ...], with zeros, or
-    False, behind what a smaller class has."""
+    False, behind what a smaller class has.
+    """
     if not is_ragged(x):
         return np.asarray(x)
     blocks = list(map(np.asarray, x.blocks))

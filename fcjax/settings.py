@@ -37,13 +37,15 @@ class Default(tuple):
 
 def default(*values: Any) -> Any:
     """Returns the default of a setting. Presets and the data may choose another value,
-    see `settings_of`."""
+    see `settings_of`.
+    """
     return Default(values)
 
 
 class Limits(NamedTuple):
     """The range of a number, as an annotation. Without one, counts are at least 1 and
-    other numbers at least 0."""
+    other numbers at least 0.
+    """
 
     least: float = -math.inf
     above: float = -math.inf
@@ -58,7 +60,8 @@ Shares = Annotated[Sweep[float], Limits(most=1)]
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def frozen(cls: type[T]) -> type[T]:
     """Makes a class of settings a frozen dataclass, in which scikit-learn may still set
-    private attributes, as its pipelines do."""
+    private attributes, as its pipelines do.
+    """
     made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def set_private(self, name: str, value: Any) -> None:
@@ -122,7 +125,8 @@ def values(value: Any, kind: Any) -> tuple:
 
 def given(settings: Any) -> dict[str, Any]:
     """Returns the fields of a dataclass that differ from their defaults. A field that
-    presets may replace counts as given wherever it is not a `Default`."""
+    presets may replace counts as given wherever it is not a `Default`.
+    """
     found = {}
     for field in dataclasses.fields(settings):
         value, default = getattr(settings, field.name), field.default
@@ -141,7 +145,8 @@ def check_values(
     most: int | float = math.inf,
 ) -> None:
     """Raises ValueError where a setting that spans a grid has no value, one value
-    twice, or one outside of its limits."""
+    twice, or one outside of its limits.
+    """
     if len(set(values)) != len(values) or not values:
         raise ValueError(f"`{name}` takes one or more different values, got {values}")
     if min(values) < least:

@@ -133,7 +133,8 @@ def seconds(fn: Callable[[], Any]) -> float:
 
 def alternate(functions: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
     """Returns the seconds of each function's calls, which take turns after one each to
-    warm up."""
+    warm up.
+    """
     for fn in functions.values():
         seconds(fn)
     times = {name: [] for name in functions}

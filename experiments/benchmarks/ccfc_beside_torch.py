@@ -140,7 +140,8 @@ def by_torch(problem: Problem, args: Args):
 
 def compare(rows: pd.DataFrame) -> None:
     """Prints both sides' scores and how often as large a difference of their means
-    comes by chance, over all ways to take the seeds for one side or the other."""
+    comes by chance, over all ways to take the seeds for one side or the other.
+    """
     for stage in STAGES:
         for score in ("nmi", "acc"):
             own = rows[rows.stage == stage].groupby("side")[score]

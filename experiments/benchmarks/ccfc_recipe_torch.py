@@ -116,7 +116,8 @@ class Recipe:
 
     def labels(self):
         """Mined by the clients' networks, clustered, and the nearest by cosine in the
-        embedding by the server's."""
+        embedding by the server's.
+        """
         mined = [
             self.means(self.encode(client, rows).numpy())
             for client, rows in zip(self.clients, self.held, strict=True)

@@ -196,7 +196,8 @@ def measure(part: str, args: Args, folder: Path, seconds: float) -> Iterator[str
 
 def environment(part: str, folder: Path) -> dict[str, str]:
     """Returns that of a part, with a cache of compiled programs that begins empty: the
-    parts that share it differ in their programs, but for MNIST, which times none."""
+    parts that share it differ in their programs, but for MNIST, which times none.
+    """
     cache = folder / f"compiled-{part.partition('-')[0]}"
     return {
         **os.environ,
@@ -208,7 +209,8 @@ def environment(part: str, folder: Path) -> dict[str, str]:
 
 def command(args: Args) -> str:
     """Returns the line that asks for it, with what is asked of the compiler, but for
-    what is the default."""
+    what is the default.
+    """
     asked = asked_of_compiler().items()
     words = ["python", "experiments/benchmarks/first_light.py"]
     for field in dataclasses.fields(args):

@@ -136,7 +136,8 @@ def task_of(num_examples: int, args: Args) -> Task:
 
 def parts(federation: Federation) -> dict[str, Case]:
     """Returns what all clients do in a round, and of it the views; and what a scored
-    one takes besides, the embedding of all examples and k-means of it."""
+    one takes besides, the embedding of all examples and k-means of it.
+    """
     shape = federation.pool.shape[1:]
     setup = ccfc.Setup(
         settings=CCFC(pretrain_rounds=1, cluster_rounds=0).plain(),

@@ -162,7 +162,8 @@ def beside_kmeans(runs: Ensemble) -> list[dict[str, Any]]:
 
 def left_out(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Returns for each data set the criterion that has the least regret on the others,
-    and what it has there."""
+    and what it has there.
+    """
     found, known = [], table.query("criterion != @RANDOM")
     for dataset in table.dataset.unique():
         others = known.query("dataset != @dataset").groupby("criterion").regret.mean()

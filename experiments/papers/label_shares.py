@@ -1,5 +1,6 @@
 """How large the clusters of a partition are, each called by the class that it matches:
-Figure 2 of the SDA-FDC paper."""
+Figure 2 of the SDA-FDC paper.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ from fcjax.sweep.plan import Task
 def of_clusters(task: Task, results: Folder) -> list[Measured]:
     """Returns the share of the examples that each label has in a run, its clusters
     matched one to one to the classes, as for kappa; clusters that match none come
-    last, under numbers that no class has."""
+    last, under numbers that no class has.
+    """
     classes = labels_of(task)
     measured = []
     for row in results.asked(results.rows):

@@ -1,5 +1,6 @@
 """Maps of embeddings in the papers' figures: panels with one colour per class and one
-marker per client."""
+marker per client.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

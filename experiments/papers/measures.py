@@ -46,7 +46,8 @@ def scores(task: Task, results: Folder) -> list[Measured]:
 
 def refined(task: Task, results: Folder) -> list[Measured]:
     """Returns the same of runs that refine clusters which they set out from: with the
-    `improvement` of ACC over these in percent of theirs, and with `minutes`."""
+    `improvement` of ACC over these in percent of theirs, and with `minutes`.
+    """
     measured = scores(task, results)
     for row in measured:
         row["minutes"] = row["seconds"] / 60
@@ -58,7 +59,8 @@ def refined(task: Task, results: Folder) -> list[Measured]:
 
 def categories(task: Task, results: Folder) -> list[Measured]:
     """Returns of each seed the run of the highest ACC, with the `categories` that it
-    identified: its communities, if it has them, else its K where there were several."""
+    identified: its communities, if it has them, else its K where there were several.
+    """
     best: dict[float, Measured] = {}
     for row in refined(task, results):
         known = best.setdefault(row["seed"], row)
@@ -71,7 +73,8 @@ def categories(task: Task, results: Folder) -> list[Measured]:
 
 def over_iterations(task: Task, results: Folder) -> list[Measured]:
     """Returns the rounds that end an iteration of each run, the start being iteration
-    0. A run that ended keeps its last round up to the last iteration of any."""
+    0. A run that ended keeps its last round up to the last iteration of any.
+    """
     points = [_point(row, results) for row in results.asked(results.rows)]
     ends = []
     for rounds in results.history_of(points):
@@ -92,7 +95,8 @@ OF_ROWS = (scores, refined, categories, over_iterations)
 
 def neighbors(task: Task, results: Folder) -> list[Measured]:
     """Returns the accuracy of k neighbours' votes in the embedding, for every k that
-    there are training examples for."""
+    there are training examples for.
+    """
     dataset, _ = load_source(task.source)
     measured = []
     for row in results.asked(results.rows):
@@ -135,7 +139,8 @@ def few_labels_accuracy(task: Task, results: Folder) -> list[Measured]:
 def clients(task: Task, results: Folder) -> list[Measured]:
     """Returns the kappa of every client on its own examples, with a match of its own,
     the ratio of its largest to its smallest class, and the mean over clients; clients
-    count from 1."""
+    count from 1.
+    """
     labels = load_source(task.source)[0].labels
     assert labels is not None
     measured = []
@@ -210,7 +215,8 @@ def _probed(
 ) -> list[Measured]:
     """Returns `accuracy` of each run's embedding in each setting, NaN of one that
     diverged. The test examples are those of the test split where the runs saw the
-    training split alone, else as in `neighbors`."""
+    training split alone, else as in `neighbors`.
+    """
     dataset, test = load_source(task.source)[0], None
     if task.source.split == "train":
         others = replace(task.source, split="test", limit=None, extra_split=None)

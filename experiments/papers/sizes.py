@@ -1,5 +1,6 @@
 """How large the papers' data sets are, so that settings which follow from the data are
-known where the data is not."""
+known where the data is not.
+"""
 
 from typing import NamedTuple
 

@@ -16,7 +16,8 @@ Paper = Mapping[tuple, Mapping[str, float]]
 
 class Draw(Protocol):
     """Draws what was measured, rows with the columns `dataset` and `method` and with
-    the paper's scores in rows of their own, into folder/NAME.png."""
+    the paper's scores in rows of their own, into folder/NAME.png.
+    """
 
     def __call__(self, rows: Sequence[Mapping[str, Any]], folder: Path) -> None: ...
 

@@ -147,7 +147,8 @@ def train(
     setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted, _: Now
 ) -> tuple[Trained, Float[Array, ""]]:
     """Trains an auto-encoder for an epoch: as in `Phase`. The loss is an example's
-    squared error, summed over features."""
+    squared error, summed over features.
+    """
     network = chained(setup.autoencoder._asdict())
 
     def loss(_, variables, slots, counted):
@@ -193,7 +194,8 @@ def counted_rows(
     x: Shaped[Array, "N *F"], slots: Int[Array, "B"], counted: Bool[Array, "B"]
 ) -> Float[Array, "B D"]:
     """Returns a batch of examples as rows, zeros where one does not count: it may be no
-    number, and 0 * NaN would reach the gradients."""
+    number, and 0 * NaN would reach the gradients.
+    """
     return jnp.where(counted[:, None], as_rows(x[slots], unit_length=False), 0)
 
 
@@ -221,7 +223,8 @@ def cluster(
     setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted, _: Now
 ) -> tuple[Trained, Float[Array, ""]]:
     """Clusters the codes of the examples that count by k-means: as in `Phase`; the loss
-    is the inertia a code."""
+    is the inertia a code.
+    """
     found = kmeans(
         *(key, encode_all(setup.autoencoder, state.variables, x), setup.num_clusters),
         num_used=setup.num_used,
@@ -295,7 +298,8 @@ def begin_joint(
     setup: Setup, _: PRNGKey, state: Trained, x: Examples, mask: Counted
 ) -> Trained:
     """Returns the state in which every example that has come is of its nearest
-    centroid, and centroids stand for few examples."""
+    centroid, and centroids stand for few examples.
+    """
     z = encode_all(setup.autoencoder, state.variables, x)
     nearest = assign_nearest(z, state.centroids)
     counts = jnp.full(setup.num_clusters, FIRST_COUNT, jnp.float32)
@@ -325,7 +329,8 @@ def joint_step(
     counted: Bool[Array, "B"],
 ) -> tuple[Trained, Float[Array, ""]]:
     """A step of the networks by the clusters that are stored, then of the centroids by
-    the codes that the batch has now."""
+    the codes that the batch has now.
+    """
     client, value = training.step(
         *(key, clients.Client(state.variables, state.opt_state)),
         *(partial(loss, setup, x, state), slots, counted),
@@ -351,7 +356,8 @@ def loss(
     counted: Bool[Array, "B"],
 ) -> tuple[Float[Array, ""], PyTree]:
     """Returns Eq. 3 of the SDA-FDC paper on a batch, by the clusters that are stored,
-    and the variables with new batch statistics."""
+    and the variables with new batch statistics.
+    """
     networks = Networks(setup.autoencoder._asdict())
     rows = counted_rows(x, slots, counted)
     z, variables = forward(networks, variables, ("encoder",), rows, counted)
@@ -439,7 +445,8 @@ def begin(
     optimizer: optax.GradientTransformation, _: PRNGKey, state: Trained, *data: object
 ) -> Trained:
     """Returns the state in which the parts are the encoder and the centroids, which
-    have not taken a step yet."""
+    have not taken a step yet.
+    """
     parts = pick(state.variables, ("encoder",))
     parts = put(parts, "centroids", {"params": state.centroids})
     return Trained(parts, optimizer.init(parts["params"]), state.centroids)
@@ -478,7 +485,8 @@ def divergence(
     counted: Bool[Array, "B"],
 ) -> tuple[Float[Array, ""], PyTree]:
     """Returns KL(P || Q) on a batch, Eq. 2, and the variables with new batch
-    statistics."""
+    statistics.
+    """
     networks = Networks(autoencoder._asdict())
     rows = counted_rows(x, slots, counted)
     z, variables = forward(networks, variables, ("encoder",), rows, counted)

@@ -285,7 +285,8 @@ def federated_round(
     setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """A round, lines 3 to 7 of FedMCC's algorithms: every client trains what it is
-    sent, and the server averages that by how many examples each has."""
+    sent, and the server averages that by how many examples each has.
+    """
     before: Server = state.server
     num_clients = len(federation.indices)
     rows = [chosen(federation.indices) for _, chosen in setup.passes]
@@ -393,7 +394,8 @@ def spread(
     setup: Any, parts: Parts, pool: Pool, rows: Int[Array, "N"], mask: Bool[Array, "N"]
 ) -> Float[Array, ""]:
     """Returns how far the features of a client fill their sphere, of as many examples
-    as a network takes at a time."""
+    as a network takes at a time.
+    """
     few = training.evenly(mask, setup.local.at_once)
     encoder, x = setup.networks.named["encoder"], to_float(pool[rows[few]])
     h, _ = encoder.apply(part(parts, "encoder"), x, train=False)

@@ -211,7 +211,8 @@ def round(
     federation: Federation,
 ) -> tuple[State, dict[str, Array]]:
     """A round: clients improve the server's centroids, the server averages or clusters
-    theirs."""
+    theirs.
+    """
     before: MovingCentroids = state.server
     present = server.participants(federation)
 
@@ -252,7 +253,8 @@ def support_mean(
     before: Float[Array, "K D"],
 ) -> Float[Array, "K D"]:
     """Returns the mean of the clients' centroids of each number, weighted by their
-    supports; a centroid that nobody supports stays."""
+    supports; a centroid that nobody supports stays.
+    """
     shares = jnp.where(answered[:, None], supports, 0)
     total = shares.sum(axis=0)
     # An absent client may hold NaN: 0 * NaN would let it through.
@@ -269,7 +271,8 @@ def cluster_all(
     first: Bool[Array, ""],
 ) -> Float[Array, "K D"]:
     """Returns k-means of all centroids: from seeds of its own in the first round, from
-    the last ones after it."""
+    the last ones after it.
+    """
     num_clients, num_clusters, _ = received.shape
     points = received.reshape(num_clients * num_clusters, -1)
     mask = jnp.repeat(answered, num_clusters)

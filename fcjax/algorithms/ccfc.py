@@ -240,7 +240,8 @@ def federated_round(
 
 def client_states(setup: Setup, state: State, num_clients: int) -> Client:
     """Returns the state in which each client begins a round, stacked on M: the server's
-    network and centroids, or the client's own if clients train alone."""
+    network and centroids, or the client's own if clients train alone.
+    """
     if setup.settings.standalone:
         return state.clients
     return from_server(state, num_clients)
@@ -265,7 +266,8 @@ def client_round(
 ) -> tuple[Client, dict[str, Float[Array, ""]]]:
     """A client trains its network, which stays close to the network of the round's
     start, and computes its part of the server's centroids from its own embedding:
-    centroids if they are needed, or with federated k-means sums and counts."""
+    centroids if they are needed, or with federated k-means sums and counts.
+    """
     settings, anchor = setup.settings, before.variables
     train_key, centroids_key, init_key = jax.random.split(key, 3)
     start, labels = anchor, jnp.zeros_like(rows)
@@ -339,7 +341,8 @@ def sample_contrast(
     decorrelation_weight: Scalar = 0.0,
 ) -> tuple[Float[Array, ""], PyTree]:
     """Returns SimSiam's loss on two views of a batch, with the pull towards the anchor,
-    and the variables with new batch statistics; the loss of the first stage."""
+    and the variables with new batch statistics; the loss of the first stage.
+    """
     (z1, p1), variables = network.apply(variables, views[0], train=True, mask=mask)
     (z2, p2), variables = network.apply(variables, views[1], train=True, mask=mask)
     (_, g1), _ = network.apply(anchor, views[0], train=False)
@@ -361,7 +364,8 @@ def cluster_contrast(
     mask: Bool[Array, "B"],
 ) -> tuple[Float[Array, ""], PyTree]:
     """Returns Eq. 4 on a batch under its pseudo-labels, and the variables with new
-    batch statistics; the loss of the second stage."""
+    batch statistics; the loss of the second stage.
+    """
     (z, p), variables = setup.network.apply(variables, x, train=True, mask=mask)
     (_, anchors), _ = setup.network.apply(anchor, x, train=False)
     contrast = losses.cluster_contrastive(
@@ -396,7 +400,8 @@ def cluster_centroids(
     answered: Bool[Array, "M"],
 ) -> Float[Array, "K D"]:
     """Returns the k-means centroids of the clients' centroids, each counting once, as
-    in the code."""
+    in the code.
+    """
     points, num_init = local.reshape(-1, local.shape[-1]), setup.settings.num_init
     mask = jnp.repeat(answered, setup.num_clusters)
     found = kmeans(key, points, setup.num_clusters, mask=mask, num_init=num_init)
@@ -410,7 +415,8 @@ def lloyd_means(
     before: Float[Array, "K D"],
 ) -> Float[Array, "K D"]:
     """Returns the means of the clusters of all examples by the clients' sums and
-    counts; a cluster without examples keeps its centroid."""
+    counts; a cluster without examples keeps its centroid.
+    """
     sums, counts = uploads
     sums = jnp.sum(sums, axis=0, where=answered[:, None, None])
     totals = jnp.sum(counts, axis=0, where=answered[:, None])
@@ -434,7 +440,8 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
 
 def alone(state: State, num_clients: int) -> State:
     """Returns the state of clients that leave the federation and train alone, starting
-    from the server's network and centroids."""
+    from the server's network and centroids.
+    """
     return State((), from_server(state, num_clients))
 
 
@@ -444,7 +451,8 @@ def begin_clusters(
     """Begins the second stage, with new optimizers. The clusters are those of federated
     k-means. With `cluster_by="ccfc"` the participating clients compute centroids with
     the averaged network, and the server clusters these centroids. SCFC uses no
-    pseudo-labels and skips this."""
+    pseudo-labels and skips this.
+    """
     present = server.participants(federation)
     clients_key, server_key = jax.random.split(key)
     before = client_states(setup, state, len(present))
@@ -466,7 +474,8 @@ def begin_clusters(
 def with_means(setup: Setup, state: State, federation: Federation) -> State:
     """Returns the state with the means of k-means' clusters in the embedding itself, in
     which clusters are contrasted, in place of centroids in the whitened space. A run of
-    unlike clients skips the contrast and keeps its centroids."""
+    unlike clients skips the contrast and keeps its centroids.
+    """
     clusters: Clusters = state.server.clusters
     if not clusters.whitening:
         return state
@@ -511,7 +520,8 @@ def embed(
     setup: Setup, state: State, federation: Federation
 ) -> Float[Array, "M N D"] | ragged.Ragged:
     """As in `FederatedClustering`: projections of unit length by each client's
-    network."""
+    network.
+    """
     models = client_states(setup, state, len(federation.indices))
     one = partial(encode, setup, federation.pool)
     return clients.for_each(one, models.variables, federation.indices)
@@ -528,7 +538,8 @@ def assign(
     setup: Setup, state: State, federation: Federation
 ) -> Int[Array, "M N"] | ragged.Ragged:
     """As in `FederatedClustering`: by each client's centroids; -1 before federated
-    k-means."""
+    k-means.
+    """
     if setup.settings.cluster_by == "k-means":
         clusters: Clusters = state.server.clusters
         z = embed(setup, state, federation)

@@ -149,7 +149,8 @@ def pooled_method(
     clustering: Clustering,
 ) -> FederatedClustering:
     """Returns the method of these stages, of which the last ones are those of
-    `cluster_stages`: clients embed and assign as the clustering does."""
+    `cluster_stages`: clients embed and assign as the clustering does.
+    """
 
     def embed(state: State, federation: Federation):
         def batch(rows):

@@ -89,7 +89,8 @@ Norm = Literal["frobenius", "l1", "nuclear"]
 
 class Expression(NamedTuple):
     """A parametrization of a client's coefficients: row i of the matrix expresses
-    example i by the other examples."""
+    example i by the other examples.
+    """
 
     init: Callable[[PRNGKey, int], PyTree]
     """(key, N) -> parameters."""
@@ -223,7 +224,8 @@ def subspace_loss(
     setup: Setup, parts: Parts, x: Shaped[Array, "N *F"], mask: Bool[Array, "N"]
 ) -> Float[Array, ""]:
     """Returns |X - X'|^2 + lambda_1 |C|^2 + lambda_2 |Z - C Z|^2, where X' is decoded
-    from C Z: FDSC's Eq. 4."""
+    from C Z: FDSC's Eq. 4.
+    """
     settings, (_, matrix, penalty) = setup.settings, setup.expression
     z, held = encode_examples(setup, parts["encoder"], x), parts["coefficients"]
     expressed = losses.off_diagonal(matrix(held), mask) @ z
@@ -334,7 +336,8 @@ def cluster(
     mask: Bool[Array, "M N"],
 ) -> Int[Array, "M N"]:
     """Clusters the examples of every client by its own coefficients without their
-    diagonal. Equal cluster ids on two clients have no relation."""
+    diagonal. Equal cluster ids on two clients have no relation.
+    """
 
     def one(coefficients, mask):
         # In LRSC the diagonal has the largest entries, which carry no information.
@@ -440,7 +443,8 @@ def federated_round(
     setup: Setup, trains: Names, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """A round of Algorithm 1: the drawn clients train the server's encoder and parts of
-    their own, and the server averages the encoders (Eq. 6)."""
+    their own, and the server averages the encoders (Eq. 6).
+    """
     num_participants = setup.settings.num_participants
     present = server.all_participants(federation)
     drawn = server.choose(key, present, num_participants)
@@ -461,7 +465,8 @@ def fit_round(
     setup: Setup, trains: Names, _: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """A round in which all clients that are present train their private parts for the
-    server's encoder, which does not change."""
+    server's encoder, which does not change.
+    """
     present = server.participants(federation)
     slots = clients.slots_of(present, len(present))
     _, private, measured = train(setup, trains, present, slots, state, federation)
@@ -506,7 +511,8 @@ def train(
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     """Returns the state before the first round: E_*, each client's D_i and R_i, and in
-    FDSC2 its graph A_i of nearest neighbours."""
+    FDSC2 its graph A_i of nearest neighbours.
+    """
     (num_clients, count), x = federation.indices.shape, federation.pool[:1]
     draw = partial(init, setup, x=x, num_samples=count)
     private = Private(pick(jax.vmap(draw)(clients.keys(key, num_clients)), PRIVATE))
@@ -617,7 +623,8 @@ def local_round(
     setup: Setup, trains: Names, _: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """A round in which every client trains some of its parts. Nothing is sent; the
-    server only sees metrics."""
+    server only sees metrics.
+    """
     present = server.participants(federation)
 
     def one(own: Private, rows, mask):
@@ -633,7 +640,8 @@ def local_round(
 
 def initial_networks(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     """Returns the state before the first round, in which every client has drawn its own
-    network."""
+    network.
+    """
     (num_clients, count), x = federation.indices.shape, federation.pool[:1]
     draw = partial(init, setup, x=x, num_samples=count)
     parts = jax.vmap(draw)(clients.keys(key, num_clients))

@@ -139,7 +139,8 @@ def agreement(
     num_clusters: int,
 ) -> Float[Array, ""]:
     """Returns the share of a client's examples that kept their cluster, where clusters
-    are matched so that they are the most: ACC(y', y), Eq. 6."""
+    are matched so that they are the most: ACC(y', y), Eq. 6.
+    """
     pairs = before * num_clusters + after
     counts = jnp.zeros(num_clusters**2).at[pairs].add(mask)
     counts = counts.reshape(num_clusters, num_clusters)
@@ -227,7 +228,8 @@ class StartPhase(NamedTuple):
 
 class Start(NamedTuple):
     """How clients cluster on their own, before they know of each other; K_i are the
-    federation's `local_clusters`."""
+    federation's `local_clusters`.
+    """
 
     init: Callable[[PRNGKey, Federation], Any]
     """(key, federation) -> state."""
@@ -238,7 +240,8 @@ class Start(NamedTuple):
 
 def start_stage(phase: StartPhase) -> Stage:
     """Returns a phase as a stage of FedCRef: it changes the clients' `start`. Its
-    metrics are those of an iteration in which nothing has been associated yet."""
+    metrics are those of an iteration in which nothing has been associated yet.
+    """
 
     def begin(key, state: State, federation: Federation):
         local = state.clients
@@ -551,7 +554,8 @@ def iterate(
 
 def association_graph(setup: Setup, errors, clusters, exist, federation):
     """Phase 2: returns which clusters are the same, as they are found to be, or as an
-    experiment knows them."""
+    experiment knows them.
+    """
     if setup.association is not None:
         return setup.association(federation, clusters) & may_be_joined(exist)
     return fedcref_models.associate(setup.settings, errors, clusters, exist, federation)
@@ -566,7 +570,8 @@ def settle(
     mask: Bool[Array, "M N"],
 ) -> Refining:
     """Returns the clients after phase 4: those that are active have the clusters that
-    were found, and one that has kept most of its clusters refines no more."""
+    were found, and one that has kept most of its clusters refines no more.
+    """
     refines = present & own.is_active
     former = (before.clusters, before.of_cluster)
     clusters, numbers = clients.keep_absent(refines, found, former)

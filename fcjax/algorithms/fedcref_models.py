@@ -127,7 +127,8 @@ def own_models(num_own: int, num_clusters: int) -> Int[Array, "M K"]:
 
 def may_be_joined(exist: Bool[Array, "M K"]) -> Edges:
     """Returns which pairs of clusters an edge may join: both exist, and they are of two
-    clients."""
+    clients.
+    """
     everyones = server.gather(exist)
     numbers = clients.first_number(len(exist)) + jnp.arange(len(exist))
     differ = numbers[:, None] != jnp.arange(len(everyones))[None]
@@ -138,7 +139,8 @@ def may_be_joined(exist: Bool[Array, "M K"]) -> Edges:
 def first_matches(accepted: Bool[Array, "M K M K"]) -> Bool[Array, "M K M K"]:
     """Returns of mutual acceptances those that the authors' code comes to: it compares
     two clients once, and goes on to the next cluster of the first one as soon as one of
-    the second's is accepted. The paper makes an edge of every pair."""
+    the second's is accepted. The paper makes an edge of every pair.
+    """
     num_clients = len(accepted)
     is_first = jnp.cumsum(accepted, axis=3) == 1
     client = jnp.arange(num_clients)
@@ -172,7 +174,8 @@ def communities(edges: Bool[Array, "M K M K"]) -> Groups:
 
 def most_communities(num_own: int, num_clusters: int) -> int:
     """Returns how many communities of two clusters or more there can be, one at least,
-    as arrays have to have a row."""
+    as arrays have to have a row.
+    """
     return max(clients.num_all(num_own) * num_clusters // 2, 1)
 
 
@@ -381,7 +384,8 @@ def rows_of(
     clusters: Int[Array, "M N"], chosen: Bool[Array, "M K"], federation: Federation
 ) -> tuple[Int[Array, "V N"], Bool[Array, "V N"]]:
     """Returns the rows of every cluster's client, and which of them the cluster has;
-    none where it is not chosen."""
+    none where it is not chosen.
+    """
     members = members_of(clusters, federation, chosen.shape[1]) & chosen[..., None]
     rows = jnp.broadcast_to(federation.indices[:, None], members.shape)
     return by_slot((rows, members))

@@ -91,7 +91,8 @@ class FeatureKMeans(NamedTuple):
 
     def stage(self, encoder: Network) -> Stage:
         """Returns the stage. The server then holds only the encoder and, if there is
-        one, the cluster projector."""
+        one, the cluster projector.
+        """
         kmeans = KMeans(
             partial(self.points, encoder),
             *(self.num_clusters, self.num_init, self.whitening),
@@ -196,7 +197,8 @@ def passes_of(
     contrast: Contrast, extra: Contrast, num_clustered: int | None
 ) -> tuple[Pass, ...]:
     """Returns the epochs by the one loss on rows that are clustered, and before them by
-    the other on those that are not."""
+    the other on those that are not.
+    """
     clustered = Pass(contrast, is_clustered(num_clustered))
     if num_clustered is None:
         return (clustered,)
@@ -205,7 +207,8 @@ def passes_of(
 
 def one_stage(setup: Setup, kmeans: FeatureKMeans | None = None) -> FederatedClustering:
     """Builds a method that learns features and clusters at once, by `encoder`,
-    `projector` and `cluster_projector`."""
+    `projector` and `cluster_projector`.
+    """
     encoder, head = (setup.networks.named[x] for x in ("encoder", "cluster_projector"))
     stages = (averaging("cluster", setup),)
     clusters_of = partial(assign, head)
@@ -229,7 +232,8 @@ def start_with_head(
     setup: Setup, key: PRNGKey, parts: Parts, federation: Federation
 ) -> State:
     """Returns the state in which a stage begins with a new `cluster_projector`, which
-    takes the features of the encoder."""
+    takes the features of the encoder.
+    """
     named, x = setup.networks.named, to_float(federation.pool[:1])
     h, _ = named["encoder"].apply(part(parts, "encoder"), x, train=False)
     head = initialize(key, {"cluster_projector": named["cluster_projector"]}, h)
@@ -499,7 +503,8 @@ def begin_clusters(
     setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> State:
     """Begins Algorithm 2: the encoder of Algorithm 1 alone of all that was trained, and
-    a new cluster-level projector (line 1)."""
+    a new cluster-level projector (line 1).
+    """
     before: Server = state.server
     parts = pick(before.online, ("encoder",))
     state = start_with_head(setup, key, parts, federation)
@@ -586,7 +591,8 @@ def frozen_contrast(
     networks: Networks, *, temperature: Scalar, entropy_weight: Scalar = 1.0
 ) -> Contrast:
     """Returns the loss of Algorithm 2: both views through the frozen encoder, which is
-    in evaluation, and through both cluster-level projectors."""
+    in evaluation, and through both cluster-level projectors.
+    """
 
     def contrast(online, target, views, mask):
         h, _ = both(networks, online, ("encoder",), views, mask, train=False)
@@ -605,7 +611,8 @@ def instance_level(
     z: Pair, z_target: Pair, mask: Bool[Array, "B"], *, temperature: Scalar
 ) -> Float[Array, ""]:
     """Returns L_I of a batch, Eq. 8: each view of the online network against the other
-    view of the target's."""
+    view of the target's.
+    """
     (z_a, z_b), (t_a, t_b) = z, z_target
     loss = losses.nt_xent(z_a, t_b, temperature=temperature, mask=mask)
     loss += losses.nt_xent(t_a, z_b, temperature=temperature, mask=mask)

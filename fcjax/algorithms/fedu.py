@@ -136,7 +136,8 @@ def byol(
     personal: Personal,
 ) -> FederatedClustering:
     """Builds BYOL on the clients under federated averaging, the target encoders being
-    their own."""
+    their own.
+    """
     networks = local.networks(encoder=encoder, projector=projector, predictor=predictor)
     return two_stages(
         *(settings, networks, byol_contrast(networks), clustering, local),
@@ -148,7 +149,8 @@ def byol(
 
 def byol_contrast(networks: Networks) -> Contrast:
     """Returns BYOL's loss of a batch: the squared distance of a view's unit prediction
-    to the other view's unit target, 2 - 2 cos, summed over both directions."""
+    to the other view's unit target, 2 - 2 cos, summed over both directions.
+    """
 
     def contrast(online, target, views, mask):
         path = ("encoder", "projector")
@@ -169,7 +171,8 @@ def byol_contrast(networks: Networks) -> Contrast:
 def divergence(began: Parts, ended: Parts) -> Float[Array, ""]:
     """Returns how far training has moved the encoder: the L2 norm of the difference of
     a convolution's kernel, averaged over those that are no shortcut, as in the code; of
-    all kernels where an encoder has no convolution."""
+    all kernels where an encoder has no convolution.
+    """
     ended, began = (parts["params"]["encoder"] for parts in (ended, began))
     moved = jax.tree.map(jnp.subtract, ended, began)
     kernels = {
@@ -253,7 +256,8 @@ def average_with_global(
     number: Int[Array, ""],
 ) -> Parts:
     """Returns the mean of the client's own parameters and the server's, whose batch
-    statistics it takes."""
+    statistics it takes.
+    """
     seen = memory.first_divergence
     weight = autoscale / jnp.where(seen > 0, seen, 1) if scale is None else scale
     share = jnp.minimum(1, weight * memory.divergence)

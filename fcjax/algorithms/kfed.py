@@ -120,7 +120,8 @@ def round(
     setup: Setup, key: PRNGKey, _: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """The one round: clients cluster their examples (Algorithm 1), the server their
-    centroids (Algorithm 2), and sends each client the clusters of its own."""
+    centroids (Algorithm 2), and sends each client the clusters of its own.
+    """
     present = server.participants(federation)
     local, losses = clients.for_each(
         partial(client_round, setup),
@@ -206,7 +207,8 @@ def aggregate(
 ) -> Float[Array, "K D"]:
     """Returns the server's centroids: those of the first client that answered, then
     always the one farthest from all chosen, then Lloyd over all that were received,
-    each counting once (Algorithm 2)."""
+    each counting once (Algorithm 2).
+    """
     num_clients, local_clusters, _ = received.shape
     points = received.reshape(num_clients * local_clusters, -1)
     mask = jnp.repeat(answered, local_clusters)
@@ -231,7 +233,8 @@ def assign(
     setup: Setup, by_server: Callable, state: State, federation: Federation
 ) -> Int[Array, "M N"] | Ragged:
     """As in `FederatedClustering`: the cluster of the nearest local centroid, in
-    federations of the same clients, which their number tells."""
+    federations of the same clients, which their number tells.
+    """
 
     def inherited(x, centroids, clusters, answered, nearest):
         return jnp.where(answered, clusters[assign_nearest(x, centroids)], nearest)

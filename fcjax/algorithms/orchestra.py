@@ -218,7 +218,8 @@ def federated_round(
 
 def weights(setup: Setup, federation: Federation) -> Float[Array, "M"]:
     """Returns how many batches each client has: what the code averages by, where
-    federated averaging has examples."""
+    federated averaging has examples.
+    """
     batches = partial(
         training.num_batches,
         batch_size=setup.local.batch_size,
@@ -280,7 +281,8 @@ def client_start(
     mask: Bool[Array, "N"],
 ) -> tuple[tuple[Parts, Parts], Mined]:
     """Of the round before the first, in which nothing is trained: a client clusters
-    what the target makes of its examples."""
+    what the target makes of its examples.
+    """
     see_key, cluster_key = jax.random.split(key)
 
     def see(key, memory, slots, counted):
@@ -312,7 +314,8 @@ def contrast(
     mask: Bool[Array, "B"],
 ) -> tuple[Float[Array, ""], Parts, Parts, Float[Array, "B D"]]:
     """Returns the loss of a batch, both networks with new batch statistics, and the
-    target's projections of the first view at unit length."""
+    target's projections of the first view at unit length.
+    """
     a, b, turned = views
     u, target = project(setup, target, a, mask)
     v, online = forward(setup.networks, online, TARGETS, b, mask)
@@ -336,14 +339,16 @@ def project(
     setup: Setup, target: Parts, x: Float[Array, "B *F"], mask: Bool[Array, "B"]
 ) -> tuple[Float[Array, "B D"], Parts]:
     """Returns what the target networks make of examples, at unit length, and them with
-    new batch statistics: in training, and with no gradient."""
+    new batch statistics: in training, and with no gradient.
+    """
     z, target = forward(setup.networks, lax.stop_gradient(target), TARGETS, x, mask)
     return lax.stop_gradient(losses.normalize(z)), lax.stop_gradient(target)
 
 
 def three_views(setup: Setup, key: PRNGKey, x: Float[Array, "B *F"]):
     """Returns a view for the target, one for the online network, and where it predicts
-    them, turned ones and by how many quarters, else None."""
+    them, turned ones and by how many quarters, else None.
+    """
 
     def draw(key, x):
         keys = jax.random.split(key, 4)
@@ -363,7 +368,8 @@ def three_views(setup: Setup, key: PRNGKey, x: Float[Array, "B *F"]):
 
 def follow(momentum: Scalar, target: Parts, online: Parts) -> Parts:
     """Returns the target networks after a step towards the online ones, which the code
-    takes before each step of these. Batch statistics are its own."""
+    takes before each step of these. Batch statistics are its own.
+    """
 
     def mix(old, new):
         return momentum * old + (1 - momentum) * lax.stop_gradient(new)
@@ -388,7 +394,8 @@ def remember(
     memory: Memory, z: Float[Array, "B D"], counted: Bool[Array, "B"]
 ) -> Memory:
     """Returns a memory with the rows that count, which come first, in the place of its
-    oldest ones."""
+    oldest ones.
+    """
     size, number = len(memory.z), counted.sum()
     order = jnp.arange(len(z))
     # Of more rows than it has places the last ones stay.
@@ -463,7 +470,8 @@ def measure(
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     """Returns the state before the first round: the target is a copy, and the global
-    centroids are drawn as the weights of a layer without bias, PyTorch's way."""
+    centroids are drawn as the weights of a layer without bias, PyTorch's way.
+    """
     networks_key, centroids_key = jax.random.split(key)
     x = to_float(federation.pool[:1])
     online = initialize(networks_key, setup.networks.named, x)

@@ -1,5 +1,6 @@
 """Rounds: stages that run all of theirs, as most do, which are scored, and who answers
-in any."""
+in any.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -69,5 +70,6 @@ def all_rounds(
 
 def ever_present(federation: Federation) -> Bool[Array, "A"]:
     """Returns who of all clients, on whatever device, answers in any round: nobody
-    waits for the others, nor counts them."""
+    waits for the others, nor counts them.
+    """
     return federation.present.any(axis=0)

@@ -53,7 +53,8 @@ Losses = tuple[Float[Array, ""], Float[Array, ""]]
 
 class Pair(NamedTuple):
     """One value for each network of a GAN: variables, optimisers, or all that a step
-    changes."""
+    changes.
+    """
 
     generator: Any
     discriminator: Any
@@ -139,7 +140,8 @@ def step(
     counted: Bool[Array, "B"],
 ) -> tuple[Pair, Losses]:
     """A step of the discriminator on a batch of real examples and as many synthetic
-    ones, then one of the generator on the same synthetic ones."""
+    ones, then one of the generator on the same synthetic ones.
+    """
     generator, discriminator = setup.gan
     chosen_key, num_categories = jax.random.fold_in(key, 0), setup.num_categories
     chosen = categories(chosen_key, counted.sum(), len(real), num_categories)
@@ -331,7 +333,8 @@ def gan_round(
     setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
     """A round of the first stage: clients that have been sent a GAN train it, each by
-    itself, and nothing is uploaded."""
+    itself, and nothing is uploaded.
+    """
     own: Trained = state.clients
     present = server.participants(federation)
     ever = clients.own(ever_present(federation), len(present))
@@ -374,7 +377,8 @@ def begin_clustering(
 ) -> State:
     """Returns the state in which the server has made examples with all generators, and
     begins the first phase of their clustering; until a client answers, its own count
-    nowhere."""
+    nowhere.
+    """
     construct_key, begin_key = jax.random.split(key)
     synthesis_key, init_key = jax.random.split(construct_key)
     own, pool, count = state.clients, federation.pool, setup.settings.num_synthetic
@@ -418,7 +422,8 @@ def uploads(
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     """Returns the state before the first round: one GAN for all, which nobody has been
-    sent."""
+    sent.
+    """
     one = initialize_gan(key, setup, federation.pool[:1])
     num_clients = len(federation.indices)
     own = Trained(clients.repeat(one, num_clients), jnp.zeros(num_clients, bool))

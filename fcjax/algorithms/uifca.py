@@ -138,7 +138,8 @@ def begin_training(_: PRNGKey, state: State, federation: Federation) -> State:
 
 def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation):
     """A communication round: clients that have not yet done so in this cluster round
-    assign their examples; then each flow is trained on what is assigned to it."""
+    assign their examples; then each flow is trained on what is assigned to it.
+    """
     before: Server = state.server
     local: Local = state.clients
     _, train_key = jax.random.split(key)
@@ -176,7 +177,8 @@ def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation
 
 def train_flow(setup: Setup, key, assignments, present, federation: Federation, flow):
     """Returns the mean of a flow, given with its number, that clients have trained on
-    the examples assigned to it, the sum of these' losses, and how many they are."""
+    the examples assigned to it, the sum of these' losses, and how many they are.
+    """
     number, flow = flow
     num_clients = len(present)
     chosen = federation.mask & (assignments == number)
@@ -196,7 +198,8 @@ def train_flow(setup: Setup, key, assignments, present, federation: Federation, 
 
 def client_round(setup: Setup, pool, key: PRNGKey, flow: PyTree, rows, chosen):
     """Returns a flow after some steps of a client, none without examples, and the mean
-    loss of them."""
+    loss of them.
+    """
     order_key, step_key = jax.random.split(key)
     count = chosen.sum()
     order = training.shuffle(order_key, chosen)

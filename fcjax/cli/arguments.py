@@ -1,5 +1,6 @@
 """The command-line arguments of a method, by tyro: a view of its dataclass and of the
-dataclasses of `Task`."""
+dataclasses of `Task`.
+"""
 
 import dataclasses
 import difflib
@@ -278,7 +279,8 @@ def parse(
 
 def line_of(framed: str, flags: Sequence[str]) -> str:
     """Returns an error of tyro without its frame, as one line. It names the one of the
-    flags that is nearest to an unknown flag."""
+    flags that is nearest to an unknown flag.
+    """
     _, first, *_ = re.split("[─-]{10,}", re.sub("[│╭╮╰╯]", " ", framed))
     told = " ".join(first.split()).rstrip(".")
     told = re.sub(r"^Error parsing (--[\w-]+):", r"\1", told)

@@ -83,7 +83,8 @@ def with_flags(line: str) -> str:
 
 def with_quoted_flags(line: str) -> str:
     """Writes only the parameters in backquotes as flags: the rest of the line may hold
-    words of the user, such as the header of a table."""
+    words of the user, such as the header of a table.
+    """
 
     def flag(match: re.Match[str]) -> str:
         name = match[1]
@@ -132,7 +133,8 @@ def in_a_line(*, begun: bool = False) -> Iterator[None]:
 @contextmanager
 def refusing() -> Iterator[None]:
     """`in_a_line`, also where what is inside raises ValueError, as tools do where a
-    flag or what it names is wrong."""
+    flag or what it names is wrong.
+    """
     try:
         with in_a_line():
             yield
@@ -154,7 +156,8 @@ def told(error: OSError) -> str:
 @contextmanager
 def ending_together() -> Iterator[None]:
     """Ends this process at once if it fails. The other processes wait for it in vain,
-    and JAX ends them after `HEARTBEAT_TIMEOUT`."""
+    and JAX ends them after `HEARTBEAT_TIMEOUT`.
+    """
     try:
         yield
     except BaseException as error:

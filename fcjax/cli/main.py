@@ -1,5 +1,6 @@
 """Runs the command of a method: reads its arguments, trains the grid, prints a table. A
-wrong argument ends it with one line."""
+wrong argument ends it with one line.
+"""
 
 import logging
 import os
@@ -132,7 +133,8 @@ def run(
 
 def differing(experiments: Sequence[Experiment]) -> str:
     """Returns where this process does not see the folder that the first one writes,
-    which has locked it."""
+    which has locked it.
+    """
     for folder in (experiment.folder for experiment in experiments):
         seen = f"{(folder.directory / '.lock').exists()} {folder.pending}"
         if seen != processes.broadcast_text(seen):

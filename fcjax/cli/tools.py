@@ -171,7 +171,8 @@ class Consensus:
 class Draw:
     """Draws a finished run again: learning curves, scores against whatever varies, the
     partition, the confusion matrix, a contact sheet of the clusters, the embedding, and
-    the association graph of clients' clusters."""
+    the association graph of clients' clusters.
+    """
 
     run: tyro.conf.Positional[Path]
     """The results folder, --out of the run."""

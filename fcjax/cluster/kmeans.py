@@ -206,7 +206,8 @@ def _rounding(x: Float[Array, "N D"], weights: Float[Array, "N"]) -> Float[Array
 
 def _first_least(objective: Float[Array, "S"], rounding: Float[Array, ""]) -> Array:
     """The first of those that only rounding, which padding and batching change, tells
-    from the least."""
+    from the least.
+    """
     return jnp.argmax(objective <= objective.min() * (1 + 1e-5) + rounding)
 
 

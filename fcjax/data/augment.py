@@ -485,7 +485,8 @@ def random_solarize(
     key: PRNGKey, image: Image, *, threshold: Number = 0.5, probability: Number = 0.2
 ) -> Image:
     """With `probability`, the image with its values from `threshold` on inverted:
-    torchvision's `RandomSolarize`."""
+    torchvision's `RandomSolarize`.
+    """
     inverted = jnp.where(image >= threshold, 1 - image, image)
     return jnp.where(jax.random.uniform(key) < probability, inverted, image)
 

@@ -374,7 +374,8 @@ def check_state(
 def runs_that_fit(pool: Array | np.ndarray | HostPool, state_bytes: int) -> int:
     """Returns how many runs a device holds side by side, at least one, by the estimate
     of `place`; on a CPU one, since a core is a device and its arithmetic is taken up by
-    one (docs/benchmarks/speed.md, runs a call)."""
+    one (docs/benchmarks/speed.md, runs a call).
+    """
     limit = device_memory()
     if limit is None:
         return 1
@@ -390,7 +391,8 @@ def device_memory() -> int | None:
 
 def host_memory() -> int:
     """Returns the bytes of the host's memory that are free, or all of them where the
-    system does not say."""
+    system does not say.
+    """
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -401,7 +403,8 @@ def host_memory() -> int:
 
 def peak_memory() -> int:
     """Returns the most bytes that were in use on the first device, or in this process
-    where the device is the host."""
+    where the device is the host.
+    """
     stats = jax.local_devices()[0].memory_stats()
     if stats is None:
         unit = 1 if sys.platform == "darwin" else 1024

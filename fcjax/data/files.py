@@ -124,7 +124,8 @@ def read_csv(path: Path, options: Options) -> Content:
 
 def read_parquet(path: Path, options: Options) -> Content:
     """Reads a Parquet file: numbers, or one column of images as Hugging Face writes it;
-    the last column is the class."""
+    the last column is the class.
+    """
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
@@ -136,7 +137,8 @@ def read_parquet(path: Path, options: Options) -> Content:
 
 def read_saved(path: Path, options: Options) -> Content:
     """Reads a folder of `datasets.Dataset.save_to_disk`: its one column `Image` and its
-    `ClassLabel`, if it has one."""
+    `ClassLabel`, if it has one.
+    """
     try:
         import datasets
         import pyarrow  # noqa: F401
@@ -278,7 +280,8 @@ _TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 def read_idx(path: Path, options: Options) -> Content:
     """Reads an IDX file, gzipped or not, and the labels from the file beside it, which
-    has `labels` for `images` and `idx1` for `idx3` in its name."""
+    has `labels` for `images` and `idx1` for `idx3` in its name.
+    """
     values, stem = _idx(path), path.name.removesuffix(".gz")
     beside = re.sub(r"idx\d", "idx1", stem.replace("images", "labels"))
     if not options.labelled or beside == stem:

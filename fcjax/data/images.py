@@ -28,7 +28,8 @@ def check(size: int | None) -> None:
 
 def resized(images: np.ndarray, size: int) -> np.ndarray:
     """Returns images [P, H, W, C] as [P, size, size, C]: uint8, rounded to nearest, if
-    they are uint8, else float32. Only one image at a time is copied besides."""
+    they are uint8, else float32. Only one image at a time is copied besides.
+    """
     if images.shape[1:3] == (size, size):
         return images
     result = np.empty((len(images), size, size, images.shape[3]), images.dtype)
@@ -156,7 +157,8 @@ def image_files(
 
 def _tree(folder: Path, client_folders: bool) -> Tree:
     """The images of a folder without splits: those in its subfolders if there are any,
-    else those in the folder itself, else those two folders deep."""
+    else those in the folder itself, else those two folders deep.
+    """
     files = [
         [path for path in folder.glob(pattern) if not path.is_dir()]
         for pattern in ("*", "*/*", "*/*/*")

@@ -270,7 +270,8 @@ def subsample_clients(
 
 def proportional_counts(counts: np.ndarray, size: int) -> np.ndarray:
     """Splits `size` in proportion to the counts: each gets the floor of its share, and
-    one more goes to the largest remainders, the first one at a tie."""
+    one more goes to the largest remainders, the first one at a tie.
+    """
     quotas, remainders = np.divmod(counts * size, counts.sum())
     largest = np.argsort(-remainders, kind="stable")
     quotas[largest[: size - quotas.sum()]] += 1
@@ -501,7 +502,8 @@ def natural(clients: Int[np.ndarray, " P"]) -> Partition:
 
 def _in_groups(count: int) -> np.ndarray:
     """Returns the ranks group by group; if they do not divide evenly, the last group
-    has fewer of the smallest clients."""
+    has fewer of the smallest clients.
+    """
     rows, groups = np.divmod(np.arange(count + -count % GROUPS), GROUPS)
     whole = len(rows) // GROUPS - (len(rows) - count)
     groups = groups[(groups < GROUPS - 1) | (rows < whole)]

@@ -1,5 +1,6 @@
 """Which client holds which examples, and which clients fail: the axes of a grid that
-belong to the federation."""
+belong to the federation.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -186,7 +187,8 @@ class Split:
 
     def levels_by_classes(self, dataset: Dataset) -> dict[int, tuple[float | int, ...]]:
         """Returns the levels by the most classes that a client holds at them; nothing
-        for a rule that does not tell."""
+        for a rule that does not tell.
+        """
         levels = self.levels(dataset)
         if self.rule == "classes_per_client":
             return {int(number): (number,) for number in levels}
@@ -233,7 +235,8 @@ class Split:
         self, dataset: Dataset, num_clients: int, num_clusters: int
     ) -> int:
         """Returns the number of examples of one cluster of a typical client. With
-        `overlap` and no `clusters`, a client has as many clusters as classes."""
+        `overlap` and no `clusters`, a client has as many clusters as classes.
+        """
         own, labels = float(num_clusters), dataset.labels
         if self.rule == "overlap" and labels is not None and not self.clusters:
             own = self._middle(labels)

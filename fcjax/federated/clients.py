@@ -56,7 +56,8 @@ def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> 
 
 def fold_in(key: PRNGKey, count: int) -> Key[Array, "count"]:
     """Returns a key for each epoch or example: the first ones are the same whatever
-    the count."""
+    the count.
+    """
     return jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(count))
 
 
@@ -73,7 +74,8 @@ def num_devices() -> int:
 
 def num_all(count: int) -> int:
     """Returns how many clients a run has, of which this device has `count`: without
-    those that were repeated to fill the devices."""
+    those that were repeated to fill the devices.
+    """
     return _size(ALL_CLIENTS, count * num_devices())
 
 
@@ -91,7 +93,8 @@ def first_number(count: int) -> int | Int[Array, ""]:
 
 def own(flags: Bool[Array, "A"], count: int) -> Bool[Array, "M"]:
     """Returns, of a truth value for each client of a run, those of this device's
-    `count`; False for the clients that were repeated to fill the devices."""
+    `count`; False for the clients that were repeated to fill the devices.
+    """
     numbers = first_number(count) + jnp.arange(count)
     return flags.at[numbers].get(mode="fill", fill_value=False)
 
@@ -123,7 +126,8 @@ def column(values: Shaped[Array, "M"], ndim: int) -> Shaped[Array, "M *ones"]:
 
 def slots_of(chosen: Bool[Array, "M"], count: int) -> Int[Array, "C"]:
     """Returns the places of the chosen clients among this device's own, then those of
-    others, so that there are `count`, or all M if they are fewer."""
+    others, so that there are `count`, or all M if they are fewer.
+    """
     order = jnp.argsort(~chosen, stable=True)
     return order[: min(count, len(chosen))]
 

@@ -146,7 +146,8 @@ def _local_sums(
     fuzzifier: Scalar | None = None,
 ) -> tuple[Float[Array, "K D"], Float[Array, "K"], Float[Array, ""], Float[Array, ""]]:
     """Computes the upload of a client: the sums and the number of its examples by
-    cluster, the sum of their squared distances to the centroids, and their number."""
+    cluster, the sum of their squared distances to the centroids, and their number.
+    """
     z = jnp.where(mask[:, None], z, 0)
     number = mask.sum().astype(float)
     if fuzzifier is None:
@@ -558,7 +559,8 @@ class KMeans(NamedTuple):
         self, num_rounds: int, _: PRNGKey, state: State, federation: Federation
     ) -> tuple[State, dict[str, Array]]:
         """Takes a Lloyd step. The traffic of the first round includes that of `begin`;
-        a client that first answers later downloads network and whitening then."""
+        a client that first answers later downloads network and whitening then.
+        """
         before: Clusters = state.server.clusters
         if self.keeps(federation):
             z, mask = state.clients

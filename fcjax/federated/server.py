@@ -151,7 +151,8 @@ def _sums(
 def own_rows(all_rows: PyTree, count: int) -> PyTree:
     """Returns, of arrays [M, ...] of the clients of all devices as `gather` took them
     in, the rows of this device's `count` clients; those that were repeated to fill the
-    devices have the last one's."""
+    devices have the last one's.
+    """
     rows = clients.first_number(count) + jnp.arange(count)
     return jax.tree.map(lambda x: x[jnp.minimum(rows, len(x) - 1)], all_rows)
 
@@ -170,7 +171,8 @@ def gather(each: PyTree) -> PyTree:
 
 def _among_all(x):
     """This device's rows in their place among those of all devices, 0 elsewhere: a sum
-    then gathers them, and what one client holds stays in its own row."""
+    then gathers them, and what one client holds stays in its own row.
+    """
     # A sum of truth values would be one of integers, apart from the networks' floats.
     x = x.astype(jnp.float32) if x.dtype == bool else x
     x = jnp.where(x == 0, jnp.zeros_like(x), x)  # as the sum does with -0
@@ -230,7 +232,8 @@ def choose(key: PRNGKey, present: Bool[Array, "A"], count: int) -> Bool[Array, "
 
 def pooled(federation: Federation, present: Bool[Array, "M"]) -> Bool[Array, "P"]:
     """Returns which rows of the pool the clients that are present hold together: what a
-    server has that is given all data."""
+    server has that is given all data.
+    """
     own = federation.mask & present[:, None]
     rows, own = gather((federation.indices, own))
     return jnp.zeros(federation.pool.shape[0], bool).at[rows].max(own)

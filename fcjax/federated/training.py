@@ -120,7 +120,8 @@ def scaled(
     optimizer: optax.GradientTransformation, share: Scalar
 ) -> optax.GradientTransformation:
     """Returns an optimiser whose steps are a share of its own; unlike a chain's its
-    state is the same, which may outlive the rounds of a share."""
+    state is the same, which may outlive the rounds of a share.
+    """
 
     def update(updates, state, params=None):
         updates, state = optimizer.update(updates, state, params)
@@ -240,7 +241,8 @@ def spread(z: Float[Array, "N D"], mask: Bool[Array, "N"]) -> Float[Array, ""]:
 
 def evenly(mask: Bool[Array, "N"], count: int) -> Int[Array, "C"]:
     """Returns so many of a client's slots, or all, spread over its true examples, which
-    come class by class."""
+    come class by class.
+    """
     few = jnp.arange(min(count, len(mask)))
     # In two parts, as the product of both numbers may not fit an int32.
     each, rest = jnp.divmod(mask.sum(), len(few))
@@ -249,7 +251,8 @@ def evenly(mask: Bool[Array, "N"], count: int) -> Int[Array, "C"]:
 
 def shuffle(key: PRNGKey, mask: Bool[Array, "N"]) -> Int[Array, "N"]:
     """Permutes a client's slots: true examples first, in an order that the padding
-    behind them does not change."""
+    behind them does not change.
+    """
     draws = jax.random.uniform(key, mask.shape)
     return jnp.argsort(jnp.where(mask, draws, jnp.inf))
 

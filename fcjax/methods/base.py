@@ -261,7 +261,8 @@ def one_client(split: Split) -> Split:
 
 def partitioned_once(split: Split) -> Split:
     """Returns the split for a method that sees all data, however it is partitioned:
-    unless clients fail, it runs at the first heterogeneity alone."""
+    unless clients fail, it runs at the first heterogeneity alone.
+    """
     if any(as_tuple(split.failure_rate)):
         return split
     first = {name: getattr(split, name)[:1] for name in RULES}
@@ -275,7 +276,8 @@ def fields_of(cls: type[Method]) -> list[str]:
 
 def one_of_each(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings without their tuples; raises ValueError where one has several
-    values."""
+    values.
+    """
     for name, value in settings.items():
         if isinstance(value, tuple) and len(value) > 1:
             raise ValueError(f"{name} takes one value to build a method")

@@ -184,7 +184,8 @@ class CCFC(Method):
 def evaluate_every(settings: Mapping[str, Any]) -> int:
     """Returns the rounds between two evaluations: the clusters of a round take a
     quarter of the time of one epoch of training. Before federated k-means there are no
-    clusters to evaluate."""
+    clusters to evaluate.
+    """
     if settings["cluster_by"] == "k-means":
         return 10
     return -(-4 // max(1, *settings["local_epochs"]))

@@ -163,7 +163,8 @@ class Contrastive(Method):
     def enough_rounds(self, problem: Problem) -> dict[str, int]:
         """Returns the rounds in which a small network of images takes enough steps, by
         the default's epochs and batches (docs/benchmarks/fedmcc.md): some 500 in the
-        first stage and 1,500 in the second, or in the only one."""
+        first stage and 1,500 in the second, or in the only one.
+        """
         epochs = 1 if self.is_central else 5
         steps = epochs * -(-ceil(problem.examples_per_client) // 128)
         first = 1500 if self.in_one_stage else 500

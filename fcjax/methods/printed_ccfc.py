@@ -1,5 +1,6 @@
 """Liu et al., CCFC: bridging federated clustering and contrastive learning, 2024
-(https://arxiv.org/abs/2401.06634), Section 4. Single runs, without spreads."""
+(https://arxiv.org/abs/2401.06634), Section 4. Single runs, without spreads.
+"""
 
 from collections.abc import Mapping
 
@@ -116,7 +117,8 @@ CLIENTS = (  # Table 4: kappa of clients 1 to 10, a column a variant
 
 def scores_of(dataset: str, method: str) -> dict[float, dict[str, float]]:
     """Returns the NMI and kappa of a method for every p, those of a central one being
-    the same; {} where the paper has no such data set."""
+    the same; {} where the paper has no such data set.
+    """
     found: dict[float, dict[str, float]] = {}
     for name, scores in (("nmi", NMI), ("kappa", KAPPA)):
         central, levels = scores.get(dataset, ((), ()))

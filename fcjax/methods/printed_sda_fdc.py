@@ -1,5 +1,6 @@
 """Yan et al., Federated deep clustering with GAN-based data synthesis, 2022
-(https://arxiv.org/abs/2211.16965), Section 4. Single runs, without spreads."""
+(https://arxiv.org/abs/2211.16965), Section 4. Single runs, without spreads.
+"""
 
 from fcjax.methods import printed_ccfc as ccfc
 from fcjax.methods.printed_ccfc import LEVELS, Scores

@@ -104,7 +104,8 @@ class OfExamples(Method):
 @frozen
 class Gans(OfExamples):
     """Clients train a GAN each and upload its generator, once; the server clusters
-    samples of the generators."""
+    samples of the generators.
+    """
 
     gan_rounds: Counts = default(50)
     """Epochs in which clients train their GANs."""
@@ -282,7 +283,8 @@ def gan_of(shape: tuple[int, ...]) -> Gan:
 
 def optimizers_of(settings: Any, shape: tuple[int, ...]) -> Pair:
     """Returns the optimisers of generator and discriminator, with CCEGAN's betas for
-    vectors."""
+    vectors.
+    """
     adam = partial(optax.adam, b1=0.5, b2=0.9 if len(shape) == 1 else 0.999)
     rates = settings.generator_learning_rate, settings.discriminator_learning_rate
     return Pair(*map(adam, rates))

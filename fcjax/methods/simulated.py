@@ -59,7 +59,8 @@ def classes_of(
 ) -> Int[Array, "M K"]:
     """Returns the class that each cluster of a client matches, where clusters and the
     client's classes are matched one to one so that most examples agree; -1 for one that
-    is empty or matches none."""
+    is empty or matches none.
+    """
 
     def one(rows, own, mask):
         counts = jnp.zeros((num_clusters, num_classes)).at[own, labels[rows]].add(mask)
@@ -91,7 +92,8 @@ def perfect(
 
 def wrong_associations(labels: Labels, *, num_clusters: int, num_classes: int):
     """Returns a measure: the share of the edges that join clusters of different classes
-    (as they are matched), 0 where there is no edge."""
+    (as they are matched), 0 where there is no edge.
+    """
 
     def measure(federation: Federation, clusters, edges) -> dict[str, Array]:
         own = classes_of(

@@ -149,7 +149,8 @@ class Stability(NamedTuple):
     @property
     def trade_off(self) -> tuple[float, ...]:
         """Between less within, in [-1, 1]: high where clusters come out again and have
-        no parts that do."""
+        no parts that do.
+        """
         pairs = zip(self.between, self.within, strict=True)
         return tuple(one - other for one, other in pairs)
 
@@ -202,7 +203,8 @@ def _split_agreement(
     clusters: np.ndarray, spaces: Sequence[np.ndarray], least: int
 ) -> float:
     """How far two embeddings agree on the halves of each cluster; NaN where all are too
-    small to have any."""
+    small to have any.
+    """
     held = np.all([np.isfinite(z).all(axis=1) for z in spaces], axis=0)
     total = count = 0.0
     for k in np.unique(clusters[clusters >= 0]):
@@ -216,7 +218,8 @@ def _split_agreement(
 
 def _halves(z: np.ndarray, seed: int) -> np.ndarray:
     """Two clusters by k-means of every other example, drawn at random: of a cluster
-    without parts they are others with every draw, in one embedding, too."""
+    without parts they are others with every draw, in one embedding, too.
+    """
     drawn = np.random.default_rng(seed).permutation(len(z))[: -(-len(z) // 2)]
     kmeans = KMeans(2, n_init=3, random_state=seed)  # pyright: ignore[reportArgumentType]
     return np.asarray(kmeans.fit(z[drawn]).predict(z))
@@ -370,7 +373,8 @@ def _embedding(
     h: sparse.csr_array, counts: Int[np.ndarray, "n"], num_clusters: int
 ) -> Float[np.ndarray, "n K"]:
     """The leading eigenvectors of D^-1/2 H H^T D^-1/2 where row i stands for counts[i]
-    examples, with rows of unit length."""
+    examples, with rows of unit length.
+    """
     sizes = h.T @ counts  # of the clusters of the runs
     scaled = h / np.sqrt(h @ sizes)[:, None]
     gram = (scaled.T @ (scaled * counts[:, None])).toarray()

@@ -165,7 +165,8 @@ def _probe(
     batch_size: int,
 ) -> Float[np.ndarray, "T"]:
     """Checks everything; returns the test accuracies of T classifiers, each trained on
-    its own rows of the training examples."""
+    its own rows of the training examples.
+    """
     train, classes, codes, test = _prepare(*data, rescale)
     for name, count in (("num_epochs", num_epochs), ("batch_size", batch_size)):
         if count < 1:

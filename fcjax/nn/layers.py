@@ -353,7 +353,8 @@ def to_inputs(
     of: Geometry, dy: Float[Array, "B H2 W2 O"], kernel: Float[Array, "k k C O"]
 ) -> Float[Array, "B H W C"]:
     """Returns the gradient of a convolution in its images: each output adds the kernel,
-    times itself, to the pixels that it was made of."""
+    times itself, to the pixels that it was made of.
+    """
     if platform() == "tpu":
         shape = (len(dy), of.height, of.width, kernel.shape[2])
         return _transposed(lambda x: _xla(of, x, kernel), shape, dy)
@@ -456,7 +457,8 @@ def _lax_conv(x, kernel, stride, *around):
 
 def _unless_kernels(one: Callable, many: Callable) -> Callable:
     """Of two forms of a function of images and a kernel the first, and where `vmap` has
-    a kernel for each of many, the second."""
+    a kernel for each of many, the second.
+    """
     one = custom_vmap(one)
 
     @one.def_vmap
@@ -497,7 +499,8 @@ def _overlap(
 
     def taps_of(kind: int, taps: range):
         """Of one kind of rows or columns the taps, and under which output the first of
-        them lies."""
+        them lies.
+        """
         firsts = {tap: kind + of.padding - tap for tap in taps}
         return [
             (tap - taps[0], first // of.stride)

@@ -125,7 +125,8 @@ class ResNet(nn.Module):
         mask: Bool[Array, "B"] | None,
     ) -> Float[Array, "B F"]:
         """Returns the features; in training, those of rows that `mask` counts do not
-        depend on the other rows."""
+        depend on the other rows.
+        """
         block = {"basic": BasicBlock, "bottleneck": Bottleneck}[self.block]
         if self.stem == "small":
             x = jax.nn.relu(batch_norm(_conv(x, self.width, 3), train=train, mask=mask))

@@ -134,7 +134,8 @@ def over_rows(
     where: bool | Bool[Array, ""] = True,
 ) -> PyTree:
     """Takes a step (i, row i, carry) -> carry for every row of the arrays, in order;
-    for none where `where` is False."""
+    for none where `where` is False.
+    """
     stacked = jax.tree.map(jnp.asarray, stacked)
     count = len(_leaf(stacked))
     if count == 1:

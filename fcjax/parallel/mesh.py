@@ -103,7 +103,8 @@ RUNS = Grid._make([0, 0, Federation._make([None, 0, 0, 0, 0, 0])])
 
 def platform() -> str:
     """Returns what the program that is traced is for: cpu, gpu, tpu. The mesh that
-    it is spread over says so; one without a mesh is for the devices that JAX has."""
+    it is spread over says so; one without a mesh is for the devices that JAX has.
+    """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 
@@ -151,7 +152,8 @@ def all_devices() -> Sequence[Any]:
 
 def on_host(tree: PyTree) -> PyTree:
     """Returns arrays in this host's memory, whole, whichever processes have their
-    parts; all of them ask for it."""
+    parts; all of them ask for it.
+    """
     if not are_several():
         return jax.device_get(tree)
 
@@ -259,7 +261,8 @@ def _shard_map(batched, results, donate, devices):
 
     def dealt(grid, states):
         """The program, where its inputs lie, and how many runs, clients and shards of
-        them it takes."""
+        them it takes.
+        """
         here = tuple(devices or all_devices())
         count, num_clients, pool = _num_runs(grid), _num_clients(grid), _pool(grid)
         # Of other clients than those of the state each device has all.
@@ -519,7 +522,8 @@ def _grid_spec(has_own):
 
 def _placed(inputs, shardings):
     """The inputs where they are needed: results of a call on other devices are not
-    moved by themselves."""
+    moved by themselves.
+    """
     if not are_several():
         return jax.device_put(inputs, shardings)
 

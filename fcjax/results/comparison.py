@@ -128,7 +128,8 @@ def varied(
     ours: Sequence[Run], others: Sequence[Run], *, but: Collection[str]
 ) -> list[str]:
     """Returns the columns that both folders have and that vary within either, without
-    the seed and those of `but`."""
+    the seed and those of `but`.
+    """
     both = {*ours[0].folder.columns} & {*others[0].folder.columns} - {"seed", *but}
     names = dict.fromkeys(
         name

@@ -61,7 +61,8 @@ def matched_by_client(
 ) -> np.ndarray:
     """Returns clusters by the names of the classes that they match on their client,
     where clients cluster on their own: one number then means the same for all. As they
-    are where there are no labels."""
+    are where there are no labels.
+    """
     labels, named = dataset.labels, clusters.copy()
     if labels is None:
         return named
@@ -214,7 +215,8 @@ def since(
     history: Sequence[Mapping[str, Any]], start: str, *, by: Sequence[str]
 ) -> list[Mapping[str, Any]]:
     """Returns the rounds after a stage, and before them the last one of it as their
-    round 0 of each run; all rounds where there is no such stage."""
+    round 0 of each run; all rounds where there is no such stage.
+    """
     begun: dict[tuple, Mapping[str, Any]] = {}
     for row in history:
         if row["stage"] == start:

@@ -23,7 +23,8 @@ COMPILER = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_OPTIMIZATION_LEVEL")
 
 def environment() -> dict[str, Any]:
     """Returns what this process runs with; `changed` is whether tracked files differ
-    from the commit, which is None outside a checkout."""
+    from the commit, which is None outside a checkout.
+    """
     devices = all_devices()
     commit = _git("rev-parse", "HEAD")
     return {

@@ -134,7 +134,8 @@ def pick(program: Program, hyper: PyTree, state: State) -> dict[str, Any]:
 
 def by_path(hyper: PyTree, state: State) -> dict[str, Any]:
     """Returns the leaves of `(hyper, state.server)` in their order: what the clients
-    keep is no part of a global model."""
+    keep is no part of a global model.
+    """
     leaves = jax.tree_util.tree_leaves_with_path({"hyper": hyper})
     leaves += jax.tree_util.tree_leaves_with_path(state.server)
     return {

@@ -71,7 +71,8 @@ class Answers(NamedTuple):
 
 def write(runs: Ensemble, out: Path) -> Run:
     """Writes page.html, assignments.csv and embeddings.npz of the run that it shows,
-    and returns the run; see `Results.page`."""
+    and returns the run; see `Results.page`.
+    """
     answer = answers(runs)
     run = answer.run
     scored = run.scored
@@ -125,7 +126,8 @@ def sentence(text: str) -> str:
 
 def suggestion_of(runs: Ensemble) -> tuple[int | None, str, dict[float, float]]:
     """Returns the suggested number of clusters, None without one, a sentence or two on
-    it, and the trade-offs of all numbers."""
+    it, and the trade-offs of all numbers.
+    """
     numbers = np.unique(runs.values("clusters")).astype(int)
     if len(numbers) == 1:
         (one,) = numbers
@@ -142,7 +144,8 @@ def suggestion_of(runs: Ensemble) -> tuple[int | None, str, dict[float, float]]:
 
 def clusters_of(found: Scored, *, num_clusters: int, scope: str) -> list[Cluster]:
     """Returns the clusters of a run, empty ones too. Where clients cluster on their own
-    these are the communities of their clusters, or without any each client's own."""
+    these are the communities of their clusters, or without any each client's own.
+    """
     # Those without a distance keep the order of the data set.
     nearest = np.argsort(found.distances, kind="stable")
     if found.communities is None and scope != "global":
@@ -313,7 +316,8 @@ def listed(names: Sequence[str], most: int = 10) -> str:
 def about(found: Scored, rows: Int[np.ndarray, "n"]) -> dict[str, Any]:
     """Returns a cluster in numbers: its `share` of the examples; `clients`, how many
     hold it; the mean `distance` to its center, None where there is none; and where the
-    data has labels the most frequent `label`, and the `purity`, its share in it."""
+    data has labels the most frequent `label`, and the `purity`, its share in it.
+    """
     holders, distance = found.clients[rows], found.distances[rows].mean()
     told = {
         "share": len(rows) / len(found.clusters),
@@ -328,7 +332,8 @@ def about(found: Scored, rows: Int[np.ndarray, "n"]) -> dict[str, Any]:
 
 def map_of(found: Scored, *, num_clusters: int) -> tuple[str, int]:
     """Returns the map of the embedding and how many examples are on it; nothing where
-    clients have no common one, or too few examples have one."""
+    clients have no common one, or too few examples have one.
+    """
     if found.prediction is None:
         return "", 0
     z = found.prediction.embedding

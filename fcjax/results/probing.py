@@ -73,7 +73,8 @@ def probe(
 
 def test_rows(source: Source, dataset: Dataset) -> Bool[np.ndarray, "P"]:
     """Returns which examples are the test split; a sixth drawn at random where the data
-    has no splits or only a part of it was used."""
+    has no splits or only a part of it was used.
+    """
     whole = source.limit is None and source.split == "all"
     if whole and source.dataset != "digits" and not Path(source.dataset).exists():
         train = load_source(dataclasses.replace(source, split="train"))[0]
@@ -114,7 +115,8 @@ def cluster_rows(
     labels: np.ndarray, clusters: np.ndarray, embedding: np.ndarray, num_clusters: int
 ) -> pd.DataFrame:
     """Returns the scores of the run's clusters and of as many by k-means, the best of
-    ten seedings; examples without a cluster are left out of both."""
+    ten seedings; examples without a cluster are left out of both.
+    """
     counted = clusters >= 0
     z = jnp.asarray(embedding[counted])
     plain = np.asarray(kmeans(jax.random.key(0), z, num_clusters).assignments)

@@ -427,7 +427,8 @@ def write_consensus(out: Path, runs: Ensemble, together: Consensus) -> None:
 
 def least_sure(together: Consensus) -> tuple[list[np.ndarray], list[str]]:
     """Returns of each cluster the examples of which the runs are least sure, those of
-    which all are sure left out; and the titles of the rows."""
+    which all are sure left out; and the titles of the rows.
+    """
     rows, names = [], []
     for k in np.unique(together.clusters[together.clusters >= 0]):
         own = np.flatnonzero((together.clusters == k) & (together.confidence < 1))

@@ -63,7 +63,8 @@ class Run:
     @property
     def address(self) -> str:
         """The folder and the run as command-line arguments: `RUN --where p=0 seed=1`.
-        Each value is written so that it is read back exactly."""
+        Each value is written so that it is read back exactly.
+        """
         names = dict.fromkeys([*self.folder.settings, "seed"])
         values = (f"{name}={repr(self.row[name]).removesuffix('.0')}" for name in names)
         return f"{shlex.quote(str(self.folder.directory))} --where {' '.join(values)}"
@@ -75,13 +76,15 @@ class Run:
     @property
     def assignments(self) -> pd.DataFrame:
         """One row per example: client and cluster, and where the method finds them the
-        community of the cluster."""
+        community of the cluster.
+        """
         return pd.DataFrame(self._columns)
 
     @property
     def labels_(self) -> np.ndarray:
         """The cluster of every example, int [P]; -1 where an example has none. Where
-        clients cluster on their own, a cluster number holds within its client."""
+        clients cluster on their own, a cluster number holds within its client.
+        """
         return self._columns["cluster"]
 
     @property
@@ -252,7 +255,8 @@ class Run:
 
     def save(self, path: str | Path) -> None:
         """Writes the global model into a file, which `fcjax.results.exported.read`
-        loads."""
+        loads.
+        """
         self.folder.save_model(self.params, Path(path))
 
 
@@ -288,7 +292,8 @@ class Scored:
     @property
     def moved(self) -> int:
         """The number of examples that the model assigns to another cluster than the
-        run did."""
+        run did.
+        """
         if self.prediction is None:
             return 0
         return int((self.prediction.clusters != self.clusters).sum())
@@ -304,7 +309,8 @@ class Scored:
 
     def write(self, out: Path) -> None:
         """Writes assignments.csv, with one row per example, and embeddings.npz of a run
-        with a global model."""
+        with a global model.
+        """
         columns = {
             "example": self.names,
             "client": self.clients,
@@ -331,7 +337,8 @@ class Scored:
 
 def _preprocessing(dataset: Dataset, scaling: Scaling | None) -> dict[str, Any]:
     """Returns how an example is converted for the network, for JSON: `shape`, `scaling`
-    in words, `notes`, and for feature vectors `low` and `span` per column."""
+    in words, `notes`, and for feature vectors `low` and `span` per column.
+    """
     found = {"shape": dataset.examples.shape[1:], "notes": dataset.notes}
     if scaling is not None:
         columns = {"low": scaling.low.tolist(), "span": scaling.span.tolist()}
@@ -361,7 +368,8 @@ def clusters_of_all(
 ) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
     """Returns the clusters of a run's examples as clusters of all clients, and the
     client of each example where clients clustered on their own and nothing says which
-    clusters are the same, else -1."""
+    clusters are the same, else -1.
+    """
     count = int(run.row["samples"])
     client, cluster = run.clients_[:count], run.labels_[:count]
     nobody = np.full(count, -1)

@@ -1,5 +1,6 @@
 """What several runs of one data set say together, without labels: which run to take,
-one clustering of all, and how many clusters there are."""
+one clustering of all, and how many clusters there are.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -62,7 +63,8 @@ class Ensemble(NamedTuple):
     def by_data_setting(self) -> list[list[int]]:
         """The runs, grouped by how the data lies on the clients: heterogeneity, number
         and size of the clients, failures. Nobody can choose these settings, so runs
-        that differ in one of them are not compared."""
+        that differ in one of them are not compared.
+        """
         groups: dict[tuple, list[int]] = {}
         for i, run in enumerate(self.runs):
             rule, *_ = run.folder.names
@@ -103,7 +105,8 @@ class Ensemble(NamedTuple):
         self, rows: Int[np.ndarray, "n"]
     ) -> list[Float[np.ndarray, "n D"]] | None:
         """Returns the embedding of these examples by the global model of each run; None
-        where a run has no global model."""
+        where a run has no global model.
+        """
         if not all(run.has_model for run in self.runs):
             return None
         examples = self.dataset.examples[rows]
@@ -163,7 +166,8 @@ def chosen(runs: Ensemble) -> tuple[int, Criterion | None]:
 
 def criteria(runs: Ensemble) -> dict[Criterion, Float[np.ndarray, "R"]]:
     """Returns the value of each criterion for every run, the larger the better; NaN
-    where it says nothing, as of a run that collapsed or diverged."""
+    where it says nothing, as of a run that collapsed or diverged.
+    """
     values, good = {}, runs.take(runs.ok)
     for name in CRITERIA:
         values[name] = np.full(len(runs.runs), np.nan)
@@ -179,7 +183,8 @@ def by_agreement(runs: Ensemble, measure: Callable) -> Float[np.ndarray, "R"]:
 
 def by_consensus(runs: Ensemble) -> Float[np.ndarray, "R"]:
     """Returns how far each run agrees with the consensus of all, of as many clusters as
-    it looks for."""
+    it looks for.
+    """
     if len(runs.runs) < 2:
         return np.full(len(runs.runs), np.nan)
     together = cache(lambda k: consensus(runs.clusters, k).clusters)
@@ -215,7 +220,8 @@ def by_input(runs: Ensemble) -> Float[np.ndarray, "R"]:
 
 def by_loss(runs: Ensemble) -> Float[np.ndarray, "R"]:
     """Returns minus the loss of the last round. Losses of different methods or settings
-    are not alike."""
+    are not alike.
+    """
     each = [x.folder.of_runs(x.folder.rounds, [x.params]) for x in runs.runs]
     return -np.array([rounds[-1]["loss"] if rounds else np.nan for rounds in each])
 
@@ -292,7 +298,8 @@ def correlation(
     values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]
 ) -> float:
     """Returns Spearman's rank correlation over the runs with a value; NaN where either
-    does not vary."""
+    does not vary.
+    """
     known = ~np.isnan(values)
     values, scores = values[known], scores[known]
     if len(values) < 2 or np.ptp(values) == 0 or np.ptp(scores) == 0:
@@ -397,7 +404,8 @@ class Suggestion(NamedTuple):
     @property
     def trade_off(self) -> dict[float, float]:
         """For each number of clusters, how far seeds agree on the clusters less how far
-        they agree on parts of the clusters."""
+        they agree on parts of the clusters.
+        """
         each = self.stabilities.items()
         return {float(number): float(np.mean(x.trade_off)) for number, x in each}
 
@@ -467,7 +475,8 @@ def how_many(runs: Ensemble) -> Suggestion:
 
 def check_alike(runs: Sequence[Run]) -> None:
     """Raises ValueError where runs of one number of clusters differ in more than their
-    seed, or numbers are of different methods or settings."""
+    seed, or numbers are of different methods or settings.
+    """
     for name in ("method", *runs[0].folder.columns):
         if name in ("clusters", "seed"):
             continue
@@ -493,7 +502,8 @@ def check_alike(runs: Sequence[Run]) -> None:
 def suggested(stable: Mapping[int, Stability]) -> tuple[int | None, str]:
     """Returns the number with the best trade-off, and why. It is None where the number
     does not stand out from the next one by more than the standard error of their
-    difference."""
+    difference.
+    """
     means = {k: float(np.mean(each.trade_off)) for k, each in stable.items()}
     best, second = sorted(means, key=lambda k: -means[k])[:2]
     # A run is in several pairs: the error is that of as many values as runs.

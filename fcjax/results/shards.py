@@ -38,7 +38,8 @@ def find(folders: Iterable[Path]) -> list[Path]:
 
 def missing(folders: Sequence[Path]) -> list[str]:
     """Returns what is not there yet, a line each: shards by their names, and those that
-    have no finished run."""
+    have no finished run.
+    """
     named = [(x.parent, re.fullmatch(SHARD, x.name)) for x in folders]
     grids = dict.fromkeys((parent, int(name[2])) for parent, name in named if name)
     whole = [

@@ -91,7 +91,8 @@ def taken_globally(
     cluster: Integer[np.ndarray, "M N"], community: Integer[np.ndarray, "M K"]
 ) -> Int[np.ndarray, "M N"]:
     """Returns communities as clusters of all clients: a cluster without one is one of
-    its own. -1 where an example has no cluster."""
+    its own. -1 where an example has no cluster.
+    """
     number = np.arange(community.size).reshape(community.shape)
     names = np.where(community >= 0, community, community.max() + 1 + number)
     found = np.take_along_axis(names, np.maximum(cluster, 0), axis=1)
@@ -104,7 +105,8 @@ def of_examples(
     cluster: Integer[np.ndarray, "P"],
 ) -> Integer[np.ndarray, "P"]:
     """Returns the community of every example through its client and its cluster; -1
-    where one of the three is missing."""
+    where one of the three is missing.
+    """
     return np.where((client >= 0) & (cluster >= 0), community[client, cluster], -1)
 
 
@@ -278,7 +280,8 @@ class Folder:
     @property
     def settings(self) -> list[str]:
         """What tells the settings of the grid apart: what it is dealt by, such as p,
-        and what varies but for the seed."""
+        and what varies but for the seed.
+        """
         level, *others = self.names
         varied = [n for n in others if len({float(p[n]) for p in self._points}) > 1]
         return [level, *(name for name in varied if name != "seed")]
@@ -313,7 +316,8 @@ class Folder:
 
     def place_of(self, points: Sequence[Point]) -> str:
         """Returns which of the runs these are, "run 3 of 9" or "runs 4 to 6 of 9", and
-        nothing where there is but one."""
+        nothing where there is but one.
+        """
         first, last = (self._points.index(points[i]) + 1 for i in (0, -1))
         which = f"run {first}" if first == last else f"runs {first} to {last}"
         return f"{which} of {count}" if (count := len(self._points)) > 1 else ""
@@ -341,7 +345,8 @@ class Folder:
 
     def source(self) -> Source:
         """Returns the data set of the runs, for `load_source`. Without `data_dir` it
-        lies where the last start had it, if that directory still exists."""
+        lies where the last start had it, if that directory still exists.
+        """
         known = Path(self._last_start.get("data_dir") or os.devnull)
         there = known if known.is_dir() else None
         # The config.json of an older fcjax lacks settings that are newer.
@@ -351,7 +356,8 @@ class Folder:
 
     def digests(self) -> dict[str, str]:
         """Returns the digests of the data of the last start, by their names; an older
-        fcjax and runs in memory have none."""
+        fcjax and runs in memory have none.
+        """
         last = self._last_start
         return {f"the digest of its {x}": last[x] for x in DIGESTS if x in last}
 
@@ -386,7 +392,8 @@ class Folder:
 
     def assignments(self, **where: float | int | str) -> pd.DataFrame:
         """Returns the client and cluster of every example in the only run that has
-        these axis values, see `assigned` and `point`."""
+        these axis values, see `assigned` and `point`.
+        """
         return pd.DataFrame(self.assigned(self.point(**where)))
 
     def assigned(self, point: Point) -> dict[str, np.ndarray]:
@@ -403,7 +410,8 @@ class Folder:
         self, points: Sequence[Point], found: Sequence[Mapping[str, np.ndarray]]
     ) -> None:
         """Adds runs to `assignments.npz`, with the columns of `assigned`; communities
-        only where all have them."""
+        only where all have them.
+        """
         new = {name: np.array([p[name] for p in points]) for name in self.names}
         for name in found[0]:
             if all(name in each for each in found):
@@ -477,7 +485,8 @@ class Folder:
 
     def communities(self, point: Point) -> Kept | None:
         """Returns which clients' clusters are the same in a run; None where its method
-        does not find out."""
+        does not find out.
+        """
         found = self._read(self.communities_path(point))
         return Kept(**found) if found else None
 
@@ -550,7 +559,8 @@ class Folder:
 
     def begin_runs(self, points: Sequence[Point]) -> Path:
         """Returns where runs that go side by side save their state, and drops what
-        others saved: had those run on, it would leave a gap in their history."""
+        others saved: had those run on, it would leave a gap in their history.
+        """
         name = fingerprint(*map(self.key, points))
         folder = self.directory / "checkpoints" / name
         for other in folder.parent.glob("*"):
@@ -586,7 +596,8 @@ class Folder:
 
     def add_rounds(self, rows: Sequence[Row]) -> None:
         """Adds rounds of finished runs that another folder held; what a session or a
-        merge wrote of them here before it was killed gives way."""
+        merge wrote of them here before it was killed gives way.
+        """
         runs = set(map(self.key, rows))
         self.rounds = [r for r in self.rounds if self.key(r) not in runs] + [*rows]
         if self.saves:
@@ -650,7 +661,8 @@ def example_names(
 
 def parsed(where: Sequence[str]) -> dict[str, str]:
     """Returns what --where holds, NAME=VALUE each, for `Folder.point`; raises
-    ValueError where a name comes twice."""
+    ValueError where a name comes twice.
+    """
     parts = [text.partition("=") for text in where]
     found = {name: value for name, _, value in parts}
     if len(found) < len(where):
@@ -660,7 +672,8 @@ def parsed(where: Sequence[str]) -> dict[str, str]:
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Returns what two configurations have different values of, or only one has,
-    whatever commands asked for their runs."""
+    whatever commands asked for their runs.
+    """
     missing = object()
     names = {**one, **other}.keys() - {"command"}
     return sorted(k for k in names if one.get(k, missing) != other.get(k, missing))
@@ -680,7 +693,8 @@ def fingerprint(*parts: Any) -> str:
 
 def read_config(directory: Path) -> dict[str, Any]:
     """Returns config.json; raises ValueError where there is none, a damaged or an old
-    one."""
+    one.
+    """
     path = directory / "config.json"
     if not path.exists():
         raise ValueError(f"{directory} holds no run: it has no config.json")
@@ -833,7 +847,8 @@ def recorded(
 
 def digests(dataset: Dataset) -> dict[str, str]:
     """Returns what tells data sets apart: digests of the examples, and of the labels
-    and owners where there are some."""
+    and owners where there are some.
+    """
     each = dataset.examples, dataset.labels, dataset.clients
     named = zip(DIGESTS, each, strict=True)
     return {name: digest(x) for name, x in named if x is not None}

@@ -138,7 +138,8 @@ def _sides(table: pd.DataFrame) -> list[str]:
 
 def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str = "g") -> str:
     """Returns a table, of `shown` or made by hand, as aligned Markdown, with floats in
-    the format `form`."""
+    the format `form`.
+    """
     table = pd.DataFrame(table)
     cells, sides = table.map(_number, form=form), _sides(table)
     return cells.to_markdown(index=False, disable_numparse=True, colalign=sides)
@@ -169,7 +170,8 @@ def to_latex(table: pd.DataFrame) -> str:
 
 def write(table: pd.DataFrame, folder: str | Path, notes: Sequence[str] = ()) -> None:
     """Writes a table as `table.md`, with `notes` in a list below it, and `table.tex`;
-    creates the folder."""
+    creates the folder.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     below = "".join(f"\n- {note}" for note in notes)

@@ -126,7 +126,8 @@ class States:
 
     def wait(self) -> None:
         """Returns once all that was saved is on disk; raises what its write raised, and
-        OSError where there is no room for it."""
+        OSError where there is no room for it.
+        """
         if self._pending is None:
             return
         pending, self._pending = self._pending, None

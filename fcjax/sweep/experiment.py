@@ -173,7 +173,8 @@ def folder_of(
 
 def command(task: Task) -> dict[str, Any]:
     """Returns the settings that were given and decide the results, as config.json holds
-    them for `--config`: neither where results go nor on what they are computed."""
+    them for `--config`: neither where results go nor on what they are computed.
+    """
     named = given(task.source) | given(task.split) | given(task.options)
     for field in (*dataclasses.fields(Output), *dataclasses.fields(Machine)):
         named.pop(field.name, None)
@@ -187,7 +188,8 @@ def command(task: Task) -> dict[str, Any]:
 
 def script_of(method: type[Method]) -> str:
     """Returns the name of the file that a method is written in, which config.json has
-    for the command."""
+    for the command.
+    """
     return Path(getattr(sys.modules.get(method.__module__), "__file__", "")).stem
 
 

@@ -129,7 +129,8 @@ def of_examples(
     fill: int | float,
 ) -> Shaped[np.ndarray, "P *D"]:
     """Returns what clients have of their examples in the order of the pool, `fill`
-    where nobody holds one; of several clients the first one's."""
+    where nobody holds one; of several clients the first one's.
+    """
     found = np.full((num_examples, *values.shape[2:]), fill, values.dtype)
     # The last one that is written stays.
     found[rows[mask][::-1]] = values[mask][::-1]

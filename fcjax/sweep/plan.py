@@ -90,7 +90,8 @@ class Task:
 
     def for_data(self, dataset: data.Dataset) -> tuple["Task", data.Dataset]:
         """Returns the task with the split that the method and the data ask for, and the
-        data with the clients that take part, see `Split.resolve`."""
+        data with the clients that take part, see `Split.resolve`.
+        """
         return self.adapted(dataset).resolved(dataset)
 
     def resolved(self, dataset: data.Dataset) -> tuple["Task", data.Dataset]:
@@ -237,7 +238,8 @@ def batches(
 
 def classes_of(batch: Batch, split: Split) -> data.SizeClasses | None:
     """Returns the size classes of the data's own clients, where the method takes them;
-    those clients are the same in all runs."""
+    those clients are the same in all runs.
+    """
     # Each of several processes deals clients of one length to its devices.
     if not split.natural or are_several() or not method_of(batch).by_size:
         return None
@@ -319,7 +321,8 @@ def specs(
 
 def of_size(method: MethodSpec, size: int) -> MethodSpec:
     """Returns the method where clients use `size` examples: the paper's scores are of
-    all, and what stages were trained on is one of their settings."""
+    all, and what stages were trained on is one of their settings.
+    """
     shared = method.shared
     if shared is not None:
         shared = shared._replace(settings={**shared.settings, "client_size": size})
@@ -361,7 +364,8 @@ def axes(point: Point, given: Collection[str]) -> list[str]:
 
 def width(num_runs: int, most: int) -> int:
     """Returns how many runs a call takes, at most `most`: a divisor of the number of
-    runs if one is near, since a last call of another size is compiled anew."""
+    runs if one is near, since a last call of another size is compiled anew.
+    """
     fewest = -(-num_runs // most)
     for calls in range(fewest, 2 * fewest):
         if num_runs % calls == 0:
@@ -405,7 +409,8 @@ def num_rounds(batch: Batch) -> list[int]:
 
 def budget(batch: Batch) -> str:
     """Returns how much is trained at most: rounds, and where one network is trained by
-    all clients, what the largest does in one."""
+    all clients, what the largest does in one.
+    """
     settings, rounds = batch.method.settings, f"{sum(num_rounds(batch))} rounds"
     trains_one = batch.method.scope == "global" and not batch.method.sees_all
     if not trains_one or not {"local_epochs", "batch_size"} <= settings.keys():

@@ -112,7 +112,8 @@ def broadcast_text(text: str) -> str:
 
 def first_error(error: str) -> str:
     """Returns the error of this process, else the first one of another process, with
-    its number; an empty string if no process has an error."""
+    its number; an empty string if no process has an error.
+    """
     errors = allgather_text(error)
     others = [f"process {index}: {text}" for index, text in enumerate(errors) if text]
     return error or (others or [""])[0]

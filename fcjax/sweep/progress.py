@@ -62,7 +62,8 @@ class Progress:
 
     def skip(self, count: int) -> None:
         """Counts run-rounds that take no time: done in an earlier session, or left out
-        by a stage that ended early."""
+        by a stage that ended early.
+        """
         self._left -= count
 
     def show(
@@ -121,7 +122,8 @@ class Printed(logging.Handler):
 @contextmanager
 def printed(form: Callable[[str], str] = str) -> Iterator[None]:
     """Prints the lines of the logger `fcjax` inside of a `with` block. Other handlers
-    of this logger stay; those of the root logger do not repeat the lines."""
+    of this logger stay; those of the root logger do not repeat the lines.
+    """
     log, handler = logging.getLogger("fcjax"), Printed(form)
     outer = [x for x in log.handlers if isinstance(x, Printed)]
     before = log.level, log.propagate

@@ -34,7 +34,8 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
     """Says mean and 95 % interval over seeds, beside the paper's figures, writes the
     table to files, and warns of the runs that failed. Without labels, where the sheets
     say more than any score, it also writes the page that shows them, unless there are
-    no figures either."""
+    no figures either.
+    """
     rows, directory = folder.asked(folder.rows), folder.directory
     summary = summarize(
         rows,
@@ -70,7 +71,8 @@ def beside_kmeans(
     rows: Sequence[Mapping[str, Any]], settings: Sequence[str]
 ) -> list[str]:
     """Returns what k-means of the examples as they are has, where there are labels, and
-    a warning of the settings that are below it, or likely are: see `beside`."""
+    a warning of the settings that are below it, or likely are: see `beside`.
+    """
     rows = [row for row in rows if row["status"] == "ok"]
     names = ("nmi", "kmeans_nmi", "kmeans_silhouette", "input_silhouette")
     if not rows:
@@ -96,7 +98,8 @@ def beside_kmeans(
 
 def unlikeness(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> str:
     """Returns a sentence on the measured heterogeneity of the clients, "" if the
-    clusters are no common ones."""
+    clusters are no common ones.
+    """
     rows = [row for row in rows if row.get("heterogeneity") is not None]
     if not rows:
         return ""
@@ -144,7 +147,8 @@ def summarize(
 
 def conclude_all(folders: Sequence[Folder], *, out: Path | None) -> None:
     """Says one table of several experiments, and writes it into the folder above
-    their own, if there is one."""
+    their own, if there is one.
+    """
     settings = dict.fromkeys(name for one in folders for name in one.settings)
     rows = [row for one in folders for row in one.asked(one.rows)]
     # What one method sweeps, another may not have.
@@ -211,7 +215,8 @@ def say_pace(num_runs: int, seconds: float) -> None:
 
 def chosen_of(method: Method, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings that presets or the data have chosen: they were not given,
-    and differ from the method's default."""
+    and differ from the method's default.
+    """
     found = {}
     for name, value in settings.items():
         given = as_tuple(getattr(method, name, value))
@@ -240,7 +245,8 @@ def extremes(values: Sequence[int]) -> str:
 
 def shower(progress: Progress, place: str) -> Callable[[engine.Round, int, list], None]:
     """Returns what shows each round of a call: the mean over its runs, and which of the
-    grid's they are."""
+    grid's they are.
+    """
     ended = 0
 
     def show(round: engine.Round, step: int, rows: list[Mapping[str, Any]]) -> None:

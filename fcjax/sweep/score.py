@@ -48,7 +48,8 @@ class Beside(NamedTuple):
     def of_run(self, run: Outcome) -> dict[str, float]:
         """Returns the columns of `COLUMNS` for a run with clusters of all examples:
         k-means' own, the adjusted Rand index of the two, and the silhouette of the run
-        among the examples as they are."""
+        among the examples as they are.
+        """
         clusters = run.clusters[: len(self.clusters)]
         held = clusters >= 0
         (own,) = metrics.silhouettes(self.points, clusters[self.few][None])
@@ -112,7 +113,8 @@ def score_round(
     names: Sequence[str] = ROUND_SCORES,
 ) -> dict[str, float | int]:
     """Scores a run after a round: against the labels, and how its clusters are in use;
-    nothing where it has none yet."""
+    nothing where it has none yet.
+    """
     if (run.clusters < 0).all():
         return {}
     found = run.clusters if scope == "global" else run.of_clients
@@ -202,7 +204,8 @@ def score_across(
 
 def labelled_slots(run: Outcome, labels: Int[np.ndarray, "L"]):
     """Returns the examples [M, N] that clients hold, and a mask of those with a label;
-    the others stand for any that has one."""
+    the others stand for any that has one.
+    """
     count = len(labels)
     return np.minimum(run.rows, count - 1), run.mask & (run.rows < count)
 
@@ -304,7 +307,8 @@ def result_row(
 
 def reported(method: MethodSpec, history: Sequence[Row]) -> Row:
     """Returns what the method reports: of the last round, and as initial_NAME, with the
-    accuracy, of the last round of the stage that it sets out from."""
+    accuracy, of the last round of the stage that it sets out from.
+    """
 
     def cell(row: Row, name: str) -> float | None:
         value = row.get(name)
@@ -336,7 +340,8 @@ def paper_scores(source: Source, batch: Batch, point: Mapping[str, Any]) -> Row:
 
 def status(history: Sequence[Row], *, num_clusters: int) -> str:
     """ok, collapsed, or diverged with the round in which it did: the loss is no number,
-    or the weights have left every scale."""
+    or the weights have left every scale.
+    """
     for row in history:
         size = row.get("weight_size") or 0
         if not (np.isfinite(row["loss"]) and size <= MAX_WEIGHT):

@@ -23,7 +23,8 @@ _Write = Callable[[int, dict[str, float]], None]
 
 def check(names: Sequence[Sink]) -> None:
     """Raises ValueError if one of the sinks is not installed or not logged in to; asks
-    for wandb's key where it can."""
+    for wandb's key where it can.
+    """
     packages = {"tensorboard": "tensorboardX", "wandb": "wandb"}
     for name in names:
         spec = find_spec(packages[name])

@@ -63,7 +63,8 @@ class StageCache:
 
     def start(self, batch: Batch) -> Start:
         """Returns what lets runs begin after the stages that they share, if all of them
-        are there: their rounds are added to the history."""
+        are there: their rounds are added to the history.
+        """
         in_memory = self._experiment.folder.in_memory
         is_asked = self._experiment.task.options.resume and not in_memory
         if batch.method.shared is None or not is_asked:
@@ -103,7 +104,8 @@ class StageCache:
 
     def write(self, batch: Batch, round: Round) -> None:
         """Keeps the runs if the last of the stages they share has just ended and its
-        round is in their history."""
+        round is in their history.
+        """
         shared, folder = batch.method.shared, self._experiment.folder
         if shared is None or not round.is_last or folder.in_memory:
             return
@@ -168,7 +170,8 @@ class StageCache:
 def in_turn(batch: Batch) -> Iterator[Batch]:
     """Yields the runs that go side by side as `Batch.split`, but where the method
     shares stages first those that have the first value of whatever later stages alone
-    depend on: the others then find what those have trained."""
+    depend on: the others then find what those have trained.
+    """
     shared = batch.method.shared
     later = {
         name: values[0]
@@ -474,7 +477,8 @@ def finish(
 
 def freeze(call: Call, state: State) -> exported.Program | None:
     """Exports how the models of the runs embed and assign; None where clients have
-    models of their own."""
+    models of their own.
+    """
     batch = call.batch
     if batch.method.scope != "global":
         return None
@@ -500,7 +504,8 @@ def centers_of(embedding: np.ndarray, run: Outcome, num_clusters: int) -> np.nda
 @cache
 def listen_to_compiler() -> list[float]:
     """Returns the list that grows by the seconds of every compilation; a program found
-    in the cache counts what loading it takes."""
+    in the cache counts what loading it takes.
+    """
     seconds: list[float] = []
 
     def listen(event: str, duration_secs: float, **_: str | int) -> None:

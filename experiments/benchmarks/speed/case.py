@@ -52,7 +52,8 @@ class Case(NamedTuple):
 
 class Side:
     """The library's side of a case: where there are several devices its clients are
-    spread over them, as the clients of a run are."""
+    spread over them, as the clients of a run are.
+    """
 
     def __init__(self, case: Case):
         """Compiles nothing yet."""

@@ -25,7 +25,8 @@ def cases(
     sizes: Sizes = SIZES, backbone: str = "conv", *, torch_device: str = "cpu"
 ) -> list[Case]:
     """Every client trains one epoch on two fixed views of its images: augmentation is
-    on the host in a PyTorch program, and beside the point here."""
+    on the host in a PyTorch program, and beside the point here.
+    """
     shape = (2, sizes.clients, sizes.examples, *SHAPES[backbone])
     views = np.random.default_rng(0).random(shape, np.float32)
     network = nn.simsiam(

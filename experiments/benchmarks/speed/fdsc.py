@@ -25,7 +25,8 @@ def cases(
     sizes: Sizes = SIZES, shape: tuple[int, int, int] = (28, 28, 1)
 ) -> list[Case]:
     """Every client takes its steps of a round on all of its examples at once, as their
-    coefficients ask for: the batch size plays no part."""
+    coefficients ask for: the batch size plays no part.
+    """
     height, width, _ = shape
     images = np.random.default_rng(0).random((*sizes[:2], *shape), np.float32)
     x = jnp.asarray(images)

@@ -32,7 +32,8 @@ class Loop:
         num_threads: int,
     ):
         """Takes images [M, N, H, W, C], graphs [M, N, N] and the parts that all clients
-        start from; without coefficients they train the auto-encoder alone."""
+        start from; without coefficients they train the auto-encoder alone.
+        """
         start(num_threads)
         self.images = torch.from_numpy(np.moveaxis(images, -1, 2).copy())
         self.adjacency = torch.from_numpy(adjacency.astype(np.float32))

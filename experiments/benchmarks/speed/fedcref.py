@@ -33,7 +33,8 @@ def cases(
     num_epochs: int = LOCAL_EPOCHS,
 ) -> list[Case]:
     """Clusters are of equal size. Models go on from round to round, where the method
-    draws new ones: drawing is of neither side."""
+    draws new ones: drawing is of neither side.
+    """
     images = np.random.default_rng(0).random((*sizes[:2], *shape), np.float32)
     clusters = np.arange(sizes.examples) % num_clusters
     federation = Federation(

@@ -32,7 +32,8 @@ class Training:
         num_threads: int,
     ):
         """Takes images [M, N, H, W, C], clusters [N] of every client's examples, and
-        the variables [M * K, ...] that the models start from."""
+        the variables [M * K, ...] that the models start from.
+        """
         start(num_threads)
         self.batch_size, self.num_epochs = batch_size, num_epochs
         self.clusters = [

@@ -114,7 +114,8 @@ BATCHES = 12_800
 
 def images(chosen: Images, args: Args) -> Path:
     """Returns the file of random images, classes of which have a pattern each, so that
-    what looks for clusters finds some."""
+    what looks for clusters finds some.
+    """
     path = args.folder / f"{chosen.name}.npz"
     if not path.exists():
         count, *shape = chosen.small if args.dry_run else chosen.shape
@@ -135,7 +136,8 @@ def flags_of(method: str, args: Args) -> list[str]:
 
 def experiment_of(method: str, flags: list[str], args: Args) -> Experiment:
     """Prepares runs of a method, of more rounds than are timed, unless flags have
-    fewer."""
+    fewer.
+    """
     script, names = rounds.COMMANDS[method]
     given = [x for flag in names for x in (flag, str(REPEATS + 2))]
     given += ["--preset", "smoke" if args.dry_run else "paper"]
@@ -168,7 +170,8 @@ def time_stage(
     seconds: float,
 ) -> Timed | None:
     """Runs rounds of the stage that begins there until enough are timed, or they have
-    taken so many seconds. None where no stage is left."""
+    taken so many seconds. None where no stage is left.
+    """
     timed, found, clock = None, [], time.perf_counter()
 
     def on_round(round: engine.Round) -> None:

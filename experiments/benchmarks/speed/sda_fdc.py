@@ -114,7 +114,8 @@ def gan_case(
 
 def dcn_cases(examples: np.ndarray, settings: Any) -> list[Case]:
     """An epoch of the auto-encoder, and one in which its codes are clustered, of the
-    examples [M, S, *F] of all clients."""
+    examples [M, S, *F] of all clients.
+    """
     num_clients, per_client, *shape = examples.shape
     count, batch_size = num_clients * per_client, settings.batch_size
     parts = settings, nn.autoencoder(math.prod(shape)), adam_of(settings)

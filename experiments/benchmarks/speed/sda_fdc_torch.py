@@ -41,7 +41,8 @@ class GanLoop:
     ):
         """Takes examples [M, N, H, W, C] or [M, N, F] in [0, 1], and the variables that
         all clients start from. The noise is (client, examples of a batch) -> [B, L],
-        normal without any."""
+        normal without any.
+        """
         start(num_threads)
         self.batch_size, self.betas = batch_size, betas
         self.learning_rates = generator_learning_rate, discriminator_learning_rate
@@ -109,7 +110,8 @@ class DcnLoop:
         num_threads: int,
     ):
         """Takes rows [N, F] in [0, 1] and the library's state to start from; a weight
-        of None trains the auto-encoder alone."""
+        of None trains the auto-encoder alone.
+        """
         start(num_threads)
         self.batch_size, self.cluster_weight = batch_size, cluster_weight
         self.x = torch.from_numpy(x)
@@ -211,7 +213,8 @@ def make_discriminator(params: Any) -> nn.Module:
 
 def dense_layers(params: Any, activation: nn.Module) -> nn.Module:
     """Returns dense layers with the activation between them, and batch norm before it
-    where these parameters have one."""
+    where these parameters have one.
+    """
     names = sorted(name for name in params if name.startswith("Dense"))
     layers = []
     for i, name in enumerate(names):

@@ -24,7 +24,8 @@ def adam(networks: Iterable[nn.Module], learning_rate: float) -> list[Any]:
 
 def step(optimizer: Any, loss: torch.Tensor, *, inputs: Any = None) -> torch.Tensor:
     """Takes a step down, by the gradients of `inputs` or of all that the loss is made
-    of, and returns the loss."""
+    of, and returns the loss.
+    """
     optimizer.zero_grad(set_to_none=True)
     loss.backward(inputs=inputs)
     optimizer.step()
@@ -47,7 +48,8 @@ def load(network: nn.Module, arrays: Iterable[np.ndarray]) -> nn.Module:
 
 def layer_arrays(params: Any, layers: Iterable[str]) -> Iterator[np.ndarray]:
     """Yields the parameters of these layers, each followed by those of the batch norm
-    of its number, if there is one."""
+    of its number, if there is one.
+    """
     for i, name in enumerate(layers):
         layer = params[name]
         layer = layer.get("Dense_0", layer)  # the library's own Dense holds Linen's
@@ -66,6 +68,7 @@ def norm_arrays(layer: Any) -> Iterator[np.ndarray]:
 
 def features_first(kernel: np.ndarray, channels: int) -> np.ndarray:
     """Returns a dense kernel [in, out] on flattened features: PyTorch flattens them
-    before the pixels, the library behind them."""
+    before the pixels, the library behind them.
+    """
     kernel = kernel.reshape(-1, channels, kernel.shape[1])
     return kernel.swapaxes(0, 1).reshape(-1, kernel.shape[2])

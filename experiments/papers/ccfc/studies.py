@@ -51,7 +51,8 @@ def of_table(
     federated: tuple[str, ...] = FEDERATED,
 ) -> Paper:
     """Returns Table 1 or 2, or one that is set alike, by data set, p (None where the
-    data is central) and method."""
+    data is central) and method.
+    """
     found = {}
     for dataset, (first, levels) in scores.items():
         rows = [(None, central, first)]
@@ -75,7 +76,8 @@ def of_clients() -> Paper:
 def of_figure(level: float, methods: tuple[str, ...]) -> Paper:
     """Returns what Tables 1 and 2 have for a figure's curves, by data set, method, p
     and the level that the tables were made at; the figure's own values are nowhere in
-    print."""
+    print.
+    """
     return {
         ("mnist", method, p, level): scores
         for method in methods
@@ -96,7 +98,8 @@ def presets(
     rounds: tuple[int, int] = (100, 30),
 ) -> dict[str, Preset]:
     """Returns both presets from the grid of each; `rounds` are those of the stages of
-    CCFC in a smoke run."""
+    CCFC in a smoke run.
+    """
     pretrain, cluster = rounds
     short = {
         "ccfc": {"pretrain_rounds": (pretrain,), "cluster_rounds": (cluster,)},

@@ -79,7 +79,8 @@ def presets(
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
 ) -> dict[str, Preset]:
     """Returns what is run of a study: on a grid, in place of which each of the paper's
-    data sets may have its own flags, and in a smoke run with shortened training."""
+    data sets may have its own flags, and in a smoke run with shortened training.
+    """
     # Of digits 500 examples are all that a client holds. Each grid has the flag: runs
     # share a folder where the same flags span their grids.
     common = {"clients": (5,), "classes_per_client": (10,), "client_size": (500,)}

@@ -164,7 +164,8 @@ def accuracies(
     setting: tuple, row: Sequence[Interval]
 ) -> Mapping[tuple, dict[str, float]]:
     """Returns the lines of a row of Table 6, 9 or 11: FedCRef's, and that of perfect
-    associations."""
+    associations.
+    """
     *own, (perfect, _) = row
     return {
         (*setting, OURS): means(ACC, own),

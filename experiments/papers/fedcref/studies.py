@@ -171,7 +171,8 @@ def curves(
     of_presets: Mapping[str, Preset],
 ) -> Study:
     """Returns a figure of what changes over the iterations, whose values are nowhere
-    in print."""
+    in print.
+    """
     return Study(
         title,
         datasets=(EMNIST,),

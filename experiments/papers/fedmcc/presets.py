@@ -42,7 +42,8 @@ def presets(
     split: Mapping[str, str] | None = None,
 ) -> dict[str, Preset]:
     """Returns both presets from the grid of each; `split` says which examples of the
-    paper's data are trained on."""
+    paper's data are trained on.
+    """
     split = split or {}
     small = dict.fromkeys(BY_DATASET, split)
     whole = {name: {**flags, **split} for name, flags in BY_DATASET.items()}

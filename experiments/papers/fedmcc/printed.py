@@ -1,6 +1,7 @@
 """Miao and Koyuncu, Federated momentum contrastive clustering, 2022
 (https://arxiv.org/abs/2206.05093), Sections IV and V. In percent, as printed; single
-runs, without spreads."""
+runs, without spreads.
+"""
 
 IID, NON_IID = 1.0, 0.2
 """Shares of the classes that each of five clients holds."""

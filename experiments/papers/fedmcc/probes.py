@@ -26,7 +26,8 @@ SMALL = "smoke: a small convolutional network stands in for each ResNet"
 
 def probed(label: str, method: str, size: int, runs: str = "", **flags: Any) -> Row:
     """Returns a row whose features are measured, of a ResNet of so many layers. Their
-    second stage is one round of k-means, the shortest there is, which is not read."""
+    second stage is one round of k-means, the shortest there is, which is not read.
+    """
     return Row(
         label,
         SCRIPT,

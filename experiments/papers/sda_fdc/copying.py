@@ -23,7 +23,8 @@ def nearest(
     a: Shaped[np.ndarray, "n D"], b: Shaped[np.ndarray, "m D"]
 ) -> tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]:
     """Returns the row of `b` nearest to each row of `a`, and their Euclidean distance:
-    exactly 0 to a copy."""
+    exactly 0 to a copy.
+    """
     # Distances do not change; without a common offset more of their digits count.
     centre = b.mean(axis=0, dtype=np.float64)
     a, b = a - centre, b - centre

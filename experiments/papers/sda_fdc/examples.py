@@ -104,7 +104,8 @@ def line(
 
 def halves(dataset: data.Dataset, *, seed: int) -> tuple[data.Dataset, data.Dataset]:
     """Returns a random half of each class, of an odd number the larger one, and the
-    rest, both in the order of the data set."""
+    rest, both in the order of the data set.
+    """
     labels, rng = np.asarray(dataset.labels), np.random.default_rng(seed)
     first = np.zeros(len(labels), bool)
     for label in np.unique(labels):
@@ -145,7 +146,8 @@ def draw_clients(
     seed: int,
 ) -> None:
     """Draws random real examples of each client beside its first synthetic ones, whose
-    categories come by turns."""
+    categories come by turns.
+    """
     rng = np.random.default_rng(seed)
     example = clients[0].examples[:1]
     blank = np.full_like(example, 255 if example.dtype == np.uint8 else 1)
@@ -169,7 +171,8 @@ def draw_nearest(
     path: Path,
 ) -> None:
     """Draws synthetic examples at even ranks of their distances, and below each the
-    nearest training example, `near`."""
+    nearest training example, `near`.
+    """
     order = np.argsort(distances, kind="stable")
     chosen = order[np.linspace(0, len(order) - 1, min(RANKS, len(order))).astype(int)]
     image_rows(

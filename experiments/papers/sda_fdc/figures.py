@@ -1,5 +1,6 @@
 """The t-SNE figure of the SDA-FDC paper: Figure 3 as a function, drawn from the models
-that finished runs of its tables leave."""
+that finished runs of its tables leave.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ def coded(
     task: Task, dataset: data.Dataset
 ) -> tuple[Float[np.ndarray, "P D"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
     """Trains a run, or takes the finished one, and returns of every example its code,
-    the client that holds it (-1: nobody) and its cluster."""
+    the client that holds it (-1: nobody) and its cluster.
+    """
     (results,) = run(lambda: [task])
     (row,) = results.asked(results.rows)
     point = {name: row[name] for name in results.names}

@@ -1,5 +1,6 @@
 """The methods of SDA-FDC's family as rows, which the tables of two papers have: each
-trains once for both; and what a reader of them should know."""
+trains once for both; and what a reader of them should know.
+"""
 
 from experiments.papers.study import Row
 

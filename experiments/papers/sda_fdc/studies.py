@@ -56,7 +56,8 @@ def table(title: str, score: str, paper: Paper) -> Study:
 
 def of_figure() -> Paper:
     """Returns what the tables have for the curves of Figure 4, where no client fails;
-    its other values are nowhere in print."""
+    its other values are nowhere in print.
+    """
     return {
         ("mnist", CALLED[method], p, 0.0): scores
         for row in CURVES

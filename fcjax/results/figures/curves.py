@@ -59,7 +59,8 @@ def in_words(name: str) -> str:
 
 def color_cycle(count: int) -> Float[np.ndarray, "count 4"]:
     """Returns colours to tell groups apart: tab10, its pale half up to 20, then a scale
-    from dark to light."""
+    from dark to light.
+    """
     if count <= 20:
         return colormaps["tab20"](np.r_[0:20:2, 1:20:2][:count])
     return colormaps["viridis"](np.linspace(0, 0.95, count))
@@ -362,7 +363,8 @@ def _stage_axis(
     history: Any,
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """Returns where each stage starts, by what its rounds are shifted, and where all
-    end."""
+    end.
+    """
     starts, shifts, end = {}, {}, -np.inf
     for stage, rounds in history.groupby("stage", sort=False)["round"]:
         first = rounds.min()

@@ -327,7 +327,8 @@ def _layout(
     edges: Bool[np.ndarray, "V V"], groups: Integer[np.ndarray, "V"]
 ) -> tuple[Float[np.ndarray, "V 2"], float | None]:
     """Places nodes, and returns the height of the line between communities and
-    isolated clusters; None where one of the two is missing."""
+    isolated clusters; None where one of the two is missing.
+    """
     _, component = connected_components(edges, directed=False)
     counts = np.bincount(component)[component]
     members = [np.flatnonzero(component == c) for c in np.unique(component[counts > 1])]
