@@ -19,7 +19,7 @@ import tyro
 
 from experiments.ledger import FILES, MOST_BYTES
 from fcjax.cli.arguments import parse
-from fcjax.cli.ending import refusing
+from fcjax.cli.errors import exit_on_error
 from fcjax.data.sources import is_tfds
 from fcjax.results import store
 from fcjax.results.shards import scores
@@ -273,5 +273,5 @@ def told(row: Row, source: Folder) -> str:
 
 
 if __name__ == "__main__":
-    with refusing():
+    with exit_on_error():
         main(parse(Args))

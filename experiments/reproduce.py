@@ -32,7 +32,7 @@ from experiments.papers.sda_fdc import studies as sda_fdc_studies
 from experiments.papers.study import Measured, Row, Study
 from fcjax import data
 from fcjax.cli.arguments import parse
-from fcjax.cli.ending import refusing
+from fcjax.cli.errors import exit_on_error
 from fcjax.cli.main import run
 from fcjax.data.source import Source, short_name
 from fcjax.methods import SCRIPTS, KMeans
@@ -440,5 +440,5 @@ def description() -> str:
 
 
 if __name__ == "__main__":
-    with refusing():
+    with exit_on_error():
         main(parse(Args, description=description()))

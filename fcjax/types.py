@@ -20,7 +20,7 @@ Scalar = float | Float[Array, ""]
 @runtime_checkable
 class Pool(Protocol):
     """All examples, [P, *F]: an array, or what gives rows of them in its place,
-    `fcjax.data.HostPool` or `fcjax.parallel.mesh.OwnPool`.
+    `fcjax.data.HostPool` or `fcjax.parallel.mesh.LocalPool`.
 
     Examples:
         >>> import jax.numpy as jnp

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fcjax.methods.base import MethodSpec
-from fcjax.results.store import Kept
+from fcjax.results.store import CommunityAssignments
 from fcjax.sweep import score
 from fcjax.sweep.outcome import Outcome, of_examples
 
@@ -53,7 +53,7 @@ def test_communities_are_clusters_of_all_that_clients_hold():
     of client 0 is isolated, of one 1. A match: 2 and 2 of 7."""
     community = np.array([[0, -1], [0, 5]])
     edges = np.zeros((2, 2, 2, 2), bool)
-    same = Kept(ROWS, MASK, OF_CLIENTS, community, edges, OF_CLIENTS)
+    same = CommunityAssignments(ROWS, MASK, OF_CLIENTS, community, edges, OF_CLIENTS)
     found = score_run("client-mean", same)
     assert found["global_acc"] == pytest.approx(4 / 7)
 

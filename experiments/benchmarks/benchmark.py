@@ -37,7 +37,7 @@ from experiments.benchmarks.speed import (
     server,
 )
 from experiments.benchmarks.speed.case import Case, Side, Sizes, flops
-from fcjax.cli.ending import end, in_a_line
+from fcjax.cli.errors import end, in_a_line
 from fcjax.parallel.exact import num_cores, take_cores
 from fcjax.parallel.mesh import platform
 from fcjax.settings import shown

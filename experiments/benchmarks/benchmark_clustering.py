@@ -29,7 +29,7 @@ from sklearn.decomposition import TruncatedSVD
 from experiments.benchmarks.benchmark import alternate
 from fcjax import data
 from fcjax.algorithms.kfed import kfed
-from fcjax.cli.ending import refusing
+from fcjax.cli.errors import exit_on_error
 from fcjax.cluster import fuzzy_lloyd, lloyd
 from fcjax.data.augment import as_rows
 from fcjax.data.federation import peak_memory, readable
@@ -200,5 +200,5 @@ def main(args: Args) -> None:
 METHODS = {"km": km, "fcm": fcm, "k-fed": k_fed}
 
 if __name__ == "__main__":
-    with refusing():
+    with exit_on_error():
         main(tyro.cli(Args, description=__doc__))

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 
 from experiments.benchmarks.speed import commands
 from experiments.benchmarks.speed.case import products
-from fcjax.cli.ending import end
+from fcjax.cli.errors import end
 from fcjax.methods.ccfc import network_of
 from fcjax.results.figures import curves
 from fcjax.results.tables import to_text

@@ -27,7 +27,7 @@ from experiments.benchmarks.benchmark import alternate
 from fcjax import nn
 from fcjax.algorithms.averaging import Networks, initialize
 from fcjax.algorithms.fedmcc import instance_contrast
-from fcjax.cli.ending import refusing
+from fcjax.cli.errors import exit_on_error
 from fcjax.data import federation
 from fcjax.types import Network
 
@@ -151,5 +151,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    with refusing():
+    with exit_on_error():
         main(tyro.cli(Args))

@@ -22,7 +22,7 @@ from scipy import stats
 
 from fcjax import data, engine, metrics, nn
 from fcjax.algorithms.ccfc import ccfc
-from fcjax.cli.ending import refusing
+from fcjax.cli.errors import exit_on_error
 from fcjax.data.augment import ccfc_grey
 from fcjax.data.sources import load
 from fcjax.methods import CCFC
@@ -177,5 +177,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    with refusing():
+    with exit_on_error():
         main(tyro.cli(Args, description=__doc__))

@@ -35,7 +35,7 @@ import tyro
 from experiments.benchmarks import benchmark
 from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
-from fcjax.cli.ending import end
+from fcjax.cli.errors import end
 from fcjax.methods import printed_ccfc as printed
 from fcjax.results.environment import asked_of_compiler
 

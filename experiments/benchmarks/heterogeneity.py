@@ -19,7 +19,7 @@ import tyro
 from sklearn.metrics.cluster import contingency_matrix
 
 import fcjax
-from fcjax.cli.ending import refusing
+from fcjax.cli.errors import exit_on_error
 from fcjax.federated.kmeans import UNLIKE, heterogeneity
 
 LEVELS = ("p", "alpha", "class_share", "classes_per_client")
@@ -79,5 +79,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    with refusing():
+    with exit_on_error():
         main(tyro.cli(Args, description=__doc__))

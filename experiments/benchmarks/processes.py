@@ -22,7 +22,7 @@ import numpy as np
 import tyro
 
 from experiments.benchmarks.speed.commands import EXPERIMENTS, NEVER, middle_rounds
-from fcjax.cli.ending import refusing
+from fcjax.cli.errors import exit_on_error
 from fcjax.data.federation import readable
 from fcjax.results.store import read_rows
 
@@ -145,5 +145,5 @@ def measure(data: Path, num_processes: int, num_devices: int, args: Args) -> Mea
 
 
 if __name__ == "__main__":
-    with refusing():
+    with exit_on_error():
         main(tyro.cli(Args))

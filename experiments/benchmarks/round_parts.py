@@ -29,7 +29,7 @@ from experiments.benchmarks.benchmark import seconds, titles
 from experiments.benchmarks.speed.case import Case, Side, flops
 from fcjax import engine, losses, metrics, nn
 from fcjax.algorithms import ccfc
-from fcjax.cli.ending import refusing
+from fcjax.cli.errors import exit_on_error
 from fcjax.cluster import kmeans
 from fcjax.data.augment import ccfc_grey, to_float
 from fcjax.federated import clients, training
@@ -239,5 +239,5 @@ def recipe(experiment: Experiment, batch: Batch) -> Callable[[], Any]:
 
 if __name__ == "__main__":
     take_cores()
-    with refusing():
+    with exit_on_error():
         main(tyro.cli(Args))

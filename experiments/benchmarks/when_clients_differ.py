@@ -17,7 +17,7 @@ import pandas as pd
 import tyro
 from scipy import stats
 
-from fcjax.cli.ending import refusing
+from fcjax.cli.errors import exit_on_error
 
 LEDGER = Path(__file__).parents[1] / "results" / "ccfc"
 
@@ -81,5 +81,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    with refusing():
+    with exit_on_error():
         main(tyro.cli(Args, description=__doc__))

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from fcjax.cli.ending import refusing
+from fcjax.cli.errors import exit_on_error
 from fcjax.metrics import nmi, silhouettes
 from fcjax.results import figures, tables
 from fcjax.results.results import gather
@@ -58,7 +58,7 @@ def main(args: Args) -> None:
             own, both = measured(runs)
             rows += own
             together.append(both)
-            shares += beside_kmeans(runs)
+            shares += compare_with_kmeans(runs)
     table = pd.DataFrame(rows)
     args.out.mkdir(parents=True, exist_ok=True)
     table.to_csv(args.out / "study.csv", index=False, float_format="%.4g")
@@ -141,12 +141,12 @@ def measured(runs: Ensemble) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return rows, both
 
 
-def beside_kmeans(runs: Ensemble) -> list[dict[str, Any]]:
+def compare_with_kmeans(runs: Ensemble) -> list[dict[str, Any]]:
     """Returns a row a run of one clustering, as beside.csv has them."""
     if runs.clients is not None:
         return []
     dataset, first = runs.dataset, runs.runs[0]
-    plain = score.beside(
+    plain = score.kmeans_baseline(
         dataset.examples, dataset.labels, num_clusters=int(first.row["clusters"])
     )
     own = silhouettes(plain.points, runs.clusters[:, plain.few])
@@ -185,5 +185,5 @@ def left_out(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    with refusing():
+    with exit_on_error():
         main(tyro.cli(Args))

@@ -685,8 +685,8 @@ def lrsc(settings: Any, *, num_clusters: int) -> FederatedClustering:
     """
 
     def init(_: PRNGKey, federation: Federation) -> State:
-        num_clients, num_slots = federation.indices.shape
-        nothing = jnp.zeros((num_clients, num_slots, num_slots))
+        num_clients, padded_size = federation.indices.shape
+        nothing = jnp.zeros((num_clients, padded_size, padded_size))
         return State((), nothing)  # the clients' coefficients
 
     def round(_: PRNGKey, state: State, federation: Federation):

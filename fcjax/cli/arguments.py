@@ -35,7 +35,7 @@ from tyro.constructors import (
     PrimitiveTypeInfo,
 )
 
-from fcjax.cli.ending import end, flag_of, name_of_command
+from fcjax.cli.errors import end, flag_of, name_of_command
 from fcjax.data.partition import RULES
 from fcjax.data.source import Source
 from fcjax.data.split import Split

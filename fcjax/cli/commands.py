@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from fcjax.cli.arguments import about, parse
-from fcjax.cli.ending import end, refusing
+from fcjax.cli.errors import end, exit_on_error
 from fcjax.cli.main import main as run_method
 from fcjax.cli.tools import TOOLS
 from fcjax.methods import SCRIPTS
@@ -48,7 +48,7 @@ def main() -> None:
     if name in SCRIPTS:
         run_method(SCRIPTS[name], words)
     elif name in TOOLS:
-        with refusing():
+        with exit_on_error():
             parse(TOOLS[name], words)()
     elif name in checkout:
         sys.path.insert(0, str(CHECKOUT))

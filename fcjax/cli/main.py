@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import jax
 
 from fcjax.cli import arguments
-from fcjax.cli.ending import (
+from fcjax.cli.errors import (
     FAILED,
     end,
     ending_together,

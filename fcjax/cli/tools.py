@@ -61,7 +61,7 @@ class Choose:
         for table in tables_of:
             best = results[int(table.index[0])]
             print(f"by {self.by}: {best.name}")
-            print(f"see it: fcjax page {best.address}")
+            print(f"see it: fcjax report {best.address}")
         out = self.out or self.runs[0]
         out.mkdir(parents=True, exist_ok=True)
         for table in tables_of:
@@ -259,11 +259,11 @@ class HowMany:
 
 
 @dataclasses.dataclass(frozen=True)
-class Page:
-    """Writes page.html, which shows what a folder run found: its scores beside those
+class Report:
+    """Writes report.html, which shows what a folder run found: its scores beside those
     of the other runs, a sheet of examples for each cluster, and a map of them all.
 
-    page.html         opens in any browser, without a network and without JavaScript
+    report.html         opens in any browser, without a network and without JavaScript
     assignments.csv   of the run that it shows: example, client, cluster, distance
     embeddings.npz    of the same run, as `fcjax export` writes it
     """
@@ -275,12 +275,12 @@ class Page:
     data_dir: Annotated[Path | None, shown("TFDS's own")] = None
     """Where TFDS data sets are prepared."""
     out: Annotated[Path | None, shown("RUN")] = None
-    """Folder of page.html, assignments.csv and embeddings.npz; written over."""
+    """Folder of report.html, assignments.csv and embeddings.npz; written over."""
 
     def __call__(self) -> None:
         out = self.out or self.run
         results = gather([self.run], parsed(self.where), data_dir=self.data_dir)
-        print(f"page of the run {results.page(out).name}: {out / 'page.html'}")
+        print(f"report of the run {results.report(out).name}: {out / 'report.html'}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -410,7 +410,7 @@ class Collect:
 
 
 TOOLS = {
-    "page": Page,
+    "report": Report,
     "draw": Draw,
     "predict": Predict,
     "export": Export,

@@ -95,7 +95,7 @@ def federate(
     present: Sequence[Bool[np.ndarray, "R M"]] | Bool[np.ndarray, "G R M"],
     *,
     num_clusters: int,
-    num_slots: int | None = None,
+    padded_size: int | None = None,
     classes: SizeClasses | None = None,
 ) -> Federation:
     """Returns a grid of G partitions of one pool as a `Federation`.
@@ -106,7 +106,7 @@ def federate(
       present: who answers in each run, as `failures` returns it.
       num_clusters: how many clusters every client looks for whose partition does not
         say.
-      num_slots: N, at least the largest client; by default just that.
+      padded_size: N, at least the largest client; by default just that.
       classes: pad clients by them; the partitions have them in the order of `natural`.
 
     Returns:
@@ -115,7 +115,7 @@ def federate(
 
     Raises:
       ValueError: the partitions differ in their number of clients, a client has no
-        example, `present` does not fit them, `num_slots` are too few, or a row is not
+        example, `present` does not fit them, `padded_size` are too few, or a row is not
         in the pool.
 
     Examples:
@@ -136,7 +136,7 @@ def federate(
         if empty := [i for i, rows in enumerate(clients) if not len(rows)]:
             raise ValueError(f"client {empty[0]} of a partition has no example")
     if classes is None:
-        found = _stack(pool, grid, present, num_clusters, num_slots)
+        found = _stack(pool, grid, present, num_clusters, padded_size)
     else:
         found = _in_classes(pool, grid, present, num_clusters, classes)
     local_clusters = [
@@ -153,7 +153,7 @@ def federate_left_out(
     partitions: Sequence[Partition],
     *,
     num_clusters: int,
-    num_slots: int | None = None,
+    padded_size: int | None = None,
 ) -> Federation | None:
     """Returns the rows that no client holds as one client, so they can be scored.
 
@@ -161,15 +161,15 @@ def federate_left_out(
       pool: as in `federate`.
       partitions: one a run, with any numbers of clients.
       num_clusters: what `local_clusters` of that one client says.
-      num_slots: D, at least as many as any run leaves out.
+      padded_size: D, at least as many as any run leaves out.
 
     Returns:
-      indices and mask [G, 1, D], where D is `num_slots` or the largest number of rows
+      indices and mask [G, 1, D], where D is `padded_size` or the largest number of rows
       that a run leaves out; a shorter run repeats its own rows, a run without any has
       row 0, always under a False mask. None where D is 0.
 
     Raises:
-      ValueError: `num_slots` are too few, or a row is not in the pool.
+      ValueError: `padded_size` are too few, or a row is not in the pool.
 
     Examples:
       >>> partition = Partition((np.array([0, 1]),), left_out=np.array([2, 3, 4]))
@@ -179,12 +179,12 @@ def federate_left_out(
       [[[2 3 4]]]
     """
     left_out = [(partition.left_out,) for partition in partitions]
-    if num_slots is None:
-        num_slots = max(len(rows) for (rows,) in left_out)
-    if num_slots == 0:
+    if padded_size is None:
+        padded_size = max(len(rows) for (rows,) in left_out)
+    if padded_size == 0:
         return None
     present = np.ones((len(left_out), 1, 1), bool)
-    return _stack(pool, left_out, present, num_clusters, num_slots)
+    return _stack(pool, left_out, present, num_clusters, padded_size)
 
 
 def _in_classes(
@@ -200,9 +200,9 @@ def _in_classes(
             [tuple(clients[i] for i in own) for clients in grid],
             [rounds[:, own] for rounds in present],
             num_clusters,
-            num_slots,
+            padded_size,
         )
-        for own, num_slots in zip(
+        for own, padded_size in zip(
             places(classes.counts, len(grid[0])), classes.slots, strict=True
         )
     ]
@@ -219,10 +219,10 @@ def _stack(
     grid: Sequence[tuple[np.ndarray, ...]],
     present: Sequence[np.ndarray] | np.ndarray,
     num_clusters: int,
-    num_slots: int | None,
+    padded_size: int | None,
 ) -> Federation:
     sizes = np.array([[len(rows) for rows in clients] for clients in grid])
-    width = sizes.max() if num_slots is None else num_slots
+    width = sizes.max() if padded_size is None else padded_size
     if width < sizes.max():
         raise ValueError(f"{width} slots are too few for {sizes.max()} rows")
     # np.resize repeats cyclically, and makes row 0 of nothing.

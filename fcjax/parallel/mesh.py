@@ -25,7 +25,7 @@ from fcjax.types import Federation, Grid, PyTree, State
 
 
 @jax.tree_util.register_pytree_node_class
-class OwnPool:
+class LocalPool:
     """Takes the place of the array of examples where clients lie on devices of several
     processes, see `fcjax.parallel.mesh.deal_pool`.
 
@@ -44,7 +44,7 @@ class OwnPool:
     Examples:
         >>> import jax.numpy as jnp
         >>> examples, places = jnp.array([[[[7.0], [9.0]]]]), jnp.array([[[0, 0, 1]]])
-        >>> pool = OwnPool(examples, places)  # of three rows the first and the last
+        >>> pool = LocalPool(examples, places)  # of three rows the first and the last
         >>> print(pool.shape, pool[jnp.array([2, 0])][:, 0])
         (3, 1) [9. 7.]
     """
@@ -268,7 +268,7 @@ def _shard_map(batched, results, donate, devices):
         # Of other clients than those of the state each device has all.
         kept = jax.tree.leaves([state.clients for state in states])
         is_spread = all(x.shape[1] == num_clients for x in kept)
-        has_own = isinstance(pool, OwnPool)
+        has_own = isinstance(pool, LocalPool)
         if has_own:
             is_spread = pool.examples.shape[1] > 1
         held, units = grid.federations.indices, num_clients
@@ -342,7 +342,7 @@ def _options(grid, states, target):
     pool = _pool(grid)
     others = grid._replace(federations=grid.federations[1:])
     size = num_bytes((others, states)) // _num_runs(grid)
-    if isinstance(pool, OwnPool):  # as if it were whole: not another program
+    if isinstance(pool, LocalPool):  # as if it were whole: not another program
         size += math.prod(pool.shape) * pool.dtype.itemsize
     else:
         size += num_bytes(pool)
@@ -439,7 +439,7 @@ def deal_pool(
     *,
     devices: Sequence[Any],
     is_spread: bool = True,
-) -> OwnPool:
+) -> LocalPool:
     """Gives each device the examples of its own clients alone.
 
     Args:
@@ -479,7 +479,7 @@ def deal_pool(
     def number(rows, into):
         into[rows] = np.arange(len(rows))
 
-    return OwnPool(
+    return LocalPool(
         of_devices((most, *examples.shape[1:]), examples.dtype, take),
         of_devices((len(examples),), np.int32, number),
     )

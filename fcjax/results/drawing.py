@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import connected_components
 from fcjax import data, metrics
 from fcjax.results import figures
 from fcjax.results.run import INTERNAL_SCORES
-from fcjax.results.store import Folder, Kept
+from fcjax.results.store import CommunityAssignments, Folder
 
 
 class Graph(NamedTuple):
@@ -25,7 +25,7 @@ class Graph(NamedTuple):
     component that it is in; -1 where there is none, as of a cluster without an edge."""
 
 
-def graph(kept: Kept, labels: Integer[np.ndarray, "L"] | None) -> Graph:
+def graph(kept: CommunityAssignments, labels: Integer[np.ndarray, "L"] | None) -> Graph:
     """Returns the graph of a run as it is drawn.
 
     Args:
@@ -79,7 +79,7 @@ def figures_of_run(
     holders: np.ndarray,
     clusters: np.ndarray,
     embedding: np.ndarray | None,
-    found: Kept | None = None,
+    found: CommunityAssignments | None = None,
     *,
     scope: str = "global",
     title: str = "",

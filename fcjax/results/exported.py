@@ -44,7 +44,7 @@ class Program(NamedTuple):
     """Of the weights: variables/params/Dense_0/kernel, centroids."""
 
 
-class Frozen(NamedTuple):
+class ExportedModel(NamedTuple):
     """What a model says of examples, and where its clusters lie."""
 
     apply: Callable[..., Any]
@@ -68,7 +68,7 @@ class Prediction(NamedTuple):
     """Euclidean, from the embedding to the center of every cluster."""
 
 
-def freeze(
+def export_model(
     build: Callable[[PyTree], FederatedClustering],
     hyper: PyTree,
     state: State,
@@ -159,7 +159,7 @@ def arrays_of(
     }
 
 
-def read(model: Path | Mapping[str, np.ndarray]) -> Frozen:
+def read(model: Path | Mapping[str, np.ndarray]) -> ExportedModel:
     """Loads a finished run's model from its file, or from the arrays of one.
 
     Raises:
@@ -176,7 +176,7 @@ def read(model: Path | Mapping[str, np.ndarray]) -> Frozen:
         vectors = "low" in arrays
         scaling = Scaling(arrays["low"], arrays["span"]) if vectors else None
         run = partial(apply, jax.device_put(weights))
-        return Frozen(run, weights, arrays["centers"], shape, scaling)
+        return ExportedModel(run, weights, arrays["centers"], shape, scaling)
     except Exception as error:  # zip, NumPy and flatbuffers share no type
         raise ValueError(f"{model} is not a readable model: {error}") from error
 
@@ -188,7 +188,7 @@ def _loaded(serialized: bytes) -> tuple[Callable[..., Any], tuple[int, ...]]:
     return jax.jit(exported.call), exported.in_avals[-1].shape[1:]
 
 
-def predict(model: Frozen, examples: np.ndarray) -> Prediction:
+def predict(model: ExportedModel, examples: np.ndarray) -> Prediction:
     """Embeds and assigns examples [n, *F], in the order given.
 
     Raises:

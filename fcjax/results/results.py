@@ -10,7 +10,15 @@ import pandas as pd
 from fcjax import metrics
 from fcjax.data.source import SOURCE
 from fcjax.metrics.agreement import SURE, Consensus, pairwise_agreement
-from fcjax.results import comparison, drawing, figures, page, selection, store, tables
+from fcjax.results import (
+    comparison,
+    drawing,
+    figures,
+    html_report,
+    selection,
+    store,
+    tables,
+)
 from fcjax.results.run import Run
 from fcjax.results.selection import Criterion, Ensemble, Suggestion
 from fcjax.results.store import Folder
@@ -294,21 +302,20 @@ class Results:
             write_comparison(Path(out), table)
         return table
 
-    def page(self, out: str | Path) -> Run:
+    def report(self, out: str | Path) -> Run:
         """Writes an HTML report: the scores of the runs, examples of each cluster of
         the best run, and a map of its embedding.
 
         Args:
-            out: folder for page.html, and for assignments.csv and embeddings.npz of the
-                run that it shows.
+            out: folder for report.html, assignments.csv and embeddings.npz.
 
         Returns:
-            The run that the page shows: of the suggested number of clusters the run
+            The run that the report shows: of the suggested number of clusters the run
             that `choose` takes.
         """
         if len(self.folders) > 1:
-            raise ValueError("page takes the runs of one method")
-        return page.write(self.ensemble(), Path(out))
+            raise ValueError("report takes the runs of one method")
+        return html_report.write(self.ensemble(), Path(out))
 
     def draw(self, out: str | Path) -> Run:
         """Draws the figures of the grids, and those of the best run: learning curves,
@@ -319,7 +326,7 @@ class Results:
             out: folder of the figures.
 
         Returns:
-            The run whose figures they are, see `page`.
+            The run whose figures they are, see `report`.
         """
         run = self[selection.chosen(self.ensemble())[0]]
         scored, names = run.scored, [*run.folder.settings, "seed"]

@@ -119,7 +119,7 @@ class Run:
         return dataset
 
     @cached_property
-    def model(self) -> exported.Frozen:
+    def model(self) -> exported.ExportedModel:
         """The global model.
 
         Raises:

@@ -41,7 +41,7 @@ from fcjax.results.environment import digest, environment
 
 CONTENTS = (
     *("results.csv", "history.csv", "environment.json", "assignments.npz"),
-    *("table.md", "table.tex", "page.html", "assignments.csv", "embeddings.npz"),
+    *("table.md", "table.tex", "report.html", "assignments.csv", "embeddings.npz"),
     *("choice.csv", "choice.png", "how_many.csv", "how_many.png"),
     *("comparison.csv", "comparison.png", "predictions.csv"),
     *("models", "communities", "checkpoints", "figures", "tensorboard"),
@@ -70,7 +70,7 @@ class Examples(NamedTuple):
 # --- Communities
 
 
-class Kept(NamedTuple):
+class CommunityAssignments(NamedTuple):
     """The communities of one run, with the examples that they are of."""
 
     indices: Integer[np.ndarray, "M N"]
@@ -113,7 +113,7 @@ def of_examples(
 def columns(
     holders: Integer[np.ndarray, "P"],
     clusters: Integer[np.ndarray, "P"],
-    same: Kept | None,
+    same: CommunityAssignments | None,
 ) -> dict[str, np.ndarray]:
     """Returns what assignments.npz keeps of a run, see `Folder.assignments`."""
     found = {"client": holders, "cluster": clusters}
@@ -430,7 +430,7 @@ class Folder:
         # Unpacked once: a file of the archive is all runs.
         return self._read(self.directory / "assignments.npz")
 
-    def model(self, **where: float | int | str) -> exported.Frozen:
+    def model(self, **where: float | int | str) -> exported.ExportedModel:
         """Returns the global model of a run, which `exported.predict` applies.
 
         Args:
@@ -479,16 +479,16 @@ class Folder:
         self.model(**point)
         write_arrays(path, self._read(self.model_path(point)), compressed=False)
 
-    def add_communities(self, point: Point, same: Kept) -> None:
+    def add_communities(self, point: Point, same: CommunityAssignments) -> None:
         """Writes which clients' clusters are the same in a run."""
         self._write(self.communities_path(point), same._asdict())
 
-    def communities(self, point: Point) -> Kept | None:
+    def communities(self, point: Point) -> CommunityAssignments | None:
         """Returns which clients' clusters are the same in a run; None where its method
         does not find out.
         """
         found = self._read(self.communities_path(point))
-        return Kept(**found) if found else None
+        return CommunityAssignments(**found) if found else None
 
     def _write(self, path: Path, arrays: Mapping[str, np.ndarray], **options) -> None:
         if self.in_memory:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from fcjax.engine import Program
 from fcjax.parallel.mesh import are_several, each_run, on_host
 from fcjax.ragged import rectangle
-from fcjax.results.store import Kept
+from fcjax.results.store import CommunityAssignments
 from fcjax.types import Communities, Federation, Grid
 
 
@@ -75,7 +75,7 @@ def outcomes_of(
 
 def communities_of(
     runs: Sequence[Outcome], communities: Communities | None
-) -> list[Kept | None]:
+) -> list[CommunityAssignments | None]:
     """Returns the communities of each run with the examples that they are of; None for
     a method without communities.
 
@@ -87,7 +87,7 @@ def communities_of(
         return [None] * len(runs)
     community, edges, clusters = map(np.asarray, communities)
     return [
-        Kept(
+        CommunityAssignments(
             *(run.rows, run.mask, run.of_clients, community[i], edges[i]),
             np.where(run.mask, clusters[i], -1),
         )

@@ -111,12 +111,12 @@ class Batch(NamedTuple):
     partitions: tuple[data.Partition, ...]
     present: tuple[np.ndarray, ...]
     """[R, M] of each run: who answers, in one row for all rounds or in a row each."""
-    num_slots: int
+    padded_size: int
     """Rows that every client is padded to, so that one program serves all splits."""
     num_left_out: int
     """Rows that the examples without a client are padded to."""
     classes: data.SizeClasses | None = None
-    """How clients of unequal sizes are padded, in place of all to `num_slots`."""
+    """How clients of unequal sizes are padded, in place of all to `padded_size`."""
     side_by_side: int = 1
     """How many of them run at a time."""
     num_asked: int = 1
@@ -167,7 +167,7 @@ class Batch(NamedTuple):
             self.partitions,
             self.present,
             num_clusters=self.num_clusters,
-            num_slots=self.num_slots,
+            padded_size=self.padded_size,
             classes=self.classes,
         )
         return Grid(hyper, jax.vmap(jax.random.key)(seeds), federations)
@@ -180,7 +180,7 @@ class Batch(NamedTuple):
             pool,
             self.partitions,
             num_clusters=self.num_clusters,
-            num_slots=self.num_left_out,
+            padded_size=self.num_left_out,
         )
 
 
@@ -268,7 +268,7 @@ def by_size(batch: Batch) -> list[Batch]:
     for number in dict.fromkeys(each):
         own = batch.take(i for i, other in enumerate(each) if other == number)
         most = max(len(partition.left_out) for partition in own.partitions)
-        found.append(own._replace(num_slots=number, num_left_out=most))
+        found.append(own._replace(padded_size=number, num_left_out=most))
     return found
 
 
@@ -375,7 +375,7 @@ def width(num_runs: int, most: int) -> int:
 
 def state_bytes(batch: Batch, examples: np.ndarray) -> int:
     """Returns the size of one run's state, and of what else a round of it holds."""
-    shape, classes = (batch.num_clients, batch.num_slots), batch.classes
+    shape, classes = (batch.num_clients, batch.padded_size), batch.classes
 
     def slots(dtype) -> Any:
         if classes is None:
@@ -415,7 +415,7 @@ def budget(batch: Batch) -> str:
     trains_one = batch.method.scope == "global" and not batch.method.sees_all
     if not trains_one or not {"local_epochs", "batch_size"} <= settings.keys():
         return rounds
-    steps = settings["local_epochs"] * -(-batch.num_slots // settings["batch_size"])
+    steps = settings["local_epochs"] * -(-batch.padded_size // settings["batch_size"])
     return f"{rounds} of {steps} steps of {settings['batch_size']} examples a client"
 
 
@@ -424,9 +424,9 @@ def method_of(batch: Batch) -> FederatedClustering:
     return batch.build({name: values[0] for name, values in batch.traced.items()})
 
 
-def num_slots(batch: Batch) -> int:
+def padded_size(batch: Batch) -> int:
     """Returns how many rows its clients are padded to in all."""
     if batch.classes is None:
-        return batch.num_clients * batch.num_slots
+        return batch.num_clients * batch.padded_size
     own = places(batch.classes.counts, batch.num_clients)
     return sum(len(x) * n for x, n in zip(own, batch.classes.slots, strict=True))

@@ -49,7 +49,7 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
         if row["status"] != "ok":
             point = ", ".join(f"{name} {row[name]}" for name in folder.settings)
             log.warning(f"the run with {point}, seed {row['seed']} {row['status']}")
-    for text in beside_kmeans(rows, folder.settings):
+    for text in compare_with_kmeans(rows, folder.settings):
         line = text.removeprefix("warning: ")
         log.log(logging.INFO if line == text else logging.WARNING, line)
     if line := unlikeness(rows, folder.settings):
@@ -61,13 +61,13 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
     )
     if (directory / "figures").exists():
         try:
-            run = Results([store.read(directory)]).page(directory)
-            log.info(f"page of the run {run.name}: {directory / 'page.html'}")
+            run = Results([store.read(directory)]).report(directory)
+            log.info(f"report of the run {run.name}: {directory / 'report.html'}")
         except ValueError as error:  # the data has moved, or needs its --data-dir
-            log.info(f"no page ({error}): fcjax page {directory} --help")
+            log.info(f"no report ({error}): fcjax report {directory} --help")
 
 
-def beside_kmeans(
+def compare_with_kmeans(
     rows: Sequence[Mapping[str, Any]], settings: Sequence[str]
 ) -> list[str]:
     """Returns what k-means of the examples as they are has, where there are labels, and
@@ -192,7 +192,7 @@ def say_header(experiment: Experiment) -> None:
         log.info(note)
     shown = ["clients", "clusters", *differing(batches)]
     for batch in batches:
-        slots = plan.num_slots(batch)
+        slots = plan.padded_size(batch)
         padding = [1 - sum(map(len, p.clients)) / slots for p in batch.partitions]
         told = [
             *(f"{name} {batch.points[0][name]}" for name in shown),

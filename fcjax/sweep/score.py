@@ -16,7 +16,7 @@ from fcjax.federated.kmeans import heterogeneity
 from fcjax.methods.base import MethodSpec, Scope
 from fcjax.metrics.internal import MAX_WEIGHT
 from fcjax.results.run import INTERNAL_SCORES
-from fcjax.results.store import Kept, Row, taken_globally
+from fcjax.results.store import CommunityAssignments, Row, taken_globally
 from fcjax.sweep.outcome import Outcome
 from fcjax.sweep.plan import Batch
 
@@ -34,7 +34,7 @@ COLUMNS = (
 )
 
 
-class Beside(NamedTuple):
+class Baseline(NamedTuple):
     """What k-means makes of all examples in one place."""
 
     clusters: Int[np.ndarray, "P"]
@@ -61,9 +61,9 @@ class Beside(NamedTuple):
         return {name: value for name, value in found.items() if np.isfinite(value)}
 
 
-def beside(
+def kmeans_baseline(
     examples: np.ndarray, labels: Int[np.ndarray, "P"] | None, *, num_clusters: int
-) -> Beside:
+) -> Baseline:
     """Clusters the examples as they are, by the best of ten seedings.
 
     Args:
@@ -88,7 +88,7 @@ def beside(
     if labels is not None:
         scores["kmeans_nmi"] = metrics.nmi(labels, clusters)
         scores["kmeans_acc"] = metrics.accuracy(labels, clusters)
-    return Beside(clusters, few, points, scores)
+    return Baseline(clusters, few, points, scores)
 
 
 # --- Scores of a round and of a run
@@ -166,7 +166,7 @@ def score_across(
     labels: Labels,
     scope: Scope,
     scores: Mapping[str, float | int],
-    same: Kept | None,
+    same: CommunityAssignments | None,
 ) -> dict[str, float]:
     """Scores a run that has ended the other way too: clients on their own by one match
     for all, where their clusters are known to be the same, and a common clustering by a
@@ -218,7 +218,7 @@ def score_end(
     *,
     present: Bool[np.ndarray, "R M"],
     embedding: Float[np.ndarray, "P D"] | None,
-    same: Kept | None = None,
+    same: CommunityAssignments | None = None,
 ) -> dict[str, float | int]:
     """Scores a run that has ended, also over the clients that answered at least once.
 

@@ -30,7 +30,7 @@ from fcjax.data import federation
 from fcjax.data.source import short_name
 from fcjax.engine import Position, Round, ShapesOf, Start
 from fcjax.federated import server
-from fcjax.parallel.mesh import OwnPool, are_several, on_host
+from fcjax.parallel.mesh import LocalPool, are_several, on_host
 from fcjax.results import drawing, exported, store
 from fcjax.results.store import Point, Row, fingerprint
 from fcjax.sweep import fit, plan, processes, report, score, sinks
@@ -225,7 +225,7 @@ def train(experiment: Experiment, *, progress: bool) -> None:
     folder = experiment.folder
     stages, compile_seconds = StageCache(experiment), listen_to_compiler()
     dataset = experiment.dataset
-    kmeans = cache(partial(score.beside, dataset.examples, dataset.labels))
+    kmeans = cache(partial(score.kmeans_baseline, dataset.examples, dataset.labels))
     total = sum(
         len(batch.points) * sum(plan.num_rounds(batch)) for batch in experiment.batches
     )
@@ -252,7 +252,7 @@ def train_batch(
     experiment: Experiment,
     batch: Batch,
     stages: StageCache,
-    kmeans: Callable[..., score.Beside],
+    kmeans: Callable[..., score.Baseline],
     progress: Progress,
     compile_seconds: Sequence[float],
 ) -> None:
@@ -269,12 +269,12 @@ def train_batch(
             experiment.grid(part),
             experiment.left_out(part),
         )
-        if model is None and isinstance(pool := call.grid.federations.pool, OwnPool):
+        if model is None and isinstance(pool := call.grid.federations.pool, LocalPool):
             held = federation.readable(pool.bytes_here)
             log.info(f"{held} of the examples in each process")
         state, last = run(experiment, call, stages, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
-        model = model or freeze(call, state)
+        model = model or export_model(call, state)
         finish(experiment, call, kmeans, state, last, model, compile_seconds=compiled)
 
 
@@ -396,7 +396,7 @@ def metrics_of(round: engine.Round, num_runs: int) -> list[Row]:
 def finish(
     experiment: Experiment,
     call: Call,
-    kmeans: Callable[..., score.Beside],
+    kmeans: Callable[..., score.Baseline],
     state: State,
     last: Last,
     model: exported.Program | None,
@@ -411,7 +411,7 @@ def finish(
         kmeans: (num_clusters) -> what stands beside them.
         state: where they ended, [G, ...].
         last: what they have found.
-        model: of `freeze`.
+        model: of `export_model`.
         compile_seconds: of the call.
     """
     task, folder, dataset = experiment.task, experiment.folder, experiment.dataset
@@ -475,7 +475,7 @@ def finish(
     folder.add_rows(rows)
 
 
-def freeze(call: Call, state: State) -> exported.Program | None:
+def export_model(call: Call, state: State) -> exported.Program | None:
     """Exports how the models of the runs embed and assign; None where clients have
     models of their own.
     """
@@ -484,7 +484,7 @@ def freeze(call: Call, state: State) -> exported.Program | None:
         return None
     runs = (call.grid.hyper, state)
     hyper, one = jax.eval_shape(partial(jax.tree.map, lambda x: x[0]), runs)
-    return exported.freeze(
+    return exported.export_model(
         batch.build,
         hyper,
         one,

@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from fcjax.cli import commands
-from fcjax.cli.ending import flag_of
+from fcjax.cli.errors import flag_of
 from fcjax.data.source import Source
 from fcjax.data.split import Split
 from fcjax.methods import SCRIPTS

@@ -36,11 +36,11 @@ def ranges(clients=2, overlap=0.0, held=(2, 5), size=3):
 
 
 def grid(partitions=(ONE, TWO), present=PRESENT, pool=POOL, slots=None):
-    return data.federate(pool, partitions, present, num_clusters=2, num_slots=slots)
+    return data.federate(pool, partitions, present, num_clusters=2, padded_size=slots)
 
 
 def left_out(slots):
-    return data.federate_left_out(POOL, [ONE], num_clusters=2, num_slots=slots)
+    return data.federate_left_out(POOL, [ONE], num_clusters=2, padded_size=slots)
 
 
 def subset(limit):

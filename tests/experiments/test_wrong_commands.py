@@ -20,7 +20,7 @@ from fcjax.sweep import train
 
 ROOT = Path(__file__).parents[2]
 TOOLS = dict.fromkeys(
-    ["choose", "consensus", "draw", "export", "how-many", "page", "probe"], ""
+    ["choose", "consensus", "draw", "export", "how-many", "probe", "report"], ""
 )
 TOOLS |= {"compare": "gone", "predict": "--dataset digits"}
 """What each takes beside a run."""
@@ -240,9 +240,9 @@ COMMANDS = [
     ("draw {run} --where p", "--where takes p=VALUE"),
     ("draw {run} --where q=1", "--where takes p=VALUE"),
     ("export {run} --where p=7", "no run of {run} has p=7"),
-    ("page {run} --where seed=x", "--where takes p=VALUE"),
-    ("page {damaged}", "{damaged}/config.json is damaged: it is no JSON"),
-    ("page {cut}", "{cut}"),
+    ("report {run} --where seed=x", "--where takes p=VALUE"),
+    ("report {damaged}", "{damaged}/config.json is damaged: it is no JSON"),
+    ("report {cut}", "{cut}"),
     ("draw {cut}", "{cut}"),
     ("predict {cut} --dataset {rows}", "{cut}"),
     ("export {run} --out {notes}", "{notes}"),

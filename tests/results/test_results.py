@@ -57,8 +57,8 @@ def test_an_array_in_memory_gets_its_page_and_figures(tmp_path):
     x = np.eye(3)[np.repeat([0, 1, 2], 20)]
     x = x + 0.05 * np.random.default_rng(0).random((60, 3))
     runs = fcjax.run(KMeans(), x, num_clusters=[2, 3], seeds=2)
-    run = runs.page(tmp_path)
-    assert {"page.html", "assignments.csv", "embeddings.npz"} == {
+    run = runs.report(tmp_path)
+    assert {"report.html", "assignments.csv", "embeddings.npz"} == {
         path.name for path in tmp_path.iterdir()
     }
     assert run.row["clusters"] in (2, 3)

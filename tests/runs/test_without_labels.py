@@ -170,7 +170,7 @@ def test_a_consensus_and_how_sure_it_is(known, tmp_path, capsys):
 def test_of_a_part_the_rows_of_the_whole_are_named(blobs, tmp_path):
     out = run(tmp_path / "run", blobs[0], limit=30, seed=(0, 1))
     tools.Consensus((out,), out=tmp_path)()
-    tools.Page(out)()
+    tools.Report(out)()
     each = [pd.read_csv(x / "assignments.csv").example for x in (tmp_path, out)]
     assert each[0].tolist() == each[1].tolist() != [*range(30)]
 
@@ -190,7 +190,7 @@ def test_scores_alone_are_enough_to_compare(known, tmp_path):
 def test_a_run_is_named_so_that_it_is_found_again(blobs, tmp_path, capsys):
     out = run(tmp_path / "my run", blobs[0], p=(0.1234567,), seed=(20261125, 7))
     tools.Choose((out,))()
-    _, command = capsys.readouterr().out.split("see it: fcjax page ")
+    _, command = capsys.readouterr().out.split("see it: fcjax report ")
     folder, _, *where = shlex.split(command.splitlines()[0])
     found = gather([Path(folder)], store.parsed(where))
     assert len(found) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from fcjax.cli import tools
 from fcjax.results import drawing, store
-from fcjax.results.store import Kept, read
+from fcjax.results.store import CommunityAssignments, read
 from fcjax.sweep import experiment, train
 from fcjax.sweep.plan import Task
 from tests.own_clusters import OwnClusters, corners
@@ -27,7 +27,7 @@ def by_hand(edges=()):
     graph = np.zeros((2, 3, 2, 3), bool)
     for one, other in edges:
         graph[one + other] = graph[other + one] = True
-    return Kept(ROWS, MASK, CLUSTER, COMMUNITY, graph, CLUSTER)
+    return CommunityAssignments(ROWS, MASK, CLUSTER, COMMUNITY, graph, CLUSTER)
 
 
 def test_an_isolated_cluster_is_a_cluster_of_its_own():

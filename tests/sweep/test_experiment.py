@@ -14,7 +14,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from experiments.spherical import Spherical
 from fcjax.cli import arguments
-from fcjax.cli.ending import with_flags
+from fcjax.cli.errors import with_flags
 from fcjax.cli.main import main
 from fcjax.data import heterogeneous, load
 from fcjax.data.split import Split
@@ -158,7 +158,7 @@ def test_the_script_ends_with_the_error_and_leaves_nothing(
 def test_clients_are_padded_alike_whatever_else_is_in_the_grid():
     def slots(*flags):
         return {
-            (point["p"], point["seed"]): batch.num_slots
+            (point["p"], point["seed"]): batch.padded_size
             for batch in prepare(*flags).batches
             for point in batch.points
         }

@@ -86,7 +86,7 @@ def test_what_a_grid_takes_is_printed_and_written(tmp_path, monkeypatch, capsys)
     assert times == (LEARN_ROUNDS, USE_ROUNDS)
     json.dumps(result)
     # The products of all rows with the centres, two operations a feature.
-    slots = batch.num_clients * batch.num_slots
+    slots = batch.num_clients * batch.padded_size
     operations = 3 * 2 * slots * batch.num_clusters * experiment.pool.shape[1]
     assert rows["assign"]["operations"] == operations
     assert rows["assign"]["operations_by_precision"] == {"highest": operations}

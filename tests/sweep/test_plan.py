@@ -91,7 +91,7 @@ def test_a_killed_grid_finds_the_calls_that_are_left(num_runs):
         points=tuple({"rate": 0.5, "seed": seed} for seed in range(num_runs)),
         partitions=(Partition((np.arange(3),), np.arange(0)),) * num_runs,
         present=(np.ones((1, 1), bool),) * num_runs,
-        num_slots=3,
+        padded_size=3,
         num_left_out=0,
     )
     for width in {plan.width(num_runs, most) for most in range(1, num_runs + 1)}:
@@ -401,7 +401,7 @@ def test_sizes_of_clients_are_groups_of_their_own_and_on_top_of_any_rule():
             assert point["client_size"] == size
             held = np.concatenate([*partition.clients, partition.left_out])
             assert sorted(held) == list(range(11))
-        assert batch.num_slots == min(size, 5)
+        assert batch.padded_size == min(size, 5)
         assert batch.num_left_out == 11 - 2 * min(size, 5)
     # Class 0, which has 6 rows, and 3 of them; classes 1 and 2: 2 and 3 rows.
     (batch,) = batches(class_share=(0.5,), client_size=(3,), settings=ONE)
@@ -439,7 +439,7 @@ def test_a_group_is_padded_to_its_largest_client():
         (3, (1.0, 0.0), 6, 2),
     ):
         for batch in batches(clients=(clients,), p=p):
-            assert [batch.num_slots, batch.num_left_out] == expected
+            assert [batch.padded_size, batch.num_left_out] == expected
 
 
 def test_unequal_clients_are_padded_in_steps_of_an_eighth_of_a_power_of_two():
@@ -451,7 +451,7 @@ def test_unequal_clients_are_padded_in_steps_of_an_eighth_of_a_power_of_two():
     (batch,) = batches(p=(0.0,), settings=ONE)
     whole = batch._replace(points=points, partitions=partitions, present=points)
     found = {
-        batch.num_slots: [point["seed"] for point in batch.points]
+        batch.padded_size: [point["seed"] for point in batch.points]
         for batch in plan.by_size(whole)
     }
     assert found == {40: [0, 5], 36: [1, 2, 7], 35: [3], 15: [4], 32: [6]}
@@ -459,7 +459,7 @@ def test_unequal_clients_are_padded_in_steps_of_an_eighth_of_a_power_of_two():
 
 def test_extra_rows_are_dealt_evenly_behind_the_others():
     batch, _ = batches(p=(0.0,), num_extra=3)
-    assert batch.num_slots == 5 + 2
+    assert batch.padded_size == 5 + 2
     first, second = batch.partitions[0].clients
     assert sorted([*first[5:], *second[5:]]) == [11, 12, 13]
     # To a subset they are one class more: each of two clients has 5 of the 11 rows and
@@ -517,7 +517,7 @@ def test_keep_leaves_runs_with_what_is_theirs():
         every = getattr(batch, name)
         assert [*map(id, getattr(kept, name))] == [id(every[4]), id(every[6])]
     # The largest client and what is left out are those of the whole grid still.
-    assert batch.keep(lambda x: x["p"] == 0).num_slots == 9
+    assert batch.keep(lambda x: x["p"] == 0).padded_size == 9
     assert kept.num_left_out == 1
 
 

@@ -7,15 +7,15 @@ import sys
 import jax
 import pytest
 
-from fcjax.cli.ending import in_a_line
+from fcjax.cli.errors import in_a_line
 
 TOOL = """
 import jax
-from fcjax.cli.ending import refusing
-with refusing():
+from fcjax.cli.errors import exit_on_error
+with exit_on_error():
     jax.numpy.zeros(3)
 """
-"""A tool for finished runs first uses JAX somewhere inside of `refusing`."""
+"""A tool for finished runs first uses JAX somewhere inside of `exit_on_error`."""
 HAS_GPU = jax.default_backend() == "gpu"
 
 

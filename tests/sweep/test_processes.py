@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fcjax.cli.ending import with_flags
+from fcjax.cli.errors import with_flags
 from fcjax.methods import KMeans
 from fcjax.sweep import processes
 from fcjax.sweep.options import share

@@ -216,7 +216,7 @@ def stages(method: str, flags: list[str], args: Args) -> Rows:
     left = {stage.name for stage in every if stage.num_rounds}
     height, width = experiment.dataset.examples.shape[1:3]
     own = " ".join(flags[2:])  # behind those of the images
-    of = f"{batch.num_slots} images of {height}x{width} a client, `{own}`"
+    of = f"{batch.padded_size} images of {height}x{width} a client, `{own}`"
     program, grid = engine.Program(batch.build), batch.grid(experiment.pool)
     end = None
     for fit in compile_for(jax.local_devices(), batch, experiment):

@@ -116,7 +116,7 @@ def trained(task: Task) -> Iterator[Mapped]:
 
 
 def soft_assignments(
-    model: exported.Frozen, features: Float[np.ndarray, "P D"]
+    model: exported.ExportedModel, features: Float[np.ndarray, "P D"]
 ) -> Float[np.ndarray, "P K"]:
     """Returns what a model's cluster projector makes of the features."""
     params = traverse_util.unflatten_dict(

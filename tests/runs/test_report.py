@@ -15,8 +15,7 @@ from sklearn.datasets import load_digits
 from experiments import spherical
 from fcjax import data
 from fcjax.cli import tools
-from fcjax.results import page as pages
-from fcjax.results import store
+from fcjax.results import html_report, store
 from fcjax.results.results import gather
 from fcjax.results.run import Scored
 from fcjax.results.store import read
@@ -93,7 +92,7 @@ def grid(folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(grid):
-    return Read(grid / "page.html")
+    return Read(grid / "report.html")
 
 
 def change(out, **config):
@@ -104,7 +103,7 @@ def change(out, **config):
 
 def shown(out, *where):
     """The row of the run that is shown."""
-    return pages.answers(gather([out], store.parsed(where)).ensemble()).run.row
+    return html_report.answers(gather([out], store.parsed(where)).ensemble()).run.row
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +115,7 @@ def test_the_page_is_well_formed_and_asks_nothing_of_a_network(grid, found):
     assert not found.tags & {"script", "link", "iframe", "b"}
     assert len(found.sources) == sum(map(len, found.sheets.values()))
     assert all(source.startswith("data:image/png;") for source in found.sources)
-    text = (grid / "page.html").read_text()
+    text = (grid / "report.html").read_text()
     assert "http" not in text
     assert "url(" not in text
 
@@ -145,9 +144,9 @@ def test_every_link_leads_to_a_file(grid, tmp_path, elsewhere):
     out = grid
     if elsewhere:
         out = tmp_path / "of 2"
-        tools.Page(grid, where=("clusters=2",), out=out)()
-        assert len(Read(out / "page.html").sheets) == 2
-    links = Read(out / "page.html").links
+        tools.Report(grid, where=("clusters=2",), out=out)()
+        assert len(Read(out / "report.html").sheets) == 2
+    links = Read(out / "report.html").links
     assert {"assignments.csv", "embeddings.npz"} <= set(links)
     assert len(links) > 8
     for link in links:
@@ -173,10 +172,10 @@ def test_which_run_is_shown(grid, best, tmp_path):
     rows.loc[rows.clusters == best, "status"] = "collapsed"
     rows.to_csv(out / "results.csv", index=False)
     assert shown(out)["clusters"] == other
-    tools.Page(out)()
-    assert "1 of the 1 other runs collapsed" in Read(out / "page.html").text
-    tools.Page(out, where=(f"clusters={best}",))()
-    assert "This run collapsed" in Read(out / "page.html").text
+    tools.Report(out)()
+    assert "1 of the 1 other runs collapsed" in Read(out / "report.html").text
+    tools.Report(out, where=(f"clusters={best}",))()
+    assert "This run collapsed" in Read(out / "report.html").text
 
 
 def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
@@ -186,13 +185,13 @@ def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
     np.savez(tmp_path / "blobs.npz", x=x.astype(np.float32))
     flags = {"clusters": (3, 6), "seed": (0, 1, 2), "labels": False}
     train.execute(prepare(tmp_path / "out", tmp_path / "blobs.npz", **flags))
-    short, run, trade_off = pages.answers(gather([tmp_path / "out"]).ensemble())
+    short, run, trade_off = html_report.answers(gather([tmp_path / "out"]).ensemble())
     many, which, sure = short.values()
     assert many.startswith("Seeds agree most on 3 clusters (")
     assert run.name in which
     assert run.row["clusters"] == 3
     assert sure.startswith("Of 60 examples the 3 runs are sure of 100%")
-    text = Read(tmp_path / "out" / "page.html").text
+    text = Read(tmp_path / "out" / "report.html").text
     assert all(words in text for pair in short.items() for words in pair)
     assert {*trade_off} == {3, 6}
     assert trade_off[3] > 0.5 > trade_off[6]
@@ -203,22 +202,22 @@ def test_a_run_ends_in_its_page_but_without_its_data_or_figures(
 ):
     out, moved = (shutil.copytree(x, tmp_path / x.name) for x in (grid, folder))
     change(out, dataset=str(moved))
-    (out / "page.html").unlink()
+    (out / "report.html").unlink()
     prepared = prepare(out, moved, clusters=(2, 3))
 
     (moved / "1.png").unlink()
     with pytest.raises(ValueError, match="is of 60 examples, but the data set has 59"):
-        tools.Page(out)()
+        tools.Report(out)()
     train.execute(prepared)
-    assert f"fcjax page {out}" in capsys.readouterr().out
+    assert f"fcjax report {out}" in capsys.readouterr().out
     shutil.copy(folder / "1.png", moved)
     (out / "figures").rename(out / "hidden")
     train.execute(prepared)
-    assert not (out / "page.html").exists()
+    assert not (out / "report.html").exists()
     (out / "hidden").rename(out / "figures")
     train.execute(prepared)
-    assert str(out / "page.html") in capsys.readouterr().out
-    assert (out / "page.html").exists()
+    assert str(out / "report.html") in capsys.readouterr().out
+    assert (out / "report.html").exists()
 
 
 def test_a_limited_folder_keeps_the_names_of_its_files(grid, folder, tmp_path):
@@ -230,7 +229,7 @@ def test_a_limited_folder_keeps_the_names_of_its_files(grid, folder, tmp_path):
     arrays = dict(np.load(grid / "assignments.npz"))
     parts = {name: arrays[name][..., :45] for name in ("client", "cluster", "example")}
     np.savez(out / "assignments.npz", **arrays | parts)
-    tools.Page(out)()
+    tools.Report(out)()
     images = data.load(str(folder))
     limited = data.stratified_subset(images, 45).examples
     named = pd.read_csv(out / "assignments.csv").example.map(NAMES.index)
@@ -241,9 +240,9 @@ def test_a_limited_folder_keeps_the_names_of_its_files(grid, folder, tmp_path):
 
 
 def test_labels_add_their_scores_and_the_class_of_each_cluster(finished, tmp_path):
-    assert not (finished / "page.html").exists()
-    tools.Page(finished, where=("seed=1",), out=tmp_path)()
-    found = Read(tmp_path / "page.html")
+    assert not (finished / "report.html").exists()
+    tools.Report(finished, where=("seed=1",), out=tmp_path)()
+    found = Read(tmp_path / "report.html")
     scores = pd.read_csv(finished / "results.csv").acc
     assert found.rows[1][5] == ", ".join(f"{score:.3f}" for score in scores)
     assert found.sources == []  # vectors are no images
@@ -256,8 +255,8 @@ def test_labels_add_their_scores_and_the_class_of_each_cluster(finished, tmp_pat
 
 def test_clients_on_their_own_have_their_own_clusters(tmp_path):
     out = drifting.run(tmp_path / "out", drifting.vectors(tmp_path))
-    tools.Page(out)()
-    found = Read(out / "page.html")
+    tools.Report(out)()
+    found = Read(out / "report.html")
     rows = pd.read_csv(out / "assignments.csv", dtype={"example": str})
     assert rows.distance.isna().all()
     assert not (out / "embeddings.npz").exists()
@@ -299,7 +298,7 @@ SAME = np.array([0, 1, 1, -1])
     ],
 )
 def test_clusters_by_hand(found, scope, expected):
-    clusters = pages.clusters_of(found, num_clusters=2, scope=scope)
+    clusters = html_report.clusters_of(found, num_clusters=2, scope=scope)
     assert {each.name: each.rows.tolist() for each in clusters} == expected
 
 
@@ -307,7 +306,7 @@ def test_warnings_of_empty_and_lone_clusters(finished):
     run = read(finished)
     row = {**run.rows[0], "nmi": 0.5, "kmeans_nmi": 0.5}  # not below it
     sizes = {"Cluster 0": 1, "Cluster 1": 0, "Cluster 2": 58}
-    noted = " ".join(pages.warnings(run, row, assigned([0, 2, -1]), sizes))
+    noted = " ".join(html_report.warnings(run, row, assigned([0, 2, -1]), sizes))
     assert "Empty clusters, 1 of 3: Cluster 1." in noted
     assert "Clusters of a single example: Cluster 0." in noted
     assert "Examples in none of the clusters below: 1." in noted
@@ -315,4 +314,4 @@ def test_warnings_of_empty_and_lone_clusters(finished):
         ({"kmeans_nmi": 0.6}, "NMI 0.500, k-means 0.600"),
         ({"status": "diverged in round 2 of cluster"}, "This run diverged in round 2"),
     ):
-        assert told in pages.warnings(run, {**row, **cells}, assigned([0]), {})[0]
+        assert told in html_report.warnings(run, {**row, **cells}, assigned([0]), {})[0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fcjax.cli.ending import in_a_line
+from fcjax.cli.errors import in_a_line
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ RUNS = [
 def files(tmp_path_factory):
     """The program of the runs, which all need only this, in a file each."""
     structure = jax.eval_shape(lambda: RUNS[0])
-    program = exported.freeze(build, *structure, shape=(3,), num_clusters=2)
+    program = exported.export_model(build, *structure, shape=(3,), num_clusters=2)
     assert program.paths == ("hyper/temperature", "params/layer/kernel")
     folder = tmp_path_factory.mktemp("frozen")
     paths = [folder / "0.npz", folder / "1.npz"]

@@ -5,7 +5,7 @@ import pytest
 
 from fcjax.sweep import report
 from fcjax.sweep.outcome import Outcome
-from fcjax.sweep.score import beside
+from fcjax.sweep.score import kmeans_baseline
 
 LABELS = np.repeat([0, 1, 2], 20)
 EXAMPLES = np.eye(3)[LABELS] + 0.05 * np.random.default_rng(0).random((60, 3))
@@ -19,7 +19,9 @@ def run_of(clusters) -> Outcome:
 
 
 def test_it_finds_blobs_and_a_run_that_does_is_its_equal():
-    found = beside(EXAMPLES, LABELS, num_clusters=3).of_run(run_of((LABELS + 1) % 3))
+    found = kmeans_baseline(EXAMPLES, LABELS, num_clusters=3).of_run(
+        run_of((LABELS + 1) % 3)
+    )
     for name in ("kmeans_nmi", "kmeans_acc", "kmeans_agreement"):
         assert found[name] == pytest.approx(1)
     assert found["input_silhouette"] == found["kmeans_silhouette"] > 0.9
@@ -28,19 +30,21 @@ def test_it_finds_blobs_and_a_run_that_does_is_its_equal():
 def test_a_run_by_chance_agrees_with_it_in_nothing():
     """An example without a cluster counts in neither."""
     clusters = np.tile([0, 1, 2], 20)
-    found = beside(EXAMPLES, None, num_clusters=3).of_run(run_of(clusters))
+    found = kmeans_baseline(EXAMPLES, None, num_clusters=3).of_run(run_of(clusters))
     assert {*found} == {"kmeans_silhouette", "kmeans_agreement", "input_silhouette"}
     assert abs(found["kmeans_agreement"]) < 0.1
     assert found["input_silhouette"] < 0
     right = np.where(np.arange(60) % 2, LABELS, -1)
-    some = beside(EXAMPLES, None, num_clusters=3).of_run(run_of(right))
+    some = kmeans_baseline(EXAMPLES, None, num_clusters=3).of_run(run_of(right))
     assert some["kmeans_agreement"] == 1
 
 
 def test_equal_examples_and_more_clusters_than_examples_have_what_there_is():
-    found = beside(np.ones((60, 2)), None, num_clusters=2).of_run(run_of(LABELS))
+    found = kmeans_baseline(np.ones((60, 2)), None, num_clusters=2).of_run(
+        run_of(LABELS)
+    )
     assert found == {"kmeans_agreement": 0}
-    beside(np.eye(3), None, num_clusters=5)
+    kmeans_baseline(np.eye(3), None, num_clusters=5)
 
 
 def row(p, status="ok", **scores):
@@ -56,13 +60,13 @@ def test_what_is_said_with_labels():
         row(1.0, "diverged", nmi=0.1, kmeans_nmi=0.7),
     ]
     what = "k-means of the examples as they are"
-    first, second = report.beside_kmeans(rows, ["p"])
+    first, second = report.compare_with_kmeans(rows, ["p"])
     assert first == f"{what}: NMI 0.700"
     assert (
         second
         == f"warning: below {what}: p 0.5 (NMI 0.650, k-means 0.700); {report.HELP}"
     )
-    assert report.beside_kmeans(rows[:1], ["p"]) == [first]
+    assert report.compare_with_kmeans(rows[:1], ["p"]) == [first]
 
 
 def test_what_is_said_without_labels():
@@ -71,12 +75,12 @@ def test_what_is_said_without_labels():
         row(p, nmi=None, kmeans_nmi=None, kmeans_silhouette=0.3, input_silhouette=s)
         for p, s in ((0.0, 0.22), (1.0, 0.2))
     ]
-    (line,) = report.beside_kmeans(rows, ["p"])
+    (line,) = report.compare_with_kmeans(rows, ["p"])
     assert line.startswith("warning: likely below k-means of the examples as they are")
     assert "p 1 (silhouette 0.20 among the examples, k-means 0.30); " in line
     assert "p 0" not in line
 
 
 def test_clients_on_their_own_and_older_folders_have_nothing_beside_them():
-    assert report.beside_kmeans([row(0.0, nmi=0.9, kmeans_nmi=None)], ["p"]) == []
-    assert report.beside_kmeans([row(0.0, nmi=0.9)], ["p"]) == []
+    assert report.compare_with_kmeans([row(0.0, nmi=0.9, kmeans_nmi=None)], ["p"]) == []
+    assert report.compare_with_kmeans([row(0.0, nmi=0.9)], ["p"]) == []

@@ -1,5 +1,7 @@
-"""The HTML report of a run, page.html: it opens in any browser, without a network and
-without JavaScript. Its words and looks are in the template page.html beside this file.
+"""The HTML report of a run, report.html.
+
+It opens in any browser, without a network and without JavaScript. Its text and layout
+are in the template report.html of this package.
 """
 
 import os
@@ -70,8 +72,8 @@ class Answers(NamedTuple):
 
 
 def write(runs: Ensemble, out: Path) -> Run:
-    """Writes page.html, assignments.csv and embeddings.npz of the run that it shows,
-    and returns the run; see `Results.page`.
+    """Writes report.html, assignments.csv and embeddings.npz of the run that it shows,
+    and returns the run; see `Results.report`.
     """
     answer = answers(runs)
     run = answer.run
@@ -79,7 +81,7 @@ def write(runs: Ensemble, out: Path) -> Run:
     out.mkdir(parents=True, exist_ok=True)
     scored.write(out)
     text = render(run, scored, out, answer)
-    (out / "page.html").write_text(text, encoding="utf-8")
+    (out / "report.html").write_text(text, encoding="utf-8")
     return run
 
 
@@ -178,7 +180,7 @@ def render(run: Run, scored: Scored, out: Path, answer: Answers) -> str:
     held = np.bincount(scored.clients[scored.clients >= 0])
     settings = run.params | {k: v for k, v in config.items() if k != "swept"}
     drawn, num_points = map_of(scored, num_clusters=num_clusters)
-    return TEMPLATES.get_template("page.html").render(
+    return TEMPLATES.get_template("report.html").render(
         scores(folder, row),
         short=answer.short,
         trade_off=images.curve(

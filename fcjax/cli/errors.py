@@ -131,7 +131,7 @@ def in_a_line(*, begun: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """`in_a_line`, also where what is inside raises ValueError, as tools do where a
     flag or what it names is wrong.
     """
