@@ -25,7 +25,7 @@ def spherical_kmeans(  # Yours: whole numbers are static; never branch on a Scal
     *, num_clusters: int, momentum: types.Scalar = 0.0, num_rounds: int = 100
 ) -> types.FederatedClustering:
     def init(key, federation):  # Yours: k-means++ of all rows, which no server has.
-        held = server.pooled(federation, server.participants(federation))
+        held = server.pool_mask(federation, server.participants(federation))
         x = as_rows(federation.pool[jnp.arange(held.size)], unit_length=True)
         seeds = cluster.kmeans(key, x, num_clusters, mask=held, num_init=1, num_iters=0)
         return types.State(Server(seeds.centroids, jnp.float32(jnp.inf)))

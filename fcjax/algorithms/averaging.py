@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from fcjax.algorithms.rounds import all_rounds, go_on
+from fcjax.algorithms.rounds import all_rounds, keep_state
 from fcjax.data.augment import Augment, to_float
 from fcjax.federated import clients, server, training
 from fcjax.nn.layers import microbatched
@@ -73,7 +73,7 @@ def forward(
     Returns:
         What the last one returns, and the parts with new batch statistics.
     """
-    network = chained({name: networks.named[name] for name in path})
+    network = chain({name: networks.named[name] for name in path})
     # Parts that follow each other are bounded as one: what lies between is not kept.
     if networks.microbatch is not None:
         network = microbatched(network, networks.microbatch)
@@ -81,7 +81,7 @@ def forward(
     return x, merge(parts, variables)
 
 
-def chained(named: Mapping[str, Network]) -> Network:
+def chain(named: Mapping[str, Network]) -> Network:
     """Returns networks of which each is fed by the one before as a single one."""
 
     def init(key, x):
@@ -97,7 +97,7 @@ def chained(named: Mapping[str, Network]) -> Network:
     return Network(init, apply)
 
 
-def both(
+def forward_views(
     networks: Networks,
     parts: Parts,
     path: tuple[str, ...],
@@ -112,7 +112,7 @@ def both(
     return (a, b), parts
 
 
-def target_of(online: Parts, target: Mapping[str, PyTree]) -> Parts:
+def target_networks(online: Parts, target: Mapping[str, PyTree]) -> Parts:
     """Returns the variables of target networks, which no gradient reaches.
 
     Args:
@@ -180,7 +180,9 @@ class Local(NamedTuple):
 
     def optimizer_of(self, number: Int[Array, ""]) -> optax.GradientTransformation:
         """Returns the optimiser of a round of a stage."""
-        return training.scaled(self.optimizer, jnp.asarray(self.schedule(number)))
+        return training.scale_updates(
+            self.optimizer, jnp.asarray(self.schedule(number))
+        )
 
     def networks(self, **named: Network) -> Networks:
         """Returns networks, by part, that take as many at a time in training."""
@@ -236,7 +238,7 @@ class Server(NamedTuple):
     clusters: Any = ()  # the `Clusters` of federated k-means, once it has begun
 
 
-class Stays(NamedTuple):
+class ClientState(NamedTuple):
     """What stays on a client between its rounds."""
 
     target: PyTree  # parameters of its target networks, by part
@@ -244,7 +246,7 @@ class Stays(NamedTuple):
     opt_state: PyTree  # of its optimiser; () if that starts anew
 
 
-def averaging(name: str, setup: Setup, *, begin: Callable = go_on) -> Stage:
+def averaging(name: str, setup: Setup, *, begin: Callable = keep_state) -> Stage:
     """Builds a stage: the server sends, the clients train, the server averages.
 
     Args:
@@ -277,7 +279,9 @@ def start(setup: Setup, online: Parts, federation: Federation) -> State:
     opt_state = ()
     if setup.local.keep_optimizer:
         opt_state = setup.local.optimizer.init(sent["params"])
-    stays = clients.repeat(Stays(target, memory, opt_state), len(federation.indices))
+    stays = clients.repeat(
+        ClientState(target, memory, opt_state), len(federation.indices)
+    )
     return State(Server(online), stays)
 
 
@@ -292,11 +296,11 @@ def federated_round(
     rows = [chosen(federation.indices) for _, chosen in setup.passes]
     used = federation.mask & jnp.stack(rows).any(axis=0)
     present = server.participants(federation) & used.any(axis=1)
-    is_new = present & ~server.seen_before(federation, setup.num_rounds)
+    is_new = present & ~server.participated_before(federation, setup.num_rounds)
     names = [name for name in before.online["params"] if name not in setup.trains]
     sent, frozen = pick(before.online, setup.trains), pick(before.online, names)
     number = federation.now.stage_round
-    held: Stays = state.clients
+    held: ClientState = state.clients
     if not setup.average_target:  # else all are sent the mean
         copies = {name: before.online["params"][name] for name in setup.tracks}
         copies = clients.repeat(copies, num_clients)
@@ -310,7 +314,7 @@ def federated_round(
         federation.indices,
         federation.mask,
     )
-    stays: Stays = clients.keep_absent(present, stays, state.clients)
+    stays: ClientState = clients.keep_absent(present, stays, state.clients)
     sizes = present * used.sum(axis=1).astype(float)
     uploads = (trained, stays.target if setup.average_target else {})
     (online, mean), (answered, first, measured) = server.receive(
@@ -334,10 +338,10 @@ def client_round(
     number: Int[Array, ""],
     key: PRNGKey,
     sent: Parts,
-    stays: Stays,
+    stays: ClientState,
     rows: Int[Array, "N"],
     mask: Bool[Array, "N"],
-) -> tuple[Parts, Stays, dict[str, Float[Array, ""]]]:
+) -> tuple[Parts, ClientState, dict[str, Float[Array, ""]]]:
     """ClientLocalTraining of FedMCC's algorithms.
 
     Args:
@@ -387,7 +391,7 @@ def client_round(
         "weight_size": training.root_mean_square(trained["params"]),
     }
     opt_state = client.opt_state if local.keep_optimizer else ()
-    return trained, Stays(target, memory, opt_state), measured
+    return trained, ClientState(target, memory, opt_state), measured
 
 
 def spread(
@@ -396,7 +400,7 @@ def spread(
     """Returns how far the features of a client fill their sphere, of as many examples
     as a network takes at a time.
     """
-    few = training.evenly(mask, setup.local.at_once)
+    few = training.evenly_spaced_indices(mask, setup.local.at_once)
     encoder, x = setup.networks.named["encoder"], to_float(pool[rows[few]])
     h, _ = encoder.apply(part(parts, "encoder"), x, train=False)
     return training.spread(h, mask[few])
@@ -450,7 +454,7 @@ def encode(
     )
 
 
-def assembled(
+def build_method(
     encoder: Network,
     local: Local,
     init: Callable[[PRNGKey, Federation], State],

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from fcjax.algorithms.rounds import go_on, never
+from fcjax.algorithms.rounds import keep_state, never_done
 from fcjax.cluster import assign_nearest, fuzzy_lloyd, kmeans, lloyd
 from fcjax.data.augment import client_rows
 from fcjax.federated import clients, server
@@ -51,7 +51,7 @@ def move(before: MovingCentroids, centroids: Float[Array, "K D"]) -> MovingCentr
     return MovingCentroids(centroids, jnp.linalg.norm(centroids - before.centroids))
 
 
-def plain(
+def one_stage_method(
     init: Callable,
     round: Callable,
     *,
@@ -83,9 +83,11 @@ def plain(
         return clients.for_each(nearest, x)
 
     def done(state: State):
-        return never(state) if tolerance is None else state.server.moved < tolerance
+        return (
+            never_done(state) if tolerance is None else state.server.moved < tolerance
+        )
 
-    stage = Stage("cluster", go_on, round, num_rounds, done)
+    stage = Stage("cluster", keep_state, round, num_rounds, done)
     return FederatedClustering(init, (stage,), embed, assign)
 
 
@@ -193,7 +195,7 @@ def ffcm(
         num_iters=settings.local_iters,
         tolerance=tolerance,
     )
-    return plain(
+    return one_stage_method(
         partial(initial_state, num_clusters),
         partial(round, improve, aggregation == "mean", settings.unit_length),
         unit_length=settings.unit_length,

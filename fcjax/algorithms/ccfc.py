@@ -296,7 +296,7 @@ def client_round(
         clients.Client(start, before.opt_state),
         loss,
         mask,
-        optimizer=training.scaled(setup.optimizer, share),
+        optimizer=training.scale_updates(setup.optimizer, share),
         batch_size=settings.batch_size,
         num_epochs=settings.local_epochs,
     )
@@ -313,7 +313,7 @@ def client_round(
         z = encode(setup, pool, trained.variables, rows)
         labels = nearest(setup, z, before.centroids)
         centroids = cluster_sums(z, labels, mask, setup.num_clusters)
-    few = training.evenly(mask, settings.batch_size)
+    few = training.evenly_spaced_indices(mask, settings.batch_size)
     z = encode(setup, pool, trained.variables, rows[few])
     measured = {
         "loss": value,
@@ -434,11 +434,11 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     opt_state = clients.repeat(opt_state, len(federation.indices))
     state = State(Server(variables, clusters), opt_state)
     if setup.settings.standalone:
-        return alone(state, len(federation.indices))
+        return leave_federation(state, len(federation.indices))
     return state
 
 
-def alone(state: State, num_clients: int) -> State:
+def leave_federation(state: State, num_clients: int) -> State:
     """Returns the state of clients that leave the federation and train alone, starting
     from the server's network and centroids.
     """

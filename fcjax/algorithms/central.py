@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import losses
-from fcjax.algorithms.rounds import all_rounds, go_on
+from fcjax.algorithms.rounds import all_rounds, keep_state
 from fcjax.cluster import assign_nearest, fuzzy_cmeans, kmeans, used_clusters
 from fcjax.data.augment import as_rows
 from fcjax.federated import clients, server, training
@@ -87,23 +87,23 @@ class Pooling(NamedTuple):
     """(source, federation, who sends) -> metrics of what they send."""
 
 
-class Pooled(NamedTuple):
+class PooledServer(NamedTuple):
     """The server; of each client it knows whether its examples have arrived."""
 
     source: PyTree  # what its examples are made from; () where that is the pool
     clustering: PyTree
 
 
-def pooled(source: PyTree, clustering: PyTree, federation: Federation) -> State:
+def empty_state(source: PyTree, clustering: PyTree, federation: Federation) -> State:
     """Returns the state in which nobody's examples have arrived."""
     arrived = jnp.zeros(len(federation.indices), bool)
-    return State(Pooled(source, clustering), arrived)
+    return State(PooledServer(source, clustering), arrived)
 
 
 def cluster_stages(
     clustering: Clustering, pooling: Pooling, *, rounds_before: int = 0
 ) -> tuple[Stage, ...]:
-    """Returns the phases of a clustering as stages of a `Pooled` server.
+    """Returns the phases of a clustering as stages of a `PooledServer` server.
 
     A client sends in the first round in which it answers, and is sent the results if
     it answers in the last. Who comes late is taken in then, who never comes is not.
@@ -113,13 +113,13 @@ def cluster_stages(
 
     def stage(phase: Phase) -> Stage:
         def begin(key, state: State, federation: Federation):
-            before: Pooled = state.server
+            before: PooledServer = state.server
             x, mask = pooling.examples(before.source, federation, state.clients)
             begun = phase.begin(key, before.clustering, x, mask)
             return state._replace(server=before._replace(clustering=begun))
 
         def round(key, state: State, federation: Federation):
-            before: Pooled = state.server
+            before: PooledServer = state.server
             present = server.participants(federation)
             arrived = state.clients | present
             x, mask = pooling.examples(before.source, federation, arrived)
@@ -203,13 +203,13 @@ def central(clustering: Clustering) -> FederatedClustering:
     """
 
     def init(key: PRNGKey, federation: Federation) -> State:
-        return pooled((), clustering.init(key, federation.pool[:1]), federation)
+        return empty_state((), clustering.init(key, federation.pool[:1]), federation)
 
     def examples(_, federation: Federation, arrived):
         # In the order of the pool: how it was dealt must not change the draws. Fetched
         # by rows, since a pool may lie on the host.
         x = federation.pool[jnp.arange(federation.pool.shape[0])]
-        return x, server.pooled(federation, arrived)
+        return x, server.pool_mask(federation, arrived)
 
     def uploads(_, federation: Federation, sends):
         sizes = server.gather(federation.mask.sum(axis=1))
@@ -298,7 +298,7 @@ def _of_rows(
 
     return Clustering(
         init,
-        phases=(Phase("cluster", go_on, round),),
+        phases=(Phase("cluster", keep_state, round),),
         embed=lambda _, x: as_rows(x, unit_length=unit_length),
         assign=lambda centroids, z: assign_nearest(z, centroids),
         results=lambda centroids: {"centroids": centroids},

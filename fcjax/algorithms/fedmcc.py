@@ -40,16 +40,16 @@ from fcjax.algorithms.averaging import (
     Server,
     Setup,
     Views,
-    assembled,
     averaging,
-    both,
+    build_method,
     encode,
+    forward_views,
     initialize,
     merge,
     part,
     pick,
     start,
-    target_of,
+    target_networks,
 )
 from fcjax.data.augment import to_float
 from fcjax.federated.kmeans import KMeans
@@ -187,7 +187,9 @@ def simclr_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
     """Returns the instance-level loss: an example's views against those of others."""
 
     def contrast(online, _, views, mask):
-        z, online = both(networks, online, ("encoder", "projector"), views, mask)
+        z, online = forward_views(
+            networks, online, ("encoder", "projector"), views, mask
+        )
         return losses.nt_xent(*z, temperature=temperature, mask=mask), online
 
     return contrast
@@ -216,7 +218,7 @@ def one_stage(setup: Setup, kmeans: FeatureKMeans | None = None) -> FederatedClu
         stages += (kmeans.stage(encoder),)
         clusters_of = partial(assign_by_heterogeneity, head, kmeans)
     init = partial(initial_state, setup)
-    return assembled(encoder, setup.local, init, stages, clusters_of)
+    return build_method(encoder, setup.local, init, stages, clusters_of)
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
@@ -249,9 +251,9 @@ def heads(
         The representations z, the soft assignments, and the parts with new batch
         statistics.
     """
-    h, parts = both(networks, parts, ("encoder",), views, mask)
-    z, parts = both(networks, parts, ("projector",), h, mask)
-    c, parts = both(networks, parts, ("cluster_projector",), h, mask)
+    h, parts = forward_views(networks, parts, ("encoder",), views, mask)
+    z, parts = forward_views(networks, parts, ("projector",), h, mask)
+    c, parts = forward_views(networks, parts, ("cluster_projector",), h, mask)
     return z, c, parts
 
 
@@ -325,7 +327,7 @@ def two_stages(
         *clustering.stages(networks.named["encoder"]),
     )
     assign = partial(assign_features, clustering)
-    return assembled(networks.named["encoder"], local, init, stages, assign)
+    return build_method(networks.named["encoder"], local, init, stages, assign)
 
 
 def assign_features(
@@ -556,7 +558,7 @@ def mcc(
 
     def contrast(online, target, views, mask):
         z, c, online = heads(networks, online, views, mask)
-        tracked = target_of(online, target)
+        tracked = target_networks(online, target)
         z_target, c_target, _ = heads(networks, tracked, views, mask)
         loss = instance_level(z, z_target, mask, temperature=tau)
         return loss + cluster_level(
@@ -580,8 +582,10 @@ def instance_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
 
     def contrast(online, target, views, mask):
         path = ("encoder", "projector")
-        z, online = both(networks, online, path, views, mask)
-        z_target, _ = both(networks, target_of(online, target), path, views, mask)
+        z, online = forward_views(networks, online, path, views, mask)
+        z_target, _ = forward_views(
+            networks, target_networks(online, target), path, views, mask
+        )
         return instance_level(z, z_target, mask, temperature=temperature), online
 
     return contrast
@@ -595,10 +599,12 @@ def frozen_contrast(
     """
 
     def contrast(online, target, views, mask):
-        h, _ = both(networks, online, ("encoder",), views, mask, train=False)
+        h, _ = forward_views(networks, online, ("encoder",), views, mask, train=False)
         path = ("cluster_projector",)
-        c, online = both(networks, online, path, h, mask)
-        c_target, _ = both(networks, target_of(online, target), path, h, mask)
+        c, online = forward_views(networks, online, path, h, mask)
+        c_target, _ = forward_views(
+            networks, target_networks(online, target), path, h, mask
+        )
         loss = cluster_level(
             *(c, c_target, mask), temperature=temperature, entropy_weight=entropy_weight
         )

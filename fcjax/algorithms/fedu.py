@@ -45,10 +45,10 @@ from fcjax.algorithms.averaging import (
     Networks,
     Parts,
     Personal,
-    both,
+    forward_views,
     part,
     put,
-    target_of,
+    target_networks,
 )
 from fcjax.algorithms.fedmcc import Clustering, simclr_contrast, two_stages
 from fcjax.types import FederatedClustering, Network, PyTree, Scalar
@@ -154,8 +154,10 @@ def byol_contrast(networks: Networks) -> Contrast:
 
     def contrast(online, target, views, mask):
         path = ("encoder", "projector")
-        p, online = both(networks, online, (*path, "predictor"), views, mask)
-        z, _ = both(networks, target_of(online, target), path, views, mask)
+        p, online = forward_views(networks, online, (*path, "predictor"), views, mask)
+        z, _ = forward_views(
+            networks, target_networks(online, target), path, views, mask
+        )
         # A row that does not count must not reach the gradient, whatever it holds.
         (p_a, p_b), (z_a, z_b) = (
             [jnp.where(mask[:, None], x, 0) for x in pair] for pair in (p, z)
@@ -320,9 +322,11 @@ def fedsimsiam(
     networks = local.networks(encoder=encoder, projector=projector, predictor=predictor)
 
     def contrast(online, _, views, mask):
-        z, online = both(networks, online, ("encoder", "projector"), views, mask)
+        z, online = forward_views(
+            networks, online, ("encoder", "projector"), views, mask
+        )
         z_a, z_b = (jnp.where(mask[:, None], x, 0) for x in z)
-        p, online = both(networks, online, ("predictor",), z, mask)
+        p, online = forward_views(networks, online, ("predictor",), z, mask)
         p_a, p_b = (jnp.where(mask[:, None], x, 0) for x in p)
         loss = losses.negative_cosine(p_a, z_b) + losses.negative_cosine(p_b, z_a)
         return jnp.sum(loss, where=mask) / (2 * jnp.maximum(mask.sum(), 1)), online

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fcjax.algorithms.baselines import plain
+from fcjax.algorithms.baselines import one_stage_method
 from fcjax.cluster import assign_nearest, kmeans, lloyd
 from fcjax.cluster.kmeans import clear, farthest_first, plus_plus, squared_distances
 from fcjax.data.augment import client_rows
@@ -109,7 +109,7 @@ def kfed(
         )
     setup = Setup(settings, num_clusters, num_iters)
     init, only = partial(initial_state, setup), partial(round, setup)
-    method = plain(init, only, unit_length=settings.unit_length)
+    method = one_stage_method(init, only, unit_length=settings.unit_length)
     method = method._replace(by_size=True)
     if not settings.inherit:
         return method

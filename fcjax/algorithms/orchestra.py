@@ -24,7 +24,7 @@ from fcjax.algorithms.averaging import (
     Local,
     Networks,
     Parts,
-    assembled,
+    build_method,
     forward,
     initialize,
     part,
@@ -171,7 +171,7 @@ def orchestra(
         *clustering.stages(encoder),
     )
     init, assign = partial(initial_state, setup), partial(assign_features, clustering)
-    return assembled(encoder, local, init, stages, assign)
+    return build_method(encoder, local, init, stages, assign)
 
 
 def federated_round(
@@ -190,7 +190,7 @@ def federated_round(
     if setup.settings.num_participants is not None:
         everyone = server.choose(draw_key, everyone, setup.settings.num_participants)
     num_clients = len(federation.indices)
-    present = clients.own(everyone, num_clients)
+    present = clients.on_this_device(everyone, num_clients)
     train = partial(client_round, setup, federation.now.stage_round)
     if not trains:
         train = partial(client_start, setup)

@@ -13,12 +13,12 @@ from fcjax.types import Federation, PRNGKey, Stage
 State = TypeVar("State")
 
 
-class Scored(NamedTuple):
+class EvaluationSchedule(NamedTuple):
     """Which rounds of a stage are scored.
 
     Examples:
-        >>> every_fourth = Scored(every=4, last=2)
-        >>> [n for n in range(1, 11) if every_fourth.has(n, 10)]
+        >>> every_fourth = EvaluationSchedule(every=4, last=2)
+        >>> [n for n in range(1, 11) if every_fourth.includes(n, 10)]
         [4, 8, 9, 10]
     """
 
@@ -26,14 +26,14 @@ class Scored(NamedTuple):
     last: int = 1
     """How many at the end of the stage are, too."""
 
-    def has(
+    def includes(
         self, number: int | Int[Array, ""], num_rounds: int | Int[Array, ""]
     ) -> bool | Bool[Array, ""]:
         """Returns whether a round is, from 1, of a stage of so many."""
         return (number % self.every == 0) | (number > num_rounds - self.last)
 
 
-def scored_rounds(asked: int | None, every: int) -> Scored:
+def evaluation_schedule(asked: int | None, every: int) -> EvaluationSchedule:
     """Returns which rounds are evaluated.
 
     Args:
@@ -41,34 +41,38 @@ def scored_rounds(asked: int | None, every: int) -> Scored:
         every: the method's own interval; it also evaluates the last ten rounds of a
             stage.
     """
-    return Scored(every, last=10) if asked is None else Scored(asked)
+    return (
+        EvaluationSchedule(every, last=10)
+        if asked is None
+        else EvaluationSchedule(asked)
+    )
 
 
-EVERY_ROUND = Scored()
+EVERY_ROUND = EvaluationSchedule()
 
 
-def go_on(_: PRNGKey, state: State, *data: object) -> State:
+def keep_state(_: PRNGKey, state: State, *data: object) -> State:
     """Begins a stage, or a phase, with the state that the one before has ended in."""
     return state
 
 
-def never(_: object) -> Bool[Array, ""]:
+def never_done(_: object) -> Bool[Array, ""]:
     """Ends no stage before its last round."""
     return jnp.array(False)
 
 
 def all_rounds(
-    name: str, round: Callable, num_rounds: int, *, begin: Callable = go_on
+    name: str, round: Callable, num_rounds: int, *, begin: Callable = keep_state
 ) -> Stage:
     """Returns a stage that runs all of its rounds.
 
     Args:
         name, round, num_rounds, begin: as in `Stage`.
     """
-    return Stage(name, begin, round, num_rounds, never)
+    return Stage(name, begin, round, num_rounds, never_done)
 
 
-def ever_present(federation: Federation) -> Bool[Array, "A"]:
+def ever_participating(federation: Federation) -> Bool[Array, "A"]:
     """Returns who of all clients, on whatever device, answers in any round: nobody
     waits for the others, nor counts them.
     """

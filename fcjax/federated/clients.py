@@ -63,7 +63,7 @@ def fold_in(key: PRNGKey, count: int) -> Key[Array, "count"]:
 
 def keys(key: PRNGKey, count: int) -> Key[Array, "count"]:
     """Returns a key for each of this device's clients: the same on whatever device."""
-    numbers = first_number(count) + jnp.arange(count)
+    numbers = first_index(count) + jnp.arange(count)
     return jax.vmap(partial(jax.random.fold_in, key))(numbers)
 
 
@@ -72,7 +72,7 @@ def num_devices() -> int:
     return _size(AXIS, 1)
 
 
-def num_all(count: int) -> int:
+def total_clients(count: int) -> int:
     """Returns how many clients a run has, of which this device has `count`: without
     those that were repeated to fill the devices.
     """
@@ -86,16 +86,16 @@ def _size(axis: str, otherwise: int) -> int:
         return otherwise
 
 
-def first_number(count: int) -> int | Int[Array, ""]:
+def first_index(count: int) -> int | Int[Array, ""]:
     """Returns the number, among all clients, of the first of this device's `count`."""
     return count * lax.axis_index(AXIS) if num_devices() > 1 else 0
 
 
-def own(flags: Bool[Array, "A"], count: int) -> Bool[Array, "M"]:
+def on_this_device(flags: Bool[Array, "A"], count: int) -> Bool[Array, "M"]:
     """Returns, of a truth value for each client of a run, those of this device's
     `count`; False for the clients that were repeated to fill the devices.
     """
-    numbers = first_number(count) + jnp.arange(count)
+    numbers = first_index(count) + jnp.arange(count)
     return flags.at[numbers].get(mode="fill", fill_value=False)
 
 
@@ -124,7 +124,7 @@ def column(values: Shaped[Array, "M"], ndim: int) -> Shaped[Array, "M *ones"]:
     return values.reshape(-1, *(1,) * (ndim - 1))
 
 
-def slots_of(chosen: Bool[Array, "M"], count: int) -> Int[Array, "C"]:
+def sampled_indices(chosen: Bool[Array, "M"], count: int) -> Int[Array, "C"]:
     """Returns the places of the chosen clients among this device's own, then those of
     others, so that there are `count`, or all M if they are fewer.
     """

@@ -578,7 +578,7 @@ class KMeans(NamedTuple):
             moved=jnp.linalg.norm(step.centroids - before.centroids),
             heterogeneity=heterogeneity(step.counts),
         )
-        is_new = present & ~server.seen_before(federation, num_rounds)
+        is_new = present & ~server.participated_before(federation, num_rounds)
         answered, is_new = server.gather((present, is_new))
         seeding = self.traffic_of_seeds(answered, before)
         is_first = (federation.now.stage_round == 0).astype(jnp.int32)

@@ -148,12 +148,12 @@ def _sums(
     return unravel(lax.psum(jnp.where(number == last, sums, 0), AXIS))
 
 
-def own_rows(all_rows: PyTree, count: int) -> PyTree:
+def rows_on_this_device(all_rows: PyTree, count: int) -> PyTree:
     """Returns, of arrays [M, ...] of the clients of all devices as `gather` took them
     in, the rows of this device's `count` clients; those that were repeated to fill the
     devices have the last one's.
     """
-    rows = clients.first_number(count) + jnp.arange(count)
+    rows = clients.first_index(count) + jnp.arange(count)
     return jax.tree.map(lambda x: x[jnp.minimum(rows, len(x) - 1)], all_rows)
 
 
@@ -161,7 +161,7 @@ def gather(each: PyTree) -> PyTree:
     """Takes in small arrays [M, ...] one by one: `receive` without a mean."""
 
     def own_kind(placed, own):
-        return placed[: clients.num_all(len(own))].astype(own.dtype)
+        return placed[: clients.total_clients(len(own))].astype(own.dtype)
 
     placed = jax.tree.map(_among_all, each)
     if clients.num_devices() > 1:
@@ -177,13 +177,13 @@ def _among_all(x):
     x = x.astype(jnp.float32) if x.dtype == bool else x
     x = jnp.where(x == 0, jnp.zeros_like(x), x)  # as the sum does with -0
     zeros = jnp.zeros((clients.num_devices() * len(x), *x.shape[1:]), x.dtype)
-    start = clients.first_number(len(x))
+    start = clients.first_index(len(x))
     return lax.dynamic_update_slice_in_dim(zeros, x, start, axis=0)
 
 
 def participants(federation: Federation) -> Bool[Array, "M"]:
     """Returns which of this device's clients participate in the round."""
-    return clients.own(all_participants(federation), len(federation.indices))
+    return clients.on_this_device(all_participants(federation), len(federation.indices))
 
 
 def all_participants(federation: Federation) -> Bool[Array, "A"]:
@@ -192,7 +192,7 @@ def all_participants(federation: Federation) -> Bool[Array, "A"]:
     return federation.present[jnp.minimum(federation.now.round, last)]
 
 
-def seen_before(federation: Federation, num_rounds: int) -> Bool[Array, "M"]:
+def participated_before(federation: Federation, num_rounds: int) -> Bool[Array, "M"]:
     """Returns which of this device's clients participated in an earlier round of the
     stage.
 
@@ -204,7 +204,7 @@ def seen_before(federation: Federation, num_rounds: int) -> Bool[Array, "M"]:
     numbers = now.round - now.stage_round + rounds
     answers = federation.present[jnp.minimum(numbers, len(federation.present) - 1)]
     answered = answers.any(axis=0, where=(rounds < now.stage_round)[:, None])
-    return clients.own(answered, len(federation.indices))
+    return clients.on_this_device(answered, len(federation.indices))
 
 
 def choose(key: PRNGKey, present: Bool[Array, "A"], count: int) -> Bool[Array, "A"]:
@@ -230,7 +230,7 @@ def choose(key: PRNGKey, present: Bool[Array, "A"], count: int) -> Bool[Array, "
     return present & (draws <= last)
 
 
-def pooled(federation: Federation, present: Bool[Array, "M"]) -> Bool[Array, "P"]:
+def pool_mask(federation: Federation, present: Bool[Array, "M"]) -> Bool[Array, "P"]:
     """Returns which rows of the pool the clients that are present hold together: what a
     server has that is given all data.
     """

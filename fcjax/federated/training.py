@@ -116,7 +116,7 @@ def step(
     return Client(after_step({**variables, "params": params}), opt_state), value
 
 
-def scaled(
+def scale_updates(
     optimizer: optax.GradientTransformation, share: Scalar
 ) -> optax.GradientTransformation:
     """Returns an optimiser whose steps are a share of its own; unlike a chain's its
@@ -239,7 +239,7 @@ def spread(z: Float[Array, "N D"], mask: Bool[Array, "N"]) -> Float[Array, ""]:
     return jnp.sqrt(z.shape[-1]) * jnp.std(z, axis=0, where=mask[:, None]).mean()
 
 
-def evenly(mask: Bool[Array, "N"], count: int) -> Int[Array, "C"]:
+def evenly_spaced_indices(mask: Bool[Array, "N"], count: int) -> Int[Array, "C"]:
     """Returns so many of a client's slots, or all, spread over its true examples, which
     come class by class.
     """
