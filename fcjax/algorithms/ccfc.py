@@ -176,7 +176,7 @@ def ccfc(
         ).stage()
         last = (contrast, kmeans)
         if not settings.sample_contrastive:  # SCFC needs no clusters to train
-            contrast = contrast._replace(done=partial(is_unlike, settings))
+            contrast = contrast._replace(done=partial(is_heterogeneous, settings))
             last = (kmeans, contrast) if settings.cluster_rounds else (kmeans,)
     return FederatedClustering(
         init=partial(initial_state, setup),
@@ -551,7 +551,7 @@ def with_means(setup: Setup, state: State, federation: Federation) -> State:
     before = losses.normalize(before) if cosine else before
     means = cluster_means(*(z, labels, federation.mask, present, before), cosine=cosine)
     new = clusters._replace(centroids=means, whitening=identity(means.shape[-1]))
-    keep = partial(jnp.where, is_unlike(setup.settings, state))
+    keep = partial(jnp.where, is_heterogeneous(setup.settings, state))
     new = jax.tree.map(keep, clusters, new)
     return state._replace(server=state.server._replace(clusters=new))
 
@@ -563,7 +563,7 @@ def with_optimizers(setup: Setup, state: State, opt_state: PyTree) -> State:
     return State(state.server, opt_state)
 
 
-def is_unlike(settings: Any, state: State) -> Bool[Array, ""]:
+def is_heterogeneous(settings: Any, state: State) -> Bool[Array, ""]:
     """Tells whether the clients are too heterogeneous for the cluster contrast."""
     return state.server.clusters.heterogeneity > settings.max_heterogeneity
 
