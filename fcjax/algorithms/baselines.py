@@ -181,7 +181,7 @@ def ffcm(
             averages the centroids of the same index, weighted by their supports (sums
             of memberships). It fails if clients have different clusters: on MNIST at
             p = 1 the NMI is 0.19 with `mean` and 0.52 with `kmeans`.
-        tolerance: a client stops once its memberships change by less. The stage ends
+        tolerance: a client stops once no membership changes by more. The stage ends
             once a round moves the centroids by less than this Frobenius norm.
 
     Returns:
