@@ -123,10 +123,10 @@ def ccfc(
         `first`, one round of pre-training, comes before them. With
         `cluster_by="k-means"` the stage `k-means` comes before `cluster`, or after
         `cluster` in SCFC. The metrics of `k-means` are those of
-        `fcjax.federated.kmeans.KMeans`. The metrics of the other stages are the mean
-        `loss` over the participating clients, `participants`, `embedding_spread` (about
-        1 if the embedding fills its sphere, 0 if it collapsed), `weight_size` (root
-        mean square of the clients' weights), and the traffic.
+        `fcjax.federated.kmeans.KMeans`. The metrics of the other stages are means over
+        the participating clients: `loss`, `embedding_spread` (about 1 if the embedding
+        fills its sphere, 0 if it collapsed) and `weight_size` (root mean square of the
+        weights). Other metrics are `participants` and the traffic.
 
     Raises:
         ValueError: if `own_init` is set and there is no round of pre-training, or if

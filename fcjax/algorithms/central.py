@@ -4,9 +4,9 @@ In central methods the clients upload their examples; federated methods are comp
 with them. In SDA-FDC's methods the server has synthetic examples from the clients'
 generators. Both use the same stages (`cluster_stages`).
 
-The central methods are the columns KM and FCM of Tables 1 and 2 of the CCFC paper
-(https://arxiv.org/abs/2401.06634), and KM_central and DCN_central of the SDA-FDC paper
-(https://arxiv.org/abs/2211.16965). Authors' code of the clustering on row-normalised
+In the CCFC paper (https://arxiv.org/abs/2401.06634), central methods are the columns
+KM and FCM of Tables 1 and 2. In the SDA-FDC paper (https://arxiv.org/abs/2211.16965),
+they are KM_central and DCN_central. Authors' code of the clustering on row-normalised
 pixels: https://github.com/Jarvisyan/SDA-FC
 """
 

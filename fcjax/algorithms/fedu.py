@@ -168,8 +168,8 @@ def byol(
 def byol_contrast(networks: Networks) -> Contrast:
     """Returns BYOL's loss of a batch.
 
-    It is the squared distance, 2 - 2 cos, of a view's unit prediction to the unit
-    target of the other view, summed over both directions.
+    It is the squared distance, 2 - 2 cos, between the unit prediction of one view and
+    the unit target of the other view. The loss sums over both directions.
     """
 
     def contrast(online, target, views, mask):

@@ -130,9 +130,10 @@ def orchestra(
     Returns:
         The method, with the stages `start`, `representation` and the stages of
         `clustering`. The embedding is the encoder's features. Clusters are -1 before
-        the stages of `clustering`. The metrics are the mean `loss` over the
-        participating clients, `participants`, `server_loss` in [-1, 0] before the last
-        step of the server, `embedding_spread`, `weight_size` and the traffic.
+        the stages of `clustering`. The metrics `loss`, `embedding_spread` and
+        `weight_size` are means over the participating clients. The metric `server_loss`
+        in [-1, 0] is the loss before the last step of the server. Other metrics are
+        `participants` and the traffic.
 
     Raises:
         ValueError: if `num_local` is greater than `memory_size`.

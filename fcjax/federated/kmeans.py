@@ -148,8 +148,9 @@ def _local_sums(
 ) -> tuple[Float[Array, "K D"], Float[Array, "K"], Float[Array, ""], Float[Array, ""]]:
     """Computes a client's upload for a Lloyd step.
 
-    The upload is the sum and the number of the client's examples in each cluster, the
-    sum of the squared distances to the nearest centroids, and the number of examples.
+    The upload is a tuple: the sum of the examples in each cluster, their number in each
+    cluster, the sum of the squared distances to the nearest centroids, and the number
+    of examples.
     """
     z = jnp.where(mask[:, None], z, 0)
     number = mask.sum().astype(float)
@@ -435,10 +436,10 @@ def heterogeneity(counts: Float[Array | np.ndarray, "M K"]) -> Float[Array, ""]:
     them have a cluster in common.
 
     It is Cramer's V of clients and clusters, minus its expected value for a random
-    partition. Suppose that the clusters are the true classes, that M = K, and that each
-    client has a share p of examples of one class and random other examples. Then the
-    value is p. For Dirichlet(alpha) shares it is about 1 / sqrt(1 + K alpha). Clusters
-    that mix classes lower the value.
+    partition. Suppose that the clusters are the true classes and M = K. If each client
+    has a share p of examples of one class and random other examples, the value is p.
+    For Dirichlet(alpha) shares it is about 1 / sqrt(1 + K alpha). Clusters that mix
+    classes lower the value.
 
     Args:
         counts: the number of examples of each client in each cluster. Clients and

@@ -273,8 +273,8 @@ def spread(z: Float[Array, "N D"], mask: Bool[Array, "N"]) -> Float[Array, ""]:
 def evenly_spaced_indices(mask: Bool[Array, "N"], count: int) -> Int[Array, "C"]:
     """Returns evenly spaced positions of a client's examples, without padding.
 
-    A subset of evenly spaced examples has all classes, even if the examples are sorted
-    by class.
+    A subset of evenly spaced examples represents all classes, even if the examples are
+    sorted by class.
 
     Args:
         mask: True at the client's examples, which come first; False at padding.
