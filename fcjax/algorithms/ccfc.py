@@ -391,10 +391,8 @@ def sample_contrast(
     pull = losses.model_contrastive(p1, g1, mask=mask)
     pull += losses.model_contrastive(p2, g2, mask=mask)
     penalty = losses.decorrelation(z1, mask=mask) + losses.decorrelation(z2, mask=mask)
-    return (
-        contrast + model_weight * pull / 2 + decorrelation_weight * penalty,
-        variables,
-    )
+    loss = contrast + model_weight * pull / 2
+    return loss + decorrelation_weight * penalty, variables
 
 
 def cluster_contrast(
