@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fcjax.algorithms.rounds import EVERY_ROUND, Scored
+from fcjax.algorithms.rounds import EVERY_ROUND, EvaluationSchedule
 from fcjax.parallel.mesh import (
     CLIENTS,
     SERVER,
@@ -119,7 +119,7 @@ class Program:
         grid: Grid,
         *,
         start: Start = lambda _: None,
-        schedule: Scored = EVERY_ROUND,
+        schedule: EvaluationSchedule = EVERY_ROUND,
         on_round: Callable[[Round], None] = lambda _: None,
     ) -> State:
         """Runs every stage of the method on a grid.
@@ -160,7 +160,7 @@ class Program:
             while not done and position.round < stage.num_rounds:
                 position = Position(index, position.round + 1)
                 number = position.round
-                is_evaluated = bool(schedule.has(number, stage.num_rounds))
+                is_evaluated = bool(schedule.includes(number, stage.num_rounds))
                 at = at_round(
                     grid,
                     stage.name,

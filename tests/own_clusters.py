@@ -69,7 +69,9 @@ def build(settings, *, num_clusters):
         edges &= fedcref_models.may_be_joined(here)
         numbers = fedcref_models.communities(server.gather(edges)).numbers
         graph = Communities(
-            server.own_rows(numbers, len(here)), edges, assign(state, federation)
+            server.rows_on_this_device(numbers, len(here)),
+            edges,
+            assign(state, federation),
         )
         metrics = {
             "loss": jnp.float32(0.25),

@@ -69,7 +69,7 @@ def test_a_client_has_the_same_bits_whoever_shares_its_device(key):
 )
 def test_slots_are_of_the_chosen_first(count, expected):
     chosen = jnp.array([False, True, False, False, True])
-    slots = jax.jit(clients.slots_of, static_argnums=1)(chosen, count)
+    slots = jax.jit(clients.sampled_indices, static_argnums=1)(chosen, count)
     np.testing.assert_array_equal(slots, expected)
 
 

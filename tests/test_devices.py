@@ -60,7 +60,11 @@ def advance(hyper, key, federation, state):
     rows = federation.pool[federation.indices].astype(jnp.float32)
     sums = jnp.sum(rows * federation.mask[..., None], axis=1)
     sums, clusters, present = server.gather(
-        (sums, federation.local_clusters, clients.own(federation.present[0], len(rows)))
+        (
+            sums,
+            federation.local_clusters,
+            clients.on_this_device(federation.present[0], len(rows)),
+        )
     )
     w = state.server["w"] * hyper["weight"] + sums.sum(axis=0)
     w += jax.random.normal(key, (3,))

@@ -140,7 +140,7 @@ def test_a_seed_is_a_seed_on_any_number_of_devices(dealt, num_runs):
         return State(jnp.zeros(3), {"own": jnp.zeros((len(federation.indices), 3))})
 
     def advance(hyper, key, federation, state):
-        present = clients.own(federation.present[0], len(federation.indices))
+        present = clients.on_this_device(federation.present[0], len(federation.indices))
 
         def one(key, own, rows, mask):
             x = federation.pool[rows] * jax.random.uniform(key)

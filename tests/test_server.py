@@ -132,7 +132,7 @@ def test_own_rows_are_what_was_gathered_of_this_device(num_devices):
     sent = (jnp.arange(8.0).reshape(4, 2), jnp.array([True, False, False, True]))
 
     def there_and_back(*own):
-        return server.own_rows(server.gather(own), len(own[0]))
+        return server.rows_on_this_device(server.gather(own), len(own[0]))
 
     found = on_each(num_devices, there_and_back, *sent)
     joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
@@ -238,7 +238,7 @@ def test_each_device_has_its_own_clients_of_a_draw(num_devices, keys, drawn):
 
     def own(numbers):
         everyone = server.choose(keys[0], PRESENT, COUNT)
-        return clients.own(everyone[:7], len(numbers))
+        return clients.on_this_device(everyone[:7], len(numbers))
 
     found = on_each(num_devices, own, np.arange(8))
     np.testing.assert_array_equal(jnp.concatenate(found), [*drawn[0][:7], False])

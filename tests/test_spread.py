@@ -62,7 +62,7 @@ def remember(num_clusters):
         draws = jax.vmap(jax.random.normal)(clients.keys(key, num_clients))
         draws += federation.pool[federation.indices[:, 0]][:, 0]
         known = state.server
-        present = clients.own(federation.present[0], num_clients)
+        present = clients.on_this_device(federation.present[0], num_clients)
         own = state.clients["own"] + jnp.where(present, draws, jnp.nan)[:, None]
         mean, everyone = server.receive(own, present.astype(float), draws)
         known = {

@@ -315,7 +315,7 @@ def test_spread_by_hand():
 
 
 def test_slots_are_spread_evenly_also_where_a_product_is_no_int32():
-    found = training.evenly(first(70_000, 70_001), 32_768)
+    found = training.evenly_spaced_indices(first(70_000, 70_001), 32_768)
     np.testing.assert_array_equal(found, np.arange(32_768) * 70_000 // 32_768)
 
 

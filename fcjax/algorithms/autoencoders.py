@@ -31,9 +31,9 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import losses
-from fcjax.algorithms.averaging import Networks, chained, forward, part, pick, put
+from fcjax.algorithms.averaging import Networks, chain, forward, part, pick, put
 from fcjax.algorithms.central import BATCH, Clustering, Counted, Examples, Phase
-from fcjax.algorithms.rounds import go_on
+from fcjax.algorithms.rounds import keep_state
 from fcjax.cluster import assign_nearest, kmeans, lloyd, running_means
 from fcjax.data.augment import as_rows
 from fcjax.federated import clients, training
@@ -111,7 +111,7 @@ def clustering(setup: Setup, *later: Phase) -> Clustering:
 
     def init(key, x):
         rows = as_rows(x, unit_length=False)
-        variables = chained(autoencoder._asdict()).init(key, rows)
+        variables = chain(autoencoder._asdict()).init(key, rows)
         return Trained(variables, setup.optimizer.init(variables["params"]))
 
     def begin_kmeans(_, state, x, mask):
@@ -129,7 +129,7 @@ def clustering(setup: Setup, *later: Phase) -> Clustering:
         return {"encoder": encoder, "centroids": state.centroids}
 
     first = (
-        Phase("autoencoder", go_on, partial(train, setup), rounds),
+        Phase("autoencoder", keep_state, partial(train, setup), rounds),
         Phase("k-means", begin_kmeans, partial(cluster, setup)),
     )
     embed = partial(encode_state, autoencoder)
@@ -149,7 +149,7 @@ def train(
     """Trains an auto-encoder for an epoch: as in `Phase`. The loss is an example's
     squared error, summed over features.
     """
-    network = chained(setup.autoencoder._asdict())
+    network = chain(setup.autoencoder._asdict())
 
     def loss(_, variables, slots, counted):
         rows = counted_rows(x, slots, counted)
@@ -290,7 +290,7 @@ def by_dcn(
     setup = Setup(autoencoder, optimizer, settings, *sizes, num_clusters)
     jointly = partial(begin_joint, setup), partial(train_jointly, setup)
     joint = Phase("joint", *jointly, settings.joint_rounds)
-    last = Phase("final k-means", go_on, partial(cluster, setup))
+    last = Phase("final k-means", keep_state, partial(cluster, setup))
     return clustering(setup, *((joint, last) if settings.joint_rounds else ()))
 
 

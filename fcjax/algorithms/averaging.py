@@ -1,10 +1,11 @@
 """Federated averaging of networks in named parts, trained on two views.
 
-Rounds in which clients train on two views of their examples and a server averages.
+In each round the clients train on two views of their examples, and the server averages
+their networks. FedMCC, CC, FedU, FedEMA, FedSimSiam and FedSimCLR share these rounds.
 
-What FedMCC, CC, FedU, FedEMA, FedSimSiam and FedSimCLR share. Their networks come in
-named parts, of which a stage trains some, sends them to and fro and leaves the others
-frozen; a part may have a target network, which stays on its client.
+A network consists of named parts, such as `encoder` and `projector`. A stage trains and
+averages some of the parts; the other parts are frozen. A part may have a target network
+(a moving average of the online network), which stays on the client.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from fcjax.algorithms.rounds import all_rounds, go_on
+from fcjax.algorithms.rounds import all_rounds, keep_state
 from fcjax.data.augment import Augment, to_float
 from fcjax.federated import clients, server, training
 from fcjax.nn.layers import microbatched
@@ -35,22 +36,35 @@ from fcjax.types import (
 # --- Parts
 
 Parts = dict[str, PyTree]
-"""The variables of several networks: by kind, as those of any one, and then by part."""
+"""The variables of several networks: {kind: {part: tree}}, where a kind is "params" or
+"batch_stats" and a part is the name of a network."""
 Views = tuple[Float[Array, "B *F"], Float[Array, "B *F"]]
+"""Two augmented views of a batch of examples."""
 
 
 class Networks(NamedTuple):
-    """Networks by part: encoder, projector, predictor, cluster_projector."""
+    """Networks by the name of their part, and the number of examples per microbatch."""
 
     named: Mapping[str, Network]
+    """Networks by part: encoder, projector, predictor, cluster_projector."""
     microbatch: int | None = None
-    """Examples that they take at a time, see `models.microbatched`."""
+    """Number of examples per microbatch, see `fcjax.nn.layers.microbatched`; None takes
+    whole batches."""
 
 
 def initialize(
     key: PRNGKey, networks: Mapping[str, Network], x: Float[Array, "1 *F"]
 ) -> Parts:
-    """Draws the variables of networks of which each is fed by the one before."""
+    """Initializes a chain of networks: each network gets the output of the previous.
+
+    Args:
+        key: the key of all random draws.
+        networks: the networks by part, in the order of the chain.
+        x: an input of the first network.
+
+    Returns:
+        The variables of the networks.
+    """
     parts: Parts = {}
     for number, (name, network) in enumerate(networks.items()):
         variables = network.init(jax.random.fold_in(key, number), x)
@@ -68,36 +82,51 @@ def forward(
     *,
     train: bool = True,
 ) -> tuple[Float[Array, "B D"], Parts]:
-    """Applies some parts, one after another.
+    """Applies a chain of parts.
+
+    Args:
+        networks: the networks by part.
+        parts: the variables of the networks.
+        path: the names of the parts to apply, in this order.
+        x: the inputs of the first part.
+        mask: False at padding.
+        train: whether batch norms use the statistics of the batch.
 
     Returns:
-        What the last one returns, and the parts with new batch statistics.
+        The outputs of the last part, and the variables with new batch statistics.
     """
-    network = chained({name: networks.named[name] for name in path})
-    # Parts that follow each other are bounded as one: what lies between is not kept.
+    network = chain({name: networks.named[name] for name in path})
+    # The chain is microbatched as a whole, so that intermediate outputs need no memory.
     if networks.microbatch is not None:
         network = microbatched(network, networks.microbatch)
     x, variables = network.apply(pick(parts, path), x, train=train, mask=mask)
     return x, merge(parts, variables)
 
 
-def chained(named: Mapping[str, Network]) -> Network:
-    """Returns networks of which each is fed by the one before as a single one."""
+def chain(named: Mapping[str, Network]) -> Network:
+    """Chains networks: each network gets the output of the previous one.
+
+    Args:
+        named: the networks by part, in the order of the chain.
+
+    Returns:
+        A single network. Its variables are those of all parts, see `Parts`.
+    """
 
     def init(key, x):
         return initialize(key, named, x)
 
     def apply(variables, x, *, train, mask=None):
         for name, network in named.items():
-            own = part(variables, name)
-            x, own = network.apply(own, x, train=train, mask=mask)
-            variables = put(variables, name, own)
+            of_part = part(variables, name)
+            x, of_part = network.apply(of_part, x, train=train, mask=mask)
+            variables = put(variables, name, of_part)
         return x, variables
 
     return Network(init, apply)
 
 
-def both(
+def forward_views(
     networks: Networks,
     parts: Parts,
     path: tuple[str, ...],
@@ -106,45 +135,61 @@ def both(
     *,
     train: bool = True,
 ) -> tuple[tuple[Float[Array, "B D"], Float[Array, "B D"]], Parts]:
-    """Applies some parts to both views, the batch statistics of each being its own."""
+    """Applies a chain of parts to both views; each view has its own batch statistics.
+
+    Args:
+        networks: the networks by part.
+        parts: the variables of the networks.
+        path: the names of the parts to apply, in this order.
+        views: two views of a batch.
+        mask: False at padding.
+        train: whether batch norms use the statistics of the batch.
+
+    Returns:
+        The outputs of both views, and the variables with new batch statistics.
+    """
     a, parts = forward(networks, parts, path, views[0], mask, train=train)
     b, parts = forward(networks, parts, path, views[1], mask, train=train)
     return (a, b), parts
 
 
-def target_of(online: Parts, target: Mapping[str, PyTree]) -> Parts:
-    """Returns the variables of target networks, which no gradient reaches.
+def target_networks(online: Parts, target: Mapping[str, PyTree]) -> Parts:
+    """Returns the variables of the target networks, without gradients.
 
     Args:
-        online: whose batch statistics stand in; in training none are used.
-        target: the parameters of the parts that have a target network.
+        online: the variables of the online networks. Their batch statistics complete
+            the target networks, but training does not use them.
+        target: the parameters of the target networks, by part.
+
+    Returns:
+        The variables of the target networks.
     """
     return jax.lax.stop_gradient(merge(online, {"params": target}))
 
 
 def part(parts: Parts, name: str) -> PyTree:
-    """Returns the variables of one of the networks."""
+    """Returns the variables of one part."""
     return {kind: named[name] for kind, named in parts.items() if name in named}
 
 
 def put(parts: Parts, name: str, variables: PyTree) -> Parts:
-    """Returns the parts with the variables of one of the networks."""
+    """Returns the parts with new variables of one part."""
     return merge(parts, {kind: {name: value} for kind, value in variables.items()})
 
 
 def pick(parts: Parts, names: Iterable[str]) -> Parts:
-    """Returns the parts of these names."""
-    picked: Parts = {}
+    """Returns the variables of the parts of these names."""
+    subset: Parts = {}
     for name in names:
-        picked = put(picked, name, part(parts, name))
-    return picked
+        subset = put(subset, name, part(parts, name))
+    return subset
 
 
-def merge(parts: Parts, others: Parts) -> Parts:
-    """Returns the parts of both, where both have one that of the others."""
+def merge(parts: Parts, updates: Parts) -> Parts:
+    """Returns the union of both; parts of `updates` replace parts of the same name."""
     return {
-        kind: {**parts.get(kind, {}), **others.get(kind, {})}
-        for kind in {**parts, **others}
+        kind: {**parts.get(kind, {}), **updates.get(kind, {})}
+        for kind in {**parts, **updates}
     }
 
 
@@ -153,178 +198,211 @@ def merge(parts: Parts, others: Parts) -> Parts:
 Contrast = Callable[
     [Parts, PyTree, Views, Bool[Array, "B"]], tuple[Float[Array, ""], Parts]
 ]
-"""(online, target, views, mask) -> (loss, online with new batch statistics). The target
-is its parameters by part; its batch norms take the statistics of the batch."""
+"""(online, target, views, mask) -> (loss, online): the loss of a batch, and the online
+networks with new batch statistics. `target` holds the parameters of the target networks
+by part; their batch norms use the statistics of the batch."""
 
 
 class Local(NamedTuple):
-    """How a client trains in a round.
-
-    The schedule gives the step size of each round of a stage as a share of the
-    optimiser's own.
-    """
+    """The local training of a client in one round."""
 
     optimizer: optax.GradientTransformation
-    augment: Augment  # (key, example) -> a view of it
+    """The optimizer of the client."""
+    augment: Augment
+    """(key, example) -> a view of the example."""
     num_epochs: int = 5
+    """Number of epochs per round."""
     batch_size: int = 128
+    """Number of examples per step."""
     schedule: optax.Schedule = optax.constant_schedule(1.0)
-    keep_optimizer: bool = False  # whether its state outlives a round
-    microbatch: int | None = None  # see `models.microbatched`; None takes a batch whole
-    drop_last: bool = False  # a last batch that is not full, see `training.train`
+    """(round of the stage) -> the share of the optimizer's learning rate."""
+    keep_optimizer: bool = False
+    """Whether a client keeps its optimizer state between rounds."""
+    microbatch: int | None = None
+    """Number of examples per microbatch, see `fcjax.nn.layers.microbatched`; None takes
+    whole batches."""
+    drop_last: bool = False
+    """Leave out a last batch that is smaller than the others, see `training.train`."""
 
     @property
     def at_once(self) -> int:
-        """How many examples a network takes at a time where it is not trained."""
+        """The number of examples per forward pass outside of training."""
         return self.microbatch or self.batch_size
 
     def optimizer_of(self, number: Int[Array, ""]) -> optax.GradientTransformation:
-        """Returns the optimiser of a round of a stage."""
-        return training.scaled(self.optimizer, jnp.asarray(self.schedule(number)))
+        """Returns the optimizer of a round, with the learning rate of the schedule."""
+        return training.scale_updates(
+            self.optimizer, jnp.asarray(self.schedule(number))
+        )
 
     def networks(self, **named: Network) -> Networks:
-        """Returns networks, by part, that take as many at a time in training."""
+        """Returns the networks by part, with the microbatch of this training."""
         return Networks(named, self.microbatch)
 
 
 class Pass(NamedTuple):
-    """Some epochs of a client over some of its rows."""
+    """The epochs of a client that minimize one loss, on a subset of its examples."""
 
     contrast: Contrast
-    chosen: Callable[[Int[Array, "N"]], Bool[Array, "N"]] = lambda rows: rows >= 0
-    """(rows of the pool) -> which of them are trained on."""
+    """The loss of a batch."""
+    select: Callable[[Int[Array, "N"]], Bool[Array, "N"]] = lambda indices: indices >= 0
+    """(indices into the pool) -> True at the examples to train on; all by default."""
 
 
 class Personal(NamedTuple):
-    """How a client mixes what it learnt itself into what the server sends."""
+    """Functions that combine the server's networks with a client's own memory."""
 
     begin: Callable[[Parts], Any]
-    """(the server's parts) -> what a client remembers before its first round."""
+    """(the server's parts) -> the memory of a client before its first round."""
     take_over: Callable[[Parts, Any, Int[Array, ""]], Parts]
-    """(the server's parts, memory, number of the round) -> where training begins."""
+    """(the server's parts, memory, number of the round) -> the parts with which the
+    client begins to train."""
     remember: Callable[[Parts, Parts, Any, Int[Array, ""]], Any]
-    """(where training began, where it ended, memory, number of the round) -> memory."""
+    """(parts before training, parts after training, memory, number of the round) -> the
+    new memory."""
 
 
 class Setup(NamedTuple):
-    """What all rounds of a stage share."""
+    """The settings that all rounds of a stage share."""
 
     networks: Networks
-    """Trained and frozen ones; the features of `encoder` are measured."""
+    """The trained and the frozen networks. The metric `embedding_spread` is that of the
+    features of `encoder`."""
     trains: tuple[str, ...]
-    """The parts that are trained and averaged, batch statistics included; the others
-    are frozen and sent to each client once."""
+    """The parts that are trained and averaged, batch statistics included. Other parts
+    are frozen, and each client downloads them once."""
     passes: tuple[Pass, ...]
-    """The epochs of a client, one after another. A client weighs as much as it has
-    examples for them, and does not answer without any."""
+    """The passes of a client, one after another. The weight of a client is its number
+    of examples in the passes. A client without such examples does not participate."""
     local: Local
+    """The local training of a client."""
     num_rounds: int
+    """Number of rounds of the stage."""
     tracks: tuple[str, ...] = ()
     """The parts that have a target network."""
     momentum: Scalar = 0.99
-    """m of the target networks, which after every step become m times themselves and
-    1 - m times the online ones."""
+    """m of the target networks: each step sets target = m target + (1 - m) online."""
     average_target: bool = False
-    """Average the target networks too and send them back (Table VII of FedMCC); False
-    leaves each on its client."""
+    """Whether the server also averages the target networks and sends them back (Table
+    VII of FedMCC). Otherwise each target network stays on its client."""
     personal: Personal | None = None
-    """What clients mix in of their own."""
+    """The memory of the clients; None if clients begin with the server's parts."""
 
 
 class Server(NamedTuple):
-    online: Parts  # the global networks
-    clusters: Any = ()  # the `Clusters` of federated k-means, once it has begun
+    """The server's state."""
+
+    online: Parts
+    """The global networks."""
+    clusters: Any = ()
+    """The `Clusters` of federated k-means; () before this stage."""
 
 
-class Stays(NamedTuple):
-    """What stays on a client between its rounds."""
+class ClientState(NamedTuple):
+    """The state that a client keeps between its rounds."""
 
-    target: PyTree  # parameters of its target networks, by part
-    memory: PyTree  # of `Personal`; () without
-    opt_state: PyTree  # of its optimiser; () if that starts anew
+    target: PyTree
+    """The parameters of the client's target networks, by part."""
+    memory: PyTree
+    """The memory of `Personal`; () without one."""
+    opt_state: PyTree
+    """The optimizer state; () if each round begins with a new one."""
 
 
-def averaging(name: str, setup: Setup, *, begin: Callable = go_on) -> Stage:
-    """Builds a stage: the server sends, the clients train, the server averages.
+def averaging(name: str, setup: Setup, *, begin: Callable = keep_state) -> Stage:
+    """Builds a stage of federated averaging.
+
+    In each round the clients download the networks and train them, and the server
+    averages the trained networks.
 
     Args:
-        name: of the stage.
-        setup: see `Setup`.
-        begin: as in `Stage`; see `start`.
+        name: the name of the stage.
+        setup: the settings of the stage.
+        begin: (key, state, federation) -> the first state of the stage, see `start`.
 
     Returns:
-        The stage. Its metrics are the mean over the clients that answered of the `loss`
-        of the last pass that each has examples for, `participants`, `embedding_spread`
-        of as many of each client's examples as a network takes at a time, `weight_size`
-        of the clients' networks, and the traffic by part.
+        The stage. Its metrics are means over the participating clients: `loss` of the
+        last pass in which a client has examples, `embedding_spread` of a batch of its
+        features, `weight_size` of its networks. Others are `participants` and the
+        traffic by part.
     """
     round = partial(federated_round, setup)
     return all_rounds(name, round, setup.num_rounds, begin=begin)
 
 
 def start(setup: Setup, online: Parts, federation: Federation) -> State:
-    """Returns the state in which a stage begins: every target network is a copy, which
-    a client that first answers later takes of what it is sent then.
+    """Returns the state at the beginning of a stage.
+
+    Every target network is a copy of the online network. A client that participates
+    later for the first time copies the online network of that round.
 
     Args:
-        setup: of the stage.
+        setup: the settings of the stage.
         online: the server's networks.
-        federation: whose clients they are.
+        federation: the federation.
+
+    Returns:
+        The state.
     """
-    sent = pick(online, setup.trains)
+    trained = pick(online, setup.trains)
     target = {name: online["params"][name] for name in setup.tracks}
-    memory = setup.personal.begin(sent) if setup.personal else ()
+    memory = setup.personal.begin(trained) if setup.personal else ()
     opt_state = ()
     if setup.local.keep_optimizer:
-        opt_state = setup.local.optimizer.init(sent["params"])
-    stays = clients.repeat(Stays(target, memory, opt_state), len(federation.indices))
-    return State(Server(online), stays)
+        opt_state = setup.local.optimizer.init(trained["params"])
+    client_state = ClientState(target, memory, opt_state)
+    return State(Server(online), clients.repeat(client_state, len(federation.indices)))
 
 
 def federated_round(
     setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
-    """A round, lines 3 to 7 of FedMCC's algorithms: every client trains what it is
-    sent, and the server averages that by how many examples each has.
+    """Runs one round: lines 3 to 7 of FedMCC's algorithms.
+
+    Every client trains the networks that it downloads. The server averages the trained
+    networks, weighted by the clients' numbers of examples.
     """
     before: Server = state.server
     num_clients = len(federation.indices)
-    rows = [chosen(federation.indices) for _, chosen in setup.passes]
-    used = federation.mask & jnp.stack(rows).any(axis=0)
-    present = server.participants(federation) & used.any(axis=1)
-    is_new = present & ~server.seen_before(federation, setup.num_rounds)
+    selections = [select(federation.indices) for _, select in setup.passes]
+    train_mask = federation.mask & jnp.stack(selections).any(axis=0)
+    present = server.participants(federation) & train_mask.any(axis=1)
+    is_new = present & ~server.participated_before(federation, setup.num_rounds)
     names = [name for name in before.online["params"] if name not in setup.trains]
-    sent, frozen = pick(before.online, setup.trains), pick(before.online, names)
+    download, frozen = pick(before.online, setup.trains), pick(before.online, names)
     number = federation.now.stage_round
-    held: Stays = state.clients
-    if not setup.average_target:  # else all are sent the mean
+    client_states: ClientState = state.clients
+    if not setup.average_target:  # Otherwise all clients have the averaged target.
         copies = {name: before.online["params"][name] for name in setup.tracks}
         copies = clients.repeat(copies, num_clients)
-        target = clients.keep_absent(is_new, copies, held.target)
-        held = held._replace(target=target)
-    trained, stays, measured = clients.for_each(
+        target = clients.keep_absent(is_new, copies, client_states.target)
+        client_states = client_states._replace(target=target)
+    trained, client_states, values = clients.for_each(
         partial(client_round, setup, federation.pool, frozen, number),
         clients.keys(key, num_clients),
-        clients.repeat(sent, num_clients),
-        held,
+        clients.repeat(download, num_clients),
+        client_states,
         federation.indices,
         federation.mask,
     )
-    stays: Stays = clients.keep_absent(present, stays, state.clients)
-    sizes = present * used.sum(axis=1).astype(float)
-    uploads = (trained, stays.target if setup.average_target else {})
-    (online, mean), (answered, first, measured) = server.receive(
-        uploads, sizes, (present, is_new, measured)
+    client_states: ClientState = clients.keep_absent(
+        present, client_states, state.clients
+    )
+    sizes = present * train_mask.sum(axis=1).astype(float)
+    uploads = (trained, client_states.target if setup.average_target else {})
+    (online, mean), (participating, first, values) = server.receive(
+        uploads, sizes, (present, is_new, values)
     )
     messages = {name: part(online, name) for name in setup.trains}
     if setup.average_target:
-        stays = stays._replace(target=clients.repeat(mean, num_clients))
+        target = clients.repeat(mean, num_clients)
+        client_states = client_states._replace(target=target)
         messages["target"] = mean
     once = server.traffic(first, up={}, down={k: part(frozen, k) for k in names})
-    metrics = server.measure(answered, measured)
-    metrics |= server.traffic(answered, up=messages, down=messages) | once
+    metrics = server.measure(participating, values)
+    metrics |= server.traffic(participating, up=messages, down=messages) | once
     after = before._replace(online=merge(frozen, online))
-    return State(after, stays), metrics
+    return State(after, client_states), metrics
 
 
 def client_round(
@@ -333,77 +411,93 @@ def client_round(
     frozen: Parts,
     number: Int[Array, ""],
     key: PRNGKey,
-    sent: Parts,
-    stays: Stays,
-    rows: Int[Array, "N"],
+    download: Parts,
+    client_state: ClientState,
+    indices: Int[Array, "N"],
     mask: Bool[Array, "N"],
-) -> tuple[Parts, Stays, dict[str, Float[Array, ""]]]:
-    """ClientLocalTraining of FedMCC's algorithms.
+) -> tuple[Parts, ClientState, dict[str, Float[Array, ""]]]:
+    """Trains one client: ClientLocalTraining of FedMCC's algorithms.
 
     Args:
-        setup: of the stage.
-        pool: of the examples.
-        frozen: the parts that are not trained.
-        number: of the round in its stage.
-        key, sent, stays, rows, mask: the client's.
+        setup: the settings of the stage.
+        pool: all examples.
+        frozen: the variables of the parts that are not trained.
+        number: the number of the round in its stage, from 0.
+        key: the key of the client in this round.
+        download: the variables of the trained parts, from the server.
+        client_state: the state of the client.
+        indices: the client's examples, as indices into the pool.
+        mask: False at padding.
 
     Returns:
-        What the client uploads, what stays there, and its metrics.
+        The trained parts (the upload), the new state of the client, and its metrics.
     """
-    local, (target, memory, opt_state) = setup.local, stays
+    local, (target, memory, opt_state) = setup.local, client_state
     optimizer = local.optimizer_of(number)
+    start = download
     if setup.personal:
-        sent = setup.personal.take_over(sent, memory, number)
+        start = setup.personal.take_over(download, memory, number)
     if not local.keep_optimizer:
-        opt_state = optimizer.init(sent["params"])
+        opt_state = optimizer.init(start["params"])
 
-    def loss(contrast, key, variables, slots, counted):
+    def loss(contrast, key, variables, batch, batch_mask):
         online, target = split_target(variables)
-        views = two_views(key, to_float(pool[rows[slots]]), local)
-        value, online = contrast(merge(frozen, online), target, views, counted)
+        views = two_views(key, to_float(pool[indices[batch]]), local)
+        value, online = contrast(merge(frozen, online), target, views, batch_mask)
         return value, {**pick(online, setup.trains), "target": target}
 
-    client, value = clients.Client({**sent, "target": target}, opt_state), jnp.nan
-    for index, (contrast, chosen) in enumerate(setup.passes):
-        used = mask & chosen(rows)
-        client, found = training.train(
+    client, value = clients.Client({**start, "target": target}, opt_state), jnp.nan
+    for index, (contrast, select) in enumerate(setup.passes):
+        pass_mask = mask & select(indices)
+        client, pass_loss = training.train(
             jax.random.fold_in(key, index),
             client,
             partial(loss, contrast),
-            used,
+            pass_mask,
             optimizer=optimizer,
             batch_size=local.batch_size,
             num_epochs=local.num_epochs,
             drop_last=local.drop_last,
             after_step=partial(follow, setup.momentum),
         )
-        value = jnp.where(used.any(), found, value)
+        value = jnp.where(pass_mask.any(), pass_loss, value)
     trained, target = split_target(client.variables)
     if setup.personal:
-        memory = setup.personal.remember(sent, trained, memory, number)
-    measured = {
+        memory = setup.personal.remember(start, trained, memory, number)
+    values = {
         "loss": value,
-        "embedding_spread": spread(setup, merge(frozen, trained), pool, rows, mask),
+        "embedding_spread": spread(setup, merge(frozen, trained), pool, indices, mask),
         "weight_size": training.root_mean_square(trained["params"]),
     }
     opt_state = client.opt_state if local.keep_optimizer else ()
-    return trained, Stays(target, memory, opt_state), measured
+    return trained, ClientState(target, memory, opt_state), values
 
 
 def spread(
-    setup: Any, parts: Parts, pool: Pool, rows: Int[Array, "N"], mask: Bool[Array, "N"]
+    setup: Any,
+    parts: Parts,
+    pool: Pool,
+    indices: Int[Array, "N"],
+    mask: Bool[Array, "N"],
 ) -> Float[Array, ""]:
-    """Returns how far the features of a client fill their sphere, of as many examples
-    as a network takes at a time.
-    """
-    few = training.evenly(mask, setup.local.at_once)
-    encoder, x = setup.networks.named["encoder"], to_float(pool[rows[few]])
+    """Measures the spread of a client's features on a batch, see `training.spread`."""
+    subset = training.evenly_spaced_indices(mask, setup.local.at_once)
+    encoder, x = setup.networks.named["encoder"], to_float(pool[indices[subset]])
     h, _ = encoder.apply(part(parts, "encoder"), x, train=False)
-    return training.spread(h, mask[few])
+    return training.spread(h, mask[subset])
 
 
 def follow(momentum: Scalar, variables: PyTree) -> PyTree:
-    """Returns the variables after a step of the target networks."""
+    """Moves the target networks towards the online networks.
+
+    Args:
+        momentum: m in [0, 1]; target = m target + (1 - m) online.
+        variables: the variables of the online networks, and the parameters of the
+            target networks under "target".
+
+    Returns:
+        The variables with new target networks.
+    """
 
     def mix(old, new):
         return momentum * old + (1 - momentum) * new
@@ -414,13 +508,13 @@ def follow(momentum: Scalar, variables: PyTree) -> PyTree:
 
 
 def split_target(variables: PyTree) -> tuple[Parts, PyTree]:
-    """Returns the online networks, and the parameters of their targets."""
+    """Splits variables into the online networks and the parameters of the targets."""
     online = {kind: x for kind, x in variables.items() if kind != "target"}
     return online, variables["target"]
 
 
 def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:
-    """Draws two views of each example, as few at a time as a network takes."""
+    """Draws two views of each example, one microbatch after another."""
 
     def draw(key, x):
         key_a, key_b = jax.random.split(key)
@@ -438,33 +532,45 @@ def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:
 def encode(
     encoder: Network, parts: Parts, federation: Federation, *, batch_size: int
 ) -> Float[Array, "M N D"]:
-    """Returns the features of all clients' examples by the server's encoder."""
+    """Computes the features of all clients' examples with the server's encoder.
+
+    Args:
+        encoder: the network of the encoder.
+        parts: the variables of the server's networks.
+        federation: the federation.
+        batch_size: number of examples per forward pass of a client.
+
+    Returns:
+        The features [M, N, D].
+    """
     variables = part(parts, "encoder")
 
-    def batch(rows):
-        x = to_float(federation.pool[rows])
+    def encode_batch(indices):
+        x = to_float(federation.pool[indices])
         return encoder.apply(variables, x, train=False)[0]
 
-    return clients.for_each(
-        partial(training.in_batches, batch, batch_size=batch_size), federation.indices
-    )
+    of_client = partial(training.in_batches, encode_batch, batch_size=batch_size)
+    return clients.for_each(of_client, federation.indices)
 
 
-def assembled(
+def build_method(
     encoder: Network,
     local: Local,
     init: Callable[[PRNGKey, Federation], State],
     stages: tuple[Stage, ...],
     assign: Callable[[Server, Float[Array, "N D"]], Int[Array, "N"]],
 ) -> FederatedClustering:
-    """Returns the method of these stages.
+    """Builds a method whose embedding is the features of the server's encoder.
 
     Args:
-        encoder: to the features.
-        local: how a client trains, which says how many examples are encoded at a time.
-        init: as in `FederatedClustering`.
-        stages: its stages.
-        assign: (server, features) -> clusters; -1 where there are none yet.
+        encoder: maps examples to features.
+        local: the local training. It sets the number of examples per forward pass.
+        init: (key, federation) -> the state before the first round.
+        stages: the stages of the method.
+        assign: (server, features) -> clusters, or -1 before there are clusters.
+
+    Returns:
+        The method.
     """
 
     def embed(state: State, federation: Federation):

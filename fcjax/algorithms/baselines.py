@@ -1,15 +1,14 @@
 """Baselines without a network: exact federated c-means and FFCM.
 
-Federated c-means whose result is the central one: clients send sums and counts.
-
-A Federated Fuzzy c-Means Clustering Algorithm
+Exact federated c-means: clients upload sums and counts, so that the result equals the
+result of the central method.
+    A Federated Fuzzy c-Means Clustering Algorithm
     José Luis Corcuera Bárcena, Francesco Marcelloni, Alessandro Renda, Alessio Bechini,
     Pietro Ducange. 2021. CEUR Workshop Proceedings 3074.
     Authors' code: https://github.com/Unipisa/FederatedClustering
 
-FFCM: federated fuzzy c-means.
-
-Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm (FFCM)
+FFCM: clients upload centroids of fuzzy c-means, and the server aggregates them.
+    Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm (FFCM)
     Morris Stallmann, Anna Wilbik. 2022. https://arxiv.org/abs/2201.07316
     Authors' code: https://github.com/stallmo/federated_clustering
 """
@@ -24,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from fcjax.algorithms.rounds import go_on, never
+from fcjax.algorithms.rounds import keep_state, never_done
 from fcjax.cluster import assign_nearest, fuzzy_lloyd, kmeans, lloyd
 from fcjax.data.augment import client_rows
 from fcjax.federated import clients, server
@@ -35,23 +34,25 @@ from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, Stage,
 
 
 class MovingCentroids(NamedTuple):
-    """The server of a method whose centroids go from round to round."""
+    """The server's state of a method that updates centroids in every round."""
 
     centroids: Float[Array, "K D"]
-    moved: Float[Array, ""]  # Frobenius norm of their last step
+    """The global centroids."""
+    moved: Float[Array, ""]
+    """Frobenius norm of the last change of the centroids."""
 
 
 def begin(centroids: Float[Array, "K D"]) -> State:
-    """Returns the state before the first round."""
+    """Returns the state before the first round, with the given centroids."""
     return State(MovingCentroids(centroids, jnp.float32(jnp.inf)))
 
 
 def move(before: MovingCentroids, centroids: Float[Array, "K D"]) -> MovingCentroids:
-    """Returns the server after a round that has found these centroids."""
+    """Returns the server's state after a round with new centroids."""
     return MovingCentroids(centroids, jnp.linalg.norm(centroids - before.centroids))
 
 
-def plain(
+def one_stage_method(
     init: Callable,
     round: Callable,
     *,
@@ -59,19 +60,21 @@ def plain(
     num_rounds: int = 1,
     tolerance: Scalar | None = None,
 ) -> FederatedClustering:
-    """Returns a method of one stage, `cluster`.
+    """Builds a method with one stage, `cluster`, that clusters the raw examples.
 
     Args:
-        init: as in `FederatedClustering`; the server has `centroids` [K, D], unless the
-            caller replaces `assign`, and `moved` where there is a tolerance.
-        round: as in `Stage`.
-        unit_length: of the rows that are clustered, see `vectors.as_rows`.
-        num_rounds: bound of the rounds.
-        tolerance: the stage ends once the centroids have moved by less; None runs all
-            rounds.
+        init: (key, federation) -> the state before the first round. The server's state
+            has `centroids` [K, D], unless the caller replaces `assign`. With a
+            tolerance it also has `moved`, see `MovingCentroids`.
+        round: (key, state, federation) -> (state, metrics).
+        unit_length: scale the examples to L2 norm 1.
+        num_rounds: maximum number of rounds.
+        tolerance: the stage ends once a round moves the centroids by less than this
+            Frobenius norm; None runs all rounds.
 
     Returns:
-        The method. An example's embedding is its row, its cluster the nearest centroid.
+        The method. The embedding of an example is the flattened example. Its cluster is
+        the nearest centroid.
     """
 
     def embed(_, federation: Federation):
@@ -83,17 +86,19 @@ def plain(
         return clients.for_each(nearest, x)
 
     def done(state: State):
-        return never(state) if tolerance is None else state.server.moved < tolerance
+        return (
+            never_done(state) if tolerance is None else state.server.moved < tolerance
+        )
 
-    stage = Stage("cluster", go_on, round, num_rounds, done)
+    stage = Stage("cluster", keep_state, round, num_rounds, done)
     return FederatedClustering(init, (stage,), embed, assign)
 
 
 # --- Exact federated c-means
 
 
-class Clustered(NamedTuple):
-    """The server of exact federated c-means."""
+class Server(NamedTuple):
+    """The server's state of exact federated c-means."""
 
     clusters: Clusters
 
@@ -105,21 +110,22 @@ def exact_cmeans(
     fuzzifier: Scalar | None = None,
     tolerance: Scalar = 1e-4,
 ) -> FederatedClustering:
-    """Builds exact federated c-means: a round is one iteration of the central method.
+    """Builds exact federated c-means: each round is one step of the central method.
 
-    The clients upload sums and counts. From the same start the result is that of the
-    central method. The start comes from the clients' local centroids, see
-    `fcjax.federated.kmeans.seed_centroids`.
+    The clients upload sums and counts. From the same initial centroids the result
+    equals the result of the central method. The initial centroids come from the
+    clients' local centroids, see `fcjax.federated.kmeans.seed_centroids`.
 
     Args:
-        settings: one value per setting of `fcjax.methods.ExactKMeans`. The stage ends
-            before the last round once the centroids stand still.
+        settings: one value per setting of `fcjax.methods.ExactKMeans`.
         num_clusters: K.
-        fuzzifier: m > 1; None is k-means.
-        tolerance: the stage ends once the centroids move by no more.
+        fuzzifier: m > 1 of fuzzy c-means; None is k-means.
+        tolerance: the stage ends once a round moves the centroids by at most this
+            Frobenius norm.
 
     Returns:
-        The method, one stage. Its metrics are those of `fcjax.federated.kmeans.KMeans`.
+        The method: one stage `cluster`. Its metrics are those of
+        `fcjax.federated.kmeans.KMeans`.
 
     Examples:
         >>> from fcjax.methods import ExactKMeans
@@ -131,7 +137,7 @@ def exact_cmeans(
 
     def init(_: PRNGKey, federation: Federation) -> State:
         num_features = math.prod(federation.pool.shape[1:])
-        return State(Clustered(no_clusters(num_clusters, num_features)))
+        return State(Server(no_clusters(num_clusters, num_features)))
 
     def embed(_: State, federation: Federation):
         return client_rows(federation, unit_length=settings.unit_length)
@@ -143,9 +149,9 @@ def exact_cmeans(
         nearest = partial(Clusters.nearest, state.server.clusters)
         return clients.for_each(nearest, embed(state, federation))
 
-    # A kept copy of the data could be as large as memory.
-    law = {"fuzzifier": fuzzifier, "tolerance": tolerance, "keep": False}
-    kmeans = KMeans(points, num_clusters, **law)
+    # Clients keep no embedding: it would be a second copy of the data set.
+    options = {"fuzzifier": fuzzifier, "tolerance": tolerance, "keep": False}
+    kmeans = KMeans(points, num_clusters, **options)
     stage = kmeans.stage("cluster", settings.num_rounds)
     return FederatedClustering(init, (stage,), embed, assign)
 
@@ -160,26 +166,28 @@ def ffcm(
     aggregation: Literal["kmeans", "mean"] = "kmeans",
     tolerance: Scalar = 1e-4,
 ) -> FederatedClustering:
-    """Builds FFCM: clients improve the server's centroids by fuzzy c-means of their
-    own, the server averages or clusters what they found.
+    """Builds FFCM: clients run fuzzy c-means, the server aggregates their centroids.
+
+    In each round the clients begin fuzzy c-means with the server's centroids. The
+    initial centroids are uniform in [0, 1], as in the authors' code.
 
     Args:
         settings: one value per setting of `fcjax.methods.FFCM`. The FFCM paper has the
-            fuzzifier 2, which on row-normalised pixels draws all centroids to the mean;
-            1.1 is that of the code of SDA-FC. The stage ends before the last round once
-            the centroids stand still. The authors' code allows 1000 rounds, and 1000
-            iterations of a client in a round.
+            fuzzifier 2, which on row-normalised pixels moves all centroids to the mean;
+            the code of SDA-FC has 1.1. The authors' code allows 1000 rounds, and 1000
+            iterations per client and round.
         num_clusters: K.
-        aggregation: `kmeans` clusters the clients' centroids, each counting once;
-            `mean` averages those of one number, weighted by their supports (the sums of
-            their memberships), which fails where clients hold different clusters: on
-            MNIST at p = 1 it has NMI 0.19, `kmeans` 0.52 and the CCFC paper 0.54.
-        tolerance: of the clients' memberships and of the server's step.
+        aggregation: `kmeans` clusters the clients' centroids with equal weights. `mean`
+            averages the centroids of the same index, weighted by their supports (sums
+            of memberships). It fails if clients have different clusters: on MNIST at
+            p = 1 the NMI is 0.19 with `mean` and 0.52 with `kmeans`.
+        tolerance: a client stops once no membership changes by more. The stage ends
+            once a round moves the centroids by less than this Frobenius norm.
 
     Returns:
-        The method, one stage. Centroids start uniform in [0, 1], as in the code. Its
-        metrics are the `loss` (the clients' fuzzy objective an example, their mean),
-        `participants`, `moved` and the traffic.
+        The method: one stage `cluster`. Its metrics are the `loss` (fuzzy objective per
+        example, averaged over the clients), `participants`, `moved` (Frobenius norm of
+        the change of the centroids) and the traffic.
 
     Examples:
         >>> from fcjax.methods import FFCM
@@ -193,7 +201,7 @@ def ffcm(
         num_iters=settings.local_iters,
         tolerance=tolerance,
     )
-    return plain(
+    return one_stage_method(
         partial(initial_state, num_clusters),
         partial(round, improve, aggregation == "mean", settings.unit_length),
         unit_length=settings.unit_length,
@@ -210,77 +218,106 @@ def round(
     state: State,
     federation: Federation,
 ) -> tuple[State, dict[str, Array]]:
-    """A round: clients improve the server's centroids, the server averages or clusters
-    theirs.
+    """Runs one round of FFCM.
+
+    Args:
+        improve: (examples, centroids, mask) -> the result of a client's fuzzy c-means.
+        by_mean: average the clients' centroids; otherwise cluster them by k-means.
+        unit_length: scale the examples to L2 norm 1.
+        key: the key of the round.
+        state: the state before the round.
+        federation: the federation in the current round.
+
+    Returns:
+        The state after the round, and the metrics of the round.
     """
     before: MovingCentroids = state.server
     present = server.participants(federation)
 
     def client_round(x, mask):
-        found = improve(x, before.centroids, mask=mask)
-        supports = jnp.sum(found.memberships, axis=0, where=mask[:, None])
-        return found.centroids, supports, found.objective / mask.sum()
+        result = improve(x, before.centroids, mask=mask)
+        supports = jnp.sum(result.memberships, axis=0, where=mask[:, None])
+        return result.centroids, supports, result.objective / mask.sum()
 
     x = client_rows(federation, unit_length=unit_length)
-    found = clients.for_each(client_round, x, federation.mask)
-    (received, supports, losses), answered = server.gather((found, present))
-    upload = {"centroids": received[0]}
+    results = clients.for_each(client_round, x, federation.mask)
+    (local, supports, losses), participating = server.gather((results, present))
+    upload = {"centroids": local[0]}
     if by_mean:
         upload["supports"] = supports[0]
-        centroids = support_mean(received, supports, answered, before.centroids)
+        centroids = support_mean(local, supports, participating, before.centroids)
     else:
         first = federation.now.round == 0
-        centroids = cluster_all(key, received, answered, before.centroids, first)
+        centroids = cluster_all(key, local, participating, before.centroids, first)
     after = move(before, centroids)
     metrics = {
-        **server.measure(answered, {"loss": losses}),
+        **server.measure(participating, {"loss": losses}),
         "moved": after.moved,
-        **server.traffic(answered, up=upload, down={"centroids": centroids}),
+        **server.traffic(participating, up=upload, down={"centroids": centroids}),
     }
     return State(after), metrics
 
 
 def initial_state(num_clusters: int, key: PRNGKey, federation: Federation) -> State:
-    """Returns the state before the first round: centroids at random."""
+    """Returns the state before the first round: random centroids in [0, 1]."""
     num_features = math.prod(federation.pool.shape[1:])
     return begin(jax.random.uniform(key, (num_clusters, num_features)))
 
 
 def support_mean(
-    received: Float[Array, "M K D"],
+    local: Float[Array, "M K D"],
     supports: Float[Array, "M K"],
-    answered: Bool[Array, "M"],
+    participating: Bool[Array, "M"],
     before: Float[Array, "K D"],
 ) -> Float[Array, "K D"]:
-    """Returns the mean of the clients' centroids of each number, weighted by their
-    supports; a centroid that nobody supports stays.
+    """Averages the clients' centroids of each index, weighted by their supports.
+
+    Args:
+        local: the clients' centroids.
+        supports: the sum of memberships of each of these centroids.
+        participating: the participating clients; the others are ignored.
+        before: the centroids to keep if the total support is 0.
+
+    Returns:
+        The centroids [K, D].
     """
-    shares = jnp.where(answered[:, None], supports, 0)
-    total = shares.sum(axis=0)
-    # An absent client may hold NaN: 0 * NaN would let it through.
-    sums = jnp.sum(shares[..., None] * received, axis=0, where=answered[:, None, None])
+    weights = jnp.where(participating[:, None], supports, 0)
+    total = weights.sum(axis=0)
+    # The values of an absent client may be NaN, and 0 * NaN is NaN.
+    where = participating[:, None, None]
+    sums = jnp.sum(weights[..., None] * local, axis=0, where=where)
     mean = sums / jnp.where(total > 0, total, 1)[:, None]
     return jnp.where(total[:, None] > 0, mean, before)
 
 
 def cluster_all(
     key: PRNGKey,
-    received: Float[Array, "M K D"],
-    answered: Bool[Array, "M"],
+    local: Float[Array, "M K D"],
+    participating: Bool[Array, "M"],
     before: Float[Array, "K D"],
     first: Bool[Array, ""],
 ) -> Float[Array, "K D"]:
-    """Returns k-means of all centroids: from seeds of its own in the first round, from
-    the last ones after it.
+    """Runs k-means on the clients' centroids, with equal weights.
+
+    Args:
+        key: the key of the seedings.
+        local: the clients' centroids.
+        participating: the participating clients; the others are ignored.
+        before: the server's centroids before the round.
+        first: whether this is the first round. The first round draws new seeds; later
+            rounds begin with `before`.
+
+    Returns:
+        The centroids [K, D].
     """
-    num_clients, num_clusters, _ = received.shape
-    points = received.reshape(num_clients * num_clusters, -1)
-    mask = jnp.repeat(answered, num_clusters)
+    num_clients, num_clusters, _ = local.shape
+    points = local.reshape(num_clients * num_clusters, -1)
+    mask = jnp.repeat(participating, num_clusters)
 
     def seed(*_):
         return kmeans(key, points, num_clusters, mask=mask).centroids
 
-    # A loop, that later rounds go past it.
-    seeded = lax.fori_loop(0, first.astype(int), seed, before)
-    warm = lloyd(points, before, mask=mask, num_iters=500).centroids
-    return jnp.where(first, seeded, warm)
+    # A loop of 0 or 1 iterations: later rounds do not run the seedings.
+    from_seeds = lax.fori_loop(0, first.astype(int), seed, before)
+    from_before = lloyd(points, before, mask=mask, num_iters=500).centroids
+    return jnp.where(first, from_seeds, from_before)

@@ -46,22 +46,28 @@ CONSTANT = optax.constant_schedule(1.0)
 
 
 class Server(NamedTuple):
-    """The server's uploads and downloads; the optimizers stay on the clients."""
+    """The server's state; the clients' optimizer states stay on the clients."""
 
-    variables: PyTree  # the global network w^g
-    clusters: Clusters  # with the centroids eta^g
+    variables: PyTree
+    """The global network w^g."""
+    clusters: Clusters
+    """The global clusters, with the centroids eta^g."""
 
 
 class Client(NamedTuple):
     """The state of a client in a round, stacked on M."""
 
     variables: PyTree
-    centroids: PyTree  # [K, D], or as an upload to federated k-means sums and counts
+    """The client's network."""
+    centroids: PyTree
+    """Centroids [K, D]; with federated k-means the trained client holds its upload, the
+    sums [K, D] and counts [K] of its clusters."""
     opt_state: PyTree
+    """The state of the client's optimizer."""
 
 
 class Setup(NamedTuple):
-    """The inputs of `ccfc`, which all rounds share."""
+    """The arguments of `ccfc`, which all rounds share."""
 
     settings: Any
     network: Network
@@ -85,45 +91,46 @@ def ccfc(
     The paper describes the second stage alone. The authors' code trains SimSiam first,
     on two augmented views, and then contrasts clusters without augmentation. With
     `cluster_by="ccfc"` the second stage begins as in the code: every client computes
-    centroids with the averaged network, and the server clusters the centroids. With
-    it, `pretrain_rounds=0, include_self=False, euclidean=True` is
-    Algorithm 1 as printed, with two differences: embeddings z have unit length, and the
-    clusters of the loss are those of a batch.
+    centroids with the averaged network, and the server clusters the centroids. If also
+    `pretrain_rounds=0, include_self=False, euclidean=True`, the method is Algorithm 1
+    as printed, with two differences: embeddings z have unit length, and the loss uses
+    the clusters within a batch.
 
-    With `cluster_by="k-means"` the clusters come from federated k-means instead, whose
-    result is that of k-means of the pooled embedding. It runs after pre-training until
-    the centroids stand still, and measures how unlike the clients are. Unlike clients
-    would contrast wrong clusters, which ruins the embedding, so a run whose clients
-    have a heterogeneity above `max_heterogeneity` ends after this stage. Alike clients
-    go on with the rounds of cluster contrast, which begin with the clusters of k-means
-    and take one Lloyd step per round.
+    With `cluster_by="k-means"` the clusters come from federated k-means, which equals
+    k-means of the pooled embedding. This stage runs after pre-training until the
+    centroids converge, and it measures the heterogeneity of the clients. Heterogeneous
+    clients would contrast wrong clusters, which ruins the embedding. So a run whose
+    heterogeneity exceeds `max_heterogeneity` ends after this stage. Other runs continue
+    with the rounds of cluster contrast. These rounds begin with the clusters of k-means
+    and run one Lloyd step per round.
 
-    With `standalone` every client trains and clusters alone, and nothing is uploaded or
-    downloaded: the local models of Table 4.
+    With `standalone` every client trains and clusters alone, without any upload or
+    download. These are the local models of Table 4.
 
     Args:
         settings: one value per setting of `fcjax.methods.CCFC`, which describes them:
             `CCFC(model_weight=0.1).plain()`. Floats may be traced.
         network: maps [B, *F] to projections and predictions, [B, D] each.
-        optimizer: of each client. Its state is kept between rounds, as in the code, and
-            starts anew with the second stage.
+        optimizer: the optimizer of each client. Its state is kept between rounds, as in
+            the code, and is initialized again at the second stage.
         augment: (key, example) -> a view of the example.
         num_clusters: K, of the clients' k-means and of the server's k-means.
         schedule: (round of the second stage) -> the share of the learning rate. The
             first stage uses the full learning rate, as does the code in both stages.
 
     Returns:
-        The method, with stages `pretrain` and `cluster`, and with `own_init` before
-        them `first`, one round of pre-training. With `cluster_by="k-means"` the stage
-        `k-means` comes before `cluster`, in SCFC after it. Its metrics are those of
-        `fcjax.federated.kmeans.KMeans`. The other metrics are the mean `loss` over
-        the participating clients, `participants`, `embedding_spread` of a batch of each
-        client (1 if the embedding fills its sphere, 0 if it collapsed), `weight_size`
-        (root mean square of the clients' weights), and the traffic.
+        The method, with the stages `pretrain` and `cluster`. With `own_init` a stage
+        `first`, one round of pre-training, comes before them. With
+        `cluster_by="k-means"` the stage `k-means` comes before `cluster`, or after
+        `cluster` in SCFC. The metrics of `k-means` are those of
+        `fcjax.federated.kmeans.KMeans`. The metrics of the other stages are means over
+        the participating clients: `loss`, `embedding_spread` (about 1 if the embedding
+        fills its sphere, 0 if it collapsed) and `weight_size` (root mean square of the
+        weights). Other metrics are `participants` and the traffic.
 
     Raises:
-        ValueError: own_init without a round of pre-training, or k-means for clients
-            that train alone.
+        ValueError: if `own_init` is set and there is no round of pre-training, or if
+            `standalone` is set and `cluster_by` is "k-means".
 
     Examples:
         >>> import optax
@@ -138,11 +145,17 @@ def ccfc(
         [('pretrain', 20), ('cluster', 30)]
     """
     if settings.own_init and settings.pretrain_rounds < 1:
-        raise ValueError("own_init is a round of pre-training, and there is none")
+        raise ValueError(
+            "`own_init` needs a round of pre-training, but `pretrain_rounds` is "
+            f"{settings.pretrain_rounds}; set `pretrain_rounds` to at least 1"
+        )
     if settings.standalone and settings.cluster_by == "k-means":
-        raise ValueError("cluster_by k-means needs a server, standalone has none")
+        raise ValueError(
+            "`standalone` clients have no server, but `cluster_by` k-means needs one; "
+            "set `cluster_by` to ccfc"
+        )
     setup = Setup(settings, network, optimizer, augment, num_clusters, schedule)
-    # Stages with the same round function are compiled once.
+    # Stages that share a round function share its compiled program.
     by_examples, by_clusters = (
         partial(federated_round, setup, contrasts) for contrasts in (False, True)
     )
@@ -163,7 +176,7 @@ def ccfc(
         ).stage()
         last = (contrast, kmeans)
         if not settings.sample_contrastive:  # SCFC needs no clusters to train
-            contrast = contrast._replace(done=partial(is_unlike, settings))
+            contrast = contrast._replace(done=partial(is_heterogeneous, settings))
             last = (kmeans, contrast) if settings.cluster_rounds else (kmeans,)
     return FederatedClustering(
         init=partial(initial_state, setup),
@@ -181,19 +194,26 @@ def ccfc(
 def federated_round(
     setup: Setup, by_clusters: bool, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
-    """A round of Algorithm 1: clients train the global network and compute centroids,
-    the server averages the networks and clusters the centroids. With federated k-means
-    the clients compute sums and counts by cluster, and the server divides.
+    """Runs one round of Algorithm 1.
+
+    The clients train the global network and compute centroids. The server averages the
+    networks and clusters the centroids. With federated k-means the clients compute the
+    sums and counts of their clusters, and the server computes the means.
 
     Args:
-        setup: of the method.
-        by_clusters: contrast clusters, else two views of each example.
-        key, state, federation: as in `Stage`.
+        setup: the arguments of `ccfc`.
+        by_clusters: True contrasts clusters, False contrasts two views of each example.
+        key: the key of the round.
+        state: the state before the round.
+        federation: the federation in the current round.
+
+    Returns:
+        The state after the round, and the metrics of the round.
     """
     present = server.participants(federation)
     clients_key, server_key = jax.random.split(key)
     before = client_states(setup, state, len(present))
-    trained, measured = clients.for_each(
+    trained, values = clients.for_each(
         partial(client_round, setup, by_clusters, federation.now, federation.pool),
         clients.keys(clients_key, len(present)),
         before,
@@ -201,37 +221,37 @@ def federated_round(
         federation.mask,
     )
     if setup.settings.standalone:
-        measured = server.gather((present, measured))
+        gathered = server.gather((present, values))
         after = clients.keep_absent(present, trained, before)
-        return State((), after), server.measure(*measured)
+        return State((), after), server.measure(*gathered)
 
     sizes = present * ragged.sizes(federation.mask).astype(float)
-    variables, (uploads, answered, measured) = server.receive(
-        trained.variables, sizes, (trained.centroids, present, measured)
+    variables, (uploads, participating, values) = server.receive(
+        trained.variables, sizes, (trained.centroids, present, values)
     )
     opt_state = clients.keep_absent(present, trained.opt_state, before.opt_state)
     network = {"network": variables}
-    metrics = server.measure(answered, measured)
-    metrics |= server.traffic(answered, up=network, down=network)
+    metrics = server.measure(participating, values)
+    metrics |= server.traffic(participating, up=network, down=network)
     clusters: Clusters = state.server.clusters
     if setup.settings.cluster_by != "k-means":
         is_needed = by_clusters or federation.now.is_evaluated
         centroids = lax.cond(
             is_needed,
-            lambda: cluster_centroids(setup, server_key, uploads, answered),
+            lambda: cluster_centroids(setup, server_key, uploads, participating),
             lambda: clusters.centroids,
         )
-        # Clients also uploaded centroids when the stage began.
+        # At the beginning of the stage the clients also uploaded centroids.
         begins = by_clusters & (federation.now.stage_round == 0)
         up, times = {"centroids": centroids}, jnp.int32(is_needed)
     elif by_clusters:
-        centroids = lloyd_means(setup, uploads, answered, clusters.centroids)
+        centroids = lloyd_means(setup, uploads, participating, clusters.centroids)
         begins = setup.settings.whiten & (federation.now.stage_round == 0)
         up, times = {"sums": centroids, "counts": uploads[1][0]}, jnp.int32(1)
-    else:  # k-means has not begun
+    else:  # Federated k-means has not begun, so there are no centroids.
         return State(Server(variables, clusters), opt_state), metrics
-    down = server.traffic(answered, up={}, down={"centroids": centroids})
-    for name, x in (server.traffic(answered, up=up, down={}) | down).items():
+    down = server.traffic(participating, up={}, down={"centroids": centroids})
+    for name, x in (server.traffic(participating, up=up, down={}) | down).items():
         count = times + begins if name.startswith("up") else times
         metrics[name] = x.at[0].multiply(count)
     clusters = clusters._replace(centroids=centroids)
@@ -239,8 +259,9 @@ def federated_round(
 
 
 def client_states(setup: Setup, state: State, num_clients: int) -> Client:
-    """Returns the state in which each client begins a round, stacked on M: the server's
-    network and centroids, or the client's own if clients train alone.
+    """Returns the state of each client at the beginning of a round, stacked on M.
+
+    The network and the centroids are the server's, or with `standalone` the client's.
     """
     if setup.settings.standalone:
         return state.clients
@@ -248,10 +269,11 @@ def client_states(setup: Setup, state: State, num_clients: int) -> Client:
 
 
 def from_server(state: State, num_clients: int) -> Client:
-    """Returns the state of clients that downloaded the server's models."""
-    sent: Server = state.server
-    models = clients.repeat((sent.variables, sent.clusters.centroids), num_clients)
-    return Client(models[0], models[1], state.clients)
+    """Returns the state of clients that downloaded the network and the centroids."""
+    download: Server = state.server
+    models = (download.variables, download.clusters.centroids)
+    variables, centroids = clients.repeat(models, num_clients)
+    return Client(variables, centroids, state.clients)
 
 
 def client_round(
@@ -261,34 +283,38 @@ def client_round(
     pool: Pool,
     key: PRNGKey,
     before: Client,
-    rows: Int[Array, "N"],
+    indices: Int[Array, "N"],
     mask: Bool[Array, "N"],
 ) -> tuple[Client, dict[str, Float[Array, ""]]]:
-    """A client trains its network, which stays close to the network of the round's
-    start, and computes its part of the server's centroids from its own embedding:
-    centroids if they are needed, or with federated k-means sums and counts.
+    """Trains one client and computes its upload.
+
+    The loss keeps the network close to the global network. The upload has the client's
+    centroids if they are needed, or with federated k-means the sums and counts of its
+    clusters.
     """
     settings, anchor = setup.settings, before.variables
     train_key, centroids_key, init_key = jax.random.split(key, 3)
-    start, labels = anchor, jnp.zeros_like(rows)
+    start, labels = anchor, jnp.zeros_like(indices)
     if settings.own_init and not by_clusters:
-        own = partial(setup.network.init, init_key, to_float(pool[:1]))
-        start = lax.cond(now.round == 0, own, lambda: anchor)
+        init = partial(setup.network.init, init_key, to_float(pool[:1]))
+        start = lax.cond(now.round == 0, init, lambda: anchor)
     if by_clusters:
-        labels = nearest(setup, encode(setup, pool, anchor, rows), before.centroids)
+        labels = nearest(setup, encode(setup, pool, anchor, indices), before.centroids)
 
-    def loss(key, variables, slots, counted):
-        x = to_float(pool[rows[slots]])
+    def loss(key, variables, batch, batch_mask):
+        x = to_float(pool[indices[batch]])
         if by_clusters:
-            return cluster_contrast(setup, variables, anchor, x, labels[slots], counted)
+            return cluster_contrast(
+                setup, variables, anchor, x, labels[batch], batch_mask
+            )
         return sample_contrast(
-            *(setup.network, variables, anchor, two_views(setup, key, x), counted),
+            *(setup.network, variables, anchor, two_views(setup, key, x), batch_mask),
             model_weight=settings.model_weight,
             decorrelation_weight=settings.decorrelation_weight,
         )
 
-    # The round of the second stage, below 0 in the first. SCFC has one function for
-    # both.
+    # The number is negative in the first stage. SCFC uses this function for the second
+    # stage, too.
     number = now.stage_round if by_clusters else now.round - settings.pretrain_rounds
     share = jnp.where(number < 0, 1.0, setup.schedule(jnp.maximum(number, 0)))
     trained, value = training.train(
@@ -296,7 +322,7 @@ def client_round(
         clients.Client(start, before.opt_state),
         loss,
         mask,
-        optimizer=training.scaled(setup.optimizer, share),
+        optimizer=training.scale_updates(setup.optimizer, share),
         batch_size=settings.batch_size,
         num_epochs=settings.local_epochs,
     )
@@ -305,26 +331,26 @@ def client_round(
         centroids = lax.cond(
             by_clusters or now.is_evaluated,
             lambda: local_centroids(
-                setup, centroids_key, trained.variables, pool, rows, mask
+                setup, centroids_key, trained.variables, pool, indices, mask
             ),
             lambda: before.centroids,
         )
     elif by_clusters:
-        z = encode(setup, pool, trained.variables, rows)
+        z = encode(setup, pool, trained.variables, indices)
         labels = nearest(setup, z, before.centroids)
         centroids = cluster_sums(z, labels, mask, setup.num_clusters)
-    few = training.evenly(mask, settings.batch_size)
-    z = encode(setup, pool, trained.variables, rows[few])
-    measured = {
+    subset = training.evenly_spaced_indices(mask, settings.batch_size)
+    z = encode(setup, pool, trained.variables, indices[subset])
+    values = {
         "loss": value,
-        "embedding_spread": training.spread(z, mask[few]),
+        "embedding_spread": training.spread(z, mask[subset]),
         "weight_size": training.root_mean_square(trained.variables["params"]),
     }
-    return Client(trained.variables, centroids, trained.opt_state), measured
+    return Client(trained.variables, centroids, trained.opt_state), values
 
 
 def two_views(setup: Setup, key: PRNGKey, x: Float[Array, "B *F"]):
-    """Draws two views of each example."""
+    """Draws two views of each example, [B, *F] each."""
     keys = jax.vmap(jax.random.split)(clients.fold_in(key, len(x)))
     views = jax.vmap(jax.vmap(setup.augment, in_axes=(0, None)))(keys, x)
     return views[:, 0], views[:, 1]
@@ -340,8 +366,21 @@ def sample_contrast(
     model_weight: Scalar,
     decorrelation_weight: Scalar = 0.0,
 ) -> tuple[Float[Array, ""], PyTree]:
-    """Returns SimSiam's loss on two views of a batch, with the pull towards the anchor,
-    and the variables with new batch statistics; the loss of the first stage.
+    """Computes the loss of the first stage on one batch: SimSiam and a model contrast.
+
+    The model contrast pulls the predictions towards those of the anchor.
+
+    Args:
+        network: maps [B, *F] to projections and predictions, [B, D] each.
+        variables: the variables of the client's network.
+        anchor: the variables of the global network.
+        views: two views of each example.
+        mask: False at padding.
+        model_weight: weight of the model contrast.
+        decorrelation_weight: weight of the decorrelation of the features.
+
+    Returns:
+        The loss, and the variables with new batch statistics.
     """
     (z1, p1), variables = network.apply(variables, views[0], train=True, mask=mask)
     (z2, p2), variables = network.apply(variables, views[1], train=True, mask=mask)
@@ -351,8 +390,9 @@ def sample_contrast(
     contrast = jnp.sum(contrast, where=mask) / jnp.maximum(mask.sum(), 1)
     pull = losses.model_contrastive(p1, g1, mask=mask)
     pull += losses.model_contrastive(p2, g2, mask=mask)
-    few = losses.decorrelation(z1, mask=mask) + losses.decorrelation(z2, mask=mask)
-    return contrast + model_weight * pull / 2 + decorrelation_weight * few, variables
+    penalty = losses.decorrelation(z1, mask=mask) + losses.decorrelation(z2, mask=mask)
+    loss = contrast + model_weight * pull / 2
+    return loss + decorrelation_weight * penalty, variables
 
 
 def cluster_contrast(
@@ -363,8 +403,18 @@ def cluster_contrast(
     labels: Int[Array, "B"],
     mask: Bool[Array, "B"],
 ) -> tuple[Float[Array, ""], PyTree]:
-    """Returns Eq. 4 on a batch under its pseudo-labels, and the variables with new
-    batch statistics; the loss of the second stage.
+    """Computes the loss of the second stage on one batch: Eq. 4 by pseudo-labels.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        variables: the variables of the client's network.
+        anchor: the variables of the global network.
+        x: the examples of the batch.
+        labels: the pseudo-labels of the examples, from 0 to K - 1.
+        mask: False at padding.
+
+    Returns:
+        The loss, and the variables with new batch statistics.
     """
     (z, p), variables = setup.network.apply(variables, x, train=True, mask=mask)
     (_, anchors), _ = setup.network.apply(anchor, x, train=False)
@@ -375,9 +425,9 @@ def cluster_contrast(
         mask=mask,
     )
     pull = losses.model_contrastive(p, anchors, mask=mask)
-    few = losses.decorrelation(z, mask=mask)
+    penalty = losses.decorrelation(z, mask=mask)
     loss = contrast + setup.settings.model_weight * pull
-    return loss + setup.settings.decorrelation_weight * few, variables
+    return loss + setup.settings.decorrelation_weight * penalty, variables
 
 
 def local_centroids(
@@ -385,11 +435,11 @@ def local_centroids(
     key: PRNGKey,
     variables: PyTree,
     pool: Pool,
-    rows: Int[Array, "N"],
+    indices: Int[Array, "N"],
     mask: Bool[Array, "N"],
 ) -> Float[Array, "K D"]:
-    """Returns the k-means centroids of a client's own embedding."""
-    z, num_init = encode(setup, pool, variables, rows), setup.settings.num_init
+    """Runs k-means on the embedding of one client, and returns the centroids."""
+    z, num_init = encode(setup, pool, variables, indices), setup.settings.num_init
     return kmeans(key, z, setup.num_clusters, mask=mask, num_init=num_init).centroids
 
 
@@ -397,34 +447,36 @@ def cluster_centroids(
     setup: Setup,
     key: PRNGKey,
     local: Float[Array, "M K D"],
-    answered: Bool[Array, "M"],
+    participating: Bool[Array, "M"],
 ) -> Float[Array, "K D"]:
-    """Returns the k-means centroids of the clients' centroids, each counting once, as
-    in the code.
+    """Runs k-means on the centroids of the participating clients, with equal weights.
+
+    The authors' code weighs the centroids equally, too.
     """
     points, num_init = local.reshape(-1, local.shape[-1]), setup.settings.num_init
-    mask = jnp.repeat(answered, setup.num_clusters)
-    found = kmeans(key, points, setup.num_clusters, mask=mask, num_init=num_init)
-    return found.centroids
+    mask = jnp.repeat(participating, setup.num_clusters)
+    result = kmeans(key, points, setup.num_clusters, mask=mask, num_init=num_init)
+    return result.centroids
 
 
 def lloyd_means(
     setup: Setup,
     uploads: tuple[Float[Array, "M K D"], Float[Array, "M K"]],
-    answered: Bool[Array, "M"],
+    participating: Bool[Array, "M"],
     before: Float[Array, "K D"],
 ) -> Float[Array, "K D"]:
-    """Returns the means of the clusters of all examples by the clients' sums and
-    counts; a cluster without examples keeps its centroid.
+    """Computes the mean of each cluster from the clients' sums and counts.
+
+    Clusters without examples keep their centroids of `before`.
     """
     sums, counts = uploads
-    sums = jnp.sum(sums, axis=0, where=answered[:, None, None])
-    totals = jnp.sum(counts, axis=0, where=answered[:, None])
+    sums = jnp.sum(sums, axis=0, where=participating[:, None, None])
+    totals = jnp.sum(counts, axis=0, where=participating[:, None])
     return means_of(sums, totals, before, cosine=not setup.settings.euclidean)
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
-    """Returns the state before the first round: one network for all clients."""
+    """Returns the state before the first round: all clients have the same network."""
     variables = setup.network.init(key, to_float(federation.pool[:1]))
     z = jax.eval_shape(
         partial(encode, setup, federation.pool), variables, jnp.arange(1)
@@ -434,13 +486,20 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     opt_state = clients.repeat(opt_state, len(federation.indices))
     state = State(Server(variables, clusters), opt_state)
     if setup.settings.standalone:
-        return alone(state, len(federation.indices))
+        return leave_federation(state, len(federation.indices))
     return state
 
 
-def alone(state: State, num_clients: int) -> State:
-    """Returns the state of clients that leave the federation and train alone, starting
-    from the server's network and centroids.
+def leave_federation(state: State, num_clients: int) -> State:
+    """Returns the state of clients that leave the federation and train alone.
+
+    Args:
+        state: the state of the federation. The clients start with its network and its
+            centroids.
+        num_clients: M.
+
+    Returns:
+        The state for the setting `standalone`.
     """
     return State((), from_server(state, num_clients))
 
@@ -448,10 +507,12 @@ def alone(state: State, num_clients: int) -> State:
 def begin_clusters(
     setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> State:
-    """Begins the second stage, with new optimizers. The clusters are those of federated
-    k-means. With `cluster_by="ccfc"` the participating clients compute centroids with
-    the averaged network, and the server clusters these centroids. SCFC uses no
-    pseudo-labels and skips this.
+    """Begins the second stage: new optimizer states, and the first clusters.
+
+    With `cluster_by="k-means"` the clusters are those of federated k-means. With
+    `cluster_by="ccfc"` the participating clients compute centroids with the averaged
+    network, and the server clusters these centroids. SCFC computes no clusters, because
+    it uses no pseudo-labels.
     """
     present = server.participants(federation)
     clients_key, server_key = jax.random.split(key)
@@ -465,16 +526,17 @@ def begin_clusters(
     if setup.settings.standalone:
         centroids = clients.keep_absent(present, centroids, before.centroids)
         return State((), Client(before.variables, centroids, opt_state))
-    centroids, answered = server.gather((centroids, present))
-    centroids = cluster_centroids(setup, server_key, centroids, answered)
+    centroids, participating = server.gather((centroids, present))
+    centroids = cluster_centroids(setup, server_key, centroids, participating)
     clusters = state.server.clusters._replace(centroids=centroids)
     return State(state.server._replace(clusters=clusters), opt_state)
 
 
 def with_means(setup: Setup, state: State, federation: Federation) -> State:
-    """Returns the state with the means of k-means' clusters in the embedding itself, in
-    which clusters are contrasted, in place of centroids in the whitened space. A run of
-    unlike clients skips the contrast and keeps its centroids.
+    """Replaces centroids in the whitened space by cluster means of the embedding.
+
+    The cluster contrast works in the embedding without whitening. A run of
+    heterogeneous clients skips the cluster contrast, so its clusters do not change.
     """
     clusters: Clusters = state.server.clusters
     if not clusters.whitening:
@@ -482,63 +544,66 @@ def with_means(setup: Setup, state: State, federation: Federation) -> State:
     z, present = embed(setup, state, federation), server.participants(federation)
     labels = clients.for_each(clusters.nearest, z)
     cosine = not setup.settings.euclidean
-    # A cluster without examples keeps its centroid, without the whitening.
+    # A cluster without examples keeps its centroid, mapped back to the embedding.
     before = clusters.whitening.undo(clusters.centroids)
     before = losses.normalize(before) if cosine else before
     means = cluster_means(*(z, labels, federation.mask, present, before), cosine=cosine)
     new = clusters._replace(centroids=means, whitening=identity(means.shape[-1]))
-    keep = partial(jnp.where, is_unlike(setup.settings, state))
+    keep = partial(jnp.where, is_heterogeneous(setup.settings, state))
     new = jax.tree.map(keep, clusters, new)
     return state._replace(server=state.server._replace(clusters=new))
 
 
 def with_optimizers(setup: Setup, state: State, opt_state: PyTree) -> State:
-    """Returns the state with other optimizers on the clients."""
+    """Returns the state with new optimizer states of the clients."""
     if setup.settings.standalone:
         return State((), state.clients._replace(opt_state=opt_state))
     return State(state.server, opt_state)
 
 
-def is_unlike(settings: Any, state: State) -> Bool[Array, ""]:
-    """Tells whether the clients are too unlike for cluster contrast."""
+def is_heterogeneous(settings: Any, state: State) -> Bool[Array, ""]:
+    """Tells whether the clients are too heterogeneous for the cluster contrast."""
     return state.server.clusters.heterogeneity > settings.max_heterogeneity
 
 
 def all_centroids(
     setup: Setup, key: PRNGKey, variables: PyTree, federation: Federation
 ) -> Float[Array, "M K D"]:
-    """Returns the local centroids of every client."""
+    """Runs k-means on the embedding of every client, and returns the centroids."""
 
-    def one(key, variables, rows, mask):
-        return local_centroids(setup, key, variables, federation.pool, rows, mask)
+    def of_client(key, variables, indices, mask):
+        return local_centroids(setup, key, variables, federation.pool, indices, mask)
 
+    stacked = variables, federation.indices, federation.mask
     keys = clients.keys(key, len(federation.indices))
-    return clients.for_each(one, keys, variables, federation.indices, federation.mask)
+    return clients.for_each(of_client, keys, *stacked)
 
 
 def embed(
     setup: Setup, state: State, federation: Federation
 ) -> Float[Array, "M N D"] | ragged.Ragged:
-    """As in `FederatedClustering`: projections of unit length by each client's
-    network.
+    """Computes the embedding of every example: projections of unit length.
+
+    With `standalone` each client uses its own network, else the global network.
     """
     models = client_states(setup, state, len(federation.indices))
-    one = partial(encode, setup, federation.pool)
-    return clients.for_each(one, models.variables, federation.indices)
+    of_client = partial(encode, setup, federation.pool)
+    return clients.for_each(of_client, models.variables, federation.indices)
 
 
 def points(
     setup: Setup, state: State, federation: Federation
 ) -> tuple[Float[Array, "M N D"] | ragged.Ragged, Bool[Array, "M N"] | ragged.Ragged]:
-    """Returns the embedding that federated k-means clusters, and the mask."""
+    """Returns the embedding for federated k-means, and the mask of the examples."""
     return embed(setup, state, federation), federation.mask
 
 
 def assign(
     setup: Setup, state: State, federation: Federation
 ) -> Int[Array, "M N"] | ragged.Ragged:
-    """As in `FederatedClustering`: by each client's centroids; -1 before federated
-    k-means.
+    """Returns the cluster of every example: its nearest centroid.
+
+    With `cluster_by="k-means"` clusters are -1 before federated k-means.
     """
     if setup.settings.cluster_by == "k-means":
         clusters: Clusters = state.server.clusters
@@ -547,36 +612,38 @@ def assign(
         has_clusters = jnp.any(clusters.centroids != 0)
         return jax.tree.map(lambda x: jnp.where(has_clusters, x, -1), labels)
 
-    def one(variables, centroids, rows):
-        z = encode(setup, federation.pool, variables, rows)
+    def of_client(variables, centroids, indices):
+        z = encode(setup, federation.pool, variables, indices)
         return nearest(setup, z, centroids)
 
     models = client_states(setup, state, len(federation.indices))
-    return clients.for_each(one, models.variables, models.centroids, federation.indices)
+    stacked = models.variables, models.centroids, federation.indices
+    return clients.for_each(of_client, *stacked)
 
 
 def encode(
     setup: Setup,
     pool: Pool,
     variables: PyTree,
-    rows: Int[Array, "N"],
+    indices: Int[Array, "N"],
 ) -> Float[Array, "N D"]:
-    """Returns the embedding of some rows of the pool."""
+    """Computes the embedding of some examples of the pool: unit-length projections."""
 
-    def batch(rows):
-        (z, _), _ = setup.network.apply(variables, to_float(pool[rows]), train=False)
+    def encode_batch(batch):
+        (z, _), _ = setup.network.apply(variables, to_float(pool[batch]), train=False)
         return losses.normalize(z)
 
-    return training.in_batches(batch, rows, batch_size=setup.settings.batch_size)
+    batch_size = setup.settings.batch_size
+    return training.in_batches(encode_batch, indices, batch_size=batch_size)
 
 
 def nearest(
     setup: Setup, z: Float[Array, "N D"], centroids: Float[Array, "K D"]
 ) -> Int[Array, "N"]:
-    """Returns the pseudo-labels: Eq. 3, or by cosine."""
+    """Returns the pseudo-labels: the nearest centroid (Eq. 3), or the one by cosine."""
     if setup.settings.euclidean:
         return assign_nearest(z, centroids)
-    # The means of unit vectors are shorter the wider their cluster is.
+    # The mean of unit vectors is short if their cluster is wide.
     directions = losses.normalize(centroids).T
     similarity = jnp.matmul(z, directions, precision=jax.lax.Precision.HIGHEST)
     return jnp.argmax(similarity, axis=-1)

@@ -1,15 +1,12 @@
-"""Central methods, and a server that clusters examples.
+"""Central methods: a server has examples and clusters them in phases.
 
-A server that has examples and clusters them in phases: real ones or synthetic ones.
+In central methods the clients upload their examples; federated methods are compared
+with them. In SDA-FDC's methods the server has synthetic examples from the clients'
+generators. Both use the same stages (`cluster_stages`).
 
-What the central methods and SDA-FDC's family share: the first pool the clients' own
-examples, the others what their generators make.
-
-Methods that have all data in one place: what federation is measured by.
-
-The columns KM and FCM of Tables 1 and 2 of the CCFC paper
-(https://arxiv.org/abs/2401.06634), KM_central and DCN_central of the SDA-FDC paper
-(https://arxiv.org/abs/2211.16965). Authors' code of the clustering on row-normalised
+In the CCFC paper (https://arxiv.org/abs/2401.06634), central methods are the columns
+KM and FCM of Tables 1 and 2. In the SDA-FDC paper (https://arxiv.org/abs/2211.16965),
+they are KM_central and DCN_central. Authors' code of the clustering on row-normalised
 pixels: https://github.com/Jarvisyan/SDA-FC
 """
 
@@ -23,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import losses
-from fcjax.algorithms.rounds import all_rounds, go_on
+from fcjax.algorithms.rounds import all_rounds, keep_state
 from fcjax.cluster import assign_nearest, fuzzy_cmeans, kmeans, used_clusters
 from fcjax.data.augment import as_rows
 from fcjax.federated import clients, server, training
@@ -41,102 +38,125 @@ from fcjax.types import (
 # --- A server that has examples
 
 Examples = Shaped[Array, "N *F"]
+"""The examples of a server."""
 Counted = Bool[Array, "N"]
+"""A mask that is True at the examples that the server has."""
 
 BATCH = 512
-"""Examples that an embedding takes at a time, so that its layers stay small."""
+"""Number of examples per forward pass of an embedding, to bound its memory."""
 
 
 class Phase(NamedTuple):
-    """One phase of a clustering; both functions get the examples and which count."""
+    """One phase of a clustering. Its functions get the examples and their mask."""
 
     name: str
+    """The name of the stage."""
     begin: Callable[[PRNGKey, Any, Examples, Counted], Any]
-    """(key, state, x, mask) -> the state of this phase."""
+    """(key, state, x, mask) -> the first state of this phase."""
     round: Callable[
         [PRNGKey, Any, Examples, Counted, Now], tuple[Any, Float[Array, ""]]
     ]
     """(key, state, x, mask, now) -> (state, loss)."""
     num_rounds: int = 1
+    """Number of rounds of the phase."""
 
 
 class Clustering(NamedTuple):
-    """How examples that lie in one place are clustered.
+    """A clustering of examples on one server.
 
-    The mask says which examples are there: it may gain some from round to round, and
-    the others may hold anything.
+    Its functions get a mask of the examples that have arrived. More examples may arrive
+    in later rounds. The values of other examples are arbitrary.
     """
 
     init: Callable[[PRNGKey, Shaped[Array, "1 *F"]], Any]
-    """(key, an example) -> state."""
+    """(key, one example) -> the state before the first phase."""
     phases: tuple[Phase, ...]
+    """The phases, one after another."""
     embed: Callable[[Any, Shaped[Array, "N *F"]], Float[Array, "N D"]]
-    """(state, x) -> the representation in which clusters are nearest centroids."""
+    """(state, x) -> the embedding, in which a cluster is the nearest centroid."""
     assign: Callable[[Any, Float[Array, "N D"]], Int[Array, "N"]]
-    """(state, embedding) -> clusters, -1 where there are none yet."""
+    """(state, embedding) -> clusters, or -1 before there are clusters."""
     results: Callable[[Any], dict[str, PyTree]]
-    """(state) -> what the clients are sent in the end, by name."""
+    """(state) -> the arrays that clients download after the last round, by name."""
 
 
 class Pooling(NamedTuple):
-    """How examples come to the server."""
+    """The transfer of examples from the clients to the server."""
 
     examples: Callable[[Any, Federation, Bool[Array, "M"]], tuple[Examples, Counted]]
-    """(source, federation, whose have arrived) -> examples and which of them count."""
+    """(source, federation, clients whose examples have arrived) -> the examples of the
+    server, and a mask that is True at the examples that have arrived."""
     uploads: Callable[[Any, Federation, Bool[Array, "M"]], dict[str, Int[Array, "2"]]]
-    """(source, federation, who sends) -> metrics of what they send."""
+    """(source, federation, clients that upload) -> the traffic of the uploads."""
 
 
-class Pooled(NamedTuple):
-    """The server; of each client it knows whether its examples have arrived."""
+class PooledServer(NamedTuple):
+    """The server's state of a method that pools examples."""
 
-    source: PyTree  # what its examples are made from; () where that is the pool
+    source: PyTree
+    """The source of the server's examples; () if they are those of the pool."""
     clustering: PyTree
+    """The state of the `Clustering`."""
 
 
-def pooled(source: PyTree, clustering: PyTree, federation: Federation) -> State:
-    """Returns the state in which nobody's examples have arrived."""
+def empty_state(source: PyTree, clustering: PyTree, federation: Federation) -> State:
+    """Returns the state before any client has uploaded examples.
+
+    Args:
+        source: the source of the server's examples, see `PooledServer`.
+        clustering: the initial state of the clustering.
+        federation: the federation.
+
+    Returns:
+        The state. The state of a client is whether its examples have arrived.
+    """
     arrived = jnp.zeros(len(federation.indices), bool)
-    return State(Pooled(source, clustering), arrived)
+    return State(PooledServer(source, clustering), arrived)
 
 
 def cluster_stages(
     clustering: Clustering, pooling: Pooling, *, rounds_before: int = 0
 ) -> tuple[Stage, ...]:
-    """Returns the phases of a clustering as stages of a `Pooled` server.
+    """Returns one stage per phase of a clustering.
 
-    A client sends in the first round in which it answers, and is sent the results if
-    it answers in the last. Who comes late is taken in then, who never comes is not.
-    The metrics of a round are its `loss`, `participants` and the traffic.
+    A client uploads its examples in the first round in which it participates; the
+    server uses them from this round on. A client that participates in the last round
+    downloads the results.
+
+    Args:
+        clustering: the clustering of the server's examples.
+        pooling: the transfer of the examples.
+        rounds_before: number of rounds of the stages before these.
+
+    Returns:
+        The stages. Their metrics are the `loss`, `participants` and the traffic.
     """
     total = rounds_before + sum(phase.num_rounds for phase in clustering.phases)
 
     def stage(phase: Phase) -> Stage:
         def begin(key, state: State, federation: Federation):
-            before: Pooled = state.server
+            before: PooledServer = state.server
             x, mask = pooling.examples(before.source, federation, state.clients)
-            begun = phase.begin(key, before.clustering, x, mask)
-            return state._replace(server=before._replace(clustering=begun))
+            after = phase.begin(key, before.clustering, x, mask)
+            return state._replace(server=before._replace(clustering=after))
 
         def round(key, state: State, federation: Federation):
-            before: Pooled = state.server
+            before: PooledServer = state.server
             present = server.participants(federation)
             arrived = state.clients | present
             x, mask = pooling.examples(before.source, federation, arrived)
-            clustered, loss = phase.round(
-                key, before.clustering, x, mask, federation.now
-            )
-            answered, sends = server.gather((present, present & ~state.clients))
+            after, loss = phase.round(key, before.clustering, x, mask, federation.now)
+            participating, is_new = server.gather((present, present & ~state.clients))
             is_last = federation.now.round == total - 1
             metrics = {
                 "loss": loss,
-                "participants": answered.sum(),
-                **pooling.uploads(before.source, federation, sends),
+                "participants": participating.sum(),
+                **pooling.uploads(before.source, federation, is_new),
                 **server.traffic(
-                    answered & is_last, up={}, down=clustering.results(clustered)
+                    participating & is_last, up={}, down=clustering.results(after)
                 ),
             }
-            return State(before._replace(clustering=clustered), arrived), metrics
+            return State(before._replace(clustering=after), arrived), metrics
 
         return all_rounds(phase.name, round, phase.num_rounds, begin=begin)
 
@@ -148,15 +168,22 @@ def pooled_method(
     stages: tuple[Stage, ...],
     clustering: Clustering,
 ) -> FederatedClustering:
-    """Returns the method of these stages, of which the last ones are those of
-    `cluster_stages`: clients embed and assign as the clustering does.
+    """Builds a method whose server pools and clusters examples.
+
+    Args:
+        init: (key, federation) -> the state before the first round.
+        stages: the stages of the method; the last ones are those of `cluster_stages`.
+        clustering: the clustering, which also embeds and assigns the clients' examples.
+
+    Returns:
+        The method.
     """
 
     def embed(state: State, federation: Federation):
-        def batch(rows):
-            return clustering.embed(state.server.clustering, federation.pool[rows])
+        def embed_batch(indices):
+            return clustering.embed(state.server.clustering, federation.pool[indices])
 
-        in_batches = partial(training.in_batches, batch, batch_size=BATCH)
+        in_batches = partial(training.in_batches, embed_batch, batch_size=BATCH)
         return clients.for_each(in_batches, federation.indices)
 
     def assign(state: State, federation: Federation):
@@ -170,22 +197,21 @@ def pooled_method(
 
 
 def central(clustering: Clustering) -> FederatedClustering:
-    """Builds a method in which every client uploads its examples, and a server clusters
-    those of all that are present.
+    """Builds a central method: clients upload examples, and the server clusters them.
 
     Args:
-        clustering: of the examples, `by_kmeans`, `by_fuzzy_cmeans`, `by_dcn` or
-            `by_dec`.
+        clustering: the clustering of the examples: `by_kmeans`, `by_fuzzy_cmeans`,
+            `by_dcn` or `by_dec`.
 
     Returns:
-        The method, whose stages are the phases of the clustering. Metrics are its
-        `loss`, `participants` and the traffic.
+        The method, with one stage per phase of the clustering. Its metrics are the
+        `loss` of the clustering, `participants` and the traffic.
 
     Examples:
         >>> pool = jnp.array([[0.0], [1.0], [8.0], [9.0]])
         >>> federation = Federation(
         ...     pool=pool,
-        ...     indices=jnp.array([[0, 2], [1, 3]]),  # an example of either side each
+        ...     indices=jnp.array([[0, 2], [1, 3]]),  # each client has both clusters
         ...     mask=jnp.ones((2, 2), bool),
         ...     present=jnp.ones((1, 2), bool),
         ...     local_clusters=jnp.full(2, 2),
@@ -203,19 +229,19 @@ def central(clustering: Clustering) -> FederatedClustering:
     """
 
     def init(key: PRNGKey, federation: Federation) -> State:
-        return pooled((), clustering.init(key, federation.pool[:1]), federation)
+        return empty_state((), clustering.init(key, federation.pool[:1]), federation)
 
     def examples(_, federation: Federation, arrived):
-        # In the order of the pool: how it was dealt must not change the draws. Fetched
-        # by rows, since a pool may lie on the host.
+        # The order is that of the pool, so that random draws do not depend on the
+        # partition. A pool may be on the host, so it is indexed to fetch the examples.
         x = federation.pool[jnp.arange(federation.pool.shape[0])]
-        return x, server.pooled(federation, arrived)
+        return x, server.pool_mask(federation, arrived)
 
-    def uploads(_, federation: Federation, sends):
+    def uploads(_, federation: Federation, uploading):
         sizes = server.gather(federation.mask.sum(axis=1))
         pool = federation.pool
         example = num_bytes(jax.ShapeDtypeStruct(pool.shape[1:], pool.dtype))
-        count = jnp.sum(sizes, where=sends)
+        count = jnp.sum(sizes, where=uploading)
         return {"up_examples": jnp.stack([count, jnp.int32(example)])}
 
     stages = cluster_stages(clustering, Pooling(examples, uploads))
@@ -229,18 +255,19 @@ def by_kmeans(
     num_used: Int[Array, ""] | int | None = None,
     by_cosine: bool = False,
 ) -> Clustering:
-    """Returns KM: k-means of the examples as they are.
+    """Returns KM: k-means of the raw examples.
 
     Args:
-        settings: one value per setting of `fcjax.methods.KMeans`. Its 10 seedings are
+        settings: one value per setting of `fcjax.methods.KMeans`. Its 10 seedings were
             scikit-learn's default at the time of the papers.
         num_clusters: K.
-        num_used: how many of them are used, all by default; see `cluster.kmeans`.
-        by_cosine: scale the centroids to L2 norm 1 in the end, so that the nearest is
-            the one of the largest inner product, by which SDA-FC's code assigns.
+        num_used: number of clusters to use, at most K; None uses all. See
+            `fcjax.cluster.kmeans`.
+        by_cosine: scale the final centroids to L2 norm 1, so that the nearest centroid
+            has the largest inner product, as in SDA-FC's code.
 
     Returns:
-        The clustering, one phase of one round; its loss is the inertia an example.
+        The clustering: one phase of one round. Its loss is the inertia per example.
 
     Examples:
         >>> from fcjax.methods import KMeans
@@ -248,24 +275,26 @@ def by_kmeans(
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('cluster', 1)]
     """
-    find = partial(kmeans, num_used=num_used, num_init=settings.num_init, num_iters=300)
-    return _of_rows(find, "inertia", num_clusters, settings.unit_length, by_cosine)
+    fit = partial(kmeans, num_used=num_used, num_init=settings.num_init, num_iters=300)
+    unit_length = settings.unit_length
+    return _in_one_round(fit, "inertia", num_clusters, unit_length, by_cosine)
 
 
 def by_fuzzy_cmeans(
     settings: Any, *, num_clusters: int, by_cosine: bool = False
 ) -> Clustering:
-    """Returns FCM: fuzzy c-means of the examples as they are.
+    """Returns FCM: fuzzy c-means of the raw examples.
 
     Args:
-        settings: one value per setting of `fcjax.methods.FuzzyCMeans`. The fuzzifier
-            1.1 is that of the code of SDA-FC; the package behind that code takes one
-            seeding.
+        settings: one value per setting of `fcjax.methods.FuzzyCMeans`. The code of
+            SDA-FC has the fuzzifier 1.1 and one seeding.
         num_clusters: K.
-        by_cosine: as in `by_kmeans`.
+        by_cosine: scale the final centroids to L2 norm 1, so that the nearest centroid
+            has the largest inner product, as in SDA-FC's code.
 
     Returns:
-        The clustering, as `by_kmeans`; its loss is the fuzzy objective an example.
+        The clustering: one phase of one round. Its loss is the fuzzy objective per
+        example.
 
     Examples:
         >>> from fcjax.methods import FuzzyCMeans
@@ -273,15 +302,26 @@ def by_fuzzy_cmeans(
         >>> [(phase.name, phase.num_rounds) for phase in clustering.phases]
         [('cluster', 1)]
     """
-    numbers = {"fuzzifier": settings.fuzzifier, "num_init": settings.num_init}
-    find = partial(fuzzy_cmeans, **numbers)
-    return _of_rows(find, "objective", num_clusters, settings.unit_length, by_cosine)
+    options = {"fuzzifier": settings.fuzzifier, "num_init": settings.num_init}
+    fit, unit_length = partial(fuzzy_cmeans, **options), settings.unit_length
+    return _in_one_round(fit, "objective", num_clusters, unit_length, by_cosine)
 
 
-def _of_rows(
-    find: Callable, total: str, num_clusters: int, unit_length: bool, by_cosine: bool
+def _in_one_round(
+    fit: Callable, objective: str, num_clusters: int, unit_length: bool, by_cosine: bool
 ) -> Clustering:
-    """Of (key, rows, K, mask) -> `centroids` and, by its name, what they minimise."""
+    """Returns a clustering of one round that computes centroids of the raw examples.
+
+    Args:
+        fit: (key, examples, K, mask) -> a result with `centroids` and the objective.
+        objective: the name of the objective in the result.
+        num_clusters: K.
+        unit_length: scale the examples to L2 norm 1.
+        by_cosine: scale the final centroids to L2 norm 1.
+
+    Returns:
+        The clustering. Its loss is the objective per example.
+    """
 
     def init(_, x):
         return jnp.zeros((num_clusters, math.prod(x.shape[1:])))
@@ -289,16 +329,16 @@ def _of_rows(
     def round(key, _, x, mask, now):
         del now
         rows = as_rows(x, unit_length=unit_length)
-        found = find(key, rows, num_clusters, mask=mask)
-        centroids = found.centroids
+        result = fit(key, rows, num_clusters, mask=mask)
+        centroids = result.centroids
         if by_cosine:
-            used = used_clusters(centroids)[:, None]
-            centroids = jnp.where(used, losses.normalize(centroids), centroids)
-        return centroids, getattr(found, total) / mask.sum()
+            is_used = used_clusters(centroids)[:, None]
+            centroids = jnp.where(is_used, losses.normalize(centroids), centroids)
+        return centroids, getattr(result, objective) / mask.sum()
 
     return Clustering(
         init,
-        phases=(Phase("cluster", go_on, round),),
+        phases=(Phase("cluster", keep_state, round),),
         embed=lambda _, x: as_rows(x, unit_length=unit_length),
         assign=lambda centroids, z: assign_nearest(z, centroids),
         results=lambda centroids: {"centroids": centroids},

@@ -43,7 +43,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import losses
-from fcjax.algorithms.baselines import plain
+from fcjax.algorithms.baselines import one_stage_method
 from fcjax.algorithms.rounds import all_rounds
 from fcjax.cluster import (
     neighbor_graph,
@@ -448,8 +448,8 @@ def federated_round(
     num_participants = setup.settings.num_participants
     present = server.all_participants(federation)
     drawn = server.choose(key, present, num_participants)
-    chosen = clients.own(drawn, len(federation.indices))
-    slots = clients.slots_of(chosen, num_participants)
+    chosen = clients.on_this_device(drawn, len(federation.indices))
+    slots = clients.sampled_indices(chosen, num_participants)
     encoders, private, measured = train(setup, trains, chosen, slots, state, federation)
     sizes = (chosen * federation.mask.sum(axis=1).astype(float))[slots]
     encoder, (answered, measured) = server.receive(
@@ -468,7 +468,7 @@ def fit_round(
     server's encoder, which does not change.
     """
     present = server.participants(federation)
-    slots = clients.slots_of(present, len(present))
+    slots = clients.sampled_indices(present, len(present))
     _, private, measured = train(setup, trains, present, slots, state, federation)
     answered, measured = server.gather((present[slots], measured))
     metrics = server.measure(answered, measured)
@@ -703,7 +703,7 @@ def lrsc(settings: Any, *, num_clusters: int) -> FederatedClustering:
     def assign(state: State, federation: Federation):
         return cluster(settings, num_clusters, state.clients, federation.mask)
 
-    method = plain(init, round, unit_length=settings.unit_length)
+    method = one_stage_method(init, round, unit_length=settings.unit_length)
     return method._replace(assign=assign)
 
 

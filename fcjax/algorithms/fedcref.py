@@ -33,7 +33,7 @@ from fcjax.algorithms.fedcref_models import (
     may_be_joined,
     members_of,
 )
-from fcjax.algorithms.rounds import all_rounds, ever_present
+from fcjax.algorithms.rounds import all_rounds, ever_participating
 from fcjax.data.augment import client_rows
 from fcjax.federated import clients, server, training
 from fcjax.parallel.mesh import num_bytes
@@ -262,7 +262,7 @@ def start_stage(phase: StartPhase) -> Stage:
             "communities": jnp.int32(0),
             "isolated": jnp.sum(own, where=answered).astype(jnp.int32),
             "edges": jnp.int32(0),
-            "active": ever_present(federation).sum(),
+            "active": ever_participating(federation).sum(),
             "iteration": jnp.int32(0),
         }
         return state._replace(clients=local._replace(start=new)), metrics
@@ -510,7 +510,7 @@ def iterate(
     groups = fedcref_models.communities(graph)
     num_communities = groups.numbers.max() + 1
     isolated = jnp.sum(all_exist & (groups.numbers < 0))
-    own_groups = server.own_rows(groups, len(present))
+    own_groups = server.rows_on_this_device(groups, len(present))
     # One that was repeated to fill the devices would be a further member.
     numbers = jnp.where(exist, own_groups.numbers, -1)
 
@@ -532,7 +532,7 @@ def iterate(
         (trains, values, new.is_active, new.num_refinements)
     )
     answered = server.all_participants(federation)
-    ever = ever_present(federation)
+    ever = ever_participating(federation)
     trend = follow(
         *(setup.settings, state.server, num_communities, isolated, active, counts, ever)
     )
@@ -672,7 +672,7 @@ def begin_refinement(setup: Setup, key, state: State, federation: Federation) ->
     present = server.participants(federation)
     members = members_of(clusters, federation, num_clusters)
     exist = members.any(axis=2) & present[:, None]
-    all_exist, ever = server.gather(exist), ever_present(federation)
+    all_exist, ever = server.gather(exist), ever_participating(federation)
     own = Refining(
         num_local=state.clients.num_local,
         clusters=clusters,

@@ -68,7 +68,7 @@ def associate(
     found = accepted & accepted.transpose(2, 3, 0, 1)
     if settings.associations == "first-match":
         found = first_matches(found)
-    return server.own_rows(found, len(clusters)) & may_be_joined(exist)
+    return server.rows_on_this_device(found, len(clusters)) & may_be_joined(exist)
 
 
 def accepts(
@@ -121,7 +121,7 @@ def accepts(
 
 def own_models(num_own: int, num_clusters: int) -> Int[Array, "M K"]:
     """Returns where the models of these clients stand among those of all."""
-    numbers = clients.first_number(num_own) + jnp.arange(num_own)
+    numbers = clients.first_index(num_own) + jnp.arange(num_own)
     return numbers[:, None] * num_clusters + jnp.arange(num_clusters)[None]
 
 
@@ -130,7 +130,7 @@ def may_be_joined(exist: Bool[Array, "M K"]) -> Edges:
     clients.
     """
     everyones = server.gather(exist)
-    numbers = clients.first_number(len(exist)) + jnp.arange(len(exist))
+    numbers = clients.first_index(len(exist)) + jnp.arange(len(exist))
     differ = numbers[:, None] != jnp.arange(len(everyones))[None]
     pairs = exist[:, :, None, None] & everyones[None, None]
     return pairs & differ[:, None, :, None]
@@ -152,7 +152,7 @@ def first_matches(accepted: Bool[Array, "M K M K"]) -> Bool[Array, "M K M K"]:
 def all_alone(clusters: Int[Array, "M N"], num_clusters: int) -> Communities:
     """Returns what is known before any association: no cluster has a community."""
     numbers = jnp.full((len(clusters), num_clusters), jnp.int32(-1))
-    num_all = clients.num_all(len(clusters))
+    num_all = clients.total_clients(len(clusters))
     edges = jnp.zeros((*numbers.shape, num_all, num_clusters), bool)
     return Communities(numbers, edges, clusters)
 
@@ -176,7 +176,7 @@ def most_communities(num_own: int, num_clusters: int) -> int:
     """Returns how many communities of two clusters or more there can be, one at least,
     as arrays have to have a row.
     """
-    return max(clients.num_all(num_own) * num_clusters // 2, 1)
+    return max(clients.total_clients(num_own) * num_clusters // 2, 1)
 
 
 # --- Models

@@ -1,25 +1,22 @@
 """Contrastive clustering (CC), FedMCC, and two-stage clustering.
 
-Contrastive clustering, central or under federated averaging.
-
 CC: Contrastive Clustering
     Yunfan Li, Peng Hu, Zitao Liu, Dezhong Peng, Joey Tianyi Zhou, Xi Peng. AAAI 2021.
     https://arxiv.org/abs/2009.09687
     Authors' code: https://github.com/Yunfan-Li/Contrastive-Clustering
-    It leaves out a last batch that is not full: `Local.drop_last`.
+    The code leaves out a last batch that is smaller than the others: set
+    `Local.drop_last` for this.
 
-A federation of one client is the method itself, one of several is the baseline Fed + CC
-of the FedMCC paper (https://arxiv.org/abs/2206.05093).
-
-Momentum contrastive clustering, federated and central.
+With one client, `cc` is CC itself. With several clients, `cc` is the baseline Fed + CC
+of the FedMCC paper.
 
 FedMCC, MCC: Federated Momentum Contrastive Clustering
     Runxuan Miao, Erdem Koyuncu. 2022. https://arxiv.org/abs/2206.05093
-    No public code. Where the text is silent it is read as Contrastive Clustering, which
-    it extends (`cc`), and as EasyFL's FedU, which it compares with (`fedu`): the losses
-    are those of CC's code, with the positive in the denominator and the entropy
-    subtracted; target networks take the statistics of the batch and stay on their
-    clients from round to round; every client begins a round with a new optimiser.
+    There is no public code. Where the text gives no details, this module follows CC,
+    which FedMCC extends (`cc`), and EasyFL's FedU, a baseline of FedMCC (`fedu`). The
+    losses are those of CC's code, with the positive in the denominator and the entropy
+    subtracted. Target networks use the statistics of the batch and stay on their
+    clients. Every client begins a round with a new optimizer state.
 """
 
 from collections.abc import Callable
@@ -40,16 +37,16 @@ from fcjax.algorithms.averaging import (
     Server,
     Setup,
     Views,
-    assembled,
     averaging,
-    both,
+    build_method,
     encode,
+    forward_views,
     initialize,
     merge,
     part,
     pick,
     start,
-    target_of,
+    target_networks,
 )
 from fcjax.data.augment import to_float
 from fcjax.federated.kmeans import KMeans
@@ -67,7 +64,7 @@ from fcjax.types import (
 
 
 class FeatureKMeans(NamedTuple):
-    """Federated k-means of the encoder's features.
+    """Federated k-means of the encoder's features, as the last stage of a method.
 
     Examples:
         >>> from fcjax import nn
@@ -77,21 +74,25 @@ class FeatureKMeans(NamedTuple):
     """
 
     num_clusters: int
+    """K."""
     num_init: int = 10
-    """Seedings; the best by inertia counts."""
+    """Number of seedings; the result of the smallest inertia is taken."""
     whitening: float = 0.0
-    """Exponent, see `fcjax.federated.kmeans.find_whitening`; 0 clusters the features
-    as they are."""
+    """Exponent of the whitening, see `fcjax.federated.kmeans.find_whitening`; 0
+    disables whitening."""
     max_heterogeneity: Scalar = 1.0
-    """Clients are unlike above this value of `fcjax.federated.kmeans.heterogeneity`."""
+    """Threshold of `fcjax.federated.kmeans.heterogeneity` above which the method uses
+    the clusters of k-means instead of the cluster projector."""
     num_clustered: int | None = None
-    """Cluster the first so many rows of the pool alone; None is all."""
+    """Number of examples to cluster: the first ones of the pool; None clusters all."""
     batch_size: int = 128
-    """Examples that a client encodes at a time."""
+    """Number of examples per forward pass of a client."""
 
     def stage(self, encoder: Network) -> Stage:
-        """Returns the stage. The server then holds only the encoder and, if there is
-        one, the cluster projector.
+        """Returns the stage of federated k-means.
+
+        At its beginning the server drops all networks except the encoder and, if there
+        is one, the cluster projector.
         """
         kmeans = KMeans(
             partial(self.points, encoder),
@@ -109,20 +110,20 @@ class FeatureKMeans(NamedTuple):
         return kmeans.stage()._replace(begin=begin)
 
     def points(self, encoder: Network, state: State, federation: Federation):
-        """Returns the features of all examples, and which are clustered."""
+        """Returns the features of all examples, and the mask of those to cluster."""
         online = state.server.online
         h = encode(encoder, online, federation, batch_size=self.batch_size)
         return h, federation.mask & is_clustered(self.num_clustered)(federation.indices)
 
-    def are_unlike(self, server: Server) -> Bool[Array, ""]:
-        """Tells whether the clients are unlike by the clusters of k-means."""
+    def is_heterogeneous(self, server: Server) -> Bool[Array, ""]:
+        """Tells whether the clients are too heterogeneous for the cluster projector."""
         return server.clusters.heterogeneity > self.max_heterogeneity
 
 
 # --- CC
 
 Pair = tuple[Float[Array, "B _"], Float[Array, "B _"]]
-"""What a head makes of both views."""
+"""The outputs of a head for both views."""
 
 
 def cc(
@@ -135,24 +136,24 @@ def cc(
     num_clustered: int | None = None,
     kmeans: FeatureKMeans | None = None,
 ) -> FederatedClustering:
-    """Builds CC: contrast of examples and of clusters at once.
+    """Builds CC: one stage with an instance-level and a cluster-level contrast.
 
     Args:
-        settings: an `fcjax.methods.CC` or `FedCC` with one value per setting.
-        encoder: from examples to features.
-        projector: from features to instance-level representations z.
-        cluster_projector: from features to soft assignments.
-        local: how a client trains in a round; in CC itself, the only client trains
-            without end, so that its optimiser is to be kept.
-        num_clustered: cluster the first so many rows of the pool alone; the others, as
-            STL-10's unlabelled images, come first in every round and by the
-            instance-level contrast alone. None is all.
-        kmeans: clusters the features after training; its clusters are used where the
-            clients are unlike. None uses the cluster projector always.
+        settings: one value per setting of `fcjax.methods.CC` or `FedCC`.
+        encoder: maps examples to features.
+        projector: maps features to instance-level representations z.
+        cluster_projector: maps features to soft assignments.
+        local: the local training of a client in a round. For central CC set
+            `keep_optimizer`, because its only client trains without interruption.
+        num_clustered: number of examples to cluster, the first ones of the pool. In
+            every round the clients first train on the other examples, such as STL-10's
+            unlabelled images, with the instance-level contrast only. None clusters all.
+        kmeans: k-means of the features after the training. Its clusters are used if the
+            clients are heterogeneous. None always uses the cluster projector.
 
     Returns:
-        The method, of a stage `cluster` and with `kmeans` one more, `k-means`. The
-        embedding is the encoder's features.
+        The method, with the stage `cluster`, and with `kmeans` also the stage
+        `k-means`. The embedding is the encoder's features.
 
     Examples:
         >>> import optax
@@ -184,10 +185,12 @@ def cc(
 
 
 def simclr_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
-    """Returns the instance-level loss: an example's views against those of others."""
+    """Returns SimCLR's loss: contrasts the two views of an example with other views."""
 
     def contrast(online, _, views, mask):
-        z, online = both(networks, online, ("encoder", "projector"), views, mask)
+        z, online = forward_views(
+            networks, online, ("encoder", "projector"), views, mask
+        )
         return losses.nt_xent(*z, temperature=temperature, mask=mask), online
 
     return contrast
@@ -196,18 +199,27 @@ def simclr_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
 def passes_of(
     contrast: Contrast, extra: Contrast, num_clustered: int | None
 ) -> tuple[Pass, ...]:
-    """Returns the epochs by the one loss on rows that are clustered, and before them by
-    the other on those that are not.
+    """Returns the passes of a client in a round.
+
+    The first pass minimizes `extra` on the examples that are not clustered, if there
+    are any. The last pass minimizes `contrast` on the examples that are clustered.
     """
-    clustered = Pass(contrast, is_clustered(num_clustered))
+    last = Pass(contrast, is_clustered(num_clustered))
     if num_clustered is None:
-        return (clustered,)
-    return Pass(extra, lambda rows: rows >= num_clustered), clustered
+        return (last,)
+    return Pass(extra, lambda indices: indices >= num_clustered), last
 
 
 def one_stage(setup: Setup, kmeans: FeatureKMeans | None = None) -> FederatedClustering:
-    """Builds a method that learns features and clusters at once, by `encoder`,
-    `projector` and `cluster_projector`.
+    """Builds a method that learns features and clusters in one stage.
+
+    Args:
+        setup: the settings of the stage. Its networks are `encoder`, `projector` and
+            `cluster_projector`.
+        kmeans: k-means of the features after the training, see `cc`.
+
+    Returns:
+        The method.
     """
     encoder, head = (setup.networks.named[x] for x in ("encoder", "cluster_projector"))
     stages = (averaging("cluster", setup),)
@@ -216,11 +228,11 @@ def one_stage(setup: Setup, kmeans: FeatureKMeans | None = None) -> FederatedClu
         stages += (kmeans.stage(encoder),)
         clusters_of = partial(assign_by_heterogeneity, head, kmeans)
     init = partial(initial_state, setup)
-    return assembled(encoder, setup.local, init, stages, clusters_of)
+    return build_method(encoder, setup.local, init, stages, clusters_of)
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
-    """Returns the state before the first round: see `start_with_head`."""
+    """Returns the state before the first round, with new networks."""
     path_key, head_key = jax.random.split(key)
     named = setup.networks.named
     path = {name: named[name] for name in ("encoder", "projector")}
@@ -231,8 +243,16 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
 def start_with_head(
     setup: Setup, key: PRNGKey, parts: Parts, federation: Federation
 ) -> State:
-    """Returns the state in which a stage begins with a new `cluster_projector`, which
-    takes the features of the encoder.
+    """Returns the state at the beginning of a stage, with a new `cluster_projector`.
+
+    Args:
+        setup: the settings of the stage.
+        key: the key of the new cluster projector.
+        parts: the variables of the other networks.
+        federation: the federation.
+
+    Returns:
+        The state.
     """
     named, x = setup.networks.named, to_float(federation.pool[:1])
     h, _ = named["encoder"].apply(part(parts, "encoder"), x, train=False)
@@ -243,20 +263,26 @@ def start_with_head(
 def heads(
     networks: Networks, parts: Parts, views: Views, mask: Bool[Array, "B"]
 ) -> tuple[Pair, Pair, Parts]:
-    """Applies encoder and both heads to both views, in training.
+    """Applies the encoder and both heads to both views, in training mode.
+
+    Args:
+        networks: the networks `encoder`, `projector` and `cluster_projector`.
+        parts: the variables of the networks.
+        views: two views of a batch.
+        mask: False at padding.
 
     Returns:
-        The representations z, the soft assignments, and the parts with new batch
+        The representations z, the soft assignments c, and the variables with new batch
         statistics.
     """
-    h, parts = both(networks, parts, ("encoder",), views, mask)
-    z, parts = both(networks, parts, ("projector",), h, mask)
-    c, parts = both(networks, parts, ("cluster_projector",), h, mask)
+    h, parts = forward_views(networks, parts, ("encoder",), views, mask)
+    z, parts = forward_views(networks, parts, ("projector",), h, mask)
+    c, parts = forward_views(networks, parts, ("cluster_projector",), h, mask)
     return z, c, parts
 
 
 def total_entropy(c: Pair, mask: Bool[Array, "B"]) -> Float[Array, ""]:
-    """Returns the entropy of the mean assignment, summed over both views."""
+    """Computes the entropy of the mean assignment of each view, and their sum."""
     a, b = (losses.cluster_entropy(view, mask=mask) for view in c)
     return a + b
 
@@ -264,16 +290,24 @@ def total_entropy(c: Pair, mask: Bool[Array, "B"]) -> Float[Array, ""]:
 def is_clustered(
     num_clustered: int | None,
 ) -> Callable[[Int[Array, "N"]], Bool[Array, "N"]]:
-    """Returns which rows of the pool are clustered: the first ones, or all."""
+    """Returns a function that selects the examples to cluster.
+
+    Args:
+        num_clustered: number of examples to cluster, the first ones of the pool; None
+            clusters all.
+
+    Returns:
+        A function (indices into the pool) -> True at the examples to cluster.
+    """
     if num_clustered is None:
-        return lambda rows: rows >= 0
-    return lambda rows: rows < num_clustered
+        return lambda indices: indices >= 0
+    return lambda indices: indices < num_clustered
 
 
 def assign(
     cluster_projector: Network, server: Server, h: Float[Array, "N D"]
 ) -> Int[Array, "N"]:
-    """Returns the clusters of features: those of their largest soft assignments."""
+    """Returns the cluster of each example: the one of the largest soft assignment."""
     variables = part(server.online, "cluster_projector")
     c, _ = cluster_projector.apply(variables, h, train=False)
     return jnp.argmax(c, axis=-1).astype(jnp.int32)
@@ -283,10 +317,10 @@ def assign(
 
 
 class Clustering(NamedTuple):
-    """The clustering of trained features."""
+    """The last stages of a two-stage method, which cluster the trained features."""
 
     stages: Callable[[Network], tuple[Stage, ...]]
-    """(encoder) -> the stages, which go on with the trained encoder alone."""
+    """(encoder) -> the stages. They keep only the trained encoder."""
     assign: Callable[[Server, Float[Array, "N D"]], Int[Array, "N"]]
     """(server, features) -> clusters."""
 
@@ -299,19 +333,20 @@ def two_stages(
     local: Local,
     **options: Any,
 ) -> FederatedClustering:
-    """Builds a method that learns features on the clients, then clusters them.
+    """Builds a method that first learns features and then clusters them.
 
     Args:
-        settings: of the method, of which the first stage has `num_rounds`.
-        networks: of the first stage, `encoder` first, each fed by the one before.
-        contrast: the loss of a batch.
-        clustering: the second stage.
-        local: how a client trains in a round of the first stage.
-        **options: tracks, momentum, average_target and personal, as in `Setup`.
+        settings: one value per setting of the method. `num_rounds` is the number of
+            rounds of the first stage.
+        networks: the chain of networks of the first stage, beginning with `encoder`.
+        contrast: the loss of a batch in the first stage.
+        clustering: the stages after the first.
+        local: the local training of a client in a round of the first stage.
+        **options: `tracks`, `momentum`, `average_target` and `personal` of `Setup`.
 
     Returns:
-        The method, with stages `representation` and those of `clustering`, whose
-        embedding is the encoder's features. It has no clusters (-1) before the second.
+        The method, with the stage `representation` and the stages of `clustering`. The
+        embedding is the encoder's features. Clusters are -1 in the first stage.
     """
     trains, passes = tuple(networks.named), (Pass(contrast),)
     setup = Setup(networks, trains, passes, local, settings.num_rounds, **options)
@@ -325,14 +360,14 @@ def two_stages(
         *clustering.stages(networks.named["encoder"]),
     )
     assign = partial(assign_features, clustering)
-    return assembled(networks.named["encoder"], local, init, stages, assign)
+    return build_method(networks.named["encoder"], local, init, stages, assign)
 
 
 def assign_features(
     clustering: Clustering, server: Server, h: Float[Array, "N D"]
 ) -> Int[Array, "N"]:
-    """Returns the clusters of features by a second stage, -1 before it."""
-    if "projector" in server.online["params"]:  # the first stage goes on
+    """Returns the cluster of each example, or -1 in the first stage."""
+    if "projector" in server.online["params"]:  # Only the first stage has a projector.
         return jnp.full(len(h), -1, jnp.int32)
     return clustering.assign(server, h)
 
@@ -340,10 +375,13 @@ def assign_features(
 def feature_kmeans(kmeans: FeatureKMeans) -> Clustering:
     """Returns `+ K-means` of FedMCC's tables: k-means of all clients' features.
 
-    The features stay with the clients: federated k-means has the same result.
+    Clients do not upload their features, because federated k-means has the same result.
 
     Args:
-        kmeans: the clustering.
+        kmeans: the settings of k-means.
+
+    Returns:
+        The clustering.
 
     Examples:
         >>> from fcjax import nn
@@ -360,24 +398,27 @@ def feature_kmeans(kmeans: FeatureKMeans) -> Clustering:
 def by_heterogeneity(
     kmeans: FeatureKMeans, cluster_projector: Network, contrast: Clustering
 ) -> Clustering:
-    """Returns k-means of the features, and for alike clients a trained head after it.
+    """Returns k-means of the features, then a cluster contrast if clients are similar.
 
-    A head that is trained on unlike clients scatters a client of few clusters over all
-    of them, so its training is skipped then.
+    A cluster projector that heterogeneous clients train distributes a client with few
+    clusters over all clusters. So its training is skipped for heterogeneous clients.
 
     Args:
-        kmeans: the clustering of unlike clients.
-        cluster_projector: of `contrast`.
-        contrast: the clustering of alike clients, see `cluster_contrast`.
+        kmeans: k-means, whose clusters are used if the clients are heterogeneous.
+        cluster_projector: the network that `contrast` trains.
+        contrast: the training of the cluster projector, see `cluster_contrast`.
+
+    Returns:
+        The clustering.
     """
 
     def stages(encoder: Network) -> tuple[Stage, ...]:
-        (trained,) = contrast.stages(encoder)
+        (training,) = contrast.stages(encoder)
 
         def done(state: State):
-            return kmeans.are_unlike(state.server)
+            return kmeans.is_heterogeneous(state.server)
 
-        return kmeans.stage(encoder), trained._replace(done=done)
+        return kmeans.stage(encoder), training._replace(done=done)
 
     return Clustering(
         stages, partial(assign_by_heterogeneity, cluster_projector, kmeans)
@@ -390,14 +431,14 @@ def assign_by_heterogeneity(
     server: Server,
     h: Float[Array, "N D"],
 ) -> Int[Array, "N"]:
-    """Returns the clusters by k-means for unlike clients, else by the trained head."""
-    if not server.clusters:  # training goes on
+    """Returns clusters by k-means for heterogeneous clients, else by the projector."""
+    if not server.clusters:  # K-means has not begun.
         return assign(cluster_projector, server, h)
     by_kmeans = server.clusters.nearest(h)
     if "cluster_projector" not in server.online["params"]:
         return by_kmeans
-    by_head = assign(cluster_projector, server, h)
-    return jnp.where(kmeans.are_unlike(server), by_kmeans, by_head)
+    by_projector = assign(cluster_projector, server, h)
+    return jnp.where(kmeans.is_heterogeneous(server), by_kmeans, by_projector)
 
 
 # --- FedMCC
@@ -410,19 +451,20 @@ def fedmcc(
     clustering: Clustering,
     local: Local,
 ) -> FederatedClustering:
-    """Builds FedMCC: instance-level contrast, then clusters of the frozen features.
+    """Builds FedMCC: an instance-level contrast, then clusters of frozen features.
 
     Args:
-        settings: an `fcjax.methods.FedMCC` with one value per setting. The paper's
-            tuned momentum is 0.988.
-        encoder: f, from examples to features.
-        projector: g_I, from features to instance-level representations z.
+        settings: one value per setting of `fcjax.methods.FedMCC`. The paper's tuned
+            momentum is 0.988.
+        encoder: f, maps examples to features.
+        projector: g_I, maps features to instance-level representations z.
         clustering: the second stage; Algorithm 2 is `cluster_contrast`.
-        local: how a client trains in a round of the first stage; E = 5 epochs of
-            batches of 128 in the paper.
+        local: the local training of a client in a round of the first stage. The paper
+            has E = 5 epochs and a batch size of 128.
 
     Returns:
-        The method, as `two_stages`.
+        The method, with the stage `representation` and the stages of `clustering`. The
+        embedding is the encoder's features. Clusters are -1 in the first stage.
 
     Examples:
         >>> import optax
@@ -454,16 +496,22 @@ def cluster_contrast(
     *,
     num_clustered: int | None = None,
 ) -> Clustering:
-    """Returns Algorithm 2, `+ MCC` of the tables: a cluster-level projector is trained
-    on the features of the frozen encoder, which is in evaluation.
+    """Returns Algorithm 2 (`+ MCC` of the tables): trains a cluster-level projector.
+
+    The projector gets the features of the frozen encoder, whose batch norms are in
+    evaluation mode.
 
     Args:
-        settings: an `fcjax.methods.FedMCC` with one value per setting, or another whose
-            second stage this is. `entropy_weight` is explained at `cluster_level`.
-        cluster_projector: g_C, from features to soft assignments.
-        local: how a client trains in a round of this stage.
-        num_clustered: cluster the first so many rows of the pool alone; the others, as
-            STL-10's unlabelled images, have served the first stage. None is all.
+        settings: one value per setting of `fcjax.methods.FedMCC`, or of another method
+            with this second stage. See `cluster_level` for `entropy_weight`.
+        cluster_projector: g_C, maps features to soft assignments.
+        local: the local training of a client in a round of this stage.
+        num_clustered: number of examples to cluster, the first ones of the pool. Only
+            the first stage trains on the other examples, such as STL-10's unlabelled
+            images. None clusters all.
+
+    Returns:
+        The clustering.
 
     Examples:
         >>> import optax
@@ -489,7 +537,7 @@ def cluster_contrast(
         setup = Setup(
             *(networks, trains, passes, local, settings.cluster_rounds, trains),
             momentum=settings.momentum,
-            # A setting of FedMCC alone.
+            # Only FedMCC has this setting.
             average_target=getattr(settings, "average_target", False),
         )
         return averaging("cluster", setup, begin=partial(begin_clusters, setup))
@@ -502,9 +550,7 @@ def cluster_contrast(
 def begin_clusters(
     setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> State:
-    """Begins Algorithm 2: the encoder of Algorithm 1 alone of all that was trained, and
-    a new cluster-level projector (line 1).
-    """
+    """Begins Algorithm 2: keeps the encoder, with a new cluster-level projector."""
     before: Server = state.server
     parts = pick(before.online, ("encoder",))
     state = start_with_head(setup, key, parts, federation)
@@ -521,21 +567,30 @@ def mcc(
     num_clustered: int | None = None,
     kmeans: FeatureKMeans | None = None,
 ) -> FederatedClustering:
-    """Builds MCC: contrast of examples and of clusters at once, against a target.
+    """Builds MCC: instance-level and cluster-level contrast with target networks.
 
-    A federation of one client is the central method, Eq. 6. One of several is the loss
-    L_I + L_C at each user, which section III-B advises against: the ablation of the two
-    stages of `fedmcc`.
+    With one client it is the central method, Eq. 6. With several clients each client
+    minimizes L_I + L_C in one stage. Section III-B of the paper advises against this;
+    it is the ablation of the two stages of `fedmcc`.
 
     Args:
-        settings: an `fcjax.methods.MCC` or `FedMCCOneStage` with one value per setting.
-            At an `entropy_weight` of 0.5, and with targets that equal the online
-            networks, the gradient is half of that of `cc`.
-        encoder, projector, cluster_projector: f, g_I and g_C.
-        local, num_clustered, kmeans: as in `cc`.
+        settings: one value per setting of `fcjax.methods.MCC` or `FedMCCOneStage`. If
+            `entropy_weight` is 0.5 and the target networks equal the online networks,
+            the gradient is half the gradient of `cc`.
+        encoder: f, maps examples to features.
+        projector: g_I, maps features to instance-level representations z.
+        cluster_projector: g_C, maps features to soft assignments.
+        local: the local training of a client in a round. For central MCC set
+            `keep_optimizer`, because its only client trains without interruption.
+        num_clustered: number of examples to cluster, the first ones of the pool. In
+            every round the clients first train on the other examples with the
+            instance-level contrast only. None clusters all.
+        kmeans: k-means of the features after the training. Its clusters are used if the
+            clients are heterogeneous. None always uses the cluster projector.
 
     Returns:
-        The method, of stages as in `cc`, whose embedding is the encoder's features.
+        The method, with the stage `cluster`, and with `kmeans` also the stage
+        `k-means`. The embedding is the encoder's features.
 
     Examples:
         >>> import optax
@@ -556,8 +611,8 @@ def mcc(
 
     def contrast(online, target, views, mask):
         z, c, online = heads(networks, online, views, mask)
-        tracked = target_of(online, target)
-        z_target, c_target, _ = heads(networks, tracked, views, mask)
+        targets = target_networks(online, target)
+        z_target, c_target, _ = heads(networks, targets, views, mask)
         loss = instance_level(z, z_target, mask, temperature=tau)
         return loss + cluster_level(
             *(c, c_target, mask),
@@ -576,12 +631,14 @@ def mcc(
 
 
 def instance_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
-    """Returns the loss of Algorithm 1: both views through both networks."""
+    """Returns the loss of Algorithm 1, which applies both networks to both views."""
 
     def contrast(online, target, views, mask):
         path = ("encoder", "projector")
-        z, online = both(networks, online, path, views, mask)
-        z_target, _ = both(networks, target_of(online, target), path, views, mask)
+        z, online = forward_views(networks, online, path, views, mask)
+        z_target, _ = forward_views(
+            networks, target_networks(online, target), path, views, mask
+        )
         return instance_level(z, z_target, mask, temperature=temperature), online
 
     return contrast
@@ -590,15 +647,27 @@ def instance_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
 def frozen_contrast(
     networks: Networks, *, temperature: Scalar, entropy_weight: Scalar = 1.0
 ) -> Contrast:
-    """Returns the loss of Algorithm 2: both views through the frozen encoder, which is
-    in evaluation, and through both cluster-level projectors.
+    """Returns the loss of Algorithm 2, which trains the cluster-level projector.
+
+    The frozen encoder is applied to both views in evaluation mode. Then the online and
+    the target projector are applied to its features.
+
+    Args:
+        networks: the networks `encoder` and `cluster_projector`.
+        temperature: tau_C.
+        entropy_weight: the weight of the entropies, see `cluster_level`.
+
+    Returns:
+        The loss of a batch.
     """
 
     def contrast(online, target, views, mask):
-        h, _ = both(networks, online, ("encoder",), views, mask, train=False)
+        h, _ = forward_views(networks, online, ("encoder",), views, mask, train=False)
         path = ("cluster_projector",)
-        c, online = both(networks, online, path, h, mask)
-        c_target, _ = both(networks, target_of(online, target), path, h, mask)
+        c, online = forward_views(networks, online, path, h, mask)
+        c_target, _ = forward_views(
+            networks, target_networks(online, target), path, h, mask
+        )
         loss = cluster_level(
             *(c, c_target, mask), temperature=temperature, entropy_weight=entropy_weight
         )
@@ -610,8 +679,16 @@ def frozen_contrast(
 def instance_level(
     z: Pair, z_target: Pair, mask: Bool[Array, "B"], *, temperature: Scalar
 ) -> Float[Array, ""]:
-    """Returns L_I of a batch, Eq. 8: each view of the online network against the other
-    view of the target's.
+    """Computes L_I of a batch (Eq. 8): online view against the other target view.
+
+    Args:
+        z: representations of both views by the online network.
+        z_target: representations of both views by the target network.
+        mask: False at padding.
+        temperature: tau_I.
+
+    Returns:
+        The loss.
     """
     (z_a, z_b), (t_a, t_b) = z, z_target
     loss = losses.nt_xent(z_a, t_b, temperature=temperature, mask=mask)
@@ -627,21 +704,25 @@ def cluster_level(
     temperature: Scalar,
     entropy_weight: Scalar = 1.0,
 ) -> Float[Array, ""]:
-    """Returns L_C of a batch, Eq. 9 with the entropies subtracted.
+    """Computes L_C of a batch: Eq. 9 with the entropies subtracted.
 
-    No gradient reaches a target, whose entropies are constants, and of the two terms
-    under the half one alone reaches each online view. Where the target equals the
-    online network, the gradient is therefore half of CC's contrast, less *all* of CC's
-    entropy of either view: against the entropy, the contrast weighs half of what it
-    does in CC.
+    The loss is half the sum of two contrasts, minus four entropies. Target networks
+    have no gradient. So their entropies are constants, and only one of the two
+    contrasts has a gradient for each online view. If the target equals the online
+    network, the gradient is half of CC's contrast gradient minus the full gradient of
+    CC's entropies. Relative to the entropies, the contrast then weighs half as much as
+    in CC.
 
     Args:
         c: soft assignments of both views by the online network.
-        c_target: those by the target.
-        mask: the examples that count.
+        c_target: soft assignments of both views by the target network.
+        mask: False at padding.
         temperature: tau_C.
-        entropy_weight: of the four entropies. 1 is Eq. 9; 0.5 has the ratio of CC, and
-            then half of its gradient.
+        entropy_weight: weight of the four entropies. 1 is Eq. 9. 0.5 restores the ratio
+            of contrast and entropies in CC, and the gradient is half of CC's.
+
+    Returns:
+        The loss.
     """
     (c_a, c_b), (t_a, t_b) = c, c_target
     loss = losses.cluster_nt_xent(c_a, t_b, temperature=temperature, mask=mask)

@@ -1,34 +1,30 @@
 """Federated self-supervised learning: FedU, FedEMA, FedSimSiam, FedSimCLR.
 
-Federated self-supervised learning by BYOL with divergence-aware predictors.
-
 FedU: Collaborative Unsupervised Visual Representation Learning from Decentralized Data
     Weiming Zhuang, Xin Gan, Yonggang Wen, Shuai Zhang, Shuai Yi. ICCV 2021.
     https://arxiv.org/abs/2108.06492
-    Authors' code: EasyFL, applications/fedssl, which is followed, but that a client's
-    target network is a copy from the beginning: there it is the online network itself
-    in the first round. It leaves out a last batch that is not full: `Local.drop_last`.
+    BYOL with divergence-aware predictors.
+    Authors' code: EasyFL, applications/fedssl. This module follows the code with one
+    difference. In the code, a client's target network is the online network itself in
+    the first round. Here, it is a copy. The code leaves out a last batch that is
+    smaller than the others: set `Local.drop_last` for this.
 
 BYOL: Grill et al., Bootstrap Your Own Latent, 2020. https://arxiv.org/abs/2006.07733
-
-Federated self-supervised learning by BYOL with moving averages of online networks.
 
 FedEMA: Divergence-Aware Federated Self-Supervised Learning
     Weiming Zhuang, Yonggang Wen, Shuai Zhang. ICLR 2022.
     https://arxiv.org/abs/2204.04385
-    Authors' code: EasyFL, applications/fedssl, which is followed but for what `fedu`
-    says.
-
-SimSiam on the clients, averaged by the server: a baseline of FedU and FedMCC.
+    BYOL with moving averages of online networks.
+    Authors' code: EasyFL, applications/fedssl, with the same difference.
 
 SimSiam: Exploring Simple Siamese Representation Learning
     Xinlei Chen, Kaiming He. CVPR 2021. https://arxiv.org/abs/2011.10566
-
-SimCLR on the clients, averaged by the server: a baseline of FedCA and FedMCC.
+    FedSimSiam is SimSiam under federated averaging, a baseline of FedU and FedMCC.
 
 SimCLR: A Simple Framework for Contrastive Learning of Visual Representations
     Ting Chen, Simon Kornblith, Mohammad Norouzi, Geoffrey Hinton. ICML 2020.
     https://arxiv.org/abs/2002.05709
+    FedSimCLR is SimCLR under federated averaging, a baseline of FedCA and FedMCC.
 """
 
 from functools import partial
@@ -45,10 +41,10 @@ from fcjax.algorithms.averaging import (
     Networks,
     Parts,
     Personal,
-    both,
+    forward_views,
     part,
     put,
-    target_of,
+    target_networks,
 )
 from fcjax.algorithms.fedmcc import Clustering, simclr_contrast, two_stages
 from fcjax.types import FederatedClustering, Network, PyTree, Scalar
@@ -57,10 +53,12 @@ from fcjax.types import FederatedClustering, Network, PyTree, Scalar
 
 
 class Memory(NamedTuple):
-    """What a client of FedU remembers of its last training."""
+    """The memory of a client of FedU, from its last training."""
 
     predictor: PyTree
+    """The client's predictor after the training."""
     divergence: Float[Array, ""]
+    """The distance that training moved the encoder, see `divergence`."""
 
 
 def fedu(
@@ -71,21 +69,24 @@ def fedu(
     clustering: Clustering,
     local: Local,
 ) -> FederatedClustering:
-    """Builds FedU: BYOL on the clients, which keep their own predictor where their
-    encoder has gone far.
+    """Builds FedU: BYOL on the clients, with divergence-aware predictors.
+
+    A client downloads the global encoder in every round. It uses the global predictor
+    if its last training moved the encoder little. Otherwise it keeps its own predictor.
 
     Args:
-        settings: an `fcjax.methods.FedU` with one value per setting. A client takes
-            over the global predictor if its `divergence` was below the `threshold` mu.
-        encoder: from examples to features.
-        projector: from features to representations, the last part of the online
-            encoder.
-        predictor: from representations to predictions.
+        settings: one value per setting of `fcjax.methods.FedU`. A client uses the
+            global predictor if its `divergence` is below the `threshold` mu.
+        encoder: maps examples to features.
+        projector: maps features to representations. In the paper it is the last part of
+            the online encoder.
+        predictor: maps representations to predictions.
         clustering: the second stage.
-        local: how a client trains in a round.
+        local: the local training of a client in a round.
 
     Returns:
-        The method, as `two_stages`.
+        The method, with the stage `representation` and the stages of `clustering`. The
+        embedding is the encoder's features. Clusters are -1 in the first stage.
 
     Examples:
         >>> import optax
@@ -106,23 +107,27 @@ def fedu(
     return byol(settings, *networks, clustering, local, personal=personal)
 
 
-def begin(sent: Parts) -> Memory:
-    """Returns what makes a client that has not trained take over the server's."""
-    return Memory(part(sent, "predictor"), jnp.float32(-1))  # below any threshold
+def begin(download: Parts) -> Memory:
+    """Returns the memory of a client that has not trained.
+
+    Its divergence makes the client use the global predictor.
+    """
+    return Memory(part(download, "predictor"), jnp.float32(-1))  # below any threshold
 
 
 def take_over(
-    threshold: Scalar, sent: Parts, memory: Memory, _: Int[Array, ""]
+    threshold: Scalar, download: Parts, memory: Memory, _: Int[Array, ""]
 ) -> Parts:
-    """Returns the server's parts, or all but its predictor."""
+    """Returns the global networks, with the global or the client's own predictor."""
     is_near = memory.divergence < threshold
-    ours, own = part(sent, "predictor"), memory.predictor
-    return put(sent, "predictor", jax.tree.map(partial(jnp.where, is_near), ours, own))
+    select = partial(jnp.where, is_near)
+    predictor = jax.tree.map(select, part(download, "predictor"), memory.predictor)
+    return put(download, "predictor", predictor)
 
 
-def remember(began: Parts, trained: Parts, *_: Any) -> Memory:
-    """Returns the predictor, and how far the encoder has gone."""
-    return Memory(part(trained, "predictor"), divergence(began, trained))
+def remember(before: Parts, after: Parts, *_: Any) -> Memory:
+    """Returns the predictor after the training, and the divergence of the encoder."""
+    return Memory(part(after, "predictor"), divergence(before, after))
 
 
 def byol(
@@ -135,8 +140,21 @@ def byol(
     *,
     personal: Personal,
 ) -> FederatedClustering:
-    """Builds BYOL on the clients under federated averaging, the target encoders being
-    their own.
+    """Builds BYOL under federated averaging.
+
+    Every client has its own target networks.
+
+    Args:
+        settings: one value per setting of the method.
+        encoder: maps examples to features.
+        projector: maps features to representations.
+        predictor: maps representations to predictions.
+        clustering: the second stage.
+        local: the local training of a client in a round.
+        personal: combines the server's networks with the memory of a client.
+
+    Returns:
+        The method.
     """
     networks = local.networks(encoder=encoder, projector=projector, predictor=predictor)
     return two_stages(
@@ -148,15 +166,19 @@ def byol(
 
 
 def byol_contrast(networks: Networks) -> Contrast:
-    """Returns BYOL's loss of a batch: the squared distance of a view's unit prediction
-    to the other view's unit target, 2 - 2 cos, summed over both directions.
+    """Returns BYOL's loss of a batch.
+
+    It is the squared distance, 2 - 2 cos, between the unit prediction of one view and
+    the unit target of the other view. The loss sums over both directions.
     """
 
     def contrast(online, target, views, mask):
         path = ("encoder", "projector")
-        p, online = both(networks, online, (*path, "predictor"), views, mask)
-        z, _ = both(networks, target_of(online, target), path, views, mask)
-        # A row that does not count must not reach the gradient, whatever it holds.
+        p, online = forward_views(networks, online, (*path, "predictor"), views, mask)
+        z, _ = forward_views(
+            networks, target_networks(online, target), path, views, mask
+        )
+        # Padding must not change the gradient, even if its values are NaN.
         (p_a, p_b), (z_a, z_b) = (
             [jnp.where(mask[:, None], x, 0) for x in pair] for pair in (p, z)
         )
@@ -168,16 +190,25 @@ def byol_contrast(networks: Networks) -> Contrast:
     return contrast
 
 
-def divergence(began: Parts, ended: Parts) -> Float[Array, ""]:
-    """Returns how far training has moved the encoder: the L2 norm of the difference of
-    a convolution's kernel, averaged over those that are no shortcut, as in the code; of
-    all kernels where an encoder has no convolution.
+def divergence(before: Parts, after: Parts) -> Float[Array, ""]:
+    """Measures how far training moved the encoder.
+
+    It is the L2 norm of the change of a kernel, averaged over the kernels. As in the
+    authors' code, these are the kernels of convolutions except shortcuts. An encoder
+    without convolutions uses all of its kernels.
+
+    Args:
+        before: the networks before the training.
+        after: the networks after the training.
+
+    Returns:
+        The divergence, at least 0.
     """
-    ended, began = (parts["params"]["encoder"] for parts in (ended, began))
-    moved = jax.tree.map(jnp.subtract, ended, began)
+    after, before = (parts["params"]["encoder"] for parts in (after, before))
+    change = jax.tree.map(jnp.subtract, after, before)
     kernels = {
         jax.tree_util.keystr(path): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(moved)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(change)
         if jax.tree_util.keystr(path[-1:]) == "['kernel']"
     }
     convolutions = [
@@ -193,12 +224,16 @@ def divergence(began: Parts, ended: Parts) -> Float[Array, ""]:
 
 
 class EMAMemory(NamedTuple):
-    """What a client of FedEMA remembers of its last training."""
+    """The memory of a client of FedEMA, from its last training."""
 
     online: Parts
+    """The client's online networks after the training."""
     divergence: Float[Array, ""]
-    first_divergence: Float[Array, ""]  # 0 before the first training
-    number: Int[Array, ""]  # of its round; -2 before the first
+    """The distance that training moved the encoder, see `divergence`."""
+    first_divergence: Float[Array, ""]
+    """The divergence of the client's first training; 0 before it."""
+    number: Int[Array, ""]
+    """The number of the round of the training; -2 before the first one."""
 
 
 def fedema(
@@ -209,18 +244,27 @@ def fedema(
     clustering: Clustering,
     local: Local,
 ) -> FederatedClustering:
-    """Builds FedEMA: a client begins with a mean of its own online network and the
-    server's, more of its own the farther it has gone.
+    """Builds FedEMA: BYOL on the clients, with averages of online networks.
+
+    A client begins a round with a weighted mean of its own online networks and the
+    server's. The weight of its own networks, lambda times its `divergence`, increases
+    with the distance that its last training moved the encoder.
 
     Args:
-        settings: an `fcjax.methods.FedEMA` with one value per setting. A client's
-            lambda is the `autoscale` tau over the first `divergence` that it sees, so
-            that its second round begins with a share tau of its own network. A `scale`
-            is a lambda that is the same for all clients and rounds, instead.
-        encoder, projector, predictor, clustering, local: as in `fedu`.
+        settings: one value per setting of `fcjax.methods.FedEMA`. The lambda of a
+            client is the `autoscale` tau divided by its first `divergence`. So its
+            second round begins with a share tau of its own networks. A `scale`, if
+            there is one, is the lambda of all clients instead.
+        encoder: maps examples to features.
+        projector: maps features to representations. In the paper it is the last part of
+            the online encoder.
+        predictor: maps representations to predictions.
+        clustering: the second stage.
+        local: the local training of a client in a round.
 
     Returns:
-        The method, as `two_stages`.
+        The method, with the stage `representation` and the stages of `clustering`. The
+        embedding is the encoder's features. Clusters are -1 in the first stage.
 
     Examples:
         >>> import optax
@@ -236,48 +280,58 @@ def fedema(
         >>> [stage.name for stage in method.stages]
         ['representation', 'k-means']
     """
-    scale = getattr(settings, "scale", None)  # in place of tau, where it is given
+    scale = getattr(settings, "scale", None)  # Replaces tau if it is not None.
     take_over = partial(average_with_global, settings.autoscale, scale)
     personal = Personal(begin_fedema, take_over, remember_divergence)
     networks = encoder, projector, predictor
     return byol(settings, *networks, clustering, local, personal=personal)
 
 
-def begin_fedema(sent: Parts) -> EMAMemory:
+def begin_fedema(download: Parts) -> EMAMemory:
     """Returns the memory of a client that has not trained."""
-    return EMAMemory(sent, jnp.float32(0), jnp.float32(0), jnp.int32(-2))
+    return EMAMemory(download, jnp.float32(0), jnp.float32(0), jnp.int32(-2))
 
 
 def average_with_global(
     autoscale: Scalar,
     scale: Scalar | None,
-    sent: Parts,
+    download: Parts,
     memory: EMAMemory,
     number: Int[Array, ""],
 ) -> Parts:
-    """Returns the mean of the client's own parameters and the server's, whose batch
-    statistics it takes.
+    """Averages the parameters of the client's own networks and of the server's.
+
+    Args:
+        autoscale: tau.
+        scale: lambda of all clients; None computes it from tau.
+        download: the networks from the server.
+        memory: the memory of the client.
+        number: the number of the round in its stage, from 0.
+
+    Returns:
+        The networks with which the client begins to train, with the batch statistics of
+        the server.
     """
-    seen = memory.first_divergence
-    weight = autoscale / jnp.where(seen > 0, seen, 1) if scale is None else scale
+    first = memory.first_divergence
+    weight = autoscale / jnp.where(first > 0, first, 1) if scale is None else scale
     share = jnp.minimum(1, weight * memory.divergence)
-    # One that was absent meanwhile, as in the code, goes on from the server's.
+    # As in the code, a client that missed the last round uses the server's networks.
     share = jnp.where(memory.number == number - 1, share, 0)
 
-    def mix(own, ours):
-        return share * own + (1 - share) * ours
+    def mix(local, received):
+        return share * local + (1 - share) * received
 
-    mixed = jax.tree.map(mix, memory.online["params"], sent["params"])
-    return {**sent, "params": mixed}
+    mean = jax.tree.map(mix, memory.online["params"], download["params"])
+    return {**download, "params": mean}
 
 
 def remember_divergence(
-    began: Parts, trained: Parts, memory: EMAMemory, number: Int[Array, ""]
+    before: Parts, after: Parts, memory: EMAMemory, number: Int[Array, ""]
 ) -> EMAMemory:
-    """Returns the online network, and how far its encoder has gone."""
-    gone = divergence(began, trained)
-    first = jnp.where(memory.first_divergence > 0, memory.first_divergence, gone)
-    return EMAMemory(trained, gone, first, number)
+    """Returns the online networks after the training, and the encoder's divergence."""
+    value = divergence(before, after)
+    first = jnp.where(memory.first_divergence > 0, memory.first_divergence, value)
+    return EMAMemory(after, value, first, number)
 
 
 # --- FedSimSiam
@@ -291,17 +345,22 @@ def fedsimsiam(
     clustering: Clustering,
     local: Local,
 ) -> FederatedClustering:
-    """Builds FedSimSiam: each view's prediction is drawn to the other's projection.
+    """Builds FedSimSiam: SimSiam on the clients under federated averaging.
+
+    The loss pulls the prediction of each view towards the projection of the other view.
 
     Args:
-        settings: an `fcjax.methods.FedSimSiam` with one value per setting.
-        encoder, projector, predictor: from examples to features, to projections z, to
-            predictions p.
+        settings: one value per setting of `fcjax.methods.FedSimSiam`.
+        encoder: maps examples to features.
+        projector: maps features to projections z.
+        predictor: maps projections to predictions p.
         clustering: the second stage.
-        local: how a client trains in a round.
+        local: the local training of a client in a round.
 
     Returns:
-        The method, as `two_stages`; its loss lies in [-1, 1].
+        The method, with the stage `representation` and the stages of `clustering`. The
+        loss is in [-1, 1]. The embedding is the encoder's features. Clusters are -1 in
+        the first stage.
 
     Examples:
         >>> import optax
@@ -320,9 +379,11 @@ def fedsimsiam(
     networks = local.networks(encoder=encoder, projector=projector, predictor=predictor)
 
     def contrast(online, _, views, mask):
-        z, online = both(networks, online, ("encoder", "projector"), views, mask)
+        z, online = forward_views(
+            networks, online, ("encoder", "projector"), views, mask
+        )
         z_a, z_b = (jnp.where(mask[:, None], x, 0) for x in z)
-        p, online = both(networks, online, ("predictor",), z, mask)
+        p, online = forward_views(networks, online, ("predictor",), z, mask)
         p_a, p_b = (jnp.where(mask[:, None], x, 0) for x in p)
         loss = losses.negative_cosine(p_a, z_b) + losses.negative_cosine(p_b, z_a)
         return jnp.sum(loss, where=mask) / (2 * jnp.maximum(mask.sum(), 1)), online
@@ -340,18 +401,21 @@ def fedsimclr(
     clustering: Clustering,
     local: Local,
 ) -> FederatedClustering:
-    """Builds FedSimCLR: two views of an example against those of the others.
+    """Builds FedSimCLR: SimCLR on the clients under federated averaging.
 
-    FedMCC's first stage without its target network.
+    The loss contrasts the two views of an example with the views of other examples. It
+    is FedMCC's first stage without target networks.
 
     Args:
-        settings: an `fcjax.methods.FedSimCLR` with one value per setting.
-        encoder, projector: from examples to features, to representations z.
+        settings: one value per setting of `fcjax.methods.FedSimCLR`.
+        encoder: maps examples to features.
+        projector: maps features to representations z.
         clustering: the second stage.
-        local: how a client trains in a round.
+        local: the local training of a client in a round.
 
     Returns:
-        The method, as `two_stages`.
+        The method, with the stage `representation` and the stages of `clustering`. The
+        embedding is the encoder's features. Clusters are -1 in the first stage.
 
     Examples:
         >>> import optax

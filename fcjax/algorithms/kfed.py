@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fcjax.algorithms.baselines import plain
+from fcjax.algorithms.baselines import one_stage_method
 from fcjax.cluster import assign_nearest, kmeans, lloyd
 from fcjax.cluster.kmeans import clear, farthest_first, plus_plus, squared_distances
 from fcjax.data.augment import client_rows
@@ -25,24 +25,32 @@ from fcjax.types import FederatedClustering, Federation, PRNGKey, State
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 LocalStart = Literal["projected", "kmeans++"]
+"""The initial centroids of a client's k-means, see `kfed`."""
 OVERSAMPLING, POWER_ITERS = 10, 5
-"""Of the randomised singular vectors: further directions, and how often they turn."""
+"""Number of additional directions, and of power iterations, of the randomised singular
+vectors."""
 
 
 class Server(NamedTuple):
+    """The server's state."""
+
     centroids: Float[Array, "K D"]
+    """The global centroids; 0 before the round."""
 
 
 class Local(NamedTuple):
-    """What each client made of the server's centroids."""
+    """The state of all clients; L is the number of local clusters."""
 
     centroids: Float[Array, "M L D"]
-    clusters: Int[Array, "M L"]  # of each local centroid
+    """The local centroids of each client."""
+    clusters: Int[Array, "M L"]
+    """The global cluster of each local centroid."""
     answered: Bool[Array, "M"]
+    """Whether the client participated in the round."""
 
 
 class Setup(NamedTuple):
-    """What clients and server share; see `kfed`."""
+    """The arguments of `kfed`."""
 
     settings: Any
     num_clusters: int
@@ -52,37 +60,42 @@ class Setup(NamedTuple):
 def kfed(
     settings: Any, *, num_clusters: int, num_iters: int = 300
 ) -> FederatedClustering:
-    """Builds k-FED: clients cluster once, the server clusters their centroids.
+    """Builds k-FED: clients cluster their examples, the server clusters the centroids.
 
-    The paper's theory wants k' <= sqrt(k) `local_clusters`; where data is partitioned
-    at random only k' = k makes sense. The `local_start` "projected" is the paper's, see
-    `projected_start`; "kmeans++" is the best of ten greedy k-means++ starts. With
-    `inherit` an example has the cluster of its nearest local centroid, as in the paper.
-    Without, it has the nearest centroid of the server, which is how the figures of the
-    CCFC paper come out. An example of another federation, which held none in the round,
-    always has the nearest centroid of the server.
+    The number of clusters of a client is k' = `local_clusters`. The paper's theory
+    assumes k' <= sqrt(k). For data that is partitioned at random only k' = k makes
+    sense.
+
+    The first centroids of a client depend on `local_start`. "projected" follows the
+    paper, see `projected_start`. "kmeans++" takes the best of ten greedy k-means++
+    seedings.
+
+    With `inherit` the cluster of an example is the global cluster of its nearest local
+    centroid, as in the paper. Otherwise it is the nearest global centroid; this
+    reproduces the numbers of the CCFC paper. Examples of new clients always get the
+    nearest global centroid.
 
     Args:
         settings: one value per setting of `fcjax.methods.KFed`.
-        num_clusters: k, of the server.
-        num_iters: bound of the Lloyd iterations, at the clients and at the server. The
-            code iterates at both; the paper's server takes one step.
+        num_clusters: k, the number of global clusters.
+        num_iters: maximum number of Lloyd iterations, on the clients and on the server.
+            The code iterates on both. In the paper the server takes one step.
 
     Returns:
-        The method, one stage of one round. Its metrics are the `loss` (inertia an
-        example of the clients' own clustering, their mean), `participants` and the
-        traffic.
+        The method: one stage of one round. Its metrics are the `loss` (inertia per
+        example of the local clusters, averaged over the clients), `participants` and
+        the traffic.
 
     Raises:
-        ValueError: local_clusters is not in 1 .. num_clusters, or local_start is none
-            of the two.
+        ValueError: if `local_clusters` is not in 1..num_clusters, or `local_start` is
+            unknown.
 
     Examples:
         >>> from fcjax.methods import KFed
         >>> from fcjax.types import Now
         >>> federation = Federation(
         ...     pool=jnp.array([[0.0], [0.1], [5.0], [5.1]]),
-        ...     indices=jnp.array([[0, 2], [1, 3]]),  # an example of either side each
+        ...     indices=jnp.array([[0, 2], [1, 3]]),  # each client has both clusters
         ...     mask=jnp.ones((2, 2), bool),
         ...     present=jnp.ones((1, 2), bool),
         ...     local_clusters=jnp.full(2, 2),
@@ -94,7 +107,7 @@ def kfed(
         >>> state = method.init(key, federation)
         >>> state, metrics = jax.jit(method.stages[0].round)(key, state, federation)
         >>> clusters = method.assign(state, federation)
-        >>> (clusters[:, :1] == clusters).tolist()  # clients agree, sides differ
+        >>> (clusters[:, :1] == clusters).tolist()  # two clusters on each client
         [[True, False], [True, False]]
     """
     if not 1 <= settings.local_clusters <= num_clusters:
@@ -108,8 +121,8 @@ def kfed(
             f"got {settings.local_start!r}"
         )
     setup = Setup(settings, num_clusters, num_iters)
-    init, only = partial(initial_state, setup), partial(round, setup)
-    method = plain(init, only, unit_length=settings.unit_length)
+    init, one_round = partial(initial_state, setup), partial(round, setup)
+    method = one_stage_method(init, one_round, unit_length=settings.unit_length)
     method = method._replace(by_size=True)
     if not settings.inherit:
         return method
@@ -119,8 +132,11 @@ def kfed(
 def round(
     setup: Setup, key: PRNGKey, _: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
-    """The one round: clients cluster their examples (Algorithm 1), the server their
-    centroids (Algorithm 2), and sends each client the clusters of its own.
+    """Runs the only round of k-FED.
+
+    The clients cluster their examples (Algorithm 1) and upload their centroids. The
+    server clusters these centroids (Algorithm 2). Each client downloads the clusters of
+    its centroids.
     """
     present = server.participants(federation)
     local, losses = clients.for_each(
@@ -129,54 +145,54 @@ def round(
         client_rows(federation, unit_length=setup.settings.unit_length),
         federation.mask,
     )
-    received, answered, losses = server.gather((local, present, losses))
+    uploads, participating, losses = server.gather((local, present, losses))
     numbers = {"num_clusters": setup.num_clusters, "num_iters": setup.num_iters}
-    centroids = aggregate(received, answered, **numbers)
+    centroids = aggregate(uploads, participating, **numbers)
     nearest = partial(assign_nearest, centroids=centroids)
-    inherited = clients.for_each(nearest, local)
+    clusters = clients.for_each(nearest, local)
     down = (
-        {"clusters": inherited[0]}
+        {"clusters": clusters[0]}
         if setup.settings.inherit
         else {"centroids": centroids}
     )
-    metrics = server.measure(answered, {"loss": losses})
-    metrics |= server.traffic(answered, up={"centroids": local[0]}, down=down)
-    return State(Server(centroids), Local(local, inherited, present)), metrics
+    metrics = server.measure(participating, {"loss": losses})
+    metrics |= server.traffic(participating, up={"centroids": local[0]}, down=down)
+    return State(Server(centroids), Local(local, clusters, present)), metrics
 
 
 def client_round(
     setup: Setup, key: PRNGKey, x: Float[Array, "N D"], mask: Bool[Array, "N"]
 ) -> tuple[Float[Array, "L D"], Float[Array, ""]]:
-    """Algorithm 1: returns the centroids of a client, and the inertia an example."""
+    """Runs Algorithm 1; returns a client's centroids and its inertia per example."""
     number = setup.settings.local_clusters
     if setup.settings.local_start == "kmeans++":
-        found = kmeans(key, x, number, mask=mask, num_iters=setup.num_iters)
+        result = kmeans(key, x, number, mask=mask, num_iters=setup.num_iters)
     else:
         start = projected_start(key, x, mask, num_clusters=number)
-        found = lloyd(x, start, mask=mask, num_iters=setup.num_iters)
-    return found.centroids, found.inertia / mask.sum()
+        result = lloyd(x, start, mask=mask, num_iters=setup.num_iters)
+    return result.centroids, result.inertia / mask.sum()
 
 
 def projected_start(
     key: PRNGKey, x: Float[Array, "N D"], mask: Bool[Array, "N"], *, num_clusters: int
 ) -> Float[Array, "L D"]:
-    """Computes a client's first centroids (Algorithm 1, steps 1 to 3).
+    """Computes a client's initial centroids (Algorithm 1, steps 1 to 3).
 
     The examples are projected onto their leading k' right singular vectors. Greedy
     k-means++ draws k' seeds among the projections. Each seed is replaced by the mean of
-    the projections that are at least three times nearer to it than to any other seed.
-    The means are mapped back to the space of the examples, as in the authors' code
-    (fkms/algorithms.py, awasthisheffet): the projection removes noise, which one
-    example alone would bring back.
+    the projections that are at least three times nearer to this seed than to any other
+    seed. The means are mapped back to the space of the examples, as in the authors'
+    code (fkms/algorithms.py, awasthisheffet). The projection removes noise; a seed that
+    is an example would contain noise.
 
     Args:
-        key: of the random draws.
-        x: the client's examples [N, D].
-        mask: False at examples that are padding.
-        num_clusters: k' of the client.
+        key: the key of all random draws.
+        x: the client's examples.
+        mask: False at padding.
+        num_clusters: k', the number of local clusters.
 
     Returns:
-        The centroids [k', D]. All lie in the span of the singular vectors.
+        The centroids [k', D]. They are in the span of the singular vectors.
     """
     span_key, seed_key = jax.random.split(key)
     x = clear(x, mask.astype(float))
@@ -189,7 +205,7 @@ def projected_start(
     distances = squared_distances(projected, projected[seeds])
     nearest = distances.argmin(axis=0)[None] == jnp.arange(num_clusters)[:, None]
     rival = jnp.where(nearest, jnp.inf, distances).min(axis=0)
-    # Of squares: three times nearer is nine times.
+    # The distances are squared, so the factor 3 becomes 9.
     near = mask & (9 * distances.min(axis=0) <= rival)
     members = nearest & near[None]
     counts = members.sum(axis=1)[:, None]
@@ -199,26 +215,38 @@ def projected_start(
 
 
 def aggregate(
-    received: Float[Array, "M L D"],
-    answered: Bool[Array, "M"],
+    uploads: Float[Array, "M L D"],
+    participating: Bool[Array, "M"],
     *,
     num_clusters: int,
     num_iters: int = 300,
 ) -> Float[Array, "K D"]:
-    """Returns the server's centroids: those of the first client that answered, then
-    always the one farthest from all chosen, then Lloyd over all that were received,
-    each counting once (Algorithm 2).
+    """Computes the global centroids from the local ones (Algorithm 2).
+
+    The initial centroids are those of the first participating client, then repeatedly
+    the local centroid that is farthest from all initial centroids. Lloyd's algorithm
+    then clusters all local centroids with equal weights.
+
+    Args:
+        uploads: the local centroids of all clients.
+        participating: the participating clients; the others are ignored.
+        num_clusters: k, the number of global clusters.
+        num_iters: maximum number of Lloyd iterations.
+
+    Returns:
+        The global centroids [K, D].
     """
-    num_clients, local_clusters, _ = received.shape
-    points = received.reshape(num_clients * local_clusters, -1)
-    mask = jnp.repeat(answered, local_clusters)
-    first = jnp.repeat(jnp.arange(num_clients) == jnp.argmax(answered), local_clusters)
+    num_clients, local_clusters, _ = uploads.shape
+    points = uploads.reshape(num_clients * local_clusters, -1)
+    mask = jnp.repeat(participating, local_clusters)
+    is_first = jnp.arange(num_clients) == jnp.argmax(participating)
+    first = jnp.repeat(is_first, local_clusters)
     start = farthest_first(points, mask.astype(float), first, num_clusters)
     return lloyd(points, points[start], mask=mask, num_iters=num_iters).centroids
 
 
 def initial_state(setup: Setup, _: PRNGKey, federation: Federation) -> State:
-    """Returns the state before the round, in which nobody has answered."""
+    """Returns the state before the round, in which no client has participated."""
     num_clients, number = len(federation.indices), setup.settings.local_clusters
     num_features = math.prod(federation.pool.shape[1:])
     local = Local(
@@ -232,26 +260,45 @@ def initial_state(setup: Setup, _: PRNGKey, federation: Federation) -> State:
 def assign(
     setup: Setup, by_server: Callable, state: State, federation: Federation
 ) -> Int[Array, "M N"] | Ragged:
-    """As in `FederatedClustering`: the cluster of the nearest local centroid, in
-    federations of the same clients, which their number tells.
+    """Assigns every example to the global cluster of its nearest local centroid.
+
+    Clients that did not participate use the nearest global centroid. A federation with
+    another number of clients has new clients, which all use the nearest global
+    centroid.
+
+    Args:
+        setup: the arguments of `kfed`.
+        by_server: (state, federation) -> the nearest global centroid of every example.
+        state: the state after the round.
+        federation: the federation to cluster.
+
+    Returns:
+        The cluster of every example [M, N].
     """
 
-    def inherited(x, centroids, clusters, answered, nearest):
-        return jnp.where(answered, clusters[assign_nearest(x, centroids)], nearest)
+    def inherit(x, centroids, clusters, participated, nearest):
+        return jnp.where(participated, clusters[assign_nearest(x, centroids)], nearest)
 
     local, nearest = state.clients, by_server(state, federation)
-    # Other clients than those of the round, such as one that holds new examples.
     if len(federation.indices) != len(local.answered):
         return nearest
     x = client_rows(federation, unit_length=setup.settings.unit_length)
-    return clients.for_each(inherited, x, *local, nearest)
+    return clients.for_each(inherit, x, *local, nearest)
 
 
 def top_singular_vectors(
     key: PRNGKey, x: Float[Array, "N D"], rank: int
 ) -> Float[Array, "D L"]:
-    """Returns the leading right singular vectors of the rows, which are not centred, by
-    randomised subspace iteration.
+    """Computes leading right singular vectors by randomised subspace iteration.
+
+    Args:
+        key: the key of the random initial directions.
+        x: a matrix; its rows are not centred.
+        rank: L, the number of singular vectors.
+
+    Returns:
+        The singular vectors [D, L], one per column, sorted by decreasing singular
+        value.
 
     References:
         Halko, Martinsson and Tropp, `Finding structure with randomness
@@ -265,5 +312,5 @@ def top_singular_vectors(
     basis = jax.random.normal(key, (x.shape[1], width))
     basis = jax.lax.fori_loop(0, POWER_ITERS, iterate, jnp.linalg.qr(basis)[0])
     image = matmul(x, basis)
-    _, vectors = jnp.linalg.eigh(matmul(image.T, image))  # the smallest first
+    _, vectors = jnp.linalg.eigh(matmul(image.T, image))  # in increasing order
     return matmul(basis, vectors[:, ::-1][:, :rank])

@@ -3,11 +3,13 @@
 Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering
     Ekdeep Singh Lubana, Chi Ian Tang, Fahim Kawsar, Robert P. Dick, Akhil Mathur.
     ICML 2022. https://arxiv.org/abs/2205.11506
-    Authors' code: https://github.com/akhilmathurs/orchestra, which is followed; the
-    paper's text was not at hand. It returns each client's memory of raw target
-    projections to a server that has no use for it, which here stays; and it also
-    passes the first view through the online networks, where nothing but running batch
-    statistics comes of it, which is left out.
+    Authors' code: https://github.com/akhilmathurs/orchestra
+
+This module follows the authors' code, not the text of the paper, with two differences.
+In the code, clients upload their memory of target projections, which the server does
+not use; here, the memory stays on the client. In the code, the first view also passes
+through the online networks, which only changes running batch statistics; here, it does
+not.
 """
 
 from functools import partial
@@ -24,7 +26,7 @@ from fcjax.algorithms.averaging import (
     Local,
     Networks,
     Parts,
-    assembled,
+    build_method,
     forward,
     initialize,
     part,
@@ -50,32 +52,32 @@ TARGETS = ("encoder", "projector")
 """The parts that have a target network."""
 
 
-Mined = tuple[Float[Array, "L D"], dict[str, Float[Array, ""]]]
-"""The centroids of a client, and its metrics."""
+LocalResult = tuple[Float[Array, "L D"], dict[str, Float[Array, ""]]]
+"""The local centroids of a client, and its metrics."""
 
 
 class Server(NamedTuple):
-    """All that crosses down."""
+    """The server's state, which every client downloads."""
 
     online: Parts
     """The global networks: encoder, projector, rotation."""
     target: Parts
-    """Of encoder and projector, with their own batch statistics."""
+    """The target networks of encoder and projector, with their own batch statistics."""
     centroids: Float[Array, "G D"]
-    """Global ones, of unit length after the first round."""
+    """The global centroids, of unit length after the first round."""
 
 
 class Memory(NamedTuple):
-    """The last target projections of a client's examples."""
+    """The last target projections of a client's examples, in a ring buffer."""
 
     z: Float[Array, "S D"]
-    """A ring."""
+    """The projections."""
     count: Int[Array, ""]
-    """How many were ever put in."""
+    """The number of projections that were ever written."""
 
 
 class Setup(NamedTuple):
-    """The inputs of `orchestra`, which all rounds share."""
+    """The arguments of `orchestra`, which all rounds share."""
 
     settings: Any
     networks: Networks
@@ -85,11 +87,12 @@ class Setup(NamedTuple):
 
     @property
     def rotates(self) -> bool:
+        """Whether the method predicts rotations of images."""
         return "rotation" in self.networks.named
 
 
 SHARPNESS = 25.0
-"""Of `sinkhorn`, in the authors' code."""
+"""The sharpness of `sinkhorn` in the authors' code."""
 
 
 def orchestra(
@@ -103,32 +106,37 @@ def orchestra(
     *,
     server_rate: Scalar = 0.01,
 ) -> FederatedClustering:
-    """Builds Orchestra: clients predict the global cluster of another view of an
-    example, and the server clusters the clients' local centroids.
+    """Builds Orchestra: clients learn to predict global clusters of their examples.
+
+    A client predicts the global cluster of one view of an example from another view. It
+    clusters its target projections, and uploads networks and local centroids. The
+    server averages the networks and clusters the local centroids.
 
     Args:
         settings: one value per setting of `fcjax.methods.Orchestra`, which describes
             them: `Orchestra(num_global=32).plain()`. Floats may be traced.
-        encoder: from examples to features.
-        projector: from features to projections, whose directions are clustered.
-        rotation: from projections to logits of the four turns of an image; None leaves
-            that term out, as for feature vectors.
-        other_view: of the online network; the target's view is that of `local`.
-        clustering: the clustering of the features after the last round. The paper's
-            global clusters are used for linear probes only.
-        local: how a client trains in a round.
-        server_rate: step size of the server's gradient descent on the global centroids,
-            with momentum 0.9 and weight decay 1e-4.
+        encoder: maps examples to features.
+        projector: maps features to projections, whose directions are clustered.
+        rotation: maps projections to logits of the four rotations of an image. None
+            leaves out the rotation loss, as for feature vectors.
+        other_view: (key, example) -> the view of the online network. The augmentation
+            of `local` draws the view of the target network.
+        clustering: the clustering of the features after the last round. The paper uses
+            its global clusters only for linear probes.
+        local: the local training of a client in a round.
+        server_rate: learning rate of the server's gradient descent on the global
+            centroids, with momentum 0.9 and weight decay 1e-4.
 
     Returns:
-        The method, with stages `start`, `representation` and those of `clustering`,
-        whose embedding is the encoder's features. It has no clusters (-1) before the
-        last. Its metrics are the mean `loss` over the clients that answered,
-        `participants`, `server_loss` in [-1, 0] before the last step of the server,
-        `embedding_spread`, `weight_size` and the traffic.
+        The method, with the stages `start`, `representation` and the stages of
+        `clustering`. The embedding is the encoder's features. Clusters are -1 before
+        the stages of `clustering`. The metrics `loss`, `embedding_spread` and
+        `weight_size` are means over the participating clients. The metric `server_loss`
+        in [-1, 0] is the loss before the last step of the server. Other metrics are
+        `participants` and the traffic.
 
     Raises:
-        ValueError: more local clusters than the memory has places.
+        ValueError: if `num_local` is greater than `memory_size`.
 
     Examples:
         >>> import optax
@@ -148,8 +156,8 @@ def orchestra(
     """
     if settings.num_local > settings.memory_size:
         raise ValueError(
-            f"num_local {settings.num_local} must be at most memory_size "
-            f"{settings.memory_size}"
+            "`num_local` must be at most `memory_size`, which is "
+            f"{settings.memory_size}, got {settings.num_local}"
         )
     named = {"encoder": encoder, "projector": projector}
     if rotation is not None:
@@ -171,18 +179,24 @@ def orchestra(
         *clustering.stages(encoder),
     )
     init, assign = partial(initial_state, setup), partial(assign_features, clustering)
-    return assembled(encoder, local, init, stages, assign)
+    return build_method(encoder, local, init, stages, assign)
 
 
 def federated_round(
     setup: Setup, trains: bool, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
-    """A round: clients train and cluster, the server averages and clusters.
+    """Runs one round: clients train and cluster, the server averages and clusters.
 
     Args:
-        setup: of the method.
-        trains: whether the clients do; without, they cluster what they are sent.
-        key, state, federation: as in `Stage`.
+        setup: the arguments of `orchestra`.
+        trains: whether the clients train. In the stage `start` they do not train; they
+            only cluster projections of the initial target network.
+        key: the key of the round.
+        state: the state before the round.
+        federation: the federation in the current round.
+
+    Returns:
+        The state after the round, and the metrics of the round.
     """
     before: Server = state.server
     everyone = server.all_participants(federation)
@@ -190,35 +204,36 @@ def federated_round(
     if setup.settings.num_participants is not None:
         everyone = server.choose(draw_key, everyone, setup.settings.num_participants)
     num_clients = len(federation.indices)
-    present = clients.own(everyone, num_clients)
+    present = clients.on_this_device(everyone, num_clients)
     train = partial(client_round, setup, federation.now.stage_round)
     if not trains:
         train = partial(client_start, setup)
-    networks, (mined, measured) = clients.for_each(
+    networks, (local, values) = clients.for_each(
         partial(train, federation.pool),
         clients.keys(clients_key, num_clients),
         clients.repeat(before, num_clients),
         federation.indices,
         federation.mask,
     )
-    (online, target), (mined, answered, measured) = server.receive(
-        networks, present * weights(setup, federation), (mined, present, measured)
+    (online, target), (local, participating, values) = server.receive(
+        networks, present * weights(setup, federation), (local, present, values)
     )
-    if not trains:  # all have what they were sent
+    if not trains:  # The networks are those of the server.
         online, target = before.online, before.target
-    centroids, value = cluster_globally(setup, before.centroids, mined, answered)
-    metrics = server.measure(answered, measured) | {"server_loss": value}
+    centroids, value = cluster_globally(setup, before.centroids, local, participating)
+    metrics = server.measure(participating, values) | {"server_loss": value}
     down = {name: part(online, name) for name in setup.networks.named}
     down["target"] = target
-    up = {**(down if trains else {}), "local_centroids": mined[0]}
+    up = {**(down if trains else {}), "local_centroids": local[0]}
     down["centroids"] = centroids
-    metrics |= server.traffic(answered, up=up, down=down)
+    metrics |= server.traffic(participating, up=up, down=down)
     return State(Server(online, target, centroids)), metrics
 
 
 def weights(setup: Setup, federation: Federation) -> Float[Array, "M"]:
-    """Returns how many batches each client has: what the code averages by, where
-    federated averaging has examples.
+    """Returns the weights of the clients in the average: their numbers of batches.
+
+    The authors' code uses these weights instead of the numbers of examples.
     """
     batches = partial(
         training.num_batches,
@@ -233,33 +248,45 @@ def client_round(
     number: Int[Array, ""],
     pool: Pool,
     key: PRNGKey,
-    sent: Server,
-    rows: Int[Array, "N"],
+    download: Server,
+    indices: Int[Array, "N"],
     mask: Bool[Array, "N"],
-) -> tuple[tuple[Parts, Parts], Mined]:
-    """A client trains the networks that it was sent, and clusters the last projections
-    of the target among them.
+) -> tuple[tuple[Parts, Parts], LocalResult]:
+    """Trains one client, and clusters its last target projections.
+
+    Args:
+        setup: the arguments of `orchestra`.
+        number: the number of the round in its stage, from 0.
+        pool: all examples.
+        key: the key of the client in this round.
+        download: the server's state.
+        indices: the client's examples, as indices into the pool.
+        mask: False at padding.
 
     Returns:
-        The networks, online and target, and what it has mined with them.
+        The online and the target networks, and the local centroids and metrics.
     """
     train_key, cluster_key = jax.random.split(key)
     optimizer = setup.local.optimizer_of(number)
-    own = {**sent.online, "target": sent.target, "memory": empty_memory(setup, sent)}
+    variables = {
+        **download.online,
+        "target": download.target,
+        "memory": empty_memory(setup, download),
+    }
 
-    def loss(key, variables, slots, counted):
-        online, target, memory = taken_apart(variables)
+    def loss(key, variables, batch, batch_mask):
+        online, target, memory = split_variables(variables)
         target = follow(setup.settings.momentum, target, online)
-        views = three_views(setup, key, to_float(pool[rows[slots]]))
+        views = three_views(setup, key, to_float(pool[indices[batch]]))
         value, online, target, z = contrast(
-            setup, online, target, sent.centroids, views, counted
+            setup, online, target, download.centroids, views, batch_mask
         )
-        memory = remember(memory, z, counted)
+        memory = remember(memory, z, batch_mask)
         return value, {**online, "target": target, "memory": memory}
 
     client, value = training.train(
         train_key,
-        clients.Client(own, optimizer.init(sent.online["params"])),
+        clients.Client(variables, optimizer.init(download.online["params"])),
         loss,
         mask,
         optimizer=optimizer,
@@ -267,42 +294,52 @@ def client_round(
         num_epochs=setup.local.num_epochs,
         drop_last=setup.local.drop_last,
     )
-    online, target, memory = taken_apart(client.variables)
-    measured = {"loss": value, **measure(setup, pool, online, rows, mask)}
-    return (online, target), (cluster_locally(setup, cluster_key, memory), measured)
+    online, target, memory = split_variables(client.variables)
+    values = {"loss": value, **measure(setup, pool, online, indices, mask)}
+    return (online, target), (cluster_locally(setup, cluster_key, memory), values)
 
 
 def client_start(
     setup: Setup,
     pool: Pool,
     key: PRNGKey,
-    sent: Server,
-    rows: Int[Array, "N"],
+    download: Server,
+    indices: Int[Array, "N"],
     mask: Bool[Array, "N"],
-) -> tuple[tuple[Parts, Parts], Mined]:
-    """Of the round before the first, in which nothing is trained: a client clusters
-    what the target makes of its examples.
-    """
-    see_key, cluster_key = jax.random.split(key)
+) -> tuple[tuple[Parts, Parts], LocalResult]:
+    """Clusters a client's projections by the initial target network, without training.
 
-    def see(key, memory, slots, counted):
-        keys = clients.fold_in(key, len(slots))
-        x = jax.vmap(setup.local.augment)(keys, to_float(pool[rows[slots]]))
-        z, _ = project(setup, sent.target, x, counted)
-        return remember(memory, z, counted), jnp.float32(0)
+    Args:
+        setup: the arguments of `orchestra`.
+        pool: all examples.
+        key: the key of the client in this round.
+        download: the server's state.
+        indices: the client's examples, as indices into the pool.
+        mask: False at padding.
+
+    Returns:
+        The downloaded networks, and the local centroids and metrics.
+    """
+    project_key, cluster_key = jax.random.split(key)
+
+    def project_batch(key, memory, batch, batch_mask):
+        keys = clients.fold_in(key, len(batch))
+        x = jax.vmap(setup.local.augment)(keys, to_float(pool[indices[batch]]))
+        z, _ = project(setup, download.target, x, batch_mask)
+        return remember(memory, z, batch_mask), jnp.float32(0)
 
     memory, value = training.epochs(
-        see_key,
-        empty_memory(setup, sent),
-        see,
+        project_key,
+        empty_memory(setup, download),
+        project_batch,
         mask,
         batch_size=setup.local.batch_size,
         num_epochs=1,
         drop_last=setup.local.drop_last,
     )
-    measured = {"loss": value, **measure(setup, pool, sent.online, rows, mask)}
-    mined = cluster_locally(setup, cluster_key, memory)
-    return (sent.online, sent.target), (mined, measured)
+    values = {"loss": value, **measure(setup, pool, download.online, indices, mask)}
+    centroids = cluster_locally(setup, cluster_key, memory)
+    return (download.online, download.target), (centroids, values)
 
 
 def contrast(
@@ -313,24 +350,35 @@ def contrast(
     views: tuple[Float[Array, "B *F"], Float[Array, "B *F"], tuple | None],
     mask: Bool[Array, "B"],
 ) -> tuple[Float[Array, ""], Parts, Parts, Float[Array, "B D"]]:
-    """Returns the loss of a batch, both networks with new batch statistics, and the
-    target's projections of the first view at unit length.
+    """Computes the loss of one batch.
+
+    Args:
+        setup: the arguments of `orchestra`.
+        online: the variables of the online networks.
+        target: the variables of the target networks.
+        centroids: the global centroids.
+        views: the views of the batch, see `three_views`.
+        mask: False at padding.
+
+    Returns:
+        The loss, the online and the target networks with new batch statistics, and the
+        target's projections of the first view, of unit length.
     """
-    a, b, turned = views
+    a, b, rotated = views
     u, target = project(setup, target, a, mask)
     v, online = forward(setup.networks, online, TARGETS, b, mask)
     value = losses.cluster_agreement(
         v, u, centroids, temperature=setup.settings.temperature, mask=mask
     )
-    if turned is not None:
-        x, turns = turned
+    if rotated is not None:
+        x, rotations = rotated
         logits, online = forward(
             setup.networks, online, (*TARGETS, "rotation"), x, mask
         )
-        each = optax.softmax_cross_entropy_with_integer_labels(
-            jnp.where(mask[:, None], logits, 0), turns
+        values = optax.softmax_cross_entropy_with_integer_labels(
+            jnp.where(mask[:, None], logits, 0), rotations
         )
-        mean = jnp.sum(each, where=mask) / jnp.maximum(mask.sum(), 1)
+        mean = jnp.sum(values, where=mask) / jnp.maximum(mask.sum(), 1)
         value += setup.settings.rotation_weight * mean
     return value, online, target, u
 
@@ -338,27 +386,44 @@ def contrast(
 def project(
     setup: Setup, target: Parts, x: Float[Array, "B *F"], mask: Bool[Array, "B"]
 ) -> tuple[Float[Array, "B D"], Parts]:
-    """Returns what the target networks make of examples, at unit length, and them with
-    new batch statistics: in training, and with no gradient.
+    """Computes target projections of unit length, in training mode without gradients.
+
+    Args:
+        setup: the arguments of `orchestra`.
+        target: the variables of the target networks.
+        x: the examples of a batch.
+        mask: False at padding.
+
+    Returns:
+        The projections, and the target networks with new batch statistics.
     """
     z, target = forward(setup.networks, lax.stop_gradient(target), TARGETS, x, mask)
     return lax.stop_gradient(losses.normalize(z)), lax.stop_gradient(target)
 
 
 def three_views(setup: Setup, key: PRNGKey, x: Float[Array, "B *F"]):
-    """Returns a view for the target, one for the online network, and where it predicts
-    them, turned ones and by how many quarters, else None.
+    """Draws the views of each example.
+
+    Args:
+        setup: the arguments of `orchestra`.
+        key: the key of all random draws.
+        x: the examples of a batch.
+
+    Returns:
+        The views for the target network, the views for the online network, and the
+        rotated views with their numbers of quarter turns. The last item is None without
+        a rotation loss.
     """
 
     def draw(key, x):
         keys = jax.random.split(key, 4)
-        seen, other = setup.local.augment(keys[0], x), setup.other_view(keys[1], x)
+        first, second = setup.local.augment(keys[0], x), setup.other_view(keys[1], x)
         if not setup.rotates:
-            return seen, other, None
-        turns = jax.random.randint(keys[2], (), 0, 4)
+            return first, second, None
+        rotation = jax.random.randint(keys[2], (), 0, 4)
         third = setup.local.augment(keys[3], x)
-        quarters = jnp.stack([jnp.rot90(third, k) for k in range(4)])
-        return seen, other, (quarters[turns], turns)
+        rotated = jnp.stack([jnp.rot90(third, k) for k in range(4)])
+        return first, second, (rotated[rotation], rotation)
 
     pairs = (clients.fold_in(key, len(x)), x)
     if setup.local.microbatch is None:
@@ -367,8 +432,18 @@ def three_views(setup: Setup, key: PRNGKey, x: Float[Array, "B *F"]):
 
 
 def follow(momentum: Scalar, target: Parts, online: Parts) -> Parts:
-    """Returns the target networks after a step towards the online ones, which the code
-    takes before each step of these. Batch statistics are its own.
+    """Moves the target networks towards the online networks.
+
+    As in the authors' code, this comes before each step of the online networks. The
+    batch statistics of the target do not change.
+
+    Args:
+        momentum: m in [0, 1]; target = m target + (1 - m) online.
+        target: the variables of the target networks.
+        online: the variables of the online networks.
+
+    Returns:
+        The new target networks.
     """
 
     def mix(old, new):
@@ -378,34 +453,49 @@ def follow(momentum: Scalar, target: Parts, online: Parts) -> Parts:
     return {**target, "params": jax.tree.map(mix, target["params"], params)}
 
 
-def taken_apart(variables: Parts) -> tuple[Parts, Parts, Memory]:
-    """Returns the online networks, the target's, and the memory."""
-    apart = ("target", "memory")
-    online = {kind: x for kind, x in variables.items() if kind not in apart}
+def split_variables(variables: Parts) -> tuple[Parts, Parts, Memory]:
+    """Splits a client's variables into online networks, target networks and memory."""
+    kinds = ("target", "memory")
+    online = {kind: x for kind, x in variables.items() if kind not in kinds}
     return online, variables["target"], variables["memory"]
 
 
-def empty_memory(setup: Setup, sent: Server) -> Memory:
-    shape = (setup.settings.memory_size, sent.centroids.shape[-1])
+def empty_memory(setup: Setup, download: Server) -> Memory:
+    """Returns a memory without projections."""
+    shape = (setup.settings.memory_size, download.centroids.shape[-1])
     return Memory(jnp.zeros(shape), jnp.int32(0))
 
 
-def remember(
-    memory: Memory, z: Float[Array, "B D"], counted: Bool[Array, "B"]
-) -> Memory:
-    """Returns a memory with the rows that count, which come first, in the place of its
-    oldest ones.
+def remember(memory: Memory, z: Float[Array, "B D"], mask: Bool[Array, "B"]) -> Memory:
+    """Writes the projections of a batch into the memory, over the oldest ones.
+
+    Args:
+        memory: the memory of a client.
+        z: the projections of a batch.
+        mask: False at padding, which comes last.
+
+    Returns:
+        The new memory. If the batch is larger than the memory, it has the last
+        projections of the batch.
     """
-    size, number = len(memory.z), counted.sum()
+    size, number = len(memory.z), mask.sum()
     order = jnp.arange(len(z))
-    # Of more rows than it has places the last ones stay.
-    stays = counted & (order >= number - size)
-    places = jnp.where(stays, (memory.count + order) % size, size)
-    return Memory(memory.z.at[places].set(z, mode="drop"), memory.count + number)
+    is_written = mask & (order >= number - size)
+    positions = jnp.where(is_written, (memory.count + order) % size, size)
+    return Memory(memory.z.at[positions].set(z, mode="drop"), memory.count + number)
 
 
 def cluster_locally(setup: Setup, key: PRNGKey, memory: Memory) -> Float[Array, "L D"]:
-    """Returns the centroids of what a client remembers."""
+    """Clusters the memory of a client into clusters of equal size.
+
+    Args:
+        setup: the arguments of `orchestra`.
+        key: the key of the initial centroids.
+        memory: the memory of the client.
+
+    Returns:
+        The local centroids [L, D].
+    """
     return equal_clusters(
         key,
         memory.z,
@@ -418,29 +508,36 @@ def cluster_locally(setup: Setup, key: PRNGKey, memory: Memory) -> Float[Array, 
 def cluster_globally(
     setup: Setup,
     centroids: Float[Array, "G D"],
-    found: Float[Array, "M L D"],
-    answered: Bool[Array, "M"],
+    local: Float[Array, "M L D"],
+    participating: Bool[Array, "M"],
 ) -> tuple[Float[Array, "G D"], Float[Array, ""]]:
-    """The server: some steps of gradient descent, from the centroids of the round
-    before, by which soft assignments of the clients' centroids, each counting once,
-    come near those of `sinkhorn`.
+    """Updates the global centroids by gradient descent on the clients' centroids.
+
+    The gradient steps move the soft assignments of the local centroids towards the
+    balanced assignments of `sinkhorn`. All local centroids have equal weights.
+
+    Args:
+        setup: the arguments of `orchestra`.
+        centroids: the global centroids of the previous round.
+        local: the local centroids of all clients.
+        participating: the participating clients; the others are ignored.
 
     Returns:
-        Centroids of unit length, and the loss of the last step: minus the mean cosine
-        of the two assignments of a row.
+        Global centroids of unit length, and the loss before the last step: minus the
+        mean cosine of both assignments of a local centroid.
     """
-    mask = jnp.repeat(answered, setup.settings.num_local)
-    # A row that does not count must not reach the gradient, whatever it holds.
-    z = jnp.where(mask[:, None], found.reshape(-1, found.shape[-1]), 0)
+    mask = jnp.repeat(participating, setup.settings.num_local)
+    # Absent clients must not change the gradient, even if their values are NaN.
+    z = jnp.where(mask[:, None], local.reshape(-1, local.shape[-1]), 0)
     optimizer = setup.server_optimizer
 
     def objective(centroids):
         cosines = jnp.matmul(z, centroids.T, precision=lax.Precision.HIGHEST)
         soft = jax.nn.softmax(cosines / setup.settings.temperature, axis=1)
         constant = lax.stop_gradient(cosines)
-        equal = sinkhorn(constant, sharpness=SHARPNESS, mask=mask)
-        each = jnp.sum(losses.normalize(equal) * losses.normalize(soft), axis=1)
-        return -jnp.sum(each, where=mask) / jnp.maximum(mask.sum(), 1)
+        balanced = sinkhorn(constant, sharpness=SHARPNESS, mask=mask)
+        values = jnp.sum(losses.normalize(balanced) * losses.normalize(soft), axis=1)
+        return -jnp.sum(values, where=mask) / jnp.maximum(mask.sum(), 1)
 
     def step(carry, _):
         centroids, opt_state = carry
@@ -458,19 +555,33 @@ def measure(
     setup: Setup,
     pool: Pool,
     online: Parts,
-    rows: Int[Array, "N"],
+    indices: Int[Array, "N"],
     mask: Bool[Array, "N"],
 ) -> dict[str, Float[Array, ""]]:
-    """Returns what shows that the networks of a client collapse or diverge."""
+    """Computes the metrics that detect collapse or divergence of a client's networks.
+
+    Args:
+        setup: the arguments of `orchestra`.
+        pool: all examples.
+        online: the variables of the client's online networks.
+        indices: the client's examples, as indices into the pool.
+        mask: False at padding.
+
+    Returns:
+        `embedding_spread`, the spread of the features (0 if they collapsed), and
+        `weight_size`, the root mean square of the weights.
+    """
     return {
-        "embedding_spread": spread(setup, online, pool, rows, mask),
+        "embedding_spread": spread(setup, online, pool, indices, mask),
         "weight_size": training.root_mean_square(online["params"]),
     }
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
-    """Returns the state before the first round: the target is a copy, and the global
-    centroids are drawn as the weights of a layer without bias, PyTorch's way.
+    """Returns the state before the first round.
+
+    The target networks are copies of the online networks. The global centroids are
+    drawn like the weights of PyTorch's linear layer without bias.
     """
     networks_key, centroids_key = jax.random.split(key)
     x = to_float(federation.pool[:1])

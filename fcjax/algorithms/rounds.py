@@ -1,6 +1,4 @@
-"""Rounds: stages that run all of theirs, as most do, which are scored, and who answers
-in any.
-"""
+"""Helpers for stages: fixed numbers of rounds, and the rounds to evaluate."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -13,63 +11,85 @@ from fcjax.types import Federation, PRNGKey, Stage
 State = TypeVar("State")
 
 
-class Scored(NamedTuple):
-    """Which rounds of a stage are scored.
+class EvaluationSchedule(NamedTuple):
+    """The rounds of a stage after which the clusters are evaluated.
 
     Examples:
-        >>> every_fourth = Scored(every=4, last=2)
-        >>> [n for n in range(1, 11) if every_fourth.has(n, 10)]
+        >>> schedule = EvaluationSchedule(every=4, last=2)
+        >>> [n for n in range(1, 11) if schedule.includes(n, 10)]
         [4, 8, 9, 10]
     """
 
     every: int = 1
+    """Number of rounds between two evaluations."""
     last: int = 1
-    """How many at the end of the stage are, too."""
+    """Number of rounds at the end of the stage that are always evaluated."""
 
-    def has(
+    def includes(
         self, number: int | Int[Array, ""], num_rounds: int | Int[Array, ""]
     ) -> bool | Bool[Array, ""]:
-        """Returns whether a round is, from 1, of a stage of so many."""
+        """Tells whether the clusters are evaluated after a round.
+
+        Args:
+            number: the number of the round in its stage, from 1.
+            num_rounds: the number of rounds of the stage.
+
+        Returns:
+            True for an evaluated round.
+        """
         return (number % self.every == 0) | (number > num_rounds - self.last)
 
 
-def scored_rounds(asked: int | None, every: int) -> Scored:
-    """Returns which rounds are evaluated.
+def evaluation_schedule(interval: int | None, default: int) -> EvaluationSchedule:
+    """Chooses the rounds to evaluate: by the user's interval or by the method's.
 
     Args:
-        asked: the user's interval in rounds; None leaves it to the method.
-        every: the method's own interval; it also evaluates the last ten rounds of a
-            stage.
+        interval: the user's number of rounds between two evaluations; None takes the
+            default of the method.
+        default: the method's number of rounds between two evaluations. With this
+            default the last ten rounds of a stage are evaluated, too.
+
+    Returns:
+        The schedule.
     """
-    return Scored(every, last=10) if asked is None else Scored(asked)
+    if interval is None:
+        return EvaluationSchedule(default, last=10)
+    return EvaluationSchedule(interval)
 
 
-EVERY_ROUND = Scored()
+EVERY_ROUND = EvaluationSchedule()
 
 
-def go_on(_: PRNGKey, state: State, *data: object) -> State:
-    """Begins a stage, or a phase, with the state that the one before has ended in."""
+def keep_state(_: PRNGKey, state: State, *data: object) -> State:
+    """Begins a stage, or a phase, with the last state of the previous one."""
     return state
 
 
-def never(_: object) -> Bool[Array, ""]:
-    """Ends no stage before its last round."""
+def never_done(_: object) -> Bool[Array, ""]:
+    """Returns False: the stage runs all of its rounds."""
     return jnp.array(False)
 
 
 def all_rounds(
-    name: str, round: Callable, num_rounds: int, *, begin: Callable = go_on
+    name: str, round: Callable, num_rounds: int, *, begin: Callable = keep_state
 ) -> Stage:
-    """Returns a stage that runs all of its rounds.
+    """Returns a stage that runs all of its rounds and never ends early.
 
     Args:
-        name, round, num_rounds, begin: as in `Stage`.
+        name: the name of the stage.
+        round: (key, state, federation) -> (state, metrics), see `Stage`.
+        num_rounds: the number of rounds.
+        begin: (key, state, federation) -> the first state of the stage.
+
+    Returns:
+        The stage.
     """
-    return Stage(name, begin, round, num_rounds, never)
+    return Stage(name, begin, round, num_rounds, never_done)
 
 
-def ever_present(federation: Federation) -> Bool[Array, "A"]:
-    """Returns who of all clients, on whatever device, answers in any round: nobody
-    waits for the others, nor counts them.
+def ever_participating(federation: Federation) -> Bool[Array, "A"]:
+    """Returns the clients of all devices that participate in at least one round.
+
+    The other clients never participate, so that a server must not wait for them.
     """
     return federation.present.any(axis=0)

@@ -27,7 +27,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax.algorithms import central
-from fcjax.algorithms.rounds import all_rounds, ever_present
+from fcjax.algorithms.rounds import all_rounds, ever_participating
 from fcjax.data.augment import to_float
 from fcjax.federated import clients, server, training
 from fcjax.federated.clients import Client
@@ -337,7 +337,7 @@ def gan_round(
     """
     own: Trained = state.clients
     present = server.participants(federation)
-    ever = clients.own(ever_present(federation), len(present))
+    ever = clients.on_this_device(ever_participating(federation), len(present))
     received = (own.received | present) & ever
     number = federation.now.round
     train = partial(train_gan, examples=federation.pool, setup=setup, number=number)
@@ -393,7 +393,7 @@ def begin_clustering(
     made = clients.for_each(partial(make, count=count), keys, generators)
     nothing = jnp.zeros((1, *pool.shape[1:]), pool.dtype)
     begun = clustering.init(init_key, nothing)
-    state = central.pooled(Synthetic(made, sizes), begun, federation)
+    state = central.empty_state(Synthetic(made, sizes), begun, federation)
     return begin(begin_key, state, federation)
 
 
@@ -401,7 +401,7 @@ def examples(
     source: Synthetic, federation: Federation, arrived: Bool[Array, "M"]
 ) -> tuple[Shaped[Array, "N *F"], Bool[Array, "N"]]:
     """As in `Pooling`: what was made for those who have answered."""
-    arrived = server.gather(arrived) & ever_present(federation)
+    arrived = server.gather(arrived) & ever_participating(federation)
     slots = jnp.arange(source.examples.shape[1])[None]
     counted = arrived[:, None] & (slots < source.sizes[:, None])
     return source.examples.reshape(-1, *source.examples.shape[2:]), counted.reshape(-1)

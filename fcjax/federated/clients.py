@@ -1,4 +1,9 @@
-"""The client axis: who runs how, and what of absent clients is kept."""
+"""The client axis: apply a function to every client, and combine the clients' results.
+
+Clients are the leading array axis M. If several devices share the clients of a run,
+each device holds M of all A clients. `fcjax.federated.server` exchanges values between
+clients; this module does not.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,27 +23,31 @@ ClientAxis = Literal["vmap", "map"]
 
 
 class Client(NamedTuple):
-    """What a client trains; stacked on a leading axis M for all clients."""
+    """The variables that a client trains, and its optimizer state.
+
+    All clients together are one `Client` whose leaves have a leading axis M.
+    """
 
     variables: PyTree
     opt_state: PyTree
 
 
 def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> PyTree:
-    """Applies `fn` to every client; nothing else in the library says how.
+    """Applies a function to every client.
+
+    If an argument is `fcjax.ragged.Ragged`, the function is applied to each size class
+    on its own.
 
     Args:
-        fn: a function of one client's values.
-        *stacked: the clients' values, each leaf with a leading client axis.
-        axis: `vmap` batches the clients' operations; `map` takes one client after
-            another, which then has the same bits whoever shares its device. None is
-            `map` on a CPU.
-
-    Where some of the values are ragged, clients are taken by their size classes.
+        fn: a function of the values of one client.
+        *stacked: the values of all clients; each leaf has a leading client axis.
+        axis: `vmap` runs all clients in one batch. `map` runs one client after another,
+            so that the bits of a result do not depend on the other clients of the
+            device. None is `map` on a CPU and `vmap` elsewhere.
 
     Returns:
-        The results, stacked on a leading client axis; ragged, where their shapes are
-        those of the size classes.
+        The results, stacked on a leading client axis. A result whose shape depends on
+        the size class is `Ragged`.
 
     Examples:
         >>> print(for_each(jnp.sum, jnp.array([[1, 2], [3, 4]])))
@@ -46,66 +55,116 @@ def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> 
     """
     if axis is None:
         axis = "map" if platform() == "cpu" else "vmap"
-    each = partial(one_by_one, fn) if axis == "map" else jax.vmap(fn)
+    apply = partial(one_by_one, fn) if axis == "map" else jax.vmap(fn)
     like = ragged.ragged_in(stacked)
     if like is None:
-        return each(*stacked)
-    found = [each(*part) for part in ragged.parts(stacked, like)]
-    return ragged.joined(found, like)
+        return apply(*stacked)
+    results = [apply(*part) for part in ragged.parts(stacked, like)]
+    return ragged.joined(results, like)
 
 
 def fold_in(key: PRNGKey, count: int) -> Key[Array, "count"]:
-    """Returns a key for each epoch or example: the first ones are the same whatever
-    the count.
+    """Derives `count` keys from one key; a larger count does not change the first keys.
+
+    Args:
+        key: the key.
+        count: number of keys, such as one per epoch or per example.
+
+    Returns:
+        The keys [count].
     """
     return jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(count))
 
 
 def keys(key: PRNGKey, count: int) -> Key[Array, "count"]:
-    """Returns a key for each of this device's clients: the same on whatever device."""
-    numbers = first_number(count) + jnp.arange(count)
+    """Derives one key per client; the key does not depend on the client's device.
+
+    Args:
+        key: the key of the round.
+        count: number of clients on this device.
+
+    Returns:
+        The keys [count] of the clients on this device.
+    """
+    numbers = first_index(count) + jnp.arange(count)
     return jax.vmap(partial(jax.random.fold_in, key))(numbers)
 
 
 def num_devices() -> int:
-    """Returns over how many devices the clients of a run are spread."""
-    return _size(AXIS, 1)
+    """Returns the number of devices that share the clients of a run."""
+    return _axis_size(AXIS, 1)
 
 
-def num_all(count: int) -> int:
-    """Returns how many clients a run has, of which this device has `count`: without
-    those that were repeated to fill the devices.
+def total_clients(count: int) -> int:
+    """Returns the number of clients of the run on all devices.
+
+    Clients that were repeated to give every device the same number are not counted.
+
+    Args:
+        count: number of clients on this device.
+
+    Returns:
+        The number A.
     """
-    return _size(ALL_CLIENTS, count * num_devices())
+    return _axis_size(ALL_CLIENTS, count * num_devices())
 
 
-def _size(axis: str, otherwise: int) -> int:
+def _axis_size(axis: str, default: int) -> int:
     try:
         return lax.axis_size(axis)
-    except NameError:  # not bound
-        return otherwise
+    except NameError:  # The axis is not bound.
+        return default
 
 
-def first_number(count: int) -> int | Int[Array, ""]:
-    """Returns the number, among all clients, of the first of this device's `count`."""
+def first_index(count: int) -> int | Int[Array, ""]:
+    """Returns the index, among all clients, of the first client on this device.
+
+    Args:
+        count: number of clients on this device.
+
+    Returns:
+        The index, from 0.
+    """
     return count * lax.axis_index(AXIS) if num_devices() > 1 else 0
 
 
-def own(flags: Bool[Array, "A"], count: int) -> Bool[Array, "M"]:
-    """Returns, of a truth value for each client of a run, those of this device's
-    `count`; False for the clients that were repeated to fill the devices.
+def on_this_device(flags: Bool[Array, "A"], count: int) -> Bool[Array, "M"]:
+    """Selects the flags of the clients on this device.
+
+    Args:
+        flags: one truth value per client, for the clients of all devices.
+        count: M, the number of clients on this device.
+
+    Returns:
+        The flags [M]; False for clients that were repeated to fill the devices.
     """
-    numbers = first_number(count) + jnp.arange(count)
+    numbers = first_index(count) + jnp.arange(count)
     return flags.at[numbers].get(mode="fill", fill_value=False)
 
 
 def repeat(tree: PyTree, num_clients: int) -> PyTree:
-    """Gives every client a copy of the server's tree: [M, ...]."""
+    """Gives every client a copy of the server's tree.
+
+    Args:
+        tree: a tree of arrays [...].
+        num_clients: M.
+
+    Returns:
+        A tree of arrays [M, ...].
+    """
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), tree)
 
 
 def keep_absent(present: Bool[Array, "M"], new: PyTree, old: PyTree) -> PyTree:
-    """Takes the new values of the clients that answered, the old ones of the rest.
+    """Takes new values for participating clients, and keeps the old ones of the others.
+
+    Args:
+        present: the participating clients.
+        new: a tree of arrays [M, ...], the values after the round.
+        old: a tree of the same shapes, the values before the round.
+
+    Returns:
+        A tree of the same shapes.
 
     Examples:
         >>> present = jnp.array([True, False])
@@ -120,26 +179,59 @@ def keep_absent(present: Bool[Array, "M"], new: PyTree, old: PyTree) -> PyTree:
 
 
 def column(values: Shaped[Array, "M"], ndim: int) -> Shaped[Array, "M *ones"]:
-    """Returns a value a client in the shape that arrays of `ndim` axes work with."""
+    """Reshapes one value per client, so that it broadcasts with arrays [M, ...].
+
+    Args:
+        values: one value per client.
+        ndim: number of axes of the arrays, the client axis included.
+
+    Returns:
+        The values [M, 1, ..., 1], with `ndim` axes.
+    """
     return values.reshape(-1, *(1,) * (ndim - 1))
 
 
-def slots_of(chosen: Bool[Array, "M"], count: int) -> Int[Array, "C"]:
-    """Returns the places of the chosen clients among this device's own, then those of
-    others, so that there are `count`, or all M if they are fewer.
+def sampled_indices(sampled: Bool[Array, "M"], count: int) -> Int[Array, "C"]:
+    """Returns client indices: the sampled clients first, then others to fill up.
+
+    Args:
+        sampled: the clients to take, among those on this device.
+        count: C, the number of indices; at most M are returned.
+
+    Returns:
+        Indices [C] on the client axis of this device. They are distinct.
     """
-    order = jnp.argsort(~chosen, stable=True)
-    return order[: min(count, len(chosen))]
+    order = jnp.argsort(~sampled, stable=True)
+    return order[: min(count, len(sampled))]
 
 
-def take(tree: PyTree, slots: Int[Array, "C"]) -> PyTree:
-    """Returns what the clients at these places have: the others cost nothing then."""
-    return jax.tree.map(lambda x: x[slots], tree)
+def take(tree: PyTree, indices: Int[Array, "C"]) -> PyTree:
+    """Selects some clients, so that the others need no computation.
+
+    Args:
+        tree: a tree of arrays [M, ...].
+        indices: indices on the client axis.
+
+    Returns:
+        A tree of arrays [C, ...].
+    """
+    return jax.tree.map(lambda x: x[indices], tree)
 
 
 def put(
-    tree: PyTree, slots: Int[Array, "C"], new: PyTree, *, where: Bool[Array, "M"]
+    tree: PyTree, indices: Int[Array, "C"], new: PyTree, *, where: Bool[Array, "M"]
 ) -> PyTree:
-    """Returns the tree with new values at those of these places that are `where`."""
-    new = keep_absent(where[slots], new, take(tree, slots))
-    return jax.tree.map(lambda x, new: x.at[slots].set(new), tree, new)
+    """Writes new values of some clients into a tree of all clients.
+
+    Args:
+        tree: a tree of arrays [M, ...].
+        indices: indices on the client axis, distinct.
+        new: a tree of arrays [C, ...], the values of these clients.
+        where: the clients to change, among all M. The new values of other clients are
+            ignored, even if they are NaN.
+
+    Returns:
+        The tree with the new values.
+    """
+    new = keep_absent(where[indices], new, take(tree, indices))
+    return jax.tree.map(lambda x, new: x.at[indices].set(new), tree, new)

@@ -1,9 +1,9 @@
 """Federated k-means: the central algorithm, computed from the clients' sums and counts.
 
-A server that sees no example still runs k-means of all examples. Each quantity that
-Lloyd's algorithm needs is a sum over examples, so the clients add up their own examples
-and the server adds up the clients. From the same start the result equals k-means of the
-pooled examples.
+The server runs k-means of all examples without seeing any example. Each quantity of
+Lloyd's algorithm is a sum over examples. So every client sums over its examples, and
+the server sums over the clients. From the same initial centroids the result equals
+k-means of the pooled examples.
 
 References:
     Lloyd, Least squares quantization in PCM, 1982.
@@ -33,11 +33,12 @@ from fcjax.types import Federation, PRNGKey, PyTree, Scalar, Stage, State
 HALF = 0.5
 """Exponent of half-whitening, see `find_whitening`."""
 UNLIKE = 0.3
-"""`heterogeneity` above which clusters that clients train lose to k-means of the
-embedding (docs/guides/heterogeneity.md)."""
+"""Threshold of `heterogeneity`. Above it, k-means of the embedding finds better
+clusters than clients that train a cluster contrast (docs/guides/heterogeneity.md)."""
 
 STILL = 1e-6
-"""Centroids that move by less than this share of their norm stand still."""
+"""Lloyd's algorithm has converged if a step moves the centroids by at most this share
+of their norm."""
 
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
@@ -60,7 +61,7 @@ class Step(NamedTuple):
     """The means of the clusters; a cluster without examples keeps its centroid."""
     counts: Float[Array, "M K"]
     """The number of examples of each client in each cluster, before the step; 0 for
-    absent clients."""
+    clients that do not participate."""
     inertia: Float[Array, ""]
     """Mean squared distance of an example to its nearest centroid, before the step."""
 
@@ -83,10 +84,10 @@ def lloyd_step(
         z: the examples or their embedding, [M, N, D].
         mask: False at padding.
         present: the participating clients; the others are ignored.
-        centroids: [K, D].
+        centroids: the centroids before the step.
         cosine: scale the new centroids to unit length, for examples of unit length.
-        fuzzifier: m > 1 takes a step of fuzzy c-means instead: each example belongs to
-            each cluster in part, and counts and squares are weighted by the parts.
+        fuzzifier: m > 1 runs a step of fuzzy c-means instead: sums, counts and squared
+            distances are weighted by the memberships to the power m. None is k-means.
 
     Returns:
         The new centroids, and the counts and the inertia of the old ones; NaN if no
@@ -101,7 +102,7 @@ def lloyd_step(
     """
     local_sums = partial(_local_sums, centroids, fuzzifier=fuzzifier)
     local = clients.for_each(local_sums, z, mask)
-    # The server receives means over the clients, whose number cancels.
+    # The server receives means over the clients. The number of clients cancels.
     weights = present.astype(float)
     sums, totals, squares, number = server.weighted_mean(local, weights)
     counts = server.gather(jnp.where(present[:, None], local[1], 0))
@@ -116,16 +117,16 @@ def means_of(
     *,
     cosine: bool = False,
 ) -> Float[Array, "K D"]:
-    """Computes the server's part of a Lloyd step.
+    """Computes the server's part of a Lloyd step: the means of the clusters.
 
     Args:
         sums: the sum of the examples in each cluster.
-        totals: the number of these examples.
-        before: the centroids that clusters without examples keep.
+        totals: the number of examples in each cluster.
+        before: the centroids before the step. Clusters without examples keep them.
         cosine: scale the means to unit length.
 
     Returns:
-        The centroids [K, D].
+        The new centroids [K, D].
 
     Examples:
         >>> sums, before = jnp.array([[6.0], [0.0]]), jnp.array([[1.0], [5.0]])
@@ -145,8 +146,11 @@ def _local_sums(
     *,
     fuzzifier: Scalar | None = None,
 ) -> tuple[Float[Array, "K D"], Float[Array, "K"], Float[Array, ""], Float[Array, ""]]:
-    """Computes the upload of a client: the sums and the number of its examples by
-    cluster, the sum of their squared distances to the centroids, and their number.
+    """Computes a client's upload for a Lloyd step.
+
+    The upload is a tuple: the sum of the examples in each cluster, their number in each
+    cluster, the sum of the squared distances to the nearest centroids, and the number
+    of examples.
     """
     z = jnp.where(mask[:, None], z, 0)
     number = mask.sum().astype(float)
@@ -176,7 +180,8 @@ def cluster_means(
         assignments: the cluster of each example, from 0 to K - 1.
         mask: False at padding.
         present: the participating clients; the others are ignored.
-        before, cosine: as in `means_of`.
+        before: the centroids that clusters without examples keep.
+        cosine: scale the means to unit length.
 
     Returns:
         The means [K, D].
@@ -203,15 +208,17 @@ def cluster_sums(
     """Computes the sum and the number of a client's examples in each cluster.
 
     Args:
-        z, assignments, mask: those of one client, as in `cluster_means`.
+        z: the client's examples or their embedding.
+        assignments: the cluster of each example, from 0 to K - 1.
+        mask: False at padding.
         num_clusters: K.
 
     Returns:
         The sums [K, D] and the counts [K].
 
     Examples:
-        >>> z, every = jnp.array([[1.0], [2.0], [4.0]]), jnp.ones(3, bool)
-        >>> sums, counts = cluster_sums(z, jnp.array([0, 1, 1]), every, 2)
+        >>> z, mask = jnp.array([[1.0], [2.0], [4.0]]), jnp.ones(3, bool)
+        >>> sums, counts = cluster_sums(z, jnp.array([0, 1, 1]), mask, 2)
         >>> print(sums[:, 0], counts)
         [1. 6.] [1. 2.]
     """
@@ -230,18 +237,21 @@ def seed_centroids(
     num_init: int = 10,
     cosine: bool = False,
 ) -> Float[Array, "K D"]:
-    """Finds centroids from which Lloyd's algorithm of the federation starts.
+    """Finds initial centroids for federated k-means.
 
-    Each client runs k-means on its own examples and uploads K centroids with the number
-    of examples of each. The server runs k-means on the uploaded centroids, weighted by
-    these numbers, from several seedings. The clients measure the inertia of each
-    result, and the server takes the best.
+    Each client runs k-means on its own examples and uploads K centroids and the number
+    of examples in each cluster. The server runs k-means on the uploaded centroids,
+    weighted by these numbers, from several seedings. The clients measure the inertia of
+    each result, and the server takes the result of the smallest inertia.
 
     Args:
-        key: of all random draws.
-        z, mask, present, cosine: as in `lloyd_step`.
+        key: the key of all random draws.
+        z: the examples or their embedding, [M, N, D].
+        mask: False at padding.
+        present: the participating clients; the others are ignored.
         num_clusters: K.
-        num_init: seedings of each client's k-means, and of the server's.
+        num_init: number of seedings of each client's k-means, and of the server's.
+        cosine: scale the centroids to unit length, for examples of unit length.
 
     Returns:
         The centroids [K, D].
@@ -256,12 +266,12 @@ def seed_centroids(
     clients_key, server_key = jax.random.split(key)
 
     def summarize(key, z, mask):
-        # k-means needs as many rows as clusters; clients may hold fewer examples.
+        # k-means needs at least K rows, but a client may have fewer examples.
         missing = max(0, num_clusters - len(z))
         z, mask = jnp.pad(z, ((0, missing), (0, 0))), jnp.pad(mask, (0, missing))
-        found = kmeans(key, z, num_clusters, mask=mask, num_init=num_init)
-        members = found.assignments[None] == jnp.arange(num_clusters)[:, None]
-        return found.centroids, jnp.sum(members & mask[None], axis=1).astype(float)
+        result = kmeans(key, z, num_clusters, mask=mask, num_init=num_init)
+        members = result.assignments[None] == jnp.arange(num_clusters)[:, None]
+        return result.centroids, jnp.sum(members & mask[None], axis=1).astype(float)
 
     keys = clients.keys(clients_key, len(present))
     local, counts = clients.for_each(summarize, keys, z, mask)
@@ -269,8 +279,8 @@ def seed_centroids(
     points, weights = local.reshape(-1, local.shape[-1]), counts.reshape(-1)
 
     def cluster(key):
-        found = kmeans(key, points, num_clusters, weights=weights, num_init=1)
-        return normalize(found.centroids) if cosine else found.centroids
+        result = kmeans(key, points, num_clusters, weights=weights, num_init=1)
+        return normalize(result.centroids) if cosine else result.centroids
 
     candidates = jax.lax.map(cluster, jax.random.split(server_key, num_init))
 
@@ -292,50 +302,52 @@ def federated_kmeans(
     num_iters: int = 100,
     cosine: bool = False,
 ) -> Step:
-    """Clusters the examples of all clients: `seed_centroids`, then `lloyd_step` until
-    the centroids stand still. All clients are on one device; `KMeans` is for several.
+    """Runs federated k-means until the centroids converge.
+
+    It calls `seed_centroids` once and `lloyd_step` repeatedly. All clients must be on
+    one device; the stage `KMeans` works on several devices.
 
     Args:
-        key: of all random draws.
+        key: the key of all random draws.
         z: the examples or their embedding, [M, N, D].
         mask: False at padding.
         num_clusters: K.
-        present: the participating clients; None is all.
-        num_init: seedings, see `seed_centroids`.
-        num_iters: upper bound of the Lloyd steps.
-        cosine: as in `lloyd_step`.
+        present: the participating clients; None means all clients.
+        num_init: number of seedings, see `seed_centroids`.
+        num_iters: maximum number of Lloyd steps.
+        cosine: scale the centroids to unit length, for examples of unit length.
 
     Returns:
         The centroids, and the counts and the inertia in the last step.
 
     Examples:
         >>> z = jnp.array([[[0.0], [1.0]], [[9.0], [5.0]]])
-        >>> found = federated_kmeans(jax.random.key(0), z, jnp.ones((2, 2), bool), 2)
-        >>> print(jnp.sort(found.centroids[:, 0]), found.inertia)
+        >>> result = federated_kmeans(jax.random.key(0), z, jnp.ones((2, 2), bool), 2)
+        >>> print(jnp.sort(result.centroids[:, 0]), result.inertia)
         [0.5 7. ] 2.125
     """
     present = jnp.ones(len(mask), bool) if present is None else present
-    step = partial(lloyd_step, z, mask, present, cosine=cosine)
+    take_step = partial(lloyd_step, z, mask, present, cosine=cosine)
     seeds = seed_centroids(
         *(key, z, mask, present, num_clusters), num_init=num_init, cosine=cosine
     )
 
     def unfinished(carry):
-        i, found, before = carry
-        return ~stand_still(before, found.centroids) & (i < num_iters)
+        i, step, before = carry
+        return ~stand_still(before, step.centroids) & (i < num_iters)
 
     def iterate(carry):
-        i, found, _ = carry
-        return i + 1, step(found.centroids), found.centroids
+        i, step, _ = carry
+        return i + 1, take_step(step.centroids), step.centroids
 
-    return jax.lax.while_loop(unfinished, iterate, (1, step(seeds), seeds))[1]
+    return jax.lax.while_loop(unfinished, iterate, (1, take_step(seeds), seeds))[1]
 
 
 def stand_still(
     before: Float[Array, "K D"], after: Float[Array, "K D"]
 ) -> Bool[Array, ""]:
-    """Tells whether a step moved the centroids by no more than rounding does."""
-    # Fused arithmetic rounds a fixed point differently by its last bits.
+    """Tells whether a step moved the centroids by rounding errors only."""
+    # Fused arithmetic may change the last bits of a fixed point.
     return jnp.linalg.norm(after - before) <= STILL * jnp.linalg.norm(after)
 
 
@@ -353,14 +365,14 @@ class Whitening(NamedTuple):
 
     mean: Float[Array, "D"]
     directions: Float[Array, "D D"]
-    """One scaled principal direction per column, the one of most variance first."""
+    """One scaled principal direction per column, sorted by decreasing variance."""
 
     def apply(self, z: Float[Array, "N D"]) -> Float[Array, "N D"]:
         """Returns whitened examples [N, D] of unit length."""
         return normalize(matmul(z - self.mean[None], self.directions))
 
     def undo(self, whitened: Float[Array, "N D"]) -> Float[Array, "N D"]:
-        """Returns examples [N, D] before whitening, if they had not been scaled."""
+        """Inverts the linear map; the scaling to unit length cannot be inverted."""
         squares = jnp.sum(self.directions**2, axis=0)
         whitened = whitened / jnp.where(squares > 0, squares, 1)[None]
         return matmul(whitened, self.directions.T) + self.mean[None]
@@ -373,25 +385,25 @@ def find_whitening(
 
     Each client uploads the number of its examples, their sum and their second moments
     once: D (D + 1) / 2 + D + 1 numbers. Every principal direction is divided by its
-    variance to the power `exponent / 2`. At 1 all directions have the same variance,
-    those of mere noise too, so a rank has to be chosen. At 0.5 weak directions gain
-    and noise stays small, so that no rank is needed.
+    variance to the power `exponent / 2`. An exponent of 1 gives all directions the same
+    variance, also directions of noise, so that one has to choose a rank. An exponent of
+    0.5 strengthens weak directions and keeps noise small without a choice of a rank.
 
     Args:
         z: the embedding of the examples, [M, N, D].
         mask: False at padding.
         present: the participating clients; the others are ignored.
-        exponent: from 0, a rotation alone, to 1, full whitening.
+        exponent: from 0 (only a rotation) to 1 (full whitening).
 
     Returns:
-        The whitening. Directions without variance, of which there are some if the
-        examples are fewer than the dimensions, have scale 0.
+        The whitening. Directions without variance have scale 0. They exist if there are
+        fewer examples than dimensions.
 
     Examples:
         >>> z = jnp.array([[[4.0, 0.0], [-4.0, 0.0]], [[0.0, 1.0], [0.0, -1.0]]])
-        >>> every = jnp.ones((2, 2), bool)
-        >>> found = find_whitening(z, every, jnp.ones(2, bool), exponent=1.0)
-        >>> print(jnp.abs(found.directions).round(3))  # variances 8 and 0.5
+        >>> mask, present = jnp.ones((2, 2), bool), jnp.ones(2, bool)
+        >>> whitening = find_whitening(z, mask, present, exponent=1.0)
+        >>> print(jnp.abs(whitening.directions).round(3))  # variances 8 and 0.5
         [[0.354 0.   ]
          [0.    1.414]]
     """
@@ -404,11 +416,11 @@ def find_whitening(
     count, total, second = server.weighted_mean(local, present.astype(float))
     mean = total / count
     covariance = second / count - mean[:, None] * mean[None]
-    variances, vectors = jnp.linalg.eigh(covariance)  # the smallest first
+    variances, vectors = jnp.linalg.eigh(covariance)  # in increasing order
     variances, vectors = variances[::-1], vectors[:, ::-1]
-    # Variances of 0 are not exactly 0 in float32.
-    least = len(variances) * jnp.finfo(jnp.float32).eps * variances[0]
-    varies = variances > least
+    # Rounding in float32 makes variances of 0 slightly positive or negative.
+    threshold = len(variances) * jnp.finfo(jnp.float32).eps * variances[0]
+    varies = variances > threshold
     scales = jnp.where(varies, variances, 1) ** (-exponent / 2)
     return Whitening(mean, vectors * jnp.where(varies, scales, 0)[None])
 
@@ -417,15 +429,17 @@ def find_whitening(
 
 
 def heterogeneity(counts: Float[Array | np.ndarray, "M K"]) -> Float[Array, ""]:
-    """Measures how unlike the clients are, without labels: 0 if the examples of every
-    cluster are spread over the clients at random, 1 if the clients are as unlike as
-    possible, so that no two share a cluster unless there are more clients.
+    """Measures the heterogeneity of the clients from 0 to 1, without labels.
 
-    It is Cramer's V of clients and clusters, less the value expected of a random
-    partition. If clusters are the true classes, M = K, and every client takes a share p
-    of its examples from one class and the others at random, the value is p. For
-    Dirichlet(alpha) shares it is near 1 / sqrt(1 + K alpha). Clusters that mix classes
-    lower the value.
+    It is 0 if the examples of each cluster are distributed over the clients at random.
+    It is 1 if the clients differ as much as possible: with at most K clients, no two of
+    them have a cluster in common.
+
+    It is Cramer's V of clients and clusters, minus its expected value for a random
+    partition. Suppose that the clusters are the true classes and M = K. If each client
+    has a share p of examples of one class and random other examples, the value is p.
+    For Dirichlet(alpha) shares it is about 1 / sqrt(1 + K alpha). Clusters that mix
+    classes lower the value.
 
     Args:
         counts: the number of examples of each client in each cluster. Clients and
@@ -443,12 +457,12 @@ def heterogeneity(counts: Float[Array | np.ndarray, "M K"]) -> Float[Array, ""]:
     rows, columns, total = counts.sum(axis=1), counts.sum(axis=0), counts.sum()
     expected = rows[:, None] * columns[None] / jnp.maximum(total, 1)
     squares = (counts - expected) ** 2 / jnp.where(expected > 0, expected, 1)
-    others, kinds = jnp.sum(rows > 0) - 1, jnp.sum(columns > 0) - 1
-    by_chance = others * kinds
-    most = total * jnp.minimum(others, kinds)
-    # With as few examples as degrees of freedom the value is not defined.
-    is_defined = most > by_chance
-    share = (squares.sum() - by_chance) / jnp.where(is_defined, most - by_chance, 1)
+    row_freedom, column_freedom = jnp.sum(rows > 0) - 1, jnp.sum(columns > 0) - 1
+    by_chance = row_freedom * column_freedom
+    maximum = total * jnp.minimum(row_freedom, column_freedom)
+    # The value is not defined if there are fewer examples than degrees of freedom.
+    is_defined = maximum > by_chance
+    share = (squares.sum() - by_chance) / jnp.where(is_defined, maximum - by_chance, 1)
     return jnp.where(is_defined, jnp.sqrt(jnp.clip(share, 0, 1)), 0)
 
 
@@ -456,7 +470,7 @@ def heterogeneity(counts: Float[Array | np.ndarray, "M K"]) -> Float[Array, ""]:
 
 
 class Clusters(NamedTuple):
-    """The server's clusters.
+    """The server's clusters: centroids, convergence and heterogeneity.
 
     Examples:
         >>> no_clusters(2, 3).centroids.shape
@@ -464,36 +478,37 @@ class Clusters(NamedTuple):
     """
 
     centroids: Float[Array, "K D"]
-    """In the whitened space if there is a whitening."""
+    """The centroids, in the whitened space if there is a whitening."""
     moved: Float[Array, ""]
-    """Frobenius norm of the last step of the centroids; huge before the first."""
+    """Frobenius norm of the last change of the centroids; huge before the first one."""
     heterogeneity: Float[Array, ""]
-    """`heterogeneity` of the clients, measured in the last step; 0 before the first."""
+    """`heterogeneity` of the clients in the last step; 0 before the first step."""
     whitening: Whitening | tuple[()] = ()
+    """The whitening of the embedding; () if there is none."""
 
     def space(self, z: Float[Array, "N D"]) -> Float[Array, "N D"]:
-        """Returns examples in the space of the centroids."""
+        """Maps an embedding to the space of the centroids."""
         return self.whitening.apply(z) if self.whitening else z
 
     def nearest(self, z: Float[Array, "N D"]) -> Int[Array, "N"]:
-        """Returns the cluster of every example of an embedding."""
+        """Returns the cluster of every example: the index of its nearest centroid."""
         return assign_nearest(self.space(z), self.centroids)
 
 
 def identity(size: int) -> Whitening:
-    """Returns a map that only scales examples to unit length."""
+    """Returns a whitening that only scales examples to unit length."""
     return Whitening(jnp.zeros(size), jnp.eye(size))
 
 
 def no_clusters(num_clusters: int, num_features: int) -> Clusters:
-    """Returns the clusters of a server that has none yet: centroids of zeros."""
+    """Returns the clusters before the first k-means: all centroids are 0."""
     centroids = jnp.zeros((num_clusters, num_features))
     return Clusters(centroids, jnp.float32(jnp.finfo(jnp.float32).max), jnp.float32(0))
 
 
 Points = Callable[[State, Federation], tuple[Embedding, Mask]]
-"""(state, federation) -> the embedding of every example, and False at examples that are
-not clustered."""
+"""(state, federation) -> the embedding of every example, and a mask that is True at the
+examples to cluster."""
 
 
 class KMeans(NamedTuple):
@@ -506,34 +521,43 @@ class KMeans(NamedTuple):
     """
 
     points: Points
+    """Computes the embedding to cluster."""
     num_clusters: int
+    """K."""
     num_init: int = 10
-    """Seedings, see `seed_centroids`."""
+    """Number of seedings, see `seed_centroids`."""
     whitening: float = 0.0
-    """Exponent of the whitening, see `find_whitening`; 0 leaves it out."""
+    """Exponent of the whitening, see `find_whitening`; 0 disables whitening."""
     cosine: bool = False
-    """As in `lloyd_step`."""
+    """Scale the centroids to unit length, for embeddings of unit length."""
     fuzzifier: Scalar | None = None
-    """As in `lloyd_step`."""
+    """m > 1 runs fuzzy c-means, see `lloyd_step`; None runs k-means."""
     tolerance: Scalar = 0.0
-    """The stage ends once the centroids have moved by no more."""
+    """The stage ends once a step moves the centroids by at most this Frobenius norm."""
     model: Callable[[State], dict[str, PyTree]] = lambda _: {}
     """(state) -> the networks that clients download for their embedding, by name."""
     keep: bool = True
-    """Clients keep their embedding as their state, which checkpoints hold too. Without,
-    and with size classes, they compute it in every round, which takes less memory."""
+    """Whether clients store their embedding as their state, which is also part of the
+    checkpoints. Otherwise, and always for size classes, clients compute the embedding
+    again in every round, which takes less memory."""
 
     def stage(self, name: str = "k-means", num_rounds: int = 100) -> Stage:
-        """Returns the stage: every round is one Lloyd step of the federation.
+        """Returns the stage; each round is one Lloyd step.
 
-        Its metrics are the `loss` (the inertia per example, before the step),
-        `participants`, `moved`, `heterogeneity` and the traffic.
+        Args:
+            name: the name of the stage.
+            num_rounds: maximum number of rounds.
+
+        Returns:
+            The stage. Its metrics are the `loss` (inertia per example before the step),
+            `participants`, `moved` (Frobenius norm of the change of the centroids),
+            `heterogeneity` and the traffic.
         """
         round = partial(self.round, num_rounds)
         return Stage(name, self.begin, round, num_rounds, self.done)
 
     def begin(self, key: PRNGKey, state: State, federation: Federation) -> State:
-        """Whitens the embedding and seeds the centroids."""
+        """Computes the whitening and the initial centroids."""
         z, mask = self.points(state, federation)
         present = server.participants(federation)
         whitening = ()
@@ -551,15 +575,17 @@ class KMeans(NamedTuple):
         return after._replace(clients=(z, mask)) if self.keeps(federation) else after
 
     def keeps(self, federation: Federation) -> bool:
-        """Tells whether clients keep their embedding."""
-        # The engine spreads no blocks of size classes that are a client's state.
+        """Tells whether clients store their embedding as their state."""
+        # The engine cannot distribute client states that have size classes.
         return self.keep and not is_ragged(federation.mask)
 
     def round(
         self, num_rounds: int, _: PRNGKey, state: State, federation: Federation
     ) -> tuple[State, dict[str, Array]]:
-        """Takes a Lloyd step. The traffic of the first round includes that of `begin`;
-        a client that first answers later downloads network and whitening then.
+        """Runs one Lloyd step.
+
+        The traffic of the first round includes the traffic of `begin`. A client
+        downloads networks and whitening in the first round in which it participates.
         """
         before: Clusters = state.server.clusters
         if self.keeps(federation):
@@ -578,19 +604,19 @@ class KMeans(NamedTuple):
             moved=jnp.linalg.norm(step.centroids - before.centroids),
             heterogeneity=heterogeneity(step.counts),
         )
-        is_new = present & ~server.seen_before(federation, num_rounds)
-        answered, is_new = server.gather((present, is_new))
-        seeding = self.traffic_of_seeds(answered, before)
+        is_new = present & ~server.participated_before(federation, num_rounds)
+        participating, is_new = server.gather((present, is_new))
+        seeding = self.traffic_of_seeds(participating, before)
         is_first = (federation.now.stage_round == 0).astype(jnp.int32)
         once = self.model(state)
         once |= {"whitening": before.whitening} if before.whitening else {}
         metrics = {
             "loss": step.inertia,
-            "participants": answered.sum(),
+            "participants": participating.sum(),
             "moved": after.moved,
             "heterogeneity": after.heterogeneity,
             **server.traffic(
-                answered,
+                participating,
                 up={"sums": step.centroids, "counts": step.counts[0]},
                 down={"centroids": step.centroids},
             ),
@@ -600,9 +626,9 @@ class KMeans(NamedTuple):
         return state._replace(server=state.server._replace(clusters=after)), metrics
 
     def traffic_of_seeds(
-        self, answered: Bool[Array, "M"], clusters: Clusters
+        self, participating: Bool[Array, "M"], clusters: Clusters
     ) -> dict[str, Int[Array, "2"]]:
-        """Counts the traffic of `begin`."""
+        """Counts the traffic of `begin`: seeding and, if there is one, whitening."""
         centroids, counts = clusters.centroids, jnp.zeros(self.num_clusters)
         up: dict[str, PyTree] = {"seeds": (centroids, counts, jnp.zeros(self.num_init))}
         down: dict[str, PyTree] = {"seeds": [centroids] * self.num_init}
@@ -610,11 +636,11 @@ class KMeans(NamedTuple):
             size = centroids.shape[-1]
             number = size * (size + 1) // 2 + size + 1
             up["moments"] = jax.ShapeDtypeStruct((number,), jnp.float32)
-        return server.traffic(answered, up=up, down=down)
+        return server.traffic(participating, up=up, down=down)
 
     def done(self, state: State) -> Bool[Array, ""]:
-        """Tells whether the centroids stand still."""
+        """Tells whether the centroids have converged."""
         clusters: Clusters = state.server.clusters
-        # Fused arithmetic rounds a fixed point differently by its last bits.
+        # Fused arithmetic may change the last bits of a fixed point.
         rounding = STILL * jnp.linalg.norm(clusters.centroids)
         return clusters.moved <= jnp.maximum(self.tolerance, rounding)

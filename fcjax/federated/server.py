@@ -1,4 +1,7 @@
-"""What the server does, and what crosses the boundary between it and the clients."""
+"""The server: averages of client values, participation, and traffic.
+
+These functions are the only ones that exchange values between clients.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +17,16 @@ from fcjax.types import Federation, PRNGKey, PyTree
 
 
 def weighted_mean(stacked: PyTree, weights: Float[Array, "M"]) -> PyTree:
-    """Averages a tree over its leading client axis, as FedAvg does, and over those of
-    all devices.
+    """Computes the weighted mean over the clients of all devices, as FedAvg does.
 
     Args:
-        stacked: a tree of arrays [M, ...], parameters and batch statistics alike.
-        weights: a weight of at least 0 for each client; need not sum to 1. A client
-            of weight 0 changes nothing, whatever it holds.
+        stacked: a tree of arrays [M, ...], such as parameters and batch statistics.
+        weights: one weight per client, at least 0. They need not sum to 1. Clients with
+            weight 0 are ignored, even if their values are NaN.
 
     Returns:
-        The tree without its leading axis; undefined (NaN) if all weights are 0.
+        The tree without its leading axis, the same on every device. It is NaN if all
+        weights are 0.
 
     References:
         McMahan et al., `Communication-Efficient Learning of Deep Networks from
@@ -43,19 +46,16 @@ def weighted_mean(stacked: PyTree, weights: Float[Array, "M"]) -> PyTree:
 def receive(
     networks: PyTree, weights: Float[Array, "M"], each: PyTree = ()
 ) -> tuple[PyTree, PyTree]:
-    """Takes in what the clients of a round upload, on whatever device they run.
-
-    Sums over the devices are all that they ever communicate; on a CPU, where a device
-    goes on with the sums of the one before it, that is an exchange between the two.
+    """Receives the clients' uploads: averages the networks and gathers small arrays.
 
     Args:
-        networks: a tree of arrays [M, ...] whose mean is asked for.
-        weights: of the mean, as in `weighted_mean`.
-        each: a tree of small arrays [M, ...] that are asked for one by one.
+        networks: a tree of arrays [M, ...] to average.
+        weights: one weight per client, see `weighted_mean`.
+        each: a tree of small arrays [M, ...] to gather without averaging.
 
     Returns:
         The weighted mean of `networks` over the clients of all devices, and `each` with
-        a leading axis of all of them: the same on every device.
+        a leading axis A of these clients. Both are the same on every device.
 
     Examples:
         >>> networks, counts = jnp.array([[0.0], [4.0]]), jnp.array([30, 10])
@@ -69,17 +69,18 @@ def receive(
 def group_means(
     stacked: PyTree, weights: Float[Array, "V"], groups: Int[Array, "V"], count: int
 ) -> PyTree:
-    """Averages a tree over those of its leading axis that are of one group, on whatever
-    device: FedAvg of several models at once.
+    """Computes the weighted mean of each group: FedAvg of several models at once.
 
     Args:
-        stacked: a tree of arrays [V, ...].
-        weights: as in `weighted_mean`.
-        groups: in [0, count), anything where the weight is 0.
-        count: how many groups there are.
+        stacked: a tree of arrays [V, ...], such as the models of all clients.
+        weights: one weight per model, see `weighted_mean`.
+        groups: the group of each model, from 0 to `count` - 1. It is ignored for models
+            with weight 0.
+        count: number of groups.
 
     Returns:
-        The tree with a leading axis of groups, 0 for one that nobody is in.
+        The tree with a leading axis of groups, the same on every device; 0 for groups
+        without models.
 
     Examples:
         >>> models, groups = jnp.array([[1.0], [3.0], [8.0]]), jnp.array([0, 0, 2])
@@ -95,7 +96,7 @@ def group_means(
 def _sums(
     stacked: PyTree, weights: Float[Array, "V"], groups: Int[Array, "V"], count: int
 ) -> tuple[PyTree, Float[Array, "C"]]:
-    """The weighted sums [C, ...] of each group on all devices, and of its weights."""
+    """Returns each group's weighted sum over all devices, and its sum of weights."""
     stacked = (stacked, jnp.ones(len(weights)))
     if platform() != "cpu":
 
@@ -109,20 +110,21 @@ def _sums(
         sums = jax.tree.map(add_up, stacked)
         return lax.psum(sums, AXIS) if clients.num_devices() > 1 else sums
 
-    # One row after another, on one device after another: the same sums, bit by bit, on
-    # however many. A row without a weight adds 0, and so does one that fills up.
+    # Rows are added one after another, and devices add one after another. So the bits
+    # of a sum do not depend on the number of devices. Rows without weight and rows that
+    # were repeated to fill the devices add 0.
     def add(i, row, sums):
         x, weight, group = row
 
         def to_group(total, x):
-            # A failed client may hold NaN: 0 * NaN would let it through.
+            # The values of a failed client may be NaN, and 0 * NaN is NaN.
             share = jnp.where(weight != 0, x * weight, 0)
             sum = lax.dynamic_index_in_dim(total, group, keepdims=False) + share
             return lax.dynamic_update_index_in_dim(total, sum, group, 0)
 
         return jax.tree.map(to_group, sums, x)
 
-    def add_own(sums, where):
+    def add_local(sums, where):
         return over_rows(add, (stacked, weights, groups), sums, where=where)
 
     def zeros(x):
@@ -130,93 +132,114 @@ def _sums(
 
     sums, last = jax.tree.map(zeros, stacked), clients.num_devices() - 1
     if last == 0:
-        return add_own(sums, True)
-    # One vector is sent sooner than many arrays. All of them are float32.
+        return add_local(sums, True)
+    # One vector is sent faster than many arrays. All arrays are float32.
     sums, unravel = ravel_pytree(sums)
     number = lax.axis_index(AXIS)
 
     def add_there(device, sums):
-        return ravel_pytree(add_own(unravel(sums), number == device))[0]
+        return ravel_pytree(add_local(unravel(sums), number == device))[0]
 
-    # In a loop of XLA, exchanges crash now and then (jaxlib 0.10.2).
+    # This loop is unrolled: exchanges within a loop of XLA sometimes crash (jaxlib
+    # 0.10.2).
     for device in range(last):
-        # `vmap` takes no exchange but one in which each device has a part.
-        others = [(i, i) for i in range(last + 1) if i not in (device, device + 1)]
-        pairs = [(device, device + 1), (device + 1, device), *others]
+        # `vmap` accepts an exchange only if every device takes part in it.
+        unchanged = [(i, i) for i in range(last + 1) if i not in (device, device + 1)]
+        pairs = [(device, device + 1), (device + 1, device), *unchanged]
         sums = lax.ppermute(add_there(device, sums), AXIS, pairs)
     sums = add_there(last, sums)
     return unravel(lax.psum(jnp.where(number == last, sums, 0), AXIS))
 
 
-def own_rows(all_rows: PyTree, count: int) -> PyTree:
-    """Returns, of arrays [M, ...] of the clients of all devices as `gather` took them
-    in, the rows of this device's `count` clients; those that were repeated to fill the
-    devices have the last one's.
+def rows_on_this_device(all_rows: PyTree, count: int) -> PyTree:
+    """Selects the rows of the clients on this device from gathered arrays.
+
+    Args:
+        all_rows: a tree of arrays [A, ...] of the clients of all devices, see `gather`.
+        count: M, the number of clients on this device.
+
+    Returns:
+        A tree of arrays [M, ...]. Clients that were repeated to fill the devices have
+        the row of the last client.
     """
-    rows = clients.first_number(count) + jnp.arange(count)
+    rows = clients.first_index(count) + jnp.arange(count)
     return jax.tree.map(lambda x: x[jnp.minimum(rows, len(x) - 1)], all_rows)
 
 
 def gather(each: PyTree) -> PyTree:
-    """Takes in small arrays [M, ...] one by one: `receive` without a mean."""
+    """Gathers small arrays of the clients of all devices.
 
-    def own_kind(placed, own):
-        return placed[: clients.num_all(len(own))].astype(own.dtype)
+    Args:
+        each: a tree of arrays [M, ...] of the clients on this device.
+
+    Returns:
+        A tree of arrays [A, ...], the same on every device.
+    """
+
+    def restore(placed, x):
+        return placed[: clients.total_clients(len(x))].astype(x.dtype)
 
     placed = jax.tree.map(_among_all, each)
     if clients.num_devices() > 1:
         placed = lax.psum(placed, AXIS)
-    return jax.tree.map(own_kind, placed, each)
+    return jax.tree.map(restore, placed, each)
 
 
 def _among_all(x):
-    """This device's rows in their place among those of all devices, 0 elsewhere: a sum
-    then gathers them, and what one client holds stays in its own row.
+    """Places the rows of this device among those of all devices, and zeros elsewhere.
+
+    The sum over the devices then is the gathered array.
     """
-    # A sum of truth values would be one of integers, apart from the networks' floats.
+    # Truth values become float32, so that they are summed together with the networks.
     x = x.astype(jnp.float32) if x.dtype == bool else x
-    x = jnp.where(x == 0, jnp.zeros_like(x), x)  # as the sum does with -0
+    # A sum over devices turns -0 into 0. One device does the same.
+    x = jnp.where(x == 0, jnp.zeros_like(x), x)
     zeros = jnp.zeros((clients.num_devices() * len(x), *x.shape[1:]), x.dtype)
-    start = clients.first_number(len(x))
+    start = clients.first_index(len(x))
     return lax.dynamic_update_slice_in_dim(zeros, x, start, axis=0)
 
 
 def participants(federation: Federation) -> Bool[Array, "M"]:
-    """Returns which of this device's clients participate in the round."""
-    return clients.own(all_participants(federation), len(federation.indices))
+    """Returns the participating clients of the round, among those on this device."""
+    everyone = all_participants(federation)
+    return clients.on_this_device(everyone, len(federation.indices))
 
 
 def all_participants(federation: Federation) -> Bool[Array, "A"]:
-    """Returns which clients of all devices participate in the round."""
+    """Returns the participating clients of the round, among those of all devices."""
     last = federation.present.shape[0] - 1
     return federation.present[jnp.minimum(federation.now.round, last)]
 
 
-def seen_before(federation: Federation, num_rounds: int) -> Bool[Array, "M"]:
-    """Returns which of this device's clients participated in an earlier round of the
-    stage.
+def participated_before(federation: Federation, num_rounds: int) -> Bool[Array, "M"]:
+    """Returns the clients that participated in an earlier round of the current stage.
 
     Args:
-        federation: with the round that is being run.
-        num_rounds: of the stage.
+        federation: the federation in the current round.
+        num_rounds: number of rounds of the stage.
+
+    Returns:
+        One truth value [M] per client on this device.
     """
     now, rounds = federation.now, jnp.arange(num_rounds)
     numbers = now.round - now.stage_round + rounds
-    answers = federation.present[jnp.minimum(numbers, len(federation.present) - 1)]
-    answered = answers.any(axis=0, where=(rounds < now.stage_round)[:, None])
-    return clients.own(answered, len(federation.indices))
+    present = federation.present[jnp.minimum(numbers, len(federation.present) - 1)]
+    before = present.any(axis=0, where=(rounds < now.stage_round)[:, None])
+    return clients.on_this_device(before, len(federation.indices))
 
 
 def choose(key: PRNGKey, present: Bool[Array, "A"], count: int) -> Bool[Array, "A"]:
-    """Draws a random group of the clients that are present.
+    """Samples participating clients uniformly, without replacement.
 
     Args:
-        key: of the draw.
-        present: who of all clients may be drawn, see `all_participants`.
-        count: how many, at least 1; where fewer are present, all of them are drawn.
+        key: the key of the draw.
+        present: the clients of all devices that may be sampled, see `all_participants`.
+        count: number of clients to sample, at least 1. If fewer are present, all of
+            them are sampled.
 
     Returns:
-        Who is drawn: the same on every device, which thus needs to ask no other.
+        The sampled clients [A]. The result is the same on every device, without
+        communication.
 
     Examples:
         >>> present = jnp.array([True, True, False, True])
@@ -230,45 +253,61 @@ def choose(key: PRNGKey, present: Bool[Array, "A"], count: int) -> Bool[Array, "
     return present & (draws <= last)
 
 
-def pooled(federation: Federation, present: Bool[Array, "M"]) -> Bool[Array, "P"]:
-    """Returns which rows of the pool the clients that are present hold together: what a
-    server has that is given all data.
+def pool_mask(federation: Federation, present: Bool[Array, "M"]) -> Bool[Array, "P"]:
+    """Returns a mask over the pool: the examples of all participating clients.
+
+    A central server, which is given all examples, has these examples.
+
+    Args:
+        federation: the federation.
+        present: the participating clients, among those on this device.
+
+    Returns:
+        True [P] at the examples of these clients, the same on every device.
     """
-    own = federation.mask & present[:, None]
-    rows, own = gather((federation.indices, own))
-    return jnp.zeros(federation.pool.shape[0], bool).at[rows].max(own)
+    mask = federation.mask & present[:, None]
+    indices, mask = gather((federation.indices, mask))
+    return jnp.zeros(federation.pool.shape[0], bool).at[indices].max(mask)
 
 
 def measure(
-    answered: Bool[Array, "M"], measured: dict[str, Float[Array, "M"]]
+    participating: Bool[Array, "M"], values: dict[str, Float[Array, "M"]]
 ) -> dict[str, Array]:
-    """Returns the metrics that a round has of its clients: the mean of each over those
-    that answered, and how many `participants` they are.
+    """Averages the clients' metrics over the participating clients.
+
+    Args:
+        participating: the participating clients.
+        values: one value per client, by the name of the metric. Those of other clients
+            are ignored, even if they are NaN.
+
+    Returns:
+        The mean of each metric, and `participants`, the number of participating
+        clients.
 
     Examples:
-        >>> answered = jnp.array([True, False, True])
-        >>> metrics = measure(answered, {"loss": jnp.array([1.0, jnp.nan, 2.0])})
+        >>> participating = jnp.array([True, False, True])
+        >>> metrics = measure(participating, {"loss": jnp.array([1.0, jnp.nan, 2.0])})
         >>> print(metrics["loss"], metrics["participants"])
         1.5 2
     """
-    means = {name: jnp.mean(x, where=answered) for name, x in measured.items()}
-    return {**means, "participants": answered.sum()}
+    means = {name: jnp.mean(x, where=participating) for name, x in values.items()}
+    return {**means, "participants": participating.sum()}
 
 
 def traffic(
     present: Bool[Array, "M"], *, up: dict[str, PyTree], down: dict[str, PyTree]
 ) -> dict[str, Int[Array, "2"]]:
-    """Counts what a round sends between the server and the clients.
+    """Counts the messages of a round between the server and the clients.
 
     Args:
-        present: who takes part; nobody else sends or receives.
-        up: by name, what one client uploads (arrays or their shapes).
-        down: by name, what one client downloads.
+        present: the participating clients; only they send and receive.
+        up: the upload of one client by name, as arrays or their shapes.
+        down: the download of one client by name, as arrays or their shapes.
 
     Returns:
-        Metrics `up_<name>` and `down_<name>`, each a pair of the number of senders and
-        the bytes of one message: their product overflows 32 bits where networks are
-        large, so `total_bytes` takes it on the host.
+        Metrics `up_<name>` and `down_<name>`. Each is a pair: the number of messages
+        and the bytes of one message. Their product may overflow 32 bits, so
+        `total_bytes` computes it on the host.
 
     Examples:
         >>> message = {"w": jnp.zeros((10, 2))}
@@ -282,7 +321,13 @@ def traffic(
 
 
 def total_bytes(pairs: np.ndarray) -> np.ndarray:
-    """Returns the bytes [...] of the pairs [..., 2] that `traffic` counted.
+    """Computes the bytes of messages that `traffic` counted.
+
+    Args:
+        pairs: number of messages and bytes of one message, [..., 2].
+
+    Returns:
+        The bytes of all messages, int64 [...].
 
     Examples:
         >>> total_bytes(np.array([[2, 80], [3, 80]]))

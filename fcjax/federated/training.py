@@ -1,4 +1,4 @@
-"""Local training: the optimiser's steps of one client over its own examples."""
+"""Local training: the optimizer's steps of one client over its own examples."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,8 +19,9 @@ LocalLoss = Callable[
     [PRNGKey, PyTree, Int[Array, "B"], Bool[Array, "B"]],
     tuple[Float[Array, ""], PyTree],
 ]
-"""(key, variables, slots, mask) -> (loss, variables): the loss of a batch, given as
-slots into the client's own rows, and the variables with new batch statistics."""
+"""(key, variables, batch, batch_mask) -> (loss, variables): the loss of a batch, and
+the variables with new batch statistics. `batch` holds the positions of B examples among
+the N examples of the client. `batch_mask` is False at padding."""
 
 
 def train(
@@ -35,38 +36,37 @@ def train(
     drop_last: bool = False,
     after_step: Callable[[PyTree], PyTree] = lambda variables: variables,
 ) -> tuple[Client, Float[Array, ""]]:
-    """Trains one client for some epochs over its own examples.
+    """Trains one client for some epochs on its own examples.
 
-    Every epoch visits the true examples once, in a new order, the last batch holding
-    what is left, as PyTorch's loaders do where they are not told to drop it. A client
-    with fewer examples than the padded length takes fewer steps: afterwards it stands
-    still.
+    Each epoch visits every example once, in a new random order. The last batch of an
+    epoch may be smaller, as in PyTorch's data loaders. A client with few examples takes
+    fewer steps than others. It does not change after its last step.
 
     Args:
-        key: decides the order and is folded into the key of every step.
-        client: the variables to start from and the state of the optimiser.
+        key: the key of the order of the examples and of every step.
+        client: the initial variables and optimizer state.
         loss: the loss of a batch.
-        mask: True at the examples to train on.
-        optimizer: of the parameters alone.
-        batch_size: examples a step; a longer one than N is cut to N.
-        num_epochs: how often each example is visited.
-        drop_last: leave out a last batch that is not full, other examples in every
-            epoch. A client that has no full batch keeps the one it has, where
-            PyTorch's loader would give it none.
-        after_step: what changes in the variables when the optimiser has taken a step,
-            as a target network that follows them.
+        mask: True at the examples to train on, False at padding.
+        optimizer: the optimizer of the parameters.
+        batch_size: number of examples per step; at most N are used.
+        num_epochs: number of epochs.
+        drop_last: leave out a last batch that is smaller than the others. Each epoch
+            leaves out different examples. A client whose only batch is smaller trains
+            on this batch, whereas PyTorch's data loader would return no batch.
+        after_step: (variables) -> variables after a step of the optimizer. It may
+            update a target network, for example.
 
     Returns:
-        The trained client and the mean loss of its steps.
+        The trained client, and the mean loss over its steps.
     """
 
-    def one(key, client, slots, counted):
+    def take_step(key, client, batch, batch_mask):
         return step(
             key,
             client,
             loss,
-            slots,
-            counted,
+            batch,
+            batch_mask,
             optimizer=optimizer,
             after_step=after_step,
         )
@@ -74,7 +74,7 @@ def train(
     return epochs(
         key,
         client,
-        one,
+        take_step,
         mask,
         batch_size=batch_size,
         num_epochs=num_epochs,
@@ -86,29 +86,30 @@ def step(
     key: PRNGKey,
     client: Client,
     loss: LocalLoss,
-    slots: Int[Array, "B"],
-    counted: Bool[Array, "B"],
+    batch: Int[Array, "B"],
+    batch_mask: Bool[Array, "B"],
     *,
     optimizer: optax.GradientTransformation,
     after_step: Callable[[PyTree], PyTree] = lambda variables: variables,
 ) -> tuple[Client, Float[Array, ""]]:
-    """Takes one step of `train`.
+    """Takes one optimizer step on one batch.
 
     Args:
-        key: of the loss.
-        client: as in `train`.
-        loss: of the batch.
-        slots: of the batch.
-        counted: which of them count.
-        optimizer, after_step: as in `train`.
+        key: the key of the loss.
+        client: the variables and optimizer state before the step.
+        loss: the loss of a batch.
+        batch: positions of the batch's examples among the client's examples.
+        batch_mask: False at padding.
+        optimizer: the optimizer of the parameters.
+        after_step: (variables) -> variables after the step of the optimizer.
 
     Returns:
-        The client after the step, and the loss before it.
+        The client after the step, and the loss before the step.
     """
     params, statistics = split(client.variables)
 
     def objective(params):
-        return loss(key, {"params": params, **statistics}, slots, counted)
+        return loss(key, {"params": params, **statistics}, batch, batch_mask)
 
     (value, variables), gradients = jax.value_and_grad(objective, has_aux=True)(params)
     updates, opt_state = optimizer.update(gradients, client.opt_state, params)
@@ -116,16 +117,25 @@ def step(
     return Client(after_step({**variables, "params": params}), opt_state), value
 
 
-def scaled(
-    optimizer: optax.GradientTransformation, share: Scalar
+def scale_updates(
+    optimizer: optax.GradientTransformation, factor: Scalar
 ) -> optax.GradientTransformation:
-    """Returns an optimiser whose steps are a share of its own; unlike a chain's its
-    state is the same, which may outlive the rounds of a share.
+    """Returns an optimizer whose updates are multiplied by a factor.
+
+    Unlike `optax.chain`, it has the state of the original optimizer. So the state can
+    be kept while the factor changes from round to round.
+
+    Args:
+        optimizer: the original optimizer.
+        factor: the factor, such as a share of the learning rate.
+
+    Returns:
+        The optimizer.
     """
 
     def update(updates, state, params=None):
         updates, state = optimizer.update(updates, state, params)
-        return optax.tree.scale(share, updates), state
+        return optax.tree.scale(factor, updates), state
 
     return optax.GradientTransformation(optimizer.init, update)
 
@@ -146,56 +156,60 @@ def epochs(
     drop_last: bool = False,
     zero: PyTree = 0.0,
 ) -> tuple[Carry, PyTree]:
-    """Takes the steps of some epochs over the true examples, in batches as `train`.
+    """Runs a step function on every batch of some epochs, in the order of `train`.
 
     Args:
-        key: decides the order and is folded into the key of every step.
-        carry: what a step changes.
-        step: (key, carry, slots, mask of the batch) -> (carry, what is measured).
-        mask: True at the examples to go over.
-        batch_size: examples a step; a longer one than N is cut to N.
-        num_epochs: how often each is visited.
-        drop_last: as in `train`.
-        zero: as many zeros as a step measures.
+        key: the key of the order of the examples and of every step.
+        carry: the value that steps change.
+        step: (key, carry, batch, batch_mask) -> (carry, measurements).
+        mask: True at the examples to visit, False at padding.
+        batch_size: number of examples per step; at most N are used.
+        num_epochs: number of visits of each example.
+        drop_last: leave out a last batch that is smaller than the others, see `train`.
+        zero: a tree of zeros of the same structure as the measurements of a step.
 
     Returns:
-        The carry, and the mean over the steps of what was measured.
+        The carry after the last step, and the mean measurements over the steps.
     """
-    padded = mask.shape[0]
+    padded_size = mask.shape[0]
     size = mask.sum()
-    batch_size = min(batch_size, padded)
+    batch_size = min(batch_size, padded_size)
     num_steps = num_batches(mask, batch_size=batch_size, drop_last=drop_last)
-    most_steps = padded // batch_size if drop_last else -(-padded // batch_size)
-    slack = -padded % batch_size
-    # Made of the mask, as all that the loops carry: what vmap finds to be the same for
-    # all clients before a loop and not after it costs a further trace of its body, and
-    # there are two loops.
+    max_steps = (
+        padded_size // batch_size if drop_last else -(-padded_size // batch_size)
+    )
+    slack = -padded_size % batch_size
+    # All values that the two loops carry are computed from the mask. Otherwise `vmap`
+    # takes some of them as equal for all clients before a loop but not after it, and
+    # traces the body of the loop once more.
     first = 0 * size
     zero = jax.tree.map(lambda x: x + first.astype(jnp.float32), zero)
 
     def epoch(carry, epoch_key: PRNGKey):
         order_key, step_key = jax.random.split(epoch_key)
         order = shuffle(order_key, mask)
-        # A last batch is filled up with examples that its mask leaves out.
+        # The last batch is filled up with examples that its mask excludes.
         order = jnp.concatenate([order, order[:slack]])
 
-        def one(i: Int[Array, ""], state):
+        def take_step(i: Int[Array, ""], state):
             carry, total = state
             start = i * batch_size
-            slots = lax.dynamic_slice(order, (start,), (batch_size,))
-            counted = start + jnp.arange(batch_size) < size
-            carry, values = step(jax.random.fold_in(step_key, i), carry, slots, counted)
+            batch = lax.dynamic_slice(order, (start,), (batch_size,))
+            batch_mask = start + jnp.arange(batch_size) < size
+            batch_key = jax.random.fold_in(step_key, i)
+            carry, values = step(batch_key, carry, batch, batch_mask)
             return carry, jax.tree.map(jnp.add, total, values)
 
-        def one_or_none(i: Int[Array, ""], state):
-            return jax.tree.map(partial(jnp.where, i < num_steps), one(i, state), state)
+        def take_step_or_none(i: Int[Array, ""], state):
+            keep = partial(jnp.where, i < num_steps)
+            return jax.tree.map(keep, take_step(i, state), state)
 
-        # As many steps as this client has batches: where clients run one after another
-        # a small one is done sooner. Side by side it stands still meanwhile, and a loop
-        # of known length is one that XLA can plan.
+        # On a CPU clients run one after another, so a small client finishes earlier. In
+        # one batch (vmapped) it would wait for the others, and XLA plans a loop of
+        # constant length better.
         if platform() == "cpu":
-            return lax.fori_loop(first, num_steps, one, (carry, zero))
-        return lax.fori_loop(0, most_steps, one_or_none, (carry, zero))
+            return lax.fori_loop(first, num_steps, take_step, (carry, zero))
+        return lax.fori_loop(0, max_steps, take_step_or_none, (carry, zero))
 
     carry, totals = lax.scan(epoch, carry, fold_in(key, num_epochs))
     count = num_epochs * num_steps
@@ -205,7 +219,16 @@ def epochs(
 def num_batches(
     mask: Bool[Array, "N"], *, batch_size: int, drop_last: bool = False
 ) -> Int[Array, ""]:
-    """Returns how many batches an epoch of a client has, see `train`."""
+    """Computes the number of batches of one epoch of a client.
+
+    Args:
+        mask: True at the client's examples, False at padding.
+        batch_size: number of examples per batch; at most N are used.
+        drop_last: leave out a last batch that is smaller than the others, see `train`.
+
+    Returns:
+        The number of batches, at least 1 for a client with examples.
+    """
     size, batch_size = mask.sum(), min(batch_size, len(mask))
     whole = -(-size // batch_size)
     return (
@@ -214,21 +237,29 @@ def num_batches(
 
 
 def split(variables: PyTree) -> tuple[PyTree, PyTree]:
-    """Returns what gradients train and the rest (batch statistics)."""
+    """Splits variables into the trained parameters and the rest, such as statistics."""
     return variables["params"], {k: v for k, v in variables.items() if k != "params"}
 
 
 def root_mean_square(weights: PyTree) -> Float[Array, ""]:
-    """Returns the size of a network's typical weight."""
+    """Computes the root mean square of all weights of a network."""
     leaves = jax.tree.leaves(weights)
     squares = sum(jnp.sum(jnp.square(x)) for x in leaves)
     return jnp.sqrt(squares / sum(x.size for x in leaves))
 
 
 def spread(z: Float[Array, "N D"], mask: Bool[Array, "N"]) -> Float[Array, ""]:
-    """Returns how far the directions of an embedding fill their sphere: the mean
-    standard deviation of a unit vector's features times the root of D, 1 where they
-    fill it and 0 where it has collapsed.
+    """Measures the spread of the directions of an embedding, to detect its collapse.
+
+    It is the standard deviation of the features of unit vectors, averaged over the
+    features, times the square root of D.
+
+    Args:
+        z: the embedding of a client's examples.
+        mask: False at padding.
+
+    Returns:
+        About 1 if the directions fill the unit sphere, 0 if all of them are equal.
 
     Examples:
         >>> mask = jnp.array([True, True])
@@ -239,19 +270,34 @@ def spread(z: Float[Array, "N D"], mask: Bool[Array, "N"]) -> Float[Array, ""]:
     return jnp.sqrt(z.shape[-1]) * jnp.std(z, axis=0, where=mask[:, None]).mean()
 
 
-def evenly(mask: Bool[Array, "N"], count: int) -> Int[Array, "C"]:
-    """Returns so many of a client's slots, or all, spread over its true examples, which
-    come class by class.
+def evenly_spaced_indices(mask: Bool[Array, "N"], count: int) -> Int[Array, "C"]:
+    """Returns evenly spaced positions of a client's examples, without padding.
+
+    A subset of evenly spaced examples represents all classes, even if the examples are
+    sorted by class.
+
+    Args:
+        mask: True at the client's examples, which come first; False at padding.
+        count: C, the number of positions; at most N are returned.
+
+    Returns:
+        Positions [C] among the client's examples.
     """
     few = jnp.arange(min(count, len(mask)))
-    # In two parts, as the product of both numbers may not fit an int32.
+    # The product is computed in two parts, because it may exceed int32.
     each, rest = jnp.divmod(mask.sum(), len(few))
     return few * each + few * rest // len(few)
 
 
 def shuffle(key: PRNGKey, mask: Bool[Array, "N"]) -> Int[Array, "N"]:
-    """Permutes a client's slots: true examples first, in an order that the padding
-    behind them does not change.
+    """Permutes the positions of a client's examples at random, and puts padding last.
+
+    Args:
+        key: the key of the permutation.
+        mask: True at the client's examples, False at padding.
+
+    Returns:
+        The positions [N] in random order: first the examples, then the padding.
     """
     draws = jax.random.uniform(key, mask.shape)
     return jnp.argsort(jnp.where(mask, draws, jnp.inf))
@@ -259,14 +305,23 @@ def shuffle(key: PRNGKey, mask: Bool[Array, "N"]) -> Int[Array, "N"]:
 
 def in_batches(
     fn: Callable[[Int[Array, "B"]], Shaped[Array, "B *F"]],
-    rows: Int[Array, "N"],
+    indices: Int[Array, "N"],
     *,
     batch_size: int,
 ) -> Shaped[Array, "N *F"]:
-    """Applies a function of a batch of rows to all rows, in bounded memory."""
-    count = rows.shape[0]
+    """Applies a function to many examples, one batch after another, to bound memory.
+
+    Args:
+        fn: (indices of a batch) -> one result per index.
+        indices: the indices of all examples.
+        batch_size: number of indices per batch.
+
+    Returns:
+        The results of all examples, in the order of the indices.
+    """
+    count = indices.shape[0]
     batch_size = min(batch_size, count)
     num_batches = -(-count // batch_size)
-    padded = jnp.concatenate([rows, rows[: num_batches * batch_size - count]])
+    padded = jnp.concatenate([indices, indices[: num_batches * batch_size - count]])
     results = lax.map(fn, padded.reshape(num_batches, batch_size))
     return results.reshape(-1, *results.shape[2:])[:count]

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import engine
-from fcjax.algorithms.rounds import scored_rounds
+from fcjax.algorithms.rounds import evaluation_schedule
 from fcjax.data import federation
 from fcjax.data.source import short_name
 from fcjax.engine import Position, Round, ShapesOf, Start
@@ -311,7 +311,7 @@ def run(
     show = report.shower(progress, folder.place_of(batch.points))
     before = [0, *itertools.accumulate(plan.num_rounds(batch))]
     names = {folder.log_name(point): point for point in batch.points}
-    schedule = scored_rounds(options.evaluate_every, method.evaluate_every)
+    schedule = evaluation_schedule(options.evaluate_every, method.evaluate_every)
     clock, last = time.perf_counter(), None
 
     def scored(state: State, names: Sequence[str]) -> Last:

@@ -190,7 +190,7 @@ def test_the_schedule_is_of_the_second_stage(is_scfc, num_rounds, share, federat
 
 
 def test_own_init_needs_a_round_of_pre_training():
-    with pytest.raises(ValueError, match="own_init is a round of pre-training"):
+    with pytest.raises(ValueError, match="`own_init` needs a round of pre-training"):
         build(own_init=True, pretrain_rounds=0)
 
 

@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from fcjax import engine, methods
-from fcjax.algorithms.averaging import chained
+from fcjax.algorithms.averaging import chain
 from fcjax.algorithms.central import by_kmeans
 from fcjax.algorithms.fedcref import fedcref, given, on_clients
 from fcjax.methods import FedCRef
@@ -28,7 +28,7 @@ OPTIMIZER = optax.sgd(RATE, momentum=0.9)
 KEY = jax.random.key(0)
 
 
-NETWORK = chained({"first": matrix(4), "last": matrix(6)})
+NETWORK = chain({"first": matrix(4), "last": matrix(6)})
 draw = jax.jit(NETWORK.init)
 
 SETS = [(0, 1), (1, 2), (0, 2, 3), (1, 3), (0, 3)]

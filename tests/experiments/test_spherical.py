@@ -73,12 +73,12 @@ def changed(folder: Path, old: str, new: str) -> Path:
             contract.test_spread_over_devices_a_run_is_what_it_is_alone,
         ),
         (
-            *("own, here.astype(float)", "own, jnp.ones(here.shape)"),
+            *("participating.astype(float)", "jnp.ones(participating.shape)"),
             *(AssertionError, r"\.centroids"),
             lambda _, x: contract.test_what_an_absent_client_holds_changes_nothing(x),
         ),
         (
-            *("+ momentum * old", "+ (momentum * old if momentum > 1 else 0)"),
+            *("+ momentum * before", "+ (momentum * before if momentum > 1 else 0)"),
             *(jax.errors.TracerBoolConversionError, "boolean conversion"),
             lambda _, x: contract.test_a_scalar_can_be_swept(x),
         ),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fcjax import data
-from fcjax.algorithms.rounds import scored_rounds
+from fcjax.algorithms.rounds import evaluation_schedule
 from fcjax.data import Dataset, Partition
 from fcjax.data.split import Split
 from fcjax.methods import CCFC
@@ -523,8 +523,8 @@ def test_keep_leaves_runs_with_what_is_theirs():
 
 def test_rounds_are_scored_as_often_as_is_asked_or_as_suits_the_method():
     def of_twenty(every, **flags):
-        scored = scored_rounds(flags.get("evaluate_every"), every)
-        return [number for number in range(1, 21) if scored.has(number, 20)]
+        scored = evaluation_schedule(flags.get("evaluate_every"), every)
+        return [number for number in range(1, 21) if scored.includes(number, 20)]
 
     assert of_twenty(4, evaluate_every=8) == [8, 16, 20]
     assert of_twenty(4) == [4, 8, *range(11, 21)]

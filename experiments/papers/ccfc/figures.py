@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from experiments.papers.maps import MARKERS, Panel, maps
 from experiments.trained import load_one, train
 from fcjax import data, engine, metrics
-from fcjax.algorithms.ccfc import alone as leave_federation
+from fcjax.algorithms.ccfc import leave_federation
 from fcjax.cluster import kmeans
 from fcjax.data.partition import RULES
 from fcjax.data.source import short_name
