@@ -1,7 +1,8 @@
-"""Federated clustering methods: a paper is one file, or a folder of its name.
+"""Federated clustering methods, one file per method or family of methods.
 
-A builder is imported from the file of its paper, such as
-`from fcjax.algorithms.ccfc import ccfc`, and returns a `fcjax.FederatedClustering`.
+Import a builder from the file of its paper, for example
+`from fcjax.algorithms.ccfc import ccfc`. A builder returns a
+`fcjax.FederatedClustering`.
 """
 
 __all__: list[str] = []
