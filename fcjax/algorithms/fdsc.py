@@ -383,7 +383,7 @@ def locality_weight(settings: Any) -> Scalar:
 def train_network(
     setup: Setup,
     trains: Names,
-    own: Private,
+    client: Private,
     x: Shaped[Array, "N *F"],
     mask: Bool[Array, "N"],
 ) -> tuple[Private, dict[str, Float[Array, ""]]]:
@@ -395,7 +395,7 @@ def train_network(
     Args:
         setup: networks and settings of the method.
         trains: names of the parts to train. `OUTER` is trained without coefficients.
-        own: the client's state, encoder included.
+        client: the client's state, encoder included.
         x: the client's examples [N, *F].
         mask: [N], False at padding.
 
@@ -407,10 +407,10 @@ def train_network(
     num_steps = settings.fit_steps if trains == PRIVATE else settings.local_steps
     loss = partial(autoencoder_loss if trains == OUTER else subspace_loss, setup)
     if setup.is_aligned and trains != OUTER:
-        loss = partial(aligned_loss, setup, adjacency=own.adjacency)
+        loss = partial(aligned_loss, setup, adjacency=client.adjacency)
 
     def objective(trained):
-        return loss({**own.parts, **trained}, x=x, mask=mask)
+        return loss({**client.parts, **trained}, x=x, mask=mask)
 
     def step(carry, _):
         trained, opt_state = carry
@@ -418,13 +418,13 @@ def train_network(
         updates, opt_state = setup.optimizer.update(gradients, opt_state, trained)
         return (jax.tree.map(jnp.add, trained, updates), opt_state), value
 
-    carry = (pick(own.parts, trains), own.opt_state)
+    carry = (pick(client.parts, trains), client.opt_state)
     (trained, opt_state), values = lax.scan(step, carry, None, length=num_steps)
-    parts = {**own.parts, **trained}
+    parts = {**client.parts, **trained}
     z = encode_examples(setup, parts["encoder"], x)
     norm = jnp.mean(jnp.linalg.norm(z, axis=-1), where=mask)
     measured = {"loss": values.mean(), "code_norm": norm}
-    return Private(parts, opt_state, own.adjacency), measured
+    return Private(parts, opt_state, client.adjacency), measured
 
 
 def assign(setup: Setup, state: State, federation: Federation) -> Int[Array, "M N"]:
@@ -665,9 +665,11 @@ def train(
     """
     private: Private = state.clients
 
-    def train_client(own: Private, rows, mask):
-        own = own._replace(parts={**own.parts, "encoder": state.server})
-        new, measured = train_network(setup, trains, own, federation.pool[rows], mask)
+    def train_client(client: Private, rows, mask):
+        client = client._replace(parts={**client.parts, "encoder": state.server})
+        new, measured = train_network(
+            setup, trains, client, federation.pool[rows], mask
+        )
         new_private = pick(new.parts, PRIVATE), new.opt_state
         return new.parts["encoder"], new_private, measured
 
@@ -841,8 +843,8 @@ def local_round(
     """
     present = server.participants(federation)
 
-    def train_client(own: Private, rows, mask):
-        return train_network(setup, trains, own, federation.pool[rows], mask)
+    def train_client(client: Private, rows, mask):
+        return train_network(setup, trains, client, federation.pool[rows], mask)
 
     new, measured = clients.for_each(
         train_client, state.clients, federation.indices, federation.mask

@@ -580,9 +580,8 @@ def iterate(
     )
     local = jax.vmap(clients.keep_absent)(trains, local, clients_before.models)
     all_models, all_exist = server.gather((local, exist))
-    errors = fedcref_models.errors_under(
-        models, *fedcref_models.flatten_clusters((all_models, all_exist)), federation
-    )
+    model_rows, row_exists = fedcref_models.flatten_clusters((all_models, all_exist))
+    errors = fedcref_models.errors_under(models, model_rows, row_exists, federation)
 
     # Lines 11 to 21.
     edges = association_graph(setup, errors, clients_before.clusters, exist, federation)
@@ -646,7 +645,7 @@ def association_graph(
 ) -> fedcref_models.Edges:
     """Returns the association graph (phase 2).
 
-    It comes from FedCRef's test, or from `association` if an experiment knows the truth.
+    It comes from FedCRef's test, or from `association` where an experiment has one.
 
     Args:
         setup: networks and settings of the method.
@@ -665,7 +664,7 @@ def association_graph(
 
 def settle(
     settings: Any,
-    own: Refining,
+    local: Refining,
     present: Bool[Array, "M"],
     refined: tuple[Int[Array, "M N"], Int[Array, "M K"]],
     before: Communities,
@@ -679,7 +678,7 @@ def settle(
     Args:
         settings: settings of the method. `stability` is the share of unchanged examples
             from which a client becomes inactive.
-        own: the state before the refinement.
+        local: the state before the refinement.
         present: [M], True at participating clients.
         refined: the result of `refine_clients`.
         before: the graph, and the communities of the clusters before the refinement.
@@ -688,23 +687,23 @@ def settle(
     Returns:
         The new state.
     """
-    refines = present & own.is_active
+    refines = present & local.is_active
     former = (before.clusters, before.of_cluster)
     clusters, numbers = clients.keep_absent(refines, refined, former)
     same = partial(agreement, num_clusters=numbers.shape[1])
     unchanged = jax.vmap(same)(before.clusters, clusters, mask)
-    return own._replace(
+    return local._replace(
         clusters=clusters,
-        is_stale=jnp.where(present, refines, own.is_stale),
-        is_active=own.is_active & ~(refines & (unchanged >= settings.stability)),
-        num_refinements=own.num_refinements + refines,
+        is_stale=jnp.where(present, refines, local.is_stale),
+        is_active=local.is_active & ~(refines & (unchanged >= settings.stability)),
+        num_refinements=local.num_refinements + refines,
         communities=before._replace(of_cluster=numbers),
     )
 
 
 def refine_clients(
     setup: Setup,
-    own: Refining,
+    local: Refining,
     candidates: tuple[Array, Array, Array, Array],
     numbers: Int[Array, "M K"],
     federation: Federation,
@@ -715,7 +714,7 @@ def refine_clients(
 
     Args:
         setup: networks and settings of the method.
-        own: the state before the refinement.
+        local: the state before the refinement.
         candidates: four arrays. [M, K], True at clusters that exist. [M, N, V], errors
             under the models of all clusters. [S], True at communities that exist.
             [M, N, S], errors under the communities' models.
@@ -741,7 +740,7 @@ def refine_clients(
     model_indices = fedcref_models.own_models(*exist.shape)
     errors_and_models = (errors, federated_errors, model_indices, exist)
     clusters, selected = clients.for_each(
-        refine_client, *errors_and_models, federation.mask, own.num_local
+        refine_client, *errors_and_models, federation.mask, local.num_local
     )
     former = jnp.clip(selected, 0, num_clusters - 1)
     former = jnp.take_along_axis(numbers, former, axis=1)

@@ -64,8 +64,11 @@ def associate(
     num_clusters = exist.shape[1]
 
     def client_accepts(errors, models, clusters, mask):
-        own = jnp.take_along_axis(errors, models[clusters][:, None], axis=1)[:, 0]
-        return accepts(settings, errors, own, clusters, mask, num_clusters=num_clusters)
+        model_of_example = models[clusters][:, None]
+        own_errors = jnp.take_along_axis(errors, model_of_example, axis=1)[:, 0]
+        return accepts(
+            settings, errors, own_errors, clusters, mask, num_clusters=num_clusters
+        )
 
     inputs = (errors, own_models(*exist.shape), clusters, federation.mask)
     accepted = server.gather(clients.for_each(client_accepts, *inputs))
@@ -79,7 +82,7 @@ def associate(
 def accepts(
     settings: Any,
     errors: Float[Array, "N V"],
-    own: Float[Array, "N"],
+    own_errors: Float[Array, "N"],
     clusters: Int[Array, "N"],
     mask: Bool[Array, "N"],
     *,
@@ -101,7 +104,7 @@ def accepts(
         settings: settings of the method. `percentile` is in percent, with linear
             interpolation; `threshold` lies in [0, 1].
         errors: error of every example under every model [N, V].
-        own: error of every example under the model of its own cluster [N].
+        own_errors: error of every example under its own cluster's model [N].
         clusters: cluster of each example [N], in [0, K).
         mask: [N], False at padding, which may contain any values.
         num_clusters: number K of clusters.
@@ -111,7 +114,7 @@ def accepts(
     """
     # Sort the differences within each cluster; padding comes last.
     clusters = jnp.where(mask, clusters, num_clusters)
-    differences = jnp.abs(own[:, None] - errors)
+    differences = jnp.abs(own_errors[:, None] - errors)
     groups = jnp.broadcast_to(clusters[:, None], differences.shape)
     _, ordered = lax.sort((groups, differences), dimension=0, num_keys=2)
     sizes = jnp.sum(clusters[:, None] == jnp.arange(num_clusters)[None], axis=0)
@@ -214,8 +217,8 @@ def communities(edges: Bool[Array, "M K M K"]) -> Groups:
     is_member = edges.any(axis=1)
     is_root = is_member & (roots == jnp.arange(count))
     numbers = jnp.where(is_member, (jnp.cumsum(is_root) - 1)[roots], -1)
-    before = jnp.tri(count, k=-1, dtype=bool)
-    ranks = jnp.sum((roots[:, None] == roots[None]) & before, axis=1)
+    is_earlier = jnp.tri(count, k=-1, dtype=bool)
+    ranks = jnp.sum((roots[:, None] == roots[None]) & is_earlier, axis=1)
     numbers_and_ranks = (
         x.astype(jnp.int32).reshape(num_clients, -1) for x in (numbers, ranks)
     )
@@ -471,9 +474,9 @@ def zeros(models: Models, federation: Federation) -> PyTree:
     Returns:
         The variables of all clusters.
     """
-    drawn = jax.eval_shape(partial(draw, models, federation), jax.random.key(0))
+    shapes = jax.eval_shape(partial(draw, models, federation), jax.random.key(0))
     shape = (len(federation.indices), models.num_clusters)
-    return jax.tree.map(lambda x: jnp.zeros((*shape, *x.shape), x.dtype), drawn)
+    return jax.tree.map(lambda x: jnp.zeros((*shape, *x.shape), x.dtype), shapes)
 
 
 def members_of(
@@ -523,8 +526,8 @@ def keys_of(key: PRNGKey, num_own: int, num_clusters: int) -> Key[Array, "V"]:
     Returns:
         The keys [V].
     """
-    each = partial(clients.fold_in, count=num_clusters)
-    return flatten_clusters(jax.vmap(each)(clients.keys(key, num_own)))
+    client_keys = partial(clients.fold_in, count=num_clusters)
+    return flatten_clusters(jax.vmap(client_keys)(clients.keys(key, num_own)))
 
 
 def flatten_clusters(stacked: PyTree) -> PyTree:

@@ -196,7 +196,7 @@ def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation
     Returns:
         The state after the round, and its metrics.
     """
-    before: Server = state.server
+    old_server: Server = state.server
     local: Local = state.clients
     _, train_key = jax.random.split(key)
     present = server.participants(federation)
@@ -205,7 +205,7 @@ def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation
     first_clusters = setup.start.assign(start_of(state), federation)
 
     def most_likely(*_):
-        return log_likelihoods(setup, before.flows, federation).argmax(axis=-1)
+        return log_likelihoods(setup, old_server.flows, federation).argmax(axis=-1)
 
     # In most rounds no client needs likelihoods. A loop without iterations skips them
     # also under `vmap`, where a condition would compute both branches.
@@ -214,7 +214,7 @@ def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation
     assignments = clients.keep_absent(assigning, clusters, local.assignments)
 
     train = partial(train_flow, setup, train_key, assignments, present, federation)
-    numbered_flows = (jnp.arange(setup.num_clusters), before.flows)
+    numbered_flows = (jnp.arange(setup.num_clusters), old_server.flows)
     flows, totals, counts = lax.map(train, numbered_flows)
     late = assigning & (number == 0) & ~local.start.answered
     participating, late = server.gather((present, late))
@@ -224,11 +224,11 @@ def train_round(setup: Setup, key: PRNGKey, state: State, federation: Federation
         "participants": participating.sum(),
         "occupied": jnp.sum(counts > 0),
         **server.traffic(participating, up={"flows": flows}, down={"flows": flows}),
-        **server.traffic(late, up={}, down={"centroids": before.start.centroids}),
+        **server.traffic(late, up={}, down={"centroids": old_server.start.centroids}),
     }
     assigned_in = jnp.where(assigning, number, local.assigned_in)
-    after = before._replace(flows=flows)
-    return State(after, Local(local.start, assignments, assigned_in)), metrics
+    new_server = old_server._replace(flows=flows)
+    return State(new_server, Local(local.start, assignments, assigned_in)), metrics
 
 
 def train_flow(
@@ -358,8 +358,8 @@ def log_likelihoods(
         x = federation.pool[rows]
         return lax.map(lambda flow: log_likelihood(setup, flow, x), flows).T
 
-    each = partial(training.in_batches, batch, batch_size=BATCH)
-    return clients.for_each(each, federation.indices)
+    on_client = partial(training.in_batches, batch, batch_size=BATCH)
+    return clients.for_each(on_client, federation.indices)
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:

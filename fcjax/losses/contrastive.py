@@ -243,8 +243,8 @@ def nt_xent(
     row, column = jnp.arange(len(z))[:, None], jnp.arange(len(z))[None]
     # Not -inf: the gradient would be inf - inf if all examples are masked.
     lowest = jnp.finfo(jnp.float32).min
-    others = jnp.where(counted[None] & (row != column), similarity, lowest)
-    log_normalizer = jax.nn.logsumexp(others, axis=1)
+    logits = jnp.where(counted[None] & (row != column), similarity, lowest)
+    log_normalizer = jax.nn.logsumexp(logits, axis=1)
     # The positive comes from the same product, so that the loss of a single example is
     # exactly 0.
     paired = column == (row + len(z_a)) % len(z)
