@@ -382,7 +382,7 @@ def on_clients(
     return Start(init, phases, assign)
 
 
-def given(
+def given_clusters(
     name: str, clusters: Callable[[PRNGKey, Federation], Int[Array, "M N"]]
 ) -> Start:
     """Returns a start of one round with clusters that a function provides.
