@@ -39,4 +39,4 @@ def test_rows_of_pixels_are_refused_with_their_shape():
     told = "reshape rows of pixels, and vmap over a batch"
     image = f"image must be of shape [H, W, C], got (64,); {told}"
     assert lines[:7] == [image] * 7, found.stderr
-    assert lines[7:] == ["x must be images [B, H, W, C], got shape (8, 64)"]
+    assert lines[7:] == ["x must have shape [B, H, W, C], got shape (8, 64)"]
