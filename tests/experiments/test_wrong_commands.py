@@ -254,7 +254,10 @@ COMMANDS = [
         "examples of shape (8, 8, 1) do not fit a model",
     ),
     ("predict {run} --dataset {rows} --out {notes}/a", "{notes}"),
-    ("probe {run} --num-neighbors 0", "num_neighbors takes 1 .. 50, got 0"),
+    (
+        "probe {run} --num-neighbors 0",
+        "--num-neighbors must lie in 1..50, the number of training examples, got 0",
+    ),
     ("probe {run} --label-fraction 2", "--label-fraction"),
     ("probe {run} --num-draws 0", "--num-draws"),
     ("choose", "which"),
