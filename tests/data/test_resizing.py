@@ -6,7 +6,7 @@ from PIL import Image
 
 from fcjax.data import load, load_extra
 from fcjax.data.files import read
-from fcjax.data.images import resized
+from fcjax.data.images import resize_images
 from tests.data.test_files import IMAGES, LABELS, write_csv, write_npz, write_pngs
 from tests.data.test_sources import png, prepare
 
@@ -31,7 +31,7 @@ def test_two_by_two_to_four_by_four_by_hand():
         [0.6, 0.5125, 0.3375, 0.25],
         [0.8, 0.65, 0.35, 0.2],
     ]
-    got = resized(images, 4)
+    got = resize_images(images, 4)
     np.testing.assert_allclose(got[0, ..., 0], expected, atol=1e-6)
     # Rounded to nearest: 8-bit pixels of 100 times that, exact halves aside.
     whole = resized(np.array([0, 40, 80, 20], np.uint8).reshape(1, 2, 2, 1), 4)
@@ -86,6 +86,6 @@ def test_images_of_mixed_sizes(tmp_path):
 
 def test_feature_vectors_are_not_resized(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.eye(4))
-    message = r"x\.npz holds feature vectors, which `resize`"
+    message = r"x\.npz has feature vectors, but `resize` is only for images"
     with pytest.raises(ValueError, match=message):
         load(str(tmp_path / "x.npz"), resize=4)
