@@ -156,7 +156,7 @@ X = jnp.ones((5, 5))
 FIVE = "5, the number of examples"
 REFUSED = [
     (lambda key, n: cluster.kmeans(key, X, n), (0, 6), FIVE),
-    (lambda key, n: cluster.kmeans(key, X, 3, num_used=n), (0, 4), "num_clusters, 3"),
+    (lambda key, n: cluster.kmeans(key, X, 3, num_used=n), (0, 4), "num_clusters 3"),
     (lambda key, n: cluster.fuzzy_cmeans(key, X, n), (0, 6), FIVE),
     (lambda key, n: cluster.spectral_embedding(X, n), (0, 6), FIVE),
     (lambda key, n: cluster.spectral_clustering(key, X, n), (0, 6), FIVE),
