@@ -391,7 +391,7 @@ def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
     return numbers, notes
 
 
-def owners(clients: np.ndarray) -> np.ndarray:
+def client_numbers(clients: np.ndarray) -> np.ndarray:
     """Numbers the clients of the examples from 0, in sorted order of their names.
 
     Args:

@@ -31,14 +31,14 @@ class SizeClasses(NamedTuple):
     """The padding of clients in the order of `partition.natural`, by classes of size.
 
     Examples:
-      >>> classes = SizeClasses(counts=(2, 6), slots=(100, 5))  # for 64 clients
+      >>> classes = SizeClasses(counts=(2, 6), padded_sizes=(100, 5))  # for 64 clients
       >>> 8 * sum(n * rows for n, rows in zip(*classes, strict=True))  # rows in all
       1840
     """
 
     counts: tuple[int, ...]
     """The number of clients of each class in one of the groups, see `fcjax.ragged`."""
-    slots: tuple[int, ...]
+    padded_sizes: tuple[int, ...]
     """The number of examples to which the clients of each class are padded."""
 
 
@@ -59,7 +59,7 @@ def size_classes(sizes: Int[np.ndarray, " M"], *, least: int = 1) -> SizeClasses
 
     Examples:
       >>> size_classes(np.tile([100, 100] + [5] * 6, 8))
-      SizeClasses(counts=(2, 6), slots=(100, 5))
+      SizeClasses(counts=(2, 6), padded_sizes=(100, 5))
     """
     if len(sizes) <= FEW:
         return None
@@ -219,7 +219,7 @@ def _in_classes(
             padded_size,
         )
         for members, padded_size in zip(
-            places(classes.counts, len(grid[0])), classes.slots, strict=True
+            places(classes.counts, len(grid[0])), classes.padded_sizes, strict=True
         )
     ]
     indices, mask = (

@@ -559,6 +559,6 @@ def _convert(
         labels, label_notes = dataset.classes(labels)
         more += label_notes
     if clients is not None:
-        clients = dataset.owners(clients)
+        clients = dataset.client_numbers(clients)
     notes = (*notes, *more, *dataset.duplicates(examples))
     return dataset.validate(Dataset(name, examples, labels, notes, scaling, clients))

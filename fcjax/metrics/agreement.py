@@ -89,17 +89,18 @@ def agreement(
 def pairwise_agreement(
     runs: Integer[np.ndarray | Array, "R n"],
     *,
-    holders: Integer[np.ndarray | Array, "R n"] | None = None,
+    client_of_example: Integer[np.ndarray | Array, "R n"] | None = None,
     measure: Callable[[Names, Names], float] = ari,
 ) -> Float[np.ndarray, "R R"]:
     """Returns the agreement of each pair of runs; NaN on the diagonal.
 
     Args:
       runs: [R, n] clusters, -1 for examples without a cluster.
-      holders: [R, n] the client of each example in each run, if clients clustered
-        independently. Then two examples are compared only if they have the same client
-        in both runs. For a run with one clustering of all examples, use one value, such
-        as -1, for all examples. None means that all runs have one clustering.
+      client_of_example: [R, n] the client of each example in each run, if clients
+        clustered independently. Then two examples are compared only if they have the
+        same client in both runs. For a run with one clustering of all examples, use one
+        value, such as -1, for all examples. None means that all runs have one
+        clustering.
       measure: a score of two clusterings, `ari` or `nmi`.
 
     Returns:
@@ -116,8 +117,8 @@ def pairwise_agreement(
     result = np.full((len(runs), len(runs)), np.nan)
     for i, j in itertools.combinations(range(len(runs)), 2):
         blocks = None
-        if holders is not None:
-            client_pairs = np.asarray(holders)[[i, j]]
+        if client_of_example is not None:
+            client_pairs = np.asarray(client_of_example)[[i, j]]
             blocks = np.unique(client_pairs, axis=1, return_inverse=True)[1].reshape(-1)
         result[i, j] = agreement(runs[i], runs[j], blocks=blocks, measure=measure)
         result[j, i] = result[i, j]
@@ -262,7 +263,7 @@ def consensus(
     runs: Integer[np.ndarray | Array, "R n"],
     num_clusters: int,
     *,
-    holders: Integer[np.ndarray | Array, "R n"] | None = None,
+    client_of_example: Integer[np.ndarray | Array, "R n"] | None = None,
     seed: int = 0,
 ) -> Consensus:
     """Clusters examples by how often several runs put them into the same cluster.
@@ -282,9 +283,9 @@ def consensus(
         clients cluster independently, clusters of different clients need different
         names.
       num_clusters: the number K of clusters of the consensus.
-      holders: [R, n] the client of each example in each run, if clients cluster
-        independently. Examples of different clients cannot have the same cluster in
-        such a run, so these pairs do not lower the confidence.
+      client_of_example: [R, n] the client of each example in each run, if clients
+        cluster independently. Examples of different clients cannot have the same
+        cluster in such a run, so these pairs do not lower the confidence.
       seed: the seed of k-means.
 
     Returns:
@@ -307,7 +308,9 @@ def consensus(
       [0.83 0.83 0.67 1.   1.   1.  ]
     """
     runs = np.asarray(runs)
-    holders = None if holders is None else np.asarray(holders)
+    client_of_example = (
+        None if client_of_example is None else np.asarray(client_of_example)
+    )
     clustered = (runs >= 0).any(axis=0)
     if clustered.sum() < num_clusters:
         raise ValueError(
@@ -325,7 +328,9 @@ def consensus(
     row_clusters = kmeans.fit_predict(rows, sample_weight=counts)
     clusters = np.full(runs.shape[1], -1)
     clusters[clustered] = row_clusters[row_of_example]
-    return Consensus(clusters, confidence(runs, clusters, holders=holders))
+    return Consensus(
+        clusters, confidence(runs, clusters, client_of_example=client_of_example)
+    )
 
 
 def memberships(
@@ -363,7 +368,7 @@ def confidence(
     runs: Integer[np.ndarray, "R n"],
     clusters: Int[np.ndarray, "n"],
     *,
-    holders: Integer[np.ndarray, "R n"] | None = None,
+    client_of_example: Integer[np.ndarray, "R n"] | None = None,
 ) -> Float[np.ndarray, "n"]:
     """Returns the mean co-association of each example with the others of its cluster.
 
@@ -375,8 +380,8 @@ def confidence(
     Args:
       runs: [R, n] clusters with any names, -1 for examples without a cluster.
       clusters: [n] the clusters whose confidence is measured, -1 for none.
-      holders: [R, n] the client of each example in each run, if clients cluster
-        independently; None if all runs have one clustering of all examples.
+      client_of_example: [R, n] the client of each example in each run, if clients
+        cluster independently; None if all runs have one clustering of all examples.
 
     Returns:
       [n] values in [0, 1]; NaN if no run has a cluster for the example.
@@ -390,7 +395,11 @@ def confidence(
     for i, run in enumerate(runs):
         both = (run >= 0) & (clusters >= 0)
         names = clusters[both]
-        client = np.zeros(len(names), int) if holders is None else holders[i][both]
+        client = (
+            np.zeros(len(names), int)
+            if client_of_example is None
+            else client_of_example[i][both]
+        )
         num_together = _group_sizes(names, client, run[both]) - 1  # without itself
         num_possible = _group_sizes(names, client) - 1
         share = num_together / np.maximum(num_possible, 1)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from fcjax import data
-from fcjax.data.dataset import owners
+from fcjax.data.dataset import client_numbers
 from fcjax.data.files import read
 from fcjax.ragged import GROUPS, places
 from fcjax.results.store import example_names
@@ -382,8 +382,8 @@ def test_classes_are_as_few_as_will_do_and_the_best_of_those(seed, count):
             break
     found = data.size_classes(sizes)
     assert len(found.counts) == number
-    assert 8 * np.dot(found.counts, found.slots) == least
-    for own, slots in zip(places(found.counts, count), found.slots, strict=True):
+    assert 8 * np.dot(found.counts, found.padded_sizes) == least
+    for own, slots in zip(places(found.counts, count), found.padded_sizes, strict=True):
         assert sizes[own].max() == slots
 
 
@@ -413,4 +413,4 @@ def test_classes_by_hand(sizes, least, expected):
     ],
 )
 def test_whose_an_example_is_by_what_a_column_says(clients, expected):
-    assert owners(np.array(clients)).tolist() == expected
+    assert client_numbers(np.array(clients)).tolist() == expected

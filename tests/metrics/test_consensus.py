@@ -76,7 +76,7 @@ def test_clients_that_cannot_put_two_together_make_nobody_less_sure():
     truth = np.repeat(np.arange(4), 50)
     holders = rng.integers(5, size=(6, 200))
     runs = 4 * holders + truth
-    found = consensus(runs, 4, holders=holders)
+    found = consensus(runs, 4, client_of_example=holders)
     assert ari(truth, found.clusters) == 1
     np.testing.assert_array_equal(found.confidence, 1)
     assert confidence(runs, found.clusters).max() < 0.5

@@ -163,11 +163,11 @@ def test_of_writers_less_than_a_quarter_is_padding_and_scores_are_the_same(
             prepared = prepared._replace(batches=(batch,))
         train.execute(prepared)
     printed = capsys.readouterr().out
-    count = len(own.slots)
+    count = len(own.padded_sizes)
     assert f"natural partition: {WRITERS} of {WRITERS} clients, 5 to" in printed
     assert f"; {NOBODYS} examples unassigned\n" in printed
     assert f"in {count} size classes" in printed
-    slots = 8 * np.dot(own.counts, own.slots)
+    slots = 8 * np.dot(own.counts, own.padded_sizes)
     assert f"padding {1 - sizes.sum() / slots:.1%} in" in printed
     assert f"padding {1 - sizes.mean() / sizes.max():.1%}\n" in printed
     assert 1 - sizes.sum() / slots < 0.25 < 0.9 < 1 - sizes.mean() / sizes.max()
