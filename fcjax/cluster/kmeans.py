@@ -311,10 +311,10 @@ def kmeans(
     """Clusters examples by k-means with greedy k-means++ seeding.
 
     Lloyd's algorithm runs from several seedings, and the result with the smallest
-    inertia is returned. Two inertias count as equal if they differ by less than 1e-5
-    relatively, or by less than 1e-6 of the total squared distance to the mean. The
-    first seeding wins such a tie. The candidates of a seeding are compared in the same
-    way.
+    inertia is returned. Two inertias count as equal if their relative difference is
+    below 1e-5, or if they differ by less than 1e-6 of the total squared distance to the
+    mean. The first seeding wins such a tie. The candidates of a seeding are compared in
+    the same way.
 
     Examples that are masked or have weight 0 are never drawn as seeds and do not move
     centroids. The random draws do not depend on the number of such examples. So padding
@@ -558,9 +558,9 @@ def silhouette(
     """Returns the mean silhouette coefficient, with all N x N distances at once.
 
     The coefficient of an example is (b - a) / max(a, b). Here a is its mean Euclidean
-    distance to the other examples of its cluster, and b is the smallest mean distance
-    to the examples of another cluster. As in scikit-learn, the coefficient is 0 for an
-    example that is alone in its cluster.
+    distance to the other examples of its cluster. The value b is the smallest mean
+    distance to the examples of another cluster. As in scikit-learn, the coefficient is
+    0 for an example that is alone in its cluster.
 
     Args:
         x: the examples [N, D]; computed in float32.

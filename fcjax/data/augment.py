@@ -1,10 +1,10 @@
 """Random views (augmentations) of grey images, colour images and feature vectors.
 
-All functions run on the device. Each takes one example with values in [0, 1], either an
-image [H, W, C] (channels in the order red, green, blue) or a vector [F], and returns
-one of the same shape. Use `jax.vmap` over examples and keys; each draw then depends on
-its own key only. The random functions have the distributions of torchvision's
-transforms of floating tensors.
+All functions run on the device. Each takes one example with values in [0, 1] and
+returns one of the same shape. An example is an image [H, W, C], with red as the first
+channel of colour images, or a vector [F]. Use `jax.vmap` over examples and keys; each
+draw then depends on its own key only. The random functions have the distributions of
+torchvision's transforms of floating tensors.
 """
 
 from collections.abc import Callable
@@ -179,8 +179,8 @@ def gaussian_blur(image: Image, sigma: Number) -> Image:
     # For sigma below 0.05, all weights except the central one are 0 in float32.
     scaled = jnp.arange(radius + 1) / jnp.maximum(sigma, 0.05)
     weights = jnp.exp(-0.5 * scaled**2)
-    # The rounding of a plain sum depends on the number of images; that of cumsum does
-    # not.
+    # The rounding of a plain sum depends on the number of images. A cumulative sum has
+    # no such dependence.
     weights = weights / (2 * jnp.cumsum(weights[::-1])[-1] - weights[0])
     # The default precision of GPUs would round the pixels to ten bits.
     return jnp.einsum(
@@ -207,8 +207,8 @@ def random_resized_crop(
 ) -> Image:
     """Scales a random box up to the whole image, as torchvision's `RandomResizedCrop`.
 
-    The area of the box is uniform in `scale`, its aspect ratio is log-uniform in
-    `ratio`, both are rounded to whole pixels, and its position is uniform.
+    The area of the box is uniform in `scale`, and its aspect ratio is log-uniform in
+    `ratio`. Height and width are rounded to whole pixels. The position is uniform.
 
     Args:
       key: the random key.

@@ -174,9 +174,9 @@ def without_index(
 ) -> tuple[np.ndarray, list[str]]:
     """Removes columns that only number the rows, because a row number is not a feature.
 
-    A column is a row number if its header is one of `INDEX_NAMES`. It is also a row
-    number if there are at least 10 rows and its values are 0 to P - 1 or 1 to P in this
-    order. If all columns are row numbers, all of them stay.
+    A column is a row number if its header is one of `INDEX_NAMES`. With at least 10
+    rows, it is also a row number if its values are 0 to P - 1 or 1 to P in this order.
+    If all columns are row numbers, all of them stay.
 
     Args:
       values: features [P, F].

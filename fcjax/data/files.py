@@ -446,7 +446,7 @@ def read(
     and similar are splits.
 
     In a `.mat` file, rows of s x s values with s >= 8 are images stored column by
-    column, as in the common ORL, COIL and USPS files.
+    column. The common ORL, COIL and USPS files have this format.
 
     Args:
       path: the path of the file or folder.
