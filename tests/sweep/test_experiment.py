@@ -75,7 +75,7 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
         ("--clusters=1", r"--clusters must be at least 2, got 1"),
         ("--clusters=180", r"--clusters 180 with --clients 10 .* digits has 1797"),
         ("--clients 5 1798", r"--clients 1798 require at least 17980 examples"),
-        ("--failure-rate=1", r"^--failure-rate 1.0 fails all 10 clients"),
+        ("--failure-rate=1", r"^--failure-rate 1.0 makes all 10 clients fail"),
         ("--no-labels", r"--clusters is required"),
         (
             "--no-labels --clusters=2 --p 0 0.5",
