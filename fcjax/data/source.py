@@ -22,18 +22,16 @@ not."""
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Data set and examples."""
+    """Data set: its name or path, and the examples to use."""
 
     dataset: str = "digits"
-    """Data set: digits (8x8 images, included), the name of a prepared TFDS data set
-    (such as mnist or emnist/digits), or a path. A path is a .npz, .mat, .csv, .parquet
-    or IDX file, a folder of images, or hf:PATH (docs/guides/own_data.md)."""
+    """Name or path of the data set (docs/guides/own_data.md).
+    Name: digits (8x8 images, included) or a prepared TFDS data set, such as mnist.
+    Path: .npz, .mat, .csv, .parquet, IDX, a folder of images, or hf:PATH."""
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
-    """Height, width and optionally channels of images that a file stores as rows of
-    numbers."""
+    """Height, width and optionally channels of images in the rows of a file."""
     resize: Annotated[int | None, shown("no resizing")] = None
-    """Height and width of all images in pixels. Images are resized bilinearly, not
-    cropped."""
+    """Resize images to this height and width in pixels, without cropping."""
     labels: bool = True
     """Whether the data has labels. Labels are used for scores, never for training."""
     client_column: Annotated[str | None, shown("none")] = None
@@ -49,8 +47,7 @@ class Source:
     limit: Annotated[int | None, shown("all")] = None
     """Number of examples to use, at least 2. Classes are sampled in proportion."""
     extra_split: Annotated[str | None, shown("none")] = None
-    """A further TFDS split without labels, such as unlabelled of stl10. Clients train
-    on it, and it is not scored."""
+    """Further TFDS split to train on without scores, such as unlabelled of stl10."""
 
     def __post_init__(self):
         object.__setattr__(self, "image_shape", tuple(self.image_shape))

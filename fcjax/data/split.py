@@ -43,8 +43,7 @@ class Split:
     """
 
     clients: Sweep[int] = default(10)
-    """Number of clients to partition the data set over. Not for data with natural
-    clients."""
+    """Number of clients of the partition. Not for data with natural clients."""
     natural: Annotated[tuple[int, ...], tyro.conf.Suppress] = ()
     """(1,) for the natural partition, else empty; set by `resolve`, not by users."""
     max_clients: Annotated[int | None, shown("all")] = None
@@ -52,21 +51,20 @@ class Split:
     min_client_size: int = 1
     """Minimum number of examples of a natural client. Smaller clients are not used."""
     clusters: Annotated[Sweep[int], shown("the number of classes")] = ()
-    """Number of clusters. By default, clients that cluster independently use
-    their own number of classes."""
+    """Number of clusters.
+    Clients that cluster independently use their own number of classes by default."""
     p: Annotated[Sweep[float], shown("0.25, or 0 for data without labels")] = ()
     """Heterogeneity in [0, 1]: 0 partitions at random, 1 gives each client one class.
     0:1:0.25 means five values."""
     alpha: Annotated[Sweep[float], shown("none; --p is used")] = ()
     """Concentration alpha of a Dirichlet partition, above 0. Replaces --p."""
     class_share: Annotated[Sweep[float], shown("none; --p is used")] = ()
-    """Share of the classes of each client, in [1 / clients, 1]. Classes are
-    consecutive. Replaces --p."""
+    """Share of classes per client, in [1 / clients, 1], consecutive. Replaces --p."""
     classes_per_client: Annotated[Sweep[int], shown("none; --p is used")] = ()
     """Number of classes of each client, drawn at random. Replaces --p."""
     overlap: Annotated[Sweep[float], shown("none; --p is used")] = ()
-    """Share of a client's examples of a class that all clients of the class have too,
-    in [0, 1). Each client has random classes, see --class-range. Replaces --p."""
+    """Share of a client's examples of a class that the class's other clients also have.
+    In [0, 1). Each client has random classes, see --class-range. Replaces --p."""
     class_range: Annotated[
         tuple[int, int] | None, shown("2 to half of the classes")
     ] = None
@@ -78,11 +76,11 @@ class Split:
     partition_seed: Annotated[int | None, shown("--seed of the run")] = None
     """Seed of the partition and of the failures."""
     failure_rate: Sweep[float] = default(0.0)
-    """Share of clients that fail, in [0, 1). Their data is scored, but not
-    trained on."""
+    """Share of clients that fail, in [0, 1).
+    Failed clients do not train, but their data is scored."""
     failures: Literal["fixed", "per-round"] = "fixed"
-    """fixed: the same clients fail in all rounds. per-round: each round draws new
-    ones."""
+    """fixed: the same clients fail in all rounds.
+    per-round: each round draws the failing clients again."""
 
     def __post_init__(self):
         for name, hint in _hints().items():
