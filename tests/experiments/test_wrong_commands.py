@@ -232,7 +232,7 @@ COMMANDS = [
     ("collect {empty}", "{empty} holds neither results nor shards of a grid"),
     ("collect {run}", "--out is required where the folders are no shards"),
     ("collect gone", "gone holds neither results nor shards of a grid"),
-    ("keep", "which folders? see --help"),
+    ("keep", "no results folder is given: name one or more"),
     ("keep gone", f"gone {NO_RUN}"),
     ("keep gone --name a/b", "--name takes letters, digits and .+-_, got 'a/b'"),
     # Tools for finished runs.
