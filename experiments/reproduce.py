@@ -232,7 +232,7 @@ def taken(
         runs.append([each.runs for each in chosen])
         for each in chosen:
             where = f", {each.place}" if len(chosen) > 1 else ""
-            of_runs = each.told(job.task.options.seed, but=levels)
+            of_runs = each.describe(job.task.options.seed, but=levels)
             said.append(f"{row.label}, {job.dataset}{where}, is {of_runs}")
     if not any(runs):
         said.append("nothing of this table is kept")

@@ -232,7 +232,8 @@ COMMANDS = [
     ("collect {empty}", "{empty} holds neither results nor shards of a grid"),
     ("collect {run}", "--out is required where the folders are no shards"),
     ("collect gone", "gone holds neither results nor shards of a grid"),
-    ("keep", "which folders? see --help"),
+    ("keep", "no results folder is given: name one or more"),
+    ("ledger read", "invalid choice 'read' for argument 'action'"),
     ("keep gone", f"gone {NO_RUN}"),
     ("keep gone --name a/b", "--name takes letters, digits and .+-_, got 'a/b'"),
     # Tools for finished runs.
@@ -333,7 +334,7 @@ def test_a_wrong_command_gets_one_line_and_writes_nothing(
 @pytest.mark.parametrize("name", [*SCRIPTS, *programs(ROOT / "experiments"), *TOOLS])
 def test_a_flag_that_no_command_has_is_refused_by_all(name, monkeypatch, capsys):
     rest = f"gone {TOOLS[name]}" if name in TOOLS else ""
-    rest = "ccfc-table1" if name == "reproduce" else rest
+    rest = {"reproduce": "ccfc-table1", "ledger": "write"}.get(name, rest)
     said = refused(f"{name} {rest} --wings 2", monkeypatch, capsys)
     assert "Unrecognized options: --wings" in said
 
