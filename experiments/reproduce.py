@@ -22,7 +22,7 @@ import pandas as pd
 import tyro
 
 from experiments import ledger
-from experiments.papers import apart, measures
+from experiments.papers import measures, significance
 from experiments.papers.ccfc import studies as ccfc_studies
 from experiments.papers.fdsc import studies as fdsc_studies
 from experiments.papers.fedcref import studies as fedcref_studies
@@ -174,13 +174,13 @@ def tabulate(
     if not rows:
         raise ValueError("no data set to show; --datasets NAME=PATH says where one is")
     summary = tables.summarize(rows, by=study.by, values=study.values)
-    marks = apart.from_best(rows, by=study.by, value=study.values[0])
+    marks = significance.from_best(rows, by=study.by, value=study.values[0])
     table = tables.shown(summary, differences=True)
     if len(marks):
         name = f"{study.values[0]}, from the best"
         table[name] = marks.reindex(summary.index).fillna("").to_numpy()
         said.append(
-            f"{name}: of the seeds that both have; {apart.NOT_SEEN!r} where the paired "
+            f"{name}: of the seeds that both have; {significance.NOT_SEEN!r} where the paired "
             "t-test, after Holm's correction over this table, does not tell them apart"
         )
     write(table, summary, folder, notes=said)

@@ -1,4 +1,4 @@
-"""What first_light.py measures, a part of it in a process of its own.
+"""What benchmark_accelerator.py measures, a part of it in a process of its own.
 
 A TPU serves one process at a time, and a peak of memory is a process's. Prints rows of
 a table, each as soon as it is known.

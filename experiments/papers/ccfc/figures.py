@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from experiments.papers.maps import MARKERS, Panel, maps
-from experiments.trained import load_one, train
+from experiments.figure_runs import load_one, train
 from fcjax import data, engine, metrics
 from fcjax.algorithms.ccfc import alone as leave_federation
 from fcjax.cluster import kmeans

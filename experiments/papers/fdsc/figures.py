@@ -15,7 +15,7 @@ from sklearn.cluster import KMeans
 
 from experiments.papers.fdsc.printed import CALLED, MAPPED, scores_of
 from experiments.papers.maps import Panel, maps
-from experiments.trained import load_one, train
+from experiments.figure_runs import load_one, train
 from fcjax import data, metrics
 from fcjax.data.source import short_name
 from fcjax.methods import DSCN, FDSC, FDSC1, Method

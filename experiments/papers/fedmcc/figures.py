@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from experiments.papers.fedmcc.printed import MAPPED
 from experiments.papers.maps import Panel, maps
-from experiments.trained import check_single
+from experiments.figure_runs import check_single
 from fcjax import metrics, nn
 from fcjax.cli.main import run
 from fcjax.data.source import load_source, short_name

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from experiments.papers.maps import Panel, maps
-from experiments.trained import load_one
+from experiments.figure_runs import load_one
 from fcjax import data, metrics
 from fcjax.cli.main import run
 from fcjax.data.source import short_name

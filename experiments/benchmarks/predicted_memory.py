@@ -1,8 +1,8 @@
 """What `fit` says of memory beside what a process takes that runs it, on a CPU.
 
-python experiments/benchmarks/fit_beside_run.py ccfc --dataset mnist --data-dir DIR
+python experiments/benchmarks/predicted_memory.py ccfc --dataset mnist --data-dir DIR
     --preset paper --pretrain-rounds 2 --cluster-rounds 1 --p 0
-python experiments/benchmarks/fit_beside_run.py SCRIPT FLAGS
+python experiments/benchmarks/predicted_memory.py SCRIPT FLAGS
 
 The flags are the script's; its first call is taken, with as many rounds of each stage
 as they say. The programs' own bytes, of all devices, are added to what a process has
@@ -32,7 +32,7 @@ def main() -> None:
     script, *flags = sys.argv[1:] or ["--help"]
     if script in ("-h", "--help"):
         sys.exit(__doc__)
-    command = [sys.executable, "-m", "experiments.benchmarks.fit_beside_run"]
+    command = [sys.executable, "-m", "experiments.benchmarks.predicted_memory"]
     with tempfile.TemporaryDirectory() as cache:
         said, before, peak = (
             int(subprocess.check_output([*command, side, cache, script, *flags]))

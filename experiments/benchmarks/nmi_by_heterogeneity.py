@@ -4,7 +4,7 @@ Each curve is a mean over seeds with its 95% confidence interval: CCFC's default
 with the paper's clustering, and the paper's clustering after pre-training. A line shows
 k-means of the raw examples. The runs are in the ledger.
 
-    python experiments/benchmarks/when_clients_differ.py --out when_clients_differ.png
+    python experiments/benchmarks/nmi_by_heterogeneity.py --out when_clients_differ.png
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """CCFC beside a plain PyTorch loop of its authors' recipe, seed by seed.
 
-python experiments/benchmarks/ccfc_beside_torch.py fcjax --data-dir DIR
-python experiments/benchmarks/ccfc_beside_torch.py torch --data-dir DIR  # with torch
-python experiments/benchmarks/ccfc_beside_torch.py compare
+python experiments/benchmarks/ccfc_vs_torch.py fcjax --data-dir DIR
+python experiments/benchmarks/ccfc_vs_torch.py torch --data-dir DIR  # with torch
+python experiments/benchmarks/ccfc_vs_torch.py compare
 
 Both sides have the same images, the same deal of them and a narrow network, and draw
 all else on their own: what is compared is the distribution of their scores.

@@ -1,8 +1,8 @@
 """Ten minutes on an accelerator: how fast every method is there, in how much memory.
 
-    python experiments/benchmarks/first_light.py --data-dir DIR
-    python experiments/benchmarks/first_light.py --dry-run
-    python experiments/benchmarks/first_light.py --parts fedcref --minutes 5
+    python experiments/benchmarks/benchmark_accelerator.py --data-dir DIR
+    python experiments/benchmarks/benchmark_accelerator.py --dry-run
+    python experiments/benchmarks/benchmark_accelerator.py --parts fedcref --minutes 5
 
 Writes a page of tables for docs/benchmarks/accelerators.md as it goes: one that is cut
 short has what was measured. In order of worth: the stages of CCFC, compiled, timed,
@@ -212,7 +212,7 @@ def command(args: Args) -> str:
     what is the default.
     """
     asked = asked_of_compiler().items()
-    words = ["python", "experiments/benchmarks/first_light.py"]
+    words = ["python", "experiments/benchmarks/benchmark_accelerator.py"]
     for field in dataclasses.fields(args):
         value, flag = getattr(args, field.name), "--" + field.name.replace("_", "-")
         if value == field.default:
