@@ -29,7 +29,7 @@ from experiments.papers.fedcref import studies as fedcref_studies
 from experiments.papers.fedmcc import studies as fedmcc_studies
 from experiments.papers.sda_fdc import copies as sda_fdc_copies
 from experiments.papers.sda_fdc import studies as sda_fdc_studies
-from experiments.papers.study import Measured, Row, Study
+from experiments.papers.study import Measurement, Row, Study
 from fcjax import data
 from fcjax.cli.arguments import parse
 from fcjax.cli.errors import exit_on_error
@@ -63,7 +63,7 @@ class Args:
     ] = None
     """smoke: some minutes, on digits instead of the paper's data, with shortened
     training; paper: the paper's data and settings."""
-    kept: Annotated[
+    from_ledger: Annotated[
         Path | None, tyro.conf.arg(name="from", help_behavior_hint="(default: train)")
     ] = None
     """Train nothing: take what is nearest to the preset's runs from a folder of kept
@@ -116,17 +116,17 @@ def main(args: Args) -> None:
 def reproduce(study: Study, args: Args) -> None:
     """Trains or reads, prints, writes and draws a table or figure."""
     kept = None
-    if args.kept:
-        if study.measure not in measures.OF_ROWS:
+    if args.from_ledger:
+        if study.measure not in measures.NEED_ONLY_SCORES:
             raise ValueError(
                 f"--from: {args.table} is made of models or assignments, and a ledger "
                 "keeps scores alone; without --from it trains what it needs"
             )
-        kept = ledger.entries(args.kept)
+        kept = ledger.entries(args.from_ledger)
     found, folder = jobs(study, args), out_of(args) / args.table
     said = notes(study, args)
     print(f"{told(said)}\n{args.table}: {study.title}", flush=True)
-    if study.maps:
+    if study.draw_runs:
         lines = [line for job in found for line in mapped(study, job, folder)]
         values = [name for name in lines[0] if f"paper_{name}" in lines[0]]
         by = [name for name in lines[0] if not name.startswith("paper_")]
@@ -141,7 +141,7 @@ def reproduce(study: Study, args: Args) -> None:
 
 def mapped(study: Study, job: Job, folder: Path) -> list[dict[str, Any]]:
     """Trains a row, draws its embeddings and returns the numbers shown."""
-    module, _, function = study.maps.rpartition(".")
+    module, _, function = study.draw_runs.rpartition(".")
     module = importlib.import_module(f"experiments.papers.{module}")
     draw = getattr(module, function)
     return [{"dataset": job.dataset, **line} for line in draw(job.task, folder)]
@@ -170,17 +170,17 @@ def tabulate(
         for line in measured(study, job, results)
     ]
     # The table has the paper's settings first, in the order of the paper.
-    rows = [*reported(study, datasets_of(study, args)), *rows]
+    rows = [*paper_rows(study, datasets_of(study, args)), *rows]
     if not rows:
         raise ValueError("no data set to show; --datasets NAME=PATH says where one is")
     summary = tables.summarize(rows, by=study.by, values=study.values)
-    marks = significance.from_best(rows, by=study.by, value=study.values[0])
+    marks = significance.compare_with_best(rows, by=study.by, value=study.values[0])
     table = tables.shown(summary, differences=True)
     if len(marks):
         name = f"{study.values[0]}, from the best"
         table[name] = marks.reindex(summary.index).fillna("").to_numpy()
         said.append(
-            f"{name}: of the seeds that both have; {significance.NOT_SEEN!r} where the paired "
+            f"{name}: of the seeds that both have; {significance.NOT_SIGNIFICANT!r} where the paired "
             "t-test, after Holm's correction over this table, does not tell them apart"
         )
     write(table, summary, folder, notes=said)
@@ -213,7 +213,7 @@ def taken(
     otherwise, a line each; `seeds` are the only ones to be taken, none are all.
     """
     said, runs = [], []
-    if study.measure is measures.over_iterations:
+    if study.measure is measures.iteration_scores:
         cut = [entry for entry in kept if ledger.is_thinned(entry)]
         kept = [entry for entry in kept if entry not in cut]
         said += [f"{ledger.name_of(x)} keeps some rounds: left out" for x in cut]
@@ -263,13 +263,13 @@ def jobs(study: Study, args: Args) -> list[Job]:
     Raises:
         ValueError: a data set or method is not one of the table's, or not there.
     """
-    labels = [row.label for row in study.rows if row.script or row.untrained]
+    labels = [row.label for row in study.rows if row.script or row.measure_data]
     for method in args.methods:
         if method not in labels:
             raise ValueError(f"--methods takes {', '.join(labels)}, got {method!r}")
     found = []
     for dataset, shown_as in datasets_of(study, args).items():
-        if not args.kept:
+        if not args.from_ledger:
             check_prepared(dataset, args)
         for row in study.rows:
             if args.methods and row.label not in args.methods:
@@ -278,7 +278,7 @@ def jobs(study: Study, args: Args) -> list[Job]:
                 paper = dataset if dataset == STAND_IN else shown_as[0]
                 flags = flags_of(study, row, dataset, args, paper=paper)
                 found.append(Job(row, shown_as[1], task_of(row.script, flags), True))
-            elif row.untrained:
+            elif row.measure_data:
                 source = Source(dataset, data_dir=args.data_dir, limit=args.limit)
                 found.append(Job(row, shown_as[1], Task(KMeans(), source), False))
     return found
@@ -332,10 +332,10 @@ def task_of(script: str, flags: Mapping[str, Any]) -> Task:
     return Task.of(methods[name], **{k: x for k, x in flags.items() if k not in others})
 
 
-def measured(study: Study, job: Job, results: Folder | None) -> list[Measured]:
+def measured(study: Study, job: Job, results: Folder | None) -> list[Measurement]:
     """Returns what a job's runs have, without p where no p changes it."""
     if results is None:
-        return job.row.untrained(job.task) if job.row.untrained else []
+        return job.row.measure_data(job.task) if job.row.measure_data else []
     assert study.measure is not None
     lines = study.measure(job.task, results)
     return [{**line, "p": None} for line in lines] if job.row.central else lines
@@ -345,7 +345,7 @@ def datasets_of(study: Study, args: Args) -> dict[str, tuple[str, str]]:
     """Returns from each data set that is used to the paper's that it is or stands for,
     and what the table calls it.
     """
-    by_path = () if args.kept else study.by_path  # kept runs go by names
+    by_path = () if args.from_ledger else study.by_path  # kept runs go by names
     named = [name for name in study.datasets if name not in by_path]
     default = (STAND_IN,) if preset_of(args) == "smoke" else named
     first, found = study.datasets[0], {}
@@ -371,7 +371,9 @@ def check_prepared(dataset: str, args: Args) -> None:
         raise ValueError(f"{error}; or choose others by --datasets") from error
 
 
-def reported(study: Study, datasets: Mapping[str, tuple[str, str]]) -> list[Measured]:
+def paper_rows(
+    study: Study, datasets: Mapping[str, tuple[str, str]]
+) -> list[Measurement]:
     """Returns one row per setting that the paper has a score of, for the data sets that
     are used, by the names that they have in the table.
     """
@@ -395,9 +397,9 @@ def notes(study: Study, args: Args) -> list[str]:
             "figures are for its own data, so that differences show the shape and "
             "reproduce nothing"
         )
-    if args.kept:
+    if args.from_ledger:
         said.append(
-            f"runs that {args.kept} keeps; what they have otherwise than --preset "
+            f"runs that {args.from_ledger} keeps; what they have otherwise than --preset "
             f"{preset_of(args)} is said below the table"
         )
     elif preset_of(args) == "smoke":
@@ -405,11 +407,11 @@ def notes(study: Study, args: Args) -> list[str]:
     if args.limit is not None:
         said.append(f"--limit: {args.limit} examples, where the paper takes all")
     said = said or [OWN]
-    missing = [row.label for row in study.rows if not (row.script or row.untrained)]
+    missing = [row.label for row in study.rows if not (row.script or row.measure_data)]
     used = {name for name, _ in datasets_of(study, args).values()}
     absent = [name for name in study.by_path if name not in used]
     also = [*study.notes]
-    if absent and preset_of(args) == "paper" and not args.kept:
+    if absent and preset_of(args) == "paper" and not args.from_ledger:
         also.append(
             f"left out, as no data is called so: {', '.join(absent)}; --datasets "
             f"{absent[0]}=PATH takes a file, or a folder with one for each class"
@@ -424,11 +426,11 @@ def told(notes: Sequence[str]) -> str:
 
 
 def preset_of(args: Args) -> Literal["smoke", "paper"]:
-    return args.preset or ("paper" if args.kept else "smoke")
+    return args.preset or ("paper" if args.from_ledger else "smoke")
 
 
 def out_of(args: Args) -> Path:
-    name = "kept" if args.kept else preset_of(args)
+    name = "kept" if args.from_ledger else preset_of(args)
     return args.out or Path("runs") / "reproduce" / name
 
 

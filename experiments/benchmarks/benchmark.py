@@ -36,7 +36,7 @@ from experiments.benchmarks.speed import (
     sda_fdc,
     server,
 )
-from experiments.benchmarks.speed.case import Case, Side, Sizes, flops
+from experiments.benchmarks.speed.case import Case, JaxSide, Sizes, flops
 from fcjax.cli.errors import end, in_a_line
 from fcjax.parallel.exact import num_cores, take_cores
 from fcjax.parallel.mesh import platform
@@ -146,7 +146,7 @@ def alternate(functions: dict[str, Callable], repeats: int) -> dict[str, list[fl
 
 def measure(case: Case, args: Args) -> str:
     """Times a case; returns its row of the table."""
-    side = Side(case)
+    side = JaxSide(case)
     compile_seconds, memory = side.compile()
     factors = jax.random.normal(jax.random.key(0), (2, 2048, 2048))
     matmul = jax.jit(jnp.matmul)
@@ -165,7 +165,7 @@ def measure(case: Case, args: Args) -> str:
 
     cells = [
         case.name,
-        case.of,
+        case.workload,
         spread("jax"),
         f"{case.num_examples / middle['jax']:.0f}",
         f"{count / middle['jax'] / 1e9:.0f} of {rate / 1e9:.0f}",
@@ -191,7 +191,7 @@ def measure_server(step: server.Step, args: Args) -> str:
     each = times["server"]
     cells = [
         step.name,
-        step.of,
+        step.workload,
         f"{middle['server']:.4f} | {min(each):.4f} to {max(each):.4f}",
         f"{server.megabytes(step):.1f}",
         f"{middle['pass']:.4f}",

@@ -249,7 +249,7 @@ def commit() -> str:
     return found.stdout.strip()
 
 
-def first_light(args: Args) -> None:
+def benchmark_accelerator(args: Args) -> None:
     """Measures the parts in turn, and writes the page anew with every line."""
     check(args)
     start, lines = time.perf_counter(), []
@@ -287,6 +287,6 @@ def first_light(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        first_light(tyro.cli(Args, description=__doc__))
+        benchmark_accelerator(tyro.cli(Args, description=__doc__))
     except (ValueError, RuntimeError) as error:
         end(str(error))

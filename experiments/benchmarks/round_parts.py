@@ -26,7 +26,7 @@ import optax
 import tyro
 
 from experiments.benchmarks.benchmark import seconds, titles
-from experiments.benchmarks.speed.case import Case, Side, flops
+from experiments.benchmarks.speed.case import Case, JaxSide, flops
 from fcjax import engine, losses, metrics, nn
 from fcjax.algorithms import ccfc
 from fcjax.cli.errors import exit_on_error
@@ -78,7 +78,7 @@ def measure(num_examples: int, args: Args) -> None:
     factors = jax.random.normal(jax.random.key(0), (2, 2048, 2048))
     matmul = jax.jit(jnp.matmul)
     others: dict[str, Callable] = {
-        **{name: Side(case).round for name, case in cases.items()},
+        **{name: JaxSide(case).round for name, case in cases.items()},
         "scores of them, on the host": lambda: metrics.scores(
             labels, clusters, names=ROUND_SCORES
         ),
@@ -194,7 +194,7 @@ def parts(federation: Federation) -> dict[str, Case]:
 
         return Case(
             *("", "", train, (state, anchor, pool, keys, *stacked)),
-            by_client=(True, False, False, True, *(True for _ in stacked)),
+            has_client_axis=(True, False, False, True, *(True for _ in stacked)),
             num_batches=-(-federation.indices.shape[1] // setup.settings.batch_size),
             num_examples=0,
             loop=lambda _: lambda: 0.0,

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Integer
 
-from experiments.papers.study import Measured
+from experiments.papers.study import Measurement
 from fcjax import metrics
 from fcjax.data.source import load_source
 from fcjax.results import tables
@@ -19,7 +19,7 @@ from fcjax.results.store import Folder
 from fcjax.sweep.plan import Task
 
 
-def of_clusters(task: Task, results: Folder) -> list[Measured]:
+def of_clusters(task: Task, results: Folder) -> list[Measurement]:
     """Returns the share of the examples that each label has in a run, its clusters
     matched one to one to the classes, as for kappa; clusters that match none come
     last, under numbers that no class has.
@@ -35,7 +35,7 @@ def of_clusters(task: Task, results: Folder) -> list[Measured]:
     return measured
 
 
-def of_classes(task: Task) -> list[Measured]:
+def of_classes(task: Task) -> list[Measurement]:
     """Returns the same of the classes, which no seed changes."""
     classes = labels_of(task)
     return shares(classes, among=np.unique(classes))
@@ -43,7 +43,7 @@ def of_classes(task: Task) -> list[Measured]:
 
 def shares(
     labels: Integer[np.ndarray, "P"], *, among: Integer[np.ndarray, "K"]
-) -> list[Measured]:
+) -> list[Measurement]:
     return [
         {"label": int(name), "share": float(np.mean(labels == name))} for name in among
     ]

@@ -30,7 +30,7 @@ class Panel(NamedTuple):
     """Who holds each example: a marker a client; None draws dots alone."""
 
 
-def maps(
+def draw_maps(
     panels: Sequence[Panel],
     path: str | Path,
     *,

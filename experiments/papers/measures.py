@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from experiments.papers.study import Measured
+from experiments.papers.study import Measurement
 from fcjax import data, metrics
 from fcjax.data.source import load_source
 from fcjax.metrics import probes
@@ -32,7 +32,7 @@ Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Embedding and labels of the training examples, and of the test examples."""
 
 
-def scores(task: Task, results: Folder) -> list[Measured]:
+def scores(task: Task, results: Folder) -> list[Measurement]:
     """Returns the rows of results.csv: the swept values and the scores."""
     return [
         {
@@ -44,7 +44,7 @@ def scores(task: Task, results: Folder) -> list[Measured]:
     ]
 
 
-def refined(task: Task, results: Folder) -> list[Measured]:
+def refinement_scores(task: Task, results: Folder) -> list[Measurement]:
     """Returns the same of runs that refine clusters which they set out from: with the
     `improvement` of ACC over these in percent of theirs, and with `minutes`.
     """
@@ -57,12 +57,12 @@ def refined(task: Task, results: Folder) -> list[Measured]:
     return measured
 
 
-def categories(task: Task, results: Folder) -> list[Measured]:
+def categories(task: Task, results: Folder) -> list[Measurement]:
     """Returns of each seed the run of the highest ACC, with the `categories` that it
     identified: its communities, if it has them, else its K where there were several.
     """
-    best: dict[float, Measured] = {}
-    for row in refined(task, results):
+    best: dict[float, Measurement] = {}
+    for row in refinement_scores(task, results):
         known = best.setdefault(row["seed"], row)
         # A run that diverged has NaN.
         if row["acc"] > known["acc"] or np.isnan(known["acc"]):
@@ -71,7 +71,7 @@ def categories(task: Task, results: Folder) -> list[Measured]:
     return [{**row, "categories": row.get(name)} for row in best.values()]
 
 
-def over_iterations(task: Task, results: Folder) -> list[Measured]:
+def iteration_scores(task: Task, results: Folder) -> list[Measurement]:
     """Returns the rounds that end an iteration of each run, the start being iteration
     0. A run that ended keeps its last round up to the last iteration of any.
     """
@@ -89,11 +89,11 @@ def over_iterations(task: Task, results: Folder) -> list[Measured]:
     return measured
 
 
-OF_ROWS = (scores, refined, categories, over_iterations)
+NEED_ONLY_SCORES = (scores, refinement_scores, categories, iteration_scores)
 """What results.csv and history.csv are enough for, as a ledger keeps them."""
 
 
-def neighbors(task: Task, results: Folder) -> list[Measured]:
+def knn_accuracy(task: Task, results: Folder) -> list[Measurement]:
     """Returns the accuracy of k neighbours' votes in the embedding, for every k that
     there are training examples for.
     """
@@ -107,14 +107,14 @@ def neighbors(task: Task, results: Folder) -> list[Measured]:
     return measured
 
 
-def neighbors_of_pixels(task: Task) -> list[Measured]:
+def knn_accuracy_of_pixels(task: Task) -> list[Measurement]:
     """Returns the same of the examples as they are, which no seed changes."""
     dataset, _ = load_source(task.source)
     pixels = dataset.examples.reshape(len(dataset.examples), -1).astype(np.float32)
     return _votes(task, dataset, pixels, normalize=False)
 
 
-def linear_accuracy(task: Task, results: Folder) -> list[Measured]:
+def linear_accuracy(task: Task, results: Folder) -> list[Measurement]:
     """Returns the accuracy of a linear classifier of the embedding."""
 
     def accuracy(split: Split) -> float:
@@ -123,7 +123,7 @@ def linear_accuracy(task: Task, results: Folder) -> list[Measured]:
     return _probed(task, results, accuracy, [{}])
 
 
-def few_labels_accuracy(task: Task, results: Folder) -> list[Measured]:
+def few_labels_accuracy(task: Task, results: Folder) -> list[Measurement]:
     """Returns the same from each share of the labels, the mean over five draws."""
 
     def accuracy(split: Split, label_fraction: float) -> float:
@@ -136,7 +136,7 @@ def few_labels_accuracy(task: Task, results: Folder) -> list[Measured]:
     return _probed(task, results, accuracy, shares)
 
 
-def clients(task: Task, results: Folder) -> list[Measured]:
+def client_scores(task: Task, results: Folder) -> list[Measurement]:
     """Returns the kappa of every client on its own examples, with a match of its own,
     the ratio of its largest to its smallest class, and the mean over clients; clients
     count from 1.
@@ -161,7 +161,7 @@ def clients(task: Task, results: Folder) -> list[Measured]:
     return measured
 
 
-def against(
+def draw_scores(
     rows: Sequence[Mapping[str, Any]],
     folder: Path,
     *,
@@ -212,7 +212,7 @@ def _probed(
     results: Folder,
     accuracy: Callable[..., float],
     settings: Sequence[Mapping[str, float]],
-) -> list[Measured]:
+) -> list[Measurement]:
     """Returns `accuracy` of each run's embedding in each setting, NaN of one that
     diverged. The test examples are those of the test split where the runs saw the
     training split alone, else as in `neighbors`.
@@ -241,7 +241,7 @@ def _probed(
 
 def _votes(
     task: Task, dataset: data.Dataset, z: np.ndarray, *, normalize: bool
-) -> list[Measured]:
+) -> list[Measurement]:
     labels, is_test = dataset.labels, test_rows(task.source, dataset)
     assert labels is not None  # tables are of data sets that have classes
     num_neighbors = [k for k in NEIGHBORS if k <= (~is_test).sum()]

@@ -8,10 +8,10 @@ import pandas as pd
 from fcjax.metrics.agreement import SURE, holm, paired
 
 BEST = "best"
-NOT_SEEN = "not seen"
+NOT_SIGNIFICANT = "not seen"
 
 
-def from_best(
+def compare_with_best(
     rows: Sequence[Mapping[str, Any]], *, by: Sequence[str], value: str
 ) -> pd.Series:
     """Returns what to say of every setting of a table beside the method that has the
@@ -27,7 +27,7 @@ def from_best(
 
     Returns:
       By setting, indexed by the columns `by`: that it is the `BEST`, its mean
-      difference from the best, or `NOT_SEEN` where no difference is seen at 5 %.
+      difference from the best, or `NOT_SIGNIFICANT` where no difference is seen at 5 %.
       Settings without two seeds in common with the best one are left out, and so is a
       best one without another method beside it.
     """
@@ -49,6 +49,6 @@ def from_best(
                 marks[tuple({**place, "method": best}[name] for name in by)] = BEST
     sure = holm([each.p_value for each in found.values()])
     for (key, each), value_of in zip(found.items(), sure, strict=True):
-        marks[key] = f"{each.mean:+.3f}" if value_of < SURE else NOT_SEEN
+        marks[key] = f"{each.mean:+.3f}" if value_of < SURE else NOT_SIGNIFICANT
     index = pd.MultiIndex.from_tuples(marks, names=by)
     return pd.Series(list(marks.values()), index, dtype=object)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from fcjax.results.store import Folder
 from fcjax.sweep.plan import Task
 
-Measured = dict[str, Any]
+Measurement = dict[str, Any]
 """Columns of a table that a run, or a part of it, has: {"p": 0.25, "seed": 0, "nmi":
 0.8}."""
 Paper = Mapping[tuple, Mapping[str, float]]
@@ -37,7 +37,7 @@ class Row(NamedTuple):
     """What its runs are kept as, which rows of other tables share; else the label."""
     central: bool = False
     """Its data lies in one place, so that no p changes it: run at the first p alone."""
-    untrained: Callable[[Task], list[Measured]] | None = None
+    measure_data: Callable[[Task], list[Measurement]] | None = None
     """What is measured where nothing is trained."""
 
 
@@ -65,7 +65,7 @@ class Study(NamedTuple):
     """The paper's, the first of them with a name that data is loaded by."""
     rows: tuple[Row, ...]
     presets: Mapping[str, Preset]
-    measure: Callable[[Task, Folder], list[Measured]] | None = None
+    measure: Callable[[Task, Folder], list[Measurement]] | None = None
     """(flags of a row, what its runs left) -> what is measured of them."""
     by: tuple[str, ...] = ()
     """The columns that make a setting; `dataset` and `method` are those of the row."""
@@ -73,7 +73,7 @@ class Study(NamedTuple):
     """The columns that are averaged."""
     paper: Mapping[tuple, Mapping[str, float]] = {}
     draw: Draw | None = None
-    maps: str = ""
+    draw_runs: str = ""
     """PAPER.MODULE.FUNCTION of this folder that trains a row by itself, draws its
     embeddings and returns the numbers shown; nothing else is run or measured then."""
     by_path: tuple[str, ...] = ()

@@ -318,7 +318,7 @@ def lines_of(table, out, capsys, **flags):
 
 
 def test_a_table_is_made_of_what_is_kept_and_says_what_differs(kept, tmp_path, capsys):
-    lines, notes = lines_of("ccfc-table1", tmp_path, capsys, kept=kept)
+    lines, notes = lines_of("ccfc-table1", tmp_path, capsys, from_ledger=kept)
     scores = read(kept / "ffcm" / "digits-p-fuzzifier").rows
     for p in ("0", "1"):
         line = lines[p, "FFCM"]
@@ -342,7 +342,7 @@ def test_a_table_is_made_of_what_is_kept_and_says_what_differs(kept, tmp_path, c
 
 def test_of_nothing_kept_there_is_the_paper_alone(tmp_path, capsys):
     (tmp_path / "ledger").mkdir()
-    flags = {"kept": tmp_path / "ledger", "datasets": ("mnist",), "limit": None}
+    flags = {"from_ledger": tmp_path / "ledger", "datasets": ("mnist",), "limit": None}
     lines, notes = lines_of("ccfc-table1", tmp_path, capsys, **flags)
     assert len(lines) == 2 + 5 * 6
     assert {line["nmi_seeds"] for line in lines.values()} == {"0"}
@@ -358,7 +358,7 @@ def test_of_nothing_kept_there_is_the_paper_alone(tmp_path, capsys):
     ],
 )
 def test_what_a_ledger_cannot_give_is_said_in_a_line(table, told, tmp_path):
-    args = reproduce.Args(table, kept=tmp_path / "none", out=tmp_path / "out")
+    args = reproduce.Args(table, from_ledger=tmp_path / "none", out=tmp_path / "out")
     with pytest.raises(ValueError, match=told) as error:
         reproduce.main(args)
     assert "\n" not in str(error.value)

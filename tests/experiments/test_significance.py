@@ -22,7 +22,9 @@ def less(scores: tuple[float, ...], off: tuple[float, ...]) -> tuple[float, ...]
 
 
 def marks(rows: list[dict]) -> dict[tuple, str]:
-    return significance.from_best(rows, by=("p", "method"), value="nmi").to_dict()
+    return significance.compare_with_best(
+        rows, by=("p", "method"), value="nmi"
+    ).to_dict()
 
 
 def test_a_method_is_apart_from_the_best_or_it_is_not():
@@ -35,7 +37,7 @@ def test_a_method_is_apart_from_the_best_or_it_is_not():
     assert marks(rows) == {
         (0.0, "a"): significance.BEST,
         (0.0, "b"): "-0.050",
-        (0.0, "c"): significance.NOT_SEEN,
+        (0.0, "c"): significance.NOT_SIGNIFICANT,
     }
 
 
@@ -56,6 +58,6 @@ def test_only_seeds_that_both_have_are_compared():
 
 def test_nothing_is_said_of_one_method_or_of_rows_without_a_seed():
     assert not marks(runs("a", A))
-    assert significance.from_best(runs("a", A), by=("p",), value="nmi").empty
+    assert significance.compare_with_best(runs("a", A), by=("p",), value="nmi").empty
     drawn = [{**row, "seed": None} for row in runs("a", A) + runs("b", A)]
     assert not marks(drawn)

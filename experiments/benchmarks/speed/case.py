@@ -33,13 +33,13 @@ class Case(NamedTuple):
 
     name: str
     """ "fedmcc representation": the method, and which part of it."""
-    of: str
+    workload: str
     """What is trained on: "5 clients x 1000 images of 28x28, batch 128"."""
     train: Callable[..., tuple[Any, jax.Array]]
     """(state, *rest) -> (state, losses): every client trains once more."""
     arguments: tuple
     """Of `train`, the state first."""
-    by_client: tuple[bool, ...]
+    has_client_axis: tuple[bool, ...]
     """Which of the arguments have a leading client axis; where none has, the clients'
     examples are pooled."""
     num_batches: int
@@ -50,7 +50,7 @@ class Case(NamedTuple):
     """(threads) -> the same clients, weights and batches in PyTorch."""
 
 
-class Side:
+class JaxSide:
     """The library's side of a case: where there are several devices its clients are
     spread over them, as the clients of a run are.
     """
@@ -58,11 +58,13 @@ class Side:
     def __init__(self, case: Case):
         """Compiles nothing yet."""
         train, arguments = case.train, case.arguments
-        num_clients = len(jax.tree.leaves(arguments[0])[0]) if case.by_client else 1
+        num_clients = (
+            len(jax.tree.leaves(arguments[0])[0]) if case.has_client_axis else 1
+        )
         num_devices = math.gcd(num_clients, jax.device_count())
         if num_devices > 1:
             mesh = jax.make_mesh((num_devices,), ("client",))
-            specs = tuple(P("client") if x else P() for x in case.by_client)
+            specs = tuple(P("client") if x else P() for x in case.has_client_axis)
             train = jax.shard_map(
                 train, mesh=mesh, in_specs=specs, out_specs=P("client"), check_vma=False
             )
@@ -101,7 +103,7 @@ def check_parity(case: Case, *, num_rounds: int = 2, tolerance: float = 1e-4):
     Raises:
         AssertionError: they differ by more than the tolerance.
     """
-    ours, theirs = Side(case).round, case.loop(1)
+    ours, theirs = JaxSide(case).round, case.loop(1)
     losses = [(ours(), theirs()) for _ in range(num_rounds)]
     for a, b in losses:
         assert abs(a - b) <= tolerance, f"{case.name}: losses differ: {losses}"
@@ -111,7 +113,9 @@ def check_parity(case: Case, *, num_rounds: int = 2, tolerance: float = 1e-4):
 def flops(case: Case) -> int:
     """Returns the floating-point operations of a round's matrix products."""
     traced = jax.make_jaxpr(case.train)(*case.arguments)
-    clients = jax.tree.leaves(case.arguments[0])[0].shape[:1] if case.by_client else ()
+    clients = (
+        jax.tree.leaves(case.arguments[0])[0].shape[:1] if case.has_client_axis else ()
+    )
     return products(traced.jaxpr, trips=(*clients, case.num_batches))
 
 

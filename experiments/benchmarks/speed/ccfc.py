@@ -84,7 +84,7 @@ def cases(
             f"batch {sizes.batch_size}",
             train,
             (clients.repeat(client, sizes.clients), anchor, keys, first, second, mask),
-            by_client=(True, False, True, True, True, True),
+            has_client_axis=(True, False, True, True, True, True),
             num_batches=-(-sizes.examples // sizes.batch_size),
             num_examples=sizes.clients * sizes.examples,
             loop=loop,

@@ -76,7 +76,7 @@ def cases(
             "all at once",
             train,
             (clients.repeat(state, sizes.clients), x, mask, adjacency),
-            by_client=(True, True, True, True),
+            has_client_axis=(True, True, True, True),
             num_batches=settings.local_steps,
             num_examples=sizes.clients * sizes.examples * settings.local_steps,
             loop=loop,

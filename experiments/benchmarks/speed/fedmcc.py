@@ -126,7 +126,7 @@ def _case(
         f"{views.shape[3]}x{views.shape[4]}, batch {sizes.batch_size}",
         train,
         (state, frozen, keys, rows, jnp.ones(rows.shape, bool), *pools),
-        by_client=(True, False, True, True, True, *(False for _ in pools)),
+        has_client_axis=(True, False, True, True, True, *(False for _ in pools)),
         num_batches=-(-sizes.examples // sizes.batch_size),
         num_examples=sizes.clients * sizes.examples,
         loop=loop,

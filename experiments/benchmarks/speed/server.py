@@ -20,7 +20,7 @@ class Step(NamedTuple):
     """A server's step, ready to be timed."""
 
     name: str
-    of: str
+    workload: str
     run: Callable[..., Any]
     uploads: Any
     """Of all clients, stacked: the only argument of `run`."""

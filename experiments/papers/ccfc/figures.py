@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from experiments.papers.maps import MARKERS, Panel, maps
 from experiments.figure_runs import load_one, train
+from experiments.papers.maps import MARKERS, Panel, draw_maps
 from fcjax import data, engine, metrics
 from fcjax.algorithms.ccfc import alone as leave_federation
 from fcjax.cluster import kmeans
@@ -141,7 +141,7 @@ def figure3(task: Task, folder: Path) -> list[dict[str, Any]]:
         own = mask[client]
         panels.append(Panel(title, z[client][own], labels[client][own]))
     title = f"CCFC on {short_name(task.source.dataset)}, seed {task.options.seed[0]}"
-    maps(panels, folder / "figure3.png", seed=task.options.seed[0], title=title)
+    draw_maps(panels, folder / "figure3.png", seed=task.options.seed[0], title=title)
     return rows
 
 
@@ -186,7 +186,7 @@ def figure4(task: Task, folder: Path) -> list[dict[str, Any]]:
         rows.append(row | {"calinski_harabasz": compact})
         panels.append(Panel(f"{name}\n{k}-NN accuracy {accuracy:.3f}", z, labels))
     title = f"CCFC on {short_name(task.source.dataset)}, seed {task.options.seed[0]}"
-    maps(panels, folder / "figure4.png", seed=task.options.seed[0], title=title)
+    draw_maps(panels, folder / "figure4.png", seed=task.options.seed[0], title=title)
     return rows
 
 
@@ -235,7 +235,7 @@ def figure5(task: Task, folder: Path) -> list[dict[str, Any]]:
         shown = (values[run.mask] for values in (run.by_local, run.labels, clients))
         panels.append(Panel(f"p = {p:g}\nCH score {score:,.1f}", *shown))
     title = f"CCFC on {short_name(task.source.dataset)}, seed {task.options.seed[0]}"
-    maps(panels, folder / "figure5.png", seed=task.options.seed[0], title=title)
+    draw_maps(panels, folder / "figure5.png", seed=task.options.seed[0], title=title)
     return rows
 
 

@@ -119,7 +119,7 @@ def of_maps(title: str, figure: str, *, rounds: tuple[int, int]) -> Study:
         datasets=("mnist",),
         rows=(Row("CCFC", "ccfc"),),
         presets=presets(IID, IID, **one),
-        maps=f"ccfc.figures.{figure}",
+        draw_runs=f"ccfc.figures.{figure}",
     )
 
 
@@ -165,13 +165,13 @@ STUDIES = {
         "accuracy of k neighbours' votes in each representation, p = 0",
         datasets=("mnist",),
         rows=(
-            Row("Raw pixels", untrained=measures.neighbors_of_pixels),
+            Row("Raw pixels", measure_data=measures.knn_accuracy_of_pixels),
             PPFC_GAN,
             Row("SCFC", "ccfc", SCFC),
             Row("CCFC", "ccfc"),
         ),
         presets=presets(IID, IID),
-        measure=measures.neighbors,
+        measure=measures.knn_accuracy,
         by=("dataset", "method", "k"),
         values=("accuracy",),
         paper={
@@ -186,7 +186,7 @@ STUDIES = {
         datasets=("mnist",),
         rows=tuple(Row(label, "ccfc", flags) for label, flags in VARIANTS.items()),
         presets=presets(IID, IID, smoke_seeds=(0,), seeds=(0,)),
-        measure=measures.clients,
+        measure=measures.client_scores,
         by=("dataset", "method", "client"),
         values=("imbalance", "kappa"),
         paper=of_clients(),
@@ -216,7 +216,7 @@ STUDIES = {
         by=("dataset", "method", "p", "failure_rate"),
         values=SCORES,
         paper=of_figure(0.0, FEDERATED),
-        draw=partial(measures.against, level="failure_rate", values=SCORES),
+        draw=partial(measures.draw_scores, level="failure_rate", values=SCORES),
         notes=OF_PPFC_GAN,
     ),
     "ccfc-figure7": Study(
@@ -231,6 +231,6 @@ STUDIES = {
         by=("dataset", "method", "p", "model_weight"),
         values=SCORES[:2],
         paper=of_figure(0.001, ("CCFC",)),
-        draw=partial(measures.against, level="model_weight", values=SCORES[:2]),
+        draw=partial(measures.draw_scores, level="model_weight", values=SCORES[:2]),
     ),
 }

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from matplotlib.figure import Figure
 from sklearn.cluster import KMeans
 
-from experiments.papers.fdsc.printed import CALLED, MAPPED, scores_of
-from experiments.papers.maps import Panel, maps
 from experiments.figure_runs import load_one, train
+from experiments.papers.fdsc.printed import DISPLAY_NAMES, MAP_SCORES, scores_of
+from experiments.papers.maps import Panel, draw_maps
 from fcjax import data, metrics
 from fcjax.data.source import short_name
 from fcjax.methods import DSCN, FDSC, FDSC1, Method
@@ -37,7 +37,7 @@ INCHES = 3.6
 """Side of a map of Figure 4."""
 
 
-class Held(NamedTuple):
+class ClientResults(NamedTuple):
     """What the clients of a run hold in the end."""
 
     codes: Float[np.ndarray, "M N D"]
@@ -67,7 +67,7 @@ def figure3(task: Task, folder: Path) -> list[dict[str, Any]]:
     dataset, seed = load_one(task), task.options.seed[0]
     rows, panels = [], []
     for method in MAPPED_METHODS:
-        held, found = trained(task, method, dataset, folder), []
+        held, found = train_method(task, method, dataset, folder), []
         num_clients = len(held.mask)
         drawn = np.random.default_rng(seed).permutation(num_clients)[:NUM_SHOWN]
         for client in sorted(drawn):
@@ -77,13 +77,17 @@ def figure3(task: Task, folder: Path) -> list[dict[str, Any]]:
             found.append(scores_of_map(points, labels, seed=seed))
             told = f"ACC {found[-1]['acc']:.3f}, NMI {found[-1]['nmi']:.3f}"
             panels.append(
-                Panel(f"{CALLED[method.name]}, client {client}\n{told}", points, labels)
+                Panel(
+                    f"{DISPLAY_NAMES[method.name]}, client {client}\n{told}",
+                    points,
+                    labels,
+                )
             )
-        paper = scores_of(MAPPED[CALLED[method.name]])
+        paper = scores_of(MAP_SCORES[DISPLAY_NAMES[method.name]])
         means = {name: mean(x[name] for x in found) for name in paper}
         reported = {f"paper_{name}": score for name, score in paper.items()}
-        rows.append({"method": CALLED[method.name], **means, **reported})
-    maps(
+        rows.append({"method": DISPLAY_NAMES[method.name], **means, **reported})
+    draw_maps(
         panels,
         folder / "figure3.png",
         seed=seed,
@@ -112,14 +116,16 @@ def figure4(task: Task, folder: Path) -> list[dict[str, Any]]:
     dataset, rows, matrices = load_one(task), [], {}
     classes = np.unique(np.asarray(dataset.labels))
     for method in AVERAGED_METHODS:
-        held = trained(task, method, dataset, folder)
-        matrix = by_classes(held, classes)
+        held = train_method(task, method, dataset, folder)
+        matrix = mean_coefficients(held, classes)
         matrix = matrix / np.nanmax(matrix)
         is_same = np.eye(len(classes), dtype=bool)
         within, between = (float(np.nanmean(matrix[x])) for x in (is_same, ~is_same))
         row = {"diagonal": within, "rest": between, "ratio": within / between}
-        rows.append({"method": CALLED[method.name], **row})
-        title = f"{CALLED[method.name]}\ndiagonal {row['ratio']:.2f} times the rest"
+        rows.append({"method": DISPLAY_NAMES[method.name], **row})
+        title = (
+            f"{DISPLAY_NAMES[method.name]}\ndiagonal {row['ratio']:.2f} times the rest"
+        )
         matrices[title] = matrix
     name = short_name(task.source.dataset)
     blocks(
@@ -155,15 +161,17 @@ def blocks(
     return curves.write(figure, path, title)
 
 
-def trained(
+def train_method(
     task: Task, method: type[Method], dataset: data.Dataset, folder: Path
-) -> Held:
+) -> ClientResults:
     """Trains a run of a method and returns what its clients hold."""
-    (held,) = train(task.by(method), dataset, folder, partial(read, dataset))
+    (held,) = train(task.by(method), dataset, folder, partial(read_clients, dataset))
     return held
 
 
-def read(dataset: data.Dataset, call: Call, state: State) -> list[Held]:
+def read_clients(
+    dataset: data.Dataset, call: Call, state: State
+) -> list[ClientResults]:
     rows = np.asarray(call.grid.federations.indices)
     stacked = (
         np.asarray(call.program.embed(call.grid, state)),
@@ -171,10 +179,12 @@ def read(dataset: data.Dataset, call: Call, state: State) -> list[Held]:
         np.asarray(dataset.labels)[rows],
         np.asarray(call.grid.federations.mask),
     )
-    return [Held(*run) for run in zip(*stacked, strict=True)]
+    return [ClientResults(*run) for run in zip(*stacked, strict=True)]
 
 
-def by_classes(held: Held, classes: Int[np.ndarray, "K"]) -> Float[np.ndarray, "K K"]:
+def mean_coefficients(
+    held: ClientResults, classes: Int[np.ndarray, "K"]
+) -> Float[np.ndarray, "K K"]:
     """Returns the mean |c_ij| over pairs of different examples of a client, i of the
     class of the row and j of that of the column; NaN where no client has such a pair.
     """

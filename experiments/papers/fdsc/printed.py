@@ -7,7 +7,7 @@ Its tables are in percent, here they are fractions.
 SCORES = ("acc", "nmi", "ami", "ari")
 """The columns of all tables."""
 Scores = tuple[float, float, float, float]
-CALLED = {
+DISPLAY_NAMES = {
     "lrsc": "LRSC",
     "dlrsc": "DLRSC",
     "dscn": "DSCN",
@@ -15,12 +15,12 @@ CALLED = {
     "fdsc2": "FDSC2",
 }
 """From what scripts call a method to what the paper does."""
-MAPPED: dict[str, Scores] = {  # Table 1, whose FDSC is taken for FDSC2
+MAP_SCORES: dict[str, Scores] = {  # Table 1, whose FDSC is taken for FDSC2
     "DSCN": (0.391, 0.433, 0.407, 0.225),
     "FDSC2": (0.634, 0.592, 0.576, 0.454),
 }
 """Of two-dimensional maps of codes."""
-CLUSTERED: dict[str, dict[int, dict[str, Scores]]] = {
+CLUSTER_SCORES: dict[str, dict[int, dict[str, Scores]]] = {
     "mnist": {
         5: {
             "LRSC": (0.774, 0.786, 0.791, 0.682),

@@ -7,8 +7,8 @@ from experiments.papers import measures
 from experiments.papers.fdsc.printed import (
     BY_CLIENTS,
     BY_SIZE,
-    CALLED,
-    CLUSTERED,
+    CLUSTER_SCORES,
+    DISPLAY_NAMES,
     SCORES,
     Scores,
     scores_of,
@@ -24,7 +24,7 @@ SHORT_ALONE = {"num_rounds": (12,)}
 """As many as a client of a federated smoke run takes part in."""
 OF_MNIST = {"split": "train", "clients": (20,)}
 Q: Mapping[str, tuple[int, ...]] = {
-    name: tuple(by_q) for name, by_q in CLUSTERED.items()
+    name: tuple(by_q) for name, by_q in CLUSTER_SCORES.items()
 }
 """q by data set."""
 BY_PATH = ("orl", "coil20", "coil100")
@@ -65,7 +65,7 @@ OF_Q = "q is not in print for it, 10 is taken"
 
 def row(name: str, *, post_processing: bool = False) -> Row:
     """Returns a method, called as scripts do, with DSC-Net's processing or without."""
-    label, flags = CALLED[name], {"methods": (name,)}
+    label, flags = DISPLAY_NAMES[name], {"methods": (name,)}
     if post_processing:
         label, flags = f"{label} {PROCESSED}", {**flags, "post_processing": True}
     return Row(label, SCRIPT, flags, {"smoke": SHORT_ALONE} if name in ALONE else {})
@@ -95,7 +95,7 @@ def of_clustering() -> Paper:
     """Returns Table 2 by data set, q and method."""
     return {
         (dataset, q, method): scores_of(scores)
-        for dataset, by_q in CLUSTERED.items()
+        for dataset, by_q in CLUSTER_SCORES.items()
         for q, methods in by_q.items()
         for method, scores in methods.items()
     }
@@ -162,7 +162,7 @@ def of_maps(
         datasets=tuple(by_dataset),
         rows=(row("fdsc2"),),
         presets=presets({}, by_dataset, short=SHORT_FIGURE, seeds=(0,)),
-        maps=f"fdsc.figures.{figure}",
+        draw_runs=f"fdsc.figures.{figure}",
         by_path=tuple(name for name in by_dataset if name in BY_PATH),
         notes=(*READ_AS, *notes),
     )
@@ -171,7 +171,7 @@ def of_maps(
 STUDIES = {
     "fdsc-table2": clustering(
         "ACC, NMI, AMI and ARI of FDSC and baselines by data set and q",
-        tuple(map(row, CALLED)),
+        tuple(map(row, DISPLAY_NAMES)),
         of_clustering(),
         OF_PROCESSING,
     ),
@@ -190,7 +190,11 @@ STUDIES = {
     "fdsc-post-processing": clustering(
         "all methods with DSC-Net's processing of the coefficients and without it; not "
         "in the paper",
-        tuple(row(name, post_processing=on) for name in CALLED for on in (False, True)),
+        tuple(
+            row(name, post_processing=on)
+            for name in DISPLAY_NAMES
+            for on in (False, True)
+        ),
         {},
         "without it |C| + |C|^T is clustered, which is LRSC's own affinity",
     ),

@@ -154,7 +154,7 @@ def table(
         datasets=datasets,
         rows=rows,
         presets=of_presets,
-        measure=measures.refined,
+        measure=measures.refinement_scores,
         by=("dataset", *by),
         values=values,
         paper=paper,
@@ -178,11 +178,11 @@ def curves(
         datasets=(EMNIST,),
         rows=(row,),
         presets=of_presets,
-        measure=measures.over_iterations,
+        measure=measures.iteration_scores,
         by=("dataset", "method", *by, "iteration"),
         values=values,
         draw=partial(
-            measures.against, level="iteration", values=values, by=by, log=False
+            measures.draw_scores, level="iteration", values=values, by=by, log=False
         ),
         notes=(*READ_AS, OF_ITERATIONS),
     )
@@ -294,7 +294,7 @@ STUDIES = {
         measure=measures.scores,
         by=("dataset", "method", "clusters"),
         values=("acc",),
-        draw=partial(measures.against, level="clusters", values=("acc",), by=()),
+        draw=partial(measures.draw_scores, level="clusters", values=("acc",), by=()),
         notes=(OF_LEVELS, *OF_CENTRAL[:1]),
     ),
     "fedcref-figure8": curves(

@@ -13,9 +13,9 @@ import numpy as np
 from flax import traverse_util
 from jaxtyping import Float, Int
 
-from experiments.papers.fedmcc.printed import MAPPED
-from experiments.papers.maps import Panel, maps
 from experiments.figure_runs import check_single
+from experiments.papers.fedmcc.printed import FIGURE5_NMI
+from experiments.papers.maps import Panel, draw_maps
 from fcjax import metrics, nn
 from fcjax.cli.main import run
 from fcjax.data.source import load_source, short_name
@@ -26,7 +26,7 @@ PROJECTOR = "online/params/cluster_projector/"
 """What the names of its weights begin with in a model."""
 
 
-class Mapped(NamedTuple):
+class RunOutput(NamedTuple):
     """What a run makes of the examples that are scored."""
 
     num_rounds: int
@@ -55,12 +55,12 @@ def figure4(task: Task, folder: Path) -> list[dict[str, Any]]:
         ValueError: a flag has several values, or the data has no labels.
     """
     rows, panels = [], []
-    for found in trained(task):
+    for found in train_runs(task):
         scores = scores_of(found)
         rows.append({"rounds": found.num_rounds, **scores})
         panels.append(panel(found.soft, found, f"{found.num_rounds} rounds", scores))
     title = f"FedMCC on {short_name(task.source.dataset)}, seed {task.options.seed[0]}"
-    draw = partial(maps, seed=task.options.seed[0], groups="cluster", title=title)
+    draw = partial(draw_maps, seed=task.options.seed[0], groups="cluster", title=title)
     draw(panels, folder / "figure4.png")
     return rows
 
@@ -82,19 +82,19 @@ def figure5(task: Task, folder: Path) -> list[dict[str, Any]]:
         ValueError: as `figure4`.
     """
     rows, panels = [], []
-    for found, percent in zip(trained(task), MAPPED, strict=True):
+    for found, percent in zip(train_runs(task), FIGURE5_NMI, strict=True):
         scores = scores_of(found)
         paper = {"paper_nmi": percent / 100}
         rows.append({"epochs": found.num_rounds, **scores, **paper})
         epochs = "1 epoch" if found.num_rounds == 1 else f"{found.num_rounds} epochs"
         panels.append(panel(found.features, found, epochs, scores))
     title = f"MCC on {short_name(task.source.dataset)}, seed {task.options.seed[0]}"
-    draw = partial(maps, seed=task.options.seed[0], groups="cluster", title=title)
+    draw = partial(draw_maps, seed=task.options.seed[0], groups="cluster", title=title)
     draw(panels, folder / "figure5.png")
     return rows
 
 
-def trained(task: Task) -> Iterator[Mapped]:
+def train_runs(task: Task) -> Iterator[RunOutput]:
     """Trains a run for each number of rounds and yields what they make of the data."""
     check_single(task, several=("num_rounds",))
     (results,) = run(lambda: [task])
@@ -106,7 +106,7 @@ def trained(task: Task) -> Iterator[Mapped]:
         point = {name: float(row[name]) for name in results.names}
         model = exported.read(results.model_path(point))
         found = exported.predict(model, dataset.examples)
-        yield Mapped(
+        yield RunOutput(
             int(point["num_rounds"]),
             found.embedding,
             soft_assignments(model, found.embedding),
@@ -131,13 +131,16 @@ def soft_assignments(
     return np.asarray(projector.apply({"params": params}, features, train=False)[0])
 
 
-def scores_of(found: Mapped) -> dict[str, float]:
+def scores_of(found: RunOutput) -> dict[str, float]:
     scores = metrics.scores(found.labels, found.clusters)
     return {name: float(scores[name]) for name in ("nmi", "acc")}
 
 
 def panel(
-    z: Float[np.ndarray, "P D"], found: Mapped, trained: str, scores: dict[str, float]
+    z: Float[np.ndarray, "P D"],
+    found: RunOutput,
+    trained: str,
+    scores: dict[str, float],
 ) -> Panel:
     """Returns a panel, in which a cluster has the colour of the class it matches."""
     title = f"{trained}\nNMI {scores['nmi']:.3f}, ACC {scores['acc']:.3f}"

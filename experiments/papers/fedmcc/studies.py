@@ -187,7 +187,7 @@ STUDIES = {
             FEDMCC._replace(presets=rounds(smoke=(0, 2, 10), paper=(0, 10, 50, 100))),
         ),
         presets=of_shares(IID, smoke_seeds=(0,), seeds=(0,)),
-        maps="fedmcc.figures.figure4",
+        draw_runs="fedmcc.figures.figure4",
     ),
     "fedmcc-figure5": Study(
         "features of MCC at the beginning and at the end, by cluster",
@@ -198,7 +198,7 @@ STUDIES = {
             ),
         ),
         presets=presets(ALONE, ALONE, smoke_seeds=(0,), seeds=(0,)),
-        maps="fedmcc.figures.figure5",
+        draw_runs="fedmcc.figures.figure5",
     ),
     "fedmcc-figure6": Study(
         "ACC against rounds of the first or only stage",
@@ -218,7 +218,7 @@ STUDIES = {
             for row in (FEDMCC, FED_CC, FEDU_KMEANS)
         },
         draw=partial(
-            measures.against,
+            measures.draw_scores,
             level="num_rounds",
             values=("acc",),
             apart=("dataset", "class_share"),

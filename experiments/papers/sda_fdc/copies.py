@@ -14,7 +14,7 @@ STUDIES = {
             "smoke": Preset(GRID, (0,), {SCRIPT: {"clients": (5,)}}),
             "paper": Preset(GRID, (0,), {SCRIPT: {"preset": "paper"}}),
         },
-        maps="sda_fdc.examples.figure_synthetic",
+        draw_runs="sda_fdc.examples.figure_synthetic",
         notes=(
             "a half of the data is dealt to the clients, the other is held out",
             "copy_probability: 0.5 without copying, near 1 for copies, near 0 for what "

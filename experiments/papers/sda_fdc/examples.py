@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from experiments.papers.sda_fdc.copying import copying, nearest
 from experiments.figure_runs import load_one, train
+from experiments.papers.sda_fdc.copying import copying, nearest
 from fcjax import data
 from fcjax.methods import SDAFCKM
 from fcjax.results.figures import image_rows

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from experiments.papers.maps import Panel, maps
 from experiments.figure_runs import load_one
+from experiments.papers.maps import Panel, draw_maps
 from fcjax import data, metrics
 from fcjax.cli.main import run
 from fcjax.data.source import short_name
@@ -49,7 +49,7 @@ def figure3(task: Task, folder: Path) -> list[dict[str, Any]]:
         out = task.options.out and task.options.out.with_name(
             task.options.out.name + ending
         )
-        codes, clients, clusters = coded(task.by(method).but(out=out), dataset)
+        codes, clients, clusters = embed_examples(task.by(method).but(out=out), dataset)
         if not panels:
             pixels = dataset.examples.reshape(len(clients), -1)
             panels.append(Panel("raw pixels", pixels, clients))
@@ -62,11 +62,11 @@ def figure3(task: Task, folder: Path) -> list[dict[str, Any]]:
         panels.append(Panel(f"{title}\n{told}", codes, clients))
     title = f"{short_name(task.source.dataset)}, seed {task.options.seed[0]}"
     path = folder / "figure3.png"
-    maps(panels, path, seed=task.options.seed[0], groups="client", title=title)
+    draw_maps(panels, path, seed=task.options.seed[0], groups="client", title=title)
     return rows
 
 
-def coded(
+def embed_examples(
     task: Task, dataset: data.Dataset
 ) -> tuple[Float[np.ndarray, "P D"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
     """Trains a run, or takes the finished one, and returns of every example its code,

@@ -28,7 +28,7 @@ from fcjax.methods.printed_sda_fdc import (
 METHODS = (KM_CENTRAL, DCN_CENTRAL, SDA_FC_KM, DISJOINT, SDA_FDC)
 CURVES = (SDA_FC_KM, SDA_FDC)
 """Of Figure 4."""
-TRUTH = Row("truth", untrained=label_shares.of_classes)
+TRUTH = Row("truth", measure_data=label_shares.of_classes)
 OF_KM = "k-means of examples takes them at L2 norm 1, as the authors' code does"
 PENDIGITS = (
     "pendigits is both files of UCI, 10,992 rows: cat pendigits.tra pendigits.tes > "
@@ -94,7 +94,7 @@ STUDIES = {
         datasets=("mnist",),
         rows=(SDA_FDC,),
         presets=presets(COMPLETE, COMPLETE, smoke_seeds=(0,), seeds=(0,)),
-        maps="sda_fdc.figures.figure3",
+        draw_runs="sda_fdc.figures.figure3",
         notes=(*OF_GANS, OF_DCN, ALIKE),
     ),
     "sda-fdc-figure4": Study(
@@ -110,7 +110,7 @@ STUDIES = {
         by=("dataset", "method", "p", "failure_rate"),
         values=SCORES,
         paper=of_figure(),
-        draw=partial(measures.against, level="failure_rate", values=SCORES),
+        draw=partial(measures.draw_scores, level="failure_rate", values=SCORES),
         notes=(*OF_GANS, OF_DCN, OF_KM),
     ),
 }
