@@ -1,4 +1,4 @@
-"""Which rows of a table are apart from the best one beside them, by their seeds."""
+"""Marks the rows of a table that differ significantly from the best method."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,47 +8,52 @@ import pandas as pd
 from fcjax.metrics.agreement import SURE, holm, paired
 
 BEST = "best"
-NOT_SIGNIFICANT = "not seen"
+"""Mark of the method with the highest mean in a setting."""
+NOT_SIGNIFICANT = "not significant"
+"""Mark of a method whose difference from the best is not significant."""
 
 
 def compare_with_best(
     rows: Sequence[Mapping[str, Any]], *, by: Sequence[str], value: str
 ) -> pd.Series:
-    """Returns what to say of every setting of a table beside the method that has the
-    highest mean in the same setting otherwise.
+    """Compares each method with the best method of the same setting.
 
-    Methods are compared seed by seed, as `fcjax compare` does, with Holm's correction
-    over all that the table compares.
+    The comparison is a paired t-test over seeds, as in `fcjax compare`. Holm's
+    correction covers all comparisons of the table.
 
     Args:
-      rows: a dict a run; those without a `seed` are not compared.
-      by: the columns that make a setting; without `method` nothing is compared.
-      value: the column that is compared, the larger the better.
+      rows: one dict per run. A run without a `seed` is not compared.
+      by: the columns that define a setting. Without `method` nothing is compared.
+      value: the column to compare. A larger value is better.
 
     Returns:
-      By setting, indexed by the columns `by`: that it is the `BEST`, its mean
-      difference from the best, or `NOT_SIGNIFICANT` where no difference is seen at 5 %.
-      Settings without two seeds in common with the best one are left out, and so is a
-      best one without another method beside it.
+      One mark per row of the table, indexed by the columns `by`: `BEST`, the mean
+      difference from the best, or `NOT_SIGNIFICANT` at the 5 % level. There is no mark
+      for a method with fewer than two seeds in common with the best, and none for a
+      best method without a competitor.
     """
     if "method" not in by:
         return pd.Series(dtype=object)
     runs: Any = pd.DataFrame(rows).reindex(columns=[*by, "seed", value])
     runs = runs.dropna(subset=["seed", value])
-    others = [name for name in by if name != "method"]
-    found, marks = {}, {}
-    for setting, own in runs.groupby(others, sort=False, dropna=False):
-        scores = own.pivot_table(value, "seed", "method", sort=False)
+    setting_columns = [name for name in by if name != "method"]
+    tests, marks = {}, {}
+    for setting, group in runs.groupby(setting_columns, sort=False, dropna=False):
+        scores = group.pivot_table(value, "seed", "method", sort=False)
         best = scores.mean().idxmax()
-        place = dict(zip(others, setting, strict=True))
+        setting_values = dict(zip(setting_columns, setting, strict=True))
         for method in scores.columns.drop(best):
-            both = scores[[method, best]].dropna()
-            if len(both) > 1:
-                key = tuple({**place, "method": method}[name] for name in by)
-                found[key] = paired(both[method].tolist(), both[best].tolist())
-                marks[tuple({**place, "method": best}[name] for name in by)] = BEST
-    sure = holm([each.p_value for each in found.values()])
-    for (key, each), value_of in zip(found.items(), sure, strict=True):
-        marks[key] = f"{each.mean:+.3f}" if value_of < SURE else NOT_SIGNIFICANT
+            paired_scores = scores[[method, best]].dropna()
+            if len(paired_scores) > 1:
+                key = tuple({**setting_values, "method": method}[name] for name in by)
+                tests[key] = paired(
+                    paired_scores[method].tolist(), paired_scores[best].tolist()
+                )
+                marks[
+                    tuple({**setting_values, "method": best}[name] for name in by)
+                ] = BEST
+    p_values = holm([test.p_value for test in tests.values()])
+    for (key, test), p_value in zip(tests.items(), p_values, strict=True):
+        marks[key] = f"{test.mean:+.3f}" if p_value < SURE else NOT_SIGNIFICANT
     index = pd.MultiIndex.from_tuples(marks, names=by)
     return pd.Series(list(marks.values()), index, dtype=object)

@@ -1,4 +1,4 @@
-"""Which rows of a table are apart from the best one beside them."""
+"""The marks of rows that differ significantly from the best row of their setting."""
 
 import numpy as np
 import pytest
@@ -41,13 +41,15 @@ def test_a_method_is_apart_from_the_best_or_it_is_not():
     }
 
 
-@pytest.mark.parametrize(("num_tests", "said"), [(3, "-0.050"), (4, "not seen")])
-def test_what_is_compared_besides_counts(num_tests: int, said: str):
+@pytest.mark.parametrize(
+    ("num_tests", "expected"), [(3, "-0.050"), (4, "not significant")]
+)
+def test_the_number_of_comparisons_counts(num_tests: int, expected: str):
     # 3 x 0.0131 = 0.039, 4 x 0.0131 = 0.052.
     rows = []
     for p in range(num_tests):
         rows += [*runs("a", A, p), *runs("b", less(A, WORSE), p)]
-    assert {marks(rows)[(p, "b")] for p in range(num_tests)} == {said}
+    assert {marks(rows)[(p, "b")] for p in range(num_tests)} == {expected}
 
 
 def test_only_seeds_that_both_have_are_compared():
