@@ -137,7 +137,7 @@ def knn_accuracy(task: Task, results: Folder) -> list[Measurement]:
 
 
 def knn_accuracy_of_pixels(task: Task) -> list[Measurement]:
-    """Returns the k-nearest-neighbour accuracy of the raw pixels. No seed changes it."""
+    """Returns the k-nearest-neighbour accuracy of the raw pixels, for any seed."""
     dataset, _ = load_source(task.source)
     pixels = dataset.examples.reshape(len(dataset.examples), -1).astype(np.float32)
     return _votes(task, dataset, pixels, normalize=False)

@@ -326,7 +326,7 @@ def of_clustering_everywhere() -> dict[tuple, dict[str, float]]:
 
 
 def by_score(row: Scores) -> list[dict[str, float]]:
-    """Returns NMI, ACC and ARI per data set as fractions. Missing scores are left out."""
+    """Returns NMI, ACC and ARI per data set as fractions, without missing scores."""
     return [
         {
             name: value / 100
