@@ -72,8 +72,8 @@ LEGENDS = {
     "products, of the rate of a 2048 x 2048 product. lower bound: time of the matrix "
     "products at that rate. ratio: JAX time / PyTorch time.",
     "server": "Server step. one pass: time to read and write all uploads once.",
-    "rounds": "Whole rounds of the script. ratio: time per run in the grid / time of one "
-    "run.",
+    "rounds": "Whole rounds of the script. ratio: time per run in the grid / time of "
+    "one run.",
 }
 """Explanations of the columns, by part."""
 

@@ -1,17 +1,23 @@
-"""Ten minutes on an accelerator: how fast every method is there, in how much memory.
+"""Measures the speed and memory of every method on an accelerator, in ten minutes.
 
     python experiments/benchmarks/benchmark_accelerator.py --data-dir DIR
     python experiments/benchmarks/benchmark_accelerator.py --dry-run
     python experiments/benchmarks/benchmark_accelerator.py --parts fedcref --minutes 5
 
-Writes a page of tables for docs/benchmarks/accelerators.md as it goes: one that is cut
-short has what was measured. In order of worth: the stages of CCFC, compiled, timed,
-their memory beside what `fcjax fit` says; its local training beside a PyTorch loop on
-the same device; its runs side by side; every backend; the stages of the other methods;
-and CCFC on MNIST for as many rounds as fit. All but the last takes random images of the
-papers' sizes. A part has a share of the time, and what it leaves goes to those that
-follow; one that fails or takes too long is a line of its table. --dry-run takes small
-sizes, for a CPU.
+The script writes Markdown tables for docs/benchmarks/accelerators.md. It adds each row
+as soon as it is measured, so that an interrupted run keeps its results. The parts, the
+most important first, are:
+
+- the stages of CCFC: compilation, time, and memory compared with `fcjax fit`
+- CCFC's local training compared with a PyTorch loop on the same device
+- several runs of CCFC in one batch
+- every backend
+- the stages of the other methods
+- CCFC on MNIST, for as many rounds as fit into the time
+
+All parts except the last use random images of the papers' sizes. Each part has a share
+of the time. Unused time goes to the later parts. A part that fails or takes too long
+leaves a row that says so. --dry-run takes small sizes, for a test on a CPU.
 """
 
 import contextlib
@@ -58,107 +64,121 @@ Name = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Measures on the devices that JAX has, and writes a page of it."""
+    """Measures the devices that JAX finds, and writes tables."""
 
     data_dir: Path | None = None
-    """Where MNIST is prepared as a TFDS data set; without, it is left out."""
-    out: Path = Path("first-light.md")
-    """The page; written over."""
+    """Folder with MNIST as a prepared TFDS data set. Without it, MNIST is left out."""
+    out: Path = Path("accelerator.md")
+    """Markdown file of the tables. An existing file is replaced."""
     minutes: float = 10
-    """For all parts together."""
+    """Minutes for all parts together."""
     parts: tuple[Name, ...] = get_args(Name)
-    """What to measure; a part alone has all the minutes."""
+    """Parts to measure. A single part has all the minutes."""
     dry_run: bool = False
-    """Take small sizes: all parts in some minutes on a CPU, none of worth."""
+    """Take small sizes: all parts in a few minutes on a CPU. The numbers have no
+    meaning."""
 
 
 class Table(NamedTuple):
-    """Of parts that follow each other."""
+    """A table of consecutive parts."""
 
     title: str
     note: str
     header: str
     shares: dict[Name, float]
-    """By part, its share of the time: minutes of ten."""
+    """Share of the time of each part, in minutes of ten."""
 
 
 PAPER = printed.scores_of("mnist", "CCFC")[0.0]
 STAGES_NOTE = (
-    "One run on random images, float32 (`--precision highest`): of each stage a first "
-    f"round and up to {on_device.REPEATS} timed ones. It is compiled as `fcjax fit` "
-    "does, which says what a device needs; the first round loads that from a cache. "
-    "Peaks are of the first device, on a CPU of the process: after compiling, which "
-    "tries kernels out, and after the rounds"
+    "One run on random images, float32 (`--precision highest`): for each stage a first "
+    f"round and up to {on_device.REPEATS} timed rounds. Programs are compiled as in "
+    "`fcjax fit`, which predicts the memory per device; the first round loads them "
+    "from a cache. Peaks are of the first device (on a CPU: of the process), after "
+    "compilation, which tries out kernels, and after the rounds"
 )
 TABLES = [
     Table(
-        "CCFC, a process for each stage",
+        "CCFC, one process per stage",
         f"{STAGES_NOTE}.",
         benchmark.titles(on_device.STAGES),
         {"ccfc-pretrain": 1.2, "ccfc-cluster": 1.2},
     ),
     Table(
-        "CCFC's local training beside PyTorch",
-        "An epoch of pre-training of all clients, both sides by turns on one device. "
-        "By default a GPU rounds products to TF32, on both sides, and a TPU to "
-        "bfloat16; highest is float32.",
+        "CCFC's local training compared with PyTorch",
+        "One epoch of pre-training of all clients. JAX and PyTorch alternate on one "
+        "device. Precision default: TF32 on a GPU, for both, and bfloat16 on a TPU. "
+        f"Precision highest: float32. {benchmark.LEGENDS['local']}",
         benchmark.header(benchmark.Args("ccfc", against="torch")),
         {"torch": 0.8},
     ),
     Table(
-        "CCFC's runs side by side",
-        "Pre-training of so many seeds in one call, ten batches a client. Runs an "
-        "hour: of the paper's rounds of pre-training on all its images, in proportion.",
-        benchmark.titles(on_device.SIDE_BY_SIDE),
+        "Several runs of CCFC in one batch",
+        "Pre-training of several seeds in one call, with ten batches per client. "
+        "runs/hour: extrapolated to the paper's number of pre-training rounds on all "
+        "images.",
+        benchmark.titles(on_device.BATCHED_RUNS),
         {"runs-1": 0.6, "runs-4": 0.6, "runs-16": 0.7, "runs-64": 1.0},
     ),
     Table(
         "Every backend",
-        "CCFC with an MLP on random rows of 16, four seeds in one call. Backends may "
-        "round otherwise, which every round adds to.",
+        "CCFC with an MLP on random vectors of 16 numbers, four seeds in one call. "
+        "Backends can differ in rounding, and the differences add up over rounds.",
         benchmark.titles(on_device.BACKENDS),
         {"backends": 0.8},
     ),
     Table(
         "The other methods",
-        f"{STAGES_NOTE} of this stage and those before.",
+        f"{STAGES_NOTE} of this stage and the earlier stages.",
         benchmark.titles(on_device.STAGES),
         {"fdsc": 0.4, "sda-fdc": 0.6, "fedmcc": 0.8, "fedcref": 0.7},
     ),
     Table(
         "CCFC on MNIST",
-        "`ccfc.py --dataset mnist --preset paper --p 0 --evaluate-every 10`, ended "
-        "when the time was over; seconds of a round have its scores in them. The "
-        f"paper's NMI after all rounds: {PAPER['nmi']}.",
+        "`ccfc.py --dataset mnist --preset paper --p 0 --evaluate-every 10`, stopped "
+        "at the end of the time. The time of a round includes its scores. The paper's "
+        f"NMI after all rounds: {PAPER['nmi']}.",
         benchmark.titles(on_device.MNIST),
         {"ccfc-mnist": 1.2},
     ),
 ]
 LEAST = 20
-"""Seconds without which a part tells nothing."""
+"""Minimum number of seconds for a part. With less time a part is left out."""
 
 
 def check(args: Args) -> None:
-    """Checks the flags.
+    """Checks the command-line arguments.
+
+    Args:
+        args: the command-line arguments.
 
     Raises:
-        ValueError: one line that names the flag and what it accepts.
+        ValueError: an argument is wrong. The message is one line that names the flag
+            and the accepted values.
     """
     if not args.minutes > 0:
         raise ValueError(f"--minutes must be above 0, got {args.minutes}")
     if not args.parts:
-        raise ValueError(f"--parts takes some of {', '.join(get_args(Name))}")
+        raise ValueError(f"--parts takes one or more of {', '.join(get_args(Name))}")
     if args.data_dir is not None and not args.data_dir.is_dir():
-        raise ValueError(f"--data-dir {args.data_dir}: there is no such folder")
+        raise ValueError(f"--data-dir {args.data_dir} is not a folder")
     if not args.out.parent.is_dir() or args.out.is_dir():
-        raise ValueError(
-            f"--out takes a file in a folder that is there, got {args.out}"
-        )
+        raise ValueError(f"--out must be a file in an existing folder, got {args.out}")
 
 
 def measure(part: str, args: Args, folder: Path, seconds: float) -> Iterator[str]:
-    """Yields the rows of a part, and one that says so where it did not end well."""
-    again = command(
+    """Measures a part in a process of its own.
+
+    Args:
+        part: name of the part.
+        args: the command-line arguments.
+        folder: folder for temporary files.
+        seconds: time limit of the part.
+
+    Yields:
+        str: the rows of the table. If the part fails, the last row says why.
+    """
+    repeat_command = command(
         dataclasses.replace(
             args,
             parts=(part,),
@@ -166,10 +186,10 @@ def measure(part: str, args: Args, folder: Path, seconds: float) -> Iterator[str
         )
     )
     if seconds < LEAST:
-        yield f"| {part} | left out, no time: `{again}` |"
+        yield f"| {part} | left out, too little time; run `{repeat_command}` |"
         return
-    given = {"--seconds": seconds, "--folder": folder, "--data-dir": args.data_dir}
-    flags = [str(x) for pair in given.items() if pair[1] is not None for x in pair]
+    values = {"--seconds": seconds, "--folder": folder, "--data-dir": args.data_dir}
+    flags = [str(x) for pair in values.items() if pair[1] is not None for x in pair]
     flags += ["--dry-run"] if args.dry_run else []
     errors, start = folder / "errors", time.perf_counter()
     with (
@@ -189,14 +209,23 @@ def measure(part: str, args: Args, folder: Path, seconds: float) -> Iterator[str
         code = process.wait()
         watch.cancel()
     if code and time.perf_counter() - start >= seconds:
-        yield f"| {part} | ended after {seconds:.0f} s: `{again}` |"
+        yield f"| {part} | stopped after {seconds:.0f} s; run `{repeat_command}` |"
     elif code:
-        yield f"| {part} | exit status {code}: {on_device.last_line(errors)} |"
+        yield f"| {part} | failed, exit status {code}: {on_device.last_line(errors)} |"
 
 
 def environment(part: str, folder: Path) -> dict[str, str]:
-    """Returns that of a part, with a cache of compiled programs that begins empty: the
-    parts that share it differ in their programs, but for MNIST, which times none.
+    """Returns the environment variables of a part, with an empty compilation cache.
+
+    Parts with the same cache have different programs. Only MNIST shares programs, and
+    its table has no compile times.
+
+    Args:
+        part: name of the part.
+        folder: folder of the cache.
+
+    Returns:
+        The environment variables.
     """
     cache = folder / f"compiled-{part.partition('-')[0]}"
     return {
@@ -208,10 +237,17 @@ def environment(part: str, folder: Path) -> dict[str, str]:
 
 
 def command(args: Args) -> str:
-    """Returns the line that asks for it, with what is asked of the compiler, but for
-    what is the default.
+    """Returns the command line of the arguments that differ from the defaults.
+
+    It begins with the environment variables that set options of the compiler.
+
+    Args:
+        args: the command-line arguments.
+
+    Returns:
+        The command line.
     """
-    asked = asked_of_compiler().items()
+    compiler_options = asked_of_compiler().items()
     words = ["python", "experiments/benchmarks/benchmark_accelerator.py"]
     for field in dataclasses.fields(args):
         value, flag = getattr(args, field.name), "--" + field.name.replace("_", "-")
@@ -219,11 +255,13 @@ def command(args: Args) -> str:
             continue
         values = value if isinstance(value, tuple) else (value,)
         words += [flag, *([] if value is True else map(str, values))]
-    return "".join(f"{k}={shlex.quote(v)} " for k, v in asked) + shlex.join(words)
+    return "".join(f"{k}={shlex.quote(v)} " for k, v in compiler_options) + shlex.join(
+        words
+    )
 
 
 def head(args: Args) -> str:
-    """Returns what stands above all figures, but for the devices and the time."""
+    """Returns the command, the commit, the date and the versions as text."""
     versions = [f"Python {platform.python_version()}"]
     for name in ("jax", "jaxlib", "torch"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -235,9 +273,9 @@ def head(args: Args) -> str:
 
 
 def commit() -> str:
-    """Returns that of the checkout, with a mark where files differ from it."""
+    """Returns the commit of the checkout, marked if files differ from it."""
     try:
-        found = subprocess.run(
+        process = subprocess.run(
             ["git", "describe", "--always", "--exclude=*", "--dirty"],
             cwd=Path(__file__).parent,
             capture_output=True,
@@ -246,43 +284,52 @@ def commit() -> str:
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found.stdout.strip()
+    return process.stdout.strip()
 
 
 def benchmark_accelerator(args: Args) -> None:
-    """Measures the parts in turn, and writes the page anew with every line."""
+    """Measures the parts in turn, and rewrites the file after every row.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        RuntimeError: there is no accelerator.
+    """
     check(args)
     start, lines = time.perf_counter(), []
-    end, about = start + 60 * args.minutes, head(args)
+    end, heading = start + 60 * args.minutes, head(args)
 
     def add(*new: str) -> None:
         lines.extend(new)
         minutes = (time.perf_counter() - start) / 60
-        told = f"{about}; {minutes:.1f} minutes in all."
-        args.out.write_text("\n".join([title, "", told, *lines, ""]))
+        summary = f"{heading}; {minutes:.1f} minutes in total."
+        args.out.write_text("\n".join([title, "", summary, *lines, ""]))
         print(*new, sep="\n", flush=True)
 
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         (row,) = measure("device", args, folder, end - time.perf_counter())
-        devices, *why = row.strip("| ").split(" | ")
-        if why:
-            raise RuntimeError(" | ".join(why))
-        title = f"## First light: {devices}"
-        print(title, f"{about}.", sep="\n\n")
+        devices, *errors = row.strip("| ").split(" | ")
+        if errors:
+            raise RuntimeError(" | ".join(errors))
+        title = f"## Accelerator: {devices}"
+        print(title, f"{heading}.", sep="\n\n")
         deadline = time.perf_counter()
         shares = {part: x for table in TABLES for part, x in table.shares.items()}
-        a_share = (end - deadline) / sum(shares[part] for part in set(args.parts))
+        seconds_per_share = (end - deadline) / sum(
+            shares[part] for part in set(args.parts)
+        )
         for table in TABLES:
             parts = {k: share for k, share in table.shares.items() if k in args.parts}
             if parts:
                 add("", f"### {table.title}", "", table.note, "", table.header)
             for part, share in parts.items():
-                deadline += a_share * share
-                left = deadline - time.perf_counter()
-                for line in measure(part, args, folder, left):
+                deadline += seconds_per_share * share
+                seconds_left = deadline - time.perf_counter()
+                for line in measure(part, args, folder, seconds_left):
                     add(line)
-    print(f"\nall of it is in {args.out}")
+    print(f"\ntables: {args.out}")
 
 
 if __name__ == "__main__":

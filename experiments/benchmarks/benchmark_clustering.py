@@ -104,10 +104,10 @@ def fcm(x: np.ndarray, args: Args) -> tuple[Side, Side]:
         return float(advance(start, num_iters=args.iterations).objective)
 
     def theirs() -> float:
-        centroids, memberships_out, *_ = cmeans(
+        centroids, final_memberships, *_ = cmeans(
             columns, args.clusters, FUZZIFIER, -1, args.iterations, init=memberships
         )
-        return objective(x, centroids, memberships_out.T)
+        return objective(x, centroids, final_memberships.T)
 
     return ours, theirs
 

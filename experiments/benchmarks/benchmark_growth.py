@@ -59,9 +59,7 @@ class Study(NamedTuple):
 
 
 def operations(latent_size: int) -> int:
-    """Returns the operations of a gradient of CCFC's network on one image of shape
-    SMALL.
-    """
+    """Returns the operations of a gradient of CCFC's network on one small image."""
     network = network_of({"backbone": "conv", "latent_size": latent_size}, SMALL)
     image = jnp.zeros((1, *SMALL))
     variables = network.init(jax.random.key(0), image)
@@ -288,8 +286,8 @@ def figure(study: Study, rows: Sequence[dict]) -> Figure:
     Returns:
         The figure.
     """
-    figure_ = Figure(figsize=(4.2, 3.2), layout="constrained")
-    axes = figure_.add_subplot()
+    chart = Figure(figsize=(4.2, 3.2), layout="constrained")
+    axes = chart.add_subplot()
     x = [row[study.label] for row in rows]
     y = np.array([[row[name] for name in ("min", "s/round", "max")] for row in rows])
     bars = np.abs(y[:, [0, 2]] - y[:, [1]]).T
@@ -304,7 +302,7 @@ def figure(study: Study, rows: Sequence[dict]) -> Figure:
     axes.set_title(f"CCFC, {study.title}", fontsize=10, color=curves.INK)
     axes.legend(frameon=False, fontsize=9)
     curves.plain_axes(axes)
-    return figure_
+    return chart
 
 
 def main(args: Args) -> None:

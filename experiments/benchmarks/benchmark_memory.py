@@ -66,8 +66,7 @@ def networks_of(backbone: str) -> dict[str, Network]:
 
 
 def compile_step(backbone: str, batch: int, microbatch: int | None) -> Any:
-    """Compiles the gradient of FedMCC's equation 8 with respect to the online
-    parameters.
+    """Compiles the gradient of FedMCC's equation 8 by the online parameters.
 
     Args:
         backbone: name of the backbone.

@@ -65,7 +65,7 @@ def test_figure_3_is_of_clients_above_each_other(drawing, monkeypatch):
         drawn.extend(panels)
         return draw_maps(panels, *where, **options)
 
-    monkeypatch.setattr(fdsc_figures, "maps", keep)
+    monkeypatch.setattr(fdsc_figures, "draw_maps", keep)
     rows = fdsc_figures.figure3(*drawing)
     titles = [panel.title.partition("\n")[0] for panel in drawn]
     assert titles == [f"{x}, client {i}" for x in ("FDSC2", "DSCN") for i in (0, 1)]
