@@ -304,10 +304,10 @@ def runs_from_ledger(
             same={*row.flags, *variant_flags(row.script)},
             seeds=seeds,
         )
-        runs.append([found.runs for found in nearest_runs])
-        for found in nearest_runs:
-            where = f", {found.place}" if len(nearest_runs) > 1 else ""
-            differences = found.told(job.task.options.seed, but=unused_columns)
+        runs.append([match.runs for match in nearest_runs])
+        for match in nearest_runs:
+            where = f", {match.place}" if len(nearest_runs) > 1 else ""
+            differences = match.told(job.task.options.seed, but=unused_columns)
             note_lines.append(f"{row.label}, {job.dataset}{where}: runs {differences}")
     if not any(runs):
         note_lines.append("the ledger has no runs for this table")

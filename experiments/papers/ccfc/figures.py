@@ -285,10 +285,11 @@ def cluster(
         The cluster of each example.
     """
 
-    def each(own):
-        return kmeans(jax.random.key(0), own[0], num_clusters, mask=own[1]).assignments
+    def cluster_client(arrays):
+        z, mask = arrays
+        return kmeans(jax.random.key(0), z, num_clusters, mask=mask).assignments
 
-    return np.asarray(jax.lax.map(each, (jnp.asarray(z), jnp.asarray(mask))))
+    return np.asarray(jax.lax.map(cluster_client, (jnp.asarray(z), jnp.asarray(mask))))
 
 
 def pixels(
