@@ -367,9 +367,9 @@ class Line:
     def paper(self) -> float | None:
         """The paper's score in `metric`, if the paper prints one."""
         row = self.rows[0]
-        if self.method in fdsc.CALLED:
-            scores = fdsc.CLUSTERED["orl" if "ORL" in row["dataset"] else "mnist"]
-            name = fdsc.CALLED[self.method]
+        if self.method in fdsc.DISPLAY_NAMES:
+            scores = fdsc.CLUSTER_SCORES["orl" if "ORL" in row["dataset"] else "mnist"]
+            name = fdsc.DISPLAY_NAMES[self.method]
             return scores[int(row["classes_per_client"])][name][0]
         if self.method == "fedcref":
             return fedcref.ACC_BY_DIRTINESS[fedcref.EMNIST][row["dirtiness"]][1][0]
