@@ -19,10 +19,10 @@ from fcjax.methods import Method
 from fcjax.results.results import Results, Run
 from fcjax.results.store import read
 from fcjax.settings import as_tuple, given
-from fcjax.sweep.experiment import prepare, used
+from fcjax.sweep.experiment import effective_settings, prepare
 from fcjax.sweep.options import Options
 from fcjax.sweep.plan import Task
-from fcjax.sweep.progress import printed
+from fcjax.sweep.progress import log_to_stdout
 
 
 def run(
@@ -120,12 +120,12 @@ def run(
         experiments.append(prepare(task, load, natural=natural, in_memory=out is None))
     for experiment in experiments:
         method = experiment.task.method
-        for name in given(method).keys() - used(experiment):
+        for name in given(method).keys() - effective_settings(experiment):
             warnings.warn(f"{name} has no effect on {method.name}", stacklevel=2)
     # Late, as orbax and matplotlib take a second to import.
     from fcjax.sweep.train import execute
 
-    with printed() if progress else contextlib.nullcontext():
+    with log_to_stdout() if progress else contextlib.nullcontext():
         for experiment in experiments:
             with experiment.folder.locked():
                 execute(experiment, progress=progress)

@@ -126,9 +126,9 @@ class Program:
 
         Args:
             grid: the runs.
-            start: where to begin, as `States.restore`; nowhere is the beginning.
+            start: where to begin, as `Checkpoints.restore`; nowhere is the beginning.
             schedule: the rounds after which the clusters are evaluated.
-            on_round: called after each round, as `States.save`.
+            on_round: called after each round, as `Checkpoints.save`.
 
         Returns:
             The final state, stacked on G.

@@ -33,7 +33,7 @@ class Ragged(_Array):
 
     Examples:
         >>> x = Ragged((jnp.ones((2, 3)), jnp.ones((1, 1))), counts=(1, 1))
-        >>> len(x), [rows.tolist() for rows in x.places]  # large, small; large
+        >>> len(x), [rows.tolist() for rows in x.clients_by_class]  # large, small; large
         (3, [[0, 2], [1]])
     """
 
@@ -44,9 +44,9 @@ class Ragged(_Array):
         return sum(map(len, self.blocks))
 
     @property
-    def places(self) -> list[np.ndarray]:
+    def clients_by_class(self) -> list[np.ndarray]:
         """Which of the clients those of each class are."""
-        return places(self.counts, len(self))
+        return clients_by_class(self.counts, len(self))
 
     def tree_flatten(self):
         return self.blocks, self.counts
@@ -66,7 +66,7 @@ def ragged_in(tree: PyTree) -> Ragged | None:
     return next(filter(is_ragged, leaves), None)
 
 
-def places(counts: tuple[int, ...], num_clients: int) -> list[np.ndarray]:
+def clients_by_class(counts: tuple[int, ...], num_clients: int) -> list[np.ndarray]:
     """Returns which of so many clients those of each class are, see `Ragged`."""
     of_place = np.repeat(np.arange(len(counts)), counts)
     classes = of_place[np.arange(num_clients) % sum(counts)]
@@ -82,14 +82,14 @@ def parts(stacked: PyTree, like: Ragged) -> list[PyTree]:
 
         return jax.tree.map(part, stacked, is_leaf=is_ragged)
 
-    return [of_class(c, own) for c, own in enumerate(like.places)]
+    return [of_class(c, own) for c, own in enumerate(like.clients_by_class)]
 
 
 def joined(found: Sequence[PyTree], like: Ragged) -> PyTree:
     """Returns what the clients of all classes have: `parts` undone. What has another
     shape in another class is ragged.
     """
-    order = np.argsort(np.concatenate(like.places))
+    order = np.argsort(np.concatenate(like.clients_by_class))
 
     def of_all(*blocks):
         if len({x.shape[1:] for x in blocks}) > 1:
@@ -106,7 +106,7 @@ def rectangle(x: Any) -> np.ndarray:
     if not is_ragged(x):
         return np.asarray(x)
     blocks = list(map(np.asarray, x.blocks))
-    own = places(x.counts, sum(block.shape[1] for block in blocks))
+    own = clients_by_class(x.counts, sum(block.shape[1] for block in blocks))
     num_runs, _, _, *shape = blocks[0].shape
     widest = max(block.shape[2] for block in blocks)
     found = np.zeros((num_runs, sum(map(len, own)), widest, *shape), blocks[0].dtype)

@@ -90,9 +90,9 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(autouse=True)
 def _printed():
     """What a session says is printed."""
-    from fcjax.sweep.progress import printed
+    from fcjax.sweep.progress import log_to_stdout
 
-    with printed():
+    with log_to_stdout():
         yield
 
 
@@ -112,7 +112,7 @@ def finished(tmp_path_factory):
     from fcjax.cli.arguments import read
     from fcjax.methods import SCRIPTS
     from fcjax.sweep import experiment, train
-    from fcjax.sweep.progress import printed as shown
+    from fcjax.sweep.progress import log_to_stdout as shown
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int, Shaped
 
 from fcjax.data.partition import FEW, Partition
-from fcjax.parallel.mesh import are_several
-from fcjax.ragged import GROUPS, Ragged, places
+from fcjax.parallel.mesh import is_multiprocess
+from fcjax.ragged import GROUPS, Ragged, clients_by_class
 from fcjax.types import Federation, Pool
 
 # --- Size classes
@@ -203,7 +203,7 @@ def _in_classes(
             padded_size,
         )
         for own, padded_size in zip(
-            places(classes.counts, len(grid[0])), classes.slots, strict=True
+            clients_by_class(classes.counts, len(grid[0])), classes.slots, strict=True
         )
     ]
     indices, mask = (
@@ -316,7 +316,7 @@ def place(
 
     Returns:
         The pool, and one line on the estimate and the choice. Of several processes it
-        is still an array of the host: see `fcjax.parallel.mesh.deal_pool`.
+        is still an array of the host: see `fcjax.parallel.mesh.shard_pool`.
     """
     limit = device_memory()
     needed = examples.nbytes + STATES_IN_FORCE * state_bytes
@@ -331,7 +331,7 @@ def place(
     )
     if where == "host":
         return HostPool(examples), line
-    if are_several():
+    if is_multiprocess():
         return examples, line + "s of the clients that hold them"
     if len(devices) == 1:
         return jax.device_put(examples, devices[0]), line

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, Shaped
 
 from fcjax.parallel.exact import compiler_options, one_by_one
-from fcjax.ragged import GROUPS, Ragged, is_ragged, places
+from fcjax.ragged import GROUPS, Ragged, clients_by_class, is_ragged
 from fcjax.types import Federation, Grid, PyTree, State
 
 # --- Own pool
@@ -27,7 +27,7 @@ from fcjax.types import Federation, Grid, PyTree, State
 @jax.tree_util.register_pytree_node_class
 class LocalPool:
     """Takes the place of the array of examples where clients lie on devices of several
-    processes, see `fcjax.parallel.mesh.deal_pool`.
+    processes, see `fcjax.parallel.mesh.shard_pool`.
 
     `pool[rows]` is a device array of those rows, within a program that is spread over
     the devices; of rows that are neither the first nor its clients' a device has none,
@@ -66,7 +66,7 @@ class LocalPool:
         return self.examples[0, 0][self.places[0, 0][rows]]
 
     @property
-    def bytes_here(self) -> int:
+    def local_bytes(self) -> int:
         """What it takes of this process's memory."""
         parts = (self.examples, self.places)
         return sum(x.data.nbytes for part in parts for x in part.addressable_shards)
@@ -140,21 +140,21 @@ def platform_problem(error: Exception) -> str:
     )
 
 
-def are_several() -> bool:
+def is_multiprocess() -> bool:
     """Returns whether several processes run one program."""
     return jax.process_count() > 1
 
 
 def all_devices() -> Sequence[Any]:
     """Returns the devices that runs are spread over, those of all processes."""
-    return jax.devices() if are_several() else jax.local_devices()
+    return jax.devices() if is_multiprocess() else jax.local_devices()
 
 
 def on_host(tree: PyTree) -> PyTree:
     """Returns arrays in this host's memory, whole, whichever processes have their
     parts; all of them ask for it.
     """
-    if not are_several():
+    if not is_multiprocess():
         return jax.device_get(tree)
 
     def whole(x):
@@ -433,7 +433,7 @@ def _num_shards(num_clients, num_devices):
     return -(-num_clients // most)
 
 
-def deal_pool(
+def shard_pool(
     examples: Shaped[np.ndarray, "P *F"],
     indices: Int[np.ndarray, "G M N"],
     *,
@@ -485,13 +485,13 @@ def deal_pool(
     )
 
 
-def on_all(examples: Shaped[np.ndarray, "P *F"]) -> Array:
+def replicate(examples: Shaped[np.ndarray, "P *F"]) -> Array:
     """Gives each device of all processes all examples."""
     mesh = Mesh(np.array(all_devices()), "device")
     return _place(examples, NamedSharding(mesh, P()))
 
 
-def lying(structure: PyTree, *, is_run: bool = False) -> PyTree:
+def restore_shardings(structure: PyTree, *, is_run: bool = False) -> PyTree:
     """Says where a state lies that is read from files: on the first device; of several
     processes in parts, where all devices have as much of it, else whole on each.
 
@@ -500,7 +500,7 @@ def lying(structure: PyTree, *, is_run: bool = False) -> PyTree:
             several processes.
         is_run: whether it is of one run.
     """
-    if not are_several():
+    if not is_multiprocess():
         return _shaped(structure, SingleDeviceSharding(jax.local_devices()[0]))
     server, own = map(jax.tree.leaves, structure)
     num_runs = 1 if is_run else (server + own)[0].shape[0]
@@ -524,7 +524,7 @@ def _placed(inputs, shardings):
     """The inputs where they are needed: results of a call on other devices are not
     moved by themselves.
     """
-    if not are_several():
+    if not is_multiprocess():
         return jax.device_put(inputs, shardings)
 
     def of(sharding, part):
@@ -575,7 +575,7 @@ def _resize(specs, tree, num_runs, num_clients):
     def of_clients(axis, x):
         if not is_ragged(x):
             return first(axis, num_clients, x)
-        each = zip(x.blocks, places(x.counts, num_clients), strict=True)
+        each = zip(x.blocks, clients_by_class(x.counts, num_clients), strict=True)
         return Ragged([first(axis, len(own), block) for block, own in each], x.counts)
 
     def resize(spec, part):

@@ -20,14 +20,14 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from fcjax.engine import Position, Round, ShapesOf
-from fcjax.parallel.mesh import are_several, lying
+from fcjax.parallel.mesh import is_multiprocess, restore_shardings
 from fcjax.sweep import processes
 from fcjax.types import PyTree
 
 log = logging.getLogger("fcjax")
 
 
-class States:
+class Checkpoints:
     """The last two states of some runs on disk, written while the next rounds run.
 
     `Program.run(grid, start=states.restore, on_round=states.save)` goes on after a
@@ -46,7 +46,7 @@ class States:
         self._pending: ocp.AsyncResponse | None = None
         self._skipped: set[str] = set()  # damaged, and no state to go on from
 
-    def __enter__(self) -> "States":
+    def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,7 +72,7 @@ class States:
         for name in reversed(json.loads(processes.broadcast_text(json.dumps(names)))):
             path = self._directory / name
             position = Position(*(int(part) for part in name.split("-")))
-            asked = lying(shapes(position.stage), is_run=is_run)
+            asked = restore_shardings(shapes(position.stage), is_run=is_run)
             try:
                 state = ocp.load(str(path), asked)
             except (MemoryError, jax.errors.JaxRuntimeError):
@@ -81,13 +81,13 @@ class States:
                 log.warning(f"skipping the damaged state {path}: {first_line(error)}")
                 self._skipped.add(name)
                 continue
-            if are_several():
+            if is_multiprocess():
                 return position, state
             # Off the device that orbax chose: the engine spreads and donates it.
             return position, jax.tree.map(lambda x: jnp.array(np.asarray(x)), state)
         return None
 
-    def go_on(self, shapes: ShapesOf) -> tuple[Position, PyTree] | None:
+    def resume(self, shapes: ShapesOf) -> tuple[Position, PyTree] | None:
         """`restore`, which says from where."""
         found = self.restore(shapes)
         if found is not None:
@@ -110,7 +110,7 @@ class States:
         self._directory.mkdir(parents=True, exist_ok=True)
 
         def own(x: jax.Array | np.ndarray | np.generic):
-            is_shared = are_several() and isinstance(x, jax.Array)
+            is_shared = is_multiprocess() and isinstance(x, jax.Array)
             # What device_get returns on a CPU is the donated memory itself.
             return x.copy() if is_shared else np.array(jax.device_get(x))
 

@@ -16,7 +16,7 @@ from fcjax import data
 from fcjax.data.federation import check_state, place, runs_that_fit
 from fcjax.data.source import SOURCE, Loaded, Source, load_source, short_name
 from fcjax.methods.base import Method, MethodSpec
-from fcjax.parallel.mesh import all_devices, deal_pool, on_all, platform
+from fcjax.parallel.mesh import all_devices, platform, replicate, shard_pool
 from fcjax.results import store
 from fcjax.results.store import Folder, InMemory, Point
 from fcjax.settings import given
@@ -66,9 +66,9 @@ class Experiment(NamedTuple):
     ) -> Any:
         """Of several processes each has the examples of its own clients."""
         if batch.method.sees_all:
-            return on_all(examples)
+            return replicate(examples)
         rows, devices = np.asarray(federation.indices), all_devices()
-        return deal_pool(examples, rows, devices=devices, is_spread=is_spread)
+        return shard_pool(examples, rows, devices=devices, is_spread=is_spread)
 
 
 def prepare_all(tasks: Sequence[Task]) -> list[Experiment]:
@@ -146,7 +146,9 @@ def prepare(
                 most = len(all_devices()) * runs_that_fit(pool, size)
             width = plan.width(len(own.points), most)
             pending = own.keep(folder.is_pending)
-            left.append(pending._replace(side_by_side=width, num_asked=len(own.points)))
+            left.append(
+                pending._replace(runs_per_call=width, num_requested=len(own.points))
+            )
     notes = (*dataset.notes, placed)
     return Experiment(task, dataset, folder, tuple(left), pool, notes)
 
@@ -248,7 +250,7 @@ def configuration(task: Task, method: MethodSpec, point: Point) -> dict[str, Any
     return json.loads(json.dumps(config))
 
 
-def used(experiment: Experiment) -> set[str]:
+def effective_settings(experiment: Experiment) -> set[str]:
     """Returns the settings that have an effect."""
     config = experiment.folder.config
     return {"preset", *config, *config["swept"], *config["defaults"]}

@@ -103,7 +103,7 @@ def shapes(batch: Batch, experiment: Experiment) -> Grid:
     return grid._replace(federations=federations)
 
 
-def is_too_large(error: RuntimeError) -> bool:
+def is_out_of_memory(error: RuntimeError) -> bool:
     return "RESOURCE_EXHAUSTED" in str(error)
 
 
@@ -140,7 +140,7 @@ def largest_that_fits(
     return count if bytes_of(count) <= limit else second
 
 
-def widened(experiment: Experiment) -> Experiment:
+def with_measured_width(experiment: Experiment) -> Experiment:
     """Returns the experiment with as many runs side by side as fit by their compiled
     programs on the devices here. On a CPU, or where a flag sets the number of runs, the
     experiment stays as it is.
@@ -158,14 +158,14 @@ def widened(experiment: Experiment) -> Experiment:
         @cache
         def bytes_of(count: int) -> int | float:
             # Pending runs, repeated where others are done: shapes are the grid's.
-            num_runs = min(count * len(devices), batch.num_asked)
+            num_runs = min(count * len(devices), batch.num_requested)
             part = batch.take(i % len(batch.points) for i in range(num_runs))
             return most_bytes(compile_for(devices, part, experiment))
 
-        most = -(-batch.num_asked // len(devices))
+        most = -(-batch.num_requested // len(devices))
         count = max(1, largest_that_fits(bytes_of, limit=limit, most=most))
-        width = plan.width(batch.num_asked, count * len(devices))
-        return batch._replace(side_by_side=width)
+        width = plan.width(batch.num_requested, count * len(devices))
+        return batch._replace(runs_per_call=width)
 
     return experiment._replace(batches=tuple(map(widen, experiment.batches)))
 
@@ -175,7 +175,7 @@ def most_bytes(programs: Iterator[Fitted]) -> int | float:
     try:
         return max(program.num_bytes for program in programs)
     except jax.errors.JaxRuntimeError as error:
-        if not is_too_large(error):
+        if not is_out_of_memory(error):
             raise
         return math.inf
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from fcjax.engine import Program
-from fcjax.parallel.mesh import are_several, each_run, on_host
+from fcjax.parallel.mesh import each_run, is_multiprocess, on_host
 from fcjax.ragged import rectangle
 from fcjax.results.store import CommunityAssignments
 from fcjax.types import Communities, Federation, Grid
@@ -23,10 +23,10 @@ class Outcome(NamedTuple):
     """Examples that each client holds; one that several hold is there several times."""
     mask: Bool[np.ndarray, "M N"]
     """False where one of them is repeated."""
-    of_clients: Int[np.ndarray, "M N"]
+    clusters_of_clients: Int[np.ndarray, "M N"]
     """The cluster that each client found them in; -1 where one is repeated, or the
     method gives none."""
-    holders: Int[np.ndarray, "P"]
+    client_of_example: Int[np.ndarray, "P"]
     """Who holds each example, the first of several; -1 where nobody does."""
     clusters: Int[np.ndarray, "P"]
     """Of every example, what its holder found; -1 where there is none."""
@@ -55,7 +55,7 @@ def outcomes_of(
 
     held, count = grid.federations, grid.federations.pool.shape[0]
     rows, mask = rectangle(held.indices), rectangle(held.mask)
-    of_clients = np.where(mask, assign(held), -1)
+    clusters_of_clients = np.where(mask, assign(held), -1)
     clients = np.broadcast_to(np.arange(rows.shape[1])[:, None], rows.shape[1:])
     found = [
         Outcome(
@@ -63,7 +63,7 @@ def outcomes_of(
             of_examples(clients, *each[1:3], count, fill=-1),
             of_examples(each[3], *each[1:3], count, fill=-1),
         )
-        for each in zip(points, rows, mask, of_clients, strict=True)
+        for each in zip(points, rows, mask, clusters_of_clients, strict=True)
     ]
     if left_out is not None:
         rows, mask = np.asarray(left_out.indices), np.asarray(left_out.mask)
@@ -88,7 +88,7 @@ def communities_of(
     community, edges, clusters = map(np.asarray, communities)
     return [
         CommunityAssignments(
-            *(run.rows, run.mask, run.of_clients, community[i], edges[i]),
+            *(run.rows, run.mask, run.clusters_of_clients, community[i], edges[i]),
             np.where(run.mask, clusters[i], -1),
         )
         for i, run in enumerate(runs)
@@ -101,7 +101,7 @@ def embeddings_of(
     """Yields the embedding of each run of a grid, NaN where no client holds a row."""
     held = grid.federations
     # The examples of several processes lie by where all runs do.
-    whole = program.embed(grid, state) if are_several() else None
+    whole = program.embed(grid, state) if is_multiprocess() else None
     for run in range(len(grid.keys)):
 
         def own(x, run=run):

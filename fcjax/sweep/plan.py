@@ -18,8 +18,8 @@ from fcjax import data
 from fcjax.data.source import Source, short_name
 from fcjax.data.split import Split
 from fcjax.methods.base import Method, MethodSpec, Problem
-from fcjax.parallel.mesh import are_several, num_bytes
-from fcjax.ragged import Ragged, places
+from fcjax.parallel.mesh import is_multiprocess, num_bytes
+from fcjax.ragged import Ragged, clients_by_class
 from fcjax.results.store import Point
 from fcjax.settings import as_tuple, check_values, given
 from fcjax.sweep.options import Options
@@ -51,9 +51,9 @@ class Task:
         Raises:
             TypeError: neither the method nor a part has a setting of this name.
         """
-        return cls(method() if isinstance(method, type) else method).but(**settings)
+        return cls(method() if isinstance(method, type) else method).replace(**settings)
 
-    def but(self, **settings: Any) -> "Task":
+    def replace(self, **settings: Any) -> "Task":
         """Returns the task with other values of settings, see `of`."""
         parts: dict[str, Any] = {}
         for name, part in PARTS.items():
@@ -62,7 +62,7 @@ class Task:
             parts[name] = dataclasses.replace(getattr(self, name), **changes)
         return Task(dataclasses.replace(self.method, **settings), **parts)
 
-    def by(self, method: type[Method]) -> "Task":
+    def with_method(self, method: type[Method]) -> "Task":
         """Returns the task for another method, with the settings that both have."""
         own = {x.name for x in dataclasses.fields(method)} & given(self.method).keys()
         values = {name: getattr(self.method, name) for name in own}
@@ -117,9 +117,9 @@ class Batch(NamedTuple):
     """Rows that the examples without a client are padded to."""
     classes: data.SizeClasses | None = None
     """How clients of unequal sizes are padded, in place of all to `padded_size`."""
-    side_by_side: int = 1
+    runs_per_call: int = 1
     """How many of them run at a time."""
-    num_asked: int = 1
+    num_requested: int = 1
     """Of the grid, finished ones too: a killed grid goes on in the calls it was in."""
 
     @property
@@ -151,7 +151,7 @@ class Batch(NamedTuple):
         A killed grid finds them again: those that are left after the first ones are
         those that splitting what is left gives.
         """
-        count = -(-len(self.points) // self.side_by_side)
+        count = -(-len(self.points) // self.runs_per_call)
         for runs in np.array_split(np.arange(len(self.points)), count):
             yield self.take(runs.tolist())
 
@@ -241,7 +241,7 @@ def classes_of(batch: Batch, split: Split) -> data.SizeClasses | None:
     those clients are the same in all runs.
     """
     # Each of several processes deals clients of one length to its devices.
-    if not split.natural or are_several() or not method_of(batch).by_size:
+    if not split.natural or is_multiprocess() or not method_of(batch).by_size:
         return None
     sizes = np.array(list(map(len, batch.partitions[0].clients)))
     return data.size_classes(sizes, least=batch.num_clusters)
@@ -380,7 +380,9 @@ def state_bytes(batch: Batch, examples: np.ndarray) -> int:
     def slots(dtype) -> Any:
         if classes is None:
             return jax.ShapeDtypeStruct(shape, dtype)
-        each = zip(places(classes.counts, shape[0]), classes.slots, strict=True)
+        each = zip(
+            clients_by_class(classes.counts, shape[0]), classes.slots, strict=True
+        )
         blocks = [jax.ShapeDtypeStruct((len(own), n), dtype) for own, n in each]
         return Ragged(blocks, classes.counts)
 
@@ -428,5 +430,5 @@ def padded_size(batch: Batch) -> int:
     """Returns how many rows its clients are padded to in all."""
     if batch.classes is None:
         return batch.num_clients * batch.padded_size
-    own = places(batch.classes.counts, batch.num_clients)
+    own = clients_by_class(batch.classes.counts, batch.num_clients)
     return sum(len(x) * n for x, n in zip(own, batch.classes.slots, strict=True))

@@ -87,7 +87,7 @@ def join(own: Processes, tasks: Sequence[Task]) -> None:
         initialization_timeout=int(own.coordinator_timeout),
         heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
     )
-    agree(tasks)
+    check_agreement(tasks)
 
 
 def is_primary() -> bool:
@@ -128,7 +128,7 @@ def locked(path: Path) -> Iterator[None]:
         allgather_text("done")
 
 
-def agree(tasks: Sequence[Task]) -> None:
+def check_agreement(tasks: Sequence[Task]) -> None:
     """Raises ValueError where processes differ in their settings, code or devices."""
     own = {
         "the version of fcjax": digest_of_code(),

@@ -100,7 +100,7 @@ class Progress:
             self._bar.update(task, completed=done, description=text, refresh=True)
 
 
-class Printed(logging.Handler):
+class StdoutHandler(logging.Handler):
     """Prints the lines of the logger `fcjax`.
 
     Args:
@@ -120,12 +120,12 @@ class Printed(logging.Handler):
 
 
 @contextmanager
-def printed(form: Callable[[str], str] = str) -> Iterator[None]:
+def log_to_stdout(form: Callable[[str], str] = str) -> Iterator[None]:
     """Prints the lines of the logger `fcjax` inside of a `with` block. Other handlers
     of this logger stay; those of the root logger do not repeat the lines.
     """
-    log, handler = logging.getLogger("fcjax"), Printed(form)
-    outer = [x for x in log.handlers if isinstance(x, Printed)]
+    log, handler = logging.getLogger("fcjax"), StdoutHandler(form)
+    outer = [x for x in log.handlers if isinstance(x, StdoutHandler)]
     before = log.level, log.propagate
     for other in outer:
         log.removeHandler(other)

@@ -14,7 +14,7 @@ from fcjax.data import federation
 from fcjax.data.dataset import counted
 from fcjax.data.source import short_name
 from fcjax.methods import Method
-from fcjax.parallel.mesh import all_devices, are_several
+from fcjax.parallel.mesh import all_devices, is_multiprocess
 from fcjax.results import store, tables
 from fcjax.results.results import Results
 from fcjax.results.run import INTERNAL_SCORES, below_kmeans
@@ -30,7 +30,7 @@ log = logging.getLogger("fcjax")
 HELP = "docs/methods/which.md has which method does better on which data"
 
 
-def conclude(folder: Folder, *, labelled: bool) -> None:
+def log_results(folder: Folder, *, labelled: bool) -> None:
     """Says mean and 95 % interval over seeds, beside the paper's figures, writes the
     table to files, and warns of the runs that failed. Without labels, where the sheets
     say more than any score, it also writes the page that shows them, unless there are
@@ -52,7 +52,7 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
     for text in compare_with_kmeans(rows, folder.settings):
         line = text.removeprefix("warning: ")
         log.log(logging.INFO if line == text else logging.WARNING, line)
-    if line := unlikeness(rows, folder.settings):
+    if line := measured_heterogeneity(rows, folder.settings):
         log.info(line)
     if labelled:
         return
@@ -96,7 +96,9 @@ def compare_with_kmeans(
     return said
 
 
-def unlikeness(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> str:
+def measured_heterogeneity(
+    rows: Sequence[Mapping[str, Any]], settings: Sequence[str]
+) -> str:
     """Returns a sentence on the measured heterogeneity of the clients, "" if the
     clusters are no common ones.
     """
@@ -145,7 +147,7 @@ def summarize(
     return tables.shown(tables.summarize(rows, by=by, values=values))
 
 
-def conclude_all(folders: Sequence[Folder], *, out: Path | None) -> None:
+def log_all_results(folders: Sequence[Folder], *, out: Path | None) -> None:
     """Says one table of several experiments, and writes it into the folder above
     their own, if there is one.
     """
@@ -167,14 +169,14 @@ def conclude_all(folders: Sequence[Folder], *, out: Path | None) -> None:
         tables.write(summary, out)
 
 
-def say_header(experiment: Experiment) -> None:
+def log_header(experiment: Experiment) -> None:
     """Says what is in force: data, devices, precision, padding, calls."""
     task, options = experiment.task, experiment.task.options
     batches = experiment.batches
     partitions = [part for batch in batches for part in batch.partitions]
     dropped = [len(partition.left_out) for partition in partitions]
     devices, others = all_devices(), ""
-    if are_several():
+    if is_multiprocess():
         others = f" of {jax.process_count()} processes"
     log.info(
         f"{batches[0].method.name} on {short_name(task.source.dataset)}: "
@@ -196,7 +198,7 @@ def say_header(experiment: Experiment) -> None:
         padding = [1 - sum(map(len, p.clients)) / slots for p in batch.partitions]
         told = [
             *(f"{name} {batch.points[0][name]}" for name in shown),
-            f"{counted(len(batch.points), 'run')}, {batch.side_by_side} a call",
+            f"{counted(len(batch.points), 'run')}, {batch.runs_per_call} a call",
             plan.budget(batch),
             f"padding {np.mean(padding):.1%}"
             + (f" in {len(batch.classes.slots)} size classes" if batch.classes else ""),
@@ -204,7 +206,7 @@ def say_header(experiment: Experiment) -> None:
         log.info(", ".join(told))
 
 
-def say_pace(num_runs: int, seconds: float) -> None:
+def log_pace(num_runs: int, seconds: float) -> None:
     """Says how fast the runs of a session were, and what memory they took."""
     log.info(
         f"{counted(num_runs, 'run')} in {seconds:.1f} s, "
@@ -243,7 +245,9 @@ def extremes(values: Sequence[int]) -> str:
     return " to ".join(map(str, sorted({min(values), max(values)})))
 
 
-def shower(progress: Progress, place: str) -> Callable[[engine.Round, int, list], None]:
+def progress_callback(
+    progress: Progress, place: str
+) -> Callable[[engine.Round, int, list], None]:
     """Returns what shows each round of a call: the mean over its runs, and which of the
     grid's they are.
     """

@@ -117,13 +117,13 @@ def score_round(
     """
     if (run.clusters < 0).all():
         return {}
-    found = run.clusters if scope == "global" else run.of_clients
+    found = run.clusters if scope == "global" else run.clusters_of_clients
     in_use = metrics.collapse(found[found >= 0], num_clusters=num_clusters)
-    scores = against(run, labels, scope, names=names)
+    scores = label_scores(run, labels, scope, names=names)
     return scores | {name: in_use[name] for name in IN_USE}
 
 
-def cells(scores: Mapping[str, float | int]) -> Row:
+def history_cells(scores: Mapping[str, float | int]) -> Row:
     """Returns what history.csv has of `score_round`, empty cells where it has none."""
     return {
         name: round_off(scores[name]) if name in scores else None
@@ -131,7 +131,7 @@ def cells(scores: Mapping[str, float | int]) -> Row:
     }
 
 
-def against(
+def label_scores(
     run: Outcome,
     labels: Labels,
     scope: Scope,
@@ -148,14 +148,16 @@ def against(
     if labels is None:
         return {}
     chosen = slice(None) if answered is None else answered
-    rows, mask = (x[chosen] for x in labelled_slots(run, labels))
+    rows, mask = (x[chosen] for x in labelled_examples(run, labels))
     if scope == "global":
         clusters = run.clusters[: len(labels)]
         counted = clusters >= 0
         if answered is not None:
             counted &= np.isin(np.arange(len(labels)), rows[mask])
         return metrics.scores(labels[counted], clusters[counted], names=names)
-    each = metrics.per_client(labels[rows], run.of_clients[chosen], mask, names=names)
+    each = metrics.per_client(
+        labels[rows], run.clusters_of_clients[chosen], mask, names=names
+    )
     if scope == "client-mean":
         return metrics.client_mean(each)
     return metrics.client_pooled(each, mask)
@@ -185,24 +187,26 @@ def score_across(
     """
     if labels is None:
         return {}
-    rows, mask = labelled_slots(run, labels)
-    mask &= run.of_clients >= 0
+    rows, mask = labelled_examples(run, labels)
+    mask &= run.clusters_of_clients >= 0
     each = [
         metrics.accuracy(labels[rows[client, own]], clusters[own])
-        for client, (clusters, own) in enumerate(zip(run.of_clients, mask, strict=True))
+        for client, (clusters, own) in enumerate(
+            zip(run.clusters_of_clients, mask, strict=True)
+        )
         if own.any()
     ]
     across = {"client_acc": float(np.mean(each))} if each else {}
     if scope == "global" and scores:
         across |= {"global_acc": scores["acc"], "global_nmi": scores["nmi"]}
     if same is not None:
-        names = taken_globally(run.of_clients, same.community)[mask]
+        names = taken_globally(run.clusters_of_clients, same.community)[mask]
         across["global_acc"] = metrics.accuracy(labels[rows[mask]], names)
         across["global_nmi"] = metrics.nmi(labels[rows[mask]], names)
     return across
 
 
-def labelled_slots(run: Outcome, labels: Int[np.ndarray, "L"]):
+def labelled_examples(run: Outcome, labels: Int[np.ndarray, "L"]):
     """Returns the examples [M, N] that clients hold, and a mask of those with a label;
     the others stand for any that has one.
     """
@@ -233,14 +237,14 @@ def score_end(
         same: which clients' clusters are the same, if that is known.
     """
     answered = np.any(present, axis=0)
-    surviving = against(run, labels, scope, answered=answered, names=ROUND_SCORES)
+    surviving = label_scores(run, labels, scope, answered=answered, names=ROUND_SCORES)
     found = {**scores, **{f"surviving_{k}": value for k, value in surviving.items()}}
     found |= score_across(run, labels, scope, scores, same)
-    if scope == "global" and len(run.of_clients) > 1:
-        most = run.of_clients.max() + 1
+    if scope == "global" and len(run.clusters_of_clients) > 1:
+        most = run.clusters_of_clients.max() + 1
         counts = [
             np.bincount(clusters[clusters >= 0], minlength=most)
-            for clusters in run.of_clients
+            for clusters in run.clusters_of_clients
         ]
         # Compiled whole: its operations one by one take a second.
         value = jax.jit(heterogeneity)(np.asarray(counts, np.float32))

@@ -2,7 +2,7 @@
 
 Runs that share their leading stages train them once. The cache keeps the end of them:
 
-    OUT/../stages/NAME/   one run: its state after the stages (`checkpoints.States`) and
+    OUT/../stages/NAME/   one run: its state after the stages (`Checkpoints`) and
                           its rounds, history.json
 
 Other methods with the same leading stages, other values of later settings, and later
@@ -30,11 +30,11 @@ from fcjax.data import federation
 from fcjax.data.source import short_name
 from fcjax.engine import Position, Round, ShapesOf, Start
 from fcjax.federated import server
-from fcjax.parallel.mesh import LocalPool, are_several, on_host
+from fcjax.parallel.mesh import LocalPool, is_multiprocess, on_host
 from fcjax.results import drawing, exported, store
 from fcjax.results.store import Point, Row, fingerprint
 from fcjax.sweep import fit, plan, processes, report, score, sinks
-from fcjax.sweep.checkpoints import States
+from fcjax.sweep.checkpoints import Checkpoints
 from fcjax.sweep.experiment import Experiment, configuration
 from fcjax.sweep.outcome import Outcome, communities_of, embeddings_of, outcomes_of
 from fcjax.sweep.plan import Batch
@@ -85,7 +85,7 @@ class StageCache:
         for point, place in zip(batch.points, places, strict=True):
             # It clears away what looks unfinished, as what another command now writes.
             with processes.locked(self.folder / ".lock"):
-                found = States(place).restore(lambda _: one, is_run=True)
+                found = Checkpoints(place).restore(lambda _: one, is_run=True)
             path = place / "history.json"
             if found is None or not path.exists():
                 return None
@@ -128,7 +128,10 @@ class StageCache:
             ]
             own = round._replace(state=jax.tree.map(lambda x, run=run: x[run], state))
             # Commands that run at the same time may keep the same run.
-            with processes.locked(self.folder / ".lock"), States(places[run]) as states:
+            with (
+                processes.locked(self.folder / ".lock"),
+                Checkpoints(places[run]) as states,
+            ):
                 places[run].mkdir(exist_ok=True)
                 if processes.is_primary():
                     (places[run] / "history.json").write_text(json.dumps(rows))
@@ -167,7 +170,7 @@ class StageCache:
         return " ".join(map(store.digest, each))
 
 
-def in_turn(batch: Batch) -> Iterator[Batch]:
+def ordered_calls(batch: Batch) -> Iterator[Batch]:
     """Yields the runs that go side by side as `Batch.split`, but where the method
     shares stages first those that have the first value of whatever later stages alone
     depend on: the others then find what those have trained.
@@ -202,9 +205,9 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
     if folder.rows:
         log.info(f"reusing {len(folder.rows)} finished runs of {folder.directory}")
     if experiment.batches:
-        experiment = fit.widened(experiment)
+        experiment = fit.with_measured_width(experiment)
         folder.begin()
-        report.say_header(experiment)
+        report.log_header(experiment)
         num_runs, start = len(folder.pending), time.perf_counter()
         precision = jax.default_matmul_precision(experiment.task.options.precision)
         recorded = nullcontext()
@@ -214,9 +217,9 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
             )
         with recorded, precision:
             train(experiment, progress=progress)
-        report.say_pace(num_runs, time.perf_counter() - start)
+        report.log_pace(num_runs, time.perf_counter() - start)
     if folder.saves:
-        report.conclude(folder, labelled=experiment.dataset.labels is not None)
+        report.log_results(folder, labelled=experiment.dataset.labels is not None)
         log.info(f"results in {folder.directory}")
 
 
@@ -232,17 +235,21 @@ def train(experiment: Experiment, *, progress: bool) -> None:
     with Progress(total, shown=progress) as shown:
         for batch in experiment.batches:
             while batch.points:
-                most = batch.side_by_side
+                most = batch.runs_per_call
                 try:
                     train_batch(
                         experiment, batch, stages, kmeans, shown, compile_seconds
                     )
                 except jax.errors.JaxRuntimeError as error:
                     # Of several processes one may have been short of memory.
-                    if not fit.is_too_large(error) or most == 1 or are_several():
+                    if (
+                        not fit.is_out_of_memory(error)
+                        or most == 1
+                        or is_multiprocess()
+                    ):
                         raise
                     log.info(f"out of memory with {most} runs a call: now {most // 2}")
-                    batch = batch._replace(side_by_side=most // 2)
+                    batch = batch._replace(runs_per_call=most // 2)
                 batch = batch.keep(folder.is_pending)
     if experiment.task.options.plot and folder.saves:
         drawing.figures_of_grid(folder, folder.directory / "figures")
@@ -261,7 +268,7 @@ def train_batch(
         engine.Program(batch.build, backend=experiment.task.options.backend),
         None,
     )
-    for part in in_turn(batch):
+    for part in ordered_calls(batch):
         compiled = sum(compile_seconds)
         call = Call(
             program,
@@ -270,7 +277,7 @@ def train_batch(
             experiment.left_out(part),
         )
         if model is None and isinstance(pool := call.grid.federations.pool, LocalPool):
-            held = federation.readable(pool.bytes_here)
+            held = federation.readable(pool.local_bytes)
             log.info(f"{held} of the examples in each process")
         state, last = run(experiment, call, stages, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
@@ -307,8 +314,8 @@ def run(
     options, folder, batch = experiment.task.options, experiment.folder, call.batch
     labels, method = experiment.dataset.labels, batch.method
     interval = None if folder.in_memory else options.checkpoint_interval
-    states = States(folder.begin_runs(batch.points), interval=interval)
-    show = report.shower(progress, folder.place_of(batch.points))
+    states = Checkpoints(folder.begin_runs(batch.points), interval=interval)
+    show = report.progress_callback(progress, folder.place_of(batch.points))
     before = [0, *itertools.accumulate(plan.num_rounds(batch))]
     names = {folder.log_name(point): point for point in batch.points}
     schedule = scored_rounds(options.evaluate_every, method.evaluate_every)
@@ -327,7 +334,7 @@ def run(
         ]
 
     def start(shapes: engine.ShapesOf) -> tuple[engine.Position, State] | None:
-        return states.go_on(shapes) or stages.start(batch)(shapes)
+        return states.resume(shapes) or stages.start(batch)(shapes)
 
     def on_round(round: engine.Round) -> None:
         nonlocal clock, last
@@ -377,7 +384,7 @@ def rows_of(
     return [
         {
             **{"stage": round.stage.name, **point, **measured},
-            **score.cells(found),
+            **score.history_cells(found),
             "seconds": seconds,
         }
         for point, measured, found in zip(points, metrics, scores, strict=True)
@@ -435,7 +442,7 @@ def finish(
             drawing.figures_of_run(
                 folder.directory / "figures",
                 dataset,
-                run.holders,
+                run.client_of_example,
                 run.clusters,
                 embedding,
                 same,
@@ -459,7 +466,7 @@ def finish(
         )
         if batch.method.scope == "global":
             ended |= kmeans(num_clusters=batch.num_clusters).of_run(run)
-        assigned.append(store.columns(run.holders, run.clusters, same))
+        assigned.append(store.columns(run.client_of_example, run.clusters, same))
         rows.append(
             score.result_row(
                 task.source,

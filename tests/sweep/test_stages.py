@@ -116,7 +116,7 @@ def finds(out, data, **flags):
     """Whether the runs of the flags' first call find what they share."""
     prepared = drifting.prepare(out, data, **options(flags))
     batch = prepared.batches[0]
-    (batch,) = train.in_turn(batch)
+    (batch,) = train.ordered_calls(batch)
     prepared.folder.begin()
     start = train.StageCache(prepared).start(batch)
     grid = batch.grid(prepared.pool)

@@ -159,7 +159,7 @@ def trained(
     task: Task, method: type[Method], dataset: data.Dataset, folder: Path
 ) -> Held:
     """Trains a run of a method and returns what its clients hold."""
-    (held,) = train(task.by(method), dataset, folder, partial(read, dataset))
+    (held,) = train(task.with_method(method), dataset, folder, partial(read, dataset))
     return held
 
 

@@ -55,7 +55,7 @@ def figure_synthetic(task: Task, folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: one line that names the flag and what it accepts.
     """
-    task = task.by(SDAFCKM).but(num_init=1)
+    task = task.with_method(SDAFCKM).replace(num_init=1)
     dealt, held_out = halves(load_one(task), seed=task.options.seed[0])
     read = partial(of_clients, dealt)
     (clients,) = train(task, dealt, folder, read)
