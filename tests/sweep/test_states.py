@@ -119,7 +119,7 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before(
     position, state = Checkpoints(tmp_path).restore([structure].__getitem__)
     assert position == Position(0, 1)
     assert_bits(state, jnp.arange(float(size)))
-    told = f"warning: skipping the damaged state {tmp_path / '00-000002'}"
+    told = f"warning: skipping the damaged checkpoint {tmp_path / '00-000002'}"
     assert capsys.readouterr().out.startswith(told)
 
 
