@@ -51,17 +51,19 @@ class Machine:
     """Memory that holds the data set: the device, or the host, which streams batches to
     the device. auto uses the device if the data set fits."""
     backend: Backend = "shard_map"
-    """JAX transformation that spreads the runs over the devices. loop runs them one after
-    another on one device."""
-    runs_per_call: Annotated[int | None, shown("as many as fit; on a CPU one per core")] = None
+    """JAX transformation that spreads the runs over the devices. loop trains one run
+    after another on one device."""
+    runs_per_call: Annotated[
+        int | None, shown("as many as fit; on a CPU one per core")
+    ] = None
     """Runs that are trained at the same time, at least 1. The other runs follow. Fewer
     runs need less memory."""
     on: Annotated[str | None, shown("run the grid here")] = None
     """Estimate time and memory on these devices instead of running the grid: v5e:4x4 or
     h100:8. The devices need not exist here."""
     shard: Annotated[str | None, shown("all runs")] = None
-    """Run only a part of the grid, i/n: every n-th run, starting with run i, counted from
-    0. `fcjax collect` merges the parts."""
+    """Run only a part of the grid, i/n: every n-th run, from run i on, counted from 0.
+    `fcjax collect` merges the parts."""
 
 
 @dataclasses.dataclass(frozen=True)

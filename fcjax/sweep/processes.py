@@ -30,8 +30,8 @@ class Processes:
     """Options for several processes, on one or more hosts, that run one program."""
 
     coordinator: Annotated[str | None, shown("a single process")] = None
-    """Address HOST:PORT of process 0 if several processes run one program. auto reads it
-    from a cluster that JAX supports (docs/guides/clusters.md)."""
+    """Address HOST:PORT of process 0 if several processes run one program. auto asks a
+    cluster that JAX supports (docs/guides/clusters.md)."""
     process: Annotated[str | None, shown("read from the cluster")] = None
     """Number of this process, i/n with i from 0. Required if --coordinator is
     HOST:PORT."""
@@ -73,8 +73,7 @@ def join(settings: Processes, tasks: Sequence[Task]) -> None:
     if settings.coordinator != "auto":
         if not re.fullmatch(r".+:\d+", settings.coordinator):
             raise ValueError(
-                "`coordinator` must be auto or HOST:PORT, got "
-                f"{settings.coordinator!r}"
+                f"`coordinator` must be auto or HOST:PORT, got {settings.coordinator!r}"
             )
         if settings.process is None:
             raise ValueError("`coordinator` HOST:PORT needs `process` i/n")
@@ -144,7 +143,7 @@ def locked(path: Path) -> Iterator[None]:
         path: the lock file.
 
     Yields:
-        Nothing.
+        None: while the folder is locked.
     """
     with filelock.FileLock(path) if is_primary() else nullcontext():
         # A broadcast and a gather are barriers: no process enters before process 0 has

@@ -141,7 +141,7 @@ def log_to_stdout(form: Callable[[str], str] = str) -> Iterator[None]:
         form: changes the text of a message before it is printed.
 
     Yields:
-        Nothing.
+        None: while the messages are printed.
     """
     log, handler = logging.getLogger("fcjax"), StdoutHandler(form)
     outer_handlers = [x for x in log.handlers if isinstance(x, StdoutHandler)]

@@ -31,7 +31,7 @@ BASELINE = "the k-means baseline (k-means on the raw examples)"
 HELP = "docs/methods/which.md compares the methods by kind of data"
 
 COLUMNS = {
-    "p": "heterogeneity of the partition (0: random partition, 1: one class per client)",
+    "p": "heterogeneity of the partition (0: random, 1: one class per client)",
     "alpha": "concentration of the Dirichlet partition (small: heterogeneous clients)",
     "nmi": "normalized mutual information with the classes (0 to 1, higher is better)",
     "acc": "accuracy with clusters matched to classes (0 to 1, higher is better)",
@@ -41,7 +41,7 @@ COLUMNS = {
     "participation": "mean share of participating clients per round (0 to 1)",
     "surviving_nmi": "nmi over the clients that participated at least once",
     "silhouette": "separation of the clusters (-1 to 1, higher is better)",
-    "davies_bouldin": "similarity of neighbouring clusters (0 or more, lower is better)",
+    "davies_bouldin": "similarity of close clusters (0 or more, lower is better)",
     "calinski_harabasz": (
         "between-cluster over within-cluster variance (0 or more, higher is better)"
     ),
@@ -292,7 +292,7 @@ def log_header(experiment: Experiment) -> None:
             *(f"{name} {batch.points[0][name]}" for name in names),
             f"{counted(len(batch.points), 'run')} ({batch.runs_per_call} at a time)",
             plan.budget(batch),
-            f"padding {np.mean(padding):.1%} of the examples"
+            f"padding {np.mean(padding):.1%} of the clients' arrays"
             + (f" in {len(batch.classes.slots)} size classes" if batch.classes else ""),
         ]
         log.info(f"batch: {', '.join(parts)}")

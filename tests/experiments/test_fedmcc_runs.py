@@ -62,7 +62,7 @@ def test_both_stages_go_into_a_folder(trained):
 
 def test_k_means_goes_on_from_the_representation_of_mcc(args, trained, capsys):
     results = run(args.replace(num_rounds=(2,), cluster_by="k-means"))
-    assert capsys.readouterr().out.count("1 run starts from trained stages") == 1
+    assert capsys.readouterr().out.count("1 run: leading stages loaded") == 1
     assert results.directory.name == "fedmcc+k-means"
     stages = [line["stage"] for line in results.rounds]
     assert stages[:2] == ["representation", "representation"]

@@ -151,8 +151,8 @@ COMMANDS = [
     ("ccfc --coordinator h:1", "--coordinator HOST:PORT needs --process i/n"),
     ("ccfc --coordinator h:1 --process 2", "--process must be i/n"),
     ("ccfc --coordinator h:1 --shard 0/2", "--shard and --coordinator exclude each other"),
-    ("ccfc --on v9:2x2", "--on must be one of v5e, v5p, v6e and a shape"),
-    ("fit ccfc --on h100", "--on must be one of v5e, v5p, v6e and a shape"),
+    ("ccfc --on v9:2x2", "--on must be a TPU (v5e, v5p, v6e) with a shape"),
+    ("fit ccfc --on h100", "--on must be a TPU (v5e, v5p, v6e) with a shape"),
     ("ccfc --out {notes}", "--out {notes} cannot be written into (File exists)"),
     (
         "ccfc --out {notes}/a",

@@ -27,7 +27,9 @@ def test_a_share_is_a_number_of_how_many():
     for text, expected in (("0/1", (0, 1)), ("1/2", (1, 2)), ("09/10", (9, 10))):
         assert share("shard", text) == expected
     for text in ("", "1", "2/2", "0/0", "-1/2", "a/b", "1/2/3", "0.5/2", " 0/1"):
-        with pytest.raises(ValueError, match="`process` must be i/n with i from 0 to n - 1"):
+        with pytest.raises(
+            ValueError, match="`process` must be i/n with i from 0 to n - 1"
+        ):
             share("process", text)
 
 
@@ -35,13 +37,28 @@ def test_a_share_is_a_number_of_how_many():
     ("flags", "message"),
     [
         ({"process": "0/2"}, "--process needs --coordinator HOST:PORT"),
-        ({"coordinator": "auto", "shard": "0/2"}, "--shard and --coordinator exclude each other"),
-        ({"coordinator": "auto", "backend": "loop"}, "--coordinator needs --backend shard_map"),
+        (
+            {"coordinator": "auto", "shard": "0/2"},
+            "--shard and --coordinator exclude each other",
+        ),
+        (
+            {"coordinator": "auto", "backend": "loop"},
+            "--coordinator needs --backend shard_map",
+        ),
         ({"coordinator": "auto", "on": "v5e:2x2"}, "cannot be combined with --on"),
-        ({"coordinator": "localhost", "process": "0/2"}, "--coordinator must be auto or HOST:PORT, got"),
-        ({"coordinator": "h:port", "process": "0/2"}, "--coordinator must be auto or HOST:PORT, got"),
+        (
+            {"coordinator": "localhost", "process": "0/2"},
+            "--coordinator must be auto or HOST:PORT, got",
+        ),
+        (
+            {"coordinator": "h:port", "process": "0/2"},
+            "--coordinator must be auto or HOST:PORT, got",
+        ),
         ({"coordinator": "h:1"}, "--coordinator HOST:PORT needs --process i/n"),
-        ({"coordinator": "h:1", "process": "2/2"}, "--process must be i/n with i from 0"),
+        (
+            {"coordinator": "h:1", "process": "2/2"},
+            "--process must be i/n with i from 0",
+        ),
     ],
 )
 def test_flags_of_processes_that_do_not_fit_are_refused(flags, message):
@@ -125,8 +142,8 @@ def test_two_processes_leave_the_bits_of_one_and_the_first_tells(tmp_path):
     assert_same(tmp_path / "two" / "out", one)
     assert "4 x cpu in 2 processes, backend shard_map" in told
     assert "memory: each process holds" in told
-    assert "2 runs start from trained stages" in told
-    assert "2 runs start" not in second
+    assert "2 runs: leading stages loaded" in told
+    assert "2 runs: leading stages" not in second
 
 
 ROUNDS = ("--learn-rounds=40", "--checkpoint-interval=0")
