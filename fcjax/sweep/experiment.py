@@ -142,8 +142,8 @@ def prepare(
     for batch in batches:
         if sum(plan.num_rounds(batch)) < 1:
             raise ValueError(
-                f"{batch.method.name} has no rounds to run; set the number of rounds of "
-                "a stage to at least 1"
+                f"{batch.method.name} has no rounds to run; give at least one stage at "
+                "least one round"
             )
     sizes = [plan.state_bytes(batch, examples) for batch in batches]
     devices = all_devices()[: 1 if options.backend == "loop" else None]

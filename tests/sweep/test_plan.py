@@ -545,6 +545,6 @@ def test_the_budget_is_what_the_largest_client_does():
         (batch,) = plan.batches(asked, dataset())
         return plan.budget(batch)
 
-    assert of() == "7 rounds of 6 steps of 4 examples a client"
-    assert of(sees_all=True) == of(scope="client-mean") == "7 rounds"
-    assert of(settings={"batch_size": 4}) == "7 rounds"
+    assert of() == "at most 7 rounds with 6 local steps per client (batch size 4)"
+    assert of(sees_all=True) == of(scope="client-mean") == "at most 7 rounds"
+    assert of(settings={"batch_size": 4}) == "at most 7 rounds"
