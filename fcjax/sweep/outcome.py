@@ -107,14 +107,9 @@ def embeddings_of(
 ) -> Iterator[Float[np.ndarray, "P D"]]:
     """Embeds the examples of a grid, one run after another to save memory.
 
-    Args:
-        program: the program of the runs.
-        grid: the inputs of the runs.
-        state: the state of all runs, [G, ...].
-
-    Yields:
-        Float[np.ndarray, 'P D']: the embedding of a run, NaN for examples without a
-            client.
+    `program` is the program of the runs, `grid` their inputs, and `state` their state,
+    [G, ...]. Each yielded array is the embedding of one run, with one row per example
+    and NaN for examples without a client.
     """
     federations = grid.federations
     # With several processes, the examples are spread over devices for all runs together.

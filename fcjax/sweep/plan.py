@@ -151,12 +151,12 @@ class Batch(NamedTuple):
     num_left_out: int
     """Number of examples to which the examples without a client are padded."""
     classes: data.SizeClasses | None = None
-    """Size classes of clients, each with a padded size of its own; None pads all clients
-    to `padded_size`."""
+    """Size classes of clients, each with its own padded size; None pads all clients to
+    `padded_size`."""
     runs_per_call: int = 1
     """Number of runs that are trained at the same time."""
     num_requested: int = 1
-    """Number of requested runs, including finished ones. A killed grid uses it to resume
+    """Number of requested runs, including finished ones. It lets a killed grid resume
     with the same calls."""
 
     @property
@@ -249,7 +249,7 @@ def batches(
     Args:
         task: the task, of `Task.for_data`.
         dataset: the scored examples.
-        num_extra: the number of further examples, which are only trained on. They follow
+        num_extra: the number of further examples, which are only trained on and follow
             the scored examples in the pool.
         natural: the natural partition of the data, see `Split.partitioner`.
 

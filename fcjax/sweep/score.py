@@ -23,8 +23,8 @@ from fcjax.sweep.plan import Batch
 # --- The k-means baseline
 
 MOST_FITTED = 10_000
-"""Largest number of examples, sampled at random, on which k-means is fitted. All examples
-are then assigned."""
+"""Largest number of examples, sampled at random, on which k-means is fitted. Afterwards
+all examples are assigned."""
 MOST_MEASURED = 2000
 """Largest number of examples for silhouettes, whose cost is quadratic in the number."""
 
