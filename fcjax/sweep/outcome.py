@@ -112,7 +112,7 @@ def embeddings_of(
     and NaN for examples without a client.
     """
     federations = grid.federations
-    # With several processes, the examples are spread over devices for all runs together.
+    # With several processes, examples are placed on devices for all runs together.
     whole = program.embed(grid, state) if is_multiprocess() else None
     for run in range(len(grid.keys)):
 
@@ -126,8 +126,8 @@ def embeddings_of(
         else:
             embedding = of_run(whole)
         indices = jax.tree.map(of_run, (federations.indices, federations.mask))
-        # Size classes are handled separately: padding all clients to the largest one may
-        # need too much memory.
+        # Size classes are handled separately, since padding all clients to the largest
+        # one may need too much memory.
         blocks = (
             map(np.asarray, jax.tree.leaves(x)) for x in (on_host(embedding), *indices)
         )
