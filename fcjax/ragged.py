@@ -24,10 +24,9 @@ class, so that 2, 4 or 8 devices get equal parts."""
 class Ragged(_Array):
     """An array [M, N, ...] whose N differs between size classes of clients.
 
-    It replaces an array such as `Federation.indices`. Clients are ordered in groups.
-    Within a group they are sorted by class. All groups have the same number of
-    clients per class, except that the last group may have fewer clients of the last
-    class.
+    It replaces an array such as `Federation.indices`. Clients come in groups and
+    are sorted by class within a group. All groups have the same number of clients per
+    class, except that the last group may have fewer clients of the last class.
 
     Args:
         blocks: one array [M_c, N_c, ...] per class, with the clients in order.
@@ -35,7 +34,8 @@ class Ragged(_Array):
 
     Examples:
         >>> x = Ragged((jnp.ones((2, 3)), jnp.ones((1, 1))), counts=(1, 1))
-        >>> len(x), [rows.tolist() for rows in x.clients_by_class]  # large, small; large
+        >>> clients = [rows.tolist() for rows in x.clients_by_class]
+        >>> len(x), clients  # large, small; large
         (3, [[0, 2], [1]])
     """
 

@@ -22,8 +22,8 @@ O1 = 19
 """JAX's number for the XLA optimization level with fewer compiler passes."""
 
 SMALL = 2**24
-"""Bytes of a run and of all examples. For smaller runs a short compile time matters more
-than a fast program."""
+"""Bytes of a run and of all examples. For smaller runs a short compile time matters
+more than a fast program."""
 
 
 def take_cores() -> None:
@@ -44,10 +44,10 @@ def take_cores() -> None:
         except RuntimeError:  # JAX has already created its devices
             return
     # Two reasons require a thread pool with more threads than devices, and always the
-    # same number for up to four devices. First, a LAPACK call of jaxlib 0.10.0 to 0.11.1
-    # waits on a thread of the pool for tasks in the same pool. With one call per thread,
-    # all calls would wait for ever. Second, XLA splits the sums of a product into as
-    # many parts as there are threads, which decides their rounding.
+    # same number for up to four devices. First, a LAPACK call of jaxlib 0.10.0 to
+    # 0.11.1 waits on a thread of the pool for tasks in the same pool. With one call per
+    # thread, all calls would wait for ever. Second, XLA splits the sums of a product
+    # into as many parts as there are threads, which decides their rounding.
     os.environ.setdefault("NPROC", str(max(num_cores(), num_devices, 4) + 1))
 
 
@@ -67,9 +67,9 @@ def compiler_options(target: str, *, num_bytes: int) -> dict[str, bool | int | s
     earlier for several devices than for one, and then simplifies differently.
 
     Small programs are compiled with fewer passes. This takes three quarters of the
-    compile time on a CPU, with equally fast programs (docs/benchmarks/speed.md, the main
-    job), and a tenth for a TPU (docs/benchmarks/accelerators.md). For large programs all
-    passes pay off.
+    compile time on a CPU, with equally fast programs (docs/benchmarks/speed.md, the
+    main job), and a tenth for a TPU (docs/benchmarks/accelerators.md). For large
+    programs all passes pay off.
 
     Args:
         target: the platform, see `fcjax.parallel.mesh.platform`.
@@ -106,8 +106,8 @@ def _is_known(name: str, value: bool | int | str) -> bool:
 def one_by_one(function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
     """Applies a function to the rows of arrays, one row after another.
 
-    The program of a row does not depend on the number of rows. With `vmap`, the rounding
-    of a row would depend on it.
+    The program of a row does not depend on the number of rows. With `vmap`, the
+    rounding of a row would depend on this number.
 
     Args:
         function: (*row) -> a tree of arrays.
