@@ -241,8 +241,8 @@ def over_runs(
         results: the partition spec of the results: `SERVER`, `CLIENTS` or `STATE`, or a
             tree of them that is a prefix of the results.
         donate: whether the results may reuse the memory of the states.
-        devices: the devices of `shard_map`; by default `all_devices`. In one process,
-            no more devices are used than shorten the time. Several processes use all.
+        devices: the devices of `shard_map`; by default `all_devices`. One process
+            uses only as many of them as shorten the time. Several processes use all.
 
     Returns:
         The function of a grid.
