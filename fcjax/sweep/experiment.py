@@ -118,7 +118,7 @@ def prepare(
     # On a CPU the results of a run must not depend on the other runs of the grid. On
     # accelerators they do anyway, and few programs are better.
     if on_cpu:
-        batches = [own for batch in batches for own in plan.by_size(batch)]
+        batches = [part for batch in batches for part in plan.by_size(batch)]
     points = [point for batch in batches for point in batch.points]
     axes = plan.axes(points[0], flags)
     config = {

@@ -17,7 +17,7 @@ class Training:
 
     seed: tuple[int, ...] = (0,)
     """Random seeds, one run per seed. 0:16 are the seeds 0 to 15."""
-    evaluate_every: Annotated[int | None, shown("1; ccfc 4, fdsc 25")] = None
+    evaluate_every: Annotated[int | None, shown("1; 4 for ccfc, 25 for fdsc")] = None
     """Rounds between two evaluations. The last round of a stage is always evaluated;
     if this is not set, its last ten rounds are."""
     precision: Literal["highest", "high", "default"] = "highest"

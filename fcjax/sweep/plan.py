@@ -446,7 +446,7 @@ def span(
     return [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
 
 
-def axes(point: Point, given: Collection[str]) -> list[str]:
+def axes(point: Point, flags: Collection[str]) -> list[str]:
     """Returns the axes of a grid, whose values identify a run.
 
     The heterogeneity and the seed are always axes. Any other setting is an axis only if
@@ -454,7 +454,7 @@ def axes(point: Point, given: Collection[str]) -> list[str]:
 
     Args:
         point: the values of any run, of `span`.
-        given: the flags that the command names.
+        flags: the flags that the command names.
 
     Returns:
         The names, the heterogeneity first and the seed last.
@@ -465,7 +465,7 @@ def axes(point: Point, given: Collection[str]) -> list[str]:
         ['p', 'clusters', 'seed']
     """
     first, *rest, seed = point
-    return [first, *(name for name in rest if name in given), seed]
+    return [first, *(name for name in rest if name in flags), seed]
 
 
 def width(num_runs: int, most: int) -> int:

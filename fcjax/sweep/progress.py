@@ -29,7 +29,7 @@ class Progress:
         total: run-rounds of the grid: the number of runs times their rounds.
         console: where the progress is shown; standard output by default.
         clock: returns seconds since a fixed moment.
-        shown: False shows nothing.
+        enabled: False shows nothing.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Progress:
         *,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
-        shown: bool = True,
+        enabled: bool = True,
     ):
         # Lines of other code pass through the live bar. They are neither wrapped nor
         # read as markup.
@@ -48,8 +48,8 @@ class Progress:
         self._total = self._left = total
         self._timings: list[Timing] = []
         self._is_first = True
-        self._is_shown = shown
-        is_live = shown and console.is_interactive
+        self._is_enabled = enabled
+        is_live = enabled and console.is_interactive
         self._bar = _bar(console, total) if is_live else None
         self._interval = 5.0 if self._bar is None else 0.1
 
@@ -95,7 +95,7 @@ class Progress:
         self._last_end, self._is_first = now, last
         self._left -= count
         is_due = last or now - self._last_line >= self._interval
-        if not (self._is_shown and is_due):
+        if not (self._is_enabled and is_due):
             return
         self._last_line = now
         text = line(label, metrics, seconds_left(self._timings, self._left))

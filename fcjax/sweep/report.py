@@ -326,9 +326,9 @@ def chosen_settings(method: Method, settings: Mapping[str, Any]) -> dict[str, An
     """
     chosen = {}
     for name, value in settings.items():
-        given = as_tuple(getattr(method, name, value))
-        is_open = given in ((), (None,)) or isinstance(given, Default)
-        if is_open and as_tuple(value) != given:
+        setting = as_tuple(getattr(method, name, value))
+        is_open = setting in ((), (None,)) or isinstance(setting, Default)
+        if is_open and as_tuple(value) != setting:
             chosen[name] = as_tuple(value)[0]
     return chosen
 

@@ -272,7 +272,7 @@ def train(experiment: Experiment, *, progress: bool) -> None:
     total = sum(
         len(batch.points) * sum(plan.num_rounds(batch)) for batch in experiment.batches
     )
-    with Progress(total, shown=progress) as bar:
+    with Progress(total, enabled=progress) as bar:
         for batch in experiment.batches:
             while batch.points:
                 width = batch.runs_per_call
