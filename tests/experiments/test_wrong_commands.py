@@ -164,7 +164,7 @@ COMMANDS = [
     ("ccfc --local-epochs 0", f"--local-epochs {LEAST}"),
     ("ccfc --batch-size -4", "--batch-size must be at least 1, got -4"),
     ("ccfc --learning-rate inf", "--learning-rate must be finite and at least 0"),
-    ("ccfc --pretrain-rounds 0 --cluster-rounds 0", "ccfc has no rounds to run"),
+    ("ccfc --pretrain-rounds 0 --cluster-rounds 0", "ccfc is given no round to run"),
     ("ccfc --backbone mlp", "--backbone mlp does not take images"),
     ("ccfc --own-init maybe", "--own-init"),
     ("baselines --methods", "--methods takes different methods, got ()"),
