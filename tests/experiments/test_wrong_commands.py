@@ -147,7 +147,7 @@ COMMANDS = [
     ("ccfc --shard 3/2", "--shard must be i/n with i from 0 to n - 1, got '3/2'"),
     ("ccfc --shard 1/2", "--shard 1/2 has no run, since the grid has 1 runs"),
     ("ccfc --process 0/2", "--process needs --coordinator HOST:PORT"),
-    ("ccfc --coordinator here", "--coordinator is auto or HOST:PORT, got 'here'"),
+    ("ccfc --coordinator here", "--coordinator must be auto or HOST:PORT, got 'here'"),
     ("ccfc --coordinator h:1", "--coordinator HOST:PORT needs --process i/n"),
     ("ccfc --coordinator h:1 --process 2", "--process must be i/n"),
     ("ccfc --coordinator h:1 --shard 0/2", "--shard and --coordinator exclude each other"),
