@@ -150,7 +150,10 @@ COMMANDS = [
     ("ccfc --coordinator here", "--coordinator must be auto or HOST:PORT, got 'here'"),
     ("ccfc --coordinator h:1", "--coordinator HOST:PORT needs --process i/n"),
     ("ccfc --coordinator h:1 --process 2", "--process must be i/n"),
-    ("ccfc --coordinator h:1 --shard 0/2", "--shard and --coordinator exclude each other"),
+    (
+        "ccfc --coordinator h:1 --shard 0/2",
+        "--shard and --coordinator exclude each other",
+    ),
     ("ccfc --on v9:2x2", "--on must be a TPU (v5e, v5p, v6e) with a shape"),
     ("fit ccfc --on h100", "--on must be a TPU (v5e, v5p, v6e) with a shape"),
     ("ccfc --out {notes}", "--out {notes} cannot be written into (File exists)"),
