@@ -18,9 +18,9 @@ from fcjax.data.source import load_source
 from fcjax.results.store import fingerprint
 from fcjax.settings import given
 from fcjax.sweep import experiment, plan
-from fcjax.sweep.checkpoints import States
+from fcjax.sweep.checkpoints import Checkpoints
 from fcjax.sweep.plan import Task
-from fcjax.sweep.progress import Progress, printed
+from fcjax.sweep.progress import Progress, log_to_stdout
 from fcjax.sweep.train import Call, enable_compilation_cache
 from fcjax.types import State
 
@@ -54,7 +54,7 @@ def train(
     """
     enable_compilation_cache()
     # The folder has no results, so every run is trained. Nothing is written to it.
-    planned = task.but(out=folder / "runs", shard=None)
+    planned = task.replace(out=folder / "runs", shard=None)
     loaded = dataset, dataset.examples[:0]
     prepared = experiment.prepare(planned, load=lambda _: loaded)
     batches, results = prepared.batches, []
@@ -62,7 +62,7 @@ def train(
     content = dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes()
     with (
         jax.default_matmul_precision(task.options.precision),
-        printed(),
+        log_to_stdout(),
         Progress(total) as progress,
     ):
         for batch in batches:
@@ -101,8 +101,8 @@ def run(task: Task, call: Call, saved: Path, progress: Progress) -> State:
         progress.show(label, len(call.batch.points), loss, last=round.is_last)
         states.save(round)
 
-    with States(saved, interval=task.options.checkpoint_interval) as states:
-        return call.program.run(call.grid, start=states.go_on, on_round=on_round)
+    with Checkpoints(saved, interval=task.options.checkpoint_interval) as states:
+        return call.program.run(call.grid, start=states.resume, on_round=on_round)
 
 
 def load_one(task: Task, *, several: tuple[str, ...] = ()) -> data.Dataset:

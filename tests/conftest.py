@@ -96,9 +96,9 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(autouse=True)
 def _printed():
     """Prints the log messages of each test."""
-    from fcjax.sweep.progress import printed
+    from fcjax.sweep.progress import log_to_stdout
 
-    with printed():
+    with log_to_stdout():
         yield
 
 
@@ -123,7 +123,7 @@ def finished(tmp_path_factory):
     from fcjax.cli.arguments import read
     from fcjax.methods import SCRIPTS
     from fcjax.sweep import experiment, train
-    from fcjax.sweep.progress import printed as shown
+    from fcjax.sweep.progress import log_to_stdout as shown
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -124,7 +124,7 @@ def test_a_sixth_is_held_out_where_the_data_has_no_splits(tmp_path):
     # From a label of each class the two places are told apart.
     assert [line["accuracy"] for line in few] == pytest.approx(4 * [0.8])
     # Runs that were not asked for are not read.
-    args = args.but(seed=(1,))
+    args = args.replace(seed=(1,))
     (results,) = main.run(lambda: [args])
     (line,) = measures.linear_accuracy(args, results)
     assert line["seed"] == 1

@@ -62,7 +62,9 @@ def test_figure_2_has_the_size_of_each_label(out):
 
 def test_figure_2_needs_data(tmp_path):
     args = reproduce.Args(table="sda-fdc-figure2", preset="paper", out=tmp_path)
-    with pytest.raises(ValueError, match="give a file or folder by --datasets NAME=PATH"):
+    with pytest.raises(
+        ValueError, match="give a file or folder by --datasets NAME=PATH"
+    ):
         reproduce.main(args)
 
 

@@ -65,7 +65,7 @@ def embed(task: Task, dataset: data.Dataset, folder: Path) -> list[Embedded]:
         ValueError: an option is wrong. The message is one line that names the flag and
             the accepted values.
     """
-    task = task.but(cluster_by="ccfc")  # The paper has no other clustering.
+    task = task.replace(cluster_by="ccfc")  # The paper has no other clustering.
     return train(task, dataset, folder, partial(embed_call, dataset))
 
 
@@ -130,10 +130,10 @@ def figure3(task: Task, folder: Path) -> list[dict[str, Any]]:
         ValueError: an option is wrong. The message is one line that names the flag and
             the accepted values.
     """
-    task = task.but(**EVENLY, model_weight=(0.0,), standalone=False)
+    task = task.replace(**EVENLY, model_weight=(0.0,), standalone=False)
     dataset = load_one(task)
     (fedavg,) = embed(task, dataset, folder)
-    (alone,) = embed(task.but(standalone=True), dataset, folder)
+    (alone,) = embed(task.replace(standalone=True), dataset, folder)
     labels, mask = fedavg.labels, fedavg.mask
     client = int(np.random.default_rng(task.options.seed[0]).integers(len(mask)))
     (num_clusters,) = task.split.numbers_of_clusters(dataset)
@@ -181,10 +181,10 @@ def figure4(task: Task, folder: Path) -> list[dict[str, Any]]:
         ValueError: an option is wrong. The message is one line that names the flag and
             the accepted values.
     """
-    task = task.but(**EVENLY, standalone=False)
+    task = task.replace(**EVENLY, standalone=False)
     dataset = load_one(task)
-    (scfc,) = embed(task.but(sample_contrastive=True), dataset, folder)
-    (full,) = embed(task.but(sample_contrastive=False), dataset, folder)
+    (scfc,) = embed(task.replace(sample_contrastive=True), dataset, folder)
+    (full,) = embed(task.replace(sample_contrastive=False), dataset, folder)
     labels, rng = full.labels[full.mask], np.random.default_rng(task.options.seed[0])
     test, train = np.split(rng.permutation(len(labels)), [len(labels) // 6])
     k = len(train) // len(np.unique(labels))
@@ -234,13 +234,13 @@ def figure5(task: Task, folder: Path) -> list[dict[str, Any]]:
         raise ValueError(
             f"--clients must be at most {most}, the number of markers, got {clients}"
         )
-    task = task.but(**{**EVENLY, "p": LEVELS}, standalone=False, clusters=())
+    task = task.replace(**{**EVENLY, "p": LEVELS}, standalone=False, clusters=())
     dataset = two_classes(
         load_one(task, several=("p",)), 100, seed=task.options.seed[0]
     )
     half = max(2, len(dataset.examples) // as_tuple(task.split.clients)[0] // 2)
     open_to = {"batch_size": half, "local_epochs": 8}
-    task = task.but(
+    task = task.replace(
         **{k: x for k, x in open_to.items() if k not in given(task.method)},
         # So little data fits in one call. A second call would compile again.
         runs_per_call=task.options.runs_per_call or len(LEVELS),

@@ -185,7 +185,9 @@ def train_method(
     task: Task, method: type[Method], dataset: data.Dataset, folder: Path
 ) -> ClientResults:
     """Trains one run of a method and returns the results of its clients."""
-    (results,) = train(task.by(method), dataset, folder, partial(read_clients, dataset))
+    (results,) = train(
+        task.with_method(method), dataset, folder, partial(read_clients, dataset)
+    )
     return results
 
 

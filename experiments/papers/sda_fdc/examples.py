@@ -58,7 +58,7 @@ def figure_synthetic(task: Task, folder: Path) -> list[dict[str, Any]]:
         ValueError: an option is wrong. The message is one line that names the flag and
             the accepted values.
     """
-    task = task.by(SDAFCKM).but(num_init=1)
+    task = task.with_method(SDAFCKM).replace(num_init=1)
     partitioned, held_out = halves(load_one(task), seed=task.options.seed[0])
     read = partial(of_clients, partitioned)
     (clients,) = train(task, partitioned, folder, read)

@@ -51,7 +51,9 @@ def figure3(task: Task, folder: Path) -> list[dict[str, Any]]:
         out = task.options.out and task.options.out.with_name(
             task.options.out.name + ending
         )
-        codes, clients, clusters = embed_examples(task.by(method).but(out=out), dataset)
+        codes, clients, clusters = embed_examples(
+            task.with_method(method).replace(out=out), dataset
+        )
         if not panels:
             pixels = dataset.examples.reshape(len(clients), -1)
             panels.append(Panel("raw pixels", pixels, clients))
