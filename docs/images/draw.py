@@ -41,13 +41,16 @@ def blank(width: float, height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
-def exchange(name: str, *columns: tuple[str, str, str, str, str]) -> None:
+def exchange(
+    name: str, *columns: tuple[str, str, str, str, str], above: str = "server"
+) -> None:
     """Draws the steps of a method side by side: the server above, a client below.
 
     Args:
         name: of the figure's file, without ending.
         columns: one tuple of texts per step: title, server, download, upload, client.
             An empty text draws nothing.
+        above: who exchanges messages with a client.
     """
     step = 2.9
     figure, axes = blank(step * len(columns), 3.5)
@@ -55,7 +58,7 @@ def exchange(name: str, *columns: tuple[str, str, str, str, str]) -> None:
         x, middle = step * i + 0.1, step * (i + 0.5)
         axes.text(middle, 3.3, title, ha="center", fontsize=10, weight="bold")
         if server:
-            box(axes, x, 2.15, (step - 0.2, 0.95), f"server\n{server}", BLUE)
+            box(axes, x, 2.15, (step - 0.2, 0.95), f"{above}\n{server}", BLUE)
         if download:
             arrow(axes, (middle - 0.12, 2.1), (middle - 0.12, 1.2))
             place = {"ha": "right", "va": "center", "fontsize": 8}
@@ -276,17 +279,17 @@ def fedcref() -> None:
         "fedcref_idea",
         (
             "1. local models",
-            "sends each model\nto all other clients",
+            "send models of\ntheir clusters",
             "models of\nother clients",
             "one model\nper cluster",
             "trains one auto-encoder\nper cluster",
         ),
         (
             "2. communities",
-            "joins clusters that fit\neach other's models,\naverages their model",
+            "average the model of\neach community",
             "community\nmodels",
-            "results of the\ntest, models",
-            "compares reconstruction\nerrors of both models",
+            "test results,\nlocal updates",
+            "joins clusters that fit\neach other's models, and\ntrains their common model",
         ),
         (
             "3. refinement",
@@ -295,6 +298,7 @@ def fedcref() -> None:
             "",
             "moves each example to\nthe model that\nreconstructs it best",
         ),
+        above="other clients",
     )
 
 
