@@ -289,7 +289,7 @@ def fedcref() -> None:
             "average the model of\neach community",
             "community\nmodels",
             "test results,\nlocal updates",
-            "joins clusters that fit\neach other's models, and\ntrains their common model",
+            "joins clusters that fit\neach other's models,\ntrains a common model",
         ),
         (
             "3. refinement",
