@@ -1,4 +1,4 @@
-"""Keeps finished runs in the repository's ledger, experiments/results: small tables.
+"""Copies the tables of finished runs into the ledger, experiments/results.
 
 python experiments/keep.py runs/ccfc-digits-1a2b3c4d
 python experiments/keep.py runs/grid/k-fed runs/grid/ffcm --name digits-all-p
@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 import tyro
 
-from experiments.ledger import FILES, MOST_BYTES
+from experiments.ledger import FILES, MAX_BYTES
 from fcjax.cli.arguments import parse
 from fcjax.cli.errors import exit_on_error
 from fcjax.data.sources import is_tfds
@@ -28,36 +28,42 @@ from fcjax.settings import shown
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 LAST = 10
-"""Rounds of a stage that history.csv always keeps."""
+"""Number of last rounds of each stage that history.csv always has."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Puts finished results folders into the ledger; refuses what the history of the
-    repository could not run again.
+    """Copies the tables of finished results folders into the ledger.
+
+    A folder is refused if its commit is not in the history of the repository, as nobody
+    could run it again.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Results folders."""
+    """The results folders."""
     to: Annotated[Path | None, shown("experiments/results of the checkout")] = None
-    """The ledger: a folder a method, in which every entry has one."""
+    """The folder of the ledger, with one folder per method."""
     name: Annotated[str | None, shown("DATASET-WHAT VARIES")] = None
-    """What the entry is called, after its method."""
+    """The name of the entry within the folder of its method."""
 
 
 class Entry(NamedTuple):
-    """What the ledger keeps of runs of one configuration."""
+    """The tables of runs of one configuration."""
 
     config: Mapping[str, Any]
+    """config.json."""
     rows: Sequence[Row]
+    """results.csv."""
     rounds: Sequence[Row]
+    """history.csv."""
     starts: Sequence[Mapping[str, Any]]
+    """environment.json."""
 
 
 def main(args: Args) -> None:
-    """Raises ValueError with one line where something cannot be kept."""
+    """Runs the command; raises ValueError with one line if a folder is refused."""
     if not args.runs:
-        raise ValueError("which folders? see --help")
+        raise ValueError("no results folder is given: name one or more")
     if args.name is not None and not re.fullmatch(r"\w[\w.+-]*", args.name):
         raise ValueError(f"--name takes letters, digits and .+-_, got {args.name!r}")
     ledger = args.to or CHECKOUT / "experiments" / "results"
@@ -67,101 +73,118 @@ def main(args: Args) -> None:
 def keep(
     runs: Sequence[Path], ledger: Path, *, checkout: Path, name: str | None = None
 ) -> None:
-    """Adds finished runs to the ledger, and says where.
+    """Adds finished runs to the ledger and prints the path of each entry.
 
     Args:
-        runs: results folders.
-        ledger: where to.
-        checkout: whose history must have the commits of the runs.
-        name: of the entry, after the method; None is by data set and what varies.
+        runs: the results folders.
+        ledger: the folder of the ledger.
+        checkout: the repository whose history must have the commits of the runs.
+        name: the name of the entry. None makes a name from the data set and the swept
+            settings.
 
     Raises:
-        ValueError: one of them cannot be kept. Then nothing is written.
+        ValueError: a results folder is refused. Then nothing is written.
     """
     if not (checkout / ".git").exists():
-        raise ValueError("runs are kept by a checkout of the repository, not a wheel")
+        raise ValueError(
+            f"{checkout} is no checkout of the repository: clone it, and run keep there"
+        )
     with ExitStack() as stack:
         entries: dict[Path, Entry] = {}
         for run in runs:
             source = finished(run, checkout)
-            stack.enter_context(source.locked())  # nobody goes on meanwhile
-            called = Path(source.config["method"]) / (name or name_of(source))
-            known = entries.get(called) or kept_in(ledger / called)
-            entries[called] = joined(known, source, ledger / called)
-        staged = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        notes = {x: write(entry, staged / x) for x, entry in entries.items()}
-        for called, note in notes.items():
-            folder = ledger / called
+            # The lock keeps another command from continuing the runs meanwhile.
+            stack.enter_context(source.locked())
+            path = Path(source.config["method"]) / (name or name_of(source))
+            known = entries.get(path) or entry_in(ledger / path)
+            entries[path] = merge(known, source, ledger / path)
+        # All entries are written elsewhere first, so that an error leaves the ledger
+        # as it was.
+        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        notes = {
+            path: write(entry, temporary / path) for path, entry in entries.items()
+        }
+        for path, note in notes.items():
+            folder = ledger / path
             folder.mkdir(parents=True, exist_ok=True)
             for file in FILES:
-                shutil.copy(staged / called / file, folder / file)
+                shutil.copy(temporary / path / file, folder / file)
             size = sum((folder / file).stat().st_size for file in FILES) / 2**10
-            print(f"{len(entries[called].rows)} runs in {folder}, {size:.0f} KiB")
+            print(f"{len(entries[path].rows)} runs in {folder}, {size:.0f} KiB")
             if note:
                 print(note)
             if folder.resolve().is_relative_to(checkout):
-                print(f"name it in BENCHMARKS.md: results/{called}")
+                print(f"next: add the command of {path} to {ledger / 'notes.toml'}")
+                print("then: python experiments/ledger.py write")
 
 
 def finished(run: Path, checkout: Path) -> Folder:
-    """Returns a results folder whose runs have ended, at commits of the history.
+    """Opens a results folder whose runs are finished and whose commits are known.
+
+    Args:
+        run: the results folder.
+        checkout: the repository whose history must have the commits.
+
+    Returns:
+        The opened folder.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: a run is not finished, or a commit is missing in the history.
     """
     source = read(run)
-    ended = {source.key(row) for row in source.rows}
-    open_runs = {source.key(row): row for row in source.rounds}.items()
-    begun = [row for key, row in open_runs if key not in ended]
-    if begun:
+    finished_keys = {source.key(row) for row in source.rows}
+    rows = {source.key(row): row for row in source.rounds}
+    unfinished = [row for key, row in rows.items() if key not in finished_keys]
+    if unfinished:
         raise ValueError(
-            f"{run} has a run that has not ended ({told(begun[0], source)}): run its "
-            "command again to the end"
+            f"{run} has an unfinished run ({point(unfinished[0], source)}): repeat its "
+            "command to finish the run"
         )
     starts = store.starts(run)
     if not starts:
         raise ValueError(
-            f"{run} is of an earlier fcjax, which wrote no environment.json: nothing "
-            "says at which commit it was run"
+            f"{run} has no environment.json, so its commit is unknown: run it again "
+            "with this version"
         )
     for start in starts:
         commit = start["commit"]
         if commit is None:
-            problem = "was run outside a checkout, at no commit"
+            problem = "was run outside of a checkout, so its commit is unknown"
         elif start["changed"]:
-            problem = f"was run with uncommitted changes of {commit[:7]}"
+            problem = f"was run with uncommitted changes to {commit[:7]}"
         elif not is_ancestor(commit, checkout):
-            problem = f"was run at {commit[:7]}, which this history does not have"
+            problem = f"was run at {commit[:7]}, a commit that is not in this history"
         else:
             continue
         raise ValueError(
-            f"{run} {problem} (the start of {start['began']}): run it at a commit that "
-            "is here"
+            f"{run} {problem} (started {start['began']}): run it again at a commit of "
+            "this history"
         )
     return source
 
 
 def is_ancestor(commit: str, checkout: Path) -> bool:
-    """Whether the history of HEAD has a commit."""
+    """Returns whether the history of HEAD has a commit."""
     command = ["git", "merge-base", "--is-ancestor", commit, "HEAD"]
     return not subprocess.run(command, cwd=checkout, capture_output=True).returncode
 
 
 def name_of(source: Folder) -> str:
-    """Returns DATASET-WHAT VARIES."""
+    """Returns the data set and the swept settings, joined by hyphens."""
     return "-".join([str(source.rows[0]["dataset"]), *source.settings])
 
 
 def entry_of(source: Folder) -> Entry:
-    """Returns what is kept of a results folder: of a data set that was given by its
-    path the name of the file.
+    """Returns the tables of a results folder, without paths of this machine.
+
+    A data set that was given by its path gets the name of the file.
     """
     name = source.config["dataset"]
     if "/" in name and not is_tfds(name):
         name = Path(name).name
-        # A folder that is called as a named data set is not that one.
+        # A local folder can have the name of a TFDS data set without being that one.
         name = f"./{name}" if name == "digits" or is_tfds(name) else name
-    # A directory of one machine says nothing on another one.
+    # The path of the data is of no use on another machine.
     starts = [
         {k: v for k, v in start.items() if k != "data_dir"}
         for start in store.starts(source.directory)
@@ -169,68 +192,75 @@ def entry_of(source: Folder) -> Entry:
     return Entry({**source.config, "dataset": name}, source.rows, source.rounds, starts)
 
 
-def kept_in(folder: Path) -> Entry | None:
-    """Returns what is there already."""
+def entry_in(folder: Path) -> Entry | None:
+    """Returns the tables of an entry, or None if the folder has none."""
     if not (folder / "config.json").exists():
         return None
-    kept, starts = read(folder), store.starts(folder)
-    return Entry(kept.config, kept.rows, kept.rounds, starts)
+    results, starts = read(folder), store.starts(folder)
+    return Entry(results.config, results.rows, results.rounds, starts)
 
 
-def joined(old: Entry | None, source: Folder, folder: Path) -> Entry:
-    """Returns an entry with further runs, which replace those that it has.
+def merge(old: Entry | None, source: Folder, folder: Path) -> Entry:
+    """Adds the runs of a results folder to an entry and replaces equal ones.
 
     Args:
-        old: what is there.
-        source: of `finished`.
-        folder: of the entry.
+        old: the entry; None makes a new one.
+        source: the results folder, as `finished` returns it.
+        folder: the path of the entry, for error messages.
+
+    Returns:
+        The entry with all runs.
 
     Raises:
-        ValueError: they have another configuration, or other scores of the same run.
+        ValueError: the configuration differs, or the scores of a run differ.
     """
     new, run = entry_of(source), source.directory
     if old is None:
         return new
     if names := differing(old.config, new.config):
-        each = (
-            f"{name} {new.config.get(name)}, there {old.config.get(name)}"
+        texts = (
+            f"{name} {new.config.get(name)} instead of {old.config.get(name)}"
             for name in names
         )
         raise ValueError(
-            f"{folder} keeps another configuration than that of {run} "
-            f"({'; '.join(each)}): give it another --name"
+            f"{run} has another configuration than {folder} ({'; '.join(texts)}): give "
+            "another --name"
         )
     known = {source.key(row): row for row in old.rows}
     for row in new.rows:
-        one, other = known.get(source.key(row), {}), scores(row)
-        # As text: of a run that diverged both have NaN.
-        names = [k for k in other if k in one and str(one[k]) != str(other[k])]
+        before, after = known.get(source.key(row), {}), scores(row)
+        # The comparison is by text, as NaN of a diverged run does not equal itself.
+        names = [k for k in after if k in before and str(before[k]) != str(after[k])]
         if names:
             raise ValueError(
-                f"{folder} keeps the run with {told(row, source)}, and {run} has other "
-                f"scores of it ({', '.join(names)} differ): give it another --name"
+                f"{run} has other scores ({', '.join(names)}) than {folder} for the "
+                f"run with {point(row, source)}: give another --name"
             )
-    added = {source.key(row) for row in new.rows}
+    new_keys = {source.key(row) for row in new.rows}
 
-    def others(rows: Sequence[Row]) -> list[Row]:
-        return [row for row in rows if source.key(row) not in added]
+    def unchanged(rows: Sequence[Row]) -> list[Row]:
+        return [row for row in rows if source.key(row) not in new_keys]
 
     return Entry(
         new.config,
-        [*others(old.rows), *new.rows],
-        [*others(old.rounds), *new.rounds],
+        [*unchanged(old.rows), *new.rows],
+        [*unchanged(old.rounds), *new.rounds],
         [*old.starts, *(start for start in new.starts if start not in old.starts)],
     )
 
 
 def write(entry: Entry, folder: Path) -> str:
-    """Writes an entry, with fewer rounds where all are too large.
+    """Writes an entry, with fewer rounds in history.csv if the files are too large.
+
+    Args:
+        entry: the tables.
+        folder: the path to write to.
 
     Returns:
-        What became of the rounds, if anything did.
+        A line that says which rounds history.csv has, empty if it has all.
 
     Raises:
-        ValueError: it is too large whatever rounds are left out.
+        ValueError: the entry is larger than MAX_BYTES with the last rounds alone.
     """
     results, every = Folder(folder, entry.config), 1
     results.begin()
@@ -238,24 +268,24 @@ def write(entry: Entry, folder: Path) -> str:
     results.add_rows(entry.rows)
     results.add_rounds(entry.rounds)
     longest = max((row["round"] for row in entry.rounds), default=0)
-    while sum((folder / name).stat().st_size for name in FILES) > MOST_BYTES:
+    while sum((folder / name).stat().st_size for name in FILES) > MAX_BYTES:
         if every > longest:
             raise ValueError(
-                f"{len(entry.rows)} runs take more than {MOST_BYTES // 2**10} KiB with "
-                f"the last {LAST} rounds of each stage alone: keep fewer in an entry, "
-                "by --name"
+                f"{len(entry.rows)} runs take more than {MAX_BYTES // 2**10} KiB, even "
+                f"with only the last {LAST} rounds of each stage: split them into "
+                "several entries with --name"
             )
-        # By powers of two: what an entry has left out before is left out still.
+        # Powers of two, so that an entry that was thinned before stays consistent.
         every *= 2
         results.rounds = []
         results.add_rounds(thinned(entry.rounds, results, every=every))
     if every == 1:
         return ""
-    return f"history.csv keeps a round in {every}, and the last {LAST} of each stage"
+    return f"history.csv has one round in {every}, and the last {LAST} of each stage"
 
 
 def thinned(rounds: Sequence[Row], results: Folder, *, every: int) -> list[Row]:
-    """Returns every so many rounds of each stage of each run, and the last ones."""
+    """Returns one round in `every`, and the last rounds, of each stage of each run."""
     last: dict[tuple, int] = {}
     for row in rounds:
         stage = (row["stage_index"], *results.key(row))
@@ -268,7 +298,8 @@ def thinned(rounds: Sequence[Row], results: Folder, *, every: int) -> list[Row]:
     ]
 
 
-def told(row: Row, source: Folder) -> str:
+def point(row: Row, source: Folder) -> str:
+    """Returns the swept settings of a run as text."""
     return source.told({name: row[name] for name in source.names})
 
 

@@ -12,7 +12,13 @@ import pandas as pd
 
 from fcjax import data
 from fcjax.data import Dataset, Partition
-from fcjax.data.dataset import images_or_vectors, owners, pixels, scaled, validate
+from fcjax.data.dataset import (
+    client_numbers,
+    images_or_vectors,
+    pixels,
+    scaled,
+    validate,
+)
 from fcjax.data.source import ARRAY, Loaded, Source, load_source
 from fcjax.data.split import Split
 from fcjax.methods import Method
@@ -188,7 +194,7 @@ def dataset_of(x: Any) -> Dataset:
 
 def ids(clients: Any, num_examples: int) -> np.ndarray:
     """Returns the client of every example as a number from 0, in sorted order of the
-    ids; -1 where an id is missing or below 0, see `owners`.
+    ids; -1 where an id is missing or below 0, see `client_numbers`.
 
     Examples:
         >>> ids(["b", "a", None, "b"], 4)
@@ -202,7 +208,7 @@ def ids(clients: Any, num_examples: int) -> np.ndarray:
     is_number = values.dtype.kind in "biuf"
     named = values if is_number else values.astype(str)
     with about("clients"):
-        return owners(np.where(missing, -1 if is_number else "", named))
+        return client_numbers(np.where(missing, -1 if is_number else "", named))
 
 
 @contextlib.contextmanager

@@ -124,7 +124,7 @@ def test_a_finished_grid_is_reused_also_where_it_would_not_fit(
     run(out, data, **GRID, describe=large)
     assert "reusing 9 finished runs" in capsys.readouterr().out
     assert (out / "results.csv").read_bytes() == before
-    with pytest.raises(ValueError, match=r"the state of one run takes 3 x 909494.7 Ti"):
+    with pytest.raises(ValueError, match=r"the state of one run needs 2728484.1 Ti"):
         prepare(out, data, **GRID | {"seed": (3,)}, describe=large)
 
 

@@ -74,7 +74,7 @@ def exchange(
 def federation() -> None:
     """Draws the server, three clients and one round of messages."""
     figure, axes = blank(7.2, 3.7)
-    box(axes, 1.9, 2.65, (3.4, 0.85), "server\naverages the uploads", BLUE)
+    box(axes, 1.9, 2.65, (3.4, 0.85), "server\ncombines the uploads", BLUE)
     for i, x in enumerate((0.1, 2.5, 4.9)):
         name = (
             f"client {i + 1}\nown examples, never uploaded\ntrains and clusters locally"

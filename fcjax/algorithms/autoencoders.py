@@ -1,24 +1,20 @@
-"""Clustering with auto-encoders: DCN and DEC.
+"""Clustering with auto-encoders: DCN, DEC and their common first phases.
 
-Auto-encoders of rows: what DEC and DCN share, and how FedCRef knows a cluster.
-
-DEC and DCN begin alike: an auto-encoder is trained whole, then its codes are clustered
-by k-means.
-
-DCN: an auto-encoder whose codes are drawn to their k-means centroids.
+Both methods train an auto-encoder and then cluster its codes by k-means. DCN (`by_dcn`)
+goes on to train networks and clusters by turns, with codes pulled to their k-means
+centroids. DEC (`by_dec`) goes on to train the encoder and the centroids towards sharper
+soft assignments. `by_codes` stops after k-means.
 
 Towards K-means-friendly Spaces: Simultaneous Deep Learning and Clustering
     Bo Yang, Xiao Fu, Nicholas D. Sidiropoulos, Mingyi Hong. 2017.
     https://arxiv.org/abs/1610.04794
     Authors' code: https://github.com/boyangumn/DCN-New
 
-DEC: an encoder and centroids that sharpen their own soft assignments.
-
 Unsupervised Deep Embedding for Clustering Analysis
     Junyuan Xie, Ross Girshick, Ali Farhadi. 2016.
     https://arxiv.org/abs/1511.06335
-    Authors' code: https://github.com/piiswrong/dec; in Keras, with the better figures:
-    https://github.com/XifengGuo/DEC-keras
+    Authors' code: https://github.com/piiswrong/dec
+    Keras version with better results: https://github.com/XifengGuo/DEC-keras
 """
 
 from functools import partial
@@ -42,32 +38,39 @@ from fcjax.losses import deep_kmeans
 from fcjax.nn.autoencoders import AutoEncoder
 from fcjax.types import Network, Now, PRNGKey, PyTree
 
-# --- Autoencoding
+# --- Auto-encoder and k-means of its codes
 
 
 NUM_INIT = 20
-"""Seedings of DEC's k-means."""
+"""Number of initializations of DEC's k-means; the best result is used."""
 
 
 class Setup(NamedTuple):
-    """The auto-encoder and the settings that all phases share; see `by_dcn`."""
+    """The networks and settings that all phases share; see `by_dcn`."""
 
     autoencoder: AutoEncoder
     optimizer: optax.GradientTransformation
     settings: Any
+    """The method's settings, with one value per setting."""
     batch_size: int
     num_init: int
+    """Number of initializations of k-means."""
     num_clusters: int
+    """Number K of clusters, the size of the arrays."""
     num_used: Int[Array, ""] | int | None = None
+    """Number of clusters in use, at most K; None uses all."""
 
 
 class Trained(NamedTuple):
-    """The networks, and the clusters from the phase on that makes them."""
+    """The state of a clustering: networks, centroids and what DCN adds to them."""
 
-    variables: PyTree  # of encoder and decoder; in DEC's joint phase encoder, centroids
+    variables: PyTree
+    """Variables of encoder and decoder; in DEC's last phase, encoder and centroids."""
     opt_state: PyTree
-    centroids: Any = ()  # [K, D]; () before k-means
-    joint: Any = ()  # the state of DCN's joint phase; () before it
+    centroids: Any = ()
+    """[K, D]; () before k-means."""
+    joint: Any = ()
+    """The `Joint` of DCN's joint phase; () before this phase."""
 
 
 def by_codes(
@@ -77,14 +80,17 @@ def by_codes(
     *,
     num_clusters: int,
 ) -> Clustering:
-    """Returns k-means of the codes of an auto-encoder, SDA-FDC's ablation (disjoint).
+    """Builds k-means on the codes of an auto-encoder, SDA-FDC's ablation (disjoint).
 
     Args:
-        settings: as in `by_dcn`, without those of the joint phase.
-        autoencoder, optimizer, num_clusters: as in `by_dcn`.
+        settings: an `fcjax.methods.DCNDisjoint` or another method with an auto-encoder,
+            with one value per setting.
+        autoencoder: encoder and decoder of examples as rows.
+        optimizer: optimizer of the auto-encoder.
+        num_clusters: number K of clusters.
 
     Returns:
-        The clustering, the first two phases of `by_dcn`.
+        The clustering, with phases `autoencoder` and `k-means`.
 
     Examples:
         >>> import optax
@@ -101,11 +107,14 @@ def by_codes(
 
 
 def clustering(setup: Setup, *later: Phase) -> Clustering:
-    """Returns the clustering that begins with an auto-encoder and k-means of its codes.
+    """Builds a clustering that starts with an auto-encoder and k-means of its codes.
 
     Args:
-        setup: of the clustering.
-        later: the phases that follow.
+        setup: networks and settings of the clustering.
+        *later: the phases after k-means.
+
+    Returns:
+        The clustering, with phases `autoencoder`, `k-means` and the later ones.
     """
     rounds, autoencoder = setup.settings.pretrain_rounds, setup.autoencoder
 
@@ -128,31 +137,50 @@ def clustering(setup: Setup, *later: Phase) -> Clustering:
         encoder = part(state.variables, "encoder")
         return {"encoder": encoder, "centroids": state.centroids}
 
-    first = (
+    first_phases = (
         Phase("autoencoder", keep_state, partial(train, setup), rounds),
         Phase("k-means", begin_kmeans, partial(cluster, setup)),
     )
     embed = partial(encode_state, autoencoder)
-    return Clustering(init, (*first, *later), embed, assign, results)
+    return Clustering(init, (*first_phases, *later), embed, assign, results)
 
 
 def encode_state(
     autoencoder: AutoEncoder, state: Trained, x: Examples
 ) -> Float[Array, "N D"]:
-    """Returns the codes of examples by the networks of a state."""
+    """Returns the codes of examples with the encoder of a state.
+
+    Args:
+        autoencoder: the networks.
+        state: the state whose variables are used.
+        x: examples [N, *F].
+
+    Returns:
+        The codes [N, D].
+    """
     return encode(autoencoder, state.variables, x)
 
 
 def train(
     setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted, _: Now
 ) -> tuple[Trained, Float[Array, ""]]:
-    """Trains an auto-encoder for an epoch: as in `Phase`. The loss is an example's
-    squared error, summed over features.
+    """Trains the auto-encoder for one epoch: a round of the phase `autoencoder`.
+
+    Args:
+        setup: networks and settings of the clustering.
+        key: random key of the round.
+        state: the state before the round.
+        x: examples [N, *F].
+        mask: [N], True at examples that count.
+
+    Returns:
+        The state after the round, and the loss: the squared error of an example, summed
+        over its features and averaged over examples.
     """
     network = chain(setup.autoencoder._asdict())
 
-    def loss(_, variables, slots, counted):
-        rows = counted_rows(x, slots, counted)
+    def loss(_, variables, batch_indices, counted):
+        rows = counted_rows(x, batch_indices, counted)
         return reconstruction(network, variables, rows, counted)
 
     client, value = training.train(
@@ -172,16 +200,18 @@ def reconstruction(
     *,
     per_feature: bool = False,
 ) -> tuple[Float[Array, ""], PyTree]:
-    """Returns the mean squared error of a batch, and the variables with new batch
-    statistics.
+    """Returns the mean squared error of a batch, and the new variables.
 
     Args:
-        network: from rows to their reconstructions.
-        variables: of the network.
-        rows: of the batch.
-        counted: which of them count.
-        per_feature: whether an example's error is the mean over its features, or the
-            sum.
+        network: a network from rows to their reconstructions.
+        variables: variables of the network.
+        rows: a batch of rows [B, D].
+        counted: [B], True at rows that count.
+        per_feature: whether the error of an example is the mean over its features, or
+            the sum.
+
+    Returns:
+        The mean error of the counted rows, and the variables with new batch statistics.
     """
     decoded, variables = network.apply(variables, rows, train=True, mask=counted)
     errors = losses.reconstruction_error(rows, decoded)
@@ -191,18 +221,36 @@ def reconstruction(
 
 
 def counted_rows(
-    x: Shaped[Array, "N *F"], slots: Int[Array, "B"], counted: Bool[Array, "B"]
+    x: Shaped[Array, "N *F"], batch_indices: Int[Array, "B"], counted: Bool[Array, "B"]
 ) -> Float[Array, "B D"]:
-    """Returns a batch of examples as rows, zeros where one does not count: it may be no
-    number, and 0 * NaN would reach the gradients.
+    """Returns a batch of examples as rows, with zeros where an example does not count.
+
+    Examples that do not count may contain NaN, and 0 * NaN would reach the gradients.
+
+    Args:
+        x: all examples [N, *F].
+        batch_indices: indices of the batch's examples [B].
+        counted: [B], True at examples that count.
+
+    Returns:
+        The rows [B, D].
     """
-    return jnp.where(counted[:, None], as_rows(x[slots], unit_length=False), 0)
+    return jnp.where(counted[:, None], as_rows(x[batch_indices], unit_length=False), 0)
 
 
 def encode(
     autoencoder: AutoEncoder, variables: PyTree, x: Shaped[Array, "N *F"]
 ) -> Float[Array, "N D"]:
-    """Returns the codes of examples."""
+    """Returns the codes of examples.
+
+    Args:
+        autoencoder: the networks.
+        variables: their variables.
+        x: examples [N, *F].
+
+    Returns:
+        The codes [N, D].
+    """
     rows = as_rows(x, unit_length=False)
     encoder = part(variables, "encoder")
     return autoencoder.encoder.apply(encoder, rows, train=False)[0]
@@ -211,10 +259,19 @@ def encode(
 def encode_all(
     autoencoder: AutoEncoder, variables: PyTree, x: Shaped[Array, "N *F"]
 ) -> Float[Array, "N D"]:
-    """Returns the codes of however many examples, in bounded memory."""
+    """Returns the codes of examples, computed in batches to bound the memory.
 
-    def batch(slots):
-        return encode(autoencoder, variables, x[slots])
+    Args:
+        autoencoder: the networks.
+        variables: their variables.
+        x: examples [N, *F].
+
+    Returns:
+        The codes [N, D].
+    """
+
+    def batch(batch_indices):
+        return encode(autoencoder, variables, x[batch_indices])
 
     return training.in_batches(batch, jnp.arange(len(x)), batch_size=BATCH)
 
@@ -222,29 +279,42 @@ def encode_all(
 def cluster(
     setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted, _: Now
 ) -> tuple[Trained, Float[Array, ""]]:
-    """Clusters the codes of the examples that count by k-means: as in `Phase`; the loss
-    is the inertia a code.
+    """Clusters the codes by k-means: a round of the phase `k-means`.
+
+    Args:
+        setup: networks and settings of the clustering.
+        key: random key of the round.
+        state: the state before the round.
+        x: examples [N, *F].
+        mask: [N], True at examples that count.
+
+    Returns:
+        The state with the new centroids, and the loss: the inertia of k-means divided
+        by the number of examples.
     """
-    found = kmeans(
+    result = kmeans(
         *(key, encode_all(setup.autoencoder, state.variables, x), setup.num_clusters),
         num_used=setup.num_used,
         mask=mask,
         num_init=setup.num_init,
     )
-    return state._replace(centroids=found.centroids), found.inertia / mask.sum()
+    return state._replace(centroids=result.centroids), result.inertia / mask.sum()
 
 
 # --- DCN
 
 FIRST_COUNT = 100.0
-"""How many examples a centroid of k-means stands for, as in the authors' code."""
+"""Number of examples that a centroid counts as at the start of DCN's joint phase, as in
+the authors' code. A larger count means smaller steps of the centroid."""
 
 
 class Joint(NamedTuple):
-    """What DCN's joint phase keeps of the clusters."""
+    """The state that DCN's joint phase adds to networks and centroids."""
 
-    counts: Float[Array, "K"]  # examples seen by each centroid
-    assignments: Int[Array, "N"]  # when last seen, else -1
+    counts: Float[Array, "K"]
+    """Number of examples that each centroid has averaged."""
+    assignments: Int[Array, "N"]
+    """Cluster of each example when it was last assigned; -1 before that."""
 
 
 def by_dcn(
@@ -254,27 +324,32 @@ def by_dcn(
     *,
     num_clusters: int,
 ) -> Clustering:
-    """Returns DCN: an auto-encoder, k-means of its codes, then both by turns.
+    """Builds DCN: an auto-encoder, k-means of its codes, then joint training.
 
-    In a step of the joint phase the networks follow Eq. 3 of the SDA-FDC paper with the
-    assignments and centroids that are stored; then the batch is encoded and assigned
-    anew and moves the centroids. As in the authors' code, k-means of all codes goes on
-    from the centroids every ten epochs, and is begun anew when training has ended: its
-    clusters are the result. How many examples a centroid stands for is left as it is.
+    One step of the joint phase has two parts. First, the networks take a gradient step
+    on equation 3 of the SDA-FDC paper, with the stored assignments and centroids. Then
+    the batch is encoded and assigned again, and the centroids of its clusters move
+    towards its codes.
+
+    As in the authors' code, k-means of all codes runs from the current centroids every
+    ten epochs, and from new initial centroids after the joint phase. The last result
+    gives the clusters. The counts of the centroids are not reset by these runs of
+    k-means.
 
     Args:
         settings: an `fcjax.methods.DCN` or `SDAFDC` with one value per setting.
-            `cluster_weight` is lambda, of half the squared distance to the centroid
-            beside the squared error of an example, both summed over features. Without
-            `joint_rounds` the clustering ends with the first k-means.
-        autoencoder: of the rows of examples, pixels in [0, 1].
-        optimizer: of both phases.
-        num_clusters: K.
+            `cluster_weight` is lambda, the weight of half the squared distance of a
+            code to its centroid. The other term is the squared reconstruction error.
+            Both are sums over features. With `joint_rounds` = 0, the clustering ends
+            after the first k-means.
+        autoencoder: encoder and decoder of examples as rows, with pixels in [0, 1].
+        optimizer: optimizer of the networks in both phases.
+        num_clusters: number K of clusters.
 
     Returns:
-        The clustering, phases `autoencoder`, `k-means`, `joint` and `final k-means`.
-        Their losses are that of Eq. 3 with weight 0, the inertia a code, Eq. 3, and the
-        inertia again. An example's embedding is its code.
+        The clustering, with phases `autoencoder`, `k-means`, `joint` and
+        `final k-means`. Their losses are, per example: the squared error, the inertia,
+        equation 3, and the inertia. The embedding of an example is its code.
 
     Examples:
         >>> import optax
@@ -297,8 +372,19 @@ def by_dcn(
 def begin_joint(
     setup: Setup, _: PRNGKey, state: Trained, x: Examples, mask: Counted
 ) -> Trained:
-    """Returns the state in which every example that has come is of its nearest
-    centroid, and centroids stand for few examples.
+    """Returns the state at the start of DCN's joint phase.
+
+    Every example that counts is assigned to its nearest centroid. All centroids have
+    the count `FIRST_COUNT`.
+
+    Args:
+        setup: networks and settings of the clustering.
+        state: the state after k-means.
+        x: examples [N, *F].
+        mask: [N], True at examples that count.
+
+    Returns:
+        The state with a new `joint`.
     """
     z = encode_all(setup.autoencoder, state.variables, x)
     nearest = assign_nearest(z, state.centroids)
@@ -309,7 +395,21 @@ def begin_joint(
 def train_jointly(
     setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted, now: Now
 ) -> tuple[Trained, Float[Array, ""]]:
-    """An epoch of networks and clusters by turns, and now and then k-means."""
+    """Trains networks and clusters for one epoch: a round of the phase `joint`.
+
+    Every `refresh_every` rounds, k-means of all codes follows.
+
+    Args:
+        setup: networks and settings of the clustering.
+        key: random key of the round.
+        state: the state before the round.
+        x: examples [N, *F].
+        mask: [N], True at examples that count.
+        now: the current round.
+
+    Returns:
+        The state after the round, and the mean of equation 3 over the steps.
+    """
     state, value = training.epochs(
         *(key, state, partial(joint_step, setup, x), mask),
         batch_size=setup.batch_size,
@@ -325,24 +425,38 @@ def joint_step(
     x: Shaped[Array, "N *F"],
     key: PRNGKey,
     state: Trained,
-    slots: Int[Array, "B"],
+    batch_indices: Int[Array, "B"],
     counted: Bool[Array, "B"],
 ) -> tuple[Trained, Float[Array, ""]]:
-    """A step of the networks by the clusters that are stored, then of the centroids by
-    the codes that the batch has now.
+    """Takes one step of DCN's joint phase.
+
+    First the networks take a gradient step with the stored clusters. Then the batch is
+    encoded again and moves the centroids.
+
+    Args:
+        setup: networks and settings of the clustering.
+        x: all examples [N, *F].
+        key: random key of the step.
+        state: the state before the step.
+        batch_indices: indices of the batch's examples [B].
+        counted: [B], True at examples that count.
+
+    Returns:
+        The state after the step, and the loss of the batch.
     """
     client, value = training.step(
         *(key, clients.Client(state.variables, state.opt_state)),
-        *(partial(loss, setup, x, state), slots, counted),
+        *(partial(loss, setup, x, state), batch_indices, counted),
         optimizer=setup.optimizer,
     )
-    z = encode(setup.autoencoder, client.variables, x[slots])
+    z = encode(setup.autoencoder, client.variables, x[batch_indices])
     nearest = assign_nearest(z, state.centroids)
     centroids, counts = running_means(
         state.centroids, state.joint.counts, z, nearest, mask=counted
     )
-    counting = jnp.where(counted, slots, len(x))  # no slot: dropped
-    assignments = state.joint.assignments.at[counting].set(nearest, mode="drop")
+    # Index N is out of bounds, which drops the examples that do not count.
+    targets = jnp.where(counted, batch_indices, len(x))
+    assignments = state.joint.assignments.at[targets].set(nearest, mode="drop")
     return Trained(*client, centroids, Joint(counts, assignments)), value
 
 
@@ -352,22 +466,32 @@ def loss(
     state: Trained,
     _: PRNGKey,
     variables: PyTree,
-    slots: Int[Array, "B"],
+    batch_indices: Int[Array, "B"],
     counted: Bool[Array, "B"],
 ) -> tuple[Float[Array, ""], PyTree]:
-    """Returns Eq. 3 of the SDA-FDC paper on a batch, by the clusters that are stored,
-    and the variables with new batch statistics.
+    """Returns equation 3 of the SDA-FDC paper on a batch, and the new variables.
+
+    Args:
+        setup: networks and settings of the clustering.
+        x: all examples [N, *F].
+        state: the state with the stored assignments and centroids.
+        variables: variables of the networks.
+        batch_indices: indices of the batch's examples [B].
+        counted: [B], True at examples that count.
+
+    Returns:
+        The loss, and the variables with new batch statistics.
     """
     networks = Networks(setup.autoencoder._asdict())
-    rows = counted_rows(x, slots, counted)
+    rows = counted_rows(x, batch_indices, counted)
     z, variables = forward(networks, variables, ("encoder",), rows, counted)
     decoded, variables = forward(networks, variables, ("decoder",), z, counted)
-    seen = state.joint.assignments[slots]
-    # What came only now belongs to the cluster that is nearest now.
-    new = assign_nearest(z, state.centroids)
-    own = state.centroids[jnp.where(seen < 0, new, seen)]
+    stored = state.joint.assignments[batch_indices]
+    # Examples that arrived after the last assignment get their nearest cluster.
+    nearest = assign_nearest(z, state.centroids)
+    centroids = state.centroids[jnp.where(stored < 0, nearest, stored)]
     value = deep_kmeans(
-        *(rows, decoded, z, own),
+        *(rows, decoded, z, centroids),
         cluster_weight=setup.settings.cluster_weight,
         mask=counted,
     )
@@ -377,18 +501,28 @@ def loss(
 def refresh_clusters(
     setup: Setup, x: Shaped[Array, "N *F"], mask: Bool[Array, "N"], state: Trained
 ) -> Trained:
-    """K-means of all codes, from the centroids that there are."""
+    """Runs k-means of all codes from the current centroids.
+
+    Args:
+        setup: networks and settings of the clustering.
+        x: examples [N, *F].
+        mask: [N], True at examples that count.
+        state: the state before k-means.
+
+    Returns:
+        The state with the new centroids and assignments.
+    """
     z = encode_all(setup.autoencoder, state.variables, x)
-    found = lloyd(z, state.centroids, mask=mask)
-    assignments = jnp.where(mask, found.assignments, -1)
+    result = lloyd(z, state.centroids, mask=mask)
+    assignments = jnp.where(mask, result.assignments, -1)
     joint = state.joint._replace(assignments=assignments)
-    return state._replace(centroids=found.centroids, joint=joint)
+    return state._replace(centroids=result.centroids, joint=joint)
 
 
 # --- DEC
 
 SGD = optax.sgd(0.01, momentum=0.9)
-"""The optimiser of the paper's clusters."""
+"""Default optimizer of encoder and centroids in DEC, as in the paper."""
 
 
 def by_dec(
@@ -400,29 +534,34 @@ def by_dec(
     num_used: Int[Array, ""] | int | None = None,
     joint_optimizer: optax.GradientTransformation = SGD,
 ) -> Clustering:
-    """Returns DEC: an auto-encoder, k-means of its codes, then encoder and centroids.
+    """Builds DEC: an auto-encoder, k-means of its codes, then encoder and centroids.
 
-    The auto-encoder is trained whole, as in DEC-keras; the paper begins with one layer
-    after another, and dropout. The target P is refreshed once a round, the papers' code
-    does so every 140 or 160 steps, half an epoch of MNIST. Batches are drawn anew every
-    epoch, where the papers' code takes them in the order of the data: here that order
-    may be by class. All rounds are run: nothing stops at few changed assignments.
+    The differences from the papers and their code are:
+
+    * The auto-encoder is trained as a whole, as in DEC-keras. The paper first trains it
+      layer by layer, with dropout.
+    * The target P is updated once per round. The papers' code does so every 140 or 160
+      steps, which is half an epoch of MNIST.
+    * Batches are drawn at random every epoch. The papers' code takes them in the order
+      of the data, which may here be sorted by class.
+    * All rounds are run. There is no early stop at few changed assignments.
 
     Args:
-        settings: an `fcjax.methods.DEC` or `FedCRef` with one value per setting; P is
-            refreshed `joint_rounds` times, with one epoch each. 70 rounds are about the
-            20,000 steps on MNIST after which DEC-keras stops at the latest.
-        autoencoder: of the rows of examples, pixels in [0, 1].
-        optimizer: of the auto-encoder.
-        num_clusters: K.
-        num_used: how many of them are used, all by default, where that is data: the
-            clustering is that of `num_clusters=num_used`; see `cluster.kmeans`.
-        joint_optimizer: of encoder and centroids.
+        settings: an `fcjax.methods.DEC` or `FedCRef` with one value per setting. P is
+            updated `joint_rounds` times, and one epoch follows each update. 70 rounds
+            are about 20,000 steps on MNIST, the maximum of DEC-keras.
+        autoencoder: encoder and decoder of examples as rows, with pixels in [0, 1].
+        optimizer: optimizer of the auto-encoder.
+        num_clusters: number K of clusters.
+        num_used: number of clusters in use, if this number is an array and not static.
+            The result is then that of `num_clusters=num_used`; see `cluster.kmeans`. By
+            default all K are used.
+        joint_optimizer: optimizer of encoder and centroids.
 
     Returns:
-        The clustering, phases `autoencoder`, `k-means` and `dec`. Their losses are the
-        squared error and the inertia an example, and KL(P || Q), Eq. 2. An example's
-        embedding is its code.
+        The clustering, with phases `autoencoder`, `k-means` and `dec`. Their losses are
+        the squared error per example, the inertia per example, and KL(P || Q)
+        (equation 2). The embedding of an example is its code.
 
     Examples:
         >>> import optax
@@ -444,8 +583,17 @@ def by_dec(
 def begin(
     optimizer: optax.GradientTransformation, _: PRNGKey, state: Trained, *data: object
 ) -> Trained:
-    """Returns the state in which the parts are the encoder and the centroids, which
-    have not taken a step yet.
+    """Returns the state at the start of DEC's last phase.
+
+    Its trained parts are the encoder and the centroids, with a new optimizer state.
+
+    Args:
+        optimizer: optimizer of encoder and centroids.
+        state: the state after k-means.
+        *data: examples and mask, unused.
+
+    Returns:
+        The state whose variables are those of the encoder and the centroids.
     """
     parts = pick(state.variables, ("encoder",))
     parts = put(parts, "centroids", {"params": state.centroids})
@@ -461,7 +609,19 @@ def sharpen(
     mask: Counted,
     _: Now,
 ) -> tuple[Trained, Float[Array, ""]]:
-    """A round: P of all examples, then an epoch of encoder and centroids by it."""
+    """Updates the target P and trains encoder and centroids for one epoch with it.
+
+    Args:
+        setup: networks and settings of the clustering.
+        optimizer: optimizer of encoder and centroids.
+        key: random key of the round.
+        state: the state before the round.
+        x: examples [N, *F].
+        mask: [N], True at examples that count.
+
+    Returns:
+        The state after the round, and the mean loss of the steps.
+    """
     z = encode_all(setup.autoencoder, state.variables, x)
     q = losses.student_t(z, state.centroids, mask=mask)
     p = losses.target_distribution(q, mask=mask)
@@ -481,14 +641,24 @@ def divergence(
     p: Float[Array, "N K"],
     _: PRNGKey,
     variables: PyTree,
-    slots: Int[Array, "B"],
+    batch_indices: Int[Array, "B"],
     counted: Bool[Array, "B"],
 ) -> tuple[Float[Array, ""], PyTree]:
-    """Returns KL(P || Q) on a batch, Eq. 2, and the variables with new batch
-    statistics.
+    """Returns KL(P || Q) of a batch (equation 2), and the new variables.
+
+    Args:
+        autoencoder: the networks.
+        x: all examples [N, *F].
+        p: target distribution of all examples [N, K].
+        variables: variables of encoder and centroids.
+        batch_indices: indices of the batch's examples [B].
+        counted: [B], True at examples that count.
+
+    Returns:
+        The loss, and the variables with new batch statistics.
     """
     networks = Networks(autoencoder._asdict())
-    rows = counted_rows(x, slots, counted)
+    rows = counted_rows(x, batch_indices, counted)
     z, variables = forward(networks, variables, ("encoder",), rows, counted)
     q = losses.student_t(z, variables["params"]["centroids"], mask=counted)
-    return losses.assignment_kl(p[slots], q, mask=counted), variables
+    return losses.assignment_kl(p[batch_indices], q, mask=counted), variables

@@ -1,19 +1,17 @@
-"""SDA-FC and SDA-FDC: clients train GANs, the server clusters their samples.
+"""SDA-FC and SDA-FDC: clients train GANs, the server clusters synthetic examples.
 
-Generative adversarial networks that clients train, and what a server makes of them.
-
-Inputs of the generator are a category, one-hot, and normal noise (Eq. 2 of SDA-FDC),
-so that what one client's generator makes is more diverse. No label is seen.
-Authors' code: https://github.com/Jarvisyan/SDA-FC
-
-SDA-FC and SDA-FDC: the server clusters what the clients' generators make.
+Each client trains a GAN on its own examples and uploads the generator. The server draws
+synthetic examples from all generators and clusters them. The input of a generator is a
+one-hot category and normal noise (equation 2 of SDA-FDC), which makes its examples more
+diverse. The category is random, not a label.
 
 Federated deep clustering with GAN-based data synthesis
     Jie Yan, Jing Liu, Ji Qi, Zhong-Yuan Zhang. 2022. https://arxiv.org/abs/2211.16965
-    (SDA-FDC, in later papers PPFC-GAN: DCN on the synthetic data)
+    SDA-FDC (later papers call it PPFC-GAN): DCN on the synthetic data.
+
 Federated clustering with GAN-based data synthesis
-    The same. 2022. https://arxiv.org/abs/2210.16524
-    (SDA-FC-KM, SDA-FC-FCM: k-means or fuzzy c-means on it)
+    Jie Yan, Jing Liu, Ji Qi, Zhong-Yuan Zhang. 2022. https://arxiv.org/abs/2210.16524
+    SDA-FC-KM and SDA-FC-FCM: k-means or fuzzy c-means on the synthetic data.
     Authors' code of SDA-FC: https://github.com/Jarvisyan/SDA-FC
 """
 
@@ -45,16 +43,14 @@ from fcjax.types import (
 # --- GANs
 
 BATCH = 256
-"""Examples that are synthesised at a time."""
+"""Number of examples that are generated in one batch."""
 
 Losses = tuple[Float[Array, ""], Float[Array, ""]]
-"""Of the discriminator and the generator."""
+"""The losses of the discriminator and of the generator."""
 
 
 class Pair(NamedTuple):
-    """One value for each network of a GAN: variables, optimisers, or all that a step
-    changes.
-    """
+    """One value for each network of a GAN, such as its variables or its optimizer."""
 
     generator: Any
     discriminator: Any
@@ -63,9 +59,9 @@ class Pair(NamedTuple):
 class Setup(NamedTuple):
     """The networks and settings that all rounds share; see `sda`.
 
-    A client trains its GAN for one epoch per round. Both optimisers begin anew in every
-    round. Their steps are scaled by `gan_decay` to the power of the number of the
-    round, as in the authors' code.
+    A client trains its GAN for one epoch per round. Both optimizers start again in
+    every round. In round r (from 0), their steps are multiplied by `gan_decay` ** r, as
+    in the authors' code.
     """
 
     gan: Gan
@@ -75,7 +71,16 @@ class Setup(NamedTuple):
 
 
 def initialize_gan(key: PRNGKey, setup: Setup, x: Shaped[Array, "1 *F"]) -> Pair:
-    """Draws the networks of a GAN of such examples."""
+    """Draws the initial variables of a GAN.
+
+    Args:
+        key: random key.
+        setup: networks and settings of the method.
+        x: one example [1, *F]; only its shape and type are used.
+
+    Returns:
+        The variables of the generator and of the discriminator.
+    """
     generator_key, discriminator_key = jax.random.split(key)
     noise = jnp.zeros((1, setup.num_categories + setup.settings.noise_size))
     generator, discriminator = setup.gan
@@ -95,89 +100,127 @@ def train_gan(
     *,
     number: Int[Array, ""],
 ) -> tuple[Pair, Losses]:
-    """Trains a client's GAN for an epoch: in each batch a step of the discriminator on
-    real and synthetic examples, then one of the generator on the same synthetic ones,
-    for which the authors' code draws others.
+    """Trains a client's GAN for one epoch.
+
+    For each batch, the discriminator takes a step on real and synthetic examples. Then
+    the generator takes a step on the same synthetic examples; the authors' code draws
+    new ones for this step.
 
     Args:
-        key: of the order and of the noise.
-        variables: where to begin.
-        examples: the pool.
-        rows: the client's.
-        mask: True at its own examples.
-        setup: of the method.
-        number: of the round, from 0.
+        key: random key of the batch order and of the noise.
+        variables: initial variables of both networks.
+        examples: the pool of all examples.
+        rows: indices of the client's examples in the pool [N].
+        mask: [N], True at the client's own examples, False at padding.
+        setup: networks and settings of the method.
+        number: number of the round, from 0.
 
     Returns:
-        The trained networks, and the mean losses of the steps.
+        The trained variables, and the mean losses of the steps.
     """
     decay = optax.scale(jnp.asarray(setup.settings.gan_decay) ** number)
     optimizers = Pair(*(optax.chain(x, decay) for x in setup.optimizers))
     setup = setup._replace(optimizers=optimizers)
 
-    def one(key, at, slots, counted):
-        return step(setup, key, at, to_float(examples[rows[slots]]), counted)
+    def batch_step(key, networks, batch_indices, counted):
+        real = to_float(examples[rows[batch_indices]])
+        return step(setup, key, networks, real, counted)
 
-    begun = (
-        Client(x, optimizer.init(x["params"]))
-        for x, optimizer in zip(variables, optimizers, strict=True)
+    networks = Pair(
+        *(
+            Client(x, optimizer.init(x["params"]))
+            for x, optimizer in zip(variables, optimizers, strict=True)
+        )
     )
-    at = Pair(*begun)
-    at, losses = training.epochs(
-        *(key, at, one, mask),
+    networks, losses = training.epochs(
+        *(key, networks, batch_step, mask),
         batch_size=setup.settings.gan_batch_size,
         num_epochs=1,
         zero=(0.0, 0.0),
     )
-    return Pair(at.generator.variables, at.discriminator.variables), losses
+    trained = Pair(networks.generator.variables, networks.discriminator.variables)
+    return trained, losses
 
 
 def step(
     setup: Setup,
     key: PRNGKey,
-    at: Pair,
+    networks: Pair,
     real: Float[Array, "B *F"],
     counted: Bool[Array, "B"],
 ) -> tuple[Pair, Losses]:
-    """A step of the discriminator on a batch of real examples and as many synthetic
-    ones, then one of the generator on the same synthetic ones.
+    """Takes one step of the discriminator and one of the generator on a batch.
+
+    Both use the same synthetic examples, as many as there are real ones.
+
+    Args:
+        setup: networks and settings of the method.
+        key: random key of categories and noise.
+        networks: variables and optimizer states of both networks.
+        real: a batch of real examples [B, *F], as floats.
+        counted: [B], True at examples that count.
+
+    Returns:
+        Both networks after their steps, and the losses of both.
     """
     generator, discriminator = setup.gan
     chosen_key, num_categories = jax.random.fold_in(key, 0), setup.num_categories
     chosen = categories(chosen_key, counted.sum(), len(real), num_categories)
-    drawn = noise(setup, key, chosen)
+    inputs = noise(setup, key, chosen)
 
     def generate(params):
-        maker = {**at.generator.variables, "params": params}
-        return generator.apply(maker, drawn, train=True, mask=counted)
+        variables = {**networks.generator.variables, "params": params}
+        return generator.apply(variables, inputs, train=True, mask=counted)
 
-    def tell_apart(params):
-        judge = {**at.discriminator.variables, "params": params}
-        on_real, judge = discriminator.apply(judge, real, train=True, mask=counted)
-        on_fake, judge = discriminator.apply(judge, fake, train=True, mask=counted)
-        return discriminator_loss(on_real, on_fake, mask=counted), judge
+    def loss_of_discriminator(params):
+        variables = {**networks.discriminator.variables, "params": params}
+        real_logits, variables = discriminator.apply(
+            variables, real, train=True, mask=counted
+        )
+        fake_logits, variables = discriminator.apply(
+            variables, fake, train=True, mask=counted
+        )
+        return discriminator_loss(real_logits, fake_logits, mask=counted), variables
 
-    def pass_as_real(fake):
-        judge = judging.variables
-        on_fake, _ = discriminator.apply(judge, fake, train=True, mask=counted)
-        return generator_loss(on_fake, mask=counted)
+    def loss_of_generator(fake):
+        fake_logits, _ = discriminator.apply(
+            new_discriminator.variables, fake, train=True, mask=counted
+        )
+        return generator_loss(fake_logits, mask=counted)
 
-    params = at.generator.variables["params"]
-    fake, pull_back, maker = jax.vjp(generate, params, has_aux=True)
-    params = at.discriminator.variables["params"]
-    (told, judge), gradients = jax.value_and_grad(tell_apart, has_aux=True)(params)
-    judging = Client(judge, at.discriminator.opt_state)
-    judging = descend(setup.optimizers.discriminator, judging, gradients)
-    fooled, gradients = jax.value_and_grad(pass_as_real)(fake)
-    making = Client(maker, at.generator.opt_state)
-    making = descend(setup.optimizers.generator, making, *pull_back(gradients))
-    return Pair(making, judging), (told, fooled)
+    params = networks.generator.variables["params"]
+    fake, pull_back, variables = jax.vjp(generate, params, has_aux=True)
+    new_generator = Client(variables, networks.generator.opt_state)
+
+    params = networks.discriminator.variables["params"]
+    (loss, variables), gradients = jax.value_and_grad(
+        loss_of_discriminator, has_aux=True
+    )(params)
+    new_discriminator = Client(variables, networks.discriminator.opt_state)
+    new_discriminator = descend(
+        setup.optimizers.discriminator, new_discriminator, gradients
+    )
+
+    loss_of_fake, gradients = jax.value_and_grad(loss_of_generator)(fake)
+    new_generator = descend(
+        setup.optimizers.generator, new_generator, *pull_back(gradients)
+    )
+    return Pair(new_generator, new_discriminator), (loss, loss_of_fake)
 
 
 def descend(
     optimizer: optax.GradientTransformation, client: Client, gradients: PyTree
 ) -> Client:
-    """Returns a network and the state of its optimiser after a step."""
+    """Takes one optimizer step.
+
+    Args:
+        optimizer: optimizer of the network.
+        client: the network's variables and optimizer state.
+        gradients: gradients of its parameters.
+
+    Returns:
+        The network's variables and optimizer state after the step.
+    """
     params = client.variables["params"]
     updates, opt_state = optimizer.update(gradients, client.opt_state, params)
     params = optax.apply_updates(params, updates)
@@ -192,32 +235,46 @@ def synthesise(
     *,
     dtype: jnp.dtype,
 ) -> Shaped[Array, "N *F"]:
-    """Returns so many examples of a trained generator, its categories by turns.
+    """Generates examples with a trained generator.
 
-    The first ones are the same whatever the count.
+    The categories alternate: 0, 1, ..., 0, 1, ... The first examples are the same for
+    every `count`.
 
     Args:
-        key: of the noise.
-        generator: the variables of the generator.
-        count: N.
-        setup: of the method.
-        dtype: uint8 rounds to the 256 values of a pixel, as real images have them.
+        key: random key of the noise.
+        generator: variables of the generator.
+        count: number N of examples.
+        setup: networks and settings of the method.
+        dtype: type of the examples. With uint8 they are rounded to the 256 values of a
+            pixel, as in real images.
+
+    Returns:
+        The examples [N, *F].
     """
 
-    def one(slot):
-        category = slot[None] % setup.num_categories
-        return noise(setup, jax.random.fold_in(key, slot), category)[0]
+    def input_of(number):
+        category = number[None] % setup.num_categories
+        return noise(setup, jax.random.fold_in(key, number), category)[0]
 
-    def batch(slots):
-        drawn = jax.vmap(one)(slots)
-        x, _ = setup.gan.generator.apply(generator, drawn, train=False)
+    def batch(numbers):
+        inputs = jax.vmap(input_of)(numbers)
+        x, _ = setup.gan.generator.apply(generator, inputs, train=False)
         return jnp.round(255 * x).astype(dtype) if dtype == jnp.uint8 else x
 
     return training.in_batches(batch, jnp.arange(count), batch_size=BATCH)
 
 
 def noise(setup: Setup, key: PRNGKey, chosen: Int[Array, "B"]) -> Float[Array, "B L"]:
-    """Returns what a generator takes: categories, one-hot, and normal noise."""
+    """Draws the inputs of a generator: one-hot categories and normal noise.
+
+    Args:
+        setup: networks and settings of the method.
+        key: random key of the noise.
+        chosen: category of each example [B].
+
+    Returns:
+        The inputs [B, L]: K one-hot columns, then `noise_size` columns of noise.
+    """
     z = jax.random.normal(key, (len(chosen), setup.settings.noise_size))
     one_hot = jax.nn.one_hot(chosen, setup.num_categories)
     return jnp.concatenate([one_hot, z], axis=1)
@@ -226,30 +283,41 @@ def noise(setup: Setup, key: PRNGKey, chosen: Int[Array, "B"]) -> Float[Array, "
 def categories(
     key: PRNGKey, count: Int[Array, ""], size: int, num_categories: int
 ) -> Int[Array, "B"]:
-    """Returns the categories of a batch of which the first `count` examples count: all
-    of them, or, where there are more categories than examples, different ones.
+    """Returns the categories of a batch, so that all categories occur if possible.
 
-    SDA-FDC's Eq. 2 draws them uniformly. The authors' code cuts a batch into blocks of
-    a K-th of it, rounded, and the last category takes what is left; so it is here,
-    wherever something is left. Where the blocks before already fill the batch (of ten
-    categories one of up to 9, 15 to 18, 26, 27, 35 or 36 examples), the last ones would
-    be trained in no batch of that size, and yet be asked for in the end: there all are
-    spread evenly, from a random one on.
+    If there are more categories than examples that count, the categories are all
+    different.
+
+    Equation 2 of SDA-FDC draws categories uniformly. The authors' code instead divides
+    a batch into K blocks of round(B / K) examples, one per category, and the last
+    category gets the rest. This function does the same if there is a rest. If not, the
+    last categories would never be trained. For 10 categories this happens with batches
+    of up to 9, 15 to 18, 26, 27, 35 or 36 examples. The function then spreads all
+    categories evenly over the batch, from a random first category on.
+
+    Args:
+        key: random key of the first category.
+        count: number of examples that count; they come first in the batch.
+        size: size B of the batch.
+        num_categories: number K of categories.
+
+    Returns:
+        The category of each example [B].
 
     Examples:
         >>> def counts(batch):
         ...     chosen = categories(jax.random.key(0), jnp.int32(batch), batch, 10)
         ...     return jnp.bincount(chosen, length=10)
-        >>> print(counts(24))  # nine blocks of 2, the last has the rest
+        >>> print(counts(24))  # nine blocks of 2, the last category gets the rest
         [2 2 2 2 2 2 2 2 2 6]
-        >>> print(jnp.sort(counts(15)))  # blocks of 2 would leave two without any
+        >>> print(jnp.sort(counts(15)))  # blocks of 2 would leave two categories empty
         [1 1 1 1 1 2 2 2 2 2]
     """
-    slots = jnp.arange(size)
+    index = jnp.arange(size)
     block = jnp.maximum(1, jnp.round(count / num_categories).astype(jnp.int32))
-    in_blocks = jnp.minimum(slots // block, num_categories - 1)
+    in_blocks = jnp.minimum(index // block, num_categories - 1)
     first = jax.random.randint(key, (), 0, num_categories)
-    spread = (first + slots * num_categories // jnp.maximum(count, 1)) % num_categories
+    spread = (first + index * num_categories // jnp.maximum(count, 1)) % num_categories
     return jnp.where((num_categories - 1) * block < count, in_blocks, spread)
 
 
@@ -257,17 +325,20 @@ def categories(
 
 
 class Trained(NamedTuple):
-    """What the clients have in the first stage."""
+    """The clients' state in the stage `gan`."""
 
-    gans: Pair  # stacked on M
-    received: Bool[Array, "M"]  # who has been sent one
+    gans: Pair
+    """The variables of each client's GAN [M, ...]."""
+    received: Bool[Array, "M"]
+    """Which clients have received the initial GAN from the server."""
 
 
 class Synthetic(NamedTuple):
-    """What the clients' generators make; of a client it counts once it has answered."""
+    """The examples of the clients' generators; each client's count after its upload."""
 
     examples: Shaped[Array, "M S *F"]
-    sizes: Int[Array, "M"]  # how many of them count
+    sizes: Int[Array, "M"]
+    """Number of each client's examples that count, at most S."""
 
 
 def sda(
@@ -278,30 +349,34 @@ def sda(
     *,
     num_clusters: int,
 ) -> FederatedClustering:
-    """Builds SDA-FC or SDA-FDC: generators go up once, then all is the server's.
+    """Builds SDA-FC or SDA-FDC: clients upload generators once, the server clusters.
 
-    The server sends every client the same GAN, which it trains alone, an epoch a round.
-    In the first round after that in which a client answers it uploads its generator and
-    how many examples it holds, nothing else. The server makes as many examples with
-    each generator that came, or `num_synthetic`, and clusters them; a late one's are
-    added to them, and nothing is trained anew for it. A client that is sent its GAN
-    late has trained it for fewer epochs, one that is sent none is left out. In the last
-    round the server sends what assigns examples.
+    The server sends every client the same GAN. Each client trains it alone, one epoch
+    per round. In its first round after that, a client uploads its generator and its
+    number of examples, and nothing else. The server generates as many examples with
+    each generator (or `num_synthetic` of them) and clusters all of them. Examples of a
+    late client are added, but finished rounds are not repeated for them. In the last
+    round, the server sends what is needed to assign examples to clusters.
+
+    A client that receives its GAN late trains for fewer epochs. A client that receives
+    none is left out.
 
     Args:
         settings: an `fcjax.methods.SDAFDC`, or another of its family, with one value
             per setting.
-        gan: the networks of a client; the generator takes K categories, one-hot, and
-            `noise_size` normal numbers.
-        optimizers: of the generator and of the discriminator.
-        clustering: of the synthetic examples. `by_dcn` is SDA-FDC, `by_codes` its
-            ablation (disjoint); `by_kmeans` is SDA-FC-KM, `by_fuzzy_cmeans` SDA-FC-FCM.
-        num_clusters: K.
+        gan: the networks of a client. The generator takes K one-hot columns and
+            `noise_size` columns of normal noise.
+        optimizers: optimizers of the generator and of the discriminator.
+        clustering: the clustering of the synthetic examples. `by_dcn` gives SDA-FDC,
+            `by_codes` its ablation (disjoint), `by_kmeans` SDA-FC-KM, and
+            `by_fuzzy_cmeans` SDA-FC-FCM.
+        num_clusters: number K of clusters, and of categories.
 
     Returns:
-        The method, stages `gan` and the phases of the clustering. Metrics of the first
-        are its `loss`, the discriminator's (2 ln 2 where it cannot tell), the
-        `generator_loss`, `participants`, `weight_size` and the traffic.
+        The method, with the stage `gan` and one stage per phase of the clustering. The
+        metrics of `gan` are the `loss` of the discriminator (2 ln 2 if it cannot tell
+        real from synthetic examples), the `generator_loss`, `participants`,
+        `weight_size` and the traffic.
 
     Examples:
         >>> import optax
@@ -316,14 +391,14 @@ def sda(
         [('gan', 2), ('cluster', 1)]
     """
     setup = Setup(gan, optimizers, settings, num_categories=num_clusters)
-    gans = all_rounds("gan", partial(gan_round, setup), settings.gan_rounds)
-    first, *others = central.cluster_stages(
+    gan_stage = all_rounds("gan", partial(gan_round, setup), settings.gan_rounds)
+    first, *later_stages = central.cluster_stages(
         clustering,
         central.Pooling(examples, partial(uploads, setup)),
         rounds_before=settings.gan_rounds,
     )
     begin = partial(begin_clustering, setup, clustering, first.begin)
-    stages = (gans, first._replace(begin=begin), *others)
+    stages = (gan_stage, first._replace(begin=begin), *later_stages)
     init = partial(initial_state, setup)
     method = central.pooled_method(init, stages, clustering)
     return method._replace(assign=partial(assign, method.assign))
@@ -332,37 +407,52 @@ def sda(
 def gan_round(
     setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> tuple[State, dict[str, Array]]:
-    """A round of the first stage: clients that have been sent a GAN train it, each by
-    itself, and nothing is uploaded.
+    """Runs a round of the stage `gan`: clients train their GANs and upload nothing.
+
+    A client trains from its first round on, in which it receives the GAN.
+
+    Args:
+        setup: networks and settings of the method.
+        key: random key of the round.
+        state: the state before the round.
+        federation: the clients' data.
+
+    Returns:
+        The state after the round, and its metrics.
     """
-    own: Trained = state.clients
+    local: Trained = state.clients
     present = server.participants(federation)
     ever = clients.on_this_device(ever_participating(federation), len(present))
-    received = (own.received | present) & ever
+    received = (local.received | present) & ever
     number = federation.now.round
     train = partial(train_gan, examples=federation.pool, setup=setup, number=number)
 
-    def client_round(key, own, rows, mask):
-        own, (told, fooled) = train(key, own, rows=rows, mask=mask)
-        size = training.root_mean_square([network["params"] for network in own])
-        return own, {"loss": told, "generator_loss": fooled, "weight_size": size}
+    def client_round(key, gan, rows, mask):
+        gan, (loss, loss_of_generator) = train(key, gan, rows=rows, mask=mask)
+        size = training.root_mean_square([network["params"] for network in gan])
+        metrics = {
+            "loss": loss,
+            "generator_loss": loss_of_generator,
+            "weight_size": size,
+        }
+        return gan, metrics
 
     gans, measured = clients.for_each(
         client_round,
         clients.keys(key, len(present)),
-        own.gans,
+        local.gans,
         federation.indices,
         federation.mask,
     )
-    gans = clients.keep_absent(received, gans, own.gans)
-    measured, answered, trained, new = server.gather(
-        (measured, present, received, present & ~own.received)
+    gans = clients.keep_absent(received, gans, local.gans)
+    measured, participating, trained, new = server.gather(
+        (measured, present, received, present & ~local.received)
     )
-    one = jax.tree.map(lambda x: x[0], gans)
+    message = jax.tree.map(lambda x: x[0], gans)
     metrics = {
         **server.measure(trained, measured),
-        "participants": answered.sum(),
-        **server.traffic(new, up={}, down={"gan": one}),
+        "participants": participating.sum(),
+        **server.traffic(new, up={}, down={"gan": message}),
     }
     return State((), Trained(gans, received)), metrics
 
@@ -375,35 +465,56 @@ def begin_clustering(
     state: State,
     federation: Federation,
 ) -> State:
-    """Returns the state in which the server has made examples with all generators, and
-    begins the first phase of their clustering; until a client answers, its own count
-    nowhere.
+    """Returns the state at the start of the clustering, with all synthetic examples.
+
+    The server generates the examples of all clients here and starts the first phase of
+    the clustering. A client's examples count only after its upload.
+
+    Args:
+        setup: networks and settings of the method.
+        clustering: the clustering of the synthetic examples.
+        begin: `Stage.begin` of its first phase.
+        key: random key of the stage.
+        state: the state after the stage `gan`.
+        federation: the clients' data.
+
+    Returns:
+        The state before the first round of the clustering.
     """
     construct_key, begin_key = jax.random.split(key)
     synthesis_key, init_key = jax.random.split(construct_key)
-    own, pool, count = state.clients, federation.pool, setup.settings.num_synthetic
-    sizes = jnp.where(own.received, federation.mask.sum(axis=1), 0)
-    generators, sizes = server.gather((own.gans.generator, sizes))
+    local, pool, count = state.clients, federation.pool, setup.settings.num_synthetic
+    sizes = jnp.where(local.received, federation.mask.sum(axis=1), 0)
+    generators, sizes = server.gather((local.gans.generator, sizes))
     if count is None:
         count = federation.indices.shape[1]
     else:
         sizes = jnp.where(sizes > 0, count, 0)
     make = partial(synthesise, setup=setup, dtype=pool.dtype)
     keys = clients.fold_in(synthesis_key, len(sizes))
-    made = clients.for_each(partial(make, count=count), keys, generators)
-    nothing = jnp.zeros((1, *pool.shape[1:]), pool.dtype)
-    begun = clustering.init(init_key, nothing)
-    state = central.empty_state(Synthetic(made, sizes), begun, federation)
+    synthetic = clients.for_each(partial(make, count=count), keys, generators)
+    template = jnp.zeros((1, *pool.shape[1:]), pool.dtype)
+    initial = clustering.init(init_key, template)
+    state = central.empty_state(Synthetic(synthetic, sizes), initial, federation)
     return begin(begin_key, state, federation)
 
 
 def examples(
     source: Synthetic, federation: Federation, arrived: Bool[Array, "M"]
 ) -> tuple[Shaped[Array, "N *F"], Bool[Array, "N"]]:
-    """As in `Pooling`: what was made for those who have answered."""
+    """Returns the synthetic examples and which of them count, for `central.Pooling`.
+
+    Args:
+        source: the synthetic examples of all clients.
+        federation: the clients' data.
+        arrived: [M], True at clients that have uploaded their generator.
+
+    Returns:
+        All synthetic examples [N, *F], and True at those that count [N].
+    """
     arrived = server.gather(arrived) & ever_participating(federation)
-    slots = jnp.arange(source.examples.shape[1])[None]
-    counted = arrived[:, None] & (slots < source.sizes[:, None])
+    index = jnp.arange(source.examples.shape[1])[None]
+    counted = arrived[:, None] & (index < source.sizes[:, None])
     return source.examples.reshape(-1, *source.examples.shape[2:]), counted.reshape(-1)
 
 
@@ -413,25 +524,54 @@ def uploads(
     federation: Federation,
     sends: Bool[Array, "A"],
 ) -> dict[str, Int[Array, "2"]]:
-    """As in `Pooling`: a generator and a size of each that has been sent a GAN."""
+    """Returns the traffic of the uploads, for `central.Pooling`.
+
+    Each client that has received a GAN uploads its generator and its number of
+    examples.
+
+    Args:
+        setup: networks and settings of the method.
+        source: the synthetic examples of all clients.
+        federation: the clients' data.
+        sends: True at the clients that upload in this round, on all devices.
+
+    Returns:
+        The traffic metrics of `server.traffic`.
+    """
     key, x = jax.random.key(0), federation.pool[:1]
-    one = jax.eval_shape(lambda x: initialize_gan(key, setup, x), x)
-    message = {"generator": one.generator, "size": source.sizes[0]}
+    gan = jax.eval_shape(lambda x: initialize_gan(key, setup, x), x)
+    message = {"generator": gan.generator, "size": source.sizes[0]}
     return server.traffic(sends & (source.sizes > 0), up=message, down={})
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
-    """Returns the state before the first round: one GAN for all, which nobody has been
-    sent.
+    """Returns the initial state: one GAN, which no client has received yet.
+
+    Args:
+        setup: networks and settings of the method.
+        key: random key of the GAN.
+        federation: the clients' data.
+
+    Returns:
+        The initial state.
     """
-    one = initialize_gan(key, setup, federation.pool[:1])
+    gan = initialize_gan(key, setup, federation.pool[:1])
     num_clients = len(federation.indices)
-    own = Trained(clients.repeat(one, num_clients), jnp.zeros(num_clients, bool))
-    return State((), own)
+    local = Trained(clients.repeat(gan, num_clients), jnp.zeros(num_clients, bool))
+    return State((), local)
 
 
 def assign(by_clustering: Callable, state: State, federation: Federation):
-    """As in `FederatedClustering`: none before the server clusters."""
+    """Returns the cluster of every example; -1 before the server clusters.
+
+    Args:
+        by_clustering: assigns examples after the stage `gan`.
+        state: the current state.
+        federation: the clients' data.
+
+    Returns:
+        The clusters [M, N].
+    """
     if isinstance(state.clients, Trained):
         return jnp.full(federation.indices.shape, -1, jnp.int32)
     return by_clustering(state, federation)

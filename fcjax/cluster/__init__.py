@@ -1,4 +1,7 @@
-"""Clustering of arrays: jittable, masked, weighted; needs neither Flax nor optax."""
+"""Clustering of arrays with masks and weights, under `jax.jit` and `jax.vmap`.
+
+The package depends on neither Flax nor optax.
+"""
 
 from fcjax.cluster.fuzzy import (
     FuzzyResult,

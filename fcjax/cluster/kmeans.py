@@ -1,27 +1,18 @@
 """k-means: distances, seeding, Lloyd's algorithm, running means, silhouettes.
 
-Where clusterings start: rows that lie far apart.
+All functions accept a mask and work under `jax.jit` and `jax.vmap`. Most of them also
+accept weights.
 
 References:
-    Arthur and Vassilvitskii, k-means++: the advantages of careful seeding, 2007; the
-    greedy variant of their section 5, with 2 + log K trials as in scikit-learn.
-    Gonzalez, Clustering to minimize the maximum intercluster distance, 1985.
-
-k-means for masked, weighted arrays, under jit and vmap.
-
-References:
+    Arthur and Vassilvitskii, k-means++: the advantages of careful seeding, 2007. The
+    seeding here is the greedy variant of section 5 with 2 + log K candidates, as in
+    scikit-learn.
+    Gonzalez, Clustering to minimize the maximum intercluster distance, 1985
+    (farthest-first seeding).
     Lloyd, Least squares quantization in PCM, 1982.
-
-Centroids as running means of the examples that have come by.
-
-References:
     Yang et al., `Towards K-means-friendly Spaces: Simultaneous Deep Learning and
-    Clustering <https://arxiv.org/abs/1610.04794>`_ (DCN), ICML 2017, its update of the
-    centroids; code boyangumn/DCN-New.
-
-How well rows lie in their clusters, and how many clusters that speaks for.
-
-References:
+    Clustering <https://arxiv.org/abs/1610.04794>`_ (DCN), ICML 2017, for running means;
+    code boyangumn/DCN-New.
     Rousseeuw, Silhouettes: a graphical aid to the interpretation and validation of
     cluster analysis, 1987.
 """
@@ -45,7 +36,7 @@ def row_weights(
     mask: Bool[Array, "N"] | None,
     weights: Float[Array, "N"] | None,
 ) -> Float[Array, "N"]:
-    """The weight of every row, 1 by default, 0 where it is masked."""
+    """Returns the weight of each example: 1 by default, 0 where the mask is False."""
     if weights is None:
         weights = jnp.ones(x.shape[0])
     weights = weights.astype(jnp.float32)
@@ -53,29 +44,29 @@ def row_weights(
 
 
 def origin(x: Float[Array, "N D"], weights: Float[Array, "N"]) -> Float[Array, "1 D"]:
-    """A point near the weighted mean, to be taken off all rows."""
-    # Squared distances by way of inner products lose digits far from the origin.
+    """Returns a point near the weighted mean, which is subtracted from all examples."""
+    # Squared distances from inner products lose digits far from the origin.
     total = jnp.maximum(weights.sum(), jnp.finfo(jnp.float32).tiny)
     mean = jnp.matmul(
         weights[None] / total, clear(x, weights), precision=jax.lax.Precision.HIGHEST
     )
-    # Any point near the mean serves; fewer bits make it the same one however the sum is
-    # rounded, so that padding does not disturb the draws.
+    # Any point near the mean will do. Fewer bits make the point independent of the
+    # rounding of the sum, so that padding does not change the draws.
     return jax.lax.reduce_precision(mean, exponent_bits=8, mantissa_bits=12)
 
 
 def clear(x: Float[Array, "N D"], weights: Float[Array, "N"]) -> Float[Array, "N D"]:
-    """The rows, with zeros in place of those of weight 0."""
-    # A weight of 0 alone would let infinities in, as 0 * inf is NaN.
+    """Returns the examples, with zeros in place of examples of weight 0."""
+    # A product with weight 0 would not remove infinities, because 0 * inf is NaN.
     return jnp.where(weights[:, None] > 0, x, 0)
 
 
 def relative_distances(
     x: Float[Array, "N D"], centroids: Float[Array, "K D"]
 ) -> Float[Array, "K N"]:
-    """|x - c|^2 - |x|^2, which has the same nearest centroid."""
-    # Clusters come first, as matrix products and the reductions over K are then fast on
-    # CPUs.
+    """Returns |x - c|^2 - |x|^2, which has the same nearest centroid as |x - c|^2."""
+    # Clusters are the first axis, because matrix products and reductions over K are
+    # then fast on CPUs.
     product = jnp.matmul(centroids, x.T, precision=jax.lax.Precision.HIGHEST)
     return jnp.sum(centroids**2, axis=-1)[:, None] - 2 * product
 
@@ -83,7 +74,7 @@ def relative_distances(
 def squared_distances(
     x: Float[Array, "N D"], centroids: Float[Array, "K D"]
 ) -> Float[Array, "K N"]:
-    """|x - c|^2, at least 0."""
+    """Returns the squared Euclidean distances |x - c|^2, at least 0."""
     norms = jnp.sum(x**2, axis=-1)
     return jnp.maximum(relative_distances(x, centroids) + norms[None], 0)
 
@@ -91,24 +82,24 @@ def squared_distances(
 # --- Seeding
 
 UNUSED = 1e15
-"""Every feature of a centroid that is not used: beyond all rows, and the sum even of
-many of its squares is a number in float32."""
+"""The value of all features of an unused centroid. Such a centroid is farther from
+every example than any used centroid. Sums of squares of this value stay finite."""
 
 
 def used_clusters(centroids: Float[Array, "K D"]) -> Bool[Array, "K"]:
-    """Which centroids stand for a cluster, where `kmeans` was given a `num_used`.
+    """Returns which centroids are used, if `kmeans` was called with `num_used`.
 
     Args:
-        centroids: as `kmeans` returned them.
+        centroids: the centroids [K, D] that `kmeans` returned.
 
     Returns:
-        bool [K], False at those that lie beyond all rows.
+        bool [K], False for unused centroids.
 
     Examples:
         >>> from fcjax.cluster import kmeans
         >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0]])
-        >>> found = kmeans(jax.random.key(0), x, 3, num_used=2)
-        >>> print(used_clusters(found.centroids))
+        >>> result = kmeans(jax.random.key(0), x, 3, num_used=2)
+        >>> print(used_clusters(result.centroids))
         [ True  True False]
     """
     return centroids[:, 0] < UNUSED / 2
@@ -121,17 +112,28 @@ def plus_plus(
     num_clusters: int,
     num_used: Int[Array, ""] | int | None = None,
 ) -> Int[Array, "K"]:
-    """Draws far-apart rows: of a few candidates, each time the one that helps most.
+    """Draws far-apart examples as seeds by greedy k-means++.
+
+    Each step draws a few candidates and takes the candidate that reduces the sum of
+    squared distances most.
+
+    Args:
+        key: the random key of the draws.
+        x: the examples [N, D].
+        weights: the weight of each example [N]; examples of weight 0 are never drawn.
+        num_clusters: the number K of seeds.
+        num_used: the number of seeds that are used, in 1..K; None uses all of them. The
+            first `num_used` seeds equal the seeds for `num_clusters=num_used`.
 
     Returns:
-        Which rows, none of weight 0; some repeat where fewer are distinct. The first
-        `num_used` are those that `num_clusters=num_used` draws.
+        The indices [K] of the seeds. Some indices repeat if fewer than K examples are
+        distinct.
     """
     num_trials = _num_trials(num_clusters)
     uniform = jax.random.uniform(key, (num_clusters, num_trials))
     if num_used is not None:
-        # Fewer clusters have fewer trials: the same draws in shorter rows, the first
-        # one again in place of a trial too many.
+        # Fewer clusters have fewer trials. The same draws are read as shorter rows, and
+        # the first trial of a row replaces the superfluous ones.
         trials = jnp.array([_num_trials(k + 1) for k in range(num_clusters)])
         width = trials[jnp.asarray(num_used) - 1]
         trial = jnp.arange(num_trials)
@@ -149,19 +151,29 @@ def plus_plus(
 
     first = _draw(uniform[0, :1], weights, weights)
     closest = squared_distances(x, x[first])[0]
-    _, others = jax.lax.scan(add, closest, uniform[1:])
-    return jnp.concatenate([first, others])
+    _, added = jax.lax.scan(add, closest, uniform[1:])
+    return jnp.concatenate([first, added])
 
 
 def _num_trials(num_clusters: int) -> int:
+    """Returns the number of candidates per seed."""
     return 2 + int(math.log(num_clusters))
 
 
 def check_num_clusters(num_clusters: int, num_rows: int) -> None:
-    # Before anything is traced: JAX adds lines of its own to what is raised within.
+    # JAX adds lines to errors that are raised during tracing, so check before it.
+    """Raises ValueError unless the number of clusters is in 1..num_rows.
+
+    Args:
+        num_clusters: the number of clusters.
+        num_rows: the number of examples.
+
+    Raises:
+        ValueError: num_clusters is below 1 or above num_rows.
+    """
     if not 1 <= num_clusters <= num_rows:
         raise ValueError(
-            f"num_clusters must be between 1 and the {num_rows} rows, "
+            f"num_clusters must be between 1 and {num_rows}, the number of examples, "
             f"got {num_clusters}"
         )
 
@@ -175,16 +187,21 @@ def best_start(
     num_init: int,
     num_used: Int[Array, ""] | int | None = None,
 ) -> Float[Array, "K D"]:
-    """Returns where the best of several seedings leads.
+    """Returns the final centroids of the best of several seedings.
 
     Args:
-        descend: centroids to begin with -> (centroids at the end, what they minimise).
-        key: of the seeds.
-        x: the rows.
-        weights: of the rows.
-        num_clusters: K.
-        num_init: how many seedings.
-        num_used: how many of the clusters begin at a row, the others at `UNUSED`.
+        descend: maps initial centroids to the final centroids and their objective.
+        key: the random key of the seedings.
+        x: the examples [N, D].
+        weights: the weight of each example [N].
+        num_clusters: the number K of clusters.
+        num_init: the number of seedings.
+        num_used: the number of clusters that start at an example; the other clusters
+            start at `UNUSED`. None uses all clusters.
+
+    Returns:
+        The final centroids [K, D] with the smallest objective; the first seeding wins a
+        tie.
     """
 
     def start(key):
@@ -195,18 +212,19 @@ def best_start(
         return descend(seeds)
 
     centroids, objective = jax.vmap(start)(jax.random.split(key, num_init))
-    # Seedings often meet in one optimum, numbered differently.
+    # Different seedings often reach the same optimum with clusters in another order.
     return centroids[_first_least(objective, _rounding(x, weights))]
 
 
 def _rounding(x: Float[Array, "N D"], weights: Float[Array, "N"]) -> Float[Array, ""]:
-    """What the rows' distances together are rounded by, however small they are."""
+    """Returns a bound of the rounding error of a sum of squared distances."""
     return 1e-6 * jnp.sum(weights * jnp.sum(x**2, axis=-1))
 
 
 def _first_least(objective: Float[Array, "S"], rounding: Float[Array, ""]) -> Array:
-    """The first of those that only rounding, which padding and batching change, tells
-    from the least.
+    """Returns the index of the first objective that equals the minimum up to rounding.
+
+    Rounding depends on padding and batching, so that exact comparisons would too.
     """
     return jnp.argmax(objective <= objective.min() * (1 + 1e-5) + rounding)
 
@@ -217,18 +235,19 @@ def farthest_first(
     chosen: Bool[Array, "N"],
     num_clusters: int,
 ) -> Int[Array, "K"]:
-    """Adds to some chosen rows the one farthest from all chosen, until there are K.
+    """Adds the example farthest from all chosen examples, until there are K.
 
     Args:
-        x: the rows.
-        weights: 0 at rows that are never added.
-        chosen: True at the rows to begin with, at least one and at most K.
-        num_clusters: K.
+        x: the examples [N, D].
+        weights: the weight of each example [N]; examples of weight 0 are never added.
+        chosen: bool [N], True for the examples to start with: at least one, at most K.
+        num_clusters: the number K of examples to choose.
 
     Returns:
-        Which rows, those to begin with first, in their order.
+        The indices [K] of the chosen examples: first the initial ones in ascending
+        order, then the added ones in the order of their choice.
     """
-    begun = jnp.flatnonzero(chosen, size=num_clusters, fill_value=0)
+    initial = jnp.flatnonzero(chosen, size=num_clusters, fill_value=0)
 
     def add(rank, carry):
         rows, closest = carry
@@ -237,19 +256,20 @@ def farthest_first(
         closer = squared_distances(x, x[row][None])[0]
         return rows.at[rank].set(row), jnp.minimum(closest, closer)
 
-    carry = (begun, jnp.full(x.shape[0], jnp.inf))
+    carry = (initial, jnp.full(x.shape[0], jnp.inf))
     return jax.lax.fori_loop(0, num_clusters, add, carry)[0]
 
 
 def _draw(
     uniform: Float[Array, "T"], mass: Float[Array, "N"], weights: Float[Array, "N"]
 ) -> Int[Array, "T"]:
-    """Rows drawn in proportion to `mass`, or to `weights` where there is no mass."""
+    """Draws examples in proportion to `mass`, or to `weights` if all mass is 0."""
     mass = jnp.where(jnp.any(mass > 0), mass, weights)
     row = jnp.arange(mass.shape[0])
     last = jnp.max(jnp.where(mass > 0, row, 0))
     cumulative = jnp.cumsum(mass)
-    # A rounded cumulative sum may step at a row without mass, and end below its target.
+    # Rounding may increase the cumulative sum at an example without mass, and may end
+    # the sum below its target.
     beyond = (cumulative[None] > uniform[:, None] * cumulative[last]) & (mass > 0)[None]
     return jnp.min(jnp.where(beyond, row[None], last), axis=1)
 
@@ -258,21 +278,23 @@ def _draw(
 
 
 class KMeansResult(NamedTuple):
-    """Centroids, and what they make of the examples.
+    """The result of k-means: centroids, assignments and inertia.
 
     Examples:
         >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0]])
-        >>> found = lloyd(x, centroids=jnp.array([[0.0], [11.0]]))
-        >>> print(found.assignments, found.inertia)  # 4 * 0.5^2
+        >>> result = lloyd(x, centroids=jnp.array([[0.0], [11.0]]))
+        >>> print(result.assignments, result.inertia)  # 4 * 0.5^2
         [0 0 1 1] 1.0
     """
 
     centroids: Float[Array, "K D"]
+    """The centroid of each cluster."""
     assignments: Int[Array, "N"]
-    """int32, the nearest centroid of every row, masked rows included."""
+    """The index of the nearest centroid of each example, int32, also for masked
+    examples."""
     inertia: Float[Array, ""]
-    """The weighted sum of squared distances to the nearest centroid; masked rows
-    count nothing."""
+    """The weighted sum of squared distances to the nearest centroid, without masked
+    examples."""
 
 
 def kmeans(
@@ -286,46 +308,51 @@ def kmeans(
     num_init: int = 10,
     num_iters: int = 100,
 ) -> KMeansResult:
-    """Clusters rows by k-means: the best of several seedings by greedy k-means++.
+    """Clusters examples by k-means with greedy k-means++ seeding.
 
-    Rows that are masked or of weight 0 are never drawn as a seed and move no centroid,
-    and the draws do not depend on how many there are: an array padded by such rows has
-    the same clusters, save where a draw falls between two rows to rounding. Inertias
-    within 1e-5 of the least, relatively, or within 1e-6 of the rows' own about their
-    mean, are a tie that the first seeding wins, and so among a seeding's candidates.
+    Lloyd's algorithm runs from several seedings, and the result with the smallest
+    inertia is returned. Two inertias count as equal if their relative difference is
+    below 1e-5, or if they differ by less than 1e-6 of the total squared distance to the
+    mean. The first seeding wins such a tie. The candidates of a seeding are compared in
+    the same way.
 
-    With fewer distinct rows than clusters, some centroids coincide or stay unused; with
-    no row left at all they are zero. All stay finite.
+    Examples that are masked or have weight 0 are never drawn as seeds and do not move
+    centroids. The random draws do not depend on the number of such examples. So padding
+    does not change the clusters, except where rounding decides a draw.
+
+    If there are fewer distinct examples than clusters, some centroids coincide or stay
+    unused. Without any example, all centroids are zero. All centroids are finite.
 
     Args:
-        key: the key of all draws.
-        x: the rows to cluster; computed in float32.
-        num_clusters: number K of clusters, at most N.
-        num_used: how many of them are used, in 1..K, where that is data: the first ones
-            are the clusters of `num_clusters=num_used`, and the centroids of the others
-            lie so far away that no row is nearest to them, see `used_clusters`.
-        mask: False at rows to leave out; all rows count by default.
-        weights: non-negative weight of each row, 1 by default.
-        num_init: number of seedings.
-        num_iters: upper bound of the Lloyd iterations; they stop at a fixed point.
+        key: the random key of the seedings.
+        x: the examples to cluster [N, D]; computed in float32.
+        num_clusters: the number K of clusters, at most N.
+        num_used: the number of used clusters, in 1..K. It may be a traced array. The
+            first `num_used` clusters equal the clusters for `num_clusters=num_used`.
+            The other centroids are so far away that no example is nearest to them; see
+            `used_clusters`. None uses all K clusters.
+        mask: bool [N], False for examples to ignore; None uses all examples.
+        weights: the non-negative weight of each example [N]; None means weight 1.
+        num_init: the number of seedings.
+        num_iters: the maximum number of Lloyd iterations, which stop at convergence.
 
     Returns:
         The centroids [K, D], assignments [N] in [0, K) and inertia of the best seeding.
 
     Raises:
-        ValueError: if num_clusters is below 1 or above N, or num_used, where it is an
-            int, below 1 or above num_clusters.
+        ValueError: num_clusters is below 1 or above N, or an int num_used is below 1 or
+            above num_clusters.
 
     Examples:
         >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0]])
-        >>> found = kmeans(jax.random.key(0), x, 2)
-        >>> print(jnp.sort(found.centroids[:, 0]))  # clusters have no order
+        >>> result = kmeans(jax.random.key(0), x, 2)
+        >>> print(jnp.sort(result.centroids[:, 0]))  # clusters have no order
         [ 0.5 10.5]
     """
     check_num_clusters(num_clusters, len(x))
     if isinstance(num_used, int) and not 1 <= num_used <= num_clusters:
         raise ValueError(
-            f"num_used must be between 1 and num_clusters, {num_clusters}, "
+            f"num_used must be between 1 and num_clusters {num_clusters}, "
             f"got {num_used}"
         )
     weights = row_weights(x, mask, weights)
@@ -340,24 +367,24 @@ def lloyd(
     weights: Float[Array, "N"] | None = None,
     num_iters: int = 100,
 ) -> KMeansResult:
-    """Improves centroids until they are the means of their clusters.
+    """Runs Lloyd's algorithm from given centroids.
 
-    A cluster that has lost all its weight keeps its centroid.
+    A cluster whose examples have total weight 0 keeps its centroid.
 
     Args:
-        x: the rows to cluster; computed in float32.
-        centroids: where to start.
-        mask: False at rows to leave out; all rows count by default.
-        weights: non-negative weight of each row, 1 by default.
-        num_iters: upper bound of the iterations; they stop at a fixed point.
+        x: the examples to cluster [N, D]; computed in float32.
+        centroids: the initial centroids [K, D].
+        mask: bool [N], False for examples to ignore; None uses all examples.
+        weights: the non-negative weight of each example [N]; None means weight 1.
+        num_iters: the maximum number of iterations, which stop at convergence.
 
     Returns:
-        The improved centroids [K, D], with assignments [N] and inertia by them.
+        The final centroids [K, D] with their assignments [N] and inertia.
 
     Examples:
         >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0]])
-        >>> found = lloyd(x, centroids=jnp.array([[0.0], [11.0]]))
-        >>> print(found.centroids)
+        >>> result = lloyd(x, centroids=jnp.array([[0.0], [11.0]]))
+        >>> print(result.centroids)
         [[ 0.5]
          [10.5]]
     """
@@ -368,10 +395,14 @@ def lloyd(
 def assign_nearest(
     x: Float[Array, "N D"], centroids: Float[Array, "K D"]
 ) -> Int[Array, "N"]:
-    """The nearest centroid of each row by Euclidean distance.
+    """Returns the index of the nearest centroid of each example (Euclidean distance).
+
+    Args:
+        x: the examples [N, D].
+        centroids: the centroids [K, D].
 
     Returns:
-        int32 [N], in [0, K); rounding decides between centroids equally near.
+        int32 [N], in [0, K). Rounding decides between equally near centroids.
 
     Examples:
         >>> print(assign_nearest(jnp.array([[1.0], [9.0]]), jnp.array([[0.0], [10.0]])))
@@ -384,7 +415,8 @@ def assign_nearest(
     return jnp.argmin(scores, axis=0).astype(jnp.int32)
 
 
-# Both are compiled once a shape: loops run eagerly would be compiled at every call.
+# Both functions are compiled once per shape. Without `jit`, each call would compile its
+# loops again.
 @partial(jax.jit, static_argnames=("num_clusters", "num_init"))
 def _best_of(
     key: PRNGKey,
@@ -438,6 +470,7 @@ def _descend(
     num_iters: Int[Array, ""],
     centroids: Float[Array, "K D"],
 ) -> Float[Array, "K D"]:
+    """Runs Lloyd's algorithm and returns the final centroids."""
     num_clusters = centroids.shape[0]
 
     def improve(carry):
@@ -469,45 +502,46 @@ def running_means(
     *,
     mask: Bool[Array, "B"] | None = None,
 ) -> tuple[Float[Array, "K D"], Float[Array, "K"]]:
-    """Moves each centroid by the rows that are assigned to it.
+    """Updates centroids as running means of the examples assigned to them.
 
-    What DCN's code does row by row, count += 1 and c += (x - c) / count, in any order
-    of the rows and at once: (count c + sum of m rows) / (count + m).
+    The update of a cluster with count n and m new examples is c <- (n c + sum of the
+    examples) / (n + m). This equals DCN's update example by example, n += 1 and
+    c += (x - c) / n, in any order.
 
     Args:
-        centroids: where they are.
-        counts: how many rows each stands for, at least 0; the more, the slower it
-            moves. DCN's code starts at 100. Whole numbers stay exact up to 2^24, about
-            17 million; above, float32 rounds how many are added, and single rows may
-            no longer be counted, though they still move the centroid.
-        x: the rows; computed in float32.
-        assignments: the cluster of each row; a row whose cluster is outside [0, K)
-            counts nowhere.
-        mask: False at rows that count nowhere; all rows count by default.
+        centroids: the current centroids [K, D].
+        counts: the number of examples that each centroid stands for [K], at least 0. A
+            larger count moves the centroid less. DCN's code starts at 100. Counts are
+            exact up to 2^24, about 17 million. Above that, float32 may lose single
+            examples in the count, but they still move the centroid.
+        x: the new examples [B, D]; computed in float32.
+        assignments: the cluster of each new example [B]; an example whose cluster is
+            outside [0, K) is ignored.
+        mask: bool [B], False for examples to ignore; None uses all examples.
 
     Returns:
-        The centroids [K, D] and counts [K], float32; a cluster without a row keeps both
-        exactly as they are.
+        The centroids [K, D] and counts [K], float32. A cluster without a new example
+        keeps its centroid and count exactly.
 
     Examples:
         >>> centroids, counts = jnp.array([[0.0], [1.0]]), jnp.array([1.0, 1.0])
         >>> x, assignments = jnp.array([[3.0], [6.0]]), jnp.array([0, 0])
         >>> centroids, counts = running_means(centroids, counts, x, assignments)
-        >>> print(centroids[:, 0], counts)  # (0 + 3 + 6) / 3; no row of the second
+        >>> print(centroids[:, 0], counts)  # (0 + 3 + 6) / 3; cluster 1 has no example
         [3. 1.] [3. 1.]
     """
     centroids = centroids.astype(jnp.float32)
     members = assignments[None] == jnp.arange(len(centroids))[:, None]
     if mask is not None:
         members &= mask[None]
-    # Steps from its own centroid: count * c / count is not always c.
+    # Steps are relative to the centroid, because count * c / count is not always c.
     steps = x.astype(jnp.float32) - centroids[assignments]
     steps = jnp.where(members.any(axis=0)[:, None], steps, 0)
     sums = jnp.matmul(
         members.astype(jnp.float32), steps, precision=jax.lax.Precision.HIGHEST
     )
     counts = counts.astype(jnp.float32) + members.sum(axis=1)
-    # A count of 0 has no rows now either: 0 / 0.
+    # A cluster with count 0 has no example, which would give 0 / 0.
     return centroids + sums / jnp.maximum(counts, 1)[:, None], counts
 
 
@@ -521,20 +555,23 @@ def silhouette(
     num_clusters: int,
     mask: Bool[Array, "N"] | None = None,
 ) -> Float[Array, ""]:
-    """The mean silhouette coefficient by Euclidean distances, all N x N at once.
+    """Returns the mean silhouette coefficient, with all N x N distances at once.
 
-    That of a row is (b - a) / max(a, b), where a is its mean distance to the others of
-    its cluster and b that to the cluster nearest in this sense; 0 for a row that is
-    alone in its cluster, as in scikit-learn.
+    The coefficient of an example is (b - a) / max(a, b). Here a is its mean Euclidean
+    distance to the other examples of its cluster. The value b is the smallest mean
+    distance to the examples of another cluster. As in scikit-learn, the coefficient is
+    0 for an example that is alone in its cluster.
 
     Args:
-        x: the rows; computed in float32.
-        assignments: their clusters, in [0, num_clusters); some may be empty.
-        num_clusters: K.
-        mask: False at rows to leave out, which may hold anything; all count by default.
+        x: the examples [N, D]; computed in float32.
+        assignments: the cluster of each example [N], in [0, num_clusters); clusters may
+            be empty.
+        num_clusters: the number K of clusters.
+        mask: bool [N], False for examples to ignore, which may have any values; None
+            uses all examples.
 
     Returns:
-        float32 in [-1, 1]; 0 where fewer than two clusters have a row.
+        float32 in [-1, 1]; 0 if fewer than two clusters have an example.
 
     Examples:
         >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0]])
@@ -554,20 +591,21 @@ def count_clusters(
     mask: Bool[Array, "N"] | None = None,
     num_init: int = 10,
 ) -> Int[Array, ""]:
-    """The number of clusters whose k-means has the largest mean silhouette.
+    """Returns the number of clusters whose k-means has the largest mean silhouette.
 
     Args:
-        key: of the seedings.
-        x: the rows to cluster.
-        most: the largest number to try, from 2 to N.
-        mask: False at rows to leave out, which may hold anything; all count by default.
-        num_init: seedings of each k-means.
+        key: the random key of the seedings.
+        x: the examples [N, D].
+        most: the largest number of clusters to try, in 2..N.
+        mask: bool [N], False for examples to ignore, which may have any values; None
+            uses all examples.
+        num_init: the number of seedings of each k-means.
 
     Returns:
-        int32 in 2..most, the smallest of equally good ones.
+        int32 in 2..most; the smallest number wins a tie.
 
     Raises:
-        ValueError: if most is below 2 or above N.
+        ValueError: most is below 2 or above N.
 
     Examples:
         >>> x = jnp.array([[0.0], [1.0], [10.0], [11.0], [20.0], [21.0]])
@@ -575,13 +613,15 @@ def count_clusters(
         3
     """
     if not 2 <= most <= len(x):
-        raise ValueError(f"most must be between 2 and the {len(x)} rows, got {most}")
+        raise ValueError(
+            f"most must be between 2 and {len(x)}, the number of examples, got {most}"
+        )
     weights = row_weights(x, mask, None)
     distances = _distances(x, weights)
 
     def score(num_used):
-        found = kmeans(key, x, most, num_used=num_used, mask=mask, num_init=num_init)
-        return _coefficient(distances, found.assignments, most, weights)
+        result = kmeans(key, x, most, num_used=num_used, mask=mask, num_init=num_init)
+        return _coefficient(distances, result.assignments, most, weights)
 
     return 2 + jnp.argmax(jax.lax.map(score, jnp.arange(2, most + 1))).astype(jnp.int32)
 
@@ -589,10 +629,11 @@ def count_clusters(
 def _distances(
     x: Float[Array, "N D"], weights: Float[Array, "N"]
 ) -> Float[Array, "N N"]:
+    """Returns the Euclidean distances of all pairs of examples, 0 on the diagonal."""
     x = x.astype(jnp.float32)
     rows = clear(x - origin(x, weights), weights)
-    itself = jnp.eye(len(x), dtype=bool)
-    return jnp.sqrt(jnp.where(itself, 0, squared_distances(rows, rows)))
+    diagonal = jnp.eye(len(x), dtype=bool)
+    return jnp.sqrt(jnp.where(diagonal, 0, squared_distances(rows, rows)))
 
 
 def _coefficient(
@@ -601,17 +642,20 @@ def _coefficient(
     num_clusters: int,
     weights: Float[Array, "N"],
 ) -> Float[Array, ""]:
-    own = assignments[:, None] == jnp.arange(num_clusters)[None]
-    members = own * weights[:, None]
+    """Returns the mean silhouette coefficient from all pairwise distances."""
+    is_member = assignments[:, None] == jnp.arange(num_clusters)[None]
+    members = is_member * weights[:, None]
     sizes = members.sum(axis=0)[None]
     sums = jnp.matmul(distances, members, precision=jax.lax.Precision.HIGHEST)
-    # A row is among its own cluster's, at a distance of 0.
-    within = jnp.sum(own * sums / jnp.maximum(sizes - 1, 1), axis=1)
-    others = jnp.where(own | (sizes == 0), jnp.inf, sums / jnp.maximum(sizes, 1))
-    nearest = others.min(axis=1)
+    # The sum over a cluster includes the example itself, at distance 0.
+    within = jnp.sum(is_member * sums / jnp.maximum(sizes - 1, 1), axis=1)
+    excluded = is_member | (sizes == 0)
+    between = jnp.where(excluded, jnp.inf, sums / jnp.maximum(sizes, 1))
+    nearest = between.min(axis=1)
     larger = jnp.maximum(within, nearest)
-    alone = jnp.sum(own * sizes, axis=1) <= 1
-    # Equal rows in two clusters have no silhouette, nor have those of the only one.
+    alone = jnp.sum(is_member * sizes, axis=1) <= 1
+    # The silhouette is undefined for equal examples in two clusters, and if there is
+    # only one cluster.
     defined = ~alone & (larger > 0) & jnp.isfinite(larger) & (weights > 0)
     coefficients = jnp.where(defined, (nearest - within) / larger, 0)
     return coefficients.sum() / jnp.maximum(weights.sum(), 1)

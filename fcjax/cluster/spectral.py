@@ -1,19 +1,11 @@
-"""Spectral clustering, and the graphs and affinities that it takes.
+"""Spectral clustering, neighbour graphs, connected components and affinities.
 
-Which samples are near each other.
-
-References:
-    The graph A of FDSC's Eq. 7, over raw samples.
-
-Spectral clustering of affinities, under jit and vmap.
+All functions work under `jax.jit` and `jax.vmap`.
 
 References:
+    FDSC, Eq. 7, for the neighbour graph A of the raw examples.
     Ng, Jordan and Weiss, On spectral clustering: analysis and an algorithm, NIPS 2001.
     Yu and Shi, Multiclass spectral clustering, ICCV 2003.
-
-How alike samples are by the coefficients that express each through the others.
-
-References:
     Ji, Zhang, Li, Salzmann and Reid, `Deep Subspace Clustering Networks
     <https://arxiv.org/abs/1709.02508>`_ (DSC-Net), NeurIPS 2017; code
     panji1990/Deep-subspace-clustering-networks.
@@ -42,22 +34,23 @@ def neighbor_graph(
     *,
     mask: Bool[Array, "N"] | None = None,
 ) -> Bool[Array, "N N"]:
-    """Joins each sample with its nearest others by Euclidean distance.
+    """Returns the graph that joins each example with its nearest neighbours.
 
-    Of samples equally near, those of smaller index are the neighbours. Distances are
-    sums of squared differences, so that samples that repeat are exactly equally near.
+    Distances are Euclidean. The smaller index wins a tie. Distances are sums of squared
+    differences, so repeated examples are at exactly equal distances.
 
     Args:
-        x: the samples; computed in float32.
-        num_neighbors: how many each sample chooses, or all others where they are fewer.
-        mask: False at samples without neighbours, that are nobody's either; all count
-            by default.
+        x: the examples [N, D]; computed in float32.
+        num_neighbors: the number of neighbours of each example. If fewer other examples
+            exist, all of them are neighbours.
+        mask: bool [N], False for examples without any edge; None uses all examples.
 
     Returns:
-        Symmetric: True where either sample has chosen the other; never on the diagonal.
+        bool [N, N], symmetric: True if either example is a neighbour of the other. The
+        diagonal is False.
 
     Raises:
-        ValueError: if num_neighbors is below 1.
+        ValueError: num_neighbors is below 1.
 
     Examples:
         >>> print(neighbor_graph(jnp.array([[0.0], [1.0], [5.0]]), 1).astype(int))
@@ -80,16 +73,16 @@ def _graph(
     x = jnp.where(mask[:, None], x, 0).astype(jnp.float32)
 
     def choose(sample):
-        # A row at a time: all differences at once would be N x N x D.
+        # One example at a time, because all differences at once would be N x N x D.
         distances = jnp.sum((x - x[sample][None]) ** 2, axis=1)
-        others = mask & (samples != sample)
+        is_candidate = mask & (samples != sample)
         _, nearest = jax.lax.top_k(
-            -jnp.where(others, distances, jnp.inf), num_neighbors
+            -jnp.where(is_candidate, distances, jnp.inf), num_neighbors
         )
-        return jnp.zeros(len(x), bool).at[nearest].set(True) & others
+        return jnp.zeros(len(x), bool).at[nearest].set(True) & is_candidate
 
-    chosen = jax.lax.map(choose, samples) & mask[:, None]
-    return chosen | chosen.T
+    neighbors = jax.lax.map(choose, samples) & mask[:, None]
+    return neighbors | neighbors.T
 
 
 # --- Components
@@ -98,16 +91,17 @@ def _graph(
 def connected_components(edges: Bool[Array, "V V"]) -> Int[Array, "V"]:
     """Numbers the connected components of a graph.
 
-    Every node takes the smallest number among its neighbours', then that of the node of
-    this number, until nothing changes: at most as many passes as the longest of the
-    shortest paths, and far fewer on long ones.
+    Labels start as the indices of the nodes. Each pass gives every node the smallest
+    label among its neighbours, then the label of that label. The passes stop when no
+    label changes. There are at most as many passes as edges in the longest shortest
+    path.
 
     Args:
-        edges: symmetric; what stands on the diagonal is of no matter.
+        edges: bool [V, V], symmetric; the diagonal is ignored.
 
     Returns:
-        int32 [V], for every node the smallest node that it is connected with, itself if
-        it has no edge: equal numbers are one component.
+        int32 [V], the smallest index in the component of each node. Equal numbers are
+        one component.
 
     Examples:
         >>> edges = jnp.zeros((4, 4), bool).at[1, 3].set(True)
@@ -118,8 +112,8 @@ def connected_components(edges: Bool[Array, "V V"]) -> Int[Array, "V"]:
 
     def spread(carry):
         labels, _ = carry
-        around = jnp.where(edges, labels[None], labels[:, None]).min(axis=1)
-        least = jnp.minimum(labels, around)
+        of_neighbors = jnp.where(edges, labels[None], labels[:, None]).min(axis=1)
+        least = jnp.minimum(labels, of_neighbors)
         least = jnp.minimum(least, least[least])
         return least, jnp.any(least != labels)
 
@@ -130,7 +124,7 @@ def connected_components(edges: Bool[Array, "V V"]) -> Int[Array, "V"]:
 # --- Spectral
 
 Assign = Literal["kmeans", "discretize"]
-"""How the spectral embedding becomes clusters, in scikit-learn's words."""
+"""How the spectral embedding becomes clusters; scikit-learn uses the same names."""
 
 
 def spectral_embedding(
@@ -139,32 +133,32 @@ def spectral_embedding(
     *,
     mask: Bool[Array, "N"] | None = None,
 ) -> Float[Array, "N K"]:
-    """The leading eigenvectors of D^-1/2 A D^-1/2, with rows of unit length.
+    """Returns the leading eigenvectors of D^-1/2 A D^-1/2, with rows of unit length.
 
-    The diagonal of the affinity is taken as zero, as Ng, Jordan and Weiss define it and
-    as scikit-learn's spectral_embedding has it: neither the degrees D nor the matrix
-    see how alike a sample is to itself.
+    As in Ng, Jordan and Weiss and in scikit-learn, the diagonal of the affinity A is
+    taken as zero. So neither the degrees D nor the matrix contain self-similarities.
 
     Args:
-        affinity: A, symmetric and non-negative; computed in float32.
-        num_clusters: number K of eigenvectors, at most N.
-        mask: False at samples to leave out, whose affinities may be anything; all count
-            by default.
+        affinity: the affinity A [N, N], symmetric and non-negative; computed in
+            float32.
+        num_clusters: the number K of eigenvectors, at most N.
+        mask: bool [N], False for examples to ignore, whose affinities may have any
+            values; None uses all examples.
 
     Returns:
-        The eigenvector of the largest eigenvalue first. Rows are zero of samples that
-        are masked, like no other or without a part in these eigenvectors; where fewer
-        than K samples count, so are the columns beyond them. Signs are arbitrary, and
-        so is the basis of eigenvalues that coincide, as with several connected
-        components.
+        The eigenvectors as columns [N, K], the largest eigenvalue first. A row is zero
+        if its example is masked, has no affinity, or has no part in these eigenvectors.
+        If fewer than K examples remain, the columns beyond them are zero. Signs are
+        arbitrary. The basis of equal eigenvalues is arbitrary too, for example with
+        several connected components.
 
     Raises:
-        ValueError: if num_clusters is below 1 or above N.
+        ValueError: num_clusters is below 1 or above N.
 
     Examples:
-        >>> affinity = jnp.kron(jnp.eye(2), jnp.ones((2, 2)))  # of two pairs
+        >>> affinity = jnp.kron(jnp.eye(2), jnp.ones((2, 2)))  # two pairs
         >>> rows = spectral_embedding(affinity, 2)
-        >>> print(jnp.abs(rows @ rows.T).round(2)[0])  # whatever the basis
+        >>> print(jnp.abs(rows @ rows.T).round(2)[0])  # does not depend on the basis
         [1. 1. 0. 0.]
     """
     check_num_clusters(num_clusters, len(affinity))
@@ -182,35 +176,36 @@ def spectral_clustering(
     assign_labels: Assign = "kmeans",
     num_init: int = 10,
 ) -> Int[Array, "N"]:
-    """Clusters samples by their spectral embedding.
+    """Clusters examples by their spectral embedding.
 
-    With k-means it is the algorithm of Ng, Jordan and Weiss, which FDSC cites; the code
-    of DSC-Net discretises, as Yu and Shi. scikit-learn scales rows to unit length for
-    the latter alone.
+    With k-means this is the algorithm of Ng, Jordan and Weiss, which FDSC cites. The
+    code of DSC-Net uses the discretisation of Yu and Shi instead. scikit-learn scales
+    rows to unit length only for the discretisation.
 
     Args:
-        key: of k-means, or of where discretisation begins.
-        affinity: see `spectral_embedding`.
-        num_clusters: number K of clusters, at most N.
-        mask: False at samples to leave out.
-        assign_labels: "kmeans", or "discretize", see `discretize`.
-        num_init: number of seedings of k-means, or of beginnings.
+        key: the random key of k-means or of the discretisation.
+        affinity: the affinity [N, N], symmetric and non-negative.
+        num_clusters: the number K of clusters, at most N.
+        mask: bool [N], False for examples to ignore; None uses all examples.
+        assign_labels: "kmeans" or "discretize"; see `discretize`.
+        num_init: the number of seedings of k-means, or of random starts of
+            `discretize`.
 
     Returns:
-        int32 in [0, K); masked samples have a cluster too, which means nothing.
+        int32 [N], in [0, K). The clusters of masked examples are meaningless.
 
     Raises:
-        ValueError: if num_clusters is below 1 or above N, or assign_labels is neither.
+        ValueError: num_clusters is below 1 or above N, or assign_labels is unknown.
 
     Examples:
-        >>> affinity = jnp.kron(jnp.eye(2), jnp.ones((2, 2)))  # of two pairs
+        >>> affinity = jnp.kron(jnp.eye(2), jnp.ones((2, 2)))  # two pairs
         >>> clusters = spectral_clustering(jax.random.key(0), affinity, 2)
         >>> print(clusters == clusters[0])
         [ True  True False False]
     """
     if assign_labels not in ("kmeans", "discretize"):
         raise ValueError(
-            f"assign_labels is kmeans or discretize, got {assign_labels!r}"
+            f"assign_labels must be 'kmeans' or 'discretize', got {assign_labels!r}"
         )
     embedding = spectral_embedding(affinity, num_clusters, mask=mask)
     if assign_labels == "discretize":
@@ -227,26 +222,30 @@ def discretize(
     num_init: int = 10,
     num_iters: int = 20,
 ) -> Int[Array, "N"]:
-    """Rounds an embedding to the clusters that are nearest to it but for a rotation.
+    """Turns a spectral embedding into clusters by the best rotation.
 
-    Yu and Shi's algorithm: a row's cluster is its largest entry once rotated, and the
-    rotation is the one that brings the rows closest to their clusters, in turns until
-    no cluster changes. It begins at a row that is drawn, and rows as orthogonal to it
-    and to each other as there are. scikit-learn's `discretize` begins once, and first
-    scales the columns to one length, which those of `spectral_embedding` before its
-    rows are scaled have.
+    This is the algorithm of Yu and Shi. It alternates two steps until no cluster
+    changes. First, the cluster of a row is the largest entry of the rotated row. Then
+    the rotation becomes the one that brings the rows closest to their clusters. The
+    first rotation is made of a random row and of rows that are as orthogonal as
+    possible to it and to each other.
+
+    scikit-learn's `discretize` has one start and first scales all columns to the same
+    length. `spectral_embedding` needs no such scaling, because its eigenvectors have
+    the same length before the rows are scaled.
 
     Args:
-        key: of the rows to begin at.
-        embedding: eigenvectors as columns; rows are scaled to unit length, and computed
-            in float32.
-        mask: False at rows to leave out, which may hold anything; all count by default.
-        num_init: how often it begins; the clusters that end nearest are returned.
-        num_iters: upper bound of the turns.
+        key: the random key of the starts.
+        embedding: the eigenvectors as columns [N, K]; rows are scaled to unit length
+            and computed in float32.
+        mask: bool [N], False for rows to ignore, which may have any values; None uses
+            all rows.
+        num_init: the number of starts; the clusters closest to the rows are returned.
+        num_iters: the maximum number of iterations per start.
 
     Returns:
-        int32 in [0, K); rows of zeros and masked ones are in cluster 0, which means
-        nothing. Clusters may be empty.
+        int32 [N], in [0, K). Masked rows and rows of zeros are in cluster 0, which is
+        meaningless for them. Clusters may be empty.
 
     Examples:
         >>> turned = jnp.array([[0.6, 0.8], [0.8, -0.6]])
@@ -279,27 +278,27 @@ def _discretize(
         first = rows[jnp.argmax(ranks > jax.random.uniform(key) * ranks[-1])]
 
         def add(carry, _):
-            likeness, last = carry
-            likeness += jnp.abs(product(rows, last))
-            row = rows[jnp.argmin(jnp.where(counts, likeness, jnp.inf))]
-            return (likeness, row), row
+            similarity, last = carry
+            similarity += jnp.abs(product(rows, last))
+            row = rows[jnp.argmin(jnp.where(counts, similarity, jnp.inf))]
+            return (similarity, row), row
 
         carry = (jnp.zeros(len(rows)), first)
-        _, others = jax.lax.scan(add, carry, None, length=num_clusters - 1)
-        return jnp.concatenate([first[None], others]).T
+        _, added = jax.lax.scan(add, carry, None, length=num_clusters - 1)
+        return jnp.concatenate([first[None], added]).T
 
     def nearest(rotation):
         return jnp.argmax(product(rows, rotation), axis=1).astype(jnp.int32)
 
     def sums(clusters):
-        """Of the rows of each cluster: all that a rotation is found by."""
+        """Returns the sum of the rows of each cluster."""
         return jax.ops.segment_sum(rows, clusters, num_clusters)
 
     def turn(carry):
         iteration, clusters, _ = carry
         u, _, vt = jnp.linalg.svd(sums(clusters))
-        turned = nearest(product(vt.T, u.T))
-        return iteration + 1, turned, jnp.any(turned != clusters)
+        new_clusters = nearest(product(vt.T, u.T))
+        return iteration + 1, new_clusters, jnp.any(new_clusters != clusters)
 
     def unfinished(carry):
         iteration, _, changed = carry
@@ -311,7 +310,7 @@ def _discretize(
         return clusters, jnp.linalg.svd(sums(clusters), compute_uv=False).sum()
 
     clusters, closeness = jax.vmap(begin)(jax.random.split(key, num_init))
-    # As in k-means rounding must not choose between beginnings that end alike.
+    # As in k-means, rounding must not choose between starts with equal results.
     return clusters[jnp.argmax(closeness >= closeness.max() * (1 - 1e-5))]
 
 
@@ -325,7 +324,7 @@ def _embedding(
     degrees = a.sum(axis=1)
     scale = jnp.where(degrees > 0, 1 / jnp.sqrt(jnp.where(degrees > 0, degrees, 1)), 0)
     a = scale[:, None] * a * scale[None]
-    # All true eigenvalues lie in [-1, 1]: masked samples come last.
+    # The eigenvalues of unmasked examples lie in [-1, 1], so masked examples come last.
     a = jnp.where(diagonal & ~mask[:, None], -2, a)
 
     _, eigenvectors = jnp.linalg.eigh(a)
@@ -340,11 +339,20 @@ def unit_rows(
 ) -> Float[Array, "N R"]:
     """Returns the rows of weighted eigenvectors, scaled to unit length.
 
-    Rows are zero where they are not present, or have no part in the eigenvectors of
-    positive weight, as those of components that others leave no room for.
+    A row is zero if it is not present, or if it has no part in the eigenvectors of
+    positive weight. The latter happens for components whose eigenvectors are not among
+    the leading ones.
+
+    Args:
+        eigenvectors: the eigenvectors as columns [N, R].
+        weights: the non-negative weight of each eigenvector [R].
+        present: bool [N], False for rows that become zero.
+
+    Returns:
+        The rows [N, R], of length 1 or 0.
     """
     share = jnp.linalg.norm(jnp.where(weights[None] > 0, eigenvectors, 0), axis=1)
-    # In float32 rounding leaves about 1e-6 where a part is zero: not a direction.
+    # Rounding in float32 leaves about 1e-6 in place of a zero part.
     present = present & (share > 1e-5)
     rows = jnp.where(present[:, None], eigenvectors * weights[None], 0)
     norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
@@ -355,7 +363,13 @@ def unit_rows(
 
 
 def symmetric_affinity(coefficients: Float[Array, "N N"]) -> Float[Array, "N N"]:
-    """Returns |C| + |C|^T, the affinity of LRSC: non-negative and symmetric.
+    """Returns |C| + |C|^T, the affinity of LRSC, which is non-negative and symmetric.
+
+    Args:
+        coefficients: the coefficients C [N, N].
+
+    Returns:
+        The affinity [N, N].
 
     Examples:
         >>> print(symmetric_affinity(jnp.array([[0.0, -1.0], [3.0, 0.0]])))
@@ -376,40 +390,48 @@ def subspace_affinity(
     unit_diagonal: bool = False,
     mask: Bool[Array, "N"] | None = None,
 ) -> Float[Array, "N N"]:
-    """The affinity that DSC-Net's code makes of its coefficients C.
+    """Returns the affinity that DSC-Net's code computes from its coefficients C.
 
-    In order: the small entries of each column give way to zeros, C becomes
-    (C + C^T) / 2, then U sqrt(S) of its truncated singular value decomposition with
-    rows of unit length; the inner products of those rows, 0 where they are negative,
-    raised to a power and divided by the largest, are the affinity.
+    The steps are, in order:
 
-    Much of what deep subspace clustering is reported to gain lies here and not in the
-    network (Haeffele, You and Vidal): baselines must share it, or be compared without.
+    1. Small entries of each column become zero (`keep`).
+    2. C becomes (C + C^T) / 2.
+    3. A truncated singular value decomposition gives U sqrt(S), with rows scaled to
+       unit length.
+    4. The affinity is the inner products of these rows. Negative products become 0. The
+       others are raised to `power` and divided by the largest.
 
-    Samples that are masked, have no coefficient or no part in the leading singular
-    vectors are like no other, nor like themselves: their rows and columns are zero
-    (DSC-Net's code scales what rounding has left there). So is all of it where fewer
-    than two samples count.
+    Much of the reported gain of deep subspace clustering comes from these steps and not
+    from the network (Haeffele, You and Vidal). A fair comparison gives the baselines
+    the same steps, or omits them for all methods.
+
+    Some examples have no affinity to any example, including themselves: masked
+    examples, examples without a coefficient, and examples without a part in the leading
+    singular vectors. Their rows and columns are zero. (DSC-Net's code scales rounding
+    errors there.) All affinities are zero if fewer than two examples remain.
 
     Args:
-        coefficients: C of codes Z = C Z with samples in rows, as in DSC-Net's code; for
-            Z = Z R with samples in columns, as FDSC writes it, C is R^T. Computed in
-            float32.
-        num_clusters: number K of clusters.
-        keep: the share of a column's L1 norm that its largest entries must exceed; they
-            are kept up to the one that does so, of equal ones the first. 1 and more
-            keeps all. DSC-Net's: 0.04 for COIL, 0.2 for ORL.
-        dimension: of one subspace, d: the rank is d K + 1, or the number of counted
-            samples less 1 where that is smaller. DSC-Net's: 12 for COIL, 3 for ORL.
-        power: above 0; the larger, the less moderate likeness counts. DSC-Net's: 8 for
-            COIL, 1 for ORL.
-        unit_diagonal: whether C's diagonal becomes ones before the decomposition, as
-            for COIL20.
-        mask: False at samples to leave out, whose coefficients may be anything; all
-            count by default.
+        coefficients: C [N, N] with Z = C Z for codes Z with one example per row, as in
+            DSC-Net's code. FDSC writes Z = Z R with one example per column; then C is
+            R^T. Computed in float32.
+        num_clusters: the number K of clusters.
+        keep: the share of a column's L1 norm that its largest entries must exceed. The
+            largest entries stay, up to the one that exceeds the share; the first of
+            equal entries comes first. Values of 1 and more keep all entries. DSC-Net
+            uses 0.04 for COIL and 0.2 for ORL.
+        dimension: the dimension d of one subspace. The rank is d K + 1, or the number
+            of unmasked examples minus 1 if this is smaller. DSC-Net uses 12 for COIL
+            and 3 for ORL.
+        power: the exponent, above 0; a larger power reduces moderate affinities more.
+            DSC-Net uses 8 for COIL and 1 for ORL.
+        unit_diagonal: whether the diagonal of C becomes ones before the decomposition,
+            as for COIL20.
+        mask: bool [N], False for examples to ignore, whose coefficients may have any
+            values; None uses all examples.
 
     Returns:
-        In [0, 1], symmetric; the diagonal is 1, or 0 at samples like no other.
+        The affinity [N, N], in [0, 1], symmetric. The diagonal is 1, or 0 for examples
+        without any affinity.
 
     Examples:
         >>> swap = jnp.array([[0.0, 1.0], [1.0, 0.0]])
@@ -434,14 +456,14 @@ def _affinity(
     rank: int,
     unit_diagonal: bool,
 ) -> Float[Array, "N N"]:
-    counted = mask[:, None] & mask[None]
-    c = _threshold(jnp.where(counted, coefficients, 0).astype(jnp.float32), keep)
+    pairs = mask[:, None] & mask[None]
+    c = _threshold(jnp.where(pairs, coefficients, 0).astype(jnp.float32), keep)
     c = (c + c.T) / 2
     if unit_diagonal:
         c = jnp.where(jnp.eye(len(c), dtype=bool), mask[:, None], c)
 
-    # C is symmetric: its singular values are the sizes of its eigenvalues, and its left
-    # singular vectors are its eigenvectors.
+    # C is symmetric, so its singular values are the absolute values of its eigenvalues,
+    # and its left singular vectors are its eigenvectors.
     eigenvalues, eigenvectors = jnp.linalg.eigh(c)
     rank = min(rank, len(c) - 1)
     sizes, largest = jax.lax.top_k(jnp.abs(eigenvalues), rank)
@@ -455,12 +477,12 @@ def _affinity(
 
 
 def _threshold(c: Float[Array, "N N"], keep: Scalar) -> Float[Array, "N N"]:
-    """Keeps each column's largest entries, up to the one that exceeds the share."""
+    """Keeps the largest entries of each column that together exceed the share."""
     order = jnp.argsort(-jnp.abs(c), axis=0)
     sizes = jnp.abs(jnp.take_along_axis(c, order, axis=0))
     covered = jnp.cumsum(sizes, axis=0)
     needed = (covered - sizes <= keep * covered[-1:]) | (keep >= 1)
-    kept = jnp.put_along_axis(
+    stays = jnp.put_along_axis(
         jnp.zeros(c.shape, bool), order, needed, axis=0, inplace=False
     )
-    return jnp.where(kept, c, 0)
+    return jnp.where(stays, c, 0)

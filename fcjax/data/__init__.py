@@ -1,4 +1,4 @@
-"""Data sets by name, how clients come to hold them, and views of their examples."""
+"""Data sets by name or path, partitions of examples over clients, and augmentation."""
 
 from fcjax.data.augment import (
     Augment,

@@ -1,9 +1,10 @@
-"""Random views of grey images, colour images and feature vectors, on the device.
+"""Random views (augmentations) of grey images, colour images and feature vectors.
 
-Every function takes one example with values in [0, 1], an image [H, W, C] (colour: red
-first) or a vector [F], and returns one of the same shape. The caller vmaps over
-examples and keys, so a draw depends on its own key alone. The distributions of the
-random functions are those of torchvision's transforms of floating tensors.
+All functions run on the device. Each takes one example with values in [0, 1] and
+returns one of the same shape. An example is an image [H, W, C], with red as the first
+channel of colour images, or a vector [F]. Use `jax.vmap` over examples and keys; each
+draw then depends on its own key only. The random functions have the distributions of
+torchvision's transforms of floating tensors.
 """
 
 from collections.abc import Callable
@@ -22,27 +23,27 @@ from fcjax.types import Federation, PRNGKey, Scalar
 
 Image = Float[Array, "H W C"]
 Augment = Callable[[PRNGKey, Image], Image]
-"""(key, image [H, W, C] in [0, 1]) -> a random view of the same shape and range; of
-feature vectors (key, vector [F]) -> a vector [F]."""
+"""Maps (key, image [H, W, C] in [0, 1]) to a random view of the same shape and range.
+For feature vectors, maps (key, vector [F]) to a vector [F]."""
 
 Number = Scalar | int
-"""A hyper-parameter that may be swept, or the whole number that a user writes."""
+"""A hyper-parameter that may be swept, or an int."""
 
 NUM_CANDIDATES = 10
-"""Boxes drawn before a random crop falls back to the centre; torchvision's."""
+"""The number of candidate boxes before a random crop falls back to the centre, as in
+torchvision."""
 
 
 def to_float(
     images: UInt8[Array, "*S"] | Float[Array, "*S"],
 ) -> Float32[Array, "*S"]:
-    """Images as networks take them.
+    """Converts images to float32 in [0, 1].
 
     Args:
-      images: of any shape.
+      images: an array of any shape, uint8 or floating.
 
     Returns:
-      float32 of that shape: uint8 divided by 255, so in [0, 1], floating values as they
-      are.
+      float32 of the same shape: uint8 values divided by 255, floating values unchanged.
 
     Examples:
       >>> print(to_float(jnp.array([0, 255], jnp.uint8)))
@@ -54,22 +55,32 @@ def to_float(
 
 
 def check_image(image: Array) -> None:
-    """Raises ValueError unless an image is [H, W, C], as feature vectors are not."""
+    """Raises ValueError unless an array is an image [H, W, C]."""
     if image.ndim != 3:
         raise ValueError(
-            f"image must be of shape [H, W, C], got {image.shape}; reshape rows of "
-            "pixels, and vmap over a batch"
+            f"image must have the shape [H, W, C], got {image.shape}; reshape rows of "
+            "pixels, and use vmap for a batch"
         )
 
 
 def crop_and_resize(
     image: Image, top: Number, left: Number, height: Number, width: Number
 ) -> Image:
-    """The box scaled up to the whole image, as torchvision's `resized_crop`.
+    """Returns a box of the image, scaled up to the whole image, as `resized_crop`.
 
-    Bilinear with half-pixel centres and clamped inside the box: nothing bleeds in
-    from around it. The box, in whole pixels, lies in the image, so it is never
-    scaled down and antialiasing would change nothing.
+    The interpolation is bilinear with half-pixel centres, and clamped to the box, so
+    pixels outside the box have no influence. The box, in whole pixels, lies in the
+    image. So it is never scaled down, and antialiasing would change nothing.
+
+    Args:
+      image: [H, W, C] values.
+      top: the first row of the box.
+      left: the first column of the box.
+      height: the height of the box in pixels.
+      width: the width of the box in pixels.
+
+    Returns:
+      The image [H, W, C].
     """
     check_image(image)
     for axis, start, extent in ((0, top, height), (1, left, width)):
@@ -81,15 +92,25 @@ def crop_and_resize(
 
 
 def rotate(image: Image, degrees: Number, *, order: Literal[0, 1] = 1) -> Image:
-    """The image turned counter-clockwise about its centre, cut to its own shape.
+    """Rotates the image counter-clockwise about its centre, cropped to its own shape.
 
-    Order 0 takes the nearest pixel, which is torchvision's default; order 1 is
-    bilinear. The image is surrounded by zeros, and order 1 interpolates between them
-    and the border pixels: SciPy's `grid-constant`, torchvision's rule for tensors.
+    The image is surrounded by zeros. Order 1 interpolates between these zeros and the
+    border pixels, as SciPy's `grid-constant` and torchvision's rule for tensors.
+
+    Args:
+      image: [H, W, C] values.
+      degrees: the angle in degrees.
+      order: 0 takes the nearest pixel, torchvision's default; 1 is bilinear.
+
+    Returns:
+      The image [H, W, C].
+
+    Raises:
+      ValueError: order is neither 0 nor 1, or the array is not an image.
     """
     check_image(image)
     if order not in (0, 1):
-        raise ValueError(f"order must be 0 (nearest) or 1 (bilinear), not {order}")
+        raise ValueError(f"order must be 0 (nearest) or 1 (bilinear), got {order}")
     height, width, channels = image.shape
     angle = jnp.deg2rad(degrees)
     cos, sin = jnp.cos(angle), jnp.sin(angle)
@@ -111,16 +132,19 @@ def rotate(image: Image, degrees: Number, *, order: Literal[0, 1] = 1) -> Image:
 def affine(
     image: Image, matrix: Float[Array, "2 2"], shift: Float[Array, "2"]
 ) -> Image:
-    """The image mapped about its centre, cut to its own shape; bilinear.
+    """Applies an affine map about the centre of the image, bilinearly.
 
-    The pixel at x from the centre, rows first, moves to `matrix` x + `shift`. Pixels
-    from outside the image have the background's value: the median of the border pixels
-    of the channel.
+    The pixel at x, relative to the centre and with the row first, moves to `matrix` x +
+    `shift`. Pixels from outside the image have the background value: for each channel,
+    the median of the border pixels.
 
     Args:
-      image: [H, W, C].
-      matrix: invertible.
-      shift: in pixels, down and to the right.
+      image: [H, W, C] values.
+      matrix: an invertible [2, 2] matrix.
+      shift: [2] the shift in pixels, down and to the right.
+
+    Returns:
+      The image [H, W, C].
     """
     check_image(image)
     height, width, _ = image.shape
@@ -137,20 +161,28 @@ def affine(
 
 
 def gaussian_blur(image: Image, sigma: Number) -> Image:
-    """The image under a Gaussian of `sigma` pixels; the border pixels are repeated.
+    """Blurs the image by a Gaussian; border pixels are repeated outside the image.
 
-    The kernel reaches twice the longer side, so for any useful sigma it is not
-    truncated. Sigma 0 gives the image back.
+    The kernel reaches twice the longer side, so it is not truncated for any useful
+    sigma.
+
+    Args:
+      image: [H, W, C] values.
+      sigma: the standard deviation in pixels; 0 returns the image unchanged.
+
+    Returns:
+      The image [H, W, C].
     """
     check_image(image)
     height, width, _ = image.shape
     radius = 2 * max(height, width)
-    # Below 0.05 all weights but the central one are 0 in float32 in any case.
+    # For sigma below 0.05, all weights except the central one are 0 in float32.
     scaled = jnp.arange(radius + 1) / jnp.maximum(sigma, 0.05)
     weights = jnp.exp(-0.5 * scaled**2)
-    # A cumulative sum: the bits of a plain one hang on how many images are blurred.
+    # The rounding of a plain sum depends on the number of images. A cumulative sum has
+    # no such dependence.
     weights = weights / (2 * jnp.cumsum(weights[::-1])[-1] - weights[0])
-    # Full precision: a GPU's default would round the pixels to ten bits.
+    # The default precision of GPUs would round the pixels to ten bits.
     return jnp.einsum(
         "ai,ijc,bj->abc",
         _convolution(weights, height),
@@ -161,7 +193,7 @@ def gaussian_blur(image: Image, sigma: Number) -> Image:
 
 
 def flip(image: Image) -> Image:
-    """The image mirrored left to right."""
+    """Mirrors the image left to right."""
     check_image(image)
     return image[:, ::-1]
 
@@ -173,11 +205,19 @@ def random_resized_crop(
     scale: tuple[Number, Number] = (0.08, 1.0),
     ratio: tuple[Number, Number] = (3 / 4, 4 / 3),
 ) -> Image:
-    """A random box scaled up to the whole image.
+    """Scales a random box up to the whole image, as torchvision's `RandomResizedCrop`.
 
-    The box has an area uniform in `scale` (a share of the image) and an aspect ratio
-    (width / height) log-uniform in `ratio`, rounded to whole pixels, at a uniform
-    position: torchvision's `RandomResizedCrop`.
+    The area of the box is uniform in `scale`, and its aspect ratio is log-uniform in
+    `ratio`. Height and width are rounded to whole pixels. The position is uniform.
+
+    Args:
+      key: the random key.
+      image: [H, W, C] values.
+      scale: the minimum and maximum area of the box, as a share of the image.
+      ratio: the minimum and maximum aspect ratio (width / height) of the box.
+
+    Returns:
+      The image [H, W, C].
     """
     check_image(image)
     return crop_and_resize(image, *_random_box(key, image.shape, scale, ratio))
@@ -186,7 +226,7 @@ def random_resized_crop(
 def random_rotation(
     key: PRNGKey, image: Image, *, max_degrees: Number, order: Literal[0, 1] = 1
 ) -> Image:
-    """The image rotated by an angle uniform in [-max_degrees, max_degrees]."""
+    """Rotates the image by an angle uniform in [-max_degrees, max_degrees]."""
     degrees = max_degrees * jax.random.uniform(key, minval=-1.0)
     return rotate(image, degrees, order=order)
 
@@ -198,15 +238,25 @@ def random_blur(
     sigma: tuple[Number, Number] = (0.1, 2.0),
     probability: Number = 0.5,
 ) -> Image:
-    """With `probability`, the image blurred by a sigma uniform in the given range."""
+    """Blurs the image with a given probability, with sigma uniform in a range.
+
+    Args:
+      key: the random key.
+      image: [H, W, C] values.
+      sigma: the minimum and maximum standard deviation in pixels.
+      probability: the probability of blurring, in [0, 1].
+
+    Returns:
+      The image [H, W, C].
+    """
     coin, uniform = jax.random.uniform(key, (2,))
-    drawn = sigma[0] + (sigma[1] - sigma[0]) * uniform
-    # Sigma 0 rather than a second branch, which vmap would compute as well.
-    return gaussian_blur(image, jnp.where(coin < probability, drawn, 0.0))
+    random_sigma = sigma[0] + (sigma[1] - sigma[0]) * uniform
+    # Sigma 0 replaces a second branch, because vmap would compute both branches.
+    return gaussian_blur(image, jnp.where(coin < probability, random_sigma, 0.0))
 
 
 def random_flip(key: PRNGKey, image: Image, *, probability: Number = 0.5) -> Image:
-    """With `probability`, the image mirrored left to right."""
+    """Mirrors the image left to right with a given probability."""
     return jnp.where(jax.random.uniform(key) < probability, flip(image), image)
 
 
@@ -220,19 +270,20 @@ def ccfc_grey(
     blur_probability: Number = 0.5,
     order: Literal[0, 1] = 0,
 ) -> Image:
-    """A view by random resized crop, rotation and blur: CCFC's public code on MNIST.
+    """Returns a view by crop, rotation and blur, as in CCFC's code for MNIST.
 
-    That code works on 8-bit PIL images and so rounds to 1/255 after each operation,
-    with box filters in place of the Gaussian; here nothing is rounded.
+    CCFC's public code uses 8-bit PIL images, so it rounds to 1/255 after each
+    operation, and it uses box filters in place of the Gaussian. Here nothing is
+    rounded.
 
     Args:
-      key: of the draws.
-      image: [H, W, C] in [0, 1].
-      crop_scale: the share of the image that is cropped, from and to.
-      max_degrees: of the rotation, to either side.
-      blur_sigma: of the Gaussian, from and to, in pixels.
-      blur_probability: in [0, 1].
-      order: 0 rotates to the nearest pixel, 1 bilinearly; see `rotate`.
+      key: the random key.
+      image: [H, W, C] values in [0, 1].
+      crop_scale: the minimum and maximum area of the crop, as a share of the image.
+      max_degrees: the maximum angle of the rotation in degrees, in both directions.
+      blur_sigma: the minimum and maximum standard deviation of the blur, in pixels.
+      blur_probability: the probability of the blur, in [0, 1].
+      order: 0 rotates to the nearest pixel, 1 rotates bilinearly; see `rotate`.
 
     Returns:
       A view [H, W, C] in [0, 1].
@@ -267,23 +318,25 @@ def affine_grey(
     max_blur: Number = 1 / 16,
     blur_probability: Number = 0.5,
 ) -> Image:
-    """A view by an affine map, contrast and blur: of small grey pictures of one thing.
+    """Returns a view by an affine map, contrast and blur, for small grey images.
 
-    [choice] This view is from no paper. Handwriting varies in size, place, slant and
-    thickness; a crop varies only size and place. docs/benchmarks/ccfc.md measures the
-    effect of each part.
+    [choice] This view is from no paper. Handwriting varies in size, position, slant and
+    thickness; a crop varies only size and position. docs/benchmarks/ccfc.md measures
+    the effect of each part. All draws are uniform, except that the zoom is log-uniform.
 
     Args:
-      key: of the draws, of which all are uniform but for the zoom's, log-uniform.
-      image: [H, W, C] in [0, 1].
-      zoom: factor of sizes, from and to.
-      max_degrees: of the rotation, to either side.
-      max_shear: pixels that a row goes sideways for each that it lies off the centre,
-        to either side.
-      max_shift: of the place, to each side, as a share of height and width.
-      max_log_gamma: of the natural logarithm of the exponent of the pixels, up or down.
-      max_blur: of the Gaussian's sigma, as a share of the shorter side.
-      blur_probability: in [0, 1].
+      key: the random key.
+      image: [H, W, C] values in [0, 1].
+      zoom: the minimum and maximum factor of the size.
+      max_degrees: the maximum angle of the rotation in degrees, in both directions.
+      max_shear: the maximum shear, in both directions: the horizontal shift in pixels
+        per pixel of vertical distance to the centre.
+      max_shift: the maximum shift in each direction, as a share of height and width.
+      max_log_gamma: the maximum absolute value of the natural logarithm of gamma, the
+        exponent of the pixel values.
+      max_blur: the maximum standard deviation of the blur, as a share of the shorter
+        side.
+      blur_probability: the probability of the blur, in [0, 1].
 
     Returns:
       A view [H, W, C] in [0, 1].
@@ -301,7 +354,7 @@ def affine_grey(
     low, high = jnp.log(zoom[0]), jnp.log(zoom[1])
     size = jnp.exp((low + high) / 2 + (high - low) / 2 * size)
     cos, sin = size * jnp.cos(angle), size * jnp.sin(angle)
-    # Rows first: the shear takes x to x + shear y, then follow rotation and zoom.
+    # The row comes first. The shear maps x to x + shear y; rotation and zoom follow.
     matrix = jnp.array([[cos - sin * shear, -sin], [sin + cos * shear, cos]])
     shift = max_shift * jnp.array(image.shape[:2]) * jnp.stack(place)
     image = jnp.clip(affine(image, matrix, shift), 0, 1)
@@ -316,7 +369,7 @@ def _random_box(
     scale: tuple[Number, Number],
     ratio: tuple[Number, Number],
 ) -> tuple[Float[Array, ""], ...]:
-    """Top, left, height and width of a random box, whole numbers as float32."""
+    """Returns the top, left, height and width of a random box, in whole pixels."""
     height, width = shape[:2]
     uniforms = jax.random.uniform(key, (2 * NUM_CANDIDATES + 2,))
     area_uniform, ratio_uniform = uniforms[:-2].reshape(2, NUM_CANDIDATES)
@@ -328,7 +381,7 @@ def _random_box(
     fits = (heights > 0) & (heights <= height) & (widths > 0) & (widths <= width)
     first = jnp.argmax(fits)
 
-    # Without a fitting box: the largest centred one of an allowed aspect ratio.
+    # If no candidate fits, take the largest centred box of an allowed aspect ratio.
     any_fits = fits.any()
     highest = jnp.minimum(jnp.round(width / ratio[0]), height)
     widest = jnp.minimum(jnp.round(height * ratio[1]), width)
@@ -345,9 +398,9 @@ def _random_box(
 def _bilinear(
     image: Image, source_y: Float[Array, "H W"], source_x: Float[Array, "H W"]
 ) -> Image:
-    """The image at these places, surrounded by zeros."""
+    """Interpolates the image bilinearly at the given positions, with zeros outside."""
     height, width, channels = image.shape
-    # One ring of zeros, and a clamp onto it, stand for all that lies outside.
+    # A ring of zeros, with positions clamped to it, represents everything outside.
     pixels = jnp.pad(image, ((1, 1), (1, 1), (0, 0))).reshape(-1, channels)
     source_y = jnp.clip(source_y + 1, 0, height + 1)
     source_x = jnp.clip(source_x + 1, 0, width + 1)
@@ -366,7 +419,7 @@ def _bilinear(
 def _taps(
     size: int, start: Number, extent: Number
 ) -> tuple[Int[Array, " S"], Int[Array, " S"], Float[Array, " S"]]:
-    """The two pixels that each output pixel of an axis lies between, and its place."""
+    """Returns the two source pixels of each output pixel, and the offset between."""
     position = start + (jnp.arange(size) + 0.5) * (extent / size) - 0.5
     position = jnp.clip(position, start, start + extent - 1)
     low = jnp.floor(position)
@@ -375,19 +428,20 @@ def _taps(
 
 
 def _take(values: Array, indices: Array, axis: int = 0) -> Array:
-    """`values` at `indices` of an axis, all of them known to lie inside."""
-    # The default mode would mask what lies outside, at a cost for every pixel.
+    """Returns `values` at indices of an axis; all indices must be valid."""
+    # The default mode would mask invalid indices, at a cost for every pixel.
     return jnp.take(values, indices, axis=axis, mode="clip")
 
 
 def _convolution(weights: Float[Array, " T"], size: int) -> Float[Array, "S S"]:
-    """The matrix of a symmetric kernel, given from its centre out, on an axis.
+    """Returns the matrix of a symmetric kernel on an axis.
 
-    The weights that reach past an end fall on its last pixel.
+    The weights start at the centre of the kernel. Weights beyond an end are added to
+    the last pixel.
     """
     tails = jnp.cumsum(weights[::-1])[::-1]
     i, j = jnp.arange(size)[:, None], jnp.arange(size)[None, :]
-    # A look-up costs a fraction of an exponential for each entry and example.
+    # A look-up is much cheaper than an exponential for each entry and example.
     matrix = weights[jnp.abs(i - j)]
     matrix = jnp.where(j == 0, tails[i], matrix)
     return jnp.where(j == size - 1, tails[size - 1 - i], matrix)
@@ -396,14 +450,15 @@ def _convolution(weights: Float[Array, " T"], size: int) -> Float[Array, "S S"]:
 # --- Colour
 
 Planes = Float[Array, "3 H W"]
-"""The same with colours first: three long rows vectorise where triples do not."""
+"""An image with the colour axis first. Three long rows vectorise better than
+triples."""
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-"""The adjustments of `adjust_in_order`, in torchvision's numbering."""
+"""The numbers of the adjustments of `adjust_in_order`, as in torchvision."""
 
 
 def greyscale(image: Image) -> Image:
-    """Luma (0.2989 R + 0.587 G + 0.114 B) in all three channels."""
+    """Returns the luma (0.2989 R + 0.587 G + 0.114 B) in all three channels."""
     return _pixels(jnp.broadcast_to(_luma(_planes(image)), (3, *image.shape[:2])))
 
 
@@ -416,20 +471,25 @@ def adjust_in_order(
     saturation: Number,
     hue: Number,
 ) -> Image:
-    """The four adjustments of torchvision, one after another.
+    """Applies torchvision's four colour adjustments in a given order.
 
     Args:
-        image: [H, W, 3] in [0, 1].
-        order: a permutation of `BRIGHTNESS`, `CONTRAST`, `SATURATION` and `HUE`, the
-            first to be applied first. It may be traced.
-        brightness: factor >= 0 of the values: 0 is black, 1 the image.
-        contrast: factor >= 0 of the image's distance from its mean luma.
-        saturation: factor >= 0 of each pixel's distance from its luma: 0 is grey.
-        hue: turns of the hue of HSV, in [-0.5, 0.5]; 1/3 makes red green.
+        image: [H, W, 3] values in [0, 1].
+        order: a permutation of `BRIGHTNESS`, `CONTRAST`, `SATURATION` and `HUE` in the
+            order of application. It may be traced.
+        brightness: factor >= 0 of the values: 0 is black, 1 is the image.
+        contrast: factor >= 0 of the difference from the image's mean luma.
+        saturation: factor >= 0 of each pixel's difference from its luma: 0 is grey.
+        hue: the rotation of the hue (HSV) in full turns, in [-0.5, 0.5]; 1/3 makes red
+            green.
+
+    Returns:
+        The image [H, W, 3] in [0, 1].
     """
-    # Under vmap all branches are computed, and hue costs most. So hue is turned once,
-    # amid blends before and after it; those on its wrong side have factor 1, which
-    # changes no bit. Six blends and one turn do the work of four times all four.
+    # Under vmap all branches are computed, and the hue costs most. So the hue is
+    # rotated once, with three blends before and three blends after it. A blend on the
+    # wrong side has factor 1, which changes no bit. Six blends and one rotation replace
+    # four times all four adjustments.
     factors = jnp.stack([jnp.float32(x) for x in (brightness, contrast, saturation, 1)])
     turn = jnp.argmax(order == HUE)
 
@@ -443,7 +503,7 @@ def adjust_in_order(
     planes = _planes(image)
     for position in range(3):
         planes = blend(planes, position, position < turn)
-    planes = _turn(planes, hue)
+    planes = _shift_hue(planes, hue)
     for position in range(1, 4):
         planes = blend(planes, position, position > turn)
     return _pixels(planes)
@@ -459,10 +519,23 @@ def random_color_jitter(
     hue: Number = 0.1,
     probability: Number = 0.8,
 ) -> Image:
-    """With `probability`, four random adjustments in random order.
+    """Applies random colour adjustments, as torchvision's `ColorJitter`.
 
-    Factors are uniform in [max(0, 1 - b), 1 + b], b the parameter of that name, and
-    the shift in [-hue, hue]: torchvision's `ColorJitter`.
+    The four adjustments are in random order. Each factor is uniform in [max(0, 1 - b),
+    1 + b], where b is the argument of the same name. The rotation of the hue is uniform
+    in [-hue, hue].
+
+    Args:
+      key: the random key.
+      image: [H, W, 3] values in [0, 1].
+      brightness: the maximum change of the brightness factor, at least 0.
+      contrast: the maximum change of the contrast factor, at least 0.
+      saturation: the maximum change of the saturation factor, at least 0.
+      hue: the maximum rotation of the hue in full turns, in [0, 0.5].
+      probability: the probability of any adjustment, in [0, 1].
+
+    Returns:
+      The image [H, W, 3] in [0, 1].
     """
     order_key, uniform_key = jax.random.split(key)
     coin, *uniforms, turn = jax.random.uniform(uniform_key, (5,))
@@ -477,15 +550,23 @@ def random_color_jitter(
 
 
 def random_greyscale(key: PRNGKey, image: Image, *, probability: Number = 0.2) -> Image:
-    """With `probability`, the image without its colours."""
+    """Makes the image grey with a given probability."""
     return jnp.where(jax.random.uniform(key) < probability, greyscale(image), image)
 
 
 def random_solarize(
     key: PRNGKey, image: Image, *, threshold: Number = 0.5, probability: Number = 0.2
 ) -> Image:
-    """With `probability`, the image with its values from `threshold` on inverted:
-    torchvision's `RandomSolarize`.
+    """Inverts values from a threshold on, as torchvision's `RandomSolarize`.
+
+    Args:
+      key: the random key.
+      image: [H, W, C] values in [0, 1].
+      threshold: the smallest value that is inverted.
+      probability: the probability of inverting, in [0, 1].
+
+    Returns:
+      The image [H, W, C] in [0, 1].
     """
     inverted = jnp.where(image >= threshold, 1 - image, image)
     return jnp.where(jax.random.uniform(key) < probability, inverted, image)
@@ -506,26 +587,28 @@ def simsiam_colour(
     blur_sigma: tuple[Number, Number] = (0.1, 2.0),
     blur_probability: Number | None = None,
 ) -> Image:
-    """A view by crop, flip, colour jitter, greyscale and blur: SimSiam's.
+    """Returns a view by crop, flip, colour jitter, greyscale and blur, as in SimSiam.
 
-    Parameters are those of facebookresearch/simsiam (main_simsiam.py) at the image's
-    own size. Blur has probability 0.5 by default, but none for images of 32 pixels
-    and less, as in PatrickHua/SimSiam (augmentations/simsiam_aug.py). Neither
-    rounding to 8 bits nor ImageNet's mean and deviation are applied.
+    The parameters are those of facebookresearch/simsiam (main_simsiam.py), at the
+    image's own size. Values are neither rounded to 8 bits nor normalised by ImageNet's
+    mean and deviation.
 
     Args:
-      key: of the draws.
-      image: [H, W, 3] in [0, 1].
-      crop_scale: the share of the image that is cropped, from and to.
-      flip_probability: in [0, 1], as all probabilities.
-      brightness: of `random_color_jitter`, as the four that follow.
-      contrast: see there.
-      saturation: see there.
-      hue: see there.
-      jitter_probability: see there.
-      grey_probability: of losing the colours.
-      blur_sigma: of the Gaussian, from and to, in pixels.
-      blur_probability: None for the default above.
+      key: the random key.
+      image: [H, W, 3] values in [0, 1].
+      crop_scale: the minimum and maximum area of the crop, as a share of the image.
+      flip_probability: the probability of mirroring, in [0, 1].
+      brightness: the maximum change of the brightness factor, see
+        `random_color_jitter`.
+      contrast: the maximum change of the contrast factor.
+      saturation: the maximum change of the saturation factor.
+      hue: the maximum rotation of the hue in full turns, in [0, 0.5].
+      jitter_probability: the probability of the colour jitter, in [0, 1].
+      grey_probability: the probability of a grey image, in [0, 1].
+      blur_sigma: the minimum and maximum standard deviation of the blur, in pixels.
+      blur_probability: the probability of the blur, in [0, 1]. None means 0.5, but 0
+        for images of at most 32 pixels, as in PatrickHua/SimSiam
+        (augmentations/simsiam_aug.py).
 
     Returns:
       A view [H, W, 3] in [0, 1].
@@ -564,7 +647,7 @@ def simsiam_colour(
 
 def _planes(image: Image) -> Planes:
     if image.shape[-1] != 3:
-        raise ValueError(f"a colour image has 3 channels, got shape {image.shape}")
+        raise ValueError(f"a colour image must have 3 channels, got {image.shape}")
     return jnp.moveaxis(image, -1, 0)
 
 
@@ -578,15 +661,15 @@ def _luma(planes: Planes) -> Float[Array, "1 H W"]:
 
 
 def _blend(planes: Planes, target: Array | float, factor: Number) -> Planes:
-    """From the target (factor 0) through the image (1) and beyond, clipped."""
+    """Blends from the target (factor 0) to the image (factor 1) and beyond, clipped."""
     return jnp.clip(factor * planes + (1 - factor) * target, 0.0, 1.0)
 
 
-def _turn(planes: Planes, shift: Number) -> Planes:
-    """To HSV and back, without the branches over six sectors.
+def _shift_hue(planes: Planes, shift: Number) -> Planes:
+    """Rotates the hue through HSV without branches for the six sectors.
 
-    A channel whose own hue is n sixths of a turn is value - chroma * clip(d - 1, 0, 1)
-    where d, in sixths, is how far the pixel's hue lies from n around the circle.
+    A channel whose hue is n sixths of a turn is value - chroma * clip(d - 1, 0, 1).
+    Here d is the distance of the pixel's hue from n around the circle, in sixths.
     """
     red, green, blue = planes
     value = planes.max(axis=0)
@@ -601,8 +684,8 @@ def _turn(planes: Planes, shift: Number) -> Planes:
     )
     turns = sector / 6 + shift
     channels = []
-    for own in (0.0, 1 / 3, 2 / 3):
-        offset = turns - own
+    for channel_hue in (0.0, 1 / 3, 2 / 3):
+        offset = turns - channel_hue
         distance = 6 * jnp.abs(offset - jnp.round(offset))
         channels.append(value - chroma * jnp.clip(distance - 1, 0.0, 1.0))
     return jnp.clip(jnp.stack(channels), 0.0, 1.0)
@@ -616,16 +699,16 @@ Vector = Float[Array, " F"]
 def as_rows(
     examples: Shaped[Array, "N *F"], *, unit_length: bool
 ) -> Float32[Array, "N D"]:
-    """Examples as flat rows, pixels in [0, 1].
+    """Returns examples as flat rows, with pixels in [0, 1].
 
     Args:
-      examples: images or vectors, uint8 or floating.
-      unit_length: scale each row to L2 norm 1, as the code of SDA-FC does; the k-means
-        figures of the CCFC and SDA-FDC papers follow from that and not from raw pixels.
+      examples: [N, *F] images or vectors, uint8 or floating.
+      unit_length: whether to scale each row to L2 norm 1, as in the code of SDA-FC. The
+        k-means results of the CCFC and SDA-FDC papers require it.
 
     Returns:
-      float32 [N, D], D the product of F: uint8 divided by 255, floating values as they
-      are, before any scaling of the rows.
+      float32 [N, D], where D is the product of F. uint8 values are divided by 255,
+      floating values are unchanged, and then rows are scaled if `unit_length`.
 
     Examples:
       >>> print(as_rows(jnp.array([[[3.0, 0.0]], [[0.0, 5.0]]]), unit_length=True))
@@ -639,15 +722,15 @@ def as_rows(
 def client_rows(
     federation: Federation, *, unit_length: bool
 ) -> Float32[Array, "M N D"] | Ragged:
-    """The examples of every client by `as_rows`.
+    """Returns the examples of every client as flat rows; see `as_rows`.
 
     Args:
-      federation: of one run.
-      unit_length: as in `as_rows`.
+      federation: the federation of one run.
+      unit_length: whether to scale each row to L2 norm 1.
 
     Returns:
-      float32 [M, N, D], ragged as the federation is; a short client's repeated rows,
-      where `federation.mask` is False, are among them.
+      float32 [M, N, D], ragged if the federation is. Padding rows, where
+      `federation.mask` is False, repeat a client's examples.
 
     Examples:
       >>> federation = Federation(
@@ -669,16 +752,25 @@ def client_rows(
 
 
 def jitter(key: PRNGKey, x: Vector, *, scale: Number) -> Vector:
-    """The vector plus normal noise of standard deviation `scale`, clipped to [0, 1]."""
+    """Adds normal noise of standard deviation `scale`, clipped to [0, 1]."""
     return jnp.clip(x + scale * jax.random.normal(key, x.shape), 0.0, 1.0)
 
 
 def feature_dropout(key: PRNGKey, x: Vector, *, probability: Number) -> Vector:
-    """The vector with each feature set to 0 with `probability`, one by one.
+    """Sets each feature of a vector to 0 with a given probability, independently.
 
-    What is kept is not scaled up, unlike in a network's dropout: values would leave
-    [0, 1], and evaluation sees the kept ones as they are. SCARF replaces by another
-    example's value (https://arxiv.org/abs/2106.15147), which one vector alone cannot.
+    The other features are not scaled up, unlike in dropout layers. Scaling would leave
+    [0, 1], and evaluation uses the unscaled values. SCARF replaces a feature by the
+    value of another example (https://arxiv.org/abs/2106.15147), which needs more than
+    one vector.
+
+    Args:
+      key: the random key.
+      x: a vector [F] in [0, 1].
+      probability: the probability of dropping a feature, in [0, 1].
+
+    Returns:
+      A vector [F] in [0, 1].
     """
     return jnp.where(jax.random.uniform(key, x.shape) < probability, 0.0, x)
 
@@ -686,15 +778,16 @@ def feature_dropout(key: PRNGKey, x: Vector, *, probability: Number) -> Vector:
 def vector_view(
     key: PRNGKey, x: Vector, *, scale: Number = 0.1, probability: Number = 0.2
 ) -> Vector:
-    """A view by noise and then dropout, so that what is dropped is exactly 0.
+    """Returns a view of a feature vector by noise, then dropout.
 
-    This library's own choice, for tables; it is taken from no paper.
+    Dropout comes last, so dropped features are exactly 0. This view is from no paper;
+    it is a choice of this library for tables.
 
     Args:
-      key: of the draws.
+      key: the random key.
       x: a vector [F] in [0, 1].
-      scale: standard deviation of the noise, at least 0.
-      probability: of dropping a feature, in [0, 1].
+      scale: the standard deviation of the noise, at least 0.
+      probability: the probability of dropping a feature, in [0, 1].
 
     Returns:
       A vector [F] in [0, 1].

@@ -1,7 +1,8 @@
-"""A data set in memory, and conversions of arrays of unknown origin into one.
+"""A data set in memory, and the conversion of arbitrary arrays into one.
 
-Every function that changes values also returns one line per change. Errors are the end
-of a sentence that begins with the name of the data set: "has 3 columns, ...".
+Functions that convert values also return notes: one line per conversion. Error messages
+are predicates, such as "has 3 columns; ...", and the caller adds the name of the data
+set as the subject.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import pandas as pd
 
 
 class Scaling(NamedTuple):
-    """How columns of feature vectors came to lie in [0, 1]: (x - low) / span.
+    """The scaling of feature columns to [0, 1]: (x - low) / span.
 
     Examples:
       >>> scaling = Scaling(low=np.array([10.0]), span=np.array([5.0]))
@@ -27,12 +28,15 @@ class Scaling(NamedTuple):
     """
 
     low: np.ndarray
+    """The minimum of each column, [F]."""
     span: np.ndarray
-    """1 where a column is constant."""
+    """The maximum minus the minimum of each column, [F]; 1 for a constant column."""
 
 
 class Dataset(NamedTuple):
-    """Examples in dataset order; the labels stay outside every algorithm.
+    """A data set: examples in the original order, optional labels and clients.
+
+    The labels are used for scores and never for training.
 
     Examples:
       >>> images = np.zeros((4, 8, 8, 1), np.uint8)
@@ -42,39 +46,46 @@ class Dataset(NamedTuple):
     """
 
     name: str
+    """The name that the user gave, for example `digits` or a path."""
     examples: np.ndarray
-    """[P, H, W, C] images, uint8 in 0..255 or float32 in [0, 1], grey ones with C = 1;
-    or [P, F] feature vectors, float32."""
+    """[P, H, W, C] images, uint8 in 0..255 or float32 in [0, 1], with C = 1 for grey
+    images; or [P, F] feature vectors, float32."""
     labels: np.ndarray | None
-    """[P] integers, or None where the truth is unknown."""
+    """[P] integer classes; None for data without labels."""
     notes: tuple[str, ...] = ()
-    """One line on each conversion that was made."""
+    """One line per conversion of the values."""
     scaling: Scaling | None = None
-    """Of feature vectors."""
+    """The scaling of feature vectors; None for images."""
     clients: np.ndarray | None = None
-    """[P] the client of each example, from 0, or -1 for none; None if the data does not
-    give clients."""
+    """[P] the client of each example, from 0, or -1 for no client. None for data
+    without a natural partition."""
 
 
 def validate(dataset: Dataset) -> Dataset:
-    """Returns `dataset` as it is, once it is known to be usable.
+    """Returns the data set unchanged if it is usable.
+
+    Args:
+      dataset: the data set to check.
+
+    Returns:
+      The same data set.
 
     Raises:
-      ValueError: there are no examples, labels or clients and examples differ in
-        number, or a value is NaN or infinite.
+      ValueError: there are no examples, the number of labels or clients differs from
+        the number of examples, or a value is NaN or infinite.
     """
     name, examples = dataset[:2]
     if len(examples) == 0:
-        raise ValueError(f"dataset {name} has no examples, at least 1 is needed")
+        raise ValueError(f"dataset {name} has no examples; at least 1 is required")
     for kind, values in (("label", dataset.labels), ("client", dataset.clients)):
         if values is not None and values.shape != examples.shape[:1]:
             raise ValueError(
                 f"dataset {name} has {len(examples)} examples but {kind}s of shape "
-                f"{values.shape}, one {kind} per example is needed"
+                f"{values.shape}; one {kind} per example is required"
             )
     if not np.isfinite(examples).all():
         raise ValueError(
-            f"dataset {name} has NaN or infinite values, all must be finite"
+            f"dataset {name} has NaN or infinite values; all values must be finite"
         )
     return dataset
 
@@ -83,7 +94,7 @@ def validate(dataset: Dataset) -> Dataset:
 
 
 class Options(NamedTuple):
-    """The options of `files.read` that the formats use; see there."""
+    """The options of `files.read` that the readers of file formats use."""
 
     image_shape: tuple[int, ...] | None
     labelled: bool
@@ -98,19 +109,25 @@ class Content(NamedTuple):
     """The content of a file before any conversion."""
 
     values: np.ndarray
+    """The images or feature vectors, [P, ...]."""
     labels: np.ndarray | None = None
+    """[P] or [P, 1] the label of each example, if the file has labels."""
     notes: Sequence[str] = ()
     """One line per conversion."""
     clients: np.ndarray | None = None
-    """[P] the client of each example, if the file says it."""
+    """[P] the client of each example, if the file has clients."""
 
 
 @contextlib.contextmanager
 def decoding(fault: str) -> Iterator[None]:
-    """Turns any error of a library about the content of a file into ValueError(fault).
+    """Turns errors of a library about the content of a file into ValueError(fault).
 
-    A damaged file may raise almost any exception type. A refusal of the system, such as
-    a missing permission, passes through.
+    A damaged file may raise almost any exception type. Errors of the operating system,
+    such as a missing permission, are not changed.
+
+    Args:
+      fault: the error message; the message of the original error follows in
+        parentheses.
     """
     try:
         yield
@@ -121,8 +138,12 @@ def decoding(fault: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def one_line(name: str) -> Iterator[None]:
-    """Turns the errors of a data set into one line that begins with its name."""
+def name_errors(name: str) -> Iterator[None]:
+    """Turns the errors of a data set into one line that starts with its name.
+
+    Args:
+      name: the name of the data set.
+    """
     try:
         yield
     except OSError as error:
@@ -135,45 +156,45 @@ def one_line(name: str) -> Iterator[None]:
 
 # --- Conversion
 
-_CODES_TOLD = 10
+_MAX_LISTED_CLASSES = 10
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns "1 image" or "2 images"."""
+    """Returns a number with its noun: "1 image" or "2 images"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 INDEX_NAMES = ("id", "index", "idx", "row_id", "unnamed: 0")
-"""Headers of columns that number the rows, in lower case."""
-_LEAST_COUNTED = 10
+"""Headers, in lower case, of columns that are taken as row numbers."""
+_MIN_INDEX_ROWS = 10
 
 
 def without_index(
     values: np.ndarray, names: Sequence[str]
 ) -> tuple[np.ndarray, list[str]]:
-    """Leaves out columns that number the rows: an index is no feature.
+    """Removes columns that only number the rows, because a row number is not a feature.
 
-    A column is an index if its header is one of `INDEX_NAMES`, or if there are at least
-    10 rows and its values are 0 to P - 1 or 1 to P in this order. One column always
-    stays.
+    A column is a row number if its header is one of `INDEX_NAMES`. With at least 10
+    rows, it is also a row number if its values are 0 to P - 1 or 1 to P in this order.
+    If all columns are row numbers, all of them stay.
 
     Args:
       values: features [P, F].
-      names: the headers [F]; empty texts where there are none.
+      names: the headers [F]; empty strings for a file without headers.
 
     Returns:
-      The other columns, and a line on each column that was left out.
+      The remaining columns, and one line per removed column.
     """
     count = np.arange(len(values))
     is_index = np.array([name.strip().lower() in INDEX_NAMES for name in names])
-    if len(values) >= _LEAST_COUNTED:
+    if len(values) >= _MIN_INDEX_ROWS:
         for start in (0, 1):
             is_index |= (values == (count + start)[:, None]).all(axis=0)
     if not is_index.any() or is_index.all():
         return values, []
     return values[:, ~is_index], [
-        f"column {names[i].strip() or i + 1} left out, as it numbers the rows; "
-        "`keep_index` keeps it"
+        f"column {names[i].strip() or i + 1} ignored, because it numbers the rows; "
+        "`keep_index` uses it as a feature"
         for i in np.flatnonzero(is_index).tolist()
     ]
 
@@ -181,18 +202,25 @@ def without_index(
 def images_or_vectors(
     values: np.ndarray, image_shape: tuple[int, ...] | None
 ) -> np.ndarray:
-    """Returns `values` as images [P, H, W, C] or feature vectors [P, F].
+    """Returns values as images [P, H, W, C] or feature vectors [P, F].
 
     Args:
-      values: [P, H, W], [P, H, W, C] or [P, F].
-      image_shape: (H, W) or (H, W, C) that rows of [P, F] hold, row by row.
+      values: [P, H, W] or [P, H, W, C] images, or [P, F] rows.
+      image_shape: (H, W) or (H, W, C) if each row of [P, F] is an image, stored row by
+        row; None keeps rows as feature vectors.
+
+    Returns:
+      The images or feature vectors, of the same type.
 
     Raises:
-      ValueError: another shape, fewer than 2 examples, no numbers, NaN or infinity,
-        or an `image_shape` that does not fit.
+      ValueError: another shape, fewer than 2 examples, values that are not real
+        numbers, NaN or infinity, or an `image_shape` that does not fit.
     """
     if values.dtype.kind not in "biuf":
-        raise ValueError(f"has values of type {values.dtype}, numbers are needed")
+        raise ValueError(
+            f"has values of type {values.dtype}; accepted are real numbers, such as "
+            "uint8 or float32"
+        )
     if values.ndim == 3:
         values = values[..., None]
     is_images = values.ndim == 4 and values.shape[3] in (1, 3)
@@ -202,30 +230,36 @@ def images_or_vectors(
             "[P, H, W, C] with C = 1 or 3, and feature vectors [P, F]"
         )
     if len(values) < 2:
-        raise ValueError(f"has {counted(len(values), 'example')}, 2 are needed")
+        raise ValueError(
+            f"has {counted(len(values), 'example')}; at least 2 examples are required"
+        )
     bad = ~np.isfinite(values)
     if bad.any():
         first = int(np.flatnonzero(bad.reshape(len(values), -1).any(1))[0])
         raise ValueError(
             f"has {counted(int(bad.sum()), 'NaN or infinite value')}, the first in "
-            f"example {first + 1} of {len(values)}; all must be finite"
+            f"example {first + 1} of {len(values)}; all values must be finite, so "
+            "replace them or remove their examples"
         )
     if image_shape is None:
         return values
-    told = " ".join(map(str, image_shape))
+    shape_text = " ".join(map(str, image_shape))
     shape = (*image_shape, 1) if len(image_shape) == 2 else image_shape
     if len(shape) != 3 or min(shape) < 1 or shape[2] not in (1, 3):
         raise ValueError(
-            f"cannot be read with image_shape {told}; accepted are H W, and H W C "
-            "with C = 1 or 3"
+            f"cannot be read with image_shape {shape_text}; accepted are H W, and "
+            "H W C with C = 1 or 3"
         )
     if is_images and values.shape[1:] != shape:
-        own = " ".join(map(str, values.shape[1:]))
-        raise ValueError(f"has images of {own}, which is not image_shape {told}")
+        actual = " ".join(map(str, values.shape[1:]))
+        raise ValueError(
+            f"has images of shape {actual}, but image_shape is {shape_text}; omit "
+            "`image_shape` for data that is already images"
+        )
     if values[0].size != math.prod(shape):
         raise ValueError(
-            f"has {counted(values[0].size, 'value')} an example, image_shape {told} "
-            f"needs {math.prod(shape)}"
+            f"has {counted(values[0].size, 'value')} per example, but image_shape "
+            f"{shape_text} requires {math.prod(shape)}; give the shape of the images"
         )
     return values.reshape(-1, *shape)
 
@@ -233,8 +267,14 @@ def images_or_vectors(
 def pixels(images: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Returns images as uint8 in 0..255 or float32 in [0, 1].
 
-    Floats within [0, 1] stay, whole numbers up to 255 become uint8 and other values
-    up to 255 are divided by 255.
+    Values in [0, 1] stay. Otherwise, whole numbers up to 255 become uint8, and other
+    values up to 255 are divided by 255.
+
+    Args:
+      images: [P, H, W, C] numbers.
+
+    Returns:
+      The images, and one line per conversion.
 
     Raises:
       ValueError: a value is negative or above 255.
@@ -242,32 +282,41 @@ def pixels(images: np.ndarray) -> tuple[np.ndarray, list[str]]:
     if images.dtype == np.uint8:
         return images, []
     if images.dtype == bool:
-        return images * np.uint8(255), ["boolean values became 0 and 255"]
+        return images * np.uint8(255), ["boolean values converted to 0 and 255"]
     low, high = images.min(), images.max()
-    told = f"{images.dtype} values {low:g} to {high:g}"
+    value_range = f"{images.dtype} values {low:g} to {high:g}"
     if low < 0 or high > 255:
         raise ValueError(
-            f"has image values from {low:g} to {high:g}; accepted are 0 to 1 and "
-            "0 to 255"
+            f"has image values from {low:g} to {high:g}; accepted ranges are 0 to 1 "
+            "and 0 to 255, so rescale the images"
         )
     if high <= 1:
-        notes = [] if images.dtype.kind == "f" else [f"{told} taken as 0 to 1"]
-        return images.astype(np.float32), notes
+        note = f"{value_range} converted to float32 in [0, 1]"
+        return images.astype(np.float32), [] if images.dtype.kind == "f" else [note]
     if images.dtype.kind in "iu" or (images == np.round(images)).all():
-        return images.astype(np.uint8), [f"{told} stored as uint8"]
-    return (images / np.float64(255)).astype(np.float32), [f"{told} divided by 255"]
+        return images.astype(np.uint8), [f"{value_range} converted to uint8"]
+    unit = (images / np.float64(255)).astype(np.float32)
+    return unit, [f"{value_range} divided by 255"]
 
 
 def scaled(
     vectors: np.ndarray, scaling: Scaling | None = None
 ) -> tuple[np.ndarray, list[str], Scaling]:
-    """Returns each column [P] of feature vectors scaled to [0, 1], float32.
+    """Scales each column of feature vectors to [0, 1].
 
-    The minimum of a column becomes 0 and its maximum 1; a constant column becomes 0.
-    With a `scaling` of other data its columns' minima and spans are taken instead.
+    The minimum of a column becomes 0 and the maximum becomes 1. A constant column
+    becomes 0.
+
+    Args:
+      vectors: feature vectors [P, F].
+      scaling: the scaling of other data, such as the training data of a model; None
+        uses the minimum and maximum of `vectors`.
+
+    Returns:
+      The scaled vectors [P, F] in float32, one line per conversion, and the scaling.
 
     Raises:
-      ValueError: the scaling is of another number of columns.
+      ValueError: `scaling` has another number of columns.
     """
     columns, notes = vectors.astype(np.float64), []
     if scaling is None:
@@ -279,7 +328,8 @@ def scaled(
             notes.append(f"{counted(int(constant.sum()), 'constant column')} set to 0")
     elif scaling.low.shape != columns.shape[1:]:
         raise ValueError(
-            f"has {columns.shape[1]} columns, {len(scaling.low)} are needed"
+            f"has {counted(columns.shape[1], 'column')}, but the model was trained on "
+            f"{len(scaling.low)}; give the same columns"
         )
     unit = (columns - scaling.low) / scaling.span
     return unit.astype(np.float32), notes, scaling
@@ -289,29 +339,40 @@ def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Returns labels as int64: integers stay, names are numbered in sorted order.
 
     Args:
-      labels: [P] or [P, 1] integers, whole floats, or text; text that spells only
-        integers is integers.
+      labels: [P] or [P, 1] integers, whole floats, or text. If all texts are integers,
+        they become these integers.
+
+    Returns:
+      The labels [P], and one line per conversion.
 
     Raises:
-      ValueError: a label is a fraction, empty, NaN or no number or text at all.
+      ValueError: a label is a fraction, empty, NaN, or neither a number nor text.
     """
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        raise ValueError(f"has labels of shape {labels.shape}; [P] or [P, 1] is needed")
+        raise ValueError(
+            f"has labels of shape {labels.shape}; one label per example is required, "
+            "of shape [P] or [P, 1]"
+        )
     notes = []
     if labels.dtype.kind in "US":
         names, codes = np.unique(np.char.strip(labels.astype(str)), return_inverse=True)
         if (names == "").any():
             row = int(np.flatnonzero(names[codes] == "")[0])
-            raise ValueError(f"has an empty label, of example {row + 1}")
+            raise ValueError(
+                f"has an empty label in example {row + 1}; give every example a label, "
+                "or use `labelled=False`"
+            )
         try:
             labels = names.astype(np.float64)[codes]
         except ValueError:
             labels = codes
-            told = [f"{code} = {name}" for code, name in enumerate(names[:_CODES_TOLD])]
-            more = [f"... {len(names)} in all"] if len(names) > _CODES_TOLD else []
-            notes.append(f"classes: {', '.join(told + more)}")
+            shown = names[:_MAX_LISTED_CLASSES]
+            items = [f"{code} = {name}" for code, name in enumerate(shown)]
+            if len(names) > len(shown):
+                items.append(f"... {len(names)} in all")
+            notes.append(f"classes: {', '.join(items)}")
     if labels.dtype.kind not in "biuf":
         raise ValueError(
             f"has labels of type {labels.dtype}; accepted are integers and text"
@@ -320,53 +381,60 @@ def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
         numbers = labels.astype(np.int64)
     if (wrong := labels[numbers != labels]).size:
         raise ValueError(
-            f"has the label {wrong[0]:g}; accepted are integers and text, and "
-            "`labelled=False` where there are none"
+            f"has the label {wrong[0]:g}; accepted are integers and text; use "
+            "`labelled=False` for data without labels"
         )
     if numbers.size and (numbers == numbers[0]).all():
-        notes.append("all examples have one class: scores say nothing")
+        notes.append(
+            "all examples have the same class, so scores against labels mean nothing"
+        )
     return numbers, notes
 
 
-def owners(clients: np.ndarray) -> np.ndarray:
-    """Returns the client of each example, int64: names are numbered in sorted order.
-    Empty names, and numbers below 0 if all are numbers, are no client, -1.
+def client_numbers(clients: np.ndarray) -> np.ndarray:
+    """Numbers the clients of the examples from 0, in sorted order of their names.
 
     Args:
-      clients: [P] or [P, 1] integers, whole floats, or text; text that spells only
-        integers is integers.
+      clients: [P] or [P, 1] the client of each example: integers, whole floats, or
+        text. If all texts are integers, they become these integers. Empty texts and
+        negative numbers mean that an example has no client.
+
+    Returns:
+      [P] int64, the number of the client of each example, or -1 for no client.
 
     Raises:
-      ValueError: one is a fraction, NaN or no number or text at all, or no example has
-        a client.
+      ValueError: a client is a fraction, NaN, or neither a number nor text, or no
+        example has a client.
     """
     if clients.ndim == 2 and clients.shape[1] == 1:
         clients = clients[:, 0]
     if clients.ndim != 1 or clients.dtype.kind not in "biufUS":
         raise ValueError(
             f"has clients of shape {clients.shape} and type {clients.dtype}; accepted "
-            "are [P] integers or text"
+            "are integers or text of shape [P]"
         )
     if clients.dtype.kind in "US":
         clients = np.char.strip(clients.astype(str))
         clients = np.where(clients == "", "-1", clients)
-        # Sorted as numbers, 2 before 10, if all are whole numbers that floats hold.
+        # If all texts are integers that a float represents, sort 2 before 10.
         numbers = np.asarray(pd.to_numeric(pd.Series(clients), errors="coerce"), float)
         if ((np.abs(numbers) < 2**53) & (numbers == np.floor(numbers))).all():
             clients = numbers.astype(np.int64)
-    nobody = clients == "-1" if clients.dtype.kind == "U" else clients < 0
+    has_none = clients == "-1" if clients.dtype.kind == "U" else clients < 0
     if clients.dtype.kind == "f" and (wrong := clients[clients != clients // 1]).size:
         raise ValueError(f"has the client {wrong[0]:g}; accepted are integers and text")
-    if nobody.all():
-        raise ValueError("has no client of any example")
-    found = np.full(len(clients), -1)
-    found[~nobody] = np.unique(clients[~nobody], return_inverse=True)[1]
-    return found
+    if has_none.all():
+        raise ValueError(
+            "has no example with a client; at least 1 example needs a client"
+        )
+    numbers = np.full(len(clients), -1)
+    numbers[~has_none] = np.unique(clients[~has_none], return_inverse=True)[1]
+    return numbers
 
 
 def duplicates(examples: np.ndarray) -> list[str]:
-    """Returns a line on the rows that repeat an earlier one, if there are any."""
-    # Digests, as sorting whole rows takes minutes where this takes a second.
+    """Returns a line on examples that repeat an earlier example, if there are any."""
+    # Digests take a second for data sets whose sorting would take minutes.
     distinct = {hashlib.blake2b(row.tobytes()).digest() for row in examples}
     repeated = len(examples) - len(distinct)
-    return [f"{counted(repeated, 'duplicate row')} kept"] if repeated else []
+    return [f"{counted(repeated, 'duplicate example')} not removed"] if repeated else []

@@ -1,4 +1,4 @@
-"""Stacks the clients' indices into arrays: federations and size classes."""
+"""Stacks the clients' indices into arrays, and places the examples in memory."""
 
 import os
 import resource
@@ -22,59 +22,67 @@ from fcjax.types import Federation, Pool
 # --- Size classes
 
 MOST_PADDING, MOST_CLASSES = 0.25, 8
-"""A class more is a program more to compile, and clients side by side are fewer."""
+"""Size classes are added while the share of padding is at least `MOST_PADDING` and
+there are at most `MOST_CLASSES`. Each size class needs one more compiled program, and
+fewer clients are computed in one batch."""
 
 
 class SizeClasses(NamedTuple):
-    """How clients in the order of `partition_by_client.natural` are padded.
+    """The padding of clients in the order of `partition.natural`, by classes of size.
 
     Examples:
-      >>> classes = SizeClasses(counts=(2, 6), slots=(100, 5))  # of 64 clients
+      >>> classes = SizeClasses(counts=(2, 6), padded_sizes=(100, 5))  # for 64 clients
       >>> 8 * sum(n * rows for n, rows in zip(*classes, strict=True))  # rows in all
       1840
     """
 
     counts: tuple[int, ...]
-    """Of each class, its clients in one of the groups, see `fcjax.ragged`."""
-    slots: tuple[int, ...]
-    """Of each class, the rows that its clients are padded to."""
+    """The number of clients of each class in one of the groups, see `fcjax.ragged`."""
+    padded_sizes: tuple[int, ...]
+    """The number of examples to which the clients of each class are padded."""
 
 
 def size_classes(sizes: Int[np.ndarray, " M"], *, least: int = 1) -> SizeClasses | None:
-    """Returns as few classes as make less than a quarter of all rows padding, and of so
-    many those that make the least; at most eight, even where they make more.
+    """Returns as few size classes as keep padding below a quarter of all rows.
+
+    Among classifications with this number of classes, the one with the least padding is
+    returned. There are at most eight classes, even if more padding remains.
 
     Args:
-      sizes: of the clients, in the order of `natural`.
-      least: the fewest rows that a client is padded to.
+      sizes: [M] the number of examples of each client, in the order of
+        `partition.natural`.
+      least: the minimum number of rows that a client is padded to.
 
     Returns:
-      The classes, or None where one will do, or there are too few clients for groups.
+      The classes, or None if one class is enough or there are too few clients for
+      groups.
 
     Examples:
       >>> size_classes(np.tile([100, 100] + [5] * 6, 8))
-      SizeClasses(counts=(2, 6), slots=(100, 5))
+      SizeClasses(counts=(2, 6), padded_sizes=(100, 5))
     """
     if len(sizes) <= FEW:
         return None
     per_group = -(-len(sizes) // GROUPS)
-    # A row of the groups is a client of each.
-    filled = np.zeros(GROUPS * per_group, int)
-    filled[: len(sizes)] = np.maximum(sizes, least)
-    tall = filled.reshape(GROUPS, per_group).max(axis=0)
-    starts = np.flatnonzero(np.diff(tall, prepend=tall[0] + 1))  # of the heights
+    # Position i of the groups has one client of each group; the largest one counts.
+    all_sizes = np.zeros(GROUPS * per_group, int)
+    all_sizes[: len(sizes)] = np.maximum(sizes, least)
+    heights = all_sizes.reshape(GROUPS, per_group).max(axis=0)
+    starts = np.flatnonzero(np.diff(heights, prepend=heights[0] + 1))
     ends = np.append(starts[1:], per_group)
-    # Rows of the pool from the start of one height to the end of another.
-    costs = tall[starts][:, None] * (ends[None] - starts[:, None]) * GROUPS
+    # costs[i, j]: the rows of a class from the start of height i to the end of height
+    # j.
+    costs = heights[starts][:, None] * (ends[None] - starts[:, None]) * GROUPS
     costs = np.where(starts[:, None] < ends[None], costs, np.inf)
     best, cuts = costs[0], []
     for _ in range(min(MOST_CLASSES, len(starts)) - 1):
         if 1 - sizes.sum() / best[-1] < MOST_PADDING:
             break
-        # The last class begins at a height: what is before it costs the best of less.
-        each = np.append(np.inf, best[:-1])[:, None] + costs
-        cuts.append(each.argmin(axis=0))
-        best = each.min(axis=0)
+        # The cost of the best classification with one class more, by the start of its
+        # last class.
+        totals = np.append(np.inf, best[:-1])[:, None] + costs
+        cuts.append(totals.argmin(axis=0))
+        best = totals.min(axis=0)
     if not cuts:
         return None
     end, begins = len(ends) - 1, []
@@ -83,7 +91,7 @@ def size_classes(sizes: Int[np.ndarray, " M"], *, least: int = 1) -> SizeClasses
         end = cut[end] - 1
     begins = [0, *reversed(begins)]
     counts = np.diff([*begins, per_group])
-    return SizeClasses(tuple(counts.tolist()), tuple(tall[begins].tolist()))
+    return SizeClasses(tuple(counts.tolist()), tuple(heights[begins].tolist()))
 
 
 # --- Federation
@@ -101,29 +109,32 @@ def federate(
     """Returns a grid of G partitions of one pool as a `Federation`.
 
     Args:
-      pool: all examples; the type is kept.
-      partitions: one a run, all with the same number of clients.
-      present: who answers in each run, as `failures` returns it.
-      num_clusters: how many clusters every client looks for whose partition does not
-        say.
-      padded_size: N, at least the largest client; by default just that.
-      classes: pad clients by them; the partitions have them in the order of `natural`.
+      pool: [P, ...] all examples; the type is kept.
+      partitions: one partition per run, all with the same number M of clients.
+      present: the participating clients of each run, as returned by `failures`.
+      num_clusters: the number of clusters of each client, for partitions without
+        `local_clusters`.
+      padded_size: the number N of rows per client, at least the size of the largest
+        client; None means the size of the largest client.
+      classes: size classes to pad the clients to; the partitions must be in the order
+        of `partition.natural`.
 
     Returns:
-      indices and mask [G, M, N], ragged with `classes`, where a shorter client repeats
-      its own rows cyclically; present [G, R, M]; local_clusters [G, M].
+      The federation with indices and mask [G, M, N], ragged if `classes` is given,
+      present [G, R, M] and local_clusters [G, M]. A shorter client repeats its own
+      examples cyclically.
 
     Raises:
-      ValueError: the partitions differ in their number of clients, a client has no
-        example, `present` does not fit them, `padded_size` are too few, or a row is not
-        in the pool.
+      ValueError: the partitions have different numbers of clients, a client has no
+        example, `present` does not fit the partitions, `padded_size` is too small, or
+        an index is not in the pool.
 
     Examples:
       >>> clients = (np.array([0, 1, 2]), np.array([3, 4]))
       >>> partition = Partition(clients, left_out=np.array([], int))
       >>> pool, present = np.zeros((5, 6), np.float32), np.ones((1, 1, 2), bool)
       >>> federation = federate(pool, [partition], present, num_clusters=2)
-      >>> print(federation.indices[0, 1], federation.mask[0, 1])  # row 3 again, and why
+      >>> print(federation.indices[0, 1], federation.mask[0, 1])  # 3 is repeated
       [3 4 3] [ True  True False]
     """
     counts = [len(partition.clients) for partition in partitions]
@@ -134,18 +145,21 @@ def federate(
     grid = [part.clients for part in partitions]
     for clients in grid:
         if empty := [i for i, rows in enumerate(clients) if not len(rows)]:
-            raise ValueError(f"client {empty[0]} of a partition has no example")
+            raise ValueError(
+                f"client {empty[0]} of a partition has no example; every client needs "
+                "at least 1"
+            )
     if classes is None:
-        found = _stack(pool, grid, present, num_clusters, padded_size)
+        federation = _stack(pool, grid, present, num_clusters, padded_size)
     else:
-        found = _in_classes(pool, grid, present, num_clusters, classes)
+        federation = _in_classes(pool, grid, present, num_clusters, classes)
     local_clusters = [
         [num_clusters] * len(part.clients)
         if part.local_clusters is None
         else part.local_clusters
         for part in partitions
     ]
-    return found._replace(local_clusters=jnp.array(local_clusters, jnp.int32))
+    return federation._replace(local_clusters=jnp.array(local_clusters, jnp.int32))
 
 
 def federate_left_out(
@@ -155,21 +169,22 @@ def federate_left_out(
     num_clusters: int,
     padded_size: int | None = None,
 ) -> Federation | None:
-    """Returns the rows that no client holds as one client, so they can be scored.
+    """Returns the examples without a client as one client, so that they are scored.
 
     Args:
-      pool: as in `federate`.
-      partitions: one a run, with any numbers of clients.
-      num_clusters: what `local_clusters` of that one client says.
-      padded_size: D, at least as many as any run leaves out.
+      pool: [P, ...] all examples; the type is kept.
+      partitions: one partition per run, with any numbers of clients.
+      num_clusters: the value of `local_clusters` of the single client.
+      padded_size: the number D of rows, at least the largest number of examples without
+        a client; None means this number.
 
     Returns:
-      indices and mask [G, 1, D], where D is `padded_size` or the largest number of rows
-      that a run leaves out; a shorter run repeats its own rows, a run without any has
-      row 0, always under a False mask. None where D is 0.
+      The federation with indices and mask [G, 1, D], or None if D is 0. A run with
+      fewer such examples repeats them, and a run without any has index 0; the mask is
+      False there.
 
     Raises:
-      ValueError: `padded_size` are too few, or a row is not in the pool.
+      ValueError: `padded_size` is too small, or an index is not in the pool.
 
     Examples:
       >>> partition = Partition((np.array([0, 1]),), left_out=np.array([2, 3, 4]))
@@ -194,24 +209,25 @@ def _in_classes(
     num_clusters: int,
     classes: SizeClasses,
 ) -> Federation:
+    """Returns the federation whose clients are padded by size classes."""
     parts = [
         _stack(
             pool,
-            [tuple(clients[i] for i in own) for clients in grid],
-            [rounds[:, own] for rounds in present],
+            [tuple(clients[i] for i in members) for clients in grid],
+            [rounds[:, members] for rounds in present],
             num_clusters,
             padded_size,
         )
-        for own, padded_size in zip(
-            places(classes.counts, len(grid[0])), classes.slots, strict=True
+        for members, padded_size in zip(
+            places(classes.counts, len(grid[0])), classes.padded_sizes, strict=True
         )
     ]
     indices, mask = (
         Ragged([getattr(part, name) for part in parts], classes.counts)
         for name in ("indices", "mask")
     )
-    everyone = jnp.asarray(np.stack(list(present)))
-    return parts[0]._replace(indices=indices, mask=mask, present=everyone)
+    all_present = jnp.asarray(np.stack(list(present)))
+    return parts[0]._replace(indices=indices, mask=mask, present=all_present)
 
 
 def _stack(
@@ -221,31 +237,38 @@ def _stack(
     num_clusters: int,
     padded_size: int | None,
 ) -> Federation:
+    """Returns the federation with all clients padded to the same size."""
     sizes = np.array([[len(rows) for rows in clients] for clients in grid])
     width = sizes.max() if padded_size is None else padded_size
     if width < sizes.max():
-        raise ValueError(f"{width} slots are too few for {sizes.max()} rows")
-    # np.resize repeats cyclically, and makes row 0 of nothing.
+        raise ValueError(
+            f"padded_size must be at least {sizes.max()}, the size of the largest "
+            f"client, got {width}"
+        )
+    # np.resize repeats cyclically, and fills an empty array with 0.
     indices = np.stack(
         [np.stack([np.resize(r, width) for r in clients]) for clients in grid]
     )
     if indices.max() >= pool.shape[0]:
         raise ValueError(
-            f"row {indices.max()} of a partition is not in the pool of {pool.shape[0]}"
+            f"a partition has the index {indices.max()}, but the pool has only "
+            f"{pool.shape[0]} examples"
         )
     if len({rounds.shape for rounds in present}) != 1:
-        raise ValueError("all runs of a grid must have the same rounds in `present`")
-    here = np.stack(list(present))
-    if (len(here), here.shape[-1]) != sizes.shape:
         raise ValueError(
-            f"`present` is for {len(here)} runs of {here.shape[-1]} clients, the "
-            f"partitions are {sizes.shape[0]} runs of {sizes.shape[1]} clients"
+            "all runs of a grid must have the same number of rounds in `present`"
+        )
+    all_present = np.stack(list(present))
+    if (len(all_present), all_present.shape[-1]) != sizes.shape:
+        raise ValueError(
+            f"`present` has {len(all_present)} runs of {all_present.shape[-1]} clients"
+            f", but the partitions have {len(sizes)} runs of {sizes.shape[1]} clients"
         )
     return Federation(
         pool=jnp.asarray(pool) if isinstance(pool, np.ndarray) else pool,  # pyright: ignore[reportArgumentType]
         indices=jnp.asarray(indices, jnp.int32),
         mask=jnp.asarray(np.arange(width) < sizes[..., None]),
-        present=jnp.asarray(here),
+        present=jnp.asarray(all_present),
         local_clusters=jnp.full(sizes.shape, num_clusters, jnp.int32),
     )
 
@@ -255,18 +278,19 @@ def _stack(
 
 @jax.tree_util.register_static
 class HostPool:
-    """Takes the place of the array of examples where it does not fit on the device.
+    """The array of examples in host memory, for data that does not fit on the device.
 
-    `pool[rows]` is a device array of those rows, also inside compiled programs and
-    under vmap and shard_map, where the host is called for every batch. A pytree
-    without leaves: nothing of it is copied when it is passed to one.
+    `pool[rows]` is a device array of these examples. It works in compiled programs and
+    under `jax.vmap` and `jax.shard_map`, where the host is called for every batch. The
+    class is a pytree without leaves, so nothing is copied when it is an argument of a
+    compiled function.
 
     Args:
-        examples: [P, *F], which are not copied.
+        examples: [P, *F] all examples, which are not copied.
 
     Attributes:
-        shape: of the examples.
-        dtype: of the examples.
+        shape: the shape of the examples.
+        dtype: the type of the examples.
 
     Examples:
         >>> pool = HostPool(np.array([[1, 2], [3, 4], [5, 6]], np.uint8))
@@ -285,7 +309,7 @@ class HostPool:
             return jnp.asarray(self._examples[rows])
         rows = jnp.asarray(rows)
         shape = jax.ShapeDtypeStruct((*rows.shape, *self.shape[1:]), self.dtype)
-        # broadcast_all: one call fetches the batches of all clients and runs.
+        # With broadcast_all, one call fetches the batches of all clients and runs.
         return jax.pure_callback(self._fetch, shape, rows, vmap_method="broadcast_all")
 
     def _fetch(self, rows: jax.Array) -> np.ndarray:
@@ -293,10 +317,12 @@ class HostPool:
 
 
 STATES_IN_FORCE = 3
-"""A round holds the state, its successor, and gradients of the order of one more."""
+"""The number of state-sized arrays in a round: the state, its successor and about one
+more for gradients."""
 
 SHARE = 0.8
-"""Of the device's memory; the rest is for activations, which nothing here counts."""
+"""The share of device memory for examples and states. The rest is for activations,
+which no estimate here counts."""
 
 
 def place(
@@ -306,36 +332,40 @@ def place(
     where: Literal["auto", "device", "host"],
     devices: Sequence[jax.Device],  # pyright: ignore[reportInvalidTypeForm]
 ) -> tuple[Array | np.ndarray | HostPool, str]:
-    """Puts the examples on the devices if they fit beside the state of one run.
+    """Puts the examples on the devices if they and the state of one run fit there.
 
     Args:
-        examples: all of them.
-        state_bytes: the size of one run's state.
-        where: they shall lie; auto decides by the estimate.
-        devices: that train on them, one or more; each of them gets a copy.
+        examples: [P, *F] all examples.
+        state_bytes: the size of one run's state in bytes.
+        where: where the examples are placed; auto decides by the estimated memory.
+        devices: the devices that train, one or more; each device gets a copy.
 
     Returns:
-        The pool, and one line on the estimate and the choice. Of several processes it
-        is still an array of the host: see `fcjax.parallel.mesh.deal_pool`.
+        The pool, and one line about the estimate and the placement. With several
+        processes, the pool is still an array on the host; see
+        `fcjax.parallel.mesh.deal_pool`.
     """
     limit = device_memory()
     needed = examples.nbytes + STATES_IN_FORCE * state_bytes
     if where == "auto":
         fits = limit is None or needed <= SHARE * limit
         where = "device" if fits else "host"
-    has = "the host's" if limit is None else readable(limit)
+    location = f"on the {where}"
+    if where == "device" and are_several():
+        location = "on the devices of their clients"
     line = (
-        f"memory: examples {readable(examples.nbytes)}, state of a run "
-        f"{STATES_IN_FORCE} x {readable(state_bytes)}, of {has}; "
-        f"the examples lie on the {where}"
+        f"memory: data set {readable(examples.nbytes)} ({location}), model and "
+        f"optimizer state {readable(STATES_IN_FORCE * state_bytes)} per run"
     )
+    if limit is not None:
+        line += f", device memory {readable(limit)}"
     if where == "host":
         return HostPool(examples), line
     if are_several():
-        return examples, line + "s of the clients that hold them"
+        return examples, line
     if len(devices) == 1:
         return jax.device_put(examples, devices[0]), line
-    # A pool on one of several devices would be copied to the others at every call.
+    # A pool on one of several devices would be copied to the others in every call.
     everywhere = NamedSharding(Mesh(devices, "device"), P())
     return jax.device_put(examples, everywhere), line
 
@@ -345,53 +375,62 @@ def check_state(
     *,
     devices: Sequence[jax.Device],  # pyright: ignore[reportInvalidTypeForm]
 ) -> None:
-    """Checks that the state of one run fits, by the estimate of `place`.
+    """Raises ValueError if the estimated state of one run does not fit into memory.
 
     Args:
-        state_bytes: its size.
-        devices: that its clients may be spread over; each process is taken for a host
-            of its own.
+        state_bytes: the size of one run's state in bytes.
+        devices: the devices that the clients may be spread over; each process counts as
+            one host.
 
     Raises:
-        ValueError: it exceeds all of their memory, or what the host has free where
-            they are the host.
+        ValueError: the state exceeds the memory of all devices. On CPUs, it exceeds the
+            free memory of the hosts.
     """
     needed, limit = STATES_IN_FORCE * state_bytes, device_memory()
     if limit is None:
         hosts = len({device.process_index for device in devices})
-        limit, has = hosts * host_memory(), "free on the host" + "s" * (hosts > 1)
+        limit, location = hosts * host_memory(), "free on the host" + "s" * (hosts > 1)
     else:
-        limit, has = len(devices) * limit, "on the device"
-        has += "s" if len(devices) > 1 else ""
+        limit = len(devices) * limit
+        location = "on the device" + "s" * (len(devices) > 1)
     if needed > limit:
         raise ValueError(
-            f"the state of one run takes {STATES_IN_FORCE} x {readable(state_bytes)}, "
-            f"{readable(limit)} of memory are {has}: give a smaller --client-size or "
-            "--limit, or another number of --clients"
+            f"the state of one run needs {readable(needed)}, but {readable(limit)} of "
+            f"memory is {location}; reduce `client_size` or `limit`, or change "
+            "`clients`"
         )
 
 
 def runs_that_fit(pool: Array | np.ndarray | HostPool, state_bytes: int) -> int:
-    """Returns how many runs a device holds side by side, at least one, by the estimate
-    of `place`; on a CPU one, since a core is a device and its arithmetic is taken up by
-    one (docs/benchmarks/speed.md, runs a call).
+    """Returns the number of runs that a device can compute in one batch, at least 1.
+
+    The estimate is the same as in `place`. On a CPU it is 1, because a device is one
+    core, and one run keeps a core busy (docs/benchmarks/speed.md, runs a call).
+
+    Args:
+        pool: the examples, as returned by `place`.
+        state_bytes: the size of one run's state in bytes.
+
+    Returns:
+        The number of runs.
     """
     limit = device_memory()
     if limit is None:
         return 1
-    taken = 0 if isinstance(pool, HostPool) else pool.nbytes
-    return max(1, int((SHARE * limit - taken) / (STATES_IN_FORCE * state_bytes)))
+    pool_bytes = 0 if isinstance(pool, HostPool) else pool.nbytes
+    return max(1, int((SHARE * limit - pool_bytes) / (STATES_IN_FORCE * state_bytes)))
 
 
 def device_memory() -> int | None:
-    """Returns the bytes of the first device's memory; None where it is the host's."""
+    """Returns the memory of the first device in bytes; None for a CPU."""
     stats = jax.local_devices()[0].memory_stats()
     return None if stats is None else stats.get("bytes_limit")
 
 
 def host_memory() -> int:
-    """Returns the bytes of the host's memory that are free, or all of them where the
-    system does not say.
+    """Returns the free memory of the host in bytes.
+
+    If the system does not report the free memory, the total memory is returned.
     """
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -402,9 +441,7 @@ def host_memory() -> int:
 
 
 def peak_memory() -> int:
-    """Returns the most bytes that were in use on the first device, or in this process
-    where the device is the host.
-    """
+    """Returns the peak memory in bytes of the first device, or of a CPU process."""
     stats = jax.local_devices()[0].memory_stats()
     if stats is None:
         unit = 1 if sys.platform == "darwin" else 1024
@@ -413,7 +450,7 @@ def peak_memory() -> int:
 
 
 def readable(num_bytes: int) -> str:
-    """Returns bytes as text: 512 B, 1.5 MiB."""
+    """Returns a number of bytes as text, such as 512 B or 1.5 MiB."""
     size, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
     while size >= 1024 and len(units) > 1:
         size, units = size / 1024, units[1:]

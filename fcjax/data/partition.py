@@ -1,6 +1,6 @@
 """Partitions of a data set over clients, one function per rule, and client failures.
 
-Partitions are made in NumPy and follow from their seed alone.
+Partitions are NumPy arrays. They depend on the data and the seed only.
 """
 
 import math
@@ -22,6 +22,7 @@ def _by_class(labels: np.ndarray) -> list[np.ndarray]:
 
 
 def _even(total: int, parts: int) -> list[int]:
+    """Returns nearly equal whole numbers that sum to `total`, the larger ones first."""
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
@@ -45,8 +46,8 @@ def _check_sizes(clients: Sequence[np.ndarray], num_examples: int, level: str) -
 def _check_shares(level: str, label: int, num_examples: int, num_clients: int) -> None:
     if num_examples < num_clients:
         raise ValueError(
-            f"{level} has {num_clients} clients share class {label}, of which there "
-            f"are {num_examples} examples; give fewer of either"
+            f"{level} assigns class {label} to {num_clients} clients, but the class "
+            f"has {num_examples} examples; give a smaller value of either"
         )
 
 
@@ -54,7 +55,9 @@ def _check_shares(level: str, label: int, num_examples: int, num_clients: int) -
 
 
 class Partition(NamedTuple):
-    """Indices into the pool; only `class_ranges` gives an example to several clients.
+    """Indices into the pool of examples, one array per client.
+
+    Only `class_ranges` gives one example to several clients.
 
     Examples:
       >>> clients = (np.array([0, 2]), np.array([1]))
@@ -64,40 +67,45 @@ class Partition(NamedTuple):
     """
 
     clients: tuple[np.ndarray, ...]
-    """The indices [n_i] of each client's examples, none twice."""
+    """The indices [n_i] of the examples of each client, without repetition."""
     left_out: np.ndarray
-    """The indices [D] of the examples without a client, ascending."""
+    """The indices [D] of the examples without a client, in ascending order."""
     local_clusters: tuple[int, ...] | None = None
     """The number of clusters of each client, if the rule draws a number of classes per
-    client; None if all clients have the same number."""
+    client; None if all clients have the same number of clusters."""
 
 
 def heterogeneous(
     labels: Int[np.ndarray, " P"], num_clients: int, p: float, *, seed: int
 ) -> Partition:
-    """Returns the p-partition: a share p of each client comes from its home class.
+    """Returns the p-partition: a share p of each client's examples has its home class.
 
-    With s = floor(P / M), head = round(s p) and tail = round(s (1 - p)), halves to
-    even, client i takes the first `head` examples of class i in dataset order. All
-    other examples are pooled class by class, permuted once with `seed` and distributed
-    in consecutive blocks of `tail`. At p = 1 client i has all of class i. This is the
-    published rule for M = K, as many clients as classes. For other numbers of clients:
+    Let s = floor(P / M), head = round(s p) and tail = round(s (1 - p)), halves to even.
+    Client i takes the first `head` examples of class i in the order of the data set.
+    All other examples form a pool. The pool is sorted by class, permuted once with
+    `seed`, and distributed in consecutive blocks of `tail`. At p = 1, client i has all
+    examples of class i. This is the published rule for M = K, with as many clients as
+    classes. For other numbers of clients:
 
-    - M > K: the home class of client i is i mod K. Clients that share a class take
-      consecutive heads, and at p = 1 nearly equal contiguous shares, the first ones
-      larger by one example.
-    - M < K: the home classes of client i are all c with c mod M = i. The head is
-      split evenly over them; the first `head mod h` of the h classes give one example
-      more. At p = 1 the client has all of these classes.
-    - If a home class is too small, the client's block from the pool is larger by the
-      missing examples. If the pool is too small (head + tail can exceed s by one), the
-      last clients get fewer.
+    - M > K: the home class of client i is i mod K. Clients with the same home class
+      take consecutive heads. At p = 1 they take nearly equal contiguous shares; the
+      first ones are larger by one example.
+    - M < K: the home classes of client i are all classes c with c mod M = i. The head
+      is split evenly over these h classes; the first `head mod h` classes give one
+      example more. At p = 1 the client has all examples of its home classes.
+    - If a home class is too small, the client gets the missing examples from the pool.
+      If the pool is too small (head + tail can exceed s by one), the last clients get
+      fewer examples.
 
     Args:
-      labels: any integers; classes are numbered in ascending order.
-      num_clients: M.
-      p: heterogeneity in [0, 1]; 0 is a random split, 1 gives every client its class.
-      seed: of the permutation.
+      labels: [P] integer classes, numbered in ascending order.
+      num_clients: the number M of clients.
+      p: heterogeneity in [0, 1]; 0 is a random partition, 1 gives every client its
+        class.
+      seed: the seed of the permutation.
+
+    Returns:
+      The partition.
 
     Raises:
       ValueError: p lies outside [0, 1], or a client gets no example.
@@ -115,9 +123,9 @@ def heterogeneous(
         raise ValueError(f"p must lie in [0, 1], got {p}")
     _check_num_clients(num_clients, len(labels))
     rows = _by_class(labels)
-    # At p = 1 the clients with the same home class share all of it.
-    at_home = [range(c % num_clients, num_clients, len(rows)) for c in range(len(rows))]
-    shares = [_even(len(own), len(n)) for own, n in zip(rows, at_home, strict=True)]
+    # At p = 1, the clients with the same home class share all of its examples.
+    sharing = [range(c % num_clients, num_clients, len(rows)) for c in range(len(rows))]
+    shares = [_even(len(x), len(n)) for x, n in zip(rows, sharing, strict=True)]
     size = len(labels) // num_clients
     head, tail = round(size * p), round(size * (1 - p))
 
@@ -147,16 +155,20 @@ def heterogeneous(
 def dirichlet(
     labels: Int[np.ndarray, " P"], num_clients: int, alpha: float, *, seed: int
 ) -> Partition:
-    """Returns a partition with the shares of each class drawn from Dirichlet(alpha).
+    """Returns a partition whose shares of each class are drawn from Dirichlet(alpha).
 
-    Every example has a client. A client without any example after the draw gets one of
-    the client that is largest at that moment, so the draw is never repeated.
+    Every example has a client. If a client gets no example, it takes one example of the
+    client that is then largest. So the draw is never repeated.
 
     Args:
-      labels: any integers.
-      num_clients: M.
-      alpha: concentration, positive; small is heterogeneous, large is even.
-      seed: of the shares and of the order within a class.
+      labels: [P] integer classes.
+      num_clients: the number M of clients.
+      alpha: the concentration, above 0; a small alpha is heterogeneous, a large alpha
+        is even.
+      seed: the seed of the shares and of the order within a class.
+
+    Returns:
+      The partition.
 
     Raises:
       ValueError: alpha is not positive and finite, or M is not in 1..P.
@@ -177,8 +189,8 @@ def dirichlet(
     shares = []
     for indices in _by_class(labels):
         indices = rng.permutation(indices)
-        drawn = np.cumsum(rng.dirichlet(np.full(num_clients, alpha)))
-        shares.append(np.split(indices, (drawn[:-1] * len(indices)).astype(int)))
+        ends = np.cumsum(rng.dirichlet(np.full(num_clients, alpha)))
+        shares.append(np.split(indices, (ends[:-1] * len(indices)).astype(int)))
     clients = [np.concatenate(parts) for parts in zip(*shares, strict=True)]
     for client in range(num_clients):
         if len(clients[client]) == 0:
@@ -191,17 +203,18 @@ def dirichlet(
 def add_evenly(
     partition: Partition, rows: Int[np.ndarray, " E"], *, seed: int
 ) -> Partition:
-    """Adds further examples at random, evenly, the first clients first.
+    """Adds further examples to the clients, at random and evenly.
 
-    For examples without labels, which no rule of heterogeneity can place.
+    Use it for examples without labels, which no rule of heterogeneity can partition. If
+    the examples do not divide evenly, the first clients get one more.
 
     Args:
-      partition: of any rule.
-      rows: indices into the pool that are not in the partition.
-      seed: of the order.
+      partition: a partition by any rule.
+      rows: [E] indices into the pool that are not in the partition.
+      seed: the seed of the order.
 
     Returns:
-      The partition with the added examples behind each client's others.
+      The partition with the added examples behind each client's other examples.
 
     Examples:
       >>> clients = (np.array([0]), np.array([1]))
@@ -212,8 +225,8 @@ def add_evenly(
     """
     if len(rows) == 0:
         return partition
-    drawn = np.random.default_rng(seed).permutation(rows)
-    shares = np.array_split(drawn, len(partition.clients))
+    permuted = np.random.default_rng(seed).permutation(rows)
+    shares = np.array_split(permuted, len(partition.clients))
     clients = map(np.concatenate, zip(partition.clients, shares, strict=True))
     return partition._replace(clients=tuple(clients))
 
@@ -221,20 +234,23 @@ def add_evenly(
 def subsample_clients(
     partition: Partition, labels: Int[np.ndarray, " P"], size: int, *, seed: int
 ) -> Partition:
-    """Returns the partition with at most `size` examples per client; all others are
-    left out.
+    """Returns the partition with at most `size` examples per client.
 
-    FDSC's batch size b: one fixed subset of each client's examples. Classes stay in
-    proportion, see `proportional_counts`. If `size` is at least the client's number of
-    classes, every class keeps at least one example, at the cost of the class that keeps
-    most. A client with fewer examples keeps all.
+    This is FDSC's batch size b: one fixed subset of each client's examples. The classes
+    stay in proportion, see `proportional_counts`. If `size` is at least the client's
+    number of classes, every class keeps at least one example; the largest class gives
+    it up. A client with at most `size` examples keeps all of them. The removed examples
+    have no client.
 
     Args:
-      partition: of any rule.
-      labels: of all examples of the pool.
-      size: at least 1.
-      seed: of the draws. With one seed, a smaller subset of a class is part of a larger
-        one.
+      partition: a partition by any rule.
+      labels: [P] classes of all examples of the pool.
+      size: the maximum number of examples per client, at least 1.
+      seed: the seed of the draws. With one seed, a smaller subset of a class is part of
+        a larger one.
+
+    Returns:
+      The partition.
 
     Raises:
       ValueError: `size` is below 1.
@@ -259,18 +275,27 @@ def subsample_clients(
         while size >= len(counts) and quotas.min() == 0:
             quotas[quotas.argmin()] += 1
             quotas[quotas.argmax()] -= 1
-        kept = np.zeros(len(rows), bool)
+        selected = np.zeros(len(rows), bool)
         for indices, quota in zip(_by_class(labels[rows]), quotas, strict=True):
-            kept[rng.permutation(indices)[:quota]] = True
-        clients.append(rows[kept])
-    everything = np.concatenate([*partition.clients, partition.left_out])
-    left_out = np.setdiff1d(everything, np.concatenate(clients))
+            selected[rng.permutation(indices)[:quota]] = True
+        clients.append(rows[selected])
+    all_indices = np.concatenate([*partition.clients, partition.left_out])
+    left_out = np.setdiff1d(all_indices, np.concatenate(clients))
     return partition._replace(clients=tuple(clients), left_out=left_out)
 
 
 def proportional_counts(counts: np.ndarray, size: int) -> np.ndarray:
-    """Splits `size` in proportion to the counts: each gets the floor of its share, and
-    one more goes to the largest remainders, the first one at a tie.
+    """Splits `size` in proportion to the counts.
+
+    Each count gets its share, rounded down. The rest goes to the largest remainders,
+    one each; the first count wins a tie.
+
+    Args:
+      counts: [C] non-negative counts.
+      size: the total to split.
+
+    Returns:
+      [C] whole numbers that sum to `size`.
     """
     quotas, remainders = np.divmod(counts * size, counts.sum())
     largest = np.argsort(-remainders, kind="stable")
@@ -281,17 +306,21 @@ def proportional_counts(counts: np.ndarray, size: int) -> np.ndarray:
 def failures(
     num_clients: int, rate: float, *, seed: int, num_rounds: int = 1
 ) -> Bool[np.ndarray, "R M"]:
-    """Returns which clients are present; in each round round(rate M) others fail.
+    """Returns the participating clients of each round; the other clients fail.
 
-    The last row of `Federation.present` holds for all further rounds, so with one row
-    the same clients fail for the whole run, as in the CCFC and SDA-FDC papers. With one
-    seed, the clients that fail at a low rate also fail, in that round, at a higher one.
+    In each round, round(rate M) clients fail. The last row holds for all further
+    rounds, see `Federation.present`. So with one row, the same clients fail for the
+    whole run, as in the CCFC and SDA-FDC papers. With one seed, the clients that fail
+    at a low rate also fail at a higher rate in the same round.
 
     Args:
-      num_clients: M.
-      rate: in [0, 1].
-      seed: of the draws; the first rounds are the same whatever their number.
-      num_rounds: R.
+      num_clients: the number M of clients.
+      rate: the share of clients that fail, in [0, 1].
+      seed: the seed of the draws. The first rounds do not depend on `num_rounds`.
+      num_rounds: the number R of rounds.
+
+    Returns:
+      bool [R, M], True for participating clients.
 
     Raises:
       ValueError: rate lies outside [0, 1], or every client fails.
@@ -306,7 +335,8 @@ def failures(
     num_absent = round(rate * num_clients)
     if num_absent == num_clients:
         raise ValueError(
-            f"failure_rate {rate} fails all {num_clients} clients, one must be left"
+            f"failure_rate {rate} makes all {num_clients} clients fail; give a smaller "
+            "rate, so that at least 1 client participates"
         )
     rng = np.random.default_rng(seed)
     present = np.ones((num_rounds, num_clients), bool)
@@ -318,30 +348,33 @@ def failures(
 # --- Partition by class
 
 TOLERANCE = 0.005
-"""The relative distance up to which a share of classes counts as 1 / M."""
+"""The relative tolerance within which a share of classes counts as 1 / M."""
 
 
 def class_blocks(
     labels: Int[np.ndarray, " P"], num_clients: int, class_share: float, *, seed: int
 ) -> Partition:
-    """Returns a partition where each client has consecutive classes, evenly shared.
+    """Returns a partition in which each client has consecutive classes, evenly shared.
 
-    With K classes in ascending order and start_i = floor(i K / M), client i has the
-    classes from start_i on, cyclically: start_{i+1} - start_i of them, and at least
-    max(1, round(class_share K)), halves to even. A share of 1 is FedMCC's IID case:
-    every client has equally many examples of every class. A share of 1 / M is its
-    non-IID case, disjoint blocks (two clients have classes 0 to 4 and 5 to 9 of 10);
-    then nothing is rounded up, so the blocks are disjoint for any K >= M. For shares in
-    between, neighbours overlap.
+    Let there be K classes in ascending order, and start_i = floor(i K / M). Client i
+    has the classes from start_i on, cyclically. It has start_{i+1} - start_i classes,
+    and at least max(1, round(class_share K)), halves to even.
 
-    Every example has a client, see `_split`.
+    A share of 1 is FedMCC's IID case: all clients have equally many examples of every
+    class. A share of 1 / M is its non-IID case with disjoint blocks; two clients have
+    the classes 0 to 4 and 5 to 9 of 10. In this case nothing is rounded up, so the
+    blocks are disjoint for any K >= M. For shares in between, neighbouring blocks
+    overlap. Every example has a client.
 
     Args:
-      labels: any integers.
-      num_clients: M; if it is above K, clients share a class.
-      class_share: in [1 / M, 1]; a value within 0.5 % of 1 / M counts as 1 / M, so
-        three digits are enough.
-      seed: of the order within a class.
+      labels: [P] integer classes.
+      num_clients: the number M of clients; if it is above K, clients share a class.
+      class_share: the share of classes per client, in [1 / M, 1]. A value within 0.5 %
+        of 1 / M counts as 1 / M, so three digits are enough.
+      seed: the seed of the order within a class.
+
+    Returns:
+      The partition.
 
     Raises:
       ValueError: class_share lies outside [1 / M, 1], M is not in 1..P, or a client
@@ -367,13 +400,13 @@ def class_blocks(
     classes = np.unique(labels)
     least = round(class_share * len(classes)) if relative > 1 + TOLERANCE else 1
     starts = [i * len(classes) // num_clients for i in range(num_clients + 1)]
-    holders: list[list[int]] = [[] for _ in classes]
+    clients_of_class: list[list[int]] = [[] for _ in classes]
     for client, (start, end) in enumerate(pairwise(starts)):
         for c in range(start, start + max(1, least, end - start)):
-            holders[c % len(classes)].append(client)
+            clients_of_class[c % len(classes)].append(client)
 
     rng = np.random.default_rng(seed)
-    clients = _split(labels, holders, num_clients, rng)
+    clients = _split(labels, clients_of_class, num_clients, rng)
     _check_sizes(clients, len(labels), f"class_share {class_share}")
     return Partition(clients, np.empty(0, np.int64))
 
@@ -385,25 +418,26 @@ def drawn_classes(
     *,
     seed: int,
 ) -> Partition:
-    """Returns a partition where each client has q classes drawn at random.
+    """Returns a partition in which each client has q random classes.
 
-    FDSC says only that samples of q categories were "randomly selected" for each
+    FDSC only says that samples of q categories were "randomly selected" for each
     client, about P / M samples. Here one client after another draws q different classes
-    among the ones with the fewest clients so far, ties at random. So the numbers of
-    clients of two classes never differ by more than one, and every class has a client
-    if q M >= K. Classes that no client drew are left out.
+    among those with the fewest clients so far; ties are random. So the numbers of
+    clients of two classes differ by at most one, and every class has a client if q M >=
+    K. Classes without a client are left out.
 
-    The examples of a class are split as `_split` does. With q = K all clients have
-    equally many examples of each class, up to one.
+    The examples of a class are split evenly over its clients. If q = K, all clients
+    have equally many examples of each class, up to one.
 
     Args:
-      labels: any integers.
-      num_clients: M.
-      classes_per_client: q, in 1..K.
-      seed: of the drawn classes and of the order within a class.
+      labels: [P] integer classes.
+      num_clients: the number M of clients.
+      classes_per_client: the number q of classes per client, in 1..K.
+      seed: the seed of the classes and of the order within a class.
 
     Returns:
-      Clients with at least one example of each of exactly q classes.
+      A partition in which each client has at least one example of each of its q
+      classes.
 
     Raises:
       ValueError: q is not in 1..K, M is not in 1..P, or a class has fewer examples than
@@ -426,35 +460,43 @@ def drawn_classes(
             f"classes, got {classes_per_client}"
         )
     rng = np.random.default_rng(seed)
-    holders: list[list[int]] = [[] for _ in classes]
+    clients_of_class: list[list[int]] = [[] for _ in classes]
     for client in range(num_clients):
         shuffled = rng.permutation(len(classes))
-        fewest = sorted(shuffled, key=lambda c: len(holders[c]))
+        fewest = sorted(shuffled, key=lambda c: len(clients_of_class[c]))
         for c in fewest[:classes_per_client]:
-            holders[c].append(client)
+            clients_of_class[c].append(client)
     level = f"classes_per_client {classes_per_client} with num_clients {num_clients}"
-    for c, count, clients in zip(classes, counts, holders, strict=True):
+    for c, count, clients in zip(classes, counts, clients_of_class, strict=True):
         _check_shares(level, int(c), int(count), len(clients))
-    clients = _split(labels, holders, num_clients, rng)
+    clients = _split(labels, clients_of_class, num_clients, rng)
     left_out = np.setdiff1d(np.arange(len(labels)), np.concatenate(clients))
     return Partition(clients, left_out)
 
 
 def _split(
     labels: np.ndarray,
-    holders: Sequence[Sequence[int]],
+    clients_of_class: Sequence[Sequence[int]],
     num_clients: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, ...]:
-    """Returns the indices of each client; `holders` are the clients of each class.
+    """Splits the examples of each class over its clients.
 
-    The examples of a class are permuted and split over its clients. If they do not
-    divide evenly, the clients with the fewest examples so far get one more, the first
-    ones at a tie.
+    The examples of a class are permuted first. If they do not divide evenly, the
+    clients with the fewest examples so far get one more; the first client wins a tie.
+
+    Args:
+      labels: [P] integer classes.
+      clients_of_class: the clients of each class.
+      num_clients: the number of clients.
+      rng: the generator of the permutations.
+
+    Returns:
+      The indices of the examples of each client.
     """
     parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     sizes = [0] * num_clients
-    for indices, clients in zip(_by_class(labels), holders, strict=True):
+    for indices, clients in zip(_by_class(labels), clients_of_class, strict=True):
         if not clients:
             continue
         clients = sorted(clients, key=sizes.__getitem__)
@@ -468,18 +510,22 @@ def _split(
 # --- Partition by client
 
 FEW = GROUPS * (GROUPS - 1)
-"""Up to so many clients are not grouped, as the groups would be too uneven."""
+"""Up to this number of clients, clients are not grouped, because groups would be
+uneven."""
 
 
 def natural(clients: Int[np.ndarray, " P"]) -> Partition:
-    """Returns the natural partition: each client has its own examples.
+    """Returns the natural partition, in which the data itself defines the clients.
 
-    Clients are in order of size, the largest first, ties in order of their number. More
-    than `FEW` clients form eight groups, to which they are assigned in turn, so that
-    all groups are alike.
+    Clients are sorted by size, the largest first; the smaller number wins a tie. More
+    than `FEW` clients form eight groups of similar sizes: the sorted clients are
+    assigned to the groups in turn.
 
     Args:
-      clients: the client of each example; a number below 0 is none.
+      clients: [P] the client of each example; a negative number means no client.
+
+    Returns:
+      The partition.
 
     Raises:
       ValueError: no example has a client.
@@ -501,8 +547,9 @@ def natural(clients: Int[np.ndarray, " P"]) -> Partition:
 
 
 def _in_groups(count: int) -> np.ndarray:
-    """Returns the ranks group by group; if they do not divide evenly, the last group
-    has fewer of the smallest clients.
+    """Returns the ranks of the clients, group by group.
+
+    If they do not divide evenly, the last group has fewer of the smallest clients.
     """
     rows, groups = np.divmod(np.arange(count + -count % GROUPS), GROUPS)
     whole = len(rows) // GROUPS - (len(rows) - count)
@@ -517,56 +564,58 @@ def select_clients(
     least_size: int = 1,
     seed: int = 0,
 ) -> tuple[Int[np.ndarray, " P"], str]:
-    """Leaves out small clients, then draws some of the others at random.
+    """Removes small clients, then selects a number of the others at random.
 
     Args:
-      clients: as in `natural`.
-      most: the largest number of clients that stay; None is all.
-      least_size: the smallest number of examples of a client that stays.
-      seed: of the draw.
+      clients: [P] the client of each example; a negative number means no client.
+      most: the maximum number of clients; None keeps all.
+      least_size: the minimum number of examples of a client.
+      seed: the seed of the random selection.
 
     Returns:
-      The clients, -1 for examples of a client that is left out; and a line on the
-      numbers of clients that stay and that are left out.
+      The client of each example, -1 for examples of removed clients; and a line with
+      the numbers of selected and removed clients.
 
     Raises:
-      ValueError: `most` or `least_size` are below 1, or no client would stay.
+      ValueError: `most` or `least_size` is below 1, or no client is large enough.
 
     Examples:
-      >>> kept, told = select_clients(np.array([7, 3, 3, -1, 9]), least_size=2)
-      >>> print(kept)
+      >>> clients, note = select_clients(np.array([7, 3, 3, -1, 9]), least_size=2)
+      >>> print(clients)
       [-1  3  3 -1 -1]
-      >>> print(told)
-      clients of the data: 1 of 3, of 2 examples; 2 left out; nobody's examples: 3
+      >>> print(note)
+      natural partition: 1 of 3 clients, 2 examples per client; 3 examples unassigned
     """
     for flag, number in (("most", most), ("least_size", least_size)):
         if number is not None and number < 1:
             raise ValueError(f"{flag} must be at least 1, got {number}")
     names, counts = np.unique(clients[clients >= 0], return_counts=True)
-    staying = np.flatnonzero(counts >= least_size)
-    if len(staying) == 0:
+    selected = np.flatnonzero(counts >= least_size)
+    if len(selected) == 0:
         raise ValueError(
             f"least_size must be at most {counts.max(initial=0)}, the size of "
             f"the largest client, got {least_size}"
         )
-    if most is not None and most < len(staying):
+    if most is not None and most < len(selected):
         rng = np.random.default_rng(seed)
-        staying = np.sort(rng.choice(staying, most, replace=False))
-    sizes = counts[staying]
-    kept = np.where(np.isin(clients, names[staying]), clients, -1)
-    of = " to ".join(map(str, sorted({int(sizes.min()), int(sizes.max())})))
-    told = f"clients of the data: {len(staying)} of {len(names)}, of {of} examples"
-    if len(staying) < len(names):
-        told += f"; {len(names) - len(staying)} left out"
-    if (kept < 0).any():
-        told += f"; nobody's examples: {(kept < 0).sum()}"
-    return kept, told
+        selected = np.sort(rng.choice(selected, most, replace=False))
+    sizes = counts[selected]
+    result = np.where(np.isin(clients, names[selected]), clients, -1)
+    size_range = " to ".join(map(str, sorted({int(sizes.min()), int(sizes.max())})))
+    note = (
+        f"natural partition: {len(selected)} of {len(names)} clients, {size_range} "
+        "examples per client"
+    )
+    if num_unassigned := int((result < 0).sum()):
+        note += f"; {num_unassigned} examples unassigned"
+    return result, note
 
 
 # --- Partition by range
 
 MAX_DRAWS = 100
-"""After so many draws a client may have the same classes as another."""
+"""The number of draws after which a client may have the same classes as another
+client."""
 
 
 def class_ranges(
@@ -578,38 +627,38 @@ def class_ranges(
     samples_per_class: int,
     seed: int,
 ) -> Partition:
-    """Returns FedCRef's partition: some classes per client, S examples of each class.
+    """Returns FedCRef's partition: random classes per client, S examples of each class.
 
-    One client after another draws its number of classes uniformly from LOW .. HIGH,
-    and that many classes without replacement. Both are drawn again while another client
-    has exactly these classes, at most 100 times. So with few sets of classes, small
-    numbers of classes, which have the fewest sets, are a little rarer.
+    One client after another draws its number of classes uniformly from LOW..HIGH, then
+    this many classes without replacement. The draw is repeated while another client has
+    exactly the same classes, at most 100 times. So if there are few sets of classes,
+    small numbers of classes are a little rarer, because they have the fewest sets.
 
-    The n clients of a class have q = min(S, floor(examples of the class / n)) examples
-    of it each, drawn without replacement. Then each of them gives its first
+    Each of the n clients of a class gets q = min(S, floor(examples of the class / n))
+    examples of it, drawn without replacement. Then each of them gives its first
 
         floor(O q / (n + O - n O))
 
-    to a common pool that all of them get in full. So in the end all of them share the
-    fraction O of each client's examples, up to rounding down. With one client nothing
-    changes. The classes and the q examples do not depend on O.
+    examples to a common pool, which all of them get in full. So they share the fraction
+    O of each client's final examples of the class, up to rounding down. For n = 1
+    nothing changes. The classes and the q examples do not depend on O.
 
     Args:
-      labels: any integers.
-      num_clients: M.
-      overlap: O, in [0, 1).
-      class_range: (LOW, HIGH), both included.
-      samples_per_class: S.
-      seed: of the classes and of the examples.
+      labels: [P] integer classes.
+      num_clients: the number M of clients.
+      overlap: the shared fraction O, in [0, 1).
+      class_range: the minimum and maximum number of classes per client (LOW, HIGH).
+      samples_per_class: the maximum number S of examples per client and class.
+      seed: the seed of the classes and of the examples.
 
     Returns:
-      Clients without repeated examples, class by class, the client's q examples before
-      the shared ones; `local_clusters` is each client's number of classes. Examples
-      without a client are left out.
+      The partition. The examples of a client are in the order of the classes; of each
+      class the client's own q examples come before the shared ones. `local_clusters` is
+      each client's number of classes. Examples without a client are left out.
 
     Raises:
-      ValueError: O is not in [0, 1), LOW .. HIGH not within 1 .. K, S below 1, M not in
-        1 .. P, or a class has fewer examples than clients.
+      ValueError: O is not in [0, 1), LOW..HIGH is not within 1..K, S is below 1, M is
+        not in 1..P, or a class has fewer examples than clients.
 
     References:
       FedCRef, section 5.2; the common pool is in its code.
@@ -626,42 +675,44 @@ def class_ranges(
     low, high = class_range
     if not 1 <= low <= high <= len(classes):
         raise ValueError(
-            f"class_range must be two of 1..{len(classes)}, the number of classes, "
-            f"the lower one first, got {low} {high}"
+            f"class_range must be two numbers in 1..{len(classes)}, the number of "
+            f"classes, the smaller one first, got {low} {high}"
         )
     if samples_per_class < 1:
         raise ValueError(
             f"samples_per_class must be at least 1, got {samples_per_class}"
         )
     rng = np.random.default_rng(seed)
-    chosen = _sets_of_classes(len(classes), num_clients, low, high, rng)
+    class_sets = _sets_of_classes(len(classes), num_clients, low, high, rng)
     level = f"class_range {low} {high} with num_clients {num_clients}"
     parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     for number, indices in enumerate(_by_class(labels)):
         indices = rng.permutation(indices)
-        holders = [client for client, drawn in enumerate(chosen) if number in drawn]
-        if not holders:
+        members = [i for i, class_set in enumerate(class_sets) if number in class_set]
+        if not members:
             continue
-        _check_shares(level, int(classes[number]), len(indices), len(holders))
-        size = min(samples_per_class, len(indices) // len(holders))
-        own = indices[: size * len(holders)].reshape(len(holders), size)
-        common = own[:, : _num_shared(size, len(holders), overlap)]
-        for place, client in enumerate(holders):
-            others = np.delete(common, place, axis=0).ravel()
-            parts[client].append(np.concatenate([own[place], others]))
+        _check_shares(level, int(classes[number]), len(indices), len(members))
+        size = min(samples_per_class, len(indices) // len(members))
+        exclusive = indices[: size * len(members)].reshape(len(members), size)
+        common = exclusive[:, : _num_shared(size, len(members), overlap)]
+        for row, client in enumerate(members):
+            shared = np.delete(common, row, axis=0).ravel()
+            parts[client].append(np.concatenate([exclusive[row], shared]))
     clients = tuple(map(np.concatenate, parts))
     left_out = np.setdiff1d(np.arange(len(labels)), np.concatenate(clients))
-    return Partition(clients, left_out, tuple(map(len, chosen)))
+    return Partition(clients, left_out, tuple(map(len, class_sets)))
 
 
-def examples_per_class(size: int, num_holders: int, overlap: float) -> int:
-    """Returns the number of examples of a class that each of its clients has in the
-    end, with the common pool, see `class_ranges`.
+def examples_per_class(size: int, num_clients: int, overlap: float) -> int:
+    """Returns each client's final number of examples of a class in `class_ranges`.
 
     Args:
-      size: q, the examples of each client without the pool.
-      num_holders: n, the clients of the class, at least 1.
-      overlap: O, in [0, 1).
+      size: the number q of examples of each client without the common pool.
+      num_clients: the number n of clients of the class, at least 1.
+      overlap: the shared fraction O, in [0, 1).
+
+    Returns:
+      The number of examples.
 
     Raises:
       ValueError: O is not in [0, 1).
@@ -670,29 +721,31 @@ def examples_per_class(size: int, num_holders: int, overlap: float) -> int:
       >>> examples_per_class(100, 7, 0.0), examples_per_class(100, 7, 0.5)
       (100, 172)
     """
-    return size + (num_holders - 1) * _num_shared(size, num_holders, overlap)
+    return size + (num_clients - 1) * _num_shared(size, num_clients, overlap)
 
 
 def _sets_of_classes(
     num_classes: int, num_clients: int, low: int, high: int, rng: np.random.Generator
 ) -> list[frozenset[int]]:
-    chosen: list[frozenset[int]] = []
+    """Draws the classes of each client; see `class_ranges`."""
+    class_sets: list[frozenset[int]] = []
     for _ in range(num_clients):
         for _ in range(MAX_DRAWS):
             count = rng.integers(low, high + 1)
-            drawn = frozenset(rng.permutation(num_classes)[:count].tolist())
-            if drawn not in chosen:
+            class_set = frozenset(rng.permutation(num_classes)[:count].tolist())
+            if class_set not in class_sets:
                 break
-        chosen.append(drawn)
-    return chosen
+        class_sets.append(class_set)
+    return class_sets
 
 
-def _num_shared(size: int, num_holders: int, overlap: float) -> int:
+def _num_shared(size: int, num_clients: int, overlap: float) -> int:
+    """Returns the number of examples that a client gives to the common pool."""
     if not 0 <= overlap < 1:
         raise ValueError(f"overlap must lie in [0, 1), got {overlap}")
-    wanted = overlap * size / (num_holders + overlap - num_holders * overlap)
-    # A product that is whole in decimals may be a little less in binary.
-    return math.floor(wanted + 1e-9)
+    number = overlap * size / (num_clients + overlap - num_clients * overlap)
+    # A whole number in decimals may be slightly smaller in binary.
+    return math.floor(number + 1e-9)
 
 
 RULES = {
@@ -703,6 +756,6 @@ RULES = {
     "overlap": class_ranges,
     "natural": lambda clients, *_, seed: natural(clients),
 }
-"""The rules of partition by the name of their setting: (labels, number of clients, the
-setting's value, seed) -> the partition. `class_ranges` has further settings, and
-`natural` takes the client of each example in place of labels."""
+"""The partition rules, by the name of their setting. A rule maps (labels, number of
+clients, value of the setting, seed) to a partition. `class_ranges` has further
+settings. `natural` takes the client of each example in place of the labels."""

@@ -1,4 +1,4 @@
-"""Which examples a run has: a data set by name or path, and what is taken of it."""
+"""The settings that select the examples of a run: a data set and a part of it."""
 
 import dataclasses
 from pathlib import Path
@@ -16,38 +16,38 @@ SOURCE = (
     *("dataset", "image_shape", "resize", "labels", "split", "limit"),
     *("extra_split", "client_column", "client_folders", "keep_index"),
 )
-"""The settings that decide which examples a run has: all but `data_dir`."""
+"""The names of all settings that decide which examples a run has; `data_dir` does
+not."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """For examples of your own, or fewer of them."""
+    """Data set: its name or path, and the examples to use."""
 
     dataset: str = "digits"
-    """digits (8x8, embedded), a prepared TFDS data set (mnist, emnist/digits), or a
-    path: .npz, .mat, .csv, .parquet, IDX, a folder of images or hf:PATH
-    (docs/guides/own_data.md)."""
+    """Name or path of the data set (docs/guides/own_data.md).
+    Name: digits (8x8 images, included) or a prepared TFDS data set, such as mnist.
+    Path: .npz, .mat, .csv, .parquet, IDX, a folder of images, or hf:PATH."""
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
-    """H W or H W C of the images that rows of numbers in a file hold, row by row."""
-    resize: Annotated[int | None, shown("as they are")] = None
-    """Resize images to so many pixels a side, bilinear, without cropping."""
+    """Height, width and optionally channels of images in the rows of a file."""
+    resize: Annotated[int | None, shown("no resizing")] = None
+    """Resize images to this height and width in pixels, without cropping."""
     labels: bool = True
-    """Whether the data has classes, which are scored against and never trained on."""
+    """Whether the data has labels. Labels are used for scores, never for training."""
     client_column: Annotated[str | None, shown("none")] = None
-    """Column of a .csv, .parquet or hf:PATH that says whose an example is."""
+    """Column of a .csv, .parquet or hf:PATH that names the client of each example."""
     client_folders: bool = False
-    """Take the outer folders of images as clients, whatever they are called."""
+    """Use the outer folders of an image folder as clients, whatever their names are."""
     keep_index: bool = False
-    """Take a column of a table that numbers the rows as a feature."""
-    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
-    """Where TFDS data sets are prepared."""
+    """Use a table column that only numbers the rows as a feature."""
+    data_dir: Annotated[Path | None, shown("the default of TFDS")] = None
+    """Folder of prepared TFDS data sets."""
     split: Literal["all", "train", "test"] = "all"
-    """Which examples; all joins train and test, as the papers do."""
+    """Examples to use: all joins the training and test sets, as in the papers."""
     limit: Annotated[int | None, shown("all")] = None
-    """Use so many examples, drawn in proportion to the classes."""
+    """Number of examples to use, at least 2. Classes are sampled in proportion."""
     extra_split: Annotated[str | None, shown("none")] = None
-    """A TFDS split that is dealt out and trained on too, but not scored (stl10 has
-    unlabelled)."""
+    """Further TFDS split to train on without scores, such as unlabelled of stl10."""
 
     def __post_init__(self):
         object.__setattr__(self, "image_shape", tuple(self.image_shape))
@@ -58,10 +58,21 @@ class Source:
 
 
 Loaded = tuple[Dataset, np.ndarray]
+"""A data set that is scored, and extra examples [E, ...] that are only trained on."""
 
 
 def load_source(source: Source) -> Loaded:
-    """Returns the data set that is scored, and further examples to train on."""
+    """Loads the data set and the extra examples that are only trained on.
+
+    Args:
+      source: the settings of the data set.
+
+    Returns:
+      The data set, and the examples of `extra_split` (none without `extra_split`).
+
+    Raises:
+      ValueError: the data cannot be read, or the extra examples have another shape.
+    """
     dataset = load(
         source.dataset,
         data_dir=source.data_dir,
@@ -85,14 +96,15 @@ def load_source(source: Source) -> Loaded:
     )
     if extra.shape[1:] != dataset.examples.shape[1:]:
         raise ValueError(
-            f"extra_split {source.extra_split} has images of {extra.shape[1:]}, the "
-            f"others are of {dataset.examples.shape[1:]}"
+            f"extra_split {source.extra_split} has images of shape {extra.shape[1:]}, "
+            f"but {source.dataset} has images of shape {dataset.examples.shape[1:]}; "
+            "use `resize` for equal shapes"
         )
     return dataset, extra
 
 
 def short_name(dataset: str) -> str:
-    """Returns the name of a data set without its folders and ending."""
+    """Returns the name of a data set without its folders and file ending."""
     dataset = dataset.removeprefix("hf:")
     name = Path(dataset).name.partition(".")[0] if Path(dataset).exists() else dataset
     return name.replace("/", "-")

@@ -1,4 +1,4 @@
-"""Losses as pure functions; importing them needs neither Flax nor an optimiser."""
+"""Losses as pure functions of arrays; they need neither Flax nor optax."""
 
 from fcjax.losses.clustering import (
     assignment_kl,

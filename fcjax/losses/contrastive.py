@@ -1,4 +1,9 @@
-"""Contrastive losses on embeddings and on clusters, as pure functions.
+"""Contrastive losses on embeddings and on soft assignments, as pure functions.
+
+* `cluster_contrastive`, `model_contrastive`: CCFC; `negative_cosine`: SimSiam.
+* `nt_xent`, `cluster_nt_xent`, `cluster_entropy`: SimCLR, CC and FedMCC.
+* `decorrelation`: CCFC++.
+* `cluster_agreement`: Orchestra.
 
 References:
     Liu, Yan and Zhang, `CCFC: Bridging Federated Clustering and Contrastive Learning
@@ -31,17 +36,17 @@ from fcjax.types import Scalar
 def normalize(x: Float[Array, "*B D"], *, eps: float = 1e-12) -> Float[Array, "*B D"]:
     """Scales each row to unit L2 norm.
 
-    The value is that of `torch.nn.functional.normalize`, x / max(norm, eps), so a zero
-    row stays zero. The gradient differs there: rows no longer than eps pass none, where
-    torch passes 1 / eps.
+    The value is x / max(norm, eps), as in `torch.nn.functional.normalize`, so a zero
+    row stays zero. The gradient differs from torch for rows of norm at most eps: here
+    it is zero, in torch it is 1 / eps.
 
     Args:
-        x: rows of any length, on the last axis.
-        eps: a positive Python float.
+        x: array [..., D]; the last axis is scaled.
+        eps: smallest norm to divide by, a positive Python float.
 
     Returns:
-        An array of the shape and type of `x`, with rows of norm 1 (below 1 only where
-        the norm of a row is below eps).
+        An array of the shape and type of `x`. The norm of each row is 1, or below 1
+        where the norm of the row of `x` is below eps.
 
     Examples:
         >>> print(normalize(jnp.array([[0.0, -5.0], [0.0, 0.0]])))
@@ -50,7 +55,7 @@ def normalize(x: Float[Array, "*B D"], *, eps: float = 1e-12) -> Float[Array, "*
     """
     squared_norm = jnp.sum(x**2, axis=-1, keepdims=True)
     has_direction = squared_norm > eps**2
-    # The square root has an infinite derivative at 0: short rows must not reach it.
+    # The square root has an infinite derivative at 0, so short rows must not reach it.
     norm = jnp.sqrt(jnp.where(has_direction, squared_norm, 1))
     return jnp.where(has_direction, x / norm, jax.lax.stop_gradient(x) / eps)
 
@@ -58,12 +63,19 @@ def normalize(x: Float[Array, "*B D"], *, eps: float = 1e-12) -> Float[Array, "*
 def negative_cosine(
     predictions: Float[Array, "B D"], projections: Float[Array, "B D"]
 ) -> Float[Array, "B"]:
-    """Minus the cosine similarity of each prediction to its projection.
+    """Computes minus the cosine similarity of each prediction and its projection.
 
-    SimSiam's equation 1, with the stop-gradient of its equation 2 on `projections`.
+    This is equation 1 of SimSiam, with the stop-gradient of equation 2 on
+    `projections`.
+
+    Args:
+        predictions: outputs of the predictor [B, D].
+        projections: outputs of the projector [B, D], in the same order. No gradient
+            flows through them.
 
     Returns:
-        float32 [B], in [-1, 1]; 0 with zero gradient where either row is zero.
+        float32 [B], in [-1, 1]. Where one of the two rows is zero, the value and its
+        gradient are 0.
 
     Examples:
         >>> z = jnp.array([[2.0, 0.0], [-3.0, 0.0]])
@@ -84,49 +96,52 @@ def cluster_contrastive(
     include_self: bool = True,
     mask: Bool[Array, "B"] | None = None,
 ) -> Float[Array, ""]:
-    """Pulls the examples of each pseudo-cluster together.
+    """Computes CCFC's cluster-contrastive loss.
 
-    Averages, over the clusters with at least two examples in the batch, minus the mean
-    of cos(p_i, z_j) over ordered pairs (i, j) of the cluster; no gradient flows through
-    z. The mean over pairs is an inner product of two sums, `<sum_i p_i, sum_j z_j>`, so
-    no B x B matrix is formed.
+    The loss pulls the examples of each pseudo-cluster together. The loss of one cluster
+    is minus the mean of cos(p_i, z_j) over ordered pairs (i, j) of its examples. The
+    result is the mean over clusters with at least two examples in the batch. The mean
+    over pairs is computed from the inner product `<sum_i p_i, sum_j z_j>`, so no B x B
+    matrix is formed.
 
-    This is CCFC's equations 1 and 2. Where paper and code differ, the code is followed:
-    it counts the pairs i = j too (`include_self=False` gives the paper's equation 1)
-    and averages over the clusters that contribute, not over all k as equation 2 does.
+    These are equations 1 and 2 of CCFC. Where paper and code differ, this function
+    follows the code. The code includes the pairs i = j; `include_self=False` gives
+    equation 1 of the paper. The code averages over the clusters with at least two
+    examples, equation 2 over all k clusters.
 
     Args:
-        predictions: outputs p of the predictor.
-        projections: outputs z of the encoder, in the same order.
-        labels: pseudo-labels; a row whose label is outside [0, num_clusters) counts
-            nowhere.
+        predictions: outputs p of the predictor [B, D].
+        projections: outputs z of the encoder [B, D], in the same order. No gradient
+            flows through them.
+        labels: pseudo-labels [B]. Examples with a label outside [0, num_clusters) are
+            ignored.
         num_clusters: number k of clusters.
-        include_self: whether an example is also paired with itself.
-        mask: False at rows that count nowhere; all rows count by default.
+        include_self: whether each example is also paired with itself.
+        mask: [B], False at examples to ignore. By default no example is ignored.
 
     Returns:
-        A float32 scalar in [-1, 1]; 0 with zero gradient where no cluster has two
-        examples.
+        A float32 scalar in [-1, 1]. If no cluster has two examples, the loss and its
+        gradient are 0.
 
     Examples:
         >>> z = jnp.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, -3.0]])
         >>> loss = cluster_contrastive(z, z, jnp.array([0, 0, 1, 1]), num_clusters=2)
-        >>> print(f"{loss:.2f}")  # -(1 + 0) / 2: the second cluster's are opposite
+        >>> print(f"{loss:.2f}")  # -(1 + 0) / 2: opposite vectors in the second cluster
         -0.50
     """
     members = jax.nn.one_hot(labels, num_clusters, dtype=jnp.float32)
     if mask is not None:
         members = members * mask[:, None]
-        predictions = _keep(predictions, mask)
-        projections = _keep(projections, mask)
+        predictions = _zero_masked(predictions, mask)
+        projections = _zero_masked(projections, mask)
     counts = members.sum(axis=0)
     p = normalize(predictions.astype(jnp.float32))
     z = normalize(jax.lax.stop_gradient(projections).astype(jnp.float32))
     similarity = jnp.sum(_cluster_sums(members, p) * _cluster_sums(members, z), axis=-1)
     pairs = counts**2
     if not include_self:
-        own = jnp.sum(p * z, axis=-1, keepdims=True)
-        similarity -= _cluster_sums(members, own)[:, 0]
+        self_similarity = jnp.sum(p * z, axis=-1, keepdims=True)
+        similarity -= _cluster_sums(members, self_similarity)[:, 0]
         pairs -= counts
     contributes = counts >= 2
     mean = similarity / jnp.where(contributes, pairs, 1)
@@ -139,18 +154,21 @@ def model_contrastive(
     *,
     mask: Bool[Array, "B"] | None = None,
 ) -> Float[Array, ""]:
-    """Pulls a local model's predictions towards those of the frozen global model.
+    """Computes CCFC's model-contrastive loss between local and global predictions.
 
-    CCFC's equation 5, averaged over the batch as the code does; its equation 4 averages
-    within each pseudo-cluster first. No gradient flows through `anchor_predictions`.
+    The loss is minus the mean cosine similarity of the predictions of a local model and
+    of the frozen global model. This is equation 5 of CCFC, averaged over the batch as
+    in the code. Equation 4 averages within each pseudo-cluster first.
 
     Args:
-        predictions: outputs of the local predictor.
-        anchor_predictions: outputs of the global predictor for the same examples.
-        mask: False at rows that count nowhere; all rows count by default.
+        predictions: outputs of the local predictor [B, D].
+        anchor_predictions: outputs of the global predictor [B, D] for the same
+            examples. No gradient flows through them.
+        mask: [B], False at examples to ignore. By default no example is ignored.
 
     Returns:
-        A float32 scalar in [-1, 1]; 0 with zero gradient where no row counts.
+        A float32 scalar in [-1, 1]. If the mask is False everywhere, the loss and its
+        gradient are 0.
 
     Examples:
         >>> local = jnp.array([[1.0, 0.0], [0.0, 1.0]])
@@ -160,22 +178,26 @@ def model_contrastive(
     """
     if mask is None:
         return negative_cosine(predictions, anchor_predictions).mean()
-    losses = negative_cosine(_keep(predictions, mask), _keep(anchor_predictions, mask))
+    losses = negative_cosine(
+        _zero_masked(predictions, mask), _zero_masked(anchor_predictions, mask)
+    )
     return losses.sum() / jnp.maximum(mask.sum(), 1)
 
 
-def _keep(x: Float[Array, "B D"], mask: Bool[Array, "B"]) -> Float[Array, "B D"]:
-    # A zero row adds nothing to any sum, and hides a NaN from values and gradients.
+def _zero_masked(x: Float[Array, "B D"], mask: Bool[Array, "B"]) -> Float[Array, "B D"]:
+    """Returns `x` with zeros in the masked rows."""
+    # Zeros, unlike NaN * 0, change neither sums nor gradients.
     return jnp.where(mask[:, None], x, 0)
 
 
 def _cluster_sums(
     members: Float[Array, "B K"], x: Float[Array, "B D"]
 ) -> Float[Array, "K D"]:
+    """Returns the sum of the rows of `x` in each cluster."""
     return jnp.matmul(members.T, x, precision=jax.lax.Precision.HIGHEST)
 
 
-# --- NT-Xent, of examples and of clusters
+# --- NT-Xent of examples and of clusters
 
 
 def nt_xent(
@@ -185,24 +207,26 @@ def nt_xent(
     temperature: Scalar,
     mask: Bool[Array, "B"] | None = None,
 ) -> Float[Array, ""]:
-    """Tells the other view of an example from all views of the others.
+    """Computes the NT-Xent loss of two views of a batch (SimCLR, CC).
 
-    The mean, over 2B anchors, of the cross-entropy of the positive pair among the
-    2B - 1 other rows of both views, by cosine similarity over `temperature`: CC's
-    equations 2 and 3, as in its code. FedMCC's equation 1 takes the anchors of the
-    first view alone and leaves the positive out of the denominator; its loss can then
-    be negative.
+    Every one of the 2B views is an anchor once. Its loss is the cross-entropy of the
+    softmax over the 2B - 1 other views, where the other view of the same example is the
+    correct one. The logits are cosine similarities divided by `temperature`. The result
+    is the mean over anchors: equations 2 and 3 of CC, as in its code.
+
+    FedMCC's equation 1 uses only the anchors of the first view and leaves the positive
+    pair out of the denominator, so that its loss can be negative.
 
     Args:
-        z_a: one view of each example; rows of any length.
-        z_b: the other view, in the same order.
-        temperature: above 0.
-        mask: False at examples that count nowhere, neither as anchors nor as negatives;
-            all count by default.
+        z_a: embeddings of the first view of each example [B, D], of any length.
+        z_b: embeddings of the second view [B, D], in the same order.
+        temperature: divisor of the cosine similarities, above 0.
+        mask: [B], False at examples to ignore, both as anchors and as negatives. By
+            default no example is ignored.
 
     Returns:
-        A float32 scalar of at least 0; 0 with zero gradient where fewer than two
-        examples count.
+        A float32 scalar, at least 0. If fewer than two examples remain, the loss and
+        its gradient are 0.
 
     Examples:
         >>> z = jnp.eye(2)
@@ -213,18 +237,19 @@ def nt_xent(
         mask = jnp.ones(len(z_a), bool)
     z = jnp.concatenate([z_a, z_b]).astype(jnp.float32)
     counted = jnp.concatenate([mask, mask])
-    # A zero row adds nothing to any gradient, and hides a NaN from it.
+    # Zero rows add nothing to any gradient, and the replaced NaN cannot reach it.
     z = normalize(jnp.where(counted[:, None], z, 0))
     similarity = jnp.matmul(z, z.T, precision=jax.lax.Precision.HIGHEST) / temperature
     row, column = jnp.arange(len(z))[:, None], jnp.arange(len(z))[None]
-    # Not -inf: where nothing counts, the gradient would be inf - inf.
+    # Not -inf: the gradient would be inf - inf if all examples are masked.
     lowest = jnp.finfo(jnp.float32).min
-    others = jnp.where(counted[None] & (row != column), similarity, lowest)
-    among = jax.nn.logsumexp(others, axis=1)
-    # Out of the same product, so that a positive alone is told without any loss.
+    logits = jnp.where(counted[None] & (row != column), similarity, lowest)
+    log_normalizer = jax.nn.logsumexp(logits, axis=1)
+    # The positive comes from the same product, so that the loss of a single example is
+    # exactly 0.
     paired = column == (row + len(z_a)) % len(z)
     positive = jnp.sum(similarity, axis=1, where=paired)
-    total = jnp.sum(among - positive, where=counted)
+    total = jnp.sum(log_normalizer - positive, where=counted)
     return total / jnp.maximum(counted.sum(), 1)
 
 
@@ -235,20 +260,21 @@ def cluster_nt_xent(
     temperature: Scalar,
     mask: Bool[Array, "B"] | None = None,
 ) -> Float[Array, ""]:
-    """Tells a cluster of one view from the other clusters of both.
+    """Computes the NT-Xent loss of two views of the clusters (CC).
 
-    `nt_xent` of the columns of soft assignments, each of which says how much every
-    example of the batch belongs to a cluster: CC's equations 4 and 5, without its
-    entropy, which is `cluster_entropy`.
+    This is `nt_xent` applied to the columns of the soft assignments: column k holds the
+    probability of cluster k for each example of the batch. Equations 4 and 5 of CC,
+    without the entropy term, which is `cluster_entropy`.
 
     Args:
-        c_a: soft assignments of one view; rows are probabilities.
-        c_b: those of the other view, in the same order.
-        temperature: above 0.
-        mask: False at examples that count nowhere; all count by default.
+        c_a: soft assignments of the first view [B, K]. Each row is a probability
+            distribution.
+        c_b: soft assignments of the second view [B, K], in the same order.
+        temperature: divisor of the cosine similarities, above 0.
+        mask: [B], False at examples to ignore. By default no example is ignored.
 
     Returns:
-        A float32 scalar of at least 0; log(2K - 1) where all clusters are alike.
+        A float32 scalar, at least 0. It is log(2K - 1) if all columns are equal.
 
     Examples:
         >>> c = jnp.full((4, 2), 0.5)
@@ -263,21 +289,24 @@ def cluster_nt_xent(
 def cluster_entropy(
     c: Float[Array, "B K"], *, mask: Bool[Array, "B"] | None = None
 ) -> Float[Array, ""]:
-    """How evenly a batch spreads over the clusters: the entropy of its mean assignment.
+    """Computes the entropy of the mean soft assignment of a batch.
 
-    FedMCC's equation 3. It is to be maximised, so a loss subtracts it, as CC's code
-    does; FedMCC's equations 2, 6 and 9 print a plus, which would reward collapse.
+    The entropy is large if the batch spreads evenly over the clusters: equation 3 of
+    FedMCC. It should be maximized, so a loss subtracts it, as the code of CC does.
+    Equations 2, 6 and 9 of FedMCC print a plus sign, which would reward a collapse to
+    one cluster.
 
     Args:
-        c: soft assignments; rows are probabilities.
-        mask: False at examples that do not count; all count by default.
+        c: soft assignments [B, K]. Each row is a probability distribution.
+        mask: [B], False at examples to ignore. By default no example is ignored.
 
     Returns:
-        A float32 scalar in nats, from 0 (one cluster has all) to log K (all are equal);
-        0 with zero gradient where no example counts.
+        A float32 scalar in nats, from 0 (one cluster has everything) to log K (all
+        clusters are equally large). If the mask is False everywhere, the value and its
+        gradient are 0.
 
     Examples:
-        >>> print(f"{cluster_entropy(jnp.eye(2)):.4f}")  # log 2: each has one example
+        >>> print(f"{cluster_entropy(jnp.eye(2)):.4f}")  # log 2: even clusters
         0.6931
     """
     c = c.astype(jnp.float32)
@@ -286,7 +315,7 @@ def cluster_entropy(
     shares = c.sum(axis=0)
     total = shares.sum()
     shares /= jnp.where(total > 0, total, 1)
-    # The logarithm's derivative at a share of 0 would be infinite.
+    # The derivative of the logarithm would be infinite at a share of 0.
     tiny = jnp.finfo(jnp.float32).tiny
     return -jnp.sum(shares * jnp.log(jnp.maximum(shares, tiny)))
 
@@ -297,26 +326,29 @@ def cluster_entropy(
 def decorrelation(
     z: Float[Array, "B D"], *, mask: Bool[Array, "B"] | None = None
 ) -> Float[Array, ""]:
-    """How few directions a batch of embeddings lies in.
+    """Computes CCFC++'s decorrelation loss: the mean squared feature covariance.
 
-    |C|_F^2 / D^2 of the covariance C of the features, over the batch and with its
-    diagonal. Where every feature has variance 1, as behind a batch norm without scale
-    and shift, this is 1 / r, r being the participation ratio (tr C)^2 / |C|_F^2 of the
-    eigenvalues of C, an effective rank: 1 on a line, at least 1 / D and 1 / (B - 1).
+    The loss is |C|_F^2 / D^2, where C [D, D] is the covariance of the features over the
+    batch, diagonal included. It is large if the embeddings lie in few directions.
 
-    [choice] CCFC++'s equation was not to be had, and it has no public code. This is the
-    reading of the only third-party implementation that was found. FedDecorr, the
-    likely ancestor, leaves the diagonal out and standardises the features, which behind
-    such a batch norm has the same gradient, and scales otherwise: its value is some B
-    times as large.
+    If every feature has variance 1, as after a batch norm without scale and shift, the
+    loss is 1 / r. Here r = (tr C)^2 / |C|_F^2 is the participation ratio of the
+    eigenvalues of C, an effective rank. The loss is then 1 if all embeddings lie on a
+    line, and at least 1 / D and 1 / (B - 1).
+
+    This form is our choice: the equation of CCFC++ was not available, and the method
+    has no public code. It follows the only third-party implementation that we know of.
+    FedDecorr, the likely origin, excludes the diagonal and standardizes the features.
+    After a batch norm as above its gradient has the same direction, but its value is
+    about B times as large.
 
     Args:
-        z: embeddings, not of unit length.
-        mask: False at rows that count nowhere; all rows count by default.
+        z: embeddings [B, D], not scaled to unit length.
+        mask: [B], False at rows to ignore. By default no row is ignored.
 
     Returns:
-        A float32 scalar of at least 0; 0 with zero gradient where no two rows that
-        count differ.
+        A float32 scalar, at least 0. If all rows are equal or masked, the loss and its
+        gradient are 0.
 
     Examples:
         >>> line = jnp.array([[1.0, 1.0], [-1.0, -1.0]])
@@ -325,13 +357,13 @@ def decorrelation(
         1.0 0.5
     """
     z = z.astype(jnp.float32)
-    kept = jnp.ones(len(z), bool) if mask is None else mask
-    # A reciprocal of our own: XLA makes one of a division by a scalar, or does not,
-    # by how many devices the program is for, and the two are rounded differently.
-    share = jnp.float32(1) / jnp.maximum(kept.sum(), 1).astype(jnp.float32)
-    z = jnp.where(kept[:, None], z, 0)
-    centred = jnp.where(kept[:, None], z - z.sum(axis=0)[None] * share, 0)
-    # Of B and D the smaller: both products have the same norm.
+    is_used = jnp.ones(len(z), bool) if mask is None else mask
+    # XLA replaces a division by a scalar with a reciprocal for some numbers of devices
+    # and not for others, with different rounding. An explicit reciprocal is the same.
+    share = jnp.float32(1) / jnp.maximum(is_used.sum(), 1).astype(jnp.float32)
+    z = jnp.where(is_used[:, None], z, 0)
+    centred = jnp.where(is_used[:, None], z - z.sum(axis=0)[None] * share, 0)
+    # The D x D and the B x B product have the same norm: compute the smaller one.
     gram = centred.T if z.shape[1] <= len(z) else centred
     product = jnp.matmul(gram, gram.T, precision=jax.lax.Precision.HIGHEST) * share
     return jnp.sum(product**2) / z.shape[1] ** 2
@@ -348,31 +380,34 @@ def cluster_agreement(
     temperature: Scalar = 0.1,
     mask: Bool[Array, "B"] | None = None,
 ) -> Float[Array, ""]:
-    """How well projections tell the soft cluster that a target has for an example.
+    """Computes Orchestra's cross-entropy of target and online cluster assignments.
 
-    The cross-entropy of softmax(c_k . v / T) against softmax(c_k . u / T), v and u the
-    projections and the target's at unit length, the mean over the batch. No gradient
-    flows through the target's or the centroids.
+    The loss is the mean over the batch of the cross-entropy of softmax(c_k . v / T)
+    with respect to softmax(c_k . u / T). Here v and u are the projections and the
+    target projections, scaled to unit length.
 
     Args:
-        projections: of the network that is trained.
-        target_projections: of the other view, in the same order.
-        centroids: of the clusters, in Orchestra of unit length.
-        temperature: T.
-        mask: False at rows that count nowhere; all rows count by default.
+        projections: outputs of the trained network [B, D].
+        target_projections: outputs of the target network for the other view [B, D], in
+            the same order. No gradient flows through them.
+        centroids: cluster centroids [K, D]; Orchestra has them of unit length. No
+            gradient flows through them.
+        temperature: T, the divisor of the logits, above 0.
+        mask: [B], False at rows to ignore. By default no row is ignored.
 
     Returns:
-        A float32 scalar of at least the mean entropy of the target's assignments, which
-        it has where both agree; 0 with zero gradient where no row counts.
+        A float32 scalar. It is at least the mean entropy of the target assignments,
+        which it reaches if both assignments agree. If the mask is False everywhere, the
+        loss and its gradient are 0.
 
     Examples:
         >>> centroids, z = jnp.eye(2), jnp.array([[1.0, 1.0]])
         >>> print(f"{cluster_agreement(z, z, centroids):.3f}")  # log 2
         0.693
     """
-    kept = jnp.ones(len(projections), bool) if mask is None else mask
+    is_used = jnp.ones(len(projections), bool) if mask is None else mask
     v, u = (
-        normalize(jnp.where(kept[:, None], x.astype(jnp.float32), 0))
+        normalize(jnp.where(is_used[:, None], x.astype(jnp.float32), 0))
         for x in (projections, jax.lax.stop_gradient(target_projections))
     )
     directions = jax.lax.stop_gradient(centroids.astype(jnp.float32)).T
@@ -381,6 +416,6 @@ def cluster_agreement(
         cosines = jnp.matmul(z, directions, precision=jax.lax.Precision.HIGHEST)
         return cosines / temperature
 
-    target, own = jax.nn.softmax(logits(u)), jax.nn.log_softmax(logits(v))
-    each = -jnp.sum(target * own, axis=1)
-    return jnp.sum(each, where=kept) / jnp.maximum(kept.sum(), 1)
+    target, log_probabilities = jax.nn.softmax(logits(u)), jax.nn.log_softmax(logits(v))
+    cross_entropies = -jnp.sum(target * log_probabilities, axis=1)
+    return jnp.sum(cross_entropies, where=is_used) / jnp.maximum(is_used.sum(), 1)

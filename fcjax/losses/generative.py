@@ -1,6 +1,9 @@
-"""Losses of generators, flows and auto-encoders.
+"""Losses of GANs, normalizing flows and auto-encoders, as pure functions.
 
-What a discriminator and a generator lose to each other, as pure functions.
+* GANs: `discriminator_loss` and `generator_loss`.
+* Flows: exact log-densities in nats, `standard_normal_log_density`,
+  `flow_log_likelihood` and `dequantize`.
+* Auto-encoders: `reconstruction_error`.
 
 References:
     Goodfellow et al., `Generative Adversarial Nets <https://arxiv.org/abs/1406.2661>`_,
@@ -8,11 +11,9 @@ References:
     Yan et al., `Federated deep clustering with GAN-based data synthesis
     <https://arxiv.org/abs/2211.16965>`_ (SDA-FDC), 2022, equation 2; code
     Jarvisyan/SDA-FC.
-
-Likelihoods of flows: exact log-densities in nats, as pure functions.
-
-Dinh, Sohl-Dickstein, Bengio: Density estimation using Real NVP (ICLR 2017,
-https://arxiv.org/abs/1605.08803), Eq. 2 and section 4.1.
+    Dinh, Sohl-Dickstein and Bengio, `Density estimation using Real NVP
+    <https://arxiv.org/abs/1605.08803>`_ (RealNVP), ICLR 2017, equation 2 and section
+    4.1.
 """
 
 import math
@@ -32,46 +33,47 @@ def discriminator_loss(
     *,
     mask: Bool[Array, "B"] | None = None,
 ) -> Float[Array, ""]:
-    """Tells real examples from fake ones.
+    """Computes the loss of a GAN's discriminator.
 
-    The mean of -log D over the real ones plus that of -log(1 - D) over the fake ones,
-    where D is the sigmoid of a logit: minus Goodfellow's equation 1, and minus what
-    SDA-FDC's equation 2 maximises.
+    The loss is the mean of -log D over real examples plus the mean of -log(1 - D) over
+    generated ones, where D is the sigmoid of the logit. This is minus equation 1 of
+    Goodfellow et al., and minus the objective that equation 2 of SDA-FDC maximizes.
 
     Args:
-        real_logits: of real examples.
-        fake_logits: of as many generated ones.
-        mask: False at places of both that count nowhere; all count by default.
+        real_logits: logits of real examples [B].
+        fake_logits: logits of generated examples [B].
+        mask: [B], False at positions of both arrays to ignore. By default no position
+            is ignored.
 
     Returns:
-        A float32 scalar of at least 0, log 4 where all logits are 0; 0 with zero
-        gradient where none counts.
+        A float32 scalar, at least 0. It is log 4 if all logits are 0. If the mask is
+        False everywhere, the loss and its gradient are 0.
 
     Examples:
         >>> loss = discriminator_loss(jnp.zeros(2), jnp.zeros(2))
-        >>> print(f"{loss:.4f}")  # log 4: it cannot tell them apart
+        >>> print(f"{loss:.4f}")  # log 4: real and generated examples look the same
         1.3863
     """
-    # 1 - sigmoid(x) is sigmoid(-x), which loses no digits.
+    # sigmoid(-x) equals 1 - sigmoid(x) without loss of digits.
     return -_log_sigmoid(real_logits, mask) - _log_sigmoid(-fake_logits, mask)
 
 
 def generator_loss(
     fake_logits: Float[Array, "B"], *, mask: Bool[Array, "B"] | None = None
 ) -> Float[Array, ""]:
-    """Passes fake examples off as real.
+    """Computes the non-saturating loss of a GAN's generator.
 
-    The mean of -log D over the fake ones, Goodfellow's non-saturating form, as in the
-    code of SDA-FC; SDA-FDC's equation 2 prints that of log(1 - D), whose gradient
-    vanishes where the discriminator is sure.
+    The loss is the mean of -log D over generated examples, where D is the sigmoid of
+    the logit, as in the code of SDA-FC. Equation 2 of SDA-FDC prints the mean of log(1
+    - D) instead, whose gradient vanishes where the discriminator is confident.
 
     Args:
-        fake_logits: the discriminator's, of generated examples.
-        mask: False at places that count nowhere; all count by default.
+        fake_logits: the discriminator's logits of generated examples [B].
+        mask: [B], False at positions to ignore. By default no position is ignored.
 
     Returns:
-        A float32 scalar of at least 0, log 2 where all logits are 0; 0 with zero
-        gradient where none counts.
+        A float32 scalar, at least 0. It is log 2 if all logits are 0. If the mask is
+        False everywhere, the loss and its gradient are 0.
 
     Examples:
         >>> print(f"{generator_loss(jnp.zeros(2)):.4f}")  # log 2
@@ -83,11 +85,11 @@ def generator_loss(
 def _log_sigmoid(
     logits: Float[Array, "B"], mask: Bool[Array, "B"] | None
 ) -> Float[Array, ""]:
-    """The mean over the places that count."""
+    """Returns the mean log-sigmoid of the positions where the mask is True."""
     logits = logits.astype(jnp.float32)
     if mask is None:
         return jax.nn.log_sigmoid(logits).mean()
-    # A zero in its place hides a NaN from the gradient.
+    # Masked logits become 0, so that their NaN reaches no gradient.
     values = jax.nn.log_sigmoid(jnp.where(mask, logits, 0))
     return jnp.sum(values, where=mask) / jnp.maximum(mask.sum(), 1)
 
@@ -96,14 +98,19 @@ def _log_sigmoid(
 
 
 def standard_normal_log_density(z: Float[Array, "B D"]) -> Float[Array, "B"]:
-    """The log-density of each row under N(0, I): -(|z|^2 + D log 2 pi) / 2.
+    """Computes the log-density of each row under the standard normal distribution.
+
+    The log-density is -(|z|^2 + D log(2 pi)) / 2.
+
+    Args:
+        z: points [B, D].
 
     Returns:
-        [B], in nats and of any sign; no row depends on any other.
+        [B], in nats, of any sign. Each value depends only on its own row.
 
     Examples:
         >>> densities = standard_normal_log_density(jnp.zeros((1, 2)))
-        >>> print(f"{densities[0]:.3f}")  # -log 2 pi
+        >>> print(f"{densities[0]:.3f}")  # -log(2 pi)
         -1.838
     """
     return -(jnp.sum(z**2, axis=1) + z.shape[1] * math.log(2 * math.pi)) / 2
@@ -112,18 +119,20 @@ def standard_normal_log_density(z: Float[Array, "B D"]) -> Float[Array, "B"]:
 def flow_log_likelihood(
     z: Float[Array, "B D"], log_det: Float[Array, "B"]
 ) -> Float[Array, "B"]:
-    """The log-density of the examples that a flow maps to z (Eq. 2).
+    """Computes the log-density of the examples that a normalizing flow maps to z.
+
+    The log-density is log N(z; 0, I) + log |det dz/dx|: equation 2 of RealNVP.
 
     Args:
-        z: their codes, standard normal by the flow's model.
-        log_det: log |det dz/dx|, of all maps on the way summed up.
+        z: codes of the examples [B, D].
+        log_det: log |det dz/dx| of each example [B], summed over all maps from x to z.
 
     Returns:
-        float32 [B], in nats and of any sign; no row depends on any other.
+        float32 [B], in nats, of any sign. Each value depends only on its own row.
 
     Examples:
         >>> densities = flow_log_likelihood(jnp.zeros((1, 2)), jnp.array([0.5]))
-        >>> print(f"{densities[0]:.3f}")  # 0.5 - log 2 pi
+        >>> print(f"{densities[0]:.3f}")  # 0.5 - log(2 pi)
         -1.338
     """
     return standard_normal_log_density(z) + log_det
@@ -136,24 +145,29 @@ def dequantize(
     levels: int | None = 256,
     eps: float = 0.05,
 ) -> tuple[Float[Array, "B *F"], Float[Array, "B"]]:
-    """Spreads each of the levels of a pixel over an interval, and all of them over the
-    real line: logit(eps + (1 - 2 eps) (v + u) / levels) of level v and u in [0, 1).
+    """Adds noise to quantized pixels and maps them to the real line by a logit.
+
+    A pixel of level v becomes logit(eps + (1 - 2 eps) (v + u) / levels), where u in
+    [0, 1) is the noise. A flow can then model the pixels as a continuous density:
+    section 4.1 of RealNVP.
 
     Args:
-        key: of the noise u, uniform; None takes the midpoints, u = 1/2.
-        x: uint8, or floating in [0, 1], of which the nearest of the levels is taken.
-        levels: how many values a pixel has, 0 and 1 the outermost; None for examples
-            that are not quantised, which are returned as they are.
-        eps: what is kept off 0 and 1, above 0 and below 1/2.
+        key: key of the uniform noise u. With None, u is 1/2.
+        x: examples [B, ...]: uint8, or floating point in [0, 1], which is rounded to
+            the nearest level.
+        levels: number of values of a pixel; 0 and 1 are the smallest and the largest
+            value of `x`. With None the examples are not quantized, and they are
+            returned unchanged.
+        eps: distance of the logit's argument from 0 and 1, above 0 and below 1/2.
 
     Returns:
-        y [B, *F], of any value, and log |det dy/d(v + u)| [B] in nats, with which the
-        log-likelihood of y becomes one of v + u, at most 0 in the mean over u, as
-        log-probabilities of levels are.
+        The transformed examples y [B, ...], of any value, and log |det dy/d(v + u)|
+        [B], in nats. The log-likelihood of y plus this value is a log-density of v + u.
+        Its mean over u is at most 0, as it is for log-probabilities of the levels.
 
     Examples:
         >>> y, log_det = dequantize(None, jnp.array([[0.0, 1.0]]), levels=2)
-        >>> print(f"{y[0, 0]:.3f}")  # the logit of 0.05 + 0.9 / 2 * (0 + 1 / 2)
+        >>> print(f"{y[0, 0]:.3f}")  # logit of 0.05 + 0.9 / 2 * (0 + 1 / 2)
         -0.969
     """
     if levels is None:
@@ -172,16 +186,16 @@ def dequantize(
 def reconstruction_error(
     x: Float[Array, "B *F"], reconstructions: Float[Array, "B *F"]
 ) -> Float[Array, "B"]:
-    """The squared error of each example, summed over its features.
+    """Computes the squared reconstruction error of each example, summed over features.
 
-    Summed over examples it is |X - X^|_F^2, twice the first term of FDSC's equation 4.
+    The sum over examples is |X - X^|_F^2, twice the first term of equation 4 of FDSC.
 
     Args:
-        x: examples of any shape.
-        reconstructions: the decoder's outputs.
+        x: examples of any shape [B, ...].
+        reconstructions: outputs of the decoder, of the same shape.
 
     Returns:
-        float32 [B], at least 0; no row depends on any other.
+        float32 [B], at least 0. Each value depends only on its own example.
 
     Examples:
         >>> x = jnp.array([[0.0, 0.0], [1.0, 1.0]])

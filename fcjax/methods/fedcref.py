@@ -18,7 +18,7 @@ import optax
 from fcjax import nn
 from fcjax.algorithms.autoencoders import by_dec
 from fcjax.algorithms.central import Clustering, by_kmeans, central
-from fcjax.algorithms.fedcref import Start, fedcref, given, on_clients
+from fcjax.algorithms.fedcref import Start, fedcref, given_clusters, on_clients
 from fcjax.algorithms.kfed import kfed
 from fcjax.algorithms.uifca import uifca
 from fcjax.cluster import count_clusters
@@ -320,7 +320,7 @@ def start_of(settings: Any, problem: Problem, labels: Any) -> Start:
             settings.dirtiness,
             num_classes=int(labels.max()) + 1,
         )
-        return given("dirty", clusters)
+        return given_clusters("dirty", clusters)
 
     def clustering(num_used) -> Clustering:
         options = {"num_clusters": problem.num_clusters, "num_used": num_used}

@@ -1,9 +1,8 @@
-"""How good a clustering is: scores against the truth, and signs of collapse.
+"""Scores of a clustering: against true labels, without labels, and signs of collapse.
 
-Everything here runs on the host, on NumPy arrays. Tables, figures and linear
-classifiers are modules of their own, `fcjax.results.tables`,
-`fcjax.results.figures` and `fcjax.metrics.probes`, imported by those who print,
-draw or train; scores need no Optax.
+All functions run on the host, on NumPy arrays, and need no optax. Related modules are
+imported separately: `fcjax.results.tables`, `fcjax.results.figures` and the linear
+classifiers of `fcjax.metrics.probes`.
 """
 
 from fcjax.metrics.external import (

@@ -1,7 +1,8 @@
 """Scores of a clustering against the true labels.
 
-Labels come first, assignments second; both are integer arrays whose values are names
-only. Every function raises ValueError where they are empty or differ in length.
+All functions take the labels first, then the assignments. Both are integer arrays, and
+their values are only names. All functions raise ValueError if the arrays are empty or
+differ in length.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -13,27 +14,27 @@ from sklearn import metrics
 
 # --- Scores
 
-# Anonymous axes: lengths that differ are reported in one line by the functions.
+# The axis has no name, because the functions report different lengths in one line.
 Names = Integer[np.ndarray | Array, "_"]
 
 
 def match(labels: Names, assignments: Names) -> Integer[np.ndarray, "_"]:
     """Renames clusters to the classes that they match best.
 
-    The match is one to one and maximises the overlap (Hungarian method). Of several
-    such matches it takes the one with the least agreement by chance, so that no score
-    depends on how the clusters were named.
+    The match is one to one and maximises the overlap (Hungarian method). Among several
+    such matches, the one with the least agreement by chance is taken. So no score
+    depends on the names of the clusters.
 
     Args:
       labels: [n] true classes.
       assignments: [n] clusters, in any number.
 
     Returns:
-      [n] assignments in the names of the classes. Clusters beyond the number of
-      classes get names of their own, above every label.
+      [n] assignments with the names of the classes. If there are more clusters than
+      classes, the remaining clusters get new names above every label.
 
     Raises:
-      ValueError: there are no examples, or lengths differ.
+      ValueError: there are no examples, or the lengths differ.
 
     References:
       Kuhn, The Hungarian method for the assignment problem, 1955.
@@ -48,7 +49,7 @@ def match(labels: Names, assignments: Names) -> Integer[np.ndarray, "_"]:
     shape = len(classes), len(clusters)
     cells = np.ravel_multi_index((of_class, of_cluster), shape)
     overlap = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
-    # Chance agreement sums to at most one example: it decides between ties alone.
+    # Chance agreement sums to at most one example, so it only breaks ties.
     chance = np.outer(overlap.sum(axis=1), overlap.sum(axis=0)) / len(labels) ** 2
     class_index, cluster_index = linear_sum_assignment(overlap - chance, maximize=True)
     names = int(classes[-1]) + 1 + np.arange(len(clusters))
@@ -57,16 +58,19 @@ def match(labels: Names, assignments: Names) -> Integer[np.ndarray, "_"]:
 
 
 def accuracy(labels: Names, assignments: Names) -> float:
-    """Share of examples whose cluster matches their class, in [0, 1].
+    """Returns the share of examples whose cluster matches their class, in [0, 1].
 
-    Clusters that `match` leaves over count as wrong.
+    Clusters without a matched class (see `match`) count as wrong.
 
     Args:
       labels: [n] true classes.
       assignments: [n] clusters, in any number.
 
+    Returns:
+      The accuracy.
+
     Raises:
-      ValueError: as `match`.
+      ValueError: there are no examples, or the lengths differ.
 
     Examples:
       >>> accuracy(np.array([0, 0, 1, 1]), np.array([5, 5, 5, 3]))
@@ -76,18 +80,21 @@ def accuracy(labels: Names, assignments: Names) -> float:
 
 
 def kappa(labels: Names, assignments: Names) -> float:
-    """Cohen's unweighted kappa after `match`, in [-1, 1].
+    """Returns Cohen's unweighted kappa after `match`, in [-1, 1].
 
-    (po - pe) / (1 - pe) with po the agreement and pe the agreement by chance. Clusters
-    left over agree with no class. One class in one cluster scores 1, as with NMI, where
-    the formula is 0 / 0.
+    Kappa is (po - pe) / (1 - pe) with the agreement po and the agreement by chance pe.
+    Clusters without a matched class agree with no class. If all examples have one class
+    and one cluster, the formula is 0 / 0 and the score is 1, as for NMI.
 
     Args:
       labels: [n] true classes.
       assignments: [n] clusters, in any number.
 
+    Returns:
+      Cohen's kappa.
+
     Raises:
-      ValueError: as `match`.
+      ValueError: there are no examples, or the lengths differ.
 
     References:
       Cohen, A coefficient of agreement for nominal scales, 1960.
@@ -104,14 +111,19 @@ def kappa(labels: Names, assignments: Names) -> float:
 
 
 def nmi(labels: Names, assignments: Names) -> float:
-    """Mutual information over the arithmetic mean of the two entropies, in [0, 1].
+    """Returns the normalised mutual information, in [0, 1].
+
+    The mutual information is divided by the arithmetic mean of the two entropies.
 
     Args:
       labels: [n] true classes.
       assignments: [n] clusters, in any number.
 
+    Returns:
+      The normalised mutual information.
+
     Raises:
-      ValueError: as `match`.
+      ValueError: there are no examples, or the lengths differ.
 
     Examples:
       >>> labels = np.array([0, 0, 1, 1])
@@ -124,14 +136,17 @@ def nmi(labels: Names, assignments: Names) -> float:
 
 
 def ari(labels: Names, assignments: Names) -> float:
-    """Rand index adjusted for chance: 1 is perfect, 0 is chance, at least -0.5.
+    """Returns the adjusted Rand index: 1 is perfect, 0 is chance, the minimum is -0.5.
 
     Args:
       labels: [n] true classes.
       assignments: [n] clusters, in any number.
 
+    Returns:
+      The adjusted Rand index.
+
     Raises:
-      ValueError: as `match`.
+      ValueError: there are no examples, or the lengths differ.
 
     References:
       Hubert and Arabie, Comparing partitions, 1985.
@@ -147,16 +162,20 @@ def ari(labels: Names, assignments: Names) -> float:
 
 
 def ami(labels: Names, assignments: Names) -> float:
-    """Mutual information adjusted for chance (arithmetic mean): 1 perfect, 0 chance.
+    """Returns the adjusted mutual information: 1 is perfect, 0 is chance.
 
-    Prefer it and `ari` to `nmi` where classes hold few examples: NMI is inflated there.
+    The normaliser is the arithmetic mean of the entropies. If classes have few
+    examples, prefer this score or `ari` to `nmi`, which is then too high.
 
     Args:
       labels: [n] true classes.
       assignments: [n] clusters, in any number.
 
+    Returns:
+      The adjusted mutual information.
+
     Raises:
-      ValueError: as `match`.
+      ValueError: there are no examples, or the lengths differ.
 
     References:
       Vinh, Epps and Bailey, Information theoretic measures for clusterings comparison,
@@ -179,28 +198,28 @@ _SCORES: dict[str, Callable[[Names, Names], float]] = {
 }
 
 NAMES = tuple(_SCORES)
-"""What `scores` measures unless told otherwise."""
+"""The names of all scores, which `scores` computes by default."""
 
 
 def scores(
     labels: Names, assignments: Names, *, names: Collection[str] = NAMES
 ) -> dict[str, float]:
-    """Scores of one clustering, all by default: acc, nmi, kappa, ari, ami.
+    """Returns several scores of one clustering: acc, nmi, kappa, ari, ami.
 
-    For a whole federation, pass `labels[mask]` and `assignments[mask]`: one match for
-    all clients.
+    For a whole federation, pass `labels[mask]` and `assignments[mask]`. Then one match
+    applies to all clients.
 
     Args:
       labels: [n] true classes.
       assignments: [n] clusters, in any number.
-      names: which of the five.
+      names: the names of the scores to compute.
 
     Returns:
-      A dict from those names to the scores of `accuracy`, `nmi`, `kappa`, `ari` and
+      A dict from each name to the score of `accuracy` (acc), `nmi`, `kappa`, `ari` or
       `ami`.
 
     Raises:
-      ValueError: as `match`.
+      ValueError: there are no examples, or the lengths differ.
 
     Examples:
       >>> labels, assignments = np.array([0, 0, 1, 1]), np.array([5, 5, 5, 3])
@@ -211,17 +230,21 @@ def scores(
 
 
 def _paired(labels: Names, assignments: Names) -> tuple[np.ndarray, np.ndarray]:
+    """Returns both arrays as NumPy arrays of the same positive length."""
     labels, assignments = np.asarray(labels), np.asarray(assignments)
     if len(labels) != len(assignments):
-        raise ValueError(f"{len(labels)} labels but {len(assignments)} assignments")
+        raise ValueError(
+            "labels and assignments must have the same length, "
+            f"got {len(labels)} and {len(assignments)}"
+        )
     if len(labels) == 0:
-        raise ValueError("no examples to score")
+        raise ValueError("labels must contain at least 1 example, got 0")
     return labels, assignments
 
 
 # --- By client
 
-# Anonymous axes: shapes that differ are reported in one line by the functions.
+# The axes have no names, because the functions report different shapes in one line.
 ClientNames = Integer[np.ndarray | Array, "_ _"]
 ClientMask = Bool[np.ndarray | Array, "_ _"]
 
@@ -233,19 +256,19 @@ def per_client(
     *,
     names: Collection[str] = NAMES,
 ) -> dict[str, Float[np.ndarray, "_"]]:
-    """Scores of every client on its own examples, with a match of its own.
+    """Returns the scores of each client on its own examples, with one match per client.
 
     Args:
       labels: [M, N] true classes.
       assignments: [M, N] clusters.
-      mask: [M, N] True at a client's own examples, False at padding.
-      names: which scores.
+      mask: [M, N] True for a client's own examples, False for padding.
+      names: the names of the scores to compute.
 
     Returns:
-      A dict from their names to arrays [M].
+      A dict from each name to an array [M].
 
     Raises:
-      ValueError: if shapes differ or a client holds no example.
+      ValueError: the shapes differ, or a client has no example.
 
     Examples:
       >>> labels = np.array([[0, 0, 1, 1], [0, 1, 1, 1]])
@@ -257,8 +280,8 @@ def per_client(
     labels, assignments, mask = map(np.asarray, (labels, assignments, mask))
     _check_clients(mask, labels=labels, assignments=assignments)
     rows = [
-        scores(labels[client, own], assignments[client, own], names=names)
-        for client, own in enumerate(mask)
+        scores(labels[client, is_real], assignments[client, is_real], names=names)
+        for client, is_real in enumerate(mask)
     ]
     return {name: np.array([row[name] for row in rows]) for name in names}
 
@@ -266,13 +289,13 @@ def per_client(
 def client_mean(
     client_scores: Mapping[str, Float[np.ndarray, "M"]],
 ) -> dict[str, float]:
-    """Mean of `per_client` scores, every client alike, as FedCRef takes it.
+    """Returns the mean of `per_client` scores with equal weights, as in FedCRef.
 
     Args:
-      client_scores: a dict of arrays [M].
+      client_scores: a dict from names to arrays [M].
 
     Returns:
-      A dict of floats with the same keys.
+      A dict from the same names to floats.
 
     Examples:
       >>> client_mean({"acc": np.array([0.75, 1.0])})
@@ -285,16 +308,17 @@ def client_pooled(
     client_scores: Mapping[str, Float[np.ndarray, "M"]],
     mask: Bool[np.ndarray | Array, "M _"],
 ) -> dict[str, float]:
-    """Mean of `per_client` scores, each client weighted by its number of examples.
+    """Returns the mean of `per_client` scores, weighted by the numbers of examples.
 
-    For acc this is FDSC's Eq. 9: hits pooled over clients, each with its own match.
+    For acc this is FDSC's Eq. 9: the share of correct examples of all clients, with one
+    match per client.
 
     Args:
-      client_scores: a dict of arrays [M].
-      mask: [M, N] True at a client's own examples.
+      client_scores: a dict from names to arrays [M].
+      mask: [M, N] True for a client's own examples.
 
     Returns:
-      A dict of floats with the same keys.
+      A dict from the same names to floats.
 
     Examples:
       >>> mask = np.array([[True, True, True], [True, False, False]])
@@ -309,21 +333,21 @@ def client_pooled(
 
 
 def imbalance_ratio(labels: ClientNames, mask: ClientMask) -> Float[np.ndarray, "_"]:
-    """Size of each client's largest class over that of its smallest.
+    """Returns the ratio of each client's largest and smallest class sizes.
 
-    The classes are those found anywhere in the federation: a client that misses one
-    has a ratio of infinity. Table 4 of the CCFC paper reports 1.18 to 1.53 for MNIST
-    with p = 0.
+    The classes are all classes of the federation. So the ratio is infinite for a client
+    without examples of some class. Table 4 of the CCFC paper reports 1.18 to 1.53 for
+    MNIST with p = 0.
 
     Args:
       labels: [M, N] true classes.
-      mask: [M, N] True at a client's own examples, False at padding.
+      mask: [M, N] True for a client's own examples, False for padding.
 
     Returns:
       [M] ratios in [1, inf].
 
     Raises:
-      ValueError: if shapes differ or a client holds no example.
+      ValueError: the shapes differ, or a client has no example.
 
     Examples:
       >>> labels, mask = np.array([[0, 0, 1], [0, 1, 1]]), np.ones((2, 3), bool)
@@ -341,11 +365,17 @@ def imbalance_ratio(labels: ClientNames, mask: ClientMask) -> Float[np.ndarray, 
 def _check_clients(
     mask: Shaped[np.ndarray, "_ _"], **arrays: Shaped[np.ndarray, "_ _"]
 ) -> None:
+    """Raises ValueError if shapes differ, a client is empty, or there is no client."""
     for name, array in arrays.items():
         if array.shape != mask.shape:
-            raise ValueError(f"{name} {array.shape} and mask {mask.shape} differ")
+            raise ValueError(
+                f"{name} must have the shape {mask.shape} of mask, got {array.shape}"
+            )
     if len(mask) == 0:
-        raise ValueError("no clients to score")
+        raise ValueError("mask must contain at least 1 client, got 0")
     empty = np.flatnonzero(~mask.any(axis=1))
     if empty.size:
-        raise ValueError(f"clients without examples: {empty.tolist()}")
+        raise ValueError(
+            "mask must be True for at least 1 example of each client, but clients "
+            f"{empty.tolist()} have none"
+        )

@@ -1,8 +1,8 @@
-"""Linear probes: how well a linear classifier reads an embedding, from all labels or
-from a few.
+"""Linear probes: accuracy of linear classifiers on an embedding.
 
-The linear and the semi-supervised evaluation of the FedU, FedEMA and FedMCC papers, of
-any embedding. A module of its own, which `fcjax.metrics` does not import.
+These are the linear and the semi-supervised evaluation of the FedU, FedEMA and FedMCC
+papers, for any embedding. `fcjax.metrics` does not import this module, because the
+module needs optax.
 """
 
 from functools import partial
@@ -32,32 +32,34 @@ def linear_probe(
     learning_rate: float = 3e-3,
     rescale: bool = True,
 ) -> float:
-    """Test accuracy of a linear softmax classifier of the frozen embedding.
+    """Returns the test accuracy of a linear softmax classifier on a frozen embedding.
 
-    Trained by Adam from zero weights on the mean cross-entropy of a batch. Every epoch
-    visits each training example once in a new order, the last batch being the mean over
-    what is left. The defaults are those of FedEMA's code, which neither shuffles nor
-    rescales and starts from PyTorch's random weights.
+    Adam trains the classifier from zero weights on the mean cross-entropy of each
+    batch. Each epoch visits all training examples once in a new order. The last batch
+    may be smaller. The defaults are those of FedEMA's code. That code neither shuffles
+    nor rescales, and starts from PyTorch's random weights.
 
     Args:
-      key: decides the order of the examples.
+      key: the random key of the order of the examples.
       train_z: [n, D] embedding of the training examples, computed in float32.
-      train_labels: [n] their classes.
+      train_labels: [n] classes of the training examples.
       test_z: [m, D] embedding of the test examples.
-      test_labels: [m] their classes; one that no training example has is never right.
-      num_epochs: passes over the training examples.
-      batch_size: examples a step; a longer one than n is cut to n.
-      learning_rate: of Adam, constant.
+      test_labels: [m] classes of the test examples. A class without a training example
+        is never predicted.
+      num_epochs: the number of passes over the training examples.
+      batch_size: the number of examples per step; at most n are used.
+      learning_rate: the constant learning rate of Adam, above 0.
       rescale: True subtracts the training mean and divides all features by one number,
-        the root of the training examples' mean square, so that one learning rate suits
-        embeddings of any scale and offset, and no feature that hardly varies is blown
-        up. False takes them as they are: what is learnt then depends on their scale.
+        the root mean square of the training examples. Then one learning rate suits
+        embeddings of any scale and offset, and nearly constant features are not
+        amplified. False uses the embedding unchanged, and the result depends on its
+        scale.
 
     Returns:
       The top-1 accuracy in [0, 1].
 
     Raises:
-      ValueError: if there are no examples, lengths or feature counts differ, an
+      ValueError: there are no examples, lengths or numbers of features differ, an
         embedding is not finite, or a setting is not positive.
 
     References:
@@ -84,28 +86,38 @@ def semi_supervised(
     learning_rate: float = 1e-3,
     rescale: bool = True,
 ) -> Float[np.ndarray, "num_draws"]:
-    """Test accuracies of linear classifiers that were given a share of the labels.
+    """Returns test accuracies of linear classifiers trained on a share of labels.
 
-    Not the papers' protocol to the letter: there, as in SimCLR, the network is trained
-    on with the classifier, and the labels are drawn once; here the embedding is frozen,
-    since it may be of any origin, and each of several draws has a classifier of its
-    own. Figures are therefore not comparable with FedMCC's Table V. The number of
-    epochs, the batch size and the learning rate are those of FedEMA's code.
+    This differs from the papers' protocol. The papers, like SimCLR, train the network
+    together with the classifier and draw the labels once. Here the embedding is frozen,
+    because it may come from any method, and there are several draws with one classifier
+    each. So the values are not comparable with Table V of FedMCC. The number of epochs,
+    the batch size and the learning rate are those of FedEMA's code.
 
     Args:
-      key: decides the draws, each from its own fold of the key, so that the first ones
-        are the same whatever their number, and the order of the examples.
-      train_z, train_labels, test_z, test_labels, num_epochs, batch_size, learning_rate,
-        rescale: see `linear_probe`. `rescale` uses all training examples, since the
-        embedding of those without a label is known too.
-      label_fraction: the share in (0, 1], of each class; see `labels_per_class`.
-      num_draws: how many shares are drawn. They are trained side by side.
+      key: the random key of the draws and of the order of the examples. The first draws
+        do not depend on `num_draws`.
+      train_z: [n, D] embedding of the training examples, computed in float32.
+      train_labels: [n] classes of the training examples.
+      test_z: [m, D] embedding of the test examples.
+      test_labels: [m] classes of the test examples. A class without a training example
+        is never predicted.
+      label_fraction: the share of the labels of each class, in (0, 1]; see
+        `labels_per_class`.
+      num_draws: the number of draws of labels. Their classifiers train in one batch.
+      num_epochs: the number of passes over the labelled examples.
+      batch_size: the number of examples per step.
+      learning_rate: the constant learning rate of Adam, above 0.
+      rescale: True rescales the embedding as in `linear_probe`, by the mean and root
+        mean square of all training examples, labelled or not.
 
     Returns:
       [num_draws] top-1 accuracies in [0, 1].
 
     Raises:
-      ValueError: as `linear_probe`, or if label_fraction is outside (0, 1].
+      ValueError: there are no examples, lengths or numbers of features differ, an
+        embedding is not finite, a setting is not positive, or label_fraction is outside
+        (0, 1].
 
     References:
       Chen et al., A simple framework for contrastive learning of visual
@@ -113,7 +125,7 @@ def semi_supervised(
       FedMCC, section IV-C, Table V.
     """
     if num_draws < 1:
-        raise ValueError(f"num_draws takes 1 or more, got {num_draws}")
+        raise ValueError(f"`num_draws` must be at least 1, got {num_draws}")
     draw_keys, train_keys = jax.vmap(jax.random.split, out_axes=1)(
         clients.fold_in(key, num_draws)
     )
@@ -127,17 +139,21 @@ def semi_supervised(
 def labels_per_class(
     labels: Integer[np.ndarray | Array, "n"], *, label_fraction: float
 ) -> Int[np.ndarray, "C"]:
-    """How many labels of each class are a share of them.
+    """Returns the number of labels of each class for a share of all labels.
+
+    Args:
+      labels: [n] classes.
+      label_fraction: the share of the labels, in (0, 1].
 
     Returns:
-      [C], in the order of the sorted classes: the whole number nearest to the class's
-      share of its examples, at least 1.
+      [C] numbers, in the order of the sorted classes. Each number is the class size
+      times label_fraction, rounded, and at least 1.
 
     Raises:
-      ValueError: if label_fraction is outside (0, 1].
+      ValueError: label_fraction is outside (0, 1].
     """
     if not 0 < label_fraction <= 1:
-        raise ValueError(f"label_fraction takes (0, 1], got {label_fraction}")
+        raise ValueError(f"label_fraction must lie in (0, 1], got {label_fraction}")
     counts = np.unique(np.asarray(labels), return_counts=True)[1]
     return np.maximum(1, np.rint(label_fraction * counts).astype(int))
 
@@ -145,7 +161,7 @@ def labels_per_class(
 def stratified_draw(
     key: PRNGKey, labels: Integer[np.ndarray | Array, "n"], *, label_fraction: float
 ) -> Int[np.ndarray, "s"]:
-    """Draws `labels_per_class` rows of each class, without replacement, in order."""
+    """Draws `labels_per_class` examples of each class without replacement, in order."""
     quotas = labels_per_class(labels, label_fraction=label_fraction)
     codes = np.unique(np.asarray(labels), return_inverse=True)[1]
     counts = np.bincount(codes)
@@ -164,15 +180,18 @@ def _probe(
     num_epochs: int,
     batch_size: int,
 ) -> Float[np.ndarray, "T"]:
-    """Checks everything; returns the test accuracies of T classifiers, each trained on
-    its own rows of the training examples.
+    """Checks all arguments, then returns the test accuracies of T classifiers.
+
+    Each classifier is trained on its own rows of the training examples.
     """
     train, classes, codes, test = _prepare(*data, rescale)
     for name, count in (("num_epochs", num_epochs), ("batch_size", batch_size)):
         if count < 1:
-            raise ValueError(f"{name} takes 1 or more, got {count}")
+            raise ValueError(f"{name} must be at least 1, got {count}")
     if not 0 < learning_rate < np.inf:
-        raise ValueError(f"learning_rate must be positive, got {learning_rate}")
+        raise ValueError(
+            f"learning_rate must be positive and finite, got {learning_rate}"
+        )
     weights = _fit(
         keys,
         train,
@@ -200,15 +219,15 @@ def _fit(
     num_epochs: int,
     batch_size: int,
 ) -> dict[str, Float[Array, "T ..."]]:
-    """Trains T classifiers side by side, each on its own rows of one embedding."""
+    """Trains T classifiers in one batch, each on its own rows of one embedding."""
     optimizer = optax.adam(learning_rate)
     shapes = {"kernel": (z.shape[1], num_classes), "bias": (num_classes,)}
     zeros = {name: jnp.zeros(shape) for name, shape in shapes.items()}
     start = clients.Client({"params": zeros}, optimizer.init(zeros))
 
     def fit(key, rows):
-        def loss(key, variables, slots, mask):
-            batch = rows[slots]
+        def loss(key, variables, indices, mask):
+            batch = rows[indices]
             losses = optax.softmax_cross_entropy_with_integer_labels(
                 _logits(variables["params"], z[batch]), codes[batch]
             )
@@ -234,13 +253,13 @@ def _logits(weights, z: Float[Array, "B D"]) -> Float[Array, "B C"]:
 
 
 def _prepare(train_z, train_labels, test_z, test_labels, rescale):
-    """Checks everything; returns (train, classes, codes, test)."""
+    """Checks all arguments, then returns (train, classes, codes, test)."""
     train, test = np.asarray(train_z, np.float32), np.asarray(test_z, np.float32)
     check_embeddings(train, train_labels, test, test_labels)
     if rescale:
         mean = train.mean(axis=0, dtype=np.float64).astype(np.float32)
         train, test = train - mean, test - mean
-        # Squares of what float32 holds may not fit in it.
+        # Squares of large float32 values overflow in float32.
         size = np.sqrt(np.mean(np.square(train, dtype=np.float64))) or 1.0
         train, test = np.float32(train / size), np.float32(test / size)
     classes, codes = np.unique(np.asarray(train_labels), return_inverse=True)

@@ -1,4 +1,4 @@
-"""Networks: the only place that imports Flax."""
+"""Neural networks; no other folder of the library imports Flax."""
 
 from fcjax.nn.autoencoders import (
     AutoEncoder,

@@ -1,27 +1,30 @@
-"""Auto-encoders of DEC and DCN, of subspace clustering, and of FedCRef.
+"""Auto-encoders of DEC and DCN, of deep subspace clustering, and of FedCRef.
 
-The autoencoder of deep clustering: DEC's, DCN's and so SDA-FDC's.
+`autoencoder`: the network of DEC, DCN and SDA-FDC. Its encoder has layers
+d-500-500-2000-10 and its decoder the reverse, with ReLU between layers and a linear
+code and output. Weights start as in PyTorch, uniform in +-1/sqrt(fan_in); the published
+programs differ in this point.
 
-Xie, Girshick, Farhadi: Unsupervised Deep Embedding for Clustering Analysis (ICML
-2016), section 4.3: d-500-500-2000-10 and its mirror, ReLU between layers, code and
-output linear; Yang et al., Towards K-means-friendly Spaces (ICML 2017), takes the
-same layers. Weights start as in PyTorch, uniform in +-1/sqrt(fan_in); the published
-programs differ from each other there.
+`conv_autoencoder`: the network of DSC-Net and FDSC. Convolutions of stride 2 and their
+transposes, ReLU after every layer (the last one included), no batch norm, Xavier's
+uniform kernels, and biases that start at 0. The code of DSC-Net pads even image sides
+by one zero less before than after; here the padding is (k - 1) / 2 on every side. The
+FDSC paper states only the numbers of layers, two for the encoder and two for the
+decoder. The rest is our choice: 20 and 10 channels, kernel sizes 5 and 3, and size 4 in
+the decoder.
 
-The convolutional auto-encoder of deep subspace clustering: DSC-Net's and FDSC's.
+`reconstructor`: the network with which FedCRef models one cluster, Table 2 of its
+paper: d-100-64-32-64-100-d, ReLU after every hidden layer (the code included), and a
+sigmoid at the end. It has 174,840 parameters for d = 784. The paper does not say how
+weights start; its code uses the default of Keras, Glorot's uniform kernels and zero
+biases.
 
-Ji et al., Deep Subspace Clustering Networks (NIPS 2017), and its code (github.com/
-panji1990/Deep-subspace-clustering-networks): convolutions of stride 2 and their mirror,
-ReLU after every layer, the last one included, no batch norm; Xavier's uniform kernels,
-biases from 0. That code pads even sides by one zero less before than after, here it is
-(k - 1) / 2 on every side. FDSC states two layers for the encoder, two for the decoder
-and nothing more: [choice] 20 and 10 channels, kernels 5 and 3, and 4 in the decoder.
-
-The small auto-encoder by which FedCRef knows a cluster, as one network.
-
-FedCRef, Table 2: d-100-64-32-64-100-d, ReLU after every hidden layer, the code
-included, and a sigmoid at the end; 174,840 parameters for d = 784. The paper does not
-say how weights start; its code has Keras's default, uniform by Glorot and no biases.
+References:
+    Xie, Girshick and Farhadi, Unsupervised Deep Embedding for Clustering Analysis
+    (DEC), ICML 2016, section 4.3.
+    Yang et al., Towards K-means-friendly Spaces (DCN), ICML 2017.
+    Ji et al., Deep Subspace Clustering Networks (DSC-Net), NIPS 2017; code
+    github.com/panji1990/Deep-subspace-clustering-networks.
 """
 
 from collections.abc import Sequence
@@ -34,12 +37,14 @@ from flax import linen as nn
 from fcjax.nn.layers import Conv, ConvTranspose, Dense, from_linen
 from fcjax.types import Network
 
-# --- Autoencoder
+# --- Fully connected auto-encoder
 
 
 class AutoEncoder(NamedTuple):
-    """Two networks, each with variables of its own, without batch norm: `train` and
-    `mask` make no difference to them.
+    """The encoder and the decoder of an auto-encoder.
+
+    Each network has its own variables. Neither has a batch norm, so the arguments
+    `train` and `mask` of `apply` have no effect.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -52,9 +57,9 @@ class AutoEncoder(NamedTuple):
     """
 
     encoder: Network
-    """From rows [B, F], or images, to codes [B, D]."""
+    """Maps rows [B, F] or images [B, H, W, C] to codes [B, D]."""
     decoder: Network
-    """From codes [B, D] to rows [B, F], or images."""
+    """Maps codes [B, D] to rows [B, F] or images [B, H, W, C]."""
 
 
 def autoencoder(
@@ -63,16 +68,17 @@ def autoencoder(
     widths: Sequence[int] = (500, 500, 2000),
     latent_size: int = 10,
 ) -> AutoEncoder:
-    """Builds the autoencoder of rows [B, F].
+    """Builds the fully connected auto-encoder of DEC and DCN.
 
     Args:
-        num_features: F.
-        widths: of the encoder's hidden layers; the decoder has them in reverse.
-        latent_size: D, the size of a code.
+        num_features: number F of features of an example.
+        widths: widths of the hidden layers of the encoder. The decoder has them in
+            reverse order.
+        latent_size: size D of a code.
 
     Returns:
-        The encoder from rows [B, F] to codes [B, D] and the decoder back, both linear
-        at the end, so of any value.
+        The encoder from rows [B, F] to codes [B, D], and the decoder from codes to
+        rows. Both end with a linear layer, so their outputs can have any value.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -95,13 +101,14 @@ class Layers(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Applies the layers to x [B, F]."""
         del train, mask
         for features in self.widths:
             x = jax.nn.relu(Dense(features)(x))
         return Dense(self.out_features)(x)
 
 
-# --- Conv autoencoder
+# --- Convolutional auto-encoder
 
 INIT = nn.initializers.glorot_uniform()
 
@@ -112,24 +119,26 @@ def conv_autoencoder(
     channels: Sequence[int] = (20, 10),
     kernel_sizes: Sequence[int] = (5, 3),
 ) -> AutoEncoder:
-    """Builds the auto-encoder of images [B, H, W, C].
+    """Builds the convolutional auto-encoder of DSC-Net and FDSC.
 
-    The encoder halves an image once a layer and rounds up; the decoder doubles as
-    often, and its image is cut to the size at the bottom and on the right.
+    Each layer of the encoder halves the image sides and rounds up. Each layer of the
+    decoder doubles them. The decoder then removes surplus pixels at the bottom and on
+    the right.
 
     Args:
-        image_shape: H, W and C of an image.
-        channels: features of the encoder's layers; the decoder has them in reverse.
-        kernel_sizes: of the encoder's layers, odd.
+        image_shape: height H, width W and number C of channels of an image.
+        channels: output channels of the encoder's layers. The decoder has them in
+            reverse order.
+        kernel_sizes: kernel sizes of the encoder's layers, odd, one per layer.
 
     Returns:
-        The encoder from float images [B, H, W, C] to codes [B, D] of at least 0 and
-        the decoder back, to images of at least 0. D is ceil(H / 2^L) * ceil(W / 2^L)
-        * channels[-1] for L layers: for two ceil(H / 4) * ceil(W / 4) * channels[-1].
+        The encoder from float images [B, H, W, C] to codes [B, D], and the decoder from
+        codes to images. Codes and decoded images are at least 0. For L layers, D is
+        ceil(H / 2^L) * ceil(W / 2^L) * channels[-1].
 
     Raises:
-        ValueError: if channels and kernels differ in number, a kernel is even, or a
-            layer would halve a single pixel.
+        ValueError: if `channels` and `kernel_sizes` differ in length or are empty, if a
+            kernel size is even, or if a layer would halve a single pixel.
 
     Examples:
         >>> network = conv_autoencoder((28, 28, 1)).encoder
@@ -143,16 +152,16 @@ def conv_autoencoder(
     layers = len(channels)
     if not layers or layers != len(kernel_sizes):
         raise ValueError(
-            "channels and kernel_sizes have one entry for each layer and at least one "
-            f"layer, got {tuple(channels)} and {tuple(kernel_sizes)}"
+            "channels and kernel_sizes must have one entry for each layer and at least "
+            f"one layer, got {tuple(channels)} and {tuple(kernel_sizes)}"
         )
     if any(size < 1 or size % 2 == 0 for size in kernel_sizes):
-        raise ValueError(f"kernel_sizes are odd, got {tuple(kernel_sizes)}")
+        raise ValueError(f"kernel_sizes must be odd, got {tuple(kernel_sizes)}")
     smallest = 2 ** (layers - 1) + 1
     if min(height, width) < smallest:
         raise ValueError(
-            f"an encoder of {layers} layers halves images of at least {smallest} "
-            f"pixels a side, got {height}x{width}"
+            f"image_shape is too small for {layers} layers that halve an image: the "
+            f"sides must have at least {smallest} pixels, got {height}x{width}"
         )
     return AutoEncoder(
         encoder=from_linen(ConvEncoder(tuple(channels), tuple(kernel_sizes))),
@@ -161,13 +170,14 @@ def conv_autoencoder(
 
 
 class ConvEncoder(nn.Module):
-    """From images to codes; see `conv_autoencoder`."""
+    """The encoder of `conv_autoencoder`: convolutions of stride 2 with ReLU."""
 
     channels: tuple[int, ...]
     kernel_sizes: tuple[int, ...]
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Maps images x [B, H, W, C] to codes [B, D]."""
         del train, mask
         for features, size in zip(self.channels, self.kernel_sizes, strict=True):
             x = Conv(
@@ -183,13 +193,14 @@ class ConvEncoder(nn.Module):
 
 
 class ConvDecoder(nn.Module):
-    """From codes to images; see `conv_autoencoder`."""
+    """The decoder of `conv_autoencoder`: transposed convolutions with ReLU."""
 
     image_shape: tuple[int, int, int]
     channels: tuple[int, ...]
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Maps codes x [B, D] to images [B, H, W, C]."""
         del train, mask
         height, width, colours = self.image_shape
         *inner, features = self.channels
@@ -207,15 +218,15 @@ class ConvDecoder(nn.Module):
 def reconstructor(
     num_features: int, *, widths: Sequence[int] = (100, 64, 32, 64, 100)
 ) -> Network:
-    """Builds the auto-encoder of rows.
+    """Builds FedCRef's auto-encoder, with which one cluster is modelled.
 
     Args:
-        num_features: F.
-        widths: of the hidden layers.
+        num_features: number F of features of an example.
+        widths: widths of the hidden layers.
 
     Returns:
-        A `Network` from rows [B, F] in [0, 1] to their reconstructions [B, F], in
-        (0, 1).
+        A `Network` from rows [B, F] in [0, 1] to their reconstructions [B, F],
+        in (0, 1).
 
     References:
         FedCRef, Table 2.
@@ -224,7 +235,7 @@ def reconstructor(
         >>> import jax.numpy as jnp
         >>> network, x = reconstructor(784), jnp.zeros((1, 784))
         >>> weights = jax.eval_shape(network.init, jax.random.key(0), x)
-        >>> sum(w.size for w in jax.tree.leaves(weights))  # as the paper counts them
+        >>> sum(w.size for w in jax.tree.leaves(weights))  # the number in the paper
         174840
     """
     return from_linen(Reconstructor(tuple(widths), num_features))
@@ -238,6 +249,7 @@ class Reconstructor(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Maps rows x [B, F] to their reconstructions [B, F]."""
         del train, mask
         for features in self.widths:
             x = jax.nn.relu(self.dense(features)(x))
@@ -245,4 +257,5 @@ class Reconstructor(nn.Module):
 
     @staticmethod
     def dense(features):
+        """Returns a dense layer with Glorot's uniform kernel."""
         return nn.Dense(features, kernel_init=nn.initializers.glorot_uniform())

@@ -1,15 +1,13 @@
-"""SimSiam, networks of feature vectors, and projection heads.
+"""SimSiam networks, encoders, and projection heads.
 
-SimSiam over any encoder, and CCFC's convolutional one for small grey images.
+`simsiam`, `conv_encoder` and `mlp_simsiam`: the network of CCFC. Layers and sizes
+follow the authors' code (github.com/Jarvisyan/CCFC-pytorch), with padding 1 in every
+convolution. Images of 28x28 pixels become 14x14, 7x7 and 3x3.
 
-Layers and sizes follow the authors' code (github.com/Jarvisyan/CCFC-pytorch), padding
-1 in every convolution included: 28x28 images pass through 14, 7 and 3 pixels a side.
-
-Encoders as networks of their own, and the heads of contrastive methods on them.
-
-A method that trains, freezes or sends them apart takes each as a `Network`. Layers and
-sizes follow public code: github.com/Yunfan-Li/Contrastive-Clustering (CC), EasyFL's
-BYOL for FedU and FedEMA, github.com/PatrickHua/SimSiam.
+`encoder` and the heads below it: separate networks. A method that trains, freezes or
+sends encoder and head separately takes each one as a `Network`. Layers and sizes follow
+public code: github.com/Yunfan-Li/Contrastive-Clustering (CC), EasyFL's BYOL (FedU and
+FedEMA), and github.com/PatrickHua/SimSiam.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,8 +23,8 @@ from fcjax.types import Network
 # --- SimSiam
 
 Encoder = Callable[..., Float[Array, "B F"]]
-"""(x [B, *S], *, train, mask) -> features [B, F]: a Linen module, or a function of
-layers that become the calling module's own."""
+"""(x [B, *S], *, train, mask) -> features [B, F]: a Linen module, or a function whose
+layers become layers of the module that calls it."""
 
 
 def simsiam(
@@ -36,21 +34,22 @@ def simsiam(
     latent_size: int = 256,
     bottleneck: int = 16,
 ) -> Network:
-    """Builds the network that maps examples to projections and predictions.
+    """Builds a SimSiam network on an encoder, with the sizes of CCFC.
 
     Args:
-        encoder: maps examples to features, as `conv_encoder(channels)` or an `MLP`.
+        encoder: the layers from examples to features, such as `conv_encoder(channels)`
+            or an `MLP`.
         hidden_size: width of the projector's hidden layer.
-        latent_size: D, the size of projections z and predictions p.
+        latent_size: size D of projections z and predictions p.
         bottleneck: width of the predictor's hidden layer.
 
     Returns:
-        A `Network` from what the encoder takes to (z [B, D], p [B, D]) of any value.
+        A `Network` from the encoder's input to (z [B, D], p [B, D]), of any value.
 
     References:
         Chen and He, `Exploring Simple Siamese Representation Learning
-        <https://arxiv.org/abs/2011.10566>`_, 2021, section 3; its sizes here are those
-        of CCFC's code.
+        <https://arxiv.org/abs/2011.10566>`_, 2021, section 3. The sizes are those of
+        CCFC's code.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -66,7 +65,7 @@ def simsiam(
 
 
 class SimSiam(nn.Module):
-    """Encoder, projector and predictor; see `simsiam`."""
+    """The layers of `simsiam`: encoder, projector and predictor."""
 
     encoder: Encoder
     hidden_size: int
@@ -75,6 +74,7 @@ class SimSiam(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Maps examples x to projections z [B, D] and predictions p [B, D]."""
         norm = partial(batch_norm, train=train, mask=mask)
         x = self.encoder(x, train=train, mask=mask)
         x = jax.nn.relu(norm(Dense(self.hidden_size)(x)))
@@ -84,16 +84,17 @@ class SimSiam(nn.Module):
 
 
 def conv_encoder(channels: Sequence[int] = (64, 128, 256)) -> Encoder:
-    """Builds CCFC's encoder of images [B, H, W, C] in [0, 1].
+    """Builds CCFC's convolutional encoder of images.
 
     Args:
-        channels: features of its convolutions (kernel 4, stride 2, padding 1, batch
-            norm, leaky ReLU 0.2); each halves the image, and the last one's are
-            flattened.
+        channels: output channels of the convolutions. Each has kernel size 4, stride 2
+            and padding 1 and is followed by batch norm and leaky ReLU of slope 0.2.
+            Each halves the image. The last output is flattened.
 
     Returns:
-        The encoder. It is no Linen module, whose layers would be called otherwise
-        and so be drawn otherwise from the same seed.
+        The encoder, a function from images [B, H, W, C] in [0, 1] to features [B, F].
+        It is not a Linen module: a module would add a level of layer names, and a
+        different name means different initial weights for the same seed.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -125,14 +126,14 @@ def mlp_simsiam(
     latent_size: int = 256,
     bottleneck: int = 16,
 ) -> Network:
-    """Builds a `simsiam` of feature vectors, CCFC's projector and predictor included.
+    """Builds a SimSiam network of feature vectors, with CCFC's projector and predictor.
 
-    The paper has images only: here dense layers take the place of its convolutions.
+    The paper has image data only. Here dense layers replace its convolutions.
 
     Args:
-        widths: features of the encoder's layers, see `MLP`.
+        widths: widths of the encoder's layers, see `MLP`.
         hidden_size: width of the projector's hidden layer.
-        latent_size: D, the size of projections z and predictions p.
+        latent_size: size D of projections z and predictions p.
         bottleneck: width of the predictor's hidden layer.
 
     Returns:
@@ -157,13 +158,13 @@ def mlp_simsiam(
 
 
 class MLP(nn.Module):
-    """Encodes vectors [B, F]: dense layer, batch norm and leaky ReLU 0.2 a width.
+    """Encodes vectors by dense layers with batch norm and leaky ReLU of slope 0.2.
 
-    A Linen module, from float vectors to features [B, widths[-1]] of any value;
-    `encoder` makes a `Network` of it.
+    This is a Linen module from float vectors [B, F] to features [B, widths[-1]] of any
+    value. `encoder` turns it into a `Network`.
 
     Attributes:
-        widths: features of the layers.
+        widths: width of each layer.
 
     Examples:
         >>> import jax
@@ -178,6 +179,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Maps vectors x [B, F] to features [B, widths[-1]]."""
         for features in self.widths:
             x = batch_norm(Dense(features)(x), train=train, mask=mask)
             x = nn.leaky_relu(x, 0.2)
@@ -188,13 +190,13 @@ class MLP(nn.Module):
 
 
 def encoder(layers: Encoder) -> Network:
-    """Builds a network of an encoder's layers alone.
+    """Builds a network that consists of an encoder's layers only.
 
     Args:
         layers: a `ResNet`, an `MLP` or `conv_encoder(channels)`.
 
     Returns:
-        A `Network` from what the encoder takes to its features [B, F].
+        A `Network` from the encoder's input to its features [B, F].
 
     Examples:
         >>> import jax.numpy as jnp
@@ -207,14 +209,15 @@ def encoder(layers: Encoder) -> Network:
 
 
 def projector(size: int = 128, *, hidden_size: int | None = None) -> Network:
-    """Builds CC's instance-level head, and SimCLR's: linear, ReLU, linear.
+    """Builds the instance-level head of CC and SimCLR: linear, ReLU, linear.
 
     Args:
-        size: D, of the representations z.
-        hidden_size: width between; None takes that of the features, as CC.
+        size: size D of the representations z.
+        hidden_size: width of the hidden layer. With None, the number of input features,
+            as in CC.
 
     Returns:
-        A `Network` from features [B, F] to z [B, D]; losses scale them to unit length.
+        A `Network` from features [B, F] to z [B, D]. Losses scale z to unit length.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -230,8 +233,8 @@ def cluster_projector(num_clusters: int, *, hidden_size: int | None = None) -> N
     """Builds CC's cluster-level head: linear, ReLU, linear, softmax.
 
     Args:
-        num_clusters: K.
-        hidden_size: as in `projector`.
+        num_clusters: number K of clusters.
+        hidden_size: width of the hidden layer. With None, the number of input features.
 
     Returns:
         A `Network` from features [B, F] to soft assignments [B, K].
@@ -248,15 +251,17 @@ def cluster_projector(num_clusters: int, *, hidden_size: int | None = None) -> N
 
 
 def byol_head(size: int = 2048, *, hidden_size: int = 4096) -> Network:
-    """Builds BYOL's projector, and its predictor: linear, batch norm, ReLU, linear.
+    """Builds BYOL's projector or predictor: linear, batch norm, ReLU, linear.
+
+    Both have the same layers.
 
     Args:
-        size: D, of the outputs; EasyFL's, where BYOL itself has 256.
-        hidden_size: width between.
+        size: size D of the outputs. The default is EasyFL's; BYOL itself has 256.
+        hidden_size: width of the hidden layer.
 
     Returns:
-        A `Network` from features [B, F] to projections, or from these to predictions,
-        [B, D] of any value.
+        A `Network` from features [B, F] to projections [B, D], or from projections to
+        predictions [B, D], of any value.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -269,14 +274,14 @@ def byol_head(size: int = 2048, *, hidden_size: int = 4096) -> Network:
 
 
 def simsiam_projector(size: int = 2048, *, hidden_size: int = 2048) -> Network:
-    """Builds the projector of SimSiam for CIFAR: two layers, batch norm after each.
+    """Builds the projector of SimSiam for CIFAR: two layers, each with batch norm.
 
     Args:
-        size: D, of the projections z.
-        hidden_size: width between.
+        size: size D of the projections z.
+        hidden_size: width of the hidden layer.
 
     Returns:
-        A `Network` from features [B, F] to z [B, D] of any value.
+        A `Network` from features [B, F] to z [B, D], of any value.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -292,11 +297,11 @@ def simsiam_predictor(size: int = 2048, *, hidden_size: int = 512) -> Network:
     """Builds SimSiam's predictor: linear, batch norm, ReLU, linear.
 
     Args:
-        size: D, of the predictions p, as of the projections.
-        hidden_size: width between.
+        size: size D of the predictions p, equal to the size of the projections.
+        hidden_size: width of the hidden layer.
 
     Returns:
-        A `Network` from projections z [B, D] to p [B, D] of any value.
+        A `Network` from projections z [B, D] to p [B, D], of any value.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -309,16 +314,17 @@ def simsiam_predictor(size: int = 2048, *, hidden_size: int = 512) -> Network:
 
 
 def orchestra_projector(size: int = 512, *, hidden_size: int = 512) -> Network:
-    """Builds Orchestra's projector: two layers without bias, batch norm after each, the
-    last one without scale and shift.
+    """Builds Orchestra's projector: two layers without bias, each with batch norm.
+
+    The last batch norm has no scale and no shift.
 
     Args:
-        size: D, of the projections.
-        hidden_size: width between.
+        size: size D of the projections.
+        hidden_size: width of the hidden layer.
 
     Returns:
-        A `Network` from features [B, F] to projections [B, D], whose features have mean
-        0 and variance 1 over a batch that trains.
+        A `Network` from features [B, F] to projections [B, D]. In training, every
+        feature of the projections has mean 0 and variance 1 over the batch.
 
     References:
         Lubana et al., Orchestra, 2022; code akhilmathurs/orchestra.
@@ -335,7 +341,7 @@ def orchestra_projector(size: int = 512, *, hidden_size: int = 512) -> Network:
 
 
 def rotation_head() -> Network:
-    """Builds the head that tells by how many quarters an image was turned: linear.
+    """Builds the linear head that predicts the rotation of an image in quarter turns.
 
     Returns:
         A `Network` from projections [B, D] to logits [B, 4].
@@ -351,37 +357,41 @@ def rotation_head() -> Network:
 
 
 class Linear(nn.Module):
-    """A layer on features [B, F]."""
+    """A linear layer on features [B, F]."""
 
     size: int
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Maps features x [B, F] to outputs [B, size]."""
         return Dense(self.size)(x)
 
 
 class Encoding(nn.Module):
-    """The layers of an encoder as a module."""
+    """A module around the layers of an encoder."""
 
     layers: Encoder
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Maps examples x to features [B, F]."""
         return self.layers(x, train=train, mask=mask)
 
 
 class Head(nn.Module):
-    """Two layers on features [B, F]."""
+    """Two linear layers on features [B, F], with optional norms and softmax."""
 
     size: int
     hidden_size: int | None
     hidden_norm: bool = False
     norm: bool = False
     soft: bool = False
-    plain: bool = False  # no biases, and the last norm neither scales nor shifts
+    plain: bool = False
+    """If true, the layers have no bias, and the last norm has no scale and shift."""
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Maps features x [B, F] to outputs [B, size]."""
         layer = partial(Dense, use_bias=not self.plain)
         x = layer(self.hidden_size or x.shape[-1])(x)
         if self.hidden_norm:

@@ -1,17 +1,21 @@
-"""Layers: initializers, batch norm, pooling, convolutions, microbatches.
+"""Layers: initializers, batch norm, pooling, microbatches and convolutions.
 
-The three maps that a convolution and its gradients are made of.
+A convolution and its gradients need three maps: `to_outputs`, `to_inputs` (the gradient
+in the images) and `to_kernel` (the gradient in the kernel). This module computes each
+map from slices of the images and one matrix product, because XLA's own convolutions are
+slow in two cases:
 
-To the outputs, back to the inputs, and to the kernel. A kernel differs from client to
-client: clients side by side make of it a grouped convolution under `vmap`, which is
-slow on a CPU and reported so on GPUs, and XLA's CPU gradients of a convolution lose
-their threads inside any loop. As slices and one matrix product each they have neither
-trouble and need no communication under `shard_map`; for a kernel that clients do not
-differ in, as where one is taken after another, XLA's own forward convolution spares a
-CPU the slices.
+* Kernels differ between clients. A `vmap` over clients then makes a grouped
+  convolution, which is slow on a CPU and, as others report, on a GPU.
+* The gradient is computed inside a loop. XLA's CPU gradients then use one thread.
 
-Images have their features last, so that a slice is rows of contiguous floats. For 128
-examples on two cores inside a loop, milliseconds (docs/benchmarks/speed.md has more):
+The matrix products also need no communication under `shard_map`. If clients share one
+kernel, for example because clients run one after another, a CPU uses XLA's own forward
+convolution, which needs no slices.
+
+Images have their features on the last axis, so that a slice consists of contiguous
+floats. Milliseconds for 128 examples on two cores inside a loop
+(docs/benchmarks/speed.md has more):
 
 | kernel, features at pixels | outputs | inputs | kernel | with features first |
 | --- | --- | --- | --- | --- |
@@ -20,9 +24,10 @@ examples on two cores inside a loop, milliseconds (docs/benchmarks/speed.md has 
 | 3x3, 256 at 8x8 | 36 | 35 | 49 | 55, 80 |
 | 3x3, 512 at 4x4 | 38 | 40 | 34 | 59, 82 |
 
-A TPU takes XLA's own throughout. Compiled for a v5e, both gradients for 10 clients x
-128 images, temporary memory and bytes that are read and written, MiB, as slices and as
-XLA's own:
+A TPU uses XLA's own convolution for all three maps. The next table compares both ways,
+compiled for a TPU v5e: both gradients for 10 clients with 128 images each. It shows
+temporary memory and bytes read and written, in MiB, first with slices and then with
+XLA's own convolution:
 
 | kernel, features at pixels | memory | | moved | |
 | --- | --- | --- | --- | --- |
@@ -30,12 +35,11 @@ XLA's own:
 | 4x4 by 2, 64 to 128 at 14x14 | 859 | 0 | 5,924 | 647 |
 | 3x3, 32 to 64 at 28x28 | 12,445 | 122 | 31,896 | 990 |
 
-The transposed convolution of the generators: kernel 4, stride 2, padding 1.
-
-It is a convolution's gradient in its images, so it is made of the maps of `conv`: the
-product gives each of the 16 taps its columns, and of four of them each pixel of the
-doubled image is the sum. Its own gradients are the convolution and that one's gradient
-in the kernel. XLA's, by `lhs_dilation`, is 10 to 70 times slower in a loop on a CPU.
+The transposed convolution of the generators has kernel size 4, stride 2 and padding 1.
+It is the gradient of a convolution in its images, so it uses the same three maps. A
+matrix product computes the 16 kernel positions of each input pixel, and each pixel of
+the doubled image is a sum of four of them. XLA's own version, with `lhs_dilation`, is
+10 to 70 times slower in a loop on a CPU.
 """
 
 from collections.abc import Callable
@@ -56,7 +60,16 @@ from fcjax.types import Network
 
 
 def fan_in_uniform(fan_in: int):
-    """Returns an initialiser: uniform in +-1/sqrt(fan_in), for weights and biases."""
+    """Returns PyTorch's initializer: uniform in +-1/sqrt(fan_in).
+
+    It is used for weights and for biases.
+
+    Args:
+        fan_in: number of inputs of one output.
+
+    Returns:
+        An initializer (key, shape, dtype) -> array.
+    """
     bound = fan_in**-0.5
 
     def init(key, shape, dtype="float32"):
@@ -66,13 +79,14 @@ def fan_in_uniform(fan_in: int):
 
 
 class Dense(nn.Module):
-    """A linear layer on [B, F], initialised as in PyTorch."""
+    """A linear layer on [B, F], initialized as in PyTorch."""
 
     features: int
     use_bias: bool = True
 
     @nn.compact
     def __call__(self, x):
+        """Maps x [B, F] to [B, features]."""
         init = fan_in_uniform(x.shape[-1])
         layer = partial(nn.Dense, kernel_init=init, bias_init=init)
         return layer(self.features, use_bias=self.use_bias)(x)
@@ -85,12 +99,14 @@ def from_linen(module: nn.Module) -> Network:
     """Wraps a Linen module as a pair of pure functions.
 
     Args:
-        module: its call is `module(x, *, train, mask)`, of a batch [B, *F], whether it
-            trains, and which examples [B] count in batch statistics, None for all.
+        module: a module with the call `module(x, *, train, mask)`. x is a batch
+            [B, *F]. `train` tells whether the module trains. `mask` [B] is True at
+            examples that count in batch statistics; None counts all.
 
     Returns:
-        A `Network`. In training `apply` returns the variables with new batch
-        statistics; in evaluation it uses the running ones and returns them unchanged.
+        A `Network`. With `train=True`, `apply` returns the variables with updated batch
+        statistics. With `train=False`, it uses the running statistics and returns the
+        variables unchanged.
 
     Examples:
         >>> import jax
@@ -129,21 +145,22 @@ def batch_norm(
     affine: bool = True,
     scale_init: nn.initializers.Initializer = nn.initializers.ones,
 ) -> Float[Array, "B ... C"]:
-    """A layer of the compact module that calls it, in PyTorch's defaults.
+    """Applies a batch norm with PyTorch's defaults; call it in a compact module.
 
-    Statistics are over all axes but the features', and over all examples if the mask
-    is None. Running ones move by a tenth in training and take the biased variance,
-    where PyTorch takes the unbiased one.
+    The statistics are taken over all axes except the last one. Running statistics have
+    momentum 0.9 and use the biased variance; PyTorch uses the unbiased one.
 
     Args:
-        x: a batch, its features last.
-        train: whether to use, and to learn from, the batch's statistics.
-        mask: the examples that count in them.
-        affine: whether a learnt scale and shift follow.
-        scale_init: of that scale; zeros let a residual block begin as the identity.
+        x: a batch [B, ..., C], features last.
+        train: whether to normalize by the statistics of this batch and to update the
+            running ones. If False, the running statistics are used.
+        mask: [B], True at examples that count in the statistics; None counts all.
+        affine: whether a learned scale and shift follow.
+        scale_init: initializer of this scale. With zeros, a residual block starts as
+            the identity.
 
     Returns:
-        The normalised batch, examples that do not count included.
+        The normalized batch, including the examples that do not count.
 
     Examples:
         >>> import jax
@@ -179,29 +196,30 @@ def max_pool(
 ) -> Float[Array, "B H2 W2 C"]:
     """Takes the maximum of square windows, as `torch.nn.functional.max_pool2d` does.
 
-    Of equal values the first gets the gradient, and padding never wins.
+    Among equal values, the first one gets the gradient. Padding never is the maximum.
 
     Args:
-        x: a batch of images.
-        size: the side of a window.
-        stride: the step between two windows, in pixels.
-        padding: how much surrounds the image on every side, at most half a window.
+        x: a batch of images [B, H, W, C].
+        size: side of a window, in pixels.
+        stride: step between two windows, in pixels.
+        padding: padding on every side, in pixels, at most half a window.
 
     Returns:
-        The maxima, H2 = (H + 2 padding - size) // stride + 1 high and likewise wide.
+        The maxima [B, H2, W2, C], where H2 = (H + 2 padding - size) // stride + 1, and
+        W2 likewise.
     """
     # Comparing slices along one axis, then along the other, is 3.6 times faster on a
     # CPU than `lax.reduce_window`, whose gradient is a scatter.
     for axis in (2, 1):
-        around = [(0, 0)] * 4
-        around[axis] = (padding, padding)
-        padded = jnp.pad(x, around, constant_values=-jnp.inf)
+        widths = [(0, 0)] * 4
+        widths[axis] = (padding, padding)
+        padded = jnp.pad(x, widths, constant_values=-jnp.inf)
         last = padded.shape[axis] - size + 1
-        x, *others = [
+        x, *later_slices = [
             lax.slice_in_dim(padded, i, i + last, stride, axis) for i in range(size)
         ]
-        for other in others:
-            x = jnp.where(x >= other, x, other)
+        for later in later_slices:
+            x = jnp.where(x >= later, x, later)
     return x
 
 
@@ -209,33 +227,37 @@ def max_pool(
 
 
 def microbatched(network: Network, size: int) -> Network:
-    """Bounds the memory that a network takes, however large the batch.
+    """Limits a network's memory by computing a batch in parts (FedMCC, section VI).
 
-    The loss of a batch couples all its outputs, so that its gradient cannot be
-    accumulated part by part. FedMCC's section VI computes the outputs first, without
-    what a backward pass needs, then the loss's gradient with respect to them, and then
-    part by part the network's, for which each part goes forward once more. That is what
-    differentiating this network does; of the whole batch only inputs and outputs are
-    kept. Section VI has each output depend on its own input alone, which batch norm in
-    training breaks: here statistics are those of a part, in both passes.
+    A contrastive loss couples all outputs of a batch, so the gradient cannot be
+    accumulated over parts. Section VI therefore computes it in three steps:
+
+    1. Compute the outputs of all parts, without storing intermediate values. 2. Compute
+    the gradient of the loss with respect to the outputs. 3. For each part, repeat the
+    forward pass and compute the gradient of the network.
+
+    Differentiating the returned network does the same. Of the whole batch it stores
+    only inputs and outputs. Section VI assumes that each output depends on its own
+    input only. Batch norm in training breaks this assumption: its statistics here are
+    those of a part, in both passes.
 
     Args:
-        network: whatever its layers.
-        size: examples a part; a batch no longer than that goes as it is.
+        network: a network with any layers.
+        size: examples per part, at least 1. A batch of at most this size is not split.
 
     Returns:
-        A `Network` with the same variables. In training, statistics are those of
-        consecutive parts of `size` examples, and the running ones learn from one part
-        after another; a part of which no example counts teaches them nothing.
+        A `Network` with the same variables. In training, batch statistics are those of
+        consecutive parts of `size` examples. The running statistics are updated by one
+        part after another. A part without any counted example does not update them.
 
     Raises:
-        ValueError: if size is below 1.
+        ValueError: if `size` is below 1.
 
     Examples:
         >>> from fcjax.nn import projector
         >>> network, x = microbatched(projector(2), 4), jnp.zeros((10, 6))
         >>> variables = network.init(jax.random.key(0), x)
-        >>> network.apply(variables, x, train=True)[0].shape  # by parts of 4, 4 and 2
+        >>> network.apply(variables, x, train=True)[0].shape  # parts of 4, 4 and 2
         (10, 2)
     """
     if size < 1:
@@ -246,32 +268,32 @@ def microbatched(network: Network, size: int) -> Network:
         if count <= size:
             return network.apply(variables, x, train=train, mask=mask)
         num_parts = -(-count // size)
-        slack = num_parts * size - count
-        counts = jnp.ones(count, bool) if mask is None else mask
-        # The last part is filled up with examples that do not count.
-        x = jnp.concatenate([x, x[:slack]]).reshape(num_parts, size, *x.shape[1:])
-        counts = jnp.pad(counts, (0, slack)).reshape(num_parts, size)
+        num_fill = num_parts * size - count
+        is_counted = jnp.ones(count, bool) if mask is None else mask
+        # The last part is filled up with masked examples.
+        x = jnp.concatenate([x, x[:num_fill]]).reshape(num_parts, size, *x.shape[1:])
+        is_counted = jnp.pad(is_counted, (0, num_fill)).reshape(num_parts, size)
         params = variables["params"]
         statistics = {k: v for k, v in variables.items() if k != "params"}
 
         def forward(statistics, part):
-            x, counts = part
-            any_counts = counts.any()
-            # The mean over no example is no number, in the gradient too.
+            x, is_counted = part
+            any_counted = is_counted.any()
+            # The mean over no example would be NaN, in the gradient too.
             outputs, new = network.apply(
                 {"params": params, **statistics},
                 x,
                 train=train,
-                mask=counts | ~any_counts,
+                mask=is_counted | ~any_counted,
             )
             new = {k: new[k] for k in statistics}
             statistics = jax.tree.map(
-                lambda new, old: jnp.where(any_counts, new, old), new, statistics
+                lambda new, old: jnp.where(any_counted, new, old), new, statistics
             )
             return lax.stop_gradient(statistics), outputs
 
         statistics, outputs = lax.scan(
-            jax.checkpoint(forward, prevent_cse=False), statistics, (x, counts)
+            jax.checkpoint(forward, prevent_cse=False), statistics, (x, is_counted)
         )
         outputs = jax.tree.map(
             lambda y: y.reshape(num_parts * size, *y.shape[2:])[:count], outputs
@@ -284,14 +306,15 @@ def microbatched(network: Network, size: int) -> Network:
 # --- Convolutions as matrix products
 
 LARGE = 2**24
-"""Bytes of slices from which a batch on a CPU is better taken in tiles."""
+"""Size of the slices, in bytes, above which `to_kernel` splits a batch into tiles on a
+CPU."""
 
 TILE = 2**22
-"""Bytes of slices in a tile."""
+"""Size of the slices of one tile, in bytes."""
 
 
 class Geometry(NamedTuple):
-    """Of a convolution of images of so many pixels."""
+    """The sizes of a convolution: image, kernel, stride and padding, in pixels."""
 
     height: int
     width: int
@@ -301,25 +324,26 @@ class Geometry(NamedTuple):
 
     @property
     def rows(self) -> range:
-        """The kernel rows that see more than padding: on small images not all do."""
+        """Kernel rows that overlap the image; the others see only padding."""
         return self._taps(self.height)
 
     @property
     def columns(self) -> range:
-        """As `rows`."""
+        """Kernel columns that overlap the image; the others see only padding."""
         return self._taps(self.width)
 
     @property
     def out_height(self) -> int:
-        """Pixels of an output."""
+        """Height of the output in pixels."""
         return (self.height + 2 * self.padding - self.size) // self.stride + 1
 
     @property
     def out_width(self) -> int:
-        """As `out_height`."""
+        """Width of the output in pixels."""
         return (self.width + 2 * self.padding - self.size) // self.stride + 1
 
     def _taps(self, extent: int) -> range:
+        """Returns the kernel positions that overlap an image of this extent."""
         steps = (extent + 2 * self.padding - self.size) // self.stride
         first = max(0, self.padding - self.stride * steps)
         return range(first, min(self.size, self.padding + extent))
@@ -328,7 +352,16 @@ class Geometry(NamedTuple):
 def to_outputs(
     of: Geometry, x: Float[Array, "B H W C"], kernel: Float[Array, "k k C O"]
 ) -> Float[Array, "B H2 W2 O"]:
-    """Returns what a convolution returns."""
+    """Returns the outputs of a convolution.
+
+    Args:
+        of: sizes of the convolution.
+        x: images [B, H, W, C].
+        kernel: kernel [k, k, C, O].
+
+    Returns:
+        The outputs [B, H2, W2, O].
+    """
     if platform() == "tpu":
         return _xla(of, x, kernel)
 
@@ -336,24 +369,36 @@ def to_outputs(
         y = _slices(of, x) @ kernel.reshape(-1, kernel.shape[3])
         return y.reshape(len(x), of.out_height, of.out_width, -1)
 
-    def own(x, kernel):
+    def by_xla(x, kernel):
         return _lax_conv(
             x,
             kernel,
             of.stride,
-            _around(of.height, of.out_height, of.rows, of.stride, of.padding),
-            _around(of.width, of.out_width, of.columns, of.stride, of.padding),
+            _pads(of.height, of.out_height, of.rows, of.stride, of.padding),
+            _pads(of.width, of.out_width, of.columns, of.stride, of.padding),
         )
 
-    kernel = _seen(of, kernel)
-    return (product if of.size == 1 else _unless_kernels(own, product))(x, kernel)
+    kernel = _overlapping(of, kernel)
+    if of.size == 1:
+        return product(x, kernel)
+    return _by_kernel_count(by_xla, product)(x, kernel)
 
 
 def to_inputs(
     of: Geometry, dy: Float[Array, "B H2 W2 O"], kernel: Float[Array, "k k C O"]
 ) -> Float[Array, "B H W C"]:
-    """Returns the gradient of a convolution in its images: each output adds the kernel,
-    times itself, to the pixels that it was made of.
+    """Returns the gradient of a convolution in its images.
+
+    Each output adds the kernel, multiplied by its gradient, to the pixels that it was
+    computed from.
+
+    Args:
+        of: sizes of the convolution.
+        dy: gradients of the outputs [B, H2, W2, O].
+        kernel: kernel [k, k, C, O].
+
+    Returns:
+        The gradient [B, H, W, C].
     """
     if platform() == "tpu":
         shape = (len(dy), of.height, of.width, kernel.shape[2])
@@ -367,9 +412,10 @@ def to_inputs(
         )
         return _overlap(of, columns)
 
-    def own(dy, kernel):
-        # Pixel i is under output i + padding - t of tap t: taps come turned.
-        def around(taps, extent, out_extent):
+    def by_xla(dy, kernel):
+        # Kernel position t connects pixel i with output i + padding - t, so the kernel
+        # is reversed.
+        def pads(taps, extent, out_extent):
             before = taps[-1] - of.padding
             return before, extent - out_extent + of.padding - taps[0]
 
@@ -377,20 +423,29 @@ def to_inputs(
             dy,
             jnp.swapaxes(kernel[::-1, ::-1], 2, 3),
             1,
-            around(of.rows, of.height, of.out_height),
-            around(of.columns, of.width, of.out_width),
+            pads(of.rows, of.height, of.out_height),
+            pads(of.columns, of.width, of.out_width),
         )
 
-    kernel = _seen(of, kernel)
+    kernel = _overlapping(of, kernel)
     if of.stride > 1 or of.size == 1:
         return product(dy, kernel)
-    return _unless_kernels(own, product)(dy, kernel)
+    return _by_kernel_count(by_xla, product)(dy, kernel)
 
 
 def to_kernel(
     of: Geometry, x: Float[Array, "B H W C"], dy: Float[Array, "B H2 W2 O"]
 ) -> Float[Array, "k k C O"]:
-    """Returns the gradient of a convolution in its kernel."""
+    """Returns the gradient of a convolution in its kernel.
+
+    Args:
+        of: sizes of the convolution.
+        x: images [B, H, W, C].
+        dy: gradients of the outputs [B, H2, W2, O].
+
+    Returns:
+        The gradient [k, k, C, O].
+    """
     if platform() == "tpu":
         shape = (of.size, of.size, x.shape[3], dy.shape[3])
         return _transposed(lambda kernel: _xla(of, x, kernel), shape, dy)
@@ -399,20 +454,22 @@ def to_kernel(
         dy = dy.reshape(-1, features)
         if not on_cpu:
             return _slices(of, x).T @ dy
-        # A product of the form A^T B runs at a third of the rate of A B there, and
-        # XLA would make this one of them again.
+        # On a CPU, a product A^T B runs at a third of the rate of A B. The barriers
+        # prevent XLA from turning this product into the form A^T B.
         dy = lax.optimization_barrier(dy.T)
         return lax.optimization_barrier(dy @ _slices(of, x)).T
 
     on_cpu = platform() == "cpu"
     batch, channels, features = len(x), x.shape[3], dy.shape[3]
     taps = len(of.rows) * len(of.columns)
-    example = taps * channels * of.out_height * of.out_width * x.dtype.itemsize
-    if not on_cpu or of.size == 1 or batch * example < LARGE:
-        seen = product(x, dy)
+    bytes_per_example = (
+        taps * channels * of.out_height * of.out_width * x.dtype.itemsize
+    )
+    if not on_cpu or of.size == 1 or batch * bytes_per_example < LARGE:
+        gradient = product(x, dy)
     else:
-        # The last tile is filled up with images of zeros, fewer than there are tiles.
-        tiles = -(-batch // max(1, TILE // example))
+        # The last tile is filled up with fewer zero images than there are tiles.
+        tiles = -(-batch // max(1, TILE // bytes_per_example))
         tile = -(-batch // tiles)
 
         def in_tiles(a):
@@ -423,59 +480,71 @@ def to_kernel(
             return total + product(*pair), None
 
         zero = jnp.zeros((taps * channels, features), x.dtype)
-        seen, _ = lax.scan(add, zero, (in_tiles(x), in_tiles(dy)))
-    seen = seen.reshape(len(of.rows), len(of.columns), channels, features)
+        gradient, _ = lax.scan(add, zero, (in_tiles(x), in_tiles(dy)))
+    gradient = gradient.reshape(len(of.rows), len(of.columns), channels, features)
     outside = [(taps[0], of.size - 1 - taps[-1]) for taps in (of.rows, of.columns)]
-    return jnp.pad(seen, (*outside, (0, 0), (0, 0)))
+    # Kernel rows and columns that see only padding have gradient 0.
+    return jnp.pad(gradient, (*outside, (0, 0), (0, 0)))
 
 
 def _xla(of: Geometry, x, kernel):
+    """Returns the outputs of a convolution by XLA's own convolution."""
     return _lax_conv(x, kernel, of.stride, *2 * ((of.padding, of.padding),))
 
 
 def _transposed(linear: Callable, shape, dy):
-    (found,) = jax.linear_transpose(linear, jax.ShapeDtypeStruct(shape, dy.dtype))(dy)
-    return found
+    """Applies the transpose of a linear function of an array of this shape to `dy`."""
+    template = jax.ShapeDtypeStruct(shape, dy.dtype)
+    (gradient,) = jax.linear_transpose(linear, template)(dy)
+    return gradient
 
 
-def _seen(of: Geometry, kernel):
+def _overlapping(of: Geometry, kernel):
+    """Returns the rows and columns of the kernel that overlap the image."""
     rows, columns = of.rows, of.columns
     return kernel[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
-def _around(extent, out_extent, taps: range, stride, padding):
-    """The padding of one axis where these taps alone are left of the kernel."""
+def _pads(extent, out_extent, taps: range, stride, padding):
+    """Returns the padding of one axis for a kernel that has only these positions."""
     before = padding - taps[0]
     return before, (out_extent - 1) * stride + len(taps) - extent - before
 
 
-def _lax_conv(x, kernel, stride, *around):
+def _lax_conv(x, kernel, stride, *pads):
+    """Calls XLA's convolution on images [B, H, W, C] and a kernel [k, k, C, O]."""
     return lax.conv_general_dilated(
-        x, kernel, (stride, stride), around, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        x, kernel, (stride, stride), pads, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 
 
-def _unless_kernels(one: Callable, many: Callable) -> Callable:
-    """Of two forms of a function of images and a kernel the first, and where `vmap` has
-    a kernel for each of many, the second.
-    """
-    one = custom_vmap(one)
+def _by_kernel_count(single_kernel: Callable, many_kernels: Callable) -> Callable:
+    """Combines two forms of a function of images and a kernel.
 
-    @one.def_vmap
+    Args:
+        single_kernel: the form for one kernel. A `vmap` over images with one kernel
+            becomes one larger batch of it.
+        many_kernels: the form for a `vmap` over kernels.
+
+    Returns:
+        A function (images, kernel) that uses the form that fits.
+    """
+    single_kernel = custom_vmap(single_kernel)
+
+    @single_kernel.def_vmap
     def batched(count, is_batched, x, kernel):
-        of_images, of_kernels = is_batched
-        if of_kernels:
-            return jax.vmap(many, in_axes=(0 if of_images else None, 0))(
-                x, kernel
-            ), True
-        y = one(x.reshape(-1, *x.shape[2:]), kernel)
+        has_many_images, has_many_kernels = is_batched
+        if has_many_kernels:
+            in_axes = (0 if has_many_images else None, 0)
+            return jax.vmap(many_kernels, in_axes=in_axes)(x, kernel), True
+        y = single_kernel(x.reshape(-1, *x.shape[2:]), kernel)
         return y.reshape(count, -1, *y.shape[1:]), True
 
-    return one
+    return single_kernel
 
 
 def _slices(of: Geometry, x: Float[Array, "B H W C"]) -> Float[Array, "P T"]:
-    """What the kernel sees at each output pixel, a row each."""
+    """Returns one row per output pixel: the input pixels under the kernel."""
     x = jnp.pad(x, ((0, 0), *2 * ((of.padding, of.padding),), (0, 0)))
     height = of.stride * (of.out_height - 1) + 1
     width = of.stride * (of.out_width - 1) + 1
@@ -490,18 +559,29 @@ def _slices(of: Geometry, x: Float[Array, "B H W C"]) -> Float[Array, "P T"]:
 def _overlap(
     of: Geometry, columns: Float[Array, "B H2 W2 k1 k2 C"]
 ) -> Float[Array, "B H W C"]:
-    """Adds up what the taps give to each pixel: the transpose of `_slices`.
+    """Sums the contributions of all kernel positions to each pixel.
 
-    Pixels whose place is the same modulo the stride get it from the same taps, so each
-    kind of them is a sum of a few shifted images.
+    This is the transpose of `_slices`. Pixels with equal coordinates modulo the stride
+    get contributions from the same kernel positions. For each such residue, the result
+    is a sum of a few shifted images.
+
+    Args:
+        of: sizes of the convolution.
+        columns: contributions [B, H2, W2, k1, k2, C] of each output and kernel
+            position.
+
+    Returns:
+        The sums [B, H, W, C].
     """
     height, width = (-(-extent // of.stride) for extent in (of.height, of.width))
 
-    def taps_of(kind: int, taps: range):
-        """Of one kind of rows or columns the taps, and under which output the first of
-        them lies.
+    def taps_of(residue: int, taps: range):
+        """Returns the kernel positions that reach the rows or columns of a residue.
+
+        Each comes with the index of the output through which it reaches the first row
+        or column.
         """
-        firsts = {tap: kind + of.padding - tap for tap in taps}
+        firsts = {tap: residue + of.padding - tap for tap in taps}
         return [
             (tap - taps[0], first // of.stride)
             for tap, first in firsts.items()
@@ -509,24 +589,27 @@ def _overlap(
         ]
 
     def shifted(i: int, top: int, j: int, left: int):
-        # A pad of its own, not one for all: XLA then makes no image of it.
-        below = top + height - of.out_height
-        beside = left + width - of.out_width
-        around = ((0, 0, 0), (-top, below, 0), (-left, beside, 0), (0, 0, 0))
-        return lax.pad(columns[:, :, :, i, j], jnp.zeros((), columns.dtype), around)
+        # XLA fuses a separate pad per term into the sum and stores no padded image.
+        bottom = top + height - of.out_height
+        right = left + width - of.out_width
+        pads = ((0, 0, 0), (-top, bottom, 0), (-left, right, 0), (0, 0, 0))
+        return lax.pad(columns[:, :, :, i, j], jnp.zeros((), columns.dtype), pads)
 
-    def total(row: int, side: int):
+    def total(row: int, column: int):
         images = [
             shifted(*vertical, *horizontal)
             for vertical in taps_of(row, of.rows)
-            for horizontal in taps_of(side, of.columns)
+            for horizontal in taps_of(column, of.columns)
         ]
         zeros = jnp.zeros((batch, height, width, channels), columns.dtype)
         return sum(images, zeros)
 
     batch, channels = len(columns), columns.shape[5]
-    kinds = range(of.stride)
-    image = [jnp.stack([total(row, side) for side in kinds], axis=3) for row in kinds]
+    residues = range(of.stride)
+    image = [
+        jnp.stack([total(row, column) for column in residues], axis=3)
+        for row in residues
+    ]
     image = jnp.stack(image, axis=2)
     image = image.reshape(batch, height * of.stride, width * of.stride, channels)
     return image[:, : of.height, : of.width]
@@ -542,26 +625,31 @@ def conv(
     stride: int = 1,
     padding: int = 0,
 ) -> Float[Array, "B H2 W2 O"]:
-    """Cross-correlates a batch with a kernel, as `torch.nn.functional.conv2d` does.
+    """Cross-correlates images with a kernel, as `torch.nn.functional.conv2d` does.
 
-    It has a gradient, but no forward derivative (`jax.jvp`).
+    The function has a gradient, but no forward-mode derivative (`jax.jvp`).
 
     Args:
-        x: a batch of images.
-        kernel: a square kernel.
-        stride: the step between two outputs, in pixels.
-        padding: how many zeros surround the image on every side.
+        x: a batch of images [B, H, W, C].
+        kernel: a square kernel [k, k, C, O].
+        stride: step between two outputs, in pixels.
+        padding: number of zeros on every side of the image.
 
     Returns:
-        The outputs, H2 = (H + 2 padding - k) // stride + 1 high and likewise wide.
+        The outputs [B, H2, W2, O], where H2 = (H + 2 padding - k) // stride + 1, and W2
+        likewise.
+
+    Raises:
+        ValueError: if `x` does not have four axes, or if the kernel is larger than the
+            padded image.
     """
     if x.ndim != 4:
-        raise ValueError(f"x must be images [B, H, W, C], got shape {x.shape}")
+        raise ValueError(f"x must have shape [B, H, W, C], got shape {x.shape}")
     size, (_, height, width, _) = len(kernel), x.shape
     if size > min(height, width) + 2 * padding:
         raise ValueError(
-            f"a kernel of {size}x{size} does not fit into images of {height}x{width} "
-            f"with padding {padding}"
+            f"kernel of {size}x{size} does not fit into images of {height}x{width} "
+            f"with padding {padding}; use larger images"
         )
     return _conv(Geometry(height, width, size, stride, padding), x, kernel)
 
@@ -586,8 +674,8 @@ _conv.defvjp(_conv_forward, _conv_backward)
 class Conv(nn.Module):
     """A square convolution on [B, H, W, C].
 
-    The kernel starts as in PyTorch without a `kernel_init`, and the bias without a
-    `bias_init`.
+    Without `kernel_init`, the kernel starts as in PyTorch. Without `bias_init`, the
+    bias does.
     """
 
     features: int
@@ -600,6 +688,7 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x):
+        """Maps images x [B, H, W, C] to outputs [B, H2, W2, features]."""
         init = fan_in_uniform(self.size**2 * x.shape[3])
         shape = (self.size, self.size, x.shape[3], self.features)
         kernel = self.param("kernel", self.kernel_init or init, shape)
@@ -616,23 +705,25 @@ class Conv(nn.Module):
 def conv_transpose(
     x: Float[Array, "B H W C"], kernel: Float[Array, "4 4 C O"]
 ) -> Float[Array, "B 2*H 2*W O"]:
-    """Doubles a batch, as `torch.nn.functional.conv_transpose2d(stride=2, padding=1)`.
+    """Doubles images by a transposed convolution of stride 2 and padding 1.
+
+    This is `torch.nn.functional.conv_transpose2d(stride=2, padding=1)`.
 
     Input pixel (h, w) adds x[h, w] kernel[i, j] to output pixel (2h + i - 1, 2w + j -
-    1), where there is one: the transpose of `conv` in its images.
+    1) if that pixel exists. This is the transpose of `conv` in its images.
 
     Args:
-        x: a batch of images.
-        kernel: rows, columns, features in, features out.
+        x: a batch of images [B, H, W, C].
+        kernel: kernel [4, 4, C, O]: rows, columns, input features, output features.
 
     Returns:
-        The outputs, twice as high and wide.
+        The outputs [B, 2 H, 2 W, O].
     """
     return _conv_transpose(x, jnp.swapaxes(kernel, 2, 3))
 
 
 def _halving(x) -> Geometry:
-    """The convolution whose outputs are these."""
+    """Returns the sizes of the convolution whose outputs have the shape of `x`."""
     return Geometry(2 * x.shape[1], 2 * x.shape[2], size=4, stride=2, padding=1)
 
 
@@ -655,9 +746,9 @@ _conv_transpose.defvjp(_transposed_forward, _transposed_backward)
 
 
 class ConvTranspose(nn.Module):
-    """`conv_transpose` on [B, H, W, C] with a kernel and a bias of its own.
+    """A transposed convolution on [B, H, W, C] that doubles images.
 
-    The kernel starts as `kernel_init` draws it, the bias at zero.
+    The kernel starts from `kernel_init`, the bias from 0.
     """
 
     features: int
@@ -666,6 +757,7 @@ class ConvTranspose(nn.Module):
 
     @nn.compact
     def __call__(self, x):
+        """Maps images x [B, H, W, C] to outputs [B, 2 H, 2 W, features]."""
         shape = (4, 4, x.shape[3], self.features)
         y = conv_transpose(x, self.param("kernel", self.kernel_init, shape))
         if not self.use_bias:

@@ -1,11 +1,17 @@
-"""Residual networks: the encoders of self-supervised learning on colour images.
+"""Residual networks, the usual encoders for self-supervised learning on colour images.
 
-He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition (CVPR 2016),
-https://arxiv.org/abs/1512.03385, Table 1, without the classifier. Read as torchvision
-reads it: a shortcut whose shape changes is a 1x1 convolution with batch norm (the
-paper's option B), a bottleneck halves the image in its 3x3 convolution and not in the
-first 1x1, kernels start from a normal distribution scaled by their outputs, and no
-convolution has a bias, as a batch norm follows.
+The networks are those of Table 1 of He et al., without the classifier, in the variant
+of torchvision:
+
+* A shortcut that changes the shape is a 1x1 convolution with batch norm (option B of
+  the paper).
+* A bottleneck halves the image in its 3x3 convolution, not in its first 1x1.
+* Kernels start from a normal distribution scaled by the number of outputs.
+* Convolutions have no bias, because a batch norm follows.
+
+References:
+    He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, CVPR 2016,
+    https://arxiv.org/abs/1512.03385.
 """
 
 from typing import Literal
@@ -20,14 +26,15 @@ Stem = Literal["small", "imagenet"]
 
 
 def resnet18(stem: Stem = "small") -> "ResNet":
-    """Builds ResNet-18, the column of that name in the paper's Table 1.
+    """Builds ResNet-18 of Table 1 of the paper.
 
     Args:
-        stem: see `ResNet`.
+        stem: the first layers, "small" for images of about 32 pixels or "imagenet" for
+            larger ones; see `ResNet`.
 
     Returns:
-        A Linen module from images [B, H, W, C] in [0, 1] to features [B, 512] of at
-        least 0; `encoder` makes a `Network` of it.
+        A Linen module from images [B, H, W, C] in [0, 1] to features [B, 512],
+        at least 0. `encoder` turns it into a `Network`.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -41,14 +48,15 @@ def resnet18(stem: Stem = "small") -> "ResNet":
 
 
 def resnet34(stem: Stem = "small") -> "ResNet":
-    """Builds ResNet-34, the column of that name in the paper's Table 1.
+    """Builds ResNet-34 of Table 1 of the paper.
 
     Args:
-        stem: see `ResNet`.
+        stem: the first layers, "small" for images of about 32 pixels or "imagenet" for
+            larger ones; see `ResNet`.
 
     Returns:
-        A Linen module from images [B, H, W, C] in [0, 1] to features [B, 512] of at
-        least 0; `encoder` makes a `Network` of it.
+        A Linen module from images [B, H, W, C] in [0, 1] to features [B, 512],
+        at least 0. `encoder` turns it into a `Network`.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -62,14 +70,15 @@ def resnet34(stem: Stem = "small") -> "ResNet":
 
 
 def resnet50(stem: Stem = "small") -> "ResNet":
-    """Builds ResNet-50, the column of that name in the paper's Table 1.
+    """Builds ResNet-50 of Table 1 of the paper.
 
     Args:
-        stem: see `ResNet`.
+        stem: the first layers, "small" for images of about 32 pixels or "imagenet" for
+            larger ones; see `ResNet`.
 
     Returns:
-        A Linen module from images [B, H, W, C] in [0, 1] to features [B, 2048] of at
-        least 0; `encoder` makes a `Network` of it.
+        A Linen module from images [B, H, W, C] in [0, 1] to features [B, 2048],
+        at least 0. `encoder` turns it into a `Network`.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -85,20 +94,21 @@ def resnet50(stem: Stem = "small") -> "ResNet":
 class ResNet(nn.Module):
     """A residual network from images [B, H, W, C] in [0, 1] to features [B, F].
 
-    A Linen module; `encoder` makes a `Network` of it. Features are at least 0, and
-    F = width * 2 ** (len(stages) - 1), four times that with bottlenecks.
+    This is a Linen module. `encoder` turns it into a `Network`. Features are
+    at least 0. F is width * 2 ** (len(stages) - 1), and four times as large with
+    bottlenecks.
 
     Attributes:
-        stages: how many blocks each stage has; every stage but the first halves the
+        stages: number of blocks of each stage. Every stage except the first halves the
             image and doubles the features.
-        block: `basic`, two 3x3 convolutions, or `bottleneck`, a 3x3 between two 1x1
-            of which the last has four times the features.
-        stem: `imagenet`, the paper's 7x7 convolution of stride 2 and 3x3 max-pool of
-            stride 2, or `small`, a 3x3 convolution of stride 1 for images of about
-            32 pixels, which the other would leave with 8 before the first block. The
-            paper has it in its networks for CIFAR-10 (section 4.2); SimSiam and
-            SimCLR put it on ResNet-18 and -50 for CIFAR (Chen & He 2021, appendix D;
-            Chen et al. 2020, appendix B.9).
+        block: "basic" (two 3x3 convolutions) or "bottleneck" (a 3x3 convolution between
+            two 1x1 convolutions, the last of which has four times as many features).
+        stem: the first layers. "imagenet" is the paper's 7x7 convolution of stride 2
+            and 3x3 max-pool of stride 2. "small" is a 3x3 convolution of stride 1 for
+            images of about 32 pixels, which "imagenet" would reduce to 8 pixels before
+            the first block. The paper uses "small" for CIFAR-10 (section 4.2). SimSiam
+            and SimCLR use it in ResNet-18 and ResNet-50 for CIFAR (Chen & He 2021,
+            appendix D; Chen et al. 2020, appendix B.9).
         width: features of the first stage.
 
     Examples:
@@ -124,8 +134,17 @@ class ResNet(nn.Module):
         train: bool,
         mask: Bool[Array, "B"] | None,
     ) -> Float[Array, "B F"]:
-        """Returns the features; in training, those of rows that `mask` counts do not
-        depend on the other rows.
+        """Returns the features of a batch of images.
+
+        Args:
+            x: images [B, H, W, C] in [0, 1].
+            train: whether batch norms use the statistics of this batch.
+            mask: [B], True at examples that count in the batch statistics; None counts
+                all. In training, the features of these examples do not depend on
+                examples where the mask is False.
+
+        Returns:
+            Features [B, F], at least 0.
         """
         block = {"basic": BasicBlock, "bottleneck": Bottleneck}[self.block]
         if self.stem == "small":
@@ -143,13 +162,14 @@ class ResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, on [B, H, W, C]."""
+    """Two 3x3 convolutions and a shortcut, on [B, H, W, C]."""
 
     features: int
     stride: int
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Maps images x [B, H, W, C] to the output of the block."""
         y = _conv(x, self.features, 3, stride=self.stride)
         y = jax.nn.relu(batch_norm(y, train=train, mask=mask))
         y = batch_norm(_conv(y, self.features, 3), train=train, mask=mask)
@@ -157,13 +177,14 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut, on [B, H, W, C]."""
+    """Convolutions of 1x1, 3x3 and 1x1 and a shortcut, on [B, H, W, C]."""
 
     features: int
     stride: int
 
     @nn.compact
     def __call__(self, x, *, train, mask):
+        """Maps images x [B, H, W, C] to the output of the block."""
         y = jax.nn.relu(batch_norm(_conv(x, self.features, 1), train=train, mask=mask))
         y = _conv(y, self.features, 3, stride=self.stride)
         y = jax.nn.relu(batch_norm(y, train=train, mask=mask))
@@ -172,9 +193,10 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(x, features, stride, train, mask):
+    """Returns `x`, or a 1x1 convolution of it where the shape changes."""
     if stride == 1 and x.shape[3] == features:
         return x
-    # Named apart: EasyFL's divergence of two encoders leaves it out.
+    # A separate name, because EasyFL's divergence of two encoders excludes this layer.
     x = _conv(x, features, 1, stride=stride, name="shortcut")
     return batch_norm(x, train=train, mask=mask)
 

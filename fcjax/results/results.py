@@ -467,6 +467,6 @@ def write_comparison(out: Path, table: pd.DataFrame) -> None:
 
 def draw_agreements(runs: Ensemble, order: Sequence[int], path: Path) -> None:
     """Draws how far each two runs agree, by the adjusted Rand index."""
-    pairs = pairwise_agreement(runs.clusters, holders=runs.clients)
+    pairs = pairwise_agreement(runs.clusters, client_of_example=runs.clients)
     names = [runs.runs[i].name for i in order]
     figures.agreements(pairs[np.ix_(order, order)], names, path)

@@ -177,7 +177,9 @@ def criteria(runs: Ensemble) -> dict[Criterion, Float[np.ndarray, "R"]]:
 
 
 def by_agreement(runs: Ensemble, measure: Callable) -> Float[np.ndarray, "R"]:
-    pairs = pairwise_agreement(runs.clusters, holders=runs.clients, measure=measure)
+    pairs = pairwise_agreement(
+        runs.clusters, client_of_example=runs.clients, measure=measure
+    )
     return mean_agreement(pairs)
 
 
@@ -351,7 +353,9 @@ def consensus_of(
         num_clusters = int(numbers[0])
     if num_clusters < 2:
         raise ValueError(f"num_clusters must be at least 2, got {num_clusters}")
-    return consensus(runs.clusters, num_clusters, holders=runs.clients, seed=seed)
+    return consensus(
+        runs.clusters, num_clusters, client_of_example=runs.clients, seed=seed
+    )
 
 
 def consensus_scores(runs: Ensemble, together: Consensus) -> pd.DataFrame:

@@ -380,7 +380,7 @@ def state_bytes(batch: Batch, examples: np.ndarray) -> int:
     def slots(dtype) -> Any:
         if classes is None:
             return jax.ShapeDtypeStruct(shape, dtype)
-        each = zip(places(classes.counts, shape[0]), classes.slots, strict=True)
+        each = zip(places(classes.counts, shape[0]), classes.padded_sizes, strict=True)
         blocks = [jax.ShapeDtypeStruct((len(own), n), dtype) for own, n in each]
         return Ragged(blocks, classes.counts)
 
@@ -429,4 +429,4 @@ def padded_size(batch: Batch) -> int:
     if batch.classes is None:
         return batch.num_clients * batch.padded_size
     own = places(batch.classes.counts, batch.num_clients)
-    return sum(len(x) * n for x, n in zip(own, batch.classes.slots, strict=True))
+    return sum(len(x) * n for x, n in zip(own, batch.classes.padded_sizes, strict=True))

@@ -199,7 +199,11 @@ def say_header(experiment: Experiment) -> None:
             f"{counted(len(batch.points), 'run')}, {batch.side_by_side} a call",
             plan.budget(batch),
             f"padding {np.mean(padding):.1%}"
-            + (f" in {len(batch.classes.slots)} size classes" if batch.classes else ""),
+            + (
+                f" in {len(batch.classes.padded_sizes)} size classes"
+                if batch.classes
+                else ""
+            ),
         ]
         log.info(", ".join(told))
 

@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from fcjax import engine, methods
 from fcjax.algorithms.averaging import chain
 from fcjax.algorithms.central import by_kmeans
-from fcjax.algorithms.fedcref import fedcref, given, on_clients
+from fcjax.algorithms.fedcref import fedcref, given_clusters, on_clients
 from fcjax.methods import FedCRef
 from fcjax.metrics import scores
 from fcjax.types import Federation, Grid, State
@@ -74,7 +74,7 @@ settings = partial(
 
 def build(association=None, **options):
     return fedcref(
-        *(settings(**options), NETWORK, OPTIMIZER, given("given", at_start)),
+        *(settings(**options), NETWORK, OPTIMIZER, given_clusters("given", at_start)),
         num_clusters=K,
         association=association,
     )

@@ -153,13 +153,14 @@ def test_masked_rows_may_hold_anything_client_by_client(name):
 
 
 X = jnp.ones((5, 5))
+FIVE = "5, the number of examples"
 REFUSED = [
-    (lambda key, n: cluster.kmeans(key, X, n), (0, 6), "the 5 rows"),
-    (lambda key, n: cluster.kmeans(key, X, 3, num_used=n), (0, 4), "num_clusters, 3"),
-    (lambda key, n: cluster.fuzzy_cmeans(key, X, n), (0, 6), "the 5 rows"),
-    (lambda key, n: cluster.spectral_embedding(X, n), (0, 6), "the 5 rows"),
-    (lambda key, n: cluster.spectral_clustering(key, X, n), (0, 6), "the 5 rows"),
-    (lambda key, n: cluster.count_clusters(key, X, most=n), (1, 6), "2 and the 5 rows"),
+    (lambda key, n: cluster.kmeans(key, X, n), (0, 6), FIVE),
+    (lambda key, n: cluster.kmeans(key, X, 3, num_used=n), (0, 4), "num_clusters 3"),
+    (lambda key, n: cluster.fuzzy_cmeans(key, X, n), (0, 6), FIVE),
+    (lambda key, n: cluster.spectral_embedding(X, n), (0, 6), FIVE),
+    (lambda key, n: cluster.spectral_clustering(key, X, n), (0, 6), FIVE),
+    (lambda key, n: cluster.count_clusters(key, X, most=n), (1, 6), f"2 and {FIVE}"),
     (lambda key, n: cluster.neighbor_graph(X, n), (0, -1), "at least 1"),
 ]
 

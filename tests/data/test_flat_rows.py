@@ -36,7 +36,7 @@ def test_rows_of_pixels_are_refused_with_their_shape():
     """In a process of its own: these tests run under jaxtyping's checks."""
     found = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
     lines = found.stdout.splitlines()
-    told = "reshape rows of pixels, and vmap over a batch"
-    image = f"image must be of shape [H, W, C], got (64,); {told}"
+    told = "reshape rows of pixels, and use vmap for a batch"
+    image = f"image must have the shape [H, W, C], got (64,); {told}"
     assert lines[:7] == [image] * 7, found.stderr
-    assert lines[7:] == ["x must be images [B, H, W, C], got shape (8, 64)"]
+    assert lines[7:] == ["x must have shape [B, H, W, C], got shape (8, 64)"]

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from fcjax import data
-from fcjax.data.dataset import owners
+from fcjax.data.dataset import client_numbers
 from fcjax.data.files import read
 from fcjax.ragged import GROUPS, places
 from fcjax.results.store import example_names
@@ -124,7 +124,9 @@ def test_folders_of_clients_have_folders_of_classes(tmp_path):
     assert found.labels.tolist() == [0, 1, 0, 0]
     # Names are sorted as text, as those of classes are.
     assert found.clients.tolist() == [1, 1, 0, 0]
-    assert "1 file skipped: no images, or elsewhere" in found.notes
+    assert (
+        "1 file skipped: not an image, or in a folder that is not read" in found.notes
+    )
     assert read(tmp_path, labelled=False).clients.tolist() == [1, 1, 0, 0]
 
 
@@ -142,7 +144,7 @@ def test_folders_of_splits_are_no_clients(tmp_path):
     assert found.clients is None
     assert found.examples[:, 0, 0, 0].tolist() == [2, 3, 4, 0, 1]  # train, val, test
     assert found.labels.tolist() == [0, 1, 1, 0, 0]
-    assert "folders train, val, Test are splits, all used" in found.notes
+    assert "folders train, val, Test read as splits, all used" in found.notes
     assert data.load(str(tmp_path), split="test").labels.tolist() == [0, 0]
     assert data.load(str(tmp_path), split="train").labels.tolist() == [0, 1]
     names = example_names(str(tmp_path), 2, split="train")
@@ -160,7 +162,10 @@ def test_outer_folders_are_clients_where_they_share_a_class(tmp_path):
     found = read(tmp_path / "kinds")
     assert found.clients is None
     assert found.labels.tolist() == [1, 0]  # bus, cat
-    assert any("hold no class in common and are no clients" in x for x in found.notes)
+    assert any(
+        "are not clients, because they have no class in common" in x
+        for x in found.notes
+    )
     assert read(tmp_path / "kinds", client_folders=True).clients.tolist() == [0, 1]
     pictures(tmp_path / "own", "a/1.png", "b/1.png", "b/2.png")
     found = read(tmp_path / "own", client_folders=True)
@@ -173,8 +178,12 @@ UNLIKE = ("train/cat/1.png", "test/1.png", "test/2.png")
 @pytest.mark.parametrize(
     ("places", "options", "message"),
     [
-        (("1.png", "2.png"), {"client_folders": True}, "holds no folders that `client"),
-        (UNLIKE, {}, "folders train, test that are not alike"),
+        (
+            ("1.png", "2.png"),
+            {"client_folders": True},
+            "has no subfolders with images, but `client",
+        ),
+        (UNLIKE, {}, "folders train, test with different structures"),
         (
             ("cat/1.png", "dog/1.png"),
             {"split": "test"},
@@ -195,7 +204,7 @@ def test_one_split_of_a_folder_or_of_a_saved_data_set(tmp_path):
     found = data.load(path, split="train", **options)
     assert found.labels.tolist() == [3, 5, 3]
     saved(tmp_path / "other").save_to_disk(tmp_path / "whole")
-    with pytest.raises(ValueError, match=r"has no split test, its splits: all"):
+    with pytest.raises(ValueError, match=r"has no split test; its splits are all"):
         data.load(f"hf:{tmp_path / 'whole'}", split="test")
 
 
@@ -214,7 +223,7 @@ def write_no_picture(folder):
     return f"hf:{folder / 'none'}"
 
 
-OTHER = "has no client_column writer, its columns: a, b, 4"
+OTHER = "has no column 'writer' (`client_column`); its columns are a, b, 4"
 
 
 @pytest.mark.parametrize(
@@ -224,19 +233,23 @@ OTHER = "has no client_column writer, its columns: a, b, 4"
         (
             partial(write_arrays, client=np.full(4, -1)),
             None,
-            "no client of any example",
+            "no example with a client",
         ),
         (
             partial(write_arrays, client=np.arange(3)),
             None,
-            "clients of shape (3,), one",
+            "clients of shape (3,); one",
         ),
         (
             partial(write_arrays, client=np.zeros((4, 2))),
             None,
             "of shape (4, 2) and typ",
         ),
-        (write_arrays, "writer", "client_column is of .csv, .parquet and hf:PATH"),
+        (
+            write_arrays,
+            "writer",
+            "`client_column` is only for .csv, .parquet and hf:PATH",
+        ),
         (partial(write_text, text="a,b,4\n1,2,3\n2,3,4\n"), "writer", OTHER),
         (partial(write_text, text="writer,b\n1,2\n2,3\n"), "writer", "has 2 columns; "),
         (
@@ -244,13 +257,17 @@ OTHER = "has no client_column writer, its columns: a, b, 4"
             "writer",
             "has 'no' in column a, example 2",
         ),
-        (lambda folder: f"hf:{folder}", None, "no folder of save_to_disk"),
+        (lambda folder: f"hf:{folder}", None, "not a folder written by save_to_disk"),
         (lambda folder: f"hf:{folder}/not", None, "does not exist"),
-        (write_no_picture, None, "needs one column Image and at most one ClassLabel"),
+        (
+            write_no_picture,
+            None,
+            "must have one column of type Image and at most one of type ClassLabel",
+        ),
         (
             lambda folder: write_saved(folder)[0],
             "who",
-            "has no client_column who, its",
+            "has no column 'who' (`client_column`); its",
         ),
     ],
 )
@@ -308,23 +325,28 @@ def test_many_clients_come_in_groups_of_alike_ones(count):
 @pytest.mark.parametrize(
     ("most", "least", "expected", "told"),
     [
-        (None, 1, [0, 0, 0, 1, 1, 2, -1], "3 of 3, of 1 to 3 examples; nobody's exa"),
+        (
+            None,
+            1,
+            [0, 0, 0, 1, 1, 2, -1],
+            "3 of 3 clients, 1 to 3 examples per client; ",
+        ),
         (
             None,
             2,
             [0, 0, 0, 1, 1, -1, -1],
-            "2 of 3, of 2 to 3 examples; 1 left out; no",
+            "2 of 3 clients, 2 to 3 examples per client; ",
         ),
-        (None, 3, [0, 0, 0, -1, -1, -1, -1], "1 of 3, of 3 examples; 2 left out; nobo"),
-        (5, 2, [0, 0, 0, 1, 1, -1, -1], "2 of 3, of 2 to 3 examples; 1 left out; nobo"),
+        (None, 3, [0, 0, 0, -1, -1, -1, -1], "1 of 3 clients, 3 examples per client; "),
+        (5, 2, [0, 0, 0, 1, 1, -1, -1], "2 of 3 clients, 2 to 3 examples per client; "),
     ],
 )
 def test_small_clients_are_left_out_and_it_is_said(most, least, expected, told):
     clients = np.array([0, 0, 0, 1, 1, 2, -1])
     kept, line = data.select_clients(clients, most=most, least_size=least)
     assert kept.tolist() == expected
-    assert line.startswith(f"clients of the data: {told}")
-    assert line.endswith(f"nobody's examples: {expected.count(-1)}")
+    assert line.startswith(f"natural partition: {told}")
+    assert line.endswith(f"; {expected.count(-1)} examples unassigned")
 
 
 def test_a_few_clients_are_drawn_with_all_that_is_theirs():
@@ -333,7 +355,7 @@ def test_a_few_clients_are_drawn_with_all_that_is_theirs():
         kept, line = data.select_clients(clients, most=10, seed=seed)
         names, counts = np.unique(kept[kept >= 0], return_counts=True)
         assert (len(names), set(counts)) == (10, {3})
-        assert "10 of 40, of 3 examples; 30 left out; nobody's examples: 90" in line
+        assert "10 of 40 clients, 3 examples per client; 90 examples unassigned" in line
 
 
 # --- how they are padded
@@ -360,8 +382,8 @@ def test_classes_are_as_few_as_will_do_and_the_best_of_those(seed, count):
             break
     found = data.size_classes(sizes)
     assert len(found.counts) == number
-    assert 8 * np.dot(found.counts, found.slots) == least
-    for own, slots in zip(places(found.counts, count), found.slots, strict=True):
+    assert 8 * np.dot(found.counts, found.padded_sizes) == least
+    for own, slots in zip(places(found.counts, count), found.padded_sizes, strict=True):
         assert sizes[own].max() == slots
 
 
@@ -391,4 +413,4 @@ def test_classes_by_hand(sizes, least, expected):
     ],
 )
 def test_whose_an_example_is_by_what_a_column_says(clients, expected):
-    assert owners(np.array(clients)).tolist() == expected
+    assert client_numbers(np.array(clients)).tolist() == expected

@@ -84,21 +84,24 @@ PARTITIONS = [
     (lambda: drawn(7, 1), "num_clients must lie in 1..6,"),
     (
         lambda: drawn(3, 2),
-        "classes_per_client 2 with num_clients 3 has 3 clients share class 8, of which "
-        "there are 2 examples; give fewer of either",
+        "classes_per_client 2 with num_clients 3 assigns class 8 to 3 clients, but the "
+        "class has 2 examples; give a smaller value of either",
     ),
     (lambda: ranges(overlap=1.0), "overlap must lie in [0, 1), got 1.0"),
     (lambda: ranges(overlap=-0.1), "overlap must lie in [0, 1), got -0.1"),
     (lambda: examples_per_class(3, 2, NAN), "overlap must lie in [0, 1), got nan"),
-    (lambda: ranges(held=(0, 2)), "class_range must be two of 1..10, the number of"),
-    (lambda: ranges(held=(3, 2)), "class_range must be two of 1..10,"),
-    (lambda: ranges(held=(2, 11)), "class_range must be two of 1..10,"),
+    (
+        lambda: ranges(held=(0, 2)),
+        "class_range must be two numbers in 1..10, the number of",
+    ),
+    (lambda: ranges(held=(3, 2)), "class_range must be two numbers in 1..10,"),
+    (lambda: ranges(held=(2, 11)), "class_range must be two numbers in 1..10,"),
     (lambda: ranges(size=0), "samples_per_class must be at least 1, got 0"),
     (lambda: ranges(clients=0), "num_clients must lie in 1..100,"),
     (
         lambda: ranges(clients=11, held=(10, 10)),
-        "class_range 10 10 with num_clients 11 has 11 clients share class 0, of which "
-        "there are 10 examples; give fewer of either",
+        "class_range 10 10 with num_clients 11 assigns class 0 to 11 clients, but the "
+        "class has 10 examples; give a smaller value of either",
     ),
     (lambda: few(most=0), "most must be at least 1, got 0"),
     (lambda: few(least_size=0), "least_size must be at least 1, got 0"),
@@ -106,7 +109,10 @@ PARTITIONS = [
     (lambda: thin(0), "size must be at least 1, got 0"),
     (lambda: absent(1.5), "rate must lie in [0, 1], got 1.5"),
     (lambda: absent(-0.5), "rate must lie in [0, 1], got -0.5"),
-    (lambda: absent(0.9), "failure_rate 0.9 fails all 4 clients, one must be left"),
+    (
+        lambda: absent(0.9),
+        "failure_rate 0.9 makes all 4 clients fail; give a smaller rate, so that",
+    ),
     # A grid that does not fit together.
     (
         lambda: grid(LESS),
@@ -116,12 +122,24 @@ PARTITIONS = [
         lambda: grid([]),
         "all partitions of a grid must have the same num_clients, got []",
     ),
-    (lambda: grid(EMPTY), "client 1 of a partition has no example"),
-    (lambda: grid(present=PRESENT[:1]), "`present` is for 1 runs of 2 clients, the"),
-    (lambda: grid(present=MIXED), "all runs of a grid must have the same rounds in"),
-    (lambda: grid(pool=POOL[:5]), "row 5 of a partition is not in the pool of 5"),
-    (lambda: grid(slots=4), "4 slots are too few for 5 rows"),
-    (lambda: left_out(slots=1), "1 slots are too few for 2 rows"),
+    (lambda: grid(EMPTY), "client 1 of a partition has no example; every"),
+    (lambda: grid(present=PRESENT[:1]), "`present` has 1 runs of 2 clients, but the"),
+    (
+        lambda: grid(present=MIXED),
+        "all runs of a grid must have the same number of rounds in",
+    ),
+    (
+        lambda: grid(pool=POOL[:5]),
+        "a partition has the index 5, but the pool has only 5 examples",
+    ),
+    (
+        lambda: grid(slots=4),
+        "padded_size must be at least 5, the size of the largest client, got 4",
+    ),
+    (
+        lambda: left_out(slots=1),
+        "padded_size must be at least 2, the size of the largest client, got 1",
+    ),
 ]
 DATA_SETS = [
     (lambda: validated(NAN), "dataset x has NaN or infinite values"),
@@ -140,11 +158,14 @@ DATA_SETS = [
         lambda: data.load_extra("digits", "a"),
         "extra_split is for TFDS data sets, but",
     ),
-    (lambda: load("digits", image_shape=(8, 8)), "image_shape is for files, but"),
-    (lambda: load("digits", client_folders=True), "client_folders is for files, but"),
+    (lambda: load("digits", image_shape=(8, 8)), "image_shape is only for files, but"),
+    (
+        lambda: load("digits", client_folders=True),
+        "client_folders is only for files, but",
+    ),
     (
         lambda: data.read(__file__, client_folders=True),
-        f"dataset {__file__} is no folder, so `client_folders`",
+        f"dataset {__file__} is not a folder; `client_folders` is only for folders",
     ),
     (lambda: load("digits", split="test"), "split must be all for digits (no splits"),
     (lambda: load("x.npz", split="test"), "split must be all for files, got 'test'"),
@@ -163,10 +184,13 @@ def test_one_line_names_the_parameter_and_what_is_accepted(call, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mnst", "mnst is unknown; .*nearest: mnist"),
-        ("digit", "digit is unknown; .*nearest: digits"),
-        ("emnist/digts", "emnist/digts is unknown; .*nearest: emnist/digits"),
-        ("zzzzqqq", "zzzzqqq is unknown; give digits or a TFDS name$"),
+        ("mnst", "mnst is unknown; .*similar names: mnist"),
+        ("digit", "digit is unknown; .*similar names: digits"),
+        ("emnist/digts", "emnist/digts is unknown; .*similar names: emnist/digits"),
+        (
+            "zzzzqqq",
+            "zzzzqqq is unknown; give digits, the name of a TFDS data set, or a path$",
+        ),
         ("", "'' is unknown"),
         ("some/odd/path", "some/odd/path is unknown"),
         ("huggingface:mnist", "huggingface:mnist is unknown"),
@@ -174,7 +198,7 @@ def test_one_line_names_the_parameter_and_what_is_accepted(call, message):
             "mnist:9.9.9",
             r"mnist:9\.9\.9 cannot be opened in /nowhere: .* only: 3\.0\.1",
         ),
-        ("imdb_reviews", "imdb_reviews needs a feature 'image' of .* text, label"),
+        ("imdb_reviews", "imdb_reviews must have a feature 'image' of .* text, label"),
     ],
 )
 def test_names_that_cannot_be_loaded(name, message):

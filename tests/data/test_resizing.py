@@ -6,7 +6,7 @@ from PIL import Image
 
 from fcjax.data import load, load_extra
 from fcjax.data.files import read
-from fcjax.data.images import resized
+from fcjax.data.images import resize_images
 from tests.data.test_files import IMAGES, LABELS, write_csv, write_npz, write_pngs
 from tests.data.test_sources import png, prepare
 
@@ -31,10 +31,10 @@ def test_two_by_two_to_four_by_four_by_hand():
         [0.6, 0.5125, 0.3375, 0.25],
         [0.8, 0.65, 0.35, 0.2],
     ]
-    got = resized(images, 4)
+    got = resize_images(images, 4)
     np.testing.assert_allclose(got[0, ..., 0], expected, atol=1e-6)
     # Rounded to nearest: 8-bit pixels of 100 times that, exact halves aside.
-    whole = resized(np.array([0, 40, 80, 20], np.uint8).reshape(1, 2, 2, 1), 4)
+    whole = resize_images(np.array([0, 40, 80, 20], np.uint8).reshape(1, 2, 2, 1), 4)
     rounded = [[0, 10, 30, 40], [20, 24, 31, 35], [60, 51, 34, 25], [80, 65, 35, 20]]
     assert whole[0, :, :, 0].tolist() == rounded
 
@@ -42,10 +42,12 @@ def test_two_by_two_to_four_by_four_by_hand():
 @pytest.mark.parametrize(("shape", "size"), [((9, 13), 32), ((40, 25), 8)])
 def test_pixels_are_as_pillow_makes_them(shape, size):
     colour = random(2, *shape, 3)
-    np.testing.assert_array_equal(resized(colour, size)[1], by_pillow(colour[1], size))
+    np.testing.assert_array_equal(
+        resize_images(colour, size)[1], by_pillow(colour[1], size)
+    )
     # Any other channels are grey images, without a meaning of the last, as are floats.
     for images in (random(2, *shape, 4), random(2, *shape, 3) / np.float32(255)):
-        got = resized(images, size)
+        got = resize_images(images, size)
         for channel in range(images.shape[-1]):
             expected = by_pillow(images[1, ..., channel], size)
             np.testing.assert_array_equal(got[1, ..., channel], expected)
@@ -86,6 +88,6 @@ def test_images_of_mixed_sizes(tmp_path):
 
 def test_feature_vectors_are_not_resized(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.eye(4))
-    message = r"x\.npz holds feature vectors, which `resize`"
+    message = r"x\.npz has feature vectors, but `resize` is only for images"
     with pytest.raises(ValueError, match=message):
         load(str(tmp_path / "x.npz"), resize=4)

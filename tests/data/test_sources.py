@@ -130,7 +130,7 @@ def test_an_unprepared_data_set_names_the_command_and_nothing_else_is_said(
 
 ODD, DAMAGED = (png(np.zeros((4, 4), np.uint8)), 0), (b"not an image", 1)
 RECORDS = "tiny-train.array_record-00000-of-00001"
-MIXED = r"has images of mixed sizes, \(3, 4, 1\) and \(4, 4, 1\); all must have one"
+MIXED = r"has images of mixed sizes, \(3, 4, 1\) and \(4, 4, 1\); all images must"
 BROKEN = "is damaged in .*; move that folder away and run: pip .*download_and_prepare"
 
 
@@ -142,7 +142,7 @@ BROKEN = "is damaged in .*; move that folder away and run: pip .*download_and_pr
             grey(1),
             {"labels": ["angle"]},
             None,
-            "needs a feature .* 'label' .*: .*angle",
+            "must have a feature .* 'label' .* its features are .*angle",
         ),
         (grey(1), {"form": "tfrecord"}, None, ".* a format that only TensorFlow reads"),
         ([*grey(1), DAMAGED], {}, None, BROKEN),

@@ -64,7 +64,7 @@ def test_streaming_from_the_host_changes_nothing_but_rounding(table, tmp_path, c
     depends on what the compiler fuses with fetching an example."""
     path, out = table
     run(tmp_path, path, name="ffcm", seed=(0, 1), pool="host")
-    assert "the examples lie on the host" in capsys.readouterr().out
+    assert "(on the host)" in capsys.readouterr().out
     streamed, plain = (
         [float(row["loss"]) for row in rows(x / "history.csv")[:2]]
         for x in (tmp_path, out)
@@ -214,7 +214,7 @@ def test_pictures_of_mixed_sizes_from_their_folder_to_predictions(tmp_path):
         size = [(8, 8), (12, 10), (9, 16)][i % 3]
         Image.fromarray(bar(*size, lying=i < 12)).save(name)
     bars, out = tmp_path / "bars", tmp_path / "out"
-    with pytest.raises(ValueError, match=r"mixed sizes.*which `resize` gives them$"):
+    with pytest.raises(ValueError, match=r"mixed sizes.*so use `resize`$"):
         run(out, bars)
     run(out, bars, clients=(2,), resize=6)
     assert float(rows(out / "results.csv")[0]["nmi"]) == 1

@@ -24,8 +24,6 @@ from tests.sweep.drifting import LEARN_ROUNDS, USE_ROUNDS, rows, run, vectors
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "experiments" / "results"
 FOUR = {"config.json", "results.csv", "history.csv", "environment.json"}
-NAMED = re.compile(r"\bresults/([\w+-]+/[\w.+-]*[\w+-])")
-"""A folder of the ledger, as a text names it."""
 
 
 def entries(results):
@@ -79,11 +77,18 @@ def test_every_folder_is_whole_and_can_be_run_again():
     assert not wrong, f"of {RESULTS.relative_to(ROOT)}: {wrong}"
 
 
-def test_every_folder_is_named_in_the_benchmarks_and_the_other_way_round():
-    named = {*NAMED.findall((ROOT / "BENCHMARKS.md").read_text())}
-    unnamed, gone = {*entries(RESULTS)} - named, named - {*entries(RESULTS)}
-    assert not unnamed, f"BENCHMARKS.md does not name results/{unnamed}"
-    assert not gone, f"BENCHMARKS.md names what is not there: results/{gone}"
+def test_the_pages_are_those_that_the_ledger_gives():
+    """Every entry is on them, as `pages` takes all of notes.toml and of the folders."""
+    pages = ledger.pages(RESULTS)
+    old = [path for path, text in pages.items() if path.read_text() != text]
+    assert not old, "run: python experiments/ledger.py write"
+    assert {*(ROOT / ledger.RUNS).iterdir()} <= pages.keys()
+
+
+def test_an_entry_without_a_note_is_named(kept):
+    (kept / "notes.toml").write_text('["km/digits-p"]\ncommand = "python x"\n')
+    with pytest.raises(ValueError, match=r"differ: ffcm/digits-p-fuzzifier, ffcm/soft"):
+        ledger.pages(kept)
 
 
 # --- what is kept
@@ -194,7 +199,7 @@ def test_of_a_long_history_some_rounds_are_kept_and_the_last_ten(
     # A half of 8 x 1,100 rounds is too many, a quarter is not.
     source = long(tmp_path / "run", checkout, rounds=1100)
     keep.keep([source], to, checkout=checkout)
-    told = "history.csv keeps a round in 4, and the last 10 of each stage"
+    told = "history.csv has one round in 4, and the last 10 of each stage"
     assert told in capsys.readouterr().out.splitlines()
     (folder,) = entries(to).values()
     assert faults(folder, checkout) == []
@@ -230,12 +235,18 @@ def without(name):
     ("spoil", "told"),
     [
         (without("results.csv"), "holds no finished run yet"),
-        (one_open, r"a run that has not ended \(p 1, weight 0.5, seed 0\)"),
-        (without("environment.json"), "of an earlier fcjax, which wrote no environ"),
-        (changed(commit=None), "run outside a checkout"),
-        (changed(changed=True), "with uncommitted changes of [0-9a-f]{7} "),
-        (changed(at="other"), "at [0-9a-f]{7}, which this history does not have"),
-        (changed(commit="0" * 40), "at 0000000, which this history does not have"),
+        (
+            one_open,
+            r"an unfinished run \(p 1, weight 0.5, seed 0\): repeat its command",
+        ),
+        (
+            without("environment.json"),
+            "has no environment.json, so its commit is unknown",
+        ),
+        (changed(commit=None), "run outside of a checkout, so its commit is unknown"),
+        (changed(changed=True), "with uncommitted changes to [0-9a-f]{7} "),
+        (changed(at="other"), "at [0-9a-f]{7}, a commit that is not in this history"),
+        (changed(commit="0" * 40), "at 0000000, a commit that is not in this history"),
     ],
 )
 def test_what_could_not_be_run_again_is_refused_and_nothing_written(
@@ -259,7 +270,9 @@ def test_an_entry_has_one_configuration_and_one_score_of_a_run(
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     config = json.loads((grid / "config.json").read_text())
     (grid / "config.json").write_text(json.dumps({**config, "limit": 50}))
-    with pytest.raises(ValueError, match=r"\(limit 50, there None\).*another --name"):
+    with pytest.raises(
+        ValueError, match=r"\(limit 50 instead of None\): give another --name"
+    ):
         keep.keep([grid], to, checkout=checkout)
     keep.keep([grid], to, checkout=checkout, name="fewer")
     assert sorted(entries(to)) == ["near/fewer", "near/vectors-p-weight"]
@@ -268,7 +281,7 @@ def test_an_entry_has_one_configuration_and_one_score_of_a_run(
     text = (grid / "results.csv").read_text()
     text = text.replace(",client-mean,1.0,", ",client-mean,0.75,")
     (grid / "results.csv").write_text(text)
-    said = r"the run with p 1, weight 0.25, seed 0, and .* has other.*\(acc differ\)"
+    said = r"has other scores \(acc\) than .* the run with p 1, weight 0.25, seed 0: "
     with pytest.raises(ValueError, match=said) as error:
         keep.keep([grid], to, checkout=checkout)
     assert "\n" not in str(error.value)
@@ -318,7 +331,7 @@ def lines_of(table, out, capsys, **flags):
 
 
 def test_a_table_is_made_of_what_is_kept_and_says_what_differs(kept, tmp_path, capsys):
-    lines, notes = lines_of("ccfc-table1", tmp_path, capsys, kept=kept)
+    lines, notes = lines_of("ccfc-table1", tmp_path, capsys, from_ledger=kept)
     scores = read(kept / "ffcm" / "digits-p-fuzzifier").rows
     for p in ("0", "1"):
         line = lines[p, "FFCM"]
@@ -329,36 +342,36 @@ def test_a_table_is_made_of_what_is_kept_and_says_what_differs(kept, tmp_path, c
     called = "note: FFCM, digits for mnist"
     few = "seed 0 1 in place of 0 1 2 3 4"
     assert [line for line in notes if line.startswith(called)] == [
-        f"{called}, p 0, p 1, is ffcm/digits-p-fuzzifier: {few}",
-        f"{called}, p 0.5, is ffcm/softer: fuzzifier 1.5 in place of 1.1, "
+        f"{called}, p 0, p 1: runs ffcm/digits-p-fuzzifier: {few}",
+        f"{called}, p 0.5: runs ffcm/softer: fuzzifier 1.5 in place of 1.1, "
         "seed 0 1 2 3 in place of 0 1 2 3 4",
     ]
     # No p changes central k-means: its line has none, and none is missed.
     assert lines["", "KM"]["nmi_seeds"] == "2"
-    assert f"note: KM, digits for mnist, is km/digits-p: {few}" in notes
+    assert f"note: KM, digits for mnist: runs km/digits-p: {few}" in notes
     empty = [lines[x] for x in (("0", "k-FED"), ("0.25", "FFCM"), ("0", "CCFC"))]
     assert [(line["nmi"], line["nmi_seeds"]) for line in empty] == [("", "0")] * 3
 
 
 def test_of_nothing_kept_there_is_the_paper_alone(tmp_path, capsys):
     (tmp_path / "ledger").mkdir()
-    flags = {"kept": tmp_path / "ledger", "datasets": ("mnist",), "limit": None}
+    flags = {"from_ledger": tmp_path / "ledger", "datasets": ("mnist",), "limit": None}
     lines, notes = lines_of("ccfc-table1", tmp_path, capsys, **flags)
     assert len(lines) == 2 + 5 * 6
     assert {line["nmi_seeds"] for line in lines.values()} == {"0"}
-    assert "note: nothing of this table is kept" in notes
+    assert "note: the ledger has no runs for this table" in notes
 
 
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ("ccfc-table3", "ccfc-table3 is made of models or assignments, and a ledger"),
-        ("ccfc-figure3", "ccfc-figure3 is made of models or assignments"),
+        ("ccfc-table3", "ccfc-table3 needs models or assignments, but a ledger"),
+        ("ccfc-figure3", "ccfc-figure3 needs models or assignments"),
         ("ccfc-table1", "--from .*none is no folder"),
     ],
 )
 def test_what_a_ledger_cannot_give_is_said_in_a_line(table, told, tmp_path):
-    args = reproduce.Args(table, kept=tmp_path / "none", out=tmp_path / "out")
+    args = reproduce.Args(table, from_ledger=tmp_path / "none", out=tmp_path / "out")
     with pytest.raises(ValueError, match=told) as error:
         reproduce.main(args)
     assert "\n" not in str(error.value)
@@ -383,5 +396,5 @@ STL = {"samples": 50_000, "backbone": "resnet18-imagenet"}
 )
 def test_the_papers_settings_are_known_without_its_data(flags, expected):
     """Those of CCFC's Section 4.1, and of Fashion-MNIST its own."""
-    (found,) = ledger.asked(Task.of(CCFC(preset="paper"), **flags))
+    (found,) = ledger.settings_of_task(Task.of(CCFC(preset="paper"), **flags))
     assert expected.items() <= found.items()

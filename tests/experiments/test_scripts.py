@@ -233,7 +233,7 @@ def test_the_last_batch_is_dropped_as_the_preset_or_the_flag_says(
 def test_images_that_a_network_does_not_take_are_refused_in_one_line():
     with pytest.raises(ValueError, match=r"`backbone` mlp .* not take images"):
         built(only_group("fedmcc", "fedmcc", DIGITS, backbone="mlp"))
-    with pytest.raises(ValueError, match="resize them, for example to 32x32"):
+    with pytest.raises(ValueError, match="resize the images, for example to 32x32"):
         built(only_group("sda_fdc", "sda-fdc", (30, 30, 1)))
     built(only_group("sda_fdc", "dcn", (30, 30, 1)))  # which has no GAN
 

@@ -28,7 +28,7 @@ TOOLS |= {"compare": "gone", "predict": "--dataset digits"}
 WHOLE = "takes whole numbers, or START:END without END as 0:16, at most 10,000 of them"
 ANY = "takes numbers, or START:END:STEP with END as 0:1:0.25, at most 10,000 of them"
 LEAST, ABOVE = "must be at least 1, got 0", "must be above 0, got 0"
-RULES = "are two rules, give one"
+RULES = "are two partition rules; give only one"
 UNLABELLED = "--no-labels --clusters 2"
 NO_RUN = "holds no run: it has no config.json"
 
@@ -100,13 +100,13 @@ COMMANDS = [
     # Data.
     ("ccfc --dataset gone.npz", "--dataset gone.npz does not exist"),
     ("ccfc --dataset {notes}", "--dataset {notes} has 1 column"),
-    ("ccfc --dataset {empty}", "--dataset {empty} holds no image"),
+    ("ccfc --dataset {empty}", "--dataset {empty} has no image"),
     ("ccfc --dataset no_such_set", "--dataset no_such_set is unknown"),
     ("ccfc --dataset mnist --data-dir {empty}", "--dataset mnist"),
     ("ccfc --image-shape 8", "--image-shape"),
     (
         "ccfc --image-shape 4 4",
-        "--image-shape is for files, but the data set is digits",
+        "--image-shape is only for files, but the data set is digits",
     ),
     ("ccfc --resize 0", "--resize"),
     ("ccfc --limit 0", "--limit"),
@@ -119,7 +119,7 @@ COMMANDS = [
     # Clients: what dealing itself refuses is in tests/data/test_refused.py.
     ("ccfc --clients 0", "--clients must be at least 1, got 0"),
     ("ccfc --clients -2", "--clients must be at least 1, got -2"),
-    ("ccfc --clients 5000", "--clusters 10 with --clients 5000 take at least 50000"),
+    ("ccfc --clients 5000", "--clusters 10 with --clients 5000 require at least 50000"),
     ("ccfc --clusters 1", "--clusters must be at least 2, got 1"),
     ("ccfc --alpha 0", "--alpha must be"),
     ("ccfc --alpha -1", "--alpha must be"),
@@ -127,12 +127,12 @@ COMMANDS = [
     ("ccfc --classes-per-client 11", "--classes-per-client"),
     ("ccfc --overlap 2", "--overlap"),
     ("ccfc --alpha 1 --overlap 0", f"--alpha and --overlap {RULES}"),
-    ("ccfc --class-range 2 3", "--class-range needs --overlap"),
+    ("ccfc --class-range 2 3", "--class-range requires --overlap"),
     ("ccfc --overlap 0 --class-range 3", "--class-range"),
     ("ccfc --overlap 0 --class-range 5 2", "--class-range"),
     ("ccfc --overlap 0 --samples-per-class 0", "--samples-per-class"),
     ("ccfc --client-size 3", "--client-size must be at least --clusters 10, got 3"),
-    ("ccfc --failure-rate 1", "--failure-rate 1.0 fails all 10 clients"),
+    ("ccfc --failure-rate 1", "--failure-rate 1.0 makes all 10 clients fail"),
     ("ccfc --failure-rate -0.1", "--failure-rate"),
     ("ccfc --no-labels", "--clusters is required for data without labels"),
     # What is run, and where.
@@ -200,7 +200,7 @@ COMMANDS = [
     (f"fedcref {UNLABELLED} --associations perfect", "--associations perfect knows"),
     ("fedcref --overlap 0 --alpha 1", RULES),
     ("ccfc --p 0.5 --alpha 1", f"--p and --alpha {RULES}"),
-    ("fedcref --p 0.5 --class-range 2 3", "--class-range needs --overlap"),
+    ("fedcref --p 0.5 --class-range 2 3", "--class-range requires --overlap"),
     ("fedmcc --methods mcc --momentum 1.5", "--momentum must be at most 1, got 1.5"),
     ("fedmcc --instance-temperature 0.5 0", f"--instance-temperature {ABOVE}"),
     ("fedmcc --cluster-temperature 0", f"--cluster-temperature {ABOVE}"),
@@ -232,7 +232,8 @@ COMMANDS = [
     ("collect {empty}", "{empty} holds neither results nor shards of a grid"),
     ("collect {run}", "--out is required where the folders are no shards"),
     ("collect gone", "gone holds neither results nor shards of a grid"),
-    ("keep", "which folders? see --help"),
+    ("keep", "no results folder is given: name one or more"),
+    ("ledger read", "invalid choice 'read' for argument 'action'"),
     ("keep gone", f"gone {NO_RUN}"),
     ("keep gone --name a/b", "--name takes letters, digits and .+-_, got 'a/b'"),
     # Tools for finished runs.
@@ -254,7 +255,10 @@ COMMANDS = [
         "examples of shape (8, 8, 1) do not fit a model",
     ),
     ("predict {run} --dataset {rows} --out {notes}/a", "{notes}"),
-    ("probe {run} --num-neighbors 0", "num_neighbors takes 1 .. 50, got 0"),
+    (
+        "probe {run} --num-neighbors 0",
+        "--num-neighbors must lie in 1..50, the number of training examples, got 0",
+    ),
     ("probe {run} --label-fraction 2", "--label-fraction"),
     ("probe {run} --num-draws 0", "--num-draws"),
     ("choose", "which"),
@@ -330,7 +334,7 @@ def test_a_wrong_command_gets_one_line_and_writes_nothing(
 @pytest.mark.parametrize("name", [*SCRIPTS, *programs(ROOT / "experiments"), *TOOLS])
 def test_a_flag_that_no_command_has_is_refused_by_all(name, monkeypatch, capsys):
     rest = f"gone {TOOLS[name]}" if name in TOOLS else ""
-    rest = "ccfc-table1" if name == "reproduce" else rest
+    rest = {"reproduce": "ccfc-table1", "ledger": "write"}.get(name, rest)
     said = refused(f"{name} {rest} --wings 2", monkeypatch, capsys)
     assert "Unrecognized options: --wings" in said
 

@@ -41,7 +41,7 @@ def test_clients_on_their_own_are_compared_where_one_holds_both():
     both runs count."""
     holders = rng.integers(-1, 2, (2, 80))
     runs = np.where(holders >= 0, rng.integers(3, size=(2, 80)), -1)
-    found, total, count = pairwise_agreement(runs, holders=holders), 0.0, 0
+    found, total, count = pairwise_agreement(runs, client_of_example=holders), 0.0, 0
     for one, other in itertools.product(range(2), repeat=2):
         rows = (holders[0] == one) & (holders[1] == other)
         total += rows.sum() * by_pairs(*runs[:, rows])
@@ -56,7 +56,7 @@ def test_one_clustering_of_all_is_compared_with_those_of_clients():
     client = np.repeat([0, 1], 20)
     holders = np.stack([np.full(40, -1), np.full(40, -1), client])
     found = pairwise_agreement(
-        np.stack([truth, truth, 2 * client + truth]), holders=holders
+        np.stack([truth, truth, 2 * client + truth]), client_of_example=holders
     )
     assert found[0, 1] == found[0, 2] == found[1, 2] == 1
 

@@ -76,7 +76,7 @@ def test_clients_that_cannot_put_two_together_make_nobody_less_sure():
     truth = np.repeat(np.arange(4), 50)
     holders = rng.integers(5, size=(6, 200))
     runs = 4 * holders + truth
-    found = consensus(runs, 4, holders=holders)
+    found = consensus(runs, 4, client_of_example=holders)
     assert ari(truth, found.clusters) == 1
     np.testing.assert_array_equal(found.confidence, 1)
     assert confidence(runs, found.clusters).max() < 0.5
@@ -94,5 +94,5 @@ def test_clusters_of_different_number_and_examples_of_nobody():
     assert np.isnan(found.confidence[5])
     held = np.arange(120) != 5
     assert ari(truth[held], found.clusters[held]) == 1
-    with pytest.raises(ValueError, match="1 clustered examples make no 2 clusters"):
+    with pytest.raises(ValueError, match=r"num_clusters must be at most 1, .*, got 2"):
         consensus(np.array([[0, -1, -1]]), 2)

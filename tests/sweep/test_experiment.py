@@ -44,7 +44,7 @@ def execute(out, *words, describe=None):
 
 # --- bad input
 
-RULES = "are two rules, give one"
+RULES = "are two partition rules; give only one"
 RANGE = "--class-range must end in 2..10 where clients look for as many clusters"
 DRAWN = "--classes-per-client must lie in 2..10 where clients look for as many"
 TWICE = ["clients 2 2", "clusters 3 2 3", "p 0.5 0.5", "client-size 40 40"]
@@ -58,7 +58,7 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
         ("--p=1.5", r"^--p must lie in \[0, 1\], got 1.5"),
         ("--classes-per-client=1 --standalone", f"{DRAWN}.* give --clusters"),
         ("--classes-per-client 2 11 --standalone", DRAWN),
-        ("--class-range 2 3", r"^--class-range needs --overlap"),
+        ("--class-range 2 3", r"^--class-range requires --overlap"),
         (
             "--overlap=0 --class-range 2 11 --standalone",
             rf"^{RANGE}, got \(11,\); or give --clusters$",
@@ -74,8 +74,8 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
         ("--clients=0", r"--clients must be at least 1, got 0"),
         ("--clusters=1", r"--clusters must be at least 2, got 1"),
         ("--clusters=180", r"--clusters 180 with --clients 10 .* digits has 1797"),
-        ("--clients 5 1798", r"--clusters 10 with --clients 1798 take at least 17980"),
-        ("--failure-rate=1", r"^--failure-rate 1.0 fails all 10 clients"),
+        ("--clients 5 1798", r"--clients 1798 require at least 17980 examples"),
+        ("--failure-rate=1", r"^--failure-rate 1.0 makes all 10 clients fail"),
         ("--no-labels", r"--clusters is required"),
         (
             "--no-labels --clusters=2 --p 0 0.5",
@@ -83,7 +83,7 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
         ),
         (
             "--no-labels --clusters=2 --overlap 0",
-            "^--overlap needs labels",
+            "^--overlap requires labels",
         ),
         ("--local-epochs=0", r"--local-epochs must be at least 1, got 0"),
         ("--batch-size 9 0", r"--batch-size must be at least 1, got 0"),
@@ -128,7 +128,7 @@ def test_a_state_beyond_all_memory_is_refused_before_anything_is_written(tmp_pat
         return MethodSpec("by hand", {"rounds": 1}, matrices, "client-mean", {}, size)
 
     flags = [f"--out={out}", "--clients=1", "--p=0", "--clusters=2"]
-    told = r"^the state of one run takes 3 x 11.7 TiB, .*--client-size"
+    told = r"^the state of one run needs 35.2 TiB, .*`client_size`"
     with pytest.raises(ValueError, match=told) as error:
         prepare(*flags, describe=describe)
     assert "\n" not in str(error.value)

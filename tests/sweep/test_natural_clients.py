@@ -44,16 +44,20 @@ def prepare(*flags):
 
 
 BY_COLUMN = "--client-column=who"
-LINE = "clients of the data: {}"
+LINE = "natural partition: {}"
 
 
 @pytest.mark.parametrize(
     ("flags", "held", "told"),
     [
-        ([], [[0, 2, 4], [1, 7], [3, 6]], "3 of 3, of 2 to 3 examples"),
-        (["--min-client-size=3"], [[0, 2, 4]], "1 of 3, of 3 examples; 2 left out"),
-        (["--no-labels", "--clusters=2"], [[0, 2, 4], [1, 7], [3, 6]], "3 of 3, of 2"),
-        (["--client-size=2"], [[0, 2, 4], [1, 7], [3, 6]], "3 of 3, of 2 to 3 example"),
+        ([], [[0, 2, 4], [1, 7], [3, 6]], "3 of 3 clients, 2 to 3 examples per client"),
+        (["--min-client-size=3"], [[0, 2, 4]], "1 of 3 clients, 3 examples per"),
+        (
+            ["--no-labels", "--clusters=2"],
+            [[0, 2, 4], [1, 7], [3, 6]],
+            "3 of 3 clients, 2",
+        ),
+        (["--client-size=2"], [[0, 2, 4], [1, 7], [3, 6]], "3 of 3 clients, 2 to 3 "),
     ],
 )
 def test_clients_are_those_of_the_data(few, flags, held, told):
@@ -70,7 +74,7 @@ def test_clients_are_those_of_the_data(few, flags, held, told):
     assert set(partition.left_out) == rest
     assert batch.num_clients == len(held)
     assert [(p["natural"], p["clients"]) for p in batch.points] == [(1, len(held))]
-    (line,) = [x for x in prepared.notes if x.startswith("clients of the data")]
+    (line,) = [x for x in prepared.notes if x.startswith("natural partition: ")]
     assert line.startswith(LINE.format(told))
     # No feature is whose it is; without labels the class is one.
     assert prepared.dataset.examples.shape[1] == 2 + ("--no-labels" in flags)
@@ -109,7 +113,7 @@ def test_most_clients_are_drawn_alike_for_every_seed(few):
 def test_another_rule_deals_anew_and_says_so(few):
     prepared = prepare(few, BY_COLUMN, "--p=0", "--clients=2")
     assert [len(x) for x in prepared.batches[0].partitions[0].clients] == [4, 4]
-    assert "the data's own clients are not used: `p` is given" in prepared.notes
+    assert "the natural partition is not used, because `p` is given" in prepared.notes
     assert prepared.folder.config["partition"] == "p"
 
 
@@ -130,12 +134,12 @@ def test_another_rule_deals_anew_and_says_so(few):
         ),
         (
             ["--dataset=digits", "--min-client-size=2"],
-            "`min_client_size` selects among .*, but digits names no clients",
+            "`min_client_size` selects among .*, but digits has no natural clients",
         ),
-        ([BY_COLUMN, "--p=0", "--alpha=1", "--overlap=0"], "are two rules, give one"),
+        ([BY_COLUMN, "--p=0", "--alpha=1", "--overlap=0"], "are two partition rules"),
         (
             ["--client-column=whose"],
-            "has no client_column whose, its columns: a",
+            r"has no column 'whose' \(`client_column`\); its columns are a",
         ),
     ],
 )
@@ -159,11 +163,11 @@ def test_of_writers_less_than_a_quarter_is_padding_and_scores_are_the_same(
             prepared = prepared._replace(batches=(batch,))
         train.execute(prepared)
     printed = capsys.readouterr().out
-    count = len(own.slots)
-    assert f"clients of the data: {WRITERS} of {WRITERS}, of 5 to" in printed
-    assert f"nobody's examples: {NOBODYS}\n" in printed
+    count = len(own.padded_sizes)
+    assert f"natural partition: {WRITERS} of {WRITERS} clients, 5 to" in printed
+    assert f"; {NOBODYS} examples unassigned\n" in printed
     assert f"in {count} size classes" in printed
-    slots = 8 * np.dot(own.counts, own.slots)
+    slots = 8 * np.dot(own.counts, own.padded_sizes)
     assert f"padding {1 - sizes.sum() / slots:.1%} in" in printed
     assert f"padding {1 - sizes.mean() / sizes.max():.1%}\n" in printed
     assert 1 - sizes.sum() / slots < 0.25 < 0.9 < 1 - sizes.mean() / sizes.max()

@@ -237,7 +237,7 @@ def test_how_many_clusters_clients_of_drawn_classes_look_for(describe, flags, ex
 
 
 def test_few_examples_are_refused_for_the_clusters_that_are_looked_for():
-    message = "`clusters` 3 with `clients` 4 take at least 12 examples, by hand has 11"
+    message = "`clients` 4 require at least 12 examples, but by hand has 11"
     with pytest.raises(ValueError, match=message):
         drawn(in_common, clients=(4,), classes_per_client=(1,))
     wide = np.repeat(np.arange(4), 4)

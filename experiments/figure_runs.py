@@ -1,4 +1,8 @@
-"""Trains the runs of a figure, for what no results folder keeps: their last states."""
+"""Trains the runs of a figure and reads their final states.
+
+A results folder has scores, assignments and models, but no client states. Figures that
+need a client state train their own runs with this module.
+"""
 
 import hashlib
 import shutil
@@ -22,7 +26,7 @@ from fcjax.types import State
 
 T = TypeVar("T")
 Read = Callable[[Call, State], list[T]]
-"""(some runs, their state in the end) -> what is kept, one a run."""
+"""Function (call, final state of its runs) -> one result per run."""
 
 
 def train(
@@ -31,29 +35,31 @@ def train(
     folder: Path,
     read: Read[T],
 ) -> list[T]:
-    """Trains the runs of a grid and reads what is wanted of their last states.
+    """Trains the runs of a grid and reads a result from each final state.
 
     Args:
-        task: the flags; those of data, files, shards and backends are not looked at.
-        dataset: that is dealt to the clients.
-        folder: holds `checkpoints`, from which the same call goes on; once finished,
-            it trains no more.
-        read: see `Read`.
+        task: the method and its options. The options of the data source, the output
+            files, the shards and the backend have no effect.
+        dataset: the data set that is partitioned over the clients.
+        folder: folder for `checkpoints`. The same call resumes from these checkpoints.
+            A finished call trains nothing.
+        read: function that reads the results, see `Read`.
 
     Returns:
-        What was read, in the order of the grid.
+        One result per run, in the order of the grid.
 
     Raises:
-        ValueError: one line that names the flag and what it accepts.
+        ValueError: an option is wrong. The message is one line that names the flag and
+            the accepted values.
     """
     enable_compilation_cache()
-    # A folder without results: every run is to be trained, and none is written there.
-    asked = task.but(out=folder / "runs", shard=None)
+    # The folder has no results, so every run is trained. Nothing is written to it.
+    planned = task.but(out=folder / "runs", shard=None)
     loaded = dataset, dataset.examples[:0]
-    prepared = experiment.prepare(asked, load=lambda _: loaded)
-    batches, found = prepared.batches, []
+    prepared = experiment.prepare(planned, load=lambda _: loaded)
+    batches, results = prepared.batches, []
     total = sum(len(batch.points) * sum(plan.num_rounds(batch)) for batch in batches)
-    held = dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes()
+    content = dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes()
     with (
         jax.default_matmul_precision(task.options.precision),
         printed(),
@@ -62,21 +68,31 @@ def train(
         for batch in batches:
             program = engine.Program(batch.build)
             for part in batch.split():
-                # All that decides what these runs end in.
+                # The checkpoint name depends on everything that decides the result.
                 config = experiment.configuration(task, part.method, part.points[0])
                 name = fingerprint(
-                    config, part.points, hashlib.sha256(held).hexdigest()
+                    config, part.points, hashlib.sha256(content).hexdigest()
                 )
                 saved = folder / "checkpoints" / name
                 if not task.options.resume:
                     shutil.rmtree(saved, ignore_errors=True)
                 call = Call(program, part, part.grid(prepared.pool), None)
-                found += read(call, run(task, call, saved, progress))
-    return found
+                results += read(call, run(task, call, saved, progress))
+    return results
 
 
 def run(task: Task, call: Call, saved: Path, progress: Progress) -> State:
-    """Trains runs side by side, from where they were left."""
+    """Trains runs in one batch (vmapped), and resumes from their last checkpoint.
+
+    Args:
+        task: the options. Only the interval of the checkpoints is read.
+        call: the compiled program and its runs.
+        saved: folder of the checkpoints.
+        progress: the progress display.
+
+    Returns:
+        The final state of the runs.
+    """
 
     def on_round(round: engine.Round) -> None:
         stage, number = round.stage, round.position.round
@@ -90,18 +106,32 @@ def run(task: Task, call: Call, saved: Path, progress: Progress) -> State:
 
 
 def load_one(task: Task, *, several: tuple[str, ...] = ()) -> data.Dataset:
-    """Returns the data of a figure, once every flag but `several` has one value."""
+    """Loads the data set of a figure, which must have labels.
+
+    Args:
+        task: the options of the figure.
+        several: the options that may have more than one value.
+
+    Returns:
+        The data set.
+
+    Raises:
+        ValueError: another option has several values, or the data has no labels.
+    """
     check_single(task, several=several)
     dataset, extra = load_source(task.source)
     if dataset.labels is None or len(extra):
-        raise ValueError("figures need labels: no --extra-split, and not --no-labels")
+        raise ValueError(
+            "a figure needs a label for every example: remove --no-labels and "
+            "--extra-split"
+        )
     return dataset
 
 
 def check_single(task: Task, *, several: tuple[str, ...] = ()) -> None:
-    """Raises ValueError where a setting other than `several` has several values."""
+    """Raises ValueError if an option has several values, except those in `several`."""
     for part in (task.method, task.split, task.options):
         for name, value in given(part).items():
-            swept = isinstance(value, tuple) and name not in ("log", *several)
-            if swept and len(value) > 1:
+            is_swept = isinstance(value, tuple) and name not in ("log", *several)
+            if is_swept and len(value) > 1:
                 raise ValueError(f"`{name}` takes one value for a figure, got {value}")
