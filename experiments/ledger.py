@@ -449,10 +449,11 @@ def k_means_of(lines: Sequence[Line]) -> dict[tuple[Any, ...], Line]:
 
 
 def baseline(line: Line, k_means: Line | None, metric: str) -> str:
-    """Returns the score of k-means: the runs' own, or the one of separate runs."""
-    if metric == "nmi" and line.rows[0].get("kmeans_nmi") is not None:
-        return line.mean("kmeans_nmi")
-    return k_means.mean(metric) if k_means else ""
+    """Returns the score of k-means: of separate runs if there are any, or the runs' own."""
+    if k_means:
+        return k_means.mean(metric)
+    has_own = metric == "nmi" and line.rows[0].get("kmeans_nmi") is not None
+    return line.mean("kmeans_nmi") if has_own else ""
 
 
 def benchmarks(lines: Sequence[Line]) -> Iterator[str]:
