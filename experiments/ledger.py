@@ -449,7 +449,7 @@ def k_means_of(lines: Sequence[Line]) -> dict[tuple[Any, ...], Line]:
 
 
 def baseline(line: Line, k_means: Line | None, metric: str) -> str:
-    """Returns the score of k-means: of separate runs if there are any, or the runs' own."""
+    """Returns the score of k-means, of separate runs if there are any."""
     if k_means:
         return k_means.mean(metric)
     has_own = metric == "nmi" and line.rows[0].get("kmeans_nmi") is not None
