@@ -35,8 +35,8 @@ import tyro
 from experiments.benchmarks import benchmark
 from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
-from fcjax.cli.errors import end
-from fcjax.methods import printed_ccfc as printed
+from fcjax.cli.errors import exit_with_error
+from fcjax.methods import paper_scores_ccfc as paper_scores
 from fcjax.results.environment import asked_of_compiler
 
 Name = Literal[
@@ -82,7 +82,7 @@ class Table(NamedTuple):
     """By part, its share of the time: minutes of ten."""
 
 
-PAPER = printed.scores_of("mnist", "CCFC")[0.0]
+PAPER = paper_scores.scores_of("mnist", "CCFC")[0.0]
 STAGES_NOTE = (
     "One run on random images, float32 (`--precision highest`): of each stage a first "
     f"round and up to {on_device.REPEATS} timed ones. It is compiled as `fcjax fit` "
@@ -289,4 +289,4 @@ if __name__ == "__main__":
     try:
         first_light(tyro.cli(Args, description=__doc__))
     except (ValueError, RuntimeError) as error:
-        end(str(error))
+        exit_with_error(str(error))

@@ -35,7 +35,7 @@ from tyro.constructors import (
     PrimitiveTypeInfo,
 )
 
-from fcjax.cli.errors import end, flag_of, name_of_command
+from fcjax.cli.errors import exit_with_error, flag_of, name_of_command
 from fcjax.data.partition import RULES
 from fcjax.data.source import Source
 from fcjax.data.split import Split
@@ -123,7 +123,7 @@ def numbers(text: str, kind: type) -> list[int | float]:
             return [kind(text)]
         last, step = [*rest, Decimal(1)] if kind is int and not rest[1:] else rest
         steps = (last - first) / step
-        # A range of whole numbers leaves out its end, as in Python.
+        # A range of whole numbers leaves out its exit_with_error, as in Python.
         count = math.ceil(steps) if kind is int else math.floor(steps) + 1
     except (ValueError, ArithmeticError):
         pass
@@ -189,7 +189,7 @@ def split_of(method: type[Method]) -> type[Split]:
     return dataclasses.dataclass(frozen=True)(type("Split", (Split,), space))
 
 
-class Asked(NamedTuple):
+class CommandLine(NamedTuple):
     """A parsed command line."""
 
     tasks: list[Task]
@@ -199,7 +199,7 @@ class Asked(NamedTuple):
     """The settings of methods that were given."""
 
 
-def read(script: Script | type[Method], words: Sequence[str]) -> Asked:
+def read(script: Script | type[Method], words: Sequence[str]) -> CommandLine:
     """Returns what a command line asks for.
 
     Ends the process where it asks for help, and with one line where it is wrong.
@@ -212,9 +212,9 @@ def read(script: Script | type[Method], words: Sequence[str]) -> Asked:
             words = [*words_of(Path(path), script, words), *words]
         found: Any = parse(arguments, words, description=about(script))
         named = [name for name in given(found.method) if name != "methods"]
-        return Asked(tasks(script, found), found.processes, named)
+        return CommandLine(tasks(script, found), found.processes, named)
     except ValueError as error:
-        end(str(error))
+        exit_with_error(str(error))
 
 
 def tasks(script: Script, found: Any) -> list[Task]:
@@ -228,7 +228,7 @@ def tasks(script: Script, found: Any) -> list[Task]:
         own = {x.name: getattr(found.method, x.name) for x in dataclasses.fields(cls)}
         method = cls(**own)
         if len(methods) > 1 and options.out is not None:
-            options = dataclasses.replace(options, out=options.out / method.called())
+            options = dataclasses.replace(options, out=options.out / method.full_name())
         result.append(Task(method, found.data, found.clients, options))
     return result
 
@@ -274,7 +274,7 @@ def parse(
     except SystemExit:
         if not said.getvalue():
             raise
-    end(line_of(said.getvalue(), flags_in(arguments)))
+    exit_with_error(line_of(said.getvalue(), flags_in(arguments)))
 
 
 def line_of(framed: str, flags: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from fcjax.cli.arguments import about, parse
-from fcjax.cli.errors import end, exit_on_error
+from fcjax.cli.errors import exit_on_error, exit_with_error
 from fcjax.cli.main import main as run_method
 from fcjax.cli.tools import TOOLS
 from fcjax.methods import SCRIPTS
@@ -41,7 +41,7 @@ def main() -> None:
             return
         flags = {word.partition("=")[0] for word in words[1:]}
         if not flags & {"--on", "-h", "--help"}:
-            end("fit takes a method's name and its flags, one of them --on")
+            exit_with_error("fit takes a method's name and its flags, one of them --on")
         name, *words = words
     name = name.replace("_", "-")
     sys.argv = [f"fcjax {name}", *words]
@@ -61,7 +61,7 @@ def main() -> None:
     else:
         near = difflib.get_close_matches(name, [*SCRIPTS, *TOOLS, *checkout], n=1)
         hint = f"did you mean {near[0]}?" if near else "`fcjax --help` lists them"
-        end(f"there is no command {name}: {hint}")
+        exit_with_error(f"there is no command {name}: {hint}")
 
 
 def programs(folder: Path) -> dict[str, Path]:

@@ -94,7 +94,7 @@ def with_quoted_flags(line: str) -> str:
     return re.sub(r"`([^`]+)`", flag, line)
 
 
-def end(line: str, status: int = REFUSED) -> NoReturn:
+def exit_with_error(line: str, status: int = REFUSED) -> NoReturn:
     """Ends the process with a line behind the name of its command."""
     line = with_flags(" ".join(line.split()))
     print(f"{name_of_command()}: error: {line}", file=sys.stderr)
@@ -106,47 +106,47 @@ def name_of_command() -> str:
 
 
 @contextmanager
-def in_a_line(*, begun: bool = False) -> Iterator[None]:
+def exit_on_system_error(*, checked: bool = False) -> Iterator[None]:
     """Ends the process with one line where what is inside is refused a file or memory
     by the system, or is interrupted; what it has written until then stays. The same
     where JAX cannot start its devices, at whichever first use of them.
 
     Args:
-        begun: what is inside has been checked, and a wrong place is no wrong flag.
+        checked: what is inside has been checked, and a wrong place is no wrong flag.
     """
     try:
         yield
     except OSError as error:
-        if isinstance(error, PLACES) and not begun:
-            end(told(error))
-        end(f"{told(error)}; {AGAIN}", FAILED)
+        if isinstance(error, PLACES) and not checked:
+            exit_with_error(system_message(error))
+        exit_with_error(f"{system_message(error)}; {AGAIN}", FAILED)
     except MemoryError as error:
-        end(f"too little memory: {error}", FAILED)
+        exit_with_error(f"too little memory: {error}", FAILED)
     except (RuntimeError, AssertionError) as error:
         if problem := platform_problem(error):
-            end(problem)
+            exit_with_error(problem)
         raise
     except KeyboardInterrupt:
-        end(f"interrupted; {AGAIN}", INTERRUPTED)
+        exit_with_error(f"interrupted; {AGAIN}", INTERRUPTED)
 
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """`in_a_line`, also where what is inside raises ValueError, as tools do where a
+    """`exit_on_system_error`, also where what is inside raises ValueError, as tools do where a
     flag or what it names is wrong.
     """
     try:
-        with in_a_line():
+        with exit_on_system_error():
             yield
     except ValueError as error:
-        end(str(error))
+        exit_with_error(str(error))
 
 
-def told(error: OSError) -> str:
+def system_message(error: OSError) -> str:
     """Returns what the system said, and of which file.
 
     Examples:
-        >>> told(PermissionError(13, "Permission denied", "runs/x"))
+        >>> system_message(PermissionError(13, "Permission denied", "runs/x"))
         'runs/x: Permission denied'
     """
     why = error.strerror or str(error).partition("\n")[0]
@@ -154,7 +154,7 @@ def told(error: OSError) -> str:
 
 
 @contextmanager
-def ending_together() -> Iterator[None]:
+def exit_at_once_on_error() -> Iterator[None]:
     """Ends this process at once if it fails. The other processes wait for it in vain,
     and JAX ends them after `HEARTBEAT_TIMEOUT`.
     """
@@ -164,7 +164,9 @@ def ending_together() -> Iterator[None]:
         if not are_several():
             raise
         if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-            print(f"{name_of_command()}: error: {told(error)}", file=sys.stderr)
+            print(
+                f"{name_of_command()}: error: {system_message(error)}", file=sys.stderr
+            )
         elif not isinstance(error, SystemExit):  # its message is printed
             traceback.print_exc()
         sys.stdout.flush()

@@ -13,10 +13,10 @@ import jax
 from fcjax.cli import arguments
 from fcjax.cli.errors import (
     FAILED,
-    end,
-    ending_together,
+    exit_at_once_on_error,
+    exit_on_system_error,
+    exit_with_error,
     flag_of,
-    in_a_line,
     with_quoted_flags,
 )
 from fcjax.methods import Method, Script
@@ -56,7 +56,7 @@ def main(script: Script | type[Method], words: Sequence[str] | None = None) -> N
             report.conclude_all(folders, out=out and out.parent)
 
 
-@in_a_line()
+@exit_on_system_error()
 def run(
     make: Callable[[], Sequence[Task]], *, named: Collection[str] = ()
 ) -> list[Folder]:
@@ -89,7 +89,7 @@ def run(
     except ValueError as error:
         problem = str(error)
     if problem := processes.first_error(problem):
-        end(problem)
+        exit_with_error(problem)
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
     from fcjax.sweep.fit import fit, is_too_large
     from fcjax.sweep.train import enable_compilation_cache, execute
@@ -114,9 +114,9 @@ def run(
         if not problem and are_several():
             problem = processes.first_error(differing(experiments))
         if problem:
-            end(problem)
-        locks.enter_context(in_a_line(begun=True))
-        locks.enter_context(ending_together())
+            exit_with_error(problem)
+        locks.enter_context(exit_on_system_error(checked=True))
+        locks.enter_context(exit_at_once_on_error())
         try:
             enable_compilation_cache()
             locks.enter_context(printed(with_quoted_flags))
@@ -127,7 +127,9 @@ def run(
             if not is_too_large(error):
                 raise
             message = str(error).partition("\n")[0]
-            end(f"one run alone is too large for the device: {message}", FAILED)
+            exit_with_error(
+                f"one run alone is too large for the device: {message}", FAILED
+            )
     return [experiment.folder for experiment in experiments]
 
 

@@ -204,7 +204,7 @@ class Method(ClusterMixin, BaseEstimator):
         settings = dict.fromkeys(fields_of(type(self))) | one_of_each(self.settings())
         return SimpleNamespace(**settings | values)
 
-    def called(self) -> str:
+    def full_name(self) -> str:
         """Returns the method's name with its variant."""
         return self.name
 

@@ -11,7 +11,7 @@ from fcjax.algorithms.baselines import exact_cmeans, ffcm
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.kfed import LocalStart, kfed
 from fcjax.data.split import Split
-from fcjax.methods import printed_ccfc
+from fcjax.methods import paper_scores_ccfc
 from fcjax.methods.base import Method, MethodSpec, Problem, partitioned_once
 from fcjax.settings import Limits, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering
@@ -50,7 +50,7 @@ class Plain(Method):
                     f"`local_clusters` must be at most `clusters` {num_clusters}, got "
                     f"{value}"
                 )
-        scores = printed_ccfc.scores_of(problem.data, self.printed)
+        scores = paper_scores_ccfc.scores_of(problem.data, self.printed)
         return MethodSpec(
             name=self.name,
             settings=settings,

@@ -21,7 +21,7 @@ from fcjax.data.augment import (
     vector_view,
 )
 from fcjax.federated.kmeans import UNLIKE
-from fcjax.methods import printed_ccfc
+from fcjax.methods import paper_scores_ccfc
 from fcjax.methods.base import Method, MethodSpec, Problem, fields_of
 from fcjax.methods.encoders import (
     Kind,
@@ -132,7 +132,9 @@ class CCFC(Method):
             build=self.builder(problem),
             scope="client-pooled" if self.standalone else "global",
             evaluate_every=evaluate_every(settings),
-            paper={} if is_ablation else printed_ccfc.scores_of(problem.data, "CCFC"),
+            paper={}
+            if is_ablation
+            else paper_scores_ccfc.scores_of(problem.data, "CCFC"),
         )
 
     @property

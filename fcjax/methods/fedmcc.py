@@ -132,7 +132,7 @@ class Contrastive(Method):
         settings = self.settings(*chosen, names=first | second)
         shared = {k: v for k, v in settings.items() if k in first}
         return MethodSpec(
-            *(self.called(), settings, self.builder(problem), "global"),
+            *(self.full_name(), settings, self.builder(problem), "global"),
             shared=None if self.in_one_stage else Shared(self.name, 1, shared),
         )
 
@@ -232,7 +232,7 @@ class Contrastive(Method):
             blur_probability=0.5 if blurs and not is_byol else 0.0,
         )
 
-    def called(self) -> str:
+    def full_name(self) -> str:
         by_kmeans = self.cluster_by == "k-means" and not self.in_one_stage
         return f"{self.name}+k-means" if by_kmeans else self.name
 
@@ -294,7 +294,7 @@ class FedMCC(Contrastive):
     """FedMCC: momentum contrastive representations, then a cluster projector.
 
     Examples:
-        >>> FedMCC(num_rounds=20).called(), FedMCC(cluster_by="k-means").called()
+        >>> FedMCC(num_rounds=20).full_name(), FedMCC(cluster_by="k-means").full_name()
         ('fedmcc', 'fedmcc+k-means')
     """
 

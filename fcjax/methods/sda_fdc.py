@@ -17,7 +17,7 @@ from fcjax.algorithms.autoencoders import by_codes, by_dcn
 from fcjax.algorithms.central import Clustering, by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.sda import Pair, sda
 from fcjax.data.split import Split
-from fcjax.methods import printed_sda_fdc
+from fcjax.methods import paper_scores_sda_fdc
 from fcjax.methods.base import Method, MethodSpec, Problem, Shared, partitioned_once
 from fcjax.methods.encoders import is_tiny
 from fcjax.nn.generative import Gan
@@ -70,7 +70,7 @@ class OfExamples(Method):
             settings=settings,
             build=self.builder(problem),
             scope="global",
-            paper=printed_sda_fdc.scores_of(problem.data, self.name),
+            paper=paper_scores_sda_fdc.scores_of(problem.data, self.name),
             # The server's examples, as they are and as rows.
             working_bytes=examples.nbytes + 4 * examples.size,
             sees_all=self.is_central,

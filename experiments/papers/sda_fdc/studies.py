@@ -15,7 +15,7 @@ from experiments.papers.sda_fdc.rows import (
     SDA_FDC,
 )
 from experiments.papers.study import Paper, Row, Study
-from fcjax.methods.printed_sda_fdc import (
+from fcjax.methods.paper_scores_sda_fdc import (
     CALLED,
     CENTRAL,
     FEDERATED,

@@ -2,8 +2,8 @@
 (https://arxiv.org/abs/2211.16965), Section 4. Single runs, without spreads.
 """
 
-from fcjax.methods import printed_ccfc as ccfc
-from fcjax.methods.printed_ccfc import LEVELS, Scores
+from fcjax.methods import paper_scores_ccfc as ccfc
+from fcjax.methods.paper_scores_ccfc import LEVELS, Scores
 
 CENTRAL = ("KM_central", "DCN_central")
 FEDERATED = ("SDA-FC-KM", "SDA-FDC (disjoint)", "SDA-FDC")
