@@ -16,12 +16,12 @@ from experiments.papers.sda_fdc.rows import (
 )
 from experiments.papers.study import Paper, Row, Study
 from fcjax.methods.paper_scores_sda_fdc import (
-    CALLED,
     CENTRAL,
     FEDERATED,
     KAPPA,
     LEVELS,
     NMI,
+    PAPER_NAMES,
     scores_of,
 )
 
@@ -59,7 +59,7 @@ def of_figure() -> Paper:
     its other values are nowhere in print.
     """
     return {
-        ("mnist", CALLED[method], p, 0.0): scores
+        ("mnist", PAPER_NAMES[method], p, 0.0): scores
         for row in CURVES
         for method in row.flags["methods"]
         for p, scores in scores_of("mnist", method).items()
