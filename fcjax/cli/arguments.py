@@ -348,7 +348,8 @@ class Screen(io.StringIO):
 def set_help(arguments: type) -> None:
     """Sets the help text of each flag: the docstring under the field, on one line.
 
-    tyro reads these docstrings, too, but it keeps their line breaks.
+    A field in backquotes becomes a flag. tyro reads these docstrings, too, but it keeps
+    their line breaks.
     """
     texts: dict[str, str] = {}
     for cls in reversed(arguments.__mro__):
@@ -361,11 +362,16 @@ def set_help(arguments: type) -> None:
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                 docstring = getattr(text.value, "value", "")
                 texts[ast.unparse(field.target)] = " ".join(str(docstring).split())
+
+    def flag(match: re.Match[str]) -> str:
+        return flag_of(match[1]) if match[1] in texts else match[0]
+
     for field in dataclasses.fields(arguments):  # pyright: ignore[reportArgumentType]
         if dataclasses.is_dataclass(field.default):
             set_help(type(field.default))
         elif field.name in texts:
-            field.metadata = types.MappingProxyType({"help": texts[field.name]})
+            text = re.sub(r"`(\w+)`", flag, texts[field.name])
+            field.metadata = types.MappingProxyType({"help": text})
 
 
 def joined(text: str) -> str:

@@ -97,16 +97,17 @@ class Choose:
             table = ranking.assign(folder=folders).dropna(axis=1, how="all")
             print()
             tables.show(table, ".3f")
-            named = [f"{k} = {v}" for k, v in MEANINGS.items() if k in table]
-            print(f"Columns: {'; '.join(named)}. Larger is better.")
-            if runs.is_labelled:
-                print()
-                tables.show(selection.against_labels(ranking), ".3f")
-                print(
-                    "Columns: rank correlation = Spearman correlation of the criterion "
-                    "with the score over the runs; regret = NMI of the best run minus "
-                    "NMI of the run that the criterion chooses."
-                )
+        used = [f"{k} = {v}" for k, v in MEANINGS.items() if np.any(ranks[k].notna())]
+        print(f"Columns: {'; '.join(used)}. Larger is better.")
+        for ranking in rankings if runs.is_labelled else ():
+            print()
+            tables.show(selection.against_labels(ranking), ".3f")
+        if runs.is_labelled:
+            print(
+                "Columns: rank correlation = Spearman correlation of the criterion "
+                "with the score over the runs; regret = NMI of the best run minus NMI "
+                "of the run that the criterion chooses."
+            )
         print()
         ranks.to_csv(out / "choice.csv", index=False, float_format="%.6g")
         print(f"ranking: {out / 'choice.csv'}")
@@ -230,13 +231,16 @@ def comparison_sentence(
         for line in lines:
             places[verdict(line)].append(setting_of(line, by))
         texts = {
-            k: f"{len(v)} ({'; '.join(v)})" if v else "0" for k, v in places.items()
+            "better": f"{first} is better than {second}",
+            "worse": f"{second} is better than {first}",
+            "undecided": f"no difference between {first} and {second} is detected",
         }
-        return (
-            f"{first} against {second}, by {score} in {len(lines)} settings: better in "
-            f"{texts['better']}, worse in {texts['worse']}, undecided in "
-            f"{texts['undecided']}.{hint_of_seeds(lines)}"
-        )
+        parts = [
+            f"{texts[name]} at {' | '.join(settings)}"
+            for name, settings in places.items()
+            if settings
+        ]
+        return f"By {score}, {'; '.join(parts)}.{hint_of_seeds(lines)}"
     (line,) = lines
     where = f" at {setting_of(line, by)}" if by else ""
     size = abs(line["difference"])
@@ -277,10 +281,14 @@ def setting_of(line: Mapping[Any, Any], by: Sequence[Any]) -> str:
 
 
 def hint_of_seeds(lines: Sequence[Mapping[Any, Any]]) -> str:
-    """Returns the advice to run more seeds if every row has a single seed."""
-    if max(line["seeds"] for line in lines) > 1:
-        return ""
-    return " Run both methods with more seeds, for example --seed 0:5."
+    """Returns the advice to run more seeds, if no difference is detected."""
+    if max(line["seeds"] for line in lines) == 1:
+        return " Run both methods with more seeds, for example --seed 0:5."
+    if len(lines) == 1 and verdict(lines[0]) == "undecided":
+        more = float(lines[0]["more_seeds"] or 0)
+        if more > 0:  # It is NaN if no number of seeds is enough.
+            return f" More seeds needed for a difference of this size: {more:.0f}."
+    return ""
 
 
 def label_of(score: str) -> str:
@@ -639,7 +647,7 @@ class Collect:
     def __call__(self) -> None:
         """Merges the shards and prints the summary table."""
         if not self.folders:
-            raise ValueError("collect needs at least one results folder; see --help")
+            raise ValueError("at least one results folder is required; see --help")
         folders = shards.find(self.folders)
         parents = {
             folder.parent for folder in folders if folder.name.startswith("shard-")

@@ -88,7 +88,7 @@ DecBatchSize = Annotated[Sweep[int], shown("64; --preset paper: 256")]
 
 @frozen
 class FedCRefFamily(Method):
-    """FedCRef and two methods for comparison.
+    """The methods find clusters with auto-encoders or generative models.
 
     Methods for --methods:
       fedcref  each client clusters its own examples; clients then find out which of

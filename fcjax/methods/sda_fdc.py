@@ -29,7 +29,7 @@ GAN_SETTINGS = (
 )
 """The settings of the clients' GANs."""
 # With these values of `cluster_weight`, both terms of Eq. 3 start at about the same
-# size. The reconstruction error is smaller on small images, and much smaller on vectors.
+# size. The reconstruction error is smaller on small images, and smallest on vectors.
 VECTORS = {
     # The learning rates and the noise size are from CCEGAN, later code of the authors.
     # CCEGAN differs in other points: uniform noise, Adam with weight decay that keeps

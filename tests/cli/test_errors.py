@@ -9,8 +9,13 @@ from fcjax.cli.errors import exit_on_system_error
     ("error", "checked", "status", "rest"),
     [
         (FileNotFoundError(2, "No such file", "runs/x"), False, 2, "\n"),
-        (FileNotFoundError(2, "No such file", "runs/x"), True, 1, "; what has ended"),
-        (OSError(28, "No space left", "runs/x"), False, 1, "; what has ended"),
+        (
+            FileNotFoundError(2, "No such file", "runs/x"),
+            True,
+            1,
+            "; finished runs are kept",
+        ),
+        (OSError(28, "No space left", "runs/x"), False, 1, "; finished runs are kept"),
     ],
 )
 def test_a_place_is_a_wrong_flag_only_until_it_was_checked(
