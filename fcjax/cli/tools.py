@@ -235,8 +235,9 @@ def comparison_sentence(
             "worse": f"{second} is better than {first}",
             "undecided": f"no difference between {first} and {second} is detected",
         }
+        separator = ", " if len(by) == 1 else " | "
         parts = [
-            f"{texts[name]} at {' | '.join(settings)}"
+            f"{texts[name]} at {separator.join(settings)}"
             for name, settings in places.items()
             if settings
         ]
@@ -263,8 +264,9 @@ def comparison_sentence(
             f"{first} is better than {second} by {size:.3f} {score}{where} ({numbers})."
         )
     return (
-        f"No difference between {first} and {second} is detected{where}: "
-        f"{line['difference']:+.3f} {score} ({numbers}).{hint_of_seeds(lines)}"
+        f"No difference between {first} and {second} is detected{where}: {first} minus "
+        f"{second} is {line['difference']:+.3f} {score} ({numbers})."
+        f"{hint_of_seeds(lines)}"
     )
 
 
