@@ -126,7 +126,7 @@ def best_run_sentence(ranking: pd.DataFrame, run: Run, by: Criterion) -> str:
     if len(values) == 1:
         return f"{text}; no other run can be compared)."
     if ties:
-        return f"{text}, the same as {ties} other of {len(values)} runs)."
+        return f"{text}, the same value as {ties} of the other runs)."
     return f"{text}, the largest of {len(values)} runs)."
 
 

@@ -107,7 +107,7 @@ def test_there_is_one_choice_per_heterogeneity(blobs, tmp_path, capsys):
         "The best run by agreement is spherical p 0, seed 0",
         "The best run by agreement is spherical p 1, seed 0",
     ]
-    assert ["1 other of 3 runs" in x for x in best] == [True, False]
+    assert all("the same value as 1 of the other runs" in x for x in best)
     table = pd.read_csv(out / "choice.csv")
     assert table.p.tolist() == [0, 0, 0, 1, 1, 1]
     # Each of the two agrees with the other one fully, and with the third by the index.
@@ -203,7 +203,7 @@ def test_the_number_of_clusters_of_blobs(blobs, tmp_path, capsys):
     flags = {"clusters": (2, 3, 6), "seed": (0, 1, 2)}
     out = run(tmp_path / "run", path, labels=False, **flags)
     tools.HowMany((out,))()
-    assert capsys.readouterr().out.startswith("Suggested number of clusters: 3 (")
+    assert "Suggested number of clusters: 3 (" in capsys.readouterr().out
     table = pd.read_csv(out / "how_many.csv", index_col="clusters")
     assert table.index.tolist() == [2, 3, 6]
     assert table.between[3] == 1
