@@ -91,7 +91,7 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
         ("--model-weight=-1", r"--model-weight must be finite and at least 0"),
         (
             "--pretrain-rounds=0 --cluster-rounds=0",
-            r"^`pretrain_rounds` and `cluster_rounds` must not both be 0",
+            "^--pretrain-rounds and --cluster-rounds must not both be 0",
         ),
         ("--evaluate-every=0", r"--evaluate-every must be at least 1"),
         ("--runs-per-call=0", r"--runs-per-call must be at least 1, got 0"),
