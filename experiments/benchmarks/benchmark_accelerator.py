@@ -41,8 +41,8 @@ import tyro
 from experiments.benchmarks import benchmark
 from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
-from fcjax.cli.errors import end
-from fcjax.methods import printed_ccfc as printed
+from fcjax.cli.errors import exit_with_error
+from fcjax.methods import paper_scores_ccfc as printed
 from fcjax.results.environment import asked_of_compiler
 
 Name = Literal[
@@ -336,4 +336,4 @@ if __name__ == "__main__":
     try:
         benchmark_accelerator(tyro.cli(Args, description=__doc__))
     except (ValueError, RuntimeError) as error:
-        end(str(error))
+        exit_with_error(str(error))

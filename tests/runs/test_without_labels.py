@@ -84,7 +84,7 @@ def test_the_run_that_agrees_most_is_chosen(known, tmp_path, capsys):
     assert table.agreement[0] > table.agreement[2] > 0.5
     assert (tmp_path / "choice.png").stat().st_size > 5000
     printed, best = capsys.readouterr().out, table.seed[0]
-    assert f"by agreement: spherical p 0, seed {best}" in printed
+    assert f"The best run by agreement is spherical p 0, seed {best} (" in printed
     assert f"--where p=0 seed={best}" in printed
     assert re.search(rf"\| agreement .* {0.95 - table.nmi[0]:.3f} \|", printed)
     assert re.search(r"a random run.* 0.262 ", printed)  # 0.95 less the mean, 0.6875
@@ -102,11 +102,12 @@ def test_there_is_one_choice_per_heterogeneity(blobs, tmp_path, capsys):
     out = rewritten(made, tmp_path / "run", found)
     tools.Choose((out,), by="agreement")()
     printed = capsys.readouterr().out
-    best = [x for x in printed.splitlines() if x.startswith("by agreement: ")]
-    assert best == [
-        "by agreement: spherical p 0, seed 0",
-        "by agreement: spherical p 1, seed 0",
+    best = [x for x in printed.splitlines() if x.startswith("The best run by agree")]
+    assert [x.partition(" (")[0] for x in best] == [
+        "The best run by agreement is spherical p 0, seed 0",
+        "The best run by agreement is spherical p 1, seed 0",
     ]
+    assert all("the same value as 1 of the other runs" in x for x in best)
     table = pd.read_csv(out / "choice.csv")
     assert table.p.tolist() == [0, 0, 0, 1, 1, 1]
     # Each of the two agrees with the other one fully, and with the third by the index.
@@ -190,7 +191,7 @@ def test_scores_alone_are_enough_to_compare(known, tmp_path):
 def test_a_run_is_named_so_that_it_is_found_again(blobs, tmp_path, capsys):
     out = run(tmp_path / "my run", blobs[0], p=(0.1234567,), seed=(20261125, 7))
     tools.Choose((out,))()
-    _, command = capsys.readouterr().out.split("see it: fcjax report ")
+    _, command = capsys.readouterr().out.split("next: fcjax report ")
     folder, _, *where = shlex.split(command.splitlines()[0])
     found = gather([Path(folder)], store.parsed(where))
     assert len(found) == 1
@@ -202,7 +203,7 @@ def test_the_number_of_clusters_of_blobs(blobs, tmp_path, capsys):
     flags = {"clusters": (2, 3, 6), "seed": (0, 1, 2)}
     out = run(tmp_path / "run", path, labels=False, **flags)
     tools.HowMany((out,))()
-    assert "seeds agree most on 3 clusters" in capsys.readouterr().out
+    assert "Suggested number of clusters: 3 (" in capsys.readouterr().out
     table = pd.read_csv(out / "how_many.csv", index_col="clusters")
     assert table.index.tolist() == [2, 3, 6]
     assert table.between[3] == 1
@@ -250,7 +251,8 @@ def test_seeds_are_paired(known, grid, blobs, tmp_path, capsys):
     assert found == [pytest.approx(expected)]
     printed = capsys.readouterr().out
     assert "no difference seen" in printed
-    assert "runs without a partner: 1 of 5 runs of" in printed
+    assert "1 of 5 runs in" in printed
+    assert "No difference between" in printed
     assert (tmp_path / "comparison.png").stat().st_size > 5000
     # The same runs with themselves, by the seed: one pair each.
     tools.Compare(known, other, by=("seed",), out=tmp_path)()
@@ -284,7 +286,7 @@ def test_clients_on_their_own_are_compared_client_by_client(own, tmp_path, capsy
     assert runs.clients is not None
     assert runs.clusters.max() == 19  # ten of each of two clients
     tools.Choose((own,), by="agreement", out=tmp_path)()
-    assert "by agreement: lrsc" in capsys.readouterr().out
+    assert "The best run by agreement is lrsc" in capsys.readouterr().out
     assert (
         pd.read_csv(tmp_path / "choice.csv")[["others", "input"]].isna().all(axis=None)
     )

@@ -15,7 +15,7 @@ from fcjax import data, metrics
 from fcjax.cli.main import run
 from fcjax.data.source import short_name
 from fcjax.methods import SDAFDC, SDAFDCDisjoint
-from fcjax.methods.printed_sda_fdc import scores_of
+from fcjax.methods.paper_scores_sda_fdc import scores_of
 from fcjax.results import exported
 from fcjax.settings import as_tuple
 from fcjax.sweep.plan import Task
