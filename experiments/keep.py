@@ -269,7 +269,7 @@ def thinned(rounds: Sequence[Row], results: Folder, *, every: int) -> list[Row]:
 
 
 def told(row: Row, source: Folder) -> str:
-    return source.told({name: row[name] for name in source.names})
+    return source.describe({name: row[name] for name in source.names})
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def reproduce(study: Study, args: Args) -> None:
         by = [name for name in lines[0] if not name.startswith("paper_")]
         by = [name for name in by if name not in values]
         summary = tables.summarize(lines, by=by, values=values)
-        table = tables.shown(summary, differences=True)
+        table = tables.format_summary(summary, differences=True)
         write(table, summary, folder, notes=said)
     else:
         said = tabulate(study, found, args, folder, kept)
@@ -175,7 +175,7 @@ def tabulate(
         raise ValueError("no data set to show; --datasets NAME=PATH says where one is")
     summary = tables.summarize(rows, by=study.by, values=study.values)
     marks = apart.from_best(rows, by=study.by, value=study.values[0])
-    table = tables.shown(summary, differences=True)
+    table = tables.format_summary(summary, differences=True)
     if len(marks):
         name = f"{study.values[0]}, from the best"
         table[name] = marks.reindex(summary.index).fillna("").to_numpy()

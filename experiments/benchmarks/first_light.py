@@ -37,7 +37,7 @@ from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
 from fcjax.cli.errors import end
 from fcjax.methods import printed_ccfc as printed
-from fcjax.results.environment import asked_of_compiler
+from fcjax.results.environment import compiler_options
 
 Name = Literal[
     "ccfc-pretrain",
@@ -211,7 +211,7 @@ def command(args: Args) -> str:
     """Returns the line that asks for it, with what is asked of the compiler, but for
     what is the default.
     """
-    asked = asked_of_compiler().items()
+    asked = compiler_options().items()
     words = ["python", "experiments/benchmarks/first_light.py"]
     for field in dataclasses.fields(args):
         value, flag = getattr(args, field.name), "--" + field.name.replace("_", "-")

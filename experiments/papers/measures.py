@@ -40,7 +40,7 @@ def scores(task: Task, results: Folder) -> list[Measured]:
             for name, cell in row.items()
             if name != "dataset" and not name.startswith("paper_")
         }
-        for row in results.asked(results.rows)
+        for row in results.requested(results.rows)
     ]
 
 
@@ -75,7 +75,7 @@ def over_iterations(task: Task, results: Folder) -> list[Measured]:
     """Returns the rounds that end an iteration of each run, the start being iteration
     0. A run that ended keeps its last round up to the last iteration of any.
     """
-    points = [_point(row, results) for row in results.asked(results.rows)]
+    points = [_point(row, results) for row in results.requested(results.rows)]
     ends = []
     for rounds in results.history_of(points):
         # Of several rounds with as many refinements behind them the last one stays.
@@ -99,7 +99,7 @@ def neighbors(task: Task, results: Folder) -> list[Measured]:
     """
     dataset, _ = load_source(task.source)
     measured = []
-    for row in results.asked(results.rows):
+    for row in results.requested(results.rows):
         model = results.model(**_point(row, results))
         embedding = exported.predict(model, dataset.examples).embedding
         found = _votes(task, dataset, embedding, normalize=True)
@@ -144,8 +144,8 @@ def clients(task: Task, results: Folder) -> list[Measured]:
     labels = load_source(task.source)[0].labels
     assert labels is not None
     measured = []
-    for row in results.asked(results.rows):
-        assigned = results.assigned(_point(row, results))
+    for row in results.requested(results.rows):
+        assigned = results.assignment_arrays(_point(row, results))
         holders, clusters = assigned["client"], assigned["cluster"]
         holds = holders == np.arange(holders.max() + 1)[:, None]
         truth, found = (np.broadcast_to(x, holds.shape) for x in (labels, clusters))
@@ -224,7 +224,7 @@ def _probed(
     labels, measured = dataset.labels, []
     assert labels is not None  # tables are of data sets that have classes
     held_out = np.zeros(len(labels), bool) if test else test_rows(task.source, dataset)
-    for row in results.asked(results.rows):
+    for row in results.requested(results.rows):
         model = results.model(**_point(row, results))
         z = exported.predict(model, dataset.examples).embedding
         test_z, test_labels = z[held_out], labels[held_out]

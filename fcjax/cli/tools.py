@@ -14,10 +14,10 @@ import tyro
 
 from fcjax import data
 from fcjax.results import drawing, exported, selection, shards, tables
-from fcjax.results.probing import shown_linear
+from fcjax.results.probing import format_linear
 from fcjax.results.results import draw_agreements, gather
 from fcjax.results.selection import DEFAULT, Criterion
-from fcjax.results.store import example_names, parsed
+from fcjax.results.store import example_names, parse_where
 from fcjax.settings import shown
 from fcjax.sweep import report
 from fcjax.sweep.progress import printed
@@ -54,14 +54,14 @@ class Choose:
     """Folder of choice.csv and choice.png; written over."""
 
     def __call__(self) -> None:
-        results = gather(self.runs, parsed(self.where), data_dir=self.data_dir)
+        results = gather(self.runs, parse_where(self.where), data_dir=self.data_dir)
         ranks, runs = results.rank(self.by), results.ensemble()
         groups = runs.by_data_setting
         tables_of = [ranks.loc[[i for i in ranks.index if i in g]] for g in groups]
         for table in tables_of:
             best = results[int(table.index[0])]
             print(f"by {self.by}: {best.name}")
-            print(f"see it: fcjax report {best.address}")
+            print(f"see it: fcjax report {best.command_arguments}")
         out = self.out or self.runs[0]
         out.mkdir(parents=True, exist_ok=True)
         for table in tables_of:
@@ -109,11 +109,11 @@ class Compare:
         wheres = self.first_where, self.second_where
         folders = self.first, self.second
         one, two = (
-            gather([folder], parsed(where))
+            gather([folder], parse_where(where))
             for folder, where in zip(folders, wheres, strict=True)
         )
         out = self.out or self.first
-        but = {*parsed(self.first_where), *parsed(self.second_where)}
+        but = {*parse_where(self.first_where), *parse_where(self.second_where)}
         table = one.compare(two, self.by, scores=self.score, but=but, out=out)
         named = [
             f"{runs.runs.method[0]} of {folder} {' '.join(where)}".rstrip()
@@ -157,7 +157,7 @@ class Consensus:
     """Folder of the four files; written over."""
 
     def __call__(self) -> None:
-        results = gather(self.runs, parsed(self.where), data_dir=self.data_dir)
+        results = gather(self.runs, parse_where(self.where), data_dir=self.data_dir)
         out = self.out or self.runs[0] / "consensus"
         together = results.consensus(self.clusters, seed=self.seed, out=out)
         voters = results.ensemble().voters
@@ -185,7 +185,7 @@ class Draw:
 
     def __call__(self) -> None:
         out = self.out or self.run / "figures"
-        results = gather([self.run], parsed(self.where), data_dir=self.data_dir)
+        results = gather([self.run], parse_where(self.where), data_dir=self.data_dir)
         print(f"figures of the run {results.draw(out).name}: {out}")
 
 
@@ -216,12 +216,12 @@ class Export:
 
     def __call__(self) -> None:
         out = self.out or self.run / "export"
-        run = gather([self.run], parsed(self.where), data_dir=self.data_dir).run()
+        run = gather([self.run], parse_where(self.where), data_dir=self.data_dir).run()
         run.export(out)
         print(f"network and embeddings of the run {run.name}: {out}")
-        if run.scored.moved:
+        if run.scored_examples.num_reassigned:
             print(
-                f"{run.scored.moved} examples are assigned otherwise than in the run: "
+                f"{run.scored_examples.num_reassigned} examples are assigned otherwise than in the run: "
                 "the data has changed, or they lie between clusters on this device"
             )
 
@@ -249,7 +249,7 @@ class HowMany:
 
     def __call__(self) -> None:
         out = self.out or self.runs[0]
-        results = gather(self.runs, parsed(self.where), data_dir=self.data_dir)
+        results = gather(self.runs, parse_where(self.where), data_dir=self.data_dir)
         suggestion = results.how_many(out)
         print(suggestion.reason)
         tables.show(suggestion.table, ".3f")
@@ -279,7 +279,7 @@ class Report:
 
     def __call__(self) -> None:
         out = self.out or self.run
-        results = gather([self.run], parsed(self.where), data_dir=self.data_dir)
+        results = gather([self.run], parse_where(self.where), data_dir=self.data_dir)
         print(f"report of the run {results.report(out).name}: {out / 'report.html'}")
 
 
@@ -309,7 +309,7 @@ class Predict:
     and of each other, in the embedding."""
 
     def __call__(self) -> None:
-        run = gather([self.run], parsed(self.where)).run()
+        run = gather([self.run], parse_where(self.where)).run()
         source, model = run.folder.source(), run.model
         dataset = data.load(
             self.dataset,
@@ -355,16 +355,16 @@ class Probe:
     """Where TFDS data sets are prepared."""
 
     def __call__(self) -> None:
-        run = gather([self.run], parsed(self.where), data_dir=self.data_dir).run()
+        run = gather([self.run], parse_where(self.where), data_dir=self.data_dir).run()
         found = run.probe(self.num_neighbors, self.label_fraction, self.num_draws)
-        num_trained = len(run.scored.clusters) - found.num_tested
+        num_trained = len(run.scored_examples.clusters) - found.num_tested
         print(f"{run.name}: {found.num_tested} examples by {num_trained}")
         tables.show(found.neighbors, ".4f")
         print(
             "linear classifiers of the frozen embedding; from a share of the labels "
             f"the mean ± 95 % interval over {self.num_draws} draws"
         )
-        tables.show(shown_linear(found.linear))
+        tables.show(format_linear(found.linear))
         print("the run's clusters, and those of k-means on its embedding in one place")
         tables.show(found.clusters, ".4f")
         print("mean of the clients' own scores, each with a match of its own")

@@ -16,7 +16,7 @@ PARTITION = (
 PARTITION_AXES = ("clients", "client_size", "clusters", "failure_rate")
 
 
-def compared(
+def compare_runs(
     ours: Sequence[Run],
     others: Sequence[Run],
     *,

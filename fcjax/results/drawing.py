@@ -56,7 +56,7 @@ def graph(kept: CommunityAssignments, labels: Integer[np.ndarray, "L"] | None) -
     return Graph(edges, sizes.ravel()[shown], groups)
 
 
-def matched_by_client(
+def match_by_client(
     dataset: data.Dataset, holders: np.ndarray, clusters: np.ndarray
 ) -> np.ndarray:
     """Returns clusters by the names of the classes that they match on their client,
@@ -102,7 +102,7 @@ def figures_of_run(
     count, labels = len(dataset.examples), dataset.labels
     holders, clusters = holders[:count], clusters[:count]
     if scope != "global":
-        clusters = matched_by_client(dataset, holders, clusters)
+        clusters = match_by_client(dataset, holders, clusters)
     assigned = clusters >= 0
     if labels is not None:
         figures.partition(labels, holders, folder / "partition.png", title)
@@ -134,8 +134,8 @@ def figures_of_grid(folder: Folder, out: Path) -> None:
     """Draws what the runs that were asked for have in common, see `grid_figures`."""
     grid_figures(
         out,
-        folder.asked(folder.rows),
-        folder.asked(folder.rounds),
+        folder.requested(folder.rows),
+        folder.requested(folder.rounds),
         by=folder.settings,
         start=folder.config.get("start_stage", ""),
         reported=folder.config.get("reported", ()),
@@ -171,11 +171,11 @@ def grid_figures(
         history,
         key=lambda row: [(isinstance(row[name], str), row[name]) for name in by],
     )
-    title = titled(rows, [*by, "seed"])
+    title = figure_title(rows, [*by, "seed"])
     figures.learning_curves(
         history, folder / "learning_curves.png", by=by, values=values, title=title
     )
-    history = since(history, start, by=by)
+    history = rounds_after_stage(history, start, by=by)
     measured = [
         name for name in reported if any(row.get(name) is not None for row in history)
     ]
@@ -201,7 +201,7 @@ def grid_figures(
         )
 
 
-def titled(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+def figure_title(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     """Returns the title of a figure: method, data set, and what all rows share."""
     shared = [
         f"{name} {rows[0][name]}"
@@ -211,7 +211,7 @@ def titled(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     return ", ".join([f"{rows[0]['method']} on {rows[0]['dataset']}", *shared])
 
 
-def since(
+def rounds_after_stage(
     history: Sequence[Mapping[str, Any]], start: str, *, by: Sequence[str]
 ) -> list[Mapping[str, Any]]:
     """Returns the rounds after a stage, and before them the last one of it as their

@@ -36,11 +36,11 @@ def environment() -> dict[str, Any]:
         "cores": num_cores(),
         "devices": f"{len(devices)} x {devices[0].device_kind}",
         "backend": jax.default_backend(),
-        "compiler": asked_of_compiler(),
+        "compiler": compiler_options(),
     }
 
 
-def asked_of_compiler() -> dict[str, str]:
+def compiler_options() -> dict[str, str]:
     """Returns of `COMPILER` what is set."""
     return {name: os.environ[name] for name in COMPILER if name in os.environ}
 

@@ -90,7 +90,10 @@ def export_model(
         One program for all runs of these shapes. Its weights are the leaves of the
         state that embedding or assigning needs, and those of `hyper`, as hyper/NAME.
     """
-    structure, named = jax.tree.structure((hyper, state.server)), by_path(hyper, state)
+    structure, named = (
+        jax.tree.structure((hyper, state.server)),
+        leaves_by_path(hyper, state),
+    )
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state.clients)
 
     def apply(weights, x):
@@ -126,13 +129,13 @@ def export_model(
     return Program(bytes(exported.serialize()), tuple(paths))
 
 
-def pick(program: Program, hyper: PyTree, state: State) -> dict[str, Any]:
+def select_weights(program: Program, hyper: PyTree, state: State) -> dict[str, Any]:
     """Returns the leaves that a program takes by path, of one run or stacked."""
-    named = by_path(hyper, state)
+    named = leaves_by_path(hyper, state)
     return {path: named[path] for path in program.paths}
 
 
-def by_path(hyper: PyTree, state: State) -> dict[str, Any]:
+def leaves_by_path(hyper: PyTree, state: State) -> dict[str, Any]:
     """Returns the leaves of `(hyper, state.server)` in their order: what the clients
     keep is no part of a global model.
     """
@@ -144,7 +147,7 @@ def by_path(hyper: PyTree, state: State) -> dict[str, Any]:
     }
 
 
-def arrays_of(
+def to_arrays(
     program: Program,
     weights: Mapping[str, np.ndarray],
     centers: Float[np.ndarray, "K D"],

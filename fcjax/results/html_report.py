@@ -19,11 +19,11 @@ from fcjax.data.source import short_name
 from fcjax.federated.kmeans import UNLIKE
 from fcjax.results import tables
 from fcjax.results.figures import images
-from fcjax.results.run import INTERNAL_SCORES, Run, Scored, below_kmeans
+from fcjax.results.run import INTERNAL_SCORES, Run, ScoredExamples, below_kmeans
 from fcjax.results.selection import (
     DESCRIPTIONS,
     Ensemble,
-    chosen,
+    choose_run,
     confidence_text,
     consensus_of,
     how_many,
@@ -60,8 +60,8 @@ class Cluster(NamedTuple):
     """Of its examples, the nearest to its center first."""
 
 
-class Answers(NamedTuple):
-    """Answers to the first questions of a user without labels."""
+class Summary(NamedTuple):
+    """Summary to the first questions of a user without labels."""
 
     short: dict[str, str]
     """From each question to a sentence or two."""
@@ -75,9 +75,9 @@ def write(runs: Ensemble, out: Path) -> Run:
     """Writes report.html, assignments.csv and embeddings.npz of the run that it shows,
     and returns the run; see `Results.report`.
     """
-    answer = answers(runs)
+    answer = summarize(runs)
     run = answer.run
-    scored = run.scored
+    scored = run.scored_examples
     out.mkdir(parents=True, exist_ok=True)
     scored.write(out)
     text = render(run, scored, out, answer)
@@ -85,13 +85,13 @@ def write(runs: Ensemble, out: Path) -> Run:
     return run
 
 
-def answers(runs: Ensemble) -> Answers:
-    """Answers how many clusters there are, which run to take, and how sure it is."""
+def summarize(runs: Ensemble) -> Summary:
+    """Summary how many clusters there are, which run to take, and how sure it is."""
     number, number_text, trade_off = suggestion_of(runs)
     if number is not None:
         same = runs.values("clusters") == number
         runs = runs.take(np.flatnonzero(same).tolist())
-    best, by = chosen(runs)
+    best, by = choose_run(runs)
     run = runs.runs[best]
     settings = [name for name in run.folder.settings if name != "seed"]
     alike = [
@@ -119,7 +119,7 @@ def answers(runs: Ensemble) -> Answers:
         "Which run?": which,
         "How sure?": sentence(sure),
     }
-    return Answers(short, run, trade_off)
+    return Summary(short, run, trade_off)
 
 
 def sentence(text: str) -> str:
@@ -144,7 +144,9 @@ def suggestion_of(runs: Ensemble) -> tuple[int | None, str, dict[float, float]]:
     return found.number, " ".join(each), found.trade_off
 
 
-def clusters_of(found: Scored, *, num_clusters: int, scope: str) -> list[Cluster]:
+def clusters_of(
+    found: ScoredExamples, *, num_clusters: int, scope: str
+) -> list[Cluster]:
     """Returns the clusters of a run, empty ones too. Where clients cluster on their own
     these are the communities of their clusters, or without any each client's own.
     """
@@ -164,14 +166,14 @@ def clusters_of(found: Scored, *, num_clusters: int, scope: str) -> list[Cluster
     return [Cluster(f"{kind} {k}", nearest[groups == k]) for k in range(num_clusters)]
 
 
-def render(run: Run, scored: Scored, out: Path, answer: Answers) -> str:
+def render(run: Run, scored: ScoredExamples, out: Path, answer: Summary) -> str:
     """Returns the text of the page.
 
     Args:
         run: that it shows.
         scored: the examples of the run.
         out: the folder of the page, from where its links lead.
-        answer: of `answers`.
+        answer: of `summarize`.
     """
     folder, row, config = run.folder, run.row, run.folder.config
     num_clusters = int(row["clusters"])
@@ -193,7 +195,7 @@ def render(run: Run, scored: Scored, out: Path, answer: Answers) -> str:
         row=row,
         found=scored,
         held=sorted({held.min(), held.max()}),
-        command=run.address,
+        command=run.command_arguments,
         warnings=warnings(folder, row, scored, sizes),
         clusters=clusters,
         about=partial(about, scored),
@@ -246,7 +248,7 @@ def scores(folder: Folder, row: Mapping[str, Any]) -> dict[str, Any]:
         "by": by,
         "titles": TITLES,
         "lines": lines,
-        "texts": tables.shown(summary).to_dict("records"),
+        "texts": tables.format_summary(summary).to_dict("records"),
         "shown": next(x for x in lines if all(x[n] == row[n] for n in by)),
         "best": best,
         "internal": internal,
@@ -261,12 +263,15 @@ def occupied(folder: Folder, row: Mapping[str, Any]) -> int | None:
     """Returns how many clusters of a run hold examples, None of clients' own."""
     if row["scope"] != "global":
         return None
-    clusters = folder.assigned({n: row[n] for n in folder.names})["cluster"]
+    clusters = folder.assignment_arrays({n: row[n] for n in folder.names})["cluster"]
     return len(np.unique(clusters[clusters >= 0]))
 
 
 def warnings(
-    folder: Folder, row: Mapping[str, Any], found: Scored, sizes: Mapping[str, int]
+    folder: Folder,
+    row: Mapping[str, Any],
+    found: ScoredExamples,
+    sizes: Mapping[str, int],
 ) -> list[str]:
     """Returns what to be careful about, a sentence or two each.
 
@@ -303,8 +308,8 @@ def warnings(
         "Every client clustered its own examples: cluster 0 of one client and cluster "
         "0 of another have nothing to do with each other.": is_own,
         f"Examples in none of the clusters below: {missing:,}.": missing,
-        f"Of {found.moved:,} examples the network says another cluster now than in the "
-        "run: the data has changed since, or they lie between clusters.": found.moved,
+        f"Of {found.num_reassigned:,} examples the network says another cluster now than in the "
+        "run: the data has changed since, or they lie between clusters.": found.num_reassigned,
     }
     return [text for text, holds in noted.items() if holds]
 
@@ -315,7 +320,7 @@ def listed(names: Sequence[str], most: int = 10) -> str:
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def about(found: Scored, rows: Int[np.ndarray, "n"]) -> dict[str, Any]:
+def about(found: ScoredExamples, rows: Int[np.ndarray, "n"]) -> dict[str, Any]:
     """Returns a cluster in numbers: its `share` of the examples; `clients`, how many
     hold it; the mean `distance` to its center, None where there is none; and where the
     data has labels the most frequent `label`, and the `purity`, its share in it.
@@ -332,7 +337,7 @@ def about(found: Scored, rows: Int[np.ndarray, "n"]) -> dict[str, Any]:
     return told
 
 
-def map_of(found: Scored, *, num_clusters: int) -> tuple[str, int]:
+def map_of(found: ScoredExamples, *, num_clusters: int) -> tuple[str, int]:
     """Returns the map of the embedding and how many examples are on it; nothing where
     clients have no common one, or too few examples have one.
     """

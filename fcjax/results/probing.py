@@ -104,11 +104,11 @@ def linear_rows(
     return pd.DataFrame(rows, columns=["protocol", "labels", "accuracy"])
 
 
-def shown_linear(linear: pd.DataFrame) -> pd.DataFrame:
+def format_linear(linear: pd.DataFrame) -> pd.DataFrame:
     """Returns the linear classifiers as text: the mean ± 95 % interval over draws."""
     by = ["protocol", "labels"]
     summary = tables.summarize(linear, by=by, values=["accuracy"])
-    return tables.shown(summary).rename(columns={"seeds": "draws"})
+    return tables.format_summary(summary).rename(columns={"seeds": "draws"})
 
 
 def cluster_rows(

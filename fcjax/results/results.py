@@ -43,7 +43,9 @@ class Results:
 
     def __init__(self, folders: Sequence[Folder]):
         self._runs = [
-            Run(folder, row) for folder in folders for row in folder.asked(folder.rows)
+            Run(folder, row)
+            for folder in folders
+            for row in folder.requested(folder.rows)
         ]
 
     @property
@@ -173,7 +175,7 @@ class Results:
         """
         runs, tables = self.ensemble(), []
         for group in runs.by_data_setting:
-            ranks = selection.ranked(runs.take(group), by)
+            ranks = selection.rank_runs(runs.take(group), by)
             tables.append(ranks.set_axis([group[i] for i in ranks.index]))
         return pd.concat(tables)
 
@@ -295,7 +297,7 @@ class Results:
         check_same_data([self[0], other[0]])
         by = [by] if isinstance(by, str) else list(by)
         scores = list(dict.fromkeys(scores))
-        table = comparison.compared(
+        table = comparison.compare_runs(
             self._runs, other._runs, by=by, scores=scores, but=but
         )
         if out is not None:
@@ -328,14 +330,14 @@ class Results:
         Returns:
             The run whose figures they are, see `report`.
         """
-        run = self[selection.chosen(self.ensemble())[0]]
-        scored, names = run.scored, [*run.folder.settings, "seed"]
+        run = self[selection.choose_run(self.ensemble())[0]]
+        scored, names = run.scored_examples, [*run.folder.settings, "seed"]
         embedding = scored.prediction and scored.prediction.embedding
         drawing.figures_of_run(
             *(Path(out), scored.dataset, scored.clients, scored.clusters, embedding),
             run.folder.communities(run.params),
             scope=run.row["scope"],
-            title=drawing.titled([run.row], names),
+            title=drawing.figure_title([run.row], names),
         )
         drawing.figures_of_grid(run.folder, Path(out))
         return run
@@ -405,7 +407,7 @@ def check_same_data(runs: Sequence[Run]) -> None:
 
 def write_consensus(out: Path, runs: Ensemble, together: Consensus) -> None:
     """Writes the files of `Results.consensus`."""
-    scored = runs.runs[0].scored
+    scored = runs.runs[0].scored_examples
     dataset, labels = scored.dataset, scored.dataset.labels
     columns = {
         "example": scored.names,
@@ -424,15 +426,15 @@ def write_consensus(out: Path, runs: Ensemble, together: Consensus) -> None:
         right[held] = own == labels[held]
     title = f"consensus of runs on {dataset.name}"
     path = out / "confidence.png"
-    figures.sureness(together.confidence, path, right=right, title=title)
-    rows, titles = least_sure(together)
+    figures.confidence(together.confidence, path, right=right, title=title)
+    rows, titles = least_confident(together)
     if dataset.examples.ndim == 4 and rows:
         images = [dataset.examples[each] for each in rows]
         title = f"least sure examples of {dataset.name}, by cluster"
         figures.image_rows(images, titles, out / "unsure.png", title=title)
 
 
-def least_sure(together: Consensus) -> tuple[list[np.ndarray], list[str]]:
+def least_confident(together: Consensus) -> tuple[list[np.ndarray], list[str]]:
     """Returns of each cluster the examples of which the runs are least sure, those of
     which all are sure left out; and the titles of the rows.
     """

@@ -58,10 +58,10 @@ class Run:
     @property
     def name(self) -> str:
         """Method, settings that vary, and seed, in words."""
-        return f"{self.row['method']} {self.folder.told(self.params)}"
+        return f"{self.row['method']} {self.folder.describe(self.params)}"
 
     @property
-    def address(self) -> str:
+    def command_arguments(self) -> str:
         """The folder and the run as command-line arguments: `RUN --where p=0 seed=1`.
         Each value is written so that it is read back exactly.
         """
@@ -71,7 +71,7 @@ class Run:
 
     @cached_property
     def _columns(self) -> dict[str, np.ndarray]:
-        return self.folder.assigned(self.params)
+        return self.folder.assignment_arrays(self.params)
 
     @property
     def assignments(self) -> pd.DataFrame:
@@ -175,13 +175,13 @@ class Run:
         return metrics.scores(y[held], self.labels_[held])
 
     @cached_property
-    def scored(self) -> "Scored":
-        """The examples of the data set with their clusters, see `Scored`.
+    def scored_examples(self) -> "ScoredExamples":
+        """The examples of the data set with their clusters, see `ScoredExamples`.
 
         Raises:
             ValueError: the data set cannot be read, or has another size now.
         """
-        return Scored(self)
+        return ScoredExamples(self)
 
     def probe(
         self,
@@ -210,7 +210,7 @@ class Run:
             >>> probe.neighbors.columns.tolist()
             ['neighbors', 'accuracy']
         """
-        scored = self.scored
+        scored = self.scored_examples
         if scored.dataset.labels is None:
             raise ValueError(f"{self.folder.directory} has no labels to probe with")
         return probing.probe(
@@ -233,7 +233,7 @@ class Run:
         Raises:
             ValueError: the clients have no common model, or `out` cannot be written.
         """
-        scored, model, out = self.scored, self.model, Path(out)
+        scored, model, out = self.scored_examples, self.model, Path(out)
         names = self.folder.columns
         settings = {name: self.row[name] for name in names}
         config = {**self.folder.config, **settings, "seed": int(self.row["seed"])}
@@ -260,7 +260,7 @@ class Run:
         self.folder.save_model(self.params, Path(path))
 
 
-class Scored:
+class ScoredExamples:
     """The P scored examples of a run: those of its data set, without an extra split.
 
     Attributes:
@@ -283,14 +283,14 @@ class Scored:
         self.communities = None
         if same is not None:
             own = same.community, self.clients, self.clusters
-            self.communities = store.of_examples(*own)
+            self.communities = store.communities_of_examples(*own)
         self.model = run.model if run.has_model else None
         self.prediction = None
         if self.model is not None:
             self.prediction = exported.predict(self.model, self.dataset.examples)
 
     @property
-    def moved(self) -> int:
+    def num_reassigned(self) -> int:
         """The number of examples that the model assigns to another cluster than the
         run did.
         """
@@ -363,7 +363,7 @@ def below_kmeans(scores: Mapping[str, Any]) -> str:
     return f"silhouette {own:.2f} among the examples, k-means {plain:.2f}"
 
 
-def clusters_of_all(
+def comparable_clusters(
     run: Run,
 ) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
     """Returns the clusters of a run's examples as clusters of all clients, and the

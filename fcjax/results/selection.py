@@ -26,7 +26,7 @@ from fcjax.metrics.agreement import (
 from fcjax.metrics.external import ari, nmi
 from fcjax.metrics.internal import silhouettes
 from fcjax.results import exported
-from fcjax.results.run import Run, clusters_of_all
+from fcjax.results.run import Run, comparable_clusters
 from fcjax.results.store import differing
 
 MOST_EMBEDDED = 2000
@@ -96,7 +96,7 @@ class Ensemble(NamedTuple):
     def dataset(self) -> Dataset:
         return self.runs[0].dataset
 
-    def drawn(self) -> Int[np.ndarray, "n"]:
+    def sample(self) -> Int[np.ndarray, "n"]:
         """Returns which examples are embedded, always the same ones."""
         order = np.random.default_rng(0).permutation(self.clusters.shape[1])
         return np.sort(order[:MOST_EMBEDDED])
@@ -120,7 +120,7 @@ def ensemble(runs: Sequence[Run]) -> Ensemble:
         ValueError: a folder has tables alone, without assignments.
     """
     clusters, clients = (
-        np.stack(x) for x in zip(*map(clusters_of_all, runs), strict=True)
+        np.stack(x) for x in zip(*map(comparable_clusters, runs), strict=True)
     )
     is_own = clients.max() >= 0
     return Ensemble(tuple(runs), clusters, clients if is_own else None)
@@ -144,7 +144,7 @@ DESCRIPTIONS: Mapping[Criterion, str] = {
 """Which run each criterion chooses."""
 
 
-def chosen(runs: Ensemble) -> tuple[int, Criterion | None]:
+def choose_run(runs: Ensemble) -> tuple[int, Criterion | None]:
     """Chooses one of the runs, see `Results.choose`.
 
     Returns:
@@ -201,7 +201,7 @@ def by_consensus(runs: Ensemble) -> Float[np.ndarray, "R"]:
 
 
 def by_others(runs: Ensemble) -> Float[np.ndarray, "R"]:
-    rows = runs.drawn()
+    rows = runs.sample()
     embeddings = runs.embeddings(rows)
     if embeddings is None:
         return np.full(len(runs.runs), np.nan)
@@ -210,7 +210,7 @@ def by_others(runs: Ensemble) -> Float[np.ndarray, "R"]:
 
 
 def by_input(runs: Ensemble) -> Float[np.ndarray, "R"]:
-    rows = runs.drawn()
+    rows = runs.sample()
     flat = runs.dataset.examples[rows].reshape(len(rows), -1).astype(float)
     values = silhouettes(flat, runs.clusters[:, rows])
     if runs.clients is not None:  # clients' own clusters lie on top of each other
@@ -245,7 +245,7 @@ def ranking(values: Float[np.ndarray, "R"]) -> list[int]:
     ).tolist()
 
 
-def ranked(runs: Ensemble, by: Criterion) -> pd.DataFrame:
+def rank_runs(runs: Ensemble, by: Criterion) -> pd.DataFrame:
     """Returns one row per run, the best first: which run it is, the criteria, its
     scores. The index is the run's place.
 
@@ -272,7 +272,7 @@ def against_labels(ranks: pd.DataFrame) -> pd.DataFrame:
     and its regret, the best NMI less that of the chosen run; a random choice last.
 
     Args:
-        ranks: of `ranked`, for data with labels.
+        ranks: of `rank_runs`, for data with labels.
     """
     ranks = ranks.sort_index()
     values = ranks[[*CRITERIA]].dropna(axis=1, how="all")
@@ -450,7 +450,7 @@ def how_many(runs: Ensemble) -> Suggestion:
             "two seeds or more tell how stable a number of clusters is, with --seed 0 "
             f"1 2; {values[counts.argmin()]} has one run that ended well"
         )
-    rows = runs.drawn()
+    rows = runs.sample()
     embeddings = runs.embeddings(rows)
     if embeddings is None:
         raise ValueError(

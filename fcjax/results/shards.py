@@ -83,7 +83,7 @@ def merge(folders: Sequence[Path], out: Path) -> Folder:
             other, known = runs.setdefault(source.key(row), (source, row))
             if scores(known) != scores(row):
                 raise ValueError(
-                    f"the run with {source.told(row)} is in {other.directory} and in "
+                    f"the run with {source.describe(row)} is in {other.directory} and in "
                     f"{source.directory}, with different scores"
                 )
     begun = [x for source in sources for x in starts(source.directory)]
@@ -95,15 +95,17 @@ def merge(folders: Sequence[Path], out: Path) -> Folder:
         for source in sources:
             new = [p for p in results.pending if runs[results.key(p)][0] is source]
             if new:
-                take(results, source, new)
+                copy_runs(results, source, new)
         write_environment(out, begun)
     return results
 
 
-def take(results: Folder, source: Folder, points: Sequence[Point]) -> None:
+def copy_runs(results: Folder, source: Folder, points: Sequence[Point]) -> None:
     """Copies runs of another folder, in the order in which a session writes them."""
     results.add_rounds(source.of_runs(source.rounds, points))
-    results.add_assignments(points, [source.assigned(point) for point in points])
+    results.add_assignments(
+        points, [source.assignment_arrays(point) for point in points]
+    )
     for point in points:
         for path in (Folder.model_path, Folder.communities_path):
             old, new = path(source, point), path(results, point)

@@ -87,7 +87,7 @@ class CommunityAssignments(NamedTuple):
     """The clusters that it is a graph of; -1 where an example is repeated."""
 
 
-def taken_globally(
+def global_clusters(
     cluster: Integer[np.ndarray, "M N"], community: Integer[np.ndarray, "M K"]
 ) -> Int[np.ndarray, "M N"]:
     """Returns communities as clusters of all clients: a cluster without one is one of
@@ -99,7 +99,7 @@ def taken_globally(
     return np.where(cluster >= 0, found, -1)
 
 
-def of_examples(
+def communities_of_examples(
     community: Integer[np.ndarray, "M K"],
     client: Integer[np.ndarray, "P"],
     cluster: Integer[np.ndarray, "P"],
@@ -110,7 +110,7 @@ def of_examples(
     return np.where((client >= 0) & (cluster >= 0), community[client, cluster], -1)
 
 
-def columns(
+def assignment_columns(
     holders: Integer[np.ndarray, "P"],
     clusters: Integer[np.ndarray, "P"],
     same: CommunityAssignments | None,
@@ -118,7 +118,7 @@ def columns(
     """Returns what assignments.npz keeps of a run, see `Folder.assignments`."""
     found = {"client": holders, "cluster": clusters}
     if same is not None:
-        found["community"] = of_examples(same.community, holders, clusters)
+        found["community"] = communities_of_examples(same.community, holders, clusters)
     return found
 
 
@@ -175,7 +175,7 @@ class Folder:
         self.rounds = read_rows(directory / "history.csv") if resume else []
         """Of history.csv, in the order in which they were run."""
         self._points = tuple(map(self._point, self.rows) if points is None else points)
-        self._asked = set(map(self.key, self._points))
+        self._requested = set(map(self.key, self._points))
         self._finished = set(map(self.key, self.rows))
         self._running: set[tuple] = set()  # whose history this session has begun
         self._columns: list[str] = []  # of history.csv, once this session wrote it
@@ -262,11 +262,11 @@ class Folder:
             raise ValueError(f"no run of {self.directory} has {told}: {there}")
         return found
 
-    def is_asked(self, point: Point) -> bool:
-        return self.key(point) in self._asked
+    def is_requested(self, point: Point) -> bool:
+        return self.key(point) in self._requested
 
     def is_pending(self, point: Point) -> bool:
-        return self.is_asked(point) and self.key(point) not in self._finished
+        return self.is_requested(point) and self.key(point) not in self._finished
 
     @property
     def pending(self) -> list[Point]:
@@ -286,7 +286,7 @@ class Folder:
         varied = [n for n in others if len({float(p[n]) for p in self._points}) > 1]
         return [level, *(name for name in varied if name != "seed")]
 
-    def asked(self, rows: Iterable[Row]) -> list[Row]:
+    def requested(self, rows: Iterable[Row]) -> list[Row]:
         """Returns the rows, of `rows` or `rounds`, of the runs that were asked for."""
         return self.of_runs(rows, self._points)
 
@@ -311,7 +311,7 @@ class Folder:
 
     # What runs are called.
 
-    def told(self, point: Point) -> str:
+    def describe(self, point: Point) -> str:
         return ", ".join(f"{name} {point[name]:g}" for name in [*self.settings, "seed"])
 
     def place_of(self, points: Sequence[Point]) -> str:
@@ -392,11 +392,11 @@ class Folder:
 
     def assignments(self, **where: float | int | str) -> pd.DataFrame:
         """Returns the client and cluster of every example in the only run that has
-        these axis values, see `assigned` and `point`.
+        these axis values, see `assignment_arrays` and `point`.
         """
-        return pd.DataFrame(self.assigned(self.point(**where)))
+        return pd.DataFrame(self.assignment_arrays(self.point(**where)))
 
-    def assigned(self, point: Point) -> dict[str, np.ndarray]:
+    def assignment_arrays(self, point: Point) -> dict[str, np.ndarray]:
         """Returns the columns of `assignments`, [P] each."""
         found = self._assignments
         if not found:
@@ -409,7 +409,7 @@ class Folder:
     def add_assignments(
         self, points: Sequence[Point], found: Sequence[Mapping[str, np.ndarray]]
     ) -> None:
-        """Adds runs to `assignments.npz`, with the columns of `assigned`; communities
+        """Adds runs to `assignments.npz`, with the columns of `assignment_arrays`; communities
         only where all have them.
         """
         new = {name: np.array([p[name] for p in points]) for name in self.names}
@@ -446,7 +446,7 @@ class Folder:
         """
         point = self.point(**where)
         if not self.has_model(point):
-            run = self.told(point)
+            run = self.describe(point)
             raise ValueError(
                 f"the run with {run} has no model that all its clients share"
             )
@@ -467,7 +467,7 @@ class Folder:
         scaling: Scaling | None,
     ) -> None:
         """Writes the global model of a run."""
-        arrays = exported.arrays_of(program, weights, centers, scaling)
+        arrays = exported.to_arrays(program, weights, centers, scaling)
         self._write(self.model_path(point), arrays, compressed=False)
 
     def save_model(self, point: Point, path: Path) -> None:
@@ -659,7 +659,7 @@ def example_names(
     return [str(i) for i in range(count)]
 
 
-def parsed(where: Sequence[str]) -> dict[str, str]:
+def parse_where(where: Sequence[str]) -> dict[str, str]:
     """Returns what --where holds, NAME=VALUE each, for `Folder.point`; raises
     ValueError where a name comes twice.
     """
@@ -806,7 +806,7 @@ def write_environment(directory: Path, starts: Sequence[dict[str, Any]]) -> None
 
 
 @contextmanager
-def recorded(
+def record_environment(
     folder: Folder, dataset: Dataset, *, data_dir: Path | None
 ) -> Iterator[None]:
     """Adds a start to the folder's environment.json, and in the end its seconds.

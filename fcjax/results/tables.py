@@ -89,7 +89,7 @@ def _statistics(runs: Any, name: str) -> dict[str, float]:
     }
 
 
-def shown(summary: pd.DataFrame, *, differences: bool = False) -> pd.DataFrame:
+def format_summary(summary: pd.DataFrame, *, differences: bool = False) -> pd.DataFrame:
     """Returns a summary as text, one column per value: "0.812 ± 0.055".
 
     Two seeds are shown as their two values. The paper's scores have columns of their
@@ -137,7 +137,7 @@ def _sides(table: pd.DataFrame) -> list[str]:
 
 
 def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str = "g") -> str:
-    """Returns a table, of `shown` or made by hand, as aligned Markdown, with floats in
+    """Returns a table, of `format_summary` or made by hand, as aligned Markdown, with floats in
     the format `form`.
     """
     table = pd.DataFrame(table)

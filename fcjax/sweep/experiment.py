@@ -137,7 +137,7 @@ def prepare(
     pool, placed = place(examples, max(sizes), where=options.pool, devices=devices)
     left = []
     for batch, size in zip(batches, sizes, strict=True):
-        own = batch.keep(folder.is_asked)
+        own = batch.keep(folder.is_requested)
         if any(map(folder.is_pending, own.points)):
             most = options.runs_per_call
             if most is None and on_cpu and task.method.runs_alone:

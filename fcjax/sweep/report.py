@@ -36,7 +36,7 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
     say more than any score, it also writes the page that shows them, unless there are
     no figures either.
     """
-    rows, directory = folder.asked(folder.rows), folder.directory
+    rows, directory = folder.requested(folder.rows), folder.directory
     summary = summarize(
         rows,
         folder.settings,
@@ -142,7 +142,7 @@ def summarize(
         values = (*values, "initial_acc", *reported)
     if any(row["failure_rate"] > 0 for row in rows):
         values = (*values, "participation", "surviving_nmi")
-    return tables.shown(tables.summarize(rows, by=by, values=values))
+    return tables.format_summary(tables.summarize(rows, by=by, values=values))
 
 
 def conclude_all(folders: Sequence[Folder], *, out: Path | None) -> None:
@@ -150,7 +150,7 @@ def conclude_all(folders: Sequence[Folder], *, out: Path | None) -> None:
     their own, if there is one.
     """
     settings = dict.fromkeys(name for one in folders for name in one.settings)
-    rows = [row for one in folders for row in one.asked(one.rows)]
+    rows = [row for one in folders for row in one.requested(one.rows)]
     # What one method sweeps, another may not have.
     rows = [{**dict.fromkeys(settings), **row} for row in rows]
     reported = dict.fromkeys(

@@ -209,7 +209,7 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
         precision = jax.default_matmul_precision(experiment.task.options.precision)
         recorded = nullcontext()
         if not folder.in_memory:
-            recorded = store.recorded(
+            recorded = store.record_environment(
                 folder, experiment.dataset, data_dir=experiment.task.source.data_dir
             )
         with recorded, precision:
@@ -416,7 +416,7 @@ def finish(
     """
     task, folder, dataset = experiment.task, experiment.folder, experiment.dataset
     batch, found = call.batch, on_host(call.program.communities(call.grid, state))
-    leaves = model and exported.pick(model, call.grid.hyper, state)
+    leaves = model and exported.select_weights(model, call.grid.hyper, state)
     leaves = on_host(leaves or {})
     embeddings = embeddings_of(call.program, call.grid, state)
     if not folder.writes:
@@ -440,7 +440,7 @@ def finish(
                 embedding,
                 same,
                 scope=batch.method.scope,
-                title=f"{batch.method.name} on {name}, {folder.told(run.point)}",
+                title=f"{batch.method.name} on {name}, {folder.describe(run.point)}",
             )
         if model is None:  # every client has an embedding of its own: none to compare
             embedding = None
@@ -459,7 +459,7 @@ def finish(
         )
         if batch.method.scope == "global":
             ended |= kmeans(num_clusters=batch.num_clusters).of_run(run)
-        assigned.append(store.columns(run.holders, run.clusters, same))
+        assigned.append(store.assignment_columns(run.holders, run.clusters, same))
         rows.append(
             score.result_row(
                 task.source,

@@ -17,7 +17,7 @@ from fcjax import data
 from fcjax.cli import tools
 from fcjax.results import html_report, store
 from fcjax.results.results import gather
-from fcjax.results.run import Scored
+from fcjax.results.run import ScoredExamples
 from fcjax.results.store import read
 from fcjax.sweep import experiment, train
 from fcjax.sweep.plan import Task
@@ -103,7 +103,9 @@ def change(out, **config):
 
 def shown(out, *where):
     """The row of the run that is shown."""
-    return html_report.answers(gather([out], store.parsed(where)).ensemble()).run.row
+    return html_report.summarize(
+        gather([out], store.parse_where(where)).ensemble()
+    ).run.row
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +187,7 @@ def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
     np.savez(tmp_path / "blobs.npz", x=x.astype(np.float32))
     flags = {"clusters": (3, 6), "seed": (0, 1, 2), "labels": False}
     train.execute(prepare(tmp_path / "out", tmp_path / "blobs.npz", **flags))
-    short, run, trade_off = html_report.answers(gather([tmp_path / "out"]).ensemble())
+    short, run, trade_off = html_report.summarize(gather([tmp_path / "out"]).ensemble())
     many, which, sure = short.values()
     assert many.startswith("Seeds agree most on 3 clusters (")
     assert run.name in which
@@ -270,7 +272,7 @@ def test_clients_on_their_own_have_their_own_clusters(tmp_path):
 
 def assigned(clusters, *, clients=0, communities=None):
     """The examples of a data set, of which the names are its rows."""
-    clusters, found = np.array(clusters), object.__new__(Scored)
+    clusters, found = np.array(clusters), object.__new__(ScoredExamples)
     found.dataset = data.Dataset("rows", np.zeros((len(clusters), 2), np.float32), None)
     found.names = [str(i) for i in range(len(clusters))]
     found.clients, found.clusters = np.broadcast_to(clients, clusters.shape), clusters

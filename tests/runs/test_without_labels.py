@@ -115,7 +115,7 @@ def test_there_is_one_choice_per_heterogeneity(blobs, tmp_path, capsys):
     assert not (out / "choice.png").exists()
     results = gather([out])
     assert results.ensemble().by_data_setting == [[0, 1, 2], [3, 4, 5]]
-    place, _ = selection.chosen(results.ensemble())  # of pages and figures
+    place, _ = selection.choose_run(results.ensemble())  # of pages and figures
     assert results[place].row["p"] == 0
     with pytest.raises(ValueError, match="2 settings of the data"):
         results.choose()
@@ -192,7 +192,7 @@ def test_a_run_is_named_so_that_it_is_found_again(blobs, tmp_path, capsys):
     tools.Choose((out,))()
     _, command = capsys.readouterr().out.split("see it: fcjax report ")
     folder, _, *where = shlex.split(command.splitlines()[0])
-    found = gather([Path(folder)], store.parsed(where))
+    found = gather([Path(folder)], store.parse_where(where))
     assert len(found) == 1
 
 

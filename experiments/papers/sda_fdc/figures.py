@@ -73,8 +73,8 @@ def coded(
     the client that holds it (-1: nobody) and its cluster.
     """
     (results,) = run(lambda: [task])
-    (row,) = results.asked(results.rows)
+    (row,) = results.requested(results.rows)
     point = {name: row[name] for name in results.names}
     found = exported.predict(results.model(**point), dataset.examples)
-    clients = results.assigned(point)["client"]
+    clients = results.assignment_arrays(point)["client"]
     return found.embedding, clients, found.clusters

@@ -11,7 +11,7 @@ from fcjax.results.figures.matrices import (
     associations,
     confusion,
     partition,
-    sureness,
+    confidence,
 )
 
 __all__ = [
@@ -24,6 +24,6 @@ __all__ = [
     "intervals",
     "learning_curves",
     "partition",
-    "sureness",
+    "confidence",
     "tsne",
 ]

@@ -191,7 +191,7 @@ def color_bar(
 _BINS = 10
 
 
-def sureness(
+def confidence(
     confidence: Float[np.ndarray, "n"],
     path: str | Path,
     *,
