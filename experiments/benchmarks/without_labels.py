@@ -90,7 +90,7 @@ def main(args: Args) -> None:
             ].itertuples()
         },
         args.out / "study.png",
-        title=f"NMI lost to the best run, mean of {len(together)} lines",
+        xlabel=f"NMI lost to the best run, mean of {len(together)} lines",
     )
 
 

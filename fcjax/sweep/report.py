@@ -32,9 +32,8 @@ HELP = "docs/methods/which.md has which method does better on which data"
 
 def conclude(folder: Folder, *, labelled: bool) -> None:
     """Says mean and 95 % interval over seeds, beside the paper's figures, writes the
-    table to files, and warns of the runs that failed. Without labels, where the sheets
-    say more than any score, it also writes the page that shows them, unless there are
-    no figures either.
+    table to files, and warns of the runs that failed. It also writes the HTML report,
+    unless there are no figures.
     """
     rows, directory = folder.requested(folder.rows), folder.directory
     summary = summarize(
@@ -54,14 +53,16 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
         log.log(logging.INFO if line == text else logging.WARNING, line)
     if line := unlikeness(rows, folder.settings):
         log.info(line)
-    if labelled:
-        return
-    log.info(
-        "silhouette and calinski_harabasz: higher is better; davies_bouldin: lower"
-    )
+    if not labelled:
+        log.info(
+            "silhouette and calinski_harabasz: higher is better; davies_bouldin: lower"
+        )
     if (directory / "figures").exists():
         try:
-            run = Results([store.read(directory)]).report(directory)
+            finished = store.read(directory)
+            if labelled:  # the report need not read the data a second time
+                finished.dataset = folder.dataset
+            run = Results([finished]).report(directory)
             log.info(f"report of the run {run.name}: {directory / 'report.html'}")
         except ValueError as error:  # the data has moved, or needs its --data-dir
             log.info(f"no report ({error}): fcjax report {directory} --help")

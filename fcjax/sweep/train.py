@@ -216,6 +216,7 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
             train(experiment, progress=progress)
         report.say_pace(num_runs, time.perf_counter() - start)
     if folder.saves:
+        folder.dataset = experiment.dataset
         report.conclude(folder, labelled=experiment.dataset.labels is not None)
         log.info(f"results in {folder.directory}")
 
@@ -431,7 +432,8 @@ def finish(
         if same is not None:
             folder.add_communities(run.point, same)
         if task.options.plot and run.point == folder.first:
-            name = short_name(task.source.dataset)
+            row = {"method": batch.method.name, **run.point}
+            row["dataset"] = short_name(task.source.dataset)
             drawing.figures_of_run(
                 folder.directory / "figures",
                 dataset,
@@ -440,7 +442,7 @@ def finish(
                 embedding,
                 same,
                 scope=batch.method.scope,
-                title=f"{batch.method.name} on {name}, {folder.describe(run.point)}",
+                title=drawing.figure_title([row], [*folder.settings, "seed"]),
             )
         if model is None:  # every client has an embedding of its own: none to compare
             embedding = None

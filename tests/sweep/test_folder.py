@@ -398,7 +398,7 @@ def test_cells_come_back_and_the_runs_of_a_setting_are_found(tmp_path):
     ):
         with pytest.raises(ValueError, match=told):
             run.point(**where)
-    with pytest.raises(ValueError, match="--where takes a name once"):
+    with pytest.raises(ValueError, match="--where takes each name once"):
         parse_where(["p=0", "p=0.5"])
     with pytest.raises(ValueError, match="no model that all its clients share"):
         run.model(seed=0)
