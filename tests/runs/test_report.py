@@ -271,7 +271,9 @@ def test_labels_add_scores_baseline_confusion_and_partition(finished, tmp_path):
         ("client \\ class", arrays["client"][run], labels),
     ):
         known = (rows >= 0) & (columns >= 0)
-        counts = pd.crosstab(rows[known], columns[known], margins=True, margins_name="all")
+        counts = pd.crosstab(
+            rows[known], columns[known], margins=True, margins_name="all"
+        )
         counts = counts.drop("all").rename(index=str, columns=str)
         table = pd.DataFrame(found.table(corner, len(counts))).T.astype(int)
         pd.testing.assert_frame_equal(
@@ -346,7 +348,7 @@ SAME = np.array([0, 1, 1, -1])
             "global",
             {"Cluster 0": [0, 2], "Cluster 1": []},
         ),
-        # Communities stand for clients' clusters.
+        # With communities, the clusters of clients have no sheets.
         (
             assigned([0, 1, 0, 1], clients=[0, 0, 1, 1], communities=SAME),
             "client-mean",
@@ -356,7 +358,7 @@ SAME = np.array([0, 1, 1, -1])
 )
 def test_clusters_by_hand(found, scope, expected):
     clusters = html_report.clusters_of(found, num_clusters=2, scope=scope)
-    assert {each.name: each.rows.tolist() for each in clusters} == expected
+    assert {each.name: each.examples.tolist() for each in clusters} == expected
 
 
 def test_warnings_of_empty_and_lone_clusters(finished):

@@ -346,7 +346,13 @@ levels = {"clusters": (2, 3), "p": (0.0, 1.0)}
         ("consensus", collapsed, False, (), "0 of 4 runs ended well"),
         ("choose", collapsed, False, (), "needs 1 runs? that ended well, got 0"),
         ("choose", twice, True, (), "is given twice"),
-        ("compare", other_level, True, (), "no run of .* has the same p, clients, clusters"),
+        (
+            "compare",
+            other_level,
+            True,
+            (),
+            "no run of .* has the same p, clients, clusters",
+        ),
         ("choose", single, False, ("--where", "self=1"), "--where takes p=VALUE"),
         (
             "how-many",
@@ -360,9 +366,21 @@ levels = {"clusters": (2, 3), "p": (0.0, 1.0)}
         ("choose", backwards("x"), True, (), "data: the digest of its examples is"),
         ("compare", backwards("y"), True, (), "data: the digest of its labels is"),
         ("compare", other_data, True, (), "of different data: dataset is blobs"),
-        ("compare", parts_of_clients, True, (), "partitions: --client-size is None and"),
+        (
+            "compare",
+            parts_of_clients,
+            True,
+            (),
+            "partitions: --client-size is None and",
+        ),
         ("consensus", fewer, True, (), "different data: limit is None and 30"),
-        ("consensus", two_clusters, True, (), r"different numbers of clusters \(2 3\): select"),
+        (
+            "consensus",
+            two_clusters,
+            True,
+            (),
+            r"different numbers of clusters \(2 3\): select",
+        ),
         ("how-many", two_clusters, True, (), "one run with 2 clusters ended well"),
         (
             "how-many",
@@ -377,7 +395,13 @@ levels = {"clusters": (2, 3), "p": (0.0, 1.0)}
             ("--by", "p", "--first-where", "p=0"),
             "--by p cannot define rows, because --where selects one",
         ),
-        ("compare", single, True, ("--score", "size"), "--score size: .* has no number"),
+        (
+            "compare",
+            single,
+            True,
+            ("--score", "size"),
+            "--score size: .* has no number",
+        ),
         ("choose", single, False, ("--where", "p=3"), "no run of .* has p=3"),
     ],
 )
