@@ -239,12 +239,17 @@ def learning_curves(
     """
     labelled = rows[0]["nmi"] is not None
     names = ("nmi", "acc")
-    scores = {name: {row.get(f"kmeans_{name}") for row in rows} for name in names}
+    baselines = {
+        name: sorted(
+            {x for row in rows if (x := row.get(f"kmeans_{name}")) is not None}
+        )
+        for name in names
+    }
     figures.learning_curves(
         *(by_setting(history, by), path),
         by=by,
         values=(*names, "loss") if labelled else ("loss",),
-        baselines={name: sorted(x - {None}) for name, x in scores.items()},
+        baselines=baselines,
         title=figure_title(rows, [*by, "seed"]),
     )
 

@@ -319,15 +319,15 @@ def against_labels(ranks: pd.DataFrame) -> pd.DataFrame:
     """
     ranks = ranks.sort_index()
     values = ranks[[*CRITERIA]].dropna(axis=1, how="all")
-    scores = ranks[["nmi", "acc"]].astype(float)
+    scores: Any = ranks[["nmi", "acc"]].astype(float)
     lines = [
         {
             "criterion": name,
             **{
                 f"{score} rank correlation": correlation(
-                    each.to_numpy(), own.to_numpy()
+                    each.to_numpy(), column.to_numpy()
                 )
-                for score, own in scores.items()
+                for score, column in scores.items()
             },
             "regret": regret(each.to_numpy(), scores["nmi"].to_numpy()),
         }
