@@ -297,7 +297,9 @@ def labelled_parts(run: Run, scored: ScoredExamples) -> dict[str, Any]:
     table = confusion_counts(labels[has_cluster], clusters[has_cluster])
     pairs = {*zip(table.matched.tolist(), range(len(table.matched)), strict=True)}
     shares = table.counts / table.counts.sum(axis=1, keepdims=True)
-    holders, classes, counts = cross_counts(clients[has_client], labels[has_client])
+    client_names, classes, counts = cross_counts(
+        clients[has_client], labels[has_client]
+    )
     names = (*LABEL_SCORES, *COMMUNITY_SCORES)
     names = LABEL_SCORES if run.row["scope"] == "global" else names
     values = {name: run.row.get(name) for name in names}
@@ -311,10 +313,10 @@ def labelled_parts(run: Run, scored: ScoredExamples) -> dict[str, Any]:
         "curves": curves_of(run.folder),
         "confusion": confusion,
         "partition": heatmap(
-            *(holders[:MOST_CLIENTS], classes, counts[:MOST_CLIENTS]),
+            *(client_names[:MOST_CLIENTS], classes, counts[:MOST_CLIENTS]),
             counts / max(1, counts.max()),
         ),
-        "num_clients": len(holders),
+        "num_clients": len(client_names),
         "num_scored": int(has_cluster.sum()),
     }
 

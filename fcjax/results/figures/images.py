@@ -66,8 +66,8 @@ def tsne(
     shared = np.unique(np.concatenate([hues for _, _, hues in panels]))
     panels.append(("client", clients, clients))
     # The order is random, so that no class hides all other classes.
-    shown = np.random.default_rng(seed).permutation(len(embedding))[:max_points]
-    points = project(embedding[shown], seed)
+    sampled = np.random.default_rng(seed).permutation(len(embedding))[:max_points]
+    points = project(embedding[sampled], seed)
     figure = Figure(figsize=(5.2 * len(panels), 4.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (kind, names, hues) in zip(all_axes, panels, strict=True):
@@ -75,7 +75,7 @@ def tsne(
         colors = curves.color_cycle(len(known))[np.searchsorted(known, hues)]
         frame(axes, f"by {kind}")
         axes.set(xlabel="t-SNE axis 1 (no unit)", ylabel="t-SNE axis 2 (no unit)")
-        cloud(axes, points, colors[shown], len(points))
+        cloud(axes, points, colors[sampled], len(points))
         _legend(axes, np.asarray(names), np.asarray(hues), colors, kind)
     return curves.write(figure, path, title)
 
