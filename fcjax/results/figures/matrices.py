@@ -41,8 +41,8 @@ class Confusion(NamedTuple):
 
 
 def confusion_counts(
-    labels: Integer[np.ndarray | Array, "n"],
-    assignments: Integer[np.ndarray | Array, "n"],
+    labels: Integer[np.ndarray | Array, "_"],
+    assignments: Integer[np.ndarray | Array, "_"],
 ) -> Confusion:
     """Counts examples per class and cluster, with clusters in the order of classes.
 
