@@ -221,7 +221,8 @@ class Export:
         print(f"network and embeddings of the run {run.name}: {out}")
         if run.scored_examples.num_reassigned:
             print(
-                f"{run.scored_examples.num_reassigned} examples are assigned otherwise than in the run: "
+                f"{run.scored_examples.num_reassigned} examples are assigned otherwise "
+                "than in the run: "
                 "the data has changed, or they lie between clusters on this device"
             )
 

@@ -253,6 +253,7 @@ def render(run: Run, scored: ScoredExamples, out: Path, summary: Summary) -> str
         folder=folder,
         row=row,
         scored=scored,
+        partition=partition_text(row, folder.names[0]),
         client_sizes=sorted({client_sizes.min(), client_sizes.max()}),
         command=run.command_arguments,
         warnings=warnings(folder, row, scored, sizes),
@@ -270,6 +271,18 @@ def render(run: Run, scored: ScoredExamples, out: Path, summary: Summary) -> str
         settings=sorted(settings.items()),
         version=fcjax.__version__,
     )
+
+
+def partition_text(row: Mapping[str, Any], rule: str) -> str:
+    """Returns the partition of a run in words, such as "that of heterogeneity p 0.25".
+
+    `rule` is the column of the heterogeneity.
+    """
+    if rule == "p" and row["p"] == 0:
+        return "random (heterogeneity p 0)"
+    if rule == "natural":
+        return "the natural one of the data set"
+    return f"that of {in_words(rule)} {row[rule]:g}"
 
 
 # --- Labels
@@ -502,6 +515,7 @@ def warnings(
     is_separate = row["scope"] != "global" and scored.communities is None
     groups = scored.clusters if scored.communities is None else scored.communities
     missing, below = int((groups < 0).sum()), below_kmeans(row)
+    surely = "" if row.get("nmi") is not None else "likely "
     unlike, moved = row.get("heterogeneity") or 0.0, scored.num_reassigned
     texts = {
         "This run collapsed: nearly all examples are in one cluster, or have nearly "
@@ -509,9 +523,7 @@ def warnings(
         "rate.": status == "collapsed",
         f"This run {status}: its loss or its weights grew without bound. Do not use "
         "its clusters. Try a smaller learning rate.": has_diverged,
-        f"This run is below k-means on the raw examples, or likely below: {below}.": (
-            below
-        ),
+        f"This run is {surely}worse than k-means on the raw examples: {below}.": below,
         f"The clients hold different clusters: their heterogeneity is {unlike:.2f} "
         "(0: like a random partition, 1: each client has clusters of its own). The "
         "clusters of methods that train on clients are unreliable then. Federated "
