@@ -274,15 +274,15 @@ def render(run: Run, scored: ScoredExamples, out: Path, summary: Summary) -> str
 
 
 def partition_text(row: Mapping[str, Any], rule: str) -> str:
-    """Returns the partition of a run in words, such as "that of heterogeneity p 0.25".
+    """Returns the partition of a run in words, such as "has heterogeneity p 0.25".
 
     `rule` is the column of the heterogeneity.
     """
     if rule == "p" and row["p"] == 0:
-        return "random (heterogeneity p 0)"
+        return "is random (heterogeneity p 0)"
     if rule == "natural":
-        return "the natural one of the data set"
-    return f"that of {in_words(rule)} {row[rule]:g}"
+        return "is the natural one of the data set"
+    return f"has {in_words(rule)} {row[rule]:g}"
 
 
 # --- Labels
