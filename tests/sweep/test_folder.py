@@ -349,7 +349,7 @@ def test_a_second_command_is_refused_until_the_first_ends_or_is_killed(tmp_path)
 def test_a_command_that_was_overtaken_is_to_start_again(tmp_path):
     ours = open_results(tmp_path, [A, B])
     finish(open_results(tmp_path, [A]))
-    with pytest.raises(ValueError, match="start this one again"), ours.locked():
+    with pytest.raises(ValueError, match="start this command again"), ours.locked():
         pass
 
 
@@ -366,7 +366,7 @@ def test_what_is_damaged_is_named_before_anything_is_run(tmp_path, name):
 
 def test_a_folder_without_runs_or_of_before_is_refused_in_a_line(tmp_path):
     for config, rows, told in (
-        (None, "", "it has no config.json"),
+        (None, "", "config.json is missing"),
         ({"method": "ccfc"}, "p,seed\n0.5,0\n", "of an earlier fcjax"),
         (CONFIG, "", "holds no finished run yet"),
     ):
