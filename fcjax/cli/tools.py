@@ -16,11 +16,11 @@ import tyro
 from fcjax import data
 from fcjax.metrics import agreement
 from fcjax.results import drawing, exported, selection, shards, tables
-from fcjax.results.probing import shown_linear
+from fcjax.results.probing import format_linear
 from fcjax.results.results import draw_agreements, gather
 from fcjax.results.run import Run
 from fcjax.results.selection import DEFAULT, Criterion
-from fcjax.results.store import example_names, parsed
+from fcjax.results.store import example_names, parse_where
 from fcjax.settings import shown
 from fcjax.sweep import report
 from fcjax.sweep.progress import log_to_stdout
@@ -83,7 +83,7 @@ class Choose:
 
     def __call__(self) -> None:
         """Prints the best run and the ranking, and writes the files."""
-        results = gather(self.runs, parsed(self.where), data_dir=self.data_dir)
+        results = gather(self.runs, parse_where(self.where), data_dir=self.data_dir)
         ranks, runs = results.rank(self.by), results.ensemble()
         groups = runs.by_data_setting
         rankings = [ranks.loc[[i for i in ranks.index if i in g]] for g in groups]
@@ -115,7 +115,7 @@ class Choose:
             draw_agreements(runs, ranks.index.tolist(), out / "choice.png")
             print(f"agreement of each pair of runs: {out / 'choice.png'}")
         for run in best_runs:
-            print(f"next: fcjax report {run.address}")
+            print(f"next: fcjax report {run.command_arguments}")
 
 
 def best_run_sentence(ranking: pd.DataFrame, run: Run, by: Criterion) -> str:
@@ -165,11 +165,11 @@ class Compare:
         wheres = self.first_where, self.second_where
         folders = self.first, self.second
         one, two = (
-            gather([folder], parsed(where))
+            gather([folder], parse_where(where))
             for folder, where in zip(folders, wheres, strict=True)
         )
         out = self.out or self.first
-        but = {*parsed(self.first_where), *parsed(self.second_where)}
+        but = {*parse_where(self.first_where), *parse_where(self.second_where)}
         table = one.compare(two, self.by, scores=self.score, but=but, out=out)
         names = side_names([x.runs.method[0] for x in (one, two)], folders, wheres)
         for _, rows in table.groupby("score", sort=False):
@@ -329,7 +329,7 @@ class Consensus:
 
     def __call__(self) -> None:
         """Prints the confidence and scores of the consensus, and writes the files."""
-        results = gather(self.runs, parsed(self.where), data_dir=self.data_dir)
+        results = gather(self.runs, parse_where(self.where), data_dir=self.data_dir)
         out = self.out or self.runs[0] / "consensus"
         together = results.consensus(self.clusters, seed=self.seed, out=out)
         voters = results.ensemble().voters
@@ -386,7 +386,7 @@ class Draw:
     def __call__(self) -> None:
         """Draws the figures and prints their folder."""
         out = self.out or self.run / "figures"
-        results = gather([self.run], parsed(self.where), data_dir=self.data_dir)
+        results = gather([self.run], parse_where(self.where), data_dir=self.data_dir)
         print(f"figures of the run {results.draw(out).name}: {out}")
 
 
@@ -418,12 +418,12 @@ class Export:
     def __call__(self) -> None:
         """Writes the files and prints their folder."""
         out = self.out or self.run / "export"
-        run = gather([self.run], parsed(self.where), data_dir=self.data_dir).run()
+        run = gather([self.run], parse_where(self.where), data_dir=self.data_dir).run()
         run.export(out)
         print(f"network and embeddings of the run {run.name}: {out}")
-        if run.scored.moved:
+        if num_reassigned := run.scored_examples.num_reassigned:
             print(
-                f"warning: {run.scored.moved} examples have another cluster than at "
+                f"warning: {num_reassigned} examples have another cluster than at "
                 "the end of training, because the data has changed or because they lie "
                 "between two clusters and this device rounds differently"
             )
@@ -455,7 +455,7 @@ class HowMany:
     def __call__(self) -> None:
         """Prints the suggested number and the table, and writes the files."""
         out = self.out or self.runs[0]
-        results = gather(self.runs, parsed(self.where), data_dir=self.data_dir)
+        results = gather(self.runs, parse_where(self.where), data_dir=self.data_dir)
         suggestion = results.how_many(out)
         print(how_many_sentence(suggestion))
         print()
@@ -524,7 +524,7 @@ class Report:
     def __call__(self) -> None:
         """Writes the report and prints its path."""
         out = self.out or self.run
-        results = gather([self.run], parsed(self.where), data_dir=self.data_dir)
+        results = gather([self.run], parse_where(self.where), data_dir=self.data_dir)
         name = results.report(out).name
         print(f"report of the run {name}, for any browser: {out / 'report.html'}")
 
@@ -558,7 +558,7 @@ class Predict:
 
     def __call__(self) -> None:
         """Writes the table and prints its path."""
-        run = gather([self.run], parsed(self.where)).run()
+        run = gather([self.run], parse_where(self.where)).run()
         source, model = run.folder.source(), run.model
         dataset = data.load(
             self.dataset,
@@ -612,9 +612,9 @@ class Probe:
 
     def __call__(self) -> None:
         """Prints the tables of accuracies and scores."""
-        run = gather([self.run], parsed(self.where), data_dir=self.data_dir).run()
+        run = gather([self.run], parse_where(self.where), data_dir=self.data_dir).run()
         result = run.probe(self.num_neighbors, self.label_fraction, self.num_draws)
-        num_trained = len(run.scored.clusters) - result.num_tested
+        num_trained = len(run.scored_examples.clusters) - result.num_tested
         print(
             f"Embedding of the run {run.name}: classifiers are trained on "
             f"{num_trained} examples and tested on {result.num_tested}."
@@ -625,7 +625,7 @@ class Probe:
             "\nAccuracy of linear classifiers (from a share of the labels: mean ± 95% "
             f"interval over {self.num_draws} draws):"
         )
-        tables.show(shown_linear(result.linear))
+        tables.show(format_linear(result.linear))
         print("\nScores of the run's clusters, and of k-means on the pooled embedding:")
         tables.show(result.clusters, ".4f")
         print("\nMean of the clients' scores, with a match of clusters per client:")

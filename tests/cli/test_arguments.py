@@ -125,7 +125,9 @@ def test_a_run_is_started_again_by_its_own_file(runs):
     (task,) = read(spherical.Spherical, line).tasks
     experiment = prepare(task)
     assert experiment.batches == ()
-    assert [dict(x) for x in experiment.folder.asked(folder.rows)] == folder.rows != []
+    assert (
+        [dict(x) for x in experiment.folder.requested(folder.rows)] == folder.rows != []
+    )
 
 
 # --- what the system refuses, in a process of its own

@@ -136,7 +136,7 @@ def test_a_model_predicts_the_clusters_of_its_own_run(table, tmp_path):
         (
             tools.Predict,
             {"dataset": "digits", "where": ("seed=0",)},
-            r"do not fit a model of \(12,\)",
+            r"for examples of shape \(12,\)",
         ),
         (tools.Predict, {"run": Path("nowhere")}, "holds no run"),
         (

@@ -36,7 +36,7 @@ ANY = (
 LEAST, ABOVE = "must be at least 1, got 0", "must be above 0, got 0"
 RULES = "are two partition rules; give only one"
 UNLABELLED = "--no-labels --clusters 2"
-NO_RUN = "holds no run: it has no config.json"
+NO_RUN = "holds no run: config.json is missing"
 
 COMMANDS = [
     # What is no word of a command at all.
@@ -165,13 +165,13 @@ COMMANDS = [
     ),
     ("ccfc --on v9:2x2", "--on must be a TPU (v5e, v5p, v6e) with a shape"),
     ("fit ccfc --on h100", "--on must be a TPU (v5e, v5p, v6e) with a shape"),
-    ("ccfc --out {notes}", "--out {notes} cannot be written into (File exists)"),
+    ("ccfc --out {notes}", "--out {notes} cannot be written (File exists)"),
     (
         "ccfc --out {notes}/a",
-        "--out {notes}/a cannot be written into (Not a directory)",
+        "--out {notes}/a cannot be written (Not a directory)",
     ),
     ("ccfc --out {run}", "--out {run} holds results of another configuration"),
-    ("ccfc --out {damaged}", "{damaged}/config.json is damaged: it is no JSON"),
+    ("ccfc --out {damaged}", "{damaged}/config.json is damaged: it is not JSON"),
     # Each method's own.
     ("ccfc --local-epochs 0", f"--local-epochs {LEAST}"),
     ("ccfc --batch-size -4", "--batch-size must be at least 1, got -4"),
@@ -263,7 +263,7 @@ COMMANDS = [
     ("draw {run} --where q=1", "--where takes p=VALUE"),
     ("export {run} --where p=7", "no run of {run} has p=7"),
     ("report {run} --where seed=x", "--where takes p=VALUE"),
-    ("report {damaged}", "{damaged}/config.json is damaged: it is no JSON"),
+    ("report {damaged}", "{damaged}/config.json is damaged: it is not JSON"),
     ("report {cut}", "{cut}"),
     ("draw {cut}", "{cut}"),
     ("predict {cut} --dataset {rows}", "{cut}"),
@@ -282,16 +282,16 @@ COMMANDS = [
     ),
     ("probe {run} --label-fraction 2", "--label-fraction"),
     ("probe {run} --num-draws 0", "--num-draws"),
-    ("choose", "which"),
+    ("choose", "at least one results folder is required"),
     ("choose {run} --by luck", "invalid choice 'luck'"),
     (
         "choose {run} --by agreement",
-        "--by agreement takes 2 runs that ended well, got 1",
+        "--by agreement needs 2 runs that ended well, got 1",
     ),
     ("compare {run}", "SECOND is missing; see --help"),
     ("compare {run} {run} --score glory", "--score"),
-    ("consensus {run}", "it takes two runs or more that ended well, got 1 of 1"),
-    ("how-many {run}", "it takes two runs or more that ended well, got 1 of 1"),
+    ("consensus {run}", "1 of 1 runs ended well, and at least two are needed"),
+    ("how-many {run}", "1 of 1 runs ended well, and at least two are needed"),
 ]
 
 

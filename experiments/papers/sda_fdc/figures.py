@@ -86,8 +86,8 @@ def embed_examples(
         no client has.
     """
     (results,) = run(lambda: [task])
-    (row,) = results.asked(results.rows)
+    (row,) = results.requested(results.rows)
     point = {name: row[name] for name in results.names}
     prediction = exported.predict(results.model(**point), dataset.examples)
-    clients = results.assigned(point)["client"]
+    clients = results.assignment_arrays(point)["client"]
     return prediction.embedding, clients, prediction.clusters
