@@ -1,4 +1,4 @@
-"""What the examples of docstrings open: a finished run of experiments/spherical.py."""
+"""Fixtures for doctests: a finished run of experiments/spherical.py."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,10 @@ import pytest
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """A folder that holds runs/spherical, of 60 vectors that four clients hold."""
+    """Returns a folder with the results folder runs/spherical.
+
+    The run has 60 vectors and four clients.
+    """
     from experiments import spherical
     from fcjax.sweep import experiment, train
     from fcjax.sweep.plan import Task
@@ -23,7 +26,8 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def _beside_the_runs(request, monkeypatch):
+def _change_to_runs(request, monkeypatch):
+    """Runs a doctest that reads runs/spherical in the folder of that run."""
     if isinstance(request.node, pytest.DoctestItem) and "runs/spherical" in "".join(
         example.source for example in request.node.dtest.examples
     ):

@@ -1,1 +1,1 @@
-"""The scripts of the papers, and what they share."""
+"""The scripts that reproduce the papers, and their common code."""

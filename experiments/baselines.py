@@ -1,4 +1,4 @@
-"""k-means and fuzzy c-means, central and federated: what deep methods are measured by.
+"""Trains the baselines: k-means and fuzzy c-means, central and federated.
 
 python experiments/baselines.py --methods km fcm k-fed ffcm --p 0 0.25 0.5 0.75 1
 python experiments/baselines.py --methods k-fed --local-clusters 3 --clients 20

@@ -1,4 +1,6 @@
-"""CCFC: cluster-contrastive federated clustering (https://arxiv.org/abs/2401.06634).
+"""Trains CCFC: cluster-contrastive federated clustering.
+
+Paper: https://arxiv.org/abs/2401.06634.
 
 python experiments/ccfc.py --clients 10 --p 0.25
 python experiments/ccfc.py --p 0 0.25 0.5 0.75 1 --seed 0 1 2 3 4

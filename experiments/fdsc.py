@@ -1,5 +1,6 @@
-"""FDSC: federated deep subspace clustering (https://arxiv.org/abs/2501.00230), and what
-it is measured by.
+"""Trains FDSC, federated deep subspace clustering, and its baselines.
+
+Paper: https://arxiv.org/abs/2501.00230.
 
 python experiments/fdsc.py --methods fdsc2 fdsc1 dscn dlrsc lrsc
 python experiments/fdsc.py --dataset ORL_32x32.mat --classes-per-client 20 40

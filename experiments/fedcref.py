@@ -1,4 +1,6 @@
-"""FedCRef (https://arxiv.org/abs/2408.10664) and what it is measured by.
+"""Trains FedCRef, federated cluster refinement, and its baselines.
+
+Paper: https://arxiv.org/abs/2408.10664.
 
 python experiments/fedcref.py
 python experiments/fedcref.py --start dirty --dirtiness 0 0.3 0.5 --seed 0 1 2

@@ -1,4 +1,6 @@
-"""FedMCC: momentum contrastive clustering (https://arxiv.org/abs/2206.05093).
+"""Trains FedMCC, federated momentum contrastive clustering, and its baselines.
+
+Paper: https://arxiv.org/abs/2206.05093.
 
 python experiments/fedmcc.py
 python experiments/fedmcc.py --methods fedmcc fed-cc fedu --class-share 1 0.2

@@ -260,11 +260,14 @@ DATA = {
     "fashion": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
     "ORL_32x32": "ORL faces",
+    "pendigits": "Pendigits",
+    "fashion2000": "Fashion-MNIST",
 }
 METHODS = {
     "ccfc": "CCFC",
     "fedmcc": "FedMCC",
     "fed-cc": "Fed + CC",
+    "fedu": "FedU",
     "fedu+k-means": "FedU + k-means",
     "fedsimclr+k-means": "FedSimCLR + k-means",
     "fedsimsiam+k-means": "FedSimSiam + k-means",
@@ -280,7 +283,8 @@ METHODS = {
 SECTIONS = {
     "CCFC": ["ccfc"],
     "FedMCC, Fed + CC, FedU, FedSimCLR and FedSimSiam": [
-        *("fedmcc", "fed-cc", "fedu+k-means", "fedsimclr+k-means", "fedsimsiam+k-means")
+        *("fedmcc", "fed-cc", "fedu"),
+        *("fedu+k-means", "fedsimclr+k-means", "fedsimsiam+k-means"),
     ],
     "Orchestra": ["orchestra"],
     "DCN": ["dcn"],
@@ -290,6 +294,7 @@ SECTIONS = {
 """Headings of BENCHMARKS.md and the methods below each."""
 HETEROGENEITY = {
     "p": "p = {:g}",
+    "alpha": "alpha = {:g}",
     "class_share": "class share {:g}",
     "classes_per_client": "q = {:g}",
     "dirtiness": "dirtiness {:g}",
@@ -367,9 +372,9 @@ class Line:
     def paper(self) -> float | None:
         """The paper's score in `metric`, if the paper prints one."""
         row = self.rows[0]
-        if self.method in fdsc.CALLED:
-            scores = fdsc.CLUSTERED["orl" if "ORL" in row["dataset"] else "mnist"]
-            name = fdsc.CALLED[self.method]
+        if self.method in fdsc.DISPLAY_NAMES:
+            scores = fdsc.CLUSTER_SCORES["orl" if "ORL" in row["dataset"] else "mnist"]
+            name = fdsc.DISPLAY_NAMES[self.method]
             return scores[int(row["classes_per_client"])][name][0]
         if self.method == "fedcref":
             return fedcref.ACC_BY_DIRTINESS[fedcref.EMNIST][row["dirtiness"]][1][0]
@@ -443,6 +448,14 @@ def k_means_of(lines: Sequence[Line]) -> dict[tuple[Any, ...], Line]:
     return {line.source: line for line in lines if line.method == "km"}
 
 
+def baseline(line: Line, k_means: Line | None, metric: str) -> str:
+    """Returns the score of k-means, of separate runs if there are any."""
+    if k_means:
+        return k_means.mean(metric)
+    has_own = metric == "nmi" and line.rows[0].get("kmeans_nmi") is not None
+    return line.mean("kmeans_nmi") if has_own else ""
+
+
 def benchmarks(lines: Sequence[Line]) -> Iterator[str]:
     """Yields the tables of BENCHMARKS.md."""
     baselines = k_means_of(lines)
@@ -451,13 +464,12 @@ def benchmarks(lines: Sequence[Line]) -> Iterator[str]:
         metric = shown[0].metric
         rows = []
         for line in shown:
-            k_means = baselines.get(line.source)
             parts = (line.data, line.heterogeneity, line.note.get("setting"))
             rows.append(
                 [
                     link(line, METHODS[line.method], to=RUNS),
                     ", ".join(filter(None, parts)),
-                    link(k_means, k_means.mean(metric), to=RUNS) if k_means else "",
+                    baseline(line, baselines.get(line.source), metric),
                     line.score(metric),
                     f"{line.paper:.3f}" if line.paper else "",
                     len(line.rows),
@@ -465,13 +477,6 @@ def benchmarks(lines: Sequence[Line]) -> Iterator[str]:
             )
         header = ["method", "data", "k-means", metric.upper(), "paper", "seeds"]
         yield from ["", f"## {title}", "", *table(header, rows)]
-    studies = {name_of(x.entry): x for x in lines if x.is_study}
-    rows = [
-        [link(x, METHODS[x.method], to=RUNS), x.data, x.note["setting"]]
-        for x in studies.values()
-    ]
-    yield from ["", "## Studies of one setting", ""]
-    yield from table(["method", "data", "setting"], rows)
 
 
 def best_methods(lines: Sequence[Line]) -> Iterator[str]:
@@ -492,7 +497,7 @@ def best_methods(lines: Sequence[Line]) -> Iterator[str]:
             [
                 data,
                 heterogeneity,
-                baselines[best.source].mean("nmi"),
+                baseline(best, baselines.get(best.source), "nmi"),
                 link(best, label, to="../benchmarks/runs"),
                 best.score("nmi"),
                 len(best.rows),

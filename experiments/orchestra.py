@@ -1,4 +1,6 @@
-"""Orchestra: globally consistent clustering (https://arxiv.org/abs/2205.11506).
+"""Trains Orchestra: federated learning by globally consistent clustering.
+
+Paper: https://arxiv.org/abs/2205.11506.
 
 python experiments/orchestra.py
 python experiments/orchestra.py --p 0 0.25 0.5 0.75 1 --seed 0 1 2

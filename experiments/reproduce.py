@@ -1,4 +1,4 @@
-"""Reproduces a table or figure of a paper: trains what it takes, beside the paper's.
+"""Reproduces a table or figure of a paper, and shows the paper's scores next to ours.
 
 python experiments/reproduce.py ccfc-table1
 python experiments/reproduce.py ccfc-table1 --preset paper --data-dir DIR
@@ -22,14 +22,14 @@ import pandas as pd
 import tyro
 
 from experiments import ledger
-from experiments.papers import apart, measures
+from experiments.papers import measures, significance
 from experiments.papers.ccfc import studies as ccfc_studies
 from experiments.papers.fdsc import studies as fdsc_studies
 from experiments.papers.fedcref import studies as fedcref_studies
 from experiments.papers.fedmcc import studies as fedmcc_studies
 from experiments.papers.sda_fdc import copies as sda_fdc_copies
 from experiments.papers.sda_fdc import studies as sda_fdc_studies
-from experiments.papers.study import Measured, Row, Study
+from experiments.papers.study import Measurement, Row, Study
 from fcjax import data
 from fcjax.cli.arguments import parse
 from fcjax.cli.errors import exit_on_error
@@ -51,97 +51,131 @@ STUDIES = {
     **fedcref_studies.STUDIES,
 }
 STAND_IN = "digits"
-OWN = "the paper's data and settings"
+"""Data set of the smoke preset. It needs no download."""
+PAPER_SETTINGS = "the paper's data and settings"
+"""First line of a table that has no differences from the paper to note."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Args:
+    """Reproduces a table or figure of a paper."""
+
     table: tyro.conf.Positional[str]
-    """One of the names above."""
+    """Name of the table or figure, one of the names above."""
     preset: Annotated[
         Literal["smoke", "paper"] | None, shown("smoke; with --from paper")
     ] = None
-    """smoke: some minutes, on digits instead of the paper's data, with shortened
-    training; paper: the paper's data and settings."""
-    kept: Annotated[
-        Path | None, tyro.conf.arg(name="from", help_behavior_hint="(default: train)")
+    """smoke: a few minutes of training on digits instead of the paper's data. paper:
+    the paper's data and settings."""
+    from_ledger: Annotated[
+        Path | None,
+        tyro.conf.arg(name="from", help_behavior_hint="(default: train the runs)"),
     ] = None
-    """Train nothing: take what is nearest to the preset's runs from a folder of kept
-    ones, experiments/results or another ledger, and say what they have otherwise."""
+    """Train nothing. Take the finished runs in this folder (experiments/results or
+    another ledger) that are nearest to the preset, and list their differences from the
+    preset."""
     datasets: Annotated[
-        tuple[str, ...], shown("smoke: digits; paper: all with a name")
+        tuple[str, ...], shown("smoke: digits; paper: all with a loader")
     ] = ()
-    """Which of the paper's data sets, or digits, which stands in for the first of them.
-    NAME=PATH says where one is that has no name to be loaded by: imagenet-10=FOLDER."""
-    methods: Annotated[tuple[str, ...], shown("all that are here")] = ()
-    """Which rows to run, by the paper's names."""
-    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
-    """Where TFDS data sets are prepared."""
+    """Data sets of the paper to use. digits replaces the paper's first data set.
+    NAME=PATH gives the file or folder of a data set that has no loader:
+    imagenet-10=FOLDER."""
+    methods: Annotated[tuple[str, ...], shown("all that fcjax has")] = ()
+    """Rows to run, by their names in the paper."""
+    data_dir: Annotated[Path | None, shown("the folder of TFDS")] = None
+    """Folder with the prepared TFDS data sets."""
     limit: Annotated[int | None, shown("all")] = None
-    """Use so many examples, drawn in proportion to the classes."""
+    """Number of examples to use, a sub-sample stratified by class."""
     seed: Annotated[tuple[int, ...], shown("smoke: 0 1 2; paper: 0 to 4")] = ()
     """Seeds of training and of the partition."""
     out: Annotated[
         Path | None, shown("runs/reproduce/PRESET; with --from runs/reproduce/kept")
     ] = None
-    """Folder of the runs, which tables share; what is made of them is in OUT/TABLE."""
+    """Folder of the runs. Tables share their runs. A table and its figures are in
+    OUT/TABLE."""
     backend: Backend = "shard_map"
-    """How runs are spread over the devices."""
-    runs_per_call: Annotated[int | None, shown("what fits, by an estimate")] = None
-    """Runs of a grid that go side by side."""
+    """How the runs are spread over the devices."""
+    runs_per_call: Annotated[int | None, shown("estimated from the memory")] = None
+    """Number of runs in one batch (vmapped)."""
 
 
 class Job(NamedTuple):
-    """A row of a table on a data set."""
+    """One row of a table on one data set."""
 
     row: Row
     dataset: str
-    """As the table has it."""
+    """Name of the data set in the table."""
     task: Task
     is_trained: bool
-    """Whether a script trains it."""
+    """Whether a script trains the row."""
 
 
 def main(args: Args) -> None:
-    """Raises ValueError with one line that says which flag is wrong."""
+    """Reproduces the table or figure that the arguments name.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        ValueError: an argument is wrong. The message is one line that names the flag.
+    """
     if args.table not in STUDIES:
         near = difflib.get_close_matches(args.table, STUDIES, n=1, cutoff=0)
         raise ValueError(
-            f"TABLE {args.table!r} is unknown; the nearest is {near[0]}, all are "
-            f"{', '.join(STUDIES)}"
+            f"TABLE {args.table!r} is unknown; the nearest is {near[0]}; the tables "
+            f"are {', '.join(STUDIES)}"
         )
     reproduce(STUDIES[args.table], args)
 
 
 def reproduce(study: Study, args: Args) -> None:
-    """Trains or reads, prints, writes and draws a table or figure."""
-    kept = None
-    if args.kept:
-        if study.measure not in measures.OF_ROWS:
+    """Trains or reads the runs of a table or figure, then prints, writes and draws it.
+
+    Args:
+        study: the table or figure.
+        args: the command-line arguments.
+
+    Raises:
+        ValueError: an argument is wrong, or a ledger cannot give the table.
+    """
+    ledger_runs = None
+    if args.from_ledger:
+        if study.measure not in measures.NEED_ONLY_SCORES:
             raise ValueError(
-                f"--from: {args.table} is made of models or assignments, and a ledger "
-                "keeps scores alone; without --from it trains what it needs"
+                f"--from: {args.table} needs models or assignments, but a ledger has "
+                "only scores; leave --from out to train the runs"
             )
-        kept = ledger.entries(args.kept)
-    found, folder = jobs(study, args), out_of(args) / args.table
-    said = notes(study, args)
-    print(f"{told(said)}\n{args.table}: {study.title}", flush=True)
-    if study.maps:
-        lines = [line for job in found for line in mapped(study, job, folder)]
-        values = [name for name in lines[0] if f"paper_{name}" in lines[0]]
-        by = [name for name in lines[0] if not name.startswith("paper_")]
+        ledger_runs = ledger.entries(args.from_ledger)
+    job_list, folder = jobs(study, args), out_of(args) / args.table
+    note_lines = notes(study, args)
+    print(f"{format_notes(note_lines)}\n{args.table}: {study.title}", flush=True)
+    if study.draw_runs:
+        rows = [line for job in job_list for line in draw_figure(study, job, folder)]
+        values = [name for name in rows[0] if f"paper_{name}" in rows[0]]
+        by = [name for name in rows[0] if not name.startswith("paper_")]
         by = [name for name in by if name not in values]
-        summary = tables.summarize(lines, by=by, values=values)
+        summary = tables.summarize(rows, by=by, values=values)
         table = tables.shown(summary, differences=True)
-        write(table, summary, folder, notes=said)
+        write(table, summary, folder, notes=note_lines)
     else:
-        said = tabulate(study, found, args, folder, kept)
-    print(f"{told(said)}\n{args.table} in {folder}")
+        note_lines = tabulate(study, job_list, args, folder, ledger_runs)
+    print(f"{format_notes(note_lines)}\ntable: {folder / 'table.md'}")
+    if study.draw or study.draw_runs:
+        print(f"figures: {folder}/*.png")
 
 
-def mapped(study: Study, job: Job, folder: Path) -> list[dict[str, Any]]:
-    """Trains a row, draws its embeddings and returns the numbers shown."""
-    module, _, function = study.maps.rpartition(".")
+def draw_figure(study: Study, job: Job, folder: Path) -> list[dict[str, Any]]:
+    """Draws the embeddings of a row's runs and returns the rows of the table.
+
+    Args:
+        study: the figure.
+        job: the row and its data set.
+        folder: folder of the figure.
+
+    Returns:
+        The rows of the table.
+    """
+    module, _, function = study.draw_runs.rpartition(".")
     module = importlib.import_module(f"experiments.papers.{module}")
     draw = getattr(module, function)
     return [{"dataset": job.dataset, **line} for line in draw(job.task, folder)]
@@ -149,103 +183,152 @@ def mapped(study: Study, job: Job, folder: Path) -> list[dict[str, Any]]:
 
 def tabulate(
     study: Study,
-    found: list[Job],
+    job_list: list[Job],
     args: Args,
     folder: Path,
-    kept: Sequence[Folder] | None = None,
+    ledger_runs: Sequence[Folder] | None = None,
 ) -> list[str]:
-    """Writes and draws what is measured of runs: kept ones, or where these are None of
-    runs that it trains, unless they are there. Returns what the table says below it.
+    """Measures runs, then writes and draws the table.
+
+    Args:
+        study: the table or figure.
+        job_list: the rows of the table on each data set.
+        args: the command-line arguments.
+        folder: folder of the table.
+        ledger_runs: the entries of a ledger. None trains the runs that are not
+            finished.
+
+    Returns:
+        The notes below the table.
+
+    Raises:
+        ValueError: there is no row to show.
     """
-    said = notes(study, args)
-    if kept is None:
-        runs = trained(found)
+    note_lines = notes(study, args)
+    if ledger_runs is None:
+        runs = train_jobs(job_list)
     else:
-        runs, of_runs = taken(study, found, kept, args.seed)
-        said += of_runs
+        runs, run_notes = runs_from_ledger(study, job_list, ledger_runs, args.seed)
+        note_lines += run_notes
     rows = [
         {**line, "dataset": job.dataset, "method": job.row.label}
-        for job, folders in zip(found, runs, strict=True)
+        for job, folders in zip(job_list, runs, strict=True)
         for results in folders
-        for line in measured(study, job, results)
+        for line in measure_job(study, job, results)
     ]
-    # The table has the paper's settings first, in the order of the paper.
-    rows = [*reported(study, datasets_of(study, args)), *rows]
+    # The paper's rows come first, so that the table has the order of the paper.
+    rows = [*paper_rows(study, datasets_of(study, args)), *rows]
     if not rows:
-        raise ValueError("no data set to show; --datasets NAME=PATH says where one is")
-    summary = tables.summarize(rows, by=study.by, values=study.values)
-    marks = apart.from_best(rows, by=study.by, value=study.values[0])
-    table = tables.shown(summary, differences=True)
-    if len(marks):
-        name = f"{study.values[0]}, from the best"
-        table[name] = marks.reindex(summary.index).fillna("").to_numpy()
-        said.append(
-            f"{name}: of the seeds that both have; {apart.NOT_SEEN!r} where the paired "
-            "t-test, after Holm's correction over this table, does not tell them apart"
+        raise ValueError(
+            "the table has no data set; give a file or folder by --datasets NAME=PATH"
         )
-    write(table, summary, folder, notes=said)
+    summary = tables.summarize(rows, by=study.by, values=study.values)
+    marks = significance.compare_with_best(rows, by=study.by, value=study.values[0])
+    shown_table = tables.shown(summary, differences=True)
+    if len(marks):
+        column = f"{study.values[0]}, difference from best"
+        shown_table[column] = marks.reindex(summary.index).fillna("").to_numpy()
+        note_lines.append(
+            f"{column}: mean over the seeds that both methods have; "
+            f"{significance.NOT_SIGNIFICANT!r} if p >= 0.05 in the paired t-test with "
+            "Holm's correction over this table"
+        )
+    write(shown_table, summary, folder, notes=note_lines)
     if study.draw:
         study.draw(rows, folder)
-    return said
+    return note_lines
 
 
 def write(
     table: pd.DataFrame, summary: pd.DataFrame, folder: Path, *, notes: Sequence[str]
 ) -> None:
-    """Prints and writes a table, and its summary in full precision."""
+    """Prints a table, and writes it with its summary in full precision."""
     tables.show(table)
     tables.write(table, folder, notes)
     summary.to_csv(folder / "table.csv")
 
 
-def trained(found: list[Job]) -> list[list[Folder | None]]:
-    """Trains what is not there yet; returns the runs of each job."""
-    # Rows may be the same runs: networks of several sizes are one in a smoke run.
-    asked = list({repr(job.task): job.task for job in found if job.is_trained}.values())
-    results = dict(zip(map(repr, asked), run(lambda: asked), strict=True))
-    return [[results.get(repr(job.task))] for job in found]
+def train_jobs(job_list: list[Job]) -> list[list[Folder | None]]:
+    """Trains the runs that are not finished.
 
+    Args:
+        job_list: the rows of the table on each data set.
 
-def taken(
-    study: Study, found: list[Job], kept: Sequence[Folder], seeds: tuple[int, ...]
-) -> tuple[list[list[Folder]], list[str]]:
-    """Returns the kept runs of each job, and where they come from and what they have
-    otherwise, a line each; `seeds` are the only ones to be taken, none are all.
+    Returns:
+        The results folder of each job, None for a job without training.
     """
-    said, runs = [], []
-    if study.measure is measures.over_iterations:
-        cut = [entry for entry in kept if ledger.is_thinned(entry)]
-        kept = [entry for entry in kept if entry not in cut]
-        said += [f"{ledger.name_of(x)} keeps some rounds: left out" for x in cut]
-    for job in found:
+    # Rows can share runs: a smoke run has one network in place of several sizes.
+    tasks = list(
+        {repr(job.task): job.task for job in job_list if job.is_trained}.values()
+    )
+    results = dict(zip(map(repr, tasks), run(lambda: tasks), strict=True))
+    return [[results.get(repr(job.task))] for job in job_list]
+
+
+def runs_from_ledger(
+    study: Study,
+    job_list: list[Job],
+    ledger_runs: Sequence[Folder],
+    seeds: tuple[int, ...],
+) -> tuple[list[list[Folder]], list[str]]:
+    """Finds the runs in a ledger that are nearest to each job.
+
+    Args:
+        study: the table or figure.
+        job_list: the rows of the table on each data set.
+        ledger_runs: the entries of the ledger.
+        seeds: the accepted seeds. Empty accepts all seeds.
+
+    Returns:
+        The runs of each job, and notes on their origin and their differences from the
+        job.
+    """
+    note_lines, runs = [], []
+    if study.measure is measures.iteration_scores:
+        thinned = [entry for entry in ledger_runs if ledger.is_thinned(entry)]
+        ledger_runs = [entry for entry in ledger_runs if entry not in thinned]
+        note_lines += [
+            f"{ledger.name_of(x)} is left out: its history lacks some of the rounds"
+            for x in thinned
+        ]
+    for job in job_list:
         dataset, row = job.task.source.dataset, job.row
         by_path = dataset in study.by_path
-        own = [x for x in kept if ledger.is_of(x, dataset, by_path=by_path)]
-        levels = {"p"} if row.central else set()  # no p changes it
-        chosen = ledger.runs_of(
-            own,
+        entries = [x for x in ledger_runs if ledger.is_of(x, dataset, by_path=by_path)]
+        # No p changes a central method, so a difference in p does not matter.
+        unused_columns = {"p"} if row.central else set()
+        nearest_runs = ledger.runs_of(
+            entries,
             job.task,
-            by=[name for name in study.by if name not in levels],
-            same={*row.flags, *variants(row.script)},
+            by=[name for name in study.by if name not in unused_columns],
+            same={*row.flags, *variant_flags(row.script)},
             seeds=seeds,
         )
-        runs.append([each.runs for each in chosen])
-        for each in chosen:
-            where = f", {each.place}" if len(chosen) > 1 else ""
-            of_runs = each.describe(job.task.options.seed, but=levels)
-            said.append(f"{row.label}, {job.dataset}{where}, is {of_runs}")
+        runs.append([match.runs for match in nearest_runs])
+        for match in nearest_runs:
+            where = f", {match.place}" if len(nearest_runs) > 1 else ""
+            differences = match.describe(job.task.options.seed, but=unused_columns)
+            note_lines.append(f"{row.label}, {job.dataset}{where}: runs {differences}")
     if not any(runs):
-        said.append("nothing of this table is kept")
-    return runs, said
+        note_lines.append("the ledger has no runs for this table")
+    return runs, note_lines
 
 
-SHARED = ("methods", "p", "seed")
-"""Flags of several values that do not give a study a results folder of its own."""
+FOLDER_SHARED_FLAGS = ("methods", "p", "seed")
+"""Flags with several values that do not give a study a results folder of its own."""
 
 
-def variants(script: str) -> set[str]:
-    """Returns the flags by which rows of any table are variants of a script's methods,
-    in words or yes and no: runs of one are never shown for another's.
+def variant_flags(script: str) -> set[str]:
+    """Returns the flags whose values define the variants of a script's methods.
+
+    Runs of one variant are never shown for another variant. Only text and boolean flags
+    define a variant.
+
+    Args:
+        script: name of the script.
+
+    Returns:
+        The names of the flags.
     """
     return {
         name
@@ -258,18 +341,26 @@ def variants(script: str) -> set[str]:
 
 
 def jobs(study: Study, args: Args) -> list[Job]:
-    """Returns what is to be measured, of each data set and row.
+    """Returns the rows to measure on each data set.
+
+    Args:
+        study: the table or figure.
+        args: the command-line arguments.
+
+    Returns:
+        One job per data set and row.
 
     Raises:
-        ValueError: a data set or method is not one of the table's, or not there.
+        ValueError: the table does not have a data set or method of the arguments, or a
+            data set is not prepared.
     """
-    labels = [row.label for row in study.rows if row.script or row.untrained]
+    labels = [row.label for row in study.rows if row.script or row.measure_data]
     for method in args.methods:
         if method not in labels:
             raise ValueError(f"--methods takes {', '.join(labels)}, got {method!r}")
-    found = []
+    job_list = []
     for dataset, shown_as in datasets_of(study, args).items():
-        if not args.kept:
+        if not args.from_ledger:
             check_prepared(dataset, args)
         for row in study.rows:
             if args.methods and row.label not in args.methods:
@@ -277,19 +368,30 @@ def jobs(study: Study, args: Args) -> list[Job]:
             if row.script:
                 paper = dataset if dataset == STAND_IN else shown_as[0]
                 flags = flags_of(study, row, dataset, args, paper=paper)
-                found.append(Job(row, shown_as[1], task_of(row.script, flags), True))
-            elif row.untrained:
+                job_list.append(Job(row, shown_as[1], task_of(row.script, flags), True))
+            elif row.measure_data:
                 source = Source(dataset, data_dir=args.data_dir, limit=args.limit)
-                found.append(Job(row, shown_as[1], Task(KMeans(), source), False))
-    return found
+                job_list.append(Job(row, shown_as[1], Task(KMeans(), source), False))
+    return job_list
 
 
 def flags_of(
     study: Study, row: Row, dataset: str, args: Args, *, paper: str
 ) -> dict[str, Any]:
-    """Returns the flags of a row's script; `paper` is what the paper calls the data."""
+    """Returns the flags of a row's script.
+
+    Args:
+        study: the table or figure.
+        row: the row.
+        dataset: name or path of the data set.
+        args: the command-line arguments.
+        paper: the paper's name of the data set.
+
+    Returns:
+        The flags with their values.
+    """
     preset = study.presets[preset_of(args)]
-    own = {
+    row_flags = {
         **preset.by_dataset.get(paper, {}),
         **row.flags,
         **row.presets.get(preset_of(args), {}),
@@ -301,26 +403,36 @@ def flags_of(
         "seed": args.seed or preset.seeds,
         "backend": args.backend,
         "runs_per_call": args.runs_per_call,
-        "plot": False,  # `fcjax draw` does, of any finished run
+        "plot": False,  # `fcjax draw` draws any finished run later.
         **preset.grid,
         **preset.flags.get(row.script, {}),
-        **own,
+        **row_flags,
     }
     if row.central:
         flags["p"] = flags["p"][:1]
-    # Another network, less data, or other axes are another experiment with a folder of
-    # its own. Studies that vary p and the seed alone share their runs.
-    kind = [flags[name] for name in ("split", "backbone") if name in flags]
-    axes = {k: flags[k] for k in (*preset.grid, *own)}
-    kind += [k for k, x in axes.items() if isinstance(x, tuple) and k not in SHARED]
-    words = (short_name(dataset), row.runs or row.label, *kind)
+    # Another network, less data, or another swept flag is another experiment, with a
+    # results folder of its own. Studies that vary only p and the seed share their runs.
+    suffix = [flags[name] for name in ("split", "backbone") if name in flags]
+    axes = {k: flags[k] for k in (*preset.grid, *row_flags)}
+    suffix += [
+        k
+        for k, x in axes.items()
+        if isinstance(x, tuple) and k not in FOLDER_SHARED_FLAGS
+    ]
+    words = (short_name(dataset), row.runs or row.label, *suffix)
     name = re.sub(r"\W+", "-", " ".join(words).lower()).strip("-")
     return {**flags, "out": out_of(args) / name}
 
 
 def task_of(script: str, flags: Mapping[str, Any]) -> Task:
-    """Returns the task of a row's flags. A setting of other methods of the command is
-    left out.
+    """Returns the task of a row's flags, without settings of other methods.
+
+    Args:
+        script: name of the script.
+        flags: the flags of the row.
+
+    Returns:
+        The task.
     """
     methods = {x.name: x for x in SCRIPTS[script.replace("_", "-")].methods}
     (default, *_) = methods
@@ -328,112 +440,151 @@ def task_of(script: str, flags: Mapping[str, Any]) -> Task:
     names = {
         name: {x.name for x in dataclasses.fields(x)} for name, x in methods.items()
     }
-    others = {"methods"}.union(*names.values()) - names[name]
-    return Task.of(methods[name], **{k: x for k, x in flags.items() if k not in others})
+    left_out = {"methods"}.union(*names.values()) - names[name]
+    return Task.of(
+        methods[name], **{k: x for k, x in flags.items() if k not in left_out}
+    )
 
 
-def measured(study: Study, job: Job, results: Folder | None) -> list[Measured]:
-    """Returns what a job's runs have, without p where no p changes it."""
+def measure_job(study: Study, job: Job, results: Folder | None) -> list[Measurement]:
+    """Returns the measurements of a job's runs. A central method gets no p."""
     if results is None:
-        return job.row.untrained(job.task) if job.row.untrained else []
+        return job.row.measure_data(job.task) if job.row.measure_data else []
     assert study.measure is not None
-    lines = study.measure(job.task, results)
-    return [{**line, "p": None} for line in lines] if job.row.central else lines
+    rows = study.measure(job.task, results)
+    return [{**line, "p": None} for line in rows] if job.row.central else rows
 
 
 def datasets_of(study: Study, args: Args) -> dict[str, tuple[str, str]]:
-    """Returns from each data set that is used to the paper's that it is or stands for,
-    and what the table calls it.
+    """Returns the data sets of a table.
+
+    Args:
+        study: the table or figure.
+        args: the command-line arguments.
+
+    Returns:
+        By name or path of each data set: the paper's data set that it is or replaces,
+        and its name in the table.
+
+    Raises:
+        ValueError: --datasets has a name that the table does not have.
     """
-    by_path = () if args.kept else study.by_path  # kept runs go by names
+    # A ledger has no paths: its runs are found by the name of the data set.
+    by_path = () if args.from_ledger else study.by_path
     named = [name for name in study.datasets if name not in by_path]
     default = (STAND_IN,) if preset_of(args) == "smoke" else named
-    first, found = study.datasets[0], {}
-    for given in args.datasets or default:
-        name, _, path = given.partition("=")
+    first, names = study.datasets[0], {}
+    for argument in args.datasets or default:
+        name, _, path = argument.partition("=")
         if name not in (by_path if path else (STAND_IN, *named)):
             accepted = [STAND_IN, *named, *(f"{x}=PATH" for x in by_path)]
-            raise ValueError(f"--datasets takes {' '.join(accepted)}, got {given!r}")
-        called = short_name(name)
+            raise ValueError(f"--datasets takes {' '.join(accepted)}, got {argument!r}")
+        short = short_name(name)
         is_own = name != STAND_IN
-        shown_as = (name, called) if is_own else (first, f"{called} for {first}")
-        found[path or name] = shown_as
-    return found
+        shown_as = (name, short) if is_own else (first, f"{short} for {first}")
+        names[path or name] = shown_as
+    return names
 
 
 def check_prepared(dataset: str, args: Args) -> None:
-    """Raises ValueError with what to do where a data set cannot be loaded."""
+    """Raises ValueError if a data set cannot be loaded. The message says what to do."""
     if dataset == STAND_IN or Path(dataset).exists():
         return
     try:
         data.load(dataset, data_dir=args.data_dir, split="test")
     except ValueError as error:
-        raise ValueError(f"{error}; or choose others by --datasets") from error
+        raise ValueError(f"{error}; or choose another one by --datasets") from error
 
 
-def reported(study: Study, datasets: Mapping[str, tuple[str, str]]) -> list[Measured]:
-    """Returns one row per setting that the paper has a score of, for the data sets that
-    are used, by the names that they have in the table.
+def paper_rows(
+    study: Study, datasets: Mapping[str, tuple[str, str]]
+) -> list[Measurement]:
+    """Returns the paper's scores of the data sets in use, one row per setting.
+
+    Args:
+        study: the table or figure.
+        datasets: what `datasets_of` returns.
+
+    Returns:
+        One row per setting: the columns `Study.by`, and `paper_NAME` for each score.
     """
     return [
         {
-            **dict(zip(study.by, (called, *setting[1:]), strict=True)),
+            **dict(zip(study.by, (shown_name, *setting[1:]), strict=True)),
             **{f"paper_{name}": score for name, score in scores.items()},
         }
-        for of_paper, called in datasets.values()
+        for paper_name, shown_name in datasets.values()
         for setting, scores in study.paper.items()
-        if setting[0] == of_paper
+        if setting[0] == paper_name
     ]
 
 
 def notes(study: Study, args: Args) -> list[str]:
-    """Returns in what the runs differ from the paper's, and what is not run."""
-    said = []
+    """Returns notes on the differences from the paper and on missing rows.
+
+    Args:
+        study: the table or figure.
+        args: the command-line arguments.
+
+    Returns:
+        The notes, one line per note.
+    """
+    differences = []
     if STAND_IN in datasets_of(study, args):
-        said.append(
-            f"{STAND_IN} (1,797 images) stands in for {study.datasets[0]}: the paper's "
-            "figures are for its own data, so that differences show the shape and "
-            "reproduce nothing"
+        differences.append(
+            f"{STAND_IN} (1,797 images) replaces {study.datasets[0]}: compare trends "
+            "with the paper, not values"
         )
-    if args.kept:
-        said.append(
-            f"runs that {args.kept} keeps; what they have otherwise than --preset "
-            f"{preset_of(args)} is said below the table"
+    if args.from_ledger:
+        differences.append(
+            f"the runs are from {args.from_ledger}; the notes below the table list "
+            f"their differences from --preset {preset_of(args)}"
         )
     elif preset_of(args) == "smoke":
-        said.append("smoke: training is shortened; --preset paper is the paper's")
+        differences.append(
+            "--preset smoke shortens training; --preset paper has the paper's settings"
+        )
     if args.limit is not None:
-        said.append(f"--limit: {args.limit} examples, where the paper takes all")
-    said = said or [OWN]
-    missing = [row.label for row in study.rows if not (row.script or row.untrained)]
+        differences.append(
+            f"--limit: {args.limit} examples; the paper uses all examples"
+        )
+    differences = differences or [PAPER_SETTINGS]
+    missing = [row.label for row in study.rows if not (row.script or row.measure_data)]
     used = {name for name, _ in datasets_of(study, args).values()}
     absent = [name for name in study.by_path if name not in used]
-    also = [*study.notes]
-    if absent and preset_of(args) == "paper" and not args.kept:
-        also.append(
-            f"left out, as no data is called so: {', '.join(absent)}; --datasets "
-            f"{absent[0]}=PATH takes a file, or a folder with one for each class"
+    more = [*study.notes]
+    if absent and preset_of(args) == "paper" and not args.from_ledger:
+        more.append(
+            f"left out, because they have no loader: {', '.join(absent)}; --datasets "
+            f"{absent[0]}=PATH takes a file, or a folder with one subfolder per class"
         )
     if missing:
-        also.append(f"not implemented, the paper's figures alone: {', '.join(missing)}")
-    return [*said, *also]
+        more.append(
+            f"not implemented, only the paper's scores are shown: {', '.join(missing)}"
+        )
+    return [*differences, *more]
 
 
-def told(notes: Sequence[str]) -> str:
-    return "\n".join(line if line == OWN else f"note: {line}" for line in notes)
+def format_notes(notes: Sequence[str]) -> str:
+    """Returns the notes as text, one line per note."""
+    return "\n".join(
+        line if line == PAPER_SETTINGS else f"note: {line}" for line in notes
+    )
 
 
 def preset_of(args: Args) -> Literal["smoke", "paper"]:
-    return args.preset or ("paper" if args.kept else "smoke")
+    """Returns the preset: paper with --from, else smoke, unless --preset is given."""
+    return args.preset or ("paper" if args.from_ledger else "smoke")
 
 
 def out_of(args: Args) -> Path:
-    name = "kept" if args.kept else preset_of(args)
+    """Returns the folder of the runs."""
+    name = "kept" if args.from_ledger else preset_of(args)
     return args.out or Path("runs") / "reproduce" / name
 
 
 def description() -> str:
-    """Returns what --help begins with: the tables, a line each."""
+    """Returns the first lines of --help: one line per table."""
     width = max(map(len, STUDIES))
     lines = [f"{name:{width}}  {study.title}" for name, study in STUDIES.items()]
     return "\n\n".join(["Reproduces a table or figure of a paper:", *lines])

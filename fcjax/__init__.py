@@ -4,9 +4,8 @@
 
     clusters = CCFC().fit_predict(x, clients=site, num_clusters=10)
 
-`fcjax.run` runs grids, and `fcjax.open` opens what a command or a grid left in a
-folder. The losses, clustering and metrics import nothing but JAX and the scientific
-stack:
+`fcjax.run` runs grids of experiments, and `fcjax.open` opens a results folder. Losses,
+clustering and metrics can be used alone. They import only JAX and the scientific stack:
 
     from fcjax.losses import cluster_contrastive
     from fcjax.cluster import kmeans
@@ -38,23 +37,23 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-LATE = {
+LAZY = {
     **dict.fromkeys(("fit", "open", "run"), "fcjax.api"),
     **dict.fromkeys(("Results", "Run"), "fcjax.results.results"),
     "Split": "fcjax.data.split",
 }
-"""Names that are imported when they are first used: a loss needs nothing of what lies
-around a run."""
-ROOMS = ("cluster", "data", "losses", "methods", "metrics", "nn")
+"""Names that are imported at their first use, and their modules. This keeps the import
+of a loss or a metric fast."""
+SUBPACKAGES = ("cluster", "data", "losses", "methods", "metrics", "nn")
 
 
 def __getattr__(name: str) -> Any:
-    if name in LATE:
-        return getattr(import_module(LATE[name]), name)
-    if name in ROOMS:
+    if name in LAZY:
+        return getattr(import_module(LAZY[name]), name)
+    if name in SUBPACKAGES:
         return import_module(f"fcjax.{name}")
     raise AttributeError(f"module 'fcjax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *ROOMS, "__version__"]
+    return [*__all__, *SUBPACKAGES, "__version__"]

@@ -1,4 +1,4 @@
-"""Runs methods from Python: arrays or data sets in, frames and arrays out."""
+"""The Python interface: runs methods on arrays or data sets, and opens results."""
 
 import contextlib
 import dataclasses
@@ -25,10 +25,10 @@ from fcjax.methods import Method
 from fcjax.results.results import Results, Run
 from fcjax.results.store import read
 from fcjax.settings import as_tuple, given
-from fcjax.sweep.experiment import prepare, used
+from fcjax.sweep.experiment import effective_settings, prepare
 from fcjax.sweep.options import Options
 from fcjax.sweep.plan import Task
-from fcjax.sweep.progress import printed
+from fcjax.sweep.progress import log_to_stdout
 
 
 def run(
@@ -47,33 +47,37 @@ def run(
     evaluate_every: int | None = None,
     precision: Literal["highest", "high", "default"] = "highest",
 ) -> Results:
-    """Runs a grid: methods x values of their settings x partitions x seeds.
+    """Runs a grid: all combinations of methods, settings, partitions and seeds.
 
-    It is the engine of the command line: the same settings give the same results, and a
-    folder that one has written the other goes on with.
+    The command line uses the same engine. The same settings give the same results, and
+    either of them can resume a results folder of the other.
 
     Args:
-        methods: one or several. A setting with several values spans the grid.
+        methods: one method or several. A setting with several values spans the grid.
         x: examples [P, F] or images [P, H, W, C], from NumPy, JAX or pandas; a
-            `Dataset`; or the name or path of one, as on the command line. Feature
-            vectors are scaled to [0, 1] column by column.
-        clients: the client of every example, [P] ids of any kind, or a `Partition`.
+            `Dataset`; or the name or path of a data set, as on the command line.
+            Feature vectors are scaled to [0, 1] column by column.
+        clients: the client of every example, [P] ids of any type, or a `Partition`.
             None partitions by `split`.
-        split: how the examples are partitioned. By default ten clients hold examples
-            drawn at random or, with labels, at heterogeneity p = 0.25.
-        num_clusters: K; None takes the number of classes of a labelled data set.
-        seeds: a number of seeds from 0, or the seeds.
-        out: results folder; of several methods each has a folder of its name in it.
-            None keeps all results in memory.
-        resume: go on with what the folder holds; False writes over it.
-        progress: show a progress bar and the summary of the run.
-        data_dir: where TFDS data sets are prepared.
-        limit: use so many examples, classes in proportion.
-        evaluate_every: rounds between two evaluations; None leaves it to the method.
-        precision: of the networks' matrix products.
+        split: the partition of the examples. By default there are ten clients. Their
+            heterogeneity is p = 0.25 for data with labels. Data without labels are
+            partitioned at random.
+        num_clusters: K; None uses the number of classes of a data set with labels.
+        seeds: the number of seeds, counted from 0, or the seeds.
+        out: the results folder. Several methods get a subfolder each. None keeps all
+            results in memory.
+        resume: whether to reuse the runs in the results folder; False overwrites it.
+        progress: whether to print the progress and the results.
+        data_dir: the folder of prepared TFDS data sets.
+        limit: the number of examples to use, a subset with the same class proportions.
+        evaluate_every: rounds between two evaluations; None uses the method's default.
+        precision: the precision of the matrix products of networks.
+
+    Returns:
+        The results of all runs.
 
     Raises:
-        ValueError: an argument is wrong; one line that names it.
+        ValueError: an argument is not accepted. One line names it.
 
     Examples:
         >>> import fcjax
@@ -84,7 +88,9 @@ def run(
     """
     methods = [methods] if isinstance(methods, Method) else [*methods]
     if len({m.called() for m in methods}) < len(methods):
-        raise ValueError("methods must have different names: one method, one folder")
+        raise ValueError(
+            "methods must have different names, because each has its own results folder"
+        )
     split, dataset, natural = split or Split(), None, None
     name = x if isinstance(x, str | Path) else ARRAY
     if not isinstance(x, str | Path):
@@ -92,13 +98,15 @@ def run(
     if clients is not None:
         dataset = dataset or data.load(str(name), data_dir=data_dir)
         if given(split):
-            raise ValueError("give clients or split, not both")
+            raise ValueError("clients and split exclude each other: set one of them")
         if isinstance(clients, Partition):
             natural, clients = clients, _ids_of(clients, len(dataset.examples))
         dataset = dataset._replace(clients=ids(clients, len(dataset.examples)))
     if dataset is not None and limit is not None:
         if natural is not None:
-            raise ValueError("give limit or a Partition, not both")
+            raise ValueError(
+                "limit cannot be combined with a Partition: set one of them"
+            )
         dataset = data.stratified_subset(dataset, limit)
     labels = dataset is None or dataset.labels is not None
     folder = Path(data_dir) if data_dir else None
@@ -118,20 +126,20 @@ def run(
 
     experiments = []
     for method in methods:
-        own = options
+        method_options = options
         if out is not None:
             place = Path(out) / method.called() if len(methods) > 1 else Path(out)
-            own = dataclasses.replace(options, out=place)
-        task = Task(method, source, split, own)
+            method_options = dataclasses.replace(options, out=place)
+        task = Task(method, source, split, method_options)
         experiments.append(prepare(task, load, natural=natural, in_memory=out is None))
     for experiment in experiments:
         method = experiment.task.method
-        for name in given(method).keys() - used(experiment):
+        for name in given(method).keys() - effective_settings(experiment):
             warnings.warn(f"{name} has no effect on {method.name}", stacklevel=2)
-    # Late, as orbax and matplotlib take a second to import.
+    # Imported late, because orbax and matplotlib take a second to import.
     from fcjax.sweep.train import execute
 
-    with printed() if progress else contextlib.nullcontext():
+    with log_to_stdout() if progress else contextlib.nullcontext():
         for experiment in experiments:
             with experiment.folder.locked():
                 execute(experiment, progress=progress)
@@ -140,25 +148,43 @@ def run(
 
 
 def fit(method: Method, x: Any, *, seed: int, **options: Any) -> Run:
-    """Runs a method once, see `Method.fit`."""
+    """Runs a method once, see `Method.fit`.
+
+    Args:
+        method: the method, with one value of each setting.
+        x: the examples, see `run`.
+        seed: the random seed.
+        **options: further arguments of `run`.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        ValueError: an argument is not accepted, or there are several runs.
+    """
     results = run(method, x, seeds=[seed], **options)
     if len(results) > 1:
         raise ValueError(
-            f"fit takes one value of each setting, got {len(results)} runs"
+            f"fit takes one value of each setting, got {len(results)} runs; use "
+            "fcjax.run for a grid"
         )
     return results[0]
 
 
 def open(directory: str | Path, *, data_dir: Path | None = None) -> Results:
-    """Returns the finished runs of a results folder, or of all folders in it where a
-    grid of several methods wrote them.
+    """Opens a results folder, or all results folders within a folder.
 
     Args:
-        directory: results folder, or the folder of several.
-        data_dir: where TFDS data sets are prepared. None looks where the runs had them.
+        directory: the results folder, or the folder above the results folders of
+            several methods.
+        data_dir: the folder of prepared TFDS data sets; None uses the folder that the
+            runs used.
+
+    Returns:
+        The finished runs.
 
     Raises:
-        ValueError: it holds no finished run, or one that is too old to be read.
+        ValueError: there is no finished run, or this version cannot read the folder.
 
     Examples:
         >>> import fcjax
@@ -174,11 +200,14 @@ def open(directory: str | Path, *, data_dir: Path | None = None) -> Results:
 
 
 def dataset_of(x: Any) -> Dataset:
-    """Returns an array as an unlabelled data set.
+    """Makes a data set without labels from an array.
 
     Args:
-        x: [P, F] feature vectors, [P, H, W] or [P, H, W, C] images: NumPy, JAX, pandas,
-            or nested lists.
+        x: feature vectors [P, F] or images [P, H, W] or [P, H, W, C], from NumPy, JAX,
+            pandas or nested lists.
+
+    Returns:
+        The data set, with scaled features.
 
     Raises:
         ValueError: the shape or the values are not accepted.
@@ -186,15 +215,24 @@ def dataset_of(x: Any) -> Dataset:
     with about("x"):
         values = images_or_vectors(np.asarray(x), None)
         if values.ndim == 2:
-            examples, told, scaling = scaled(values)
+            examples, notes, scaling = scaled(values)
         else:
-            (examples, told), scaling = pixels(values), None
-    return validate(Dataset(ARRAY, examples, None, notes=tuple(told), scaling=scaling))
+            (examples, notes), scaling = pixels(values), None
+    return validate(Dataset(ARRAY, examples, None, notes=tuple(notes), scaling=scaling))
 
 
 def ids(clients: Any, num_examples: int) -> np.ndarray:
-    """Returns the client of every example as a number from 0, in sorted order of the
-    ids; -1 where an id is missing or below 0, see `client_numbers`.
+    """Numbers the clients from 0, in the sorted order of their ids.
+
+    Args:
+        clients: one id per example, [P]: numbers or text.
+        num_examples: P.
+
+    Returns:
+        The number of every example's client, [P]; -1 if its id is missing or negative.
+
+    Raises:
+        ValueError: the number of ids is not P, or no example has a client.
 
     Examples:
         >>> ids(["b", "a", None, "b"], 4)
@@ -213,7 +251,17 @@ def ids(clients: Any, num_examples: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def about(name: str) -> Iterator[None]:
-    """Lets errors about values begin with the name of the argument."""
+    """Adds the name of an argument to the beginning of a ValueError in the block.
+
+    Args:
+        name: the name of the argument.
+
+    Yields:
+        None: while the block runs.
+
+    Raises:
+        ValueError: the error of the block, with the name.
+    """
     try:
         yield
     except ValueError as error:
@@ -221,10 +269,13 @@ def about(name: str) -> Iterator[None]:
 
 
 def _ids_of(partition: Partition, num_examples: int) -> np.ndarray:
+    """Returns the client of every example in a partition; -1 without a client."""
     rows = np.concatenate(partition.clients)
     if len(np.unique(rows)) < len(rows):
-        raise ValueError("clients must be a Partition that gives no example twice")
-    found = np.full(num_examples, -1)
-    for client, own in enumerate(partition.clients):
-        found[own] = client
-    return found
+        raise ValueError(
+            "clients must be a Partition that gives every example to at most one client"
+        )
+    ids = np.full(num_examples, -1)
+    for client, indices in enumerate(partition.clients):
+        ids[indices] = client
+    return ids

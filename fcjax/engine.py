@@ -1,7 +1,8 @@
-"""Runs a grid: stages and rounds.
+"""Runs a grid: all stages and rounds of its runs.
 
-Rounds are driven from Python around one compiled step a stage, so that each one shows
-and a killed grid goes on; the runs of the grid are that step's leading axis.
+A Python loop over rounds calls one compiled step per stage. It can therefore report
+every round and resume a killed grid. The runs of the grid are the leading axis of the
+arrays of this step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,51 +38,60 @@ from fcjax.types import (
 
 
 class Position(NamedTuple):
-    """Where a grid stands: rounds done in a stage."""
+    """The progress of a grid: the current stage and its number of finished rounds."""
 
     stage: int
+    """Index of the stage."""
     round: int
+    """Number of finished rounds in the stage."""
 
 
 Build = Callable[[Any], FederatedClustering]
-"""From one run's hyper-parameters to its method."""
+"""(hyper-parameters of one run) -> its method."""
 ShapesOf = Callable[[int], PyTree]
-"""The shapes of the state in a stage: traced, so asked for where a state is read."""
+"""(stage) -> the shapes of the state. They are traced, hence computed on demand."""
 Start = Callable[[ShapesOf], tuple[Position, State] | None]
-"""(shapes of the state in a stage) -> where to go on from, if from anywhere, and the
-state there; in round 0 of a stage that in which the one before it ended."""
+"""(`ShapesOf`) -> the position to resume from and the state there; None starts from the
+beginning. For round 0 of a stage, it is the final state of the previous stage."""
 
 
 class Round(NamedTuple):
-    """One round of a grid, as `on_round` sees it."""
+    """The result of one round of a grid, the argument of `on_round`."""
 
     stage: Stage
     position: Position
-    metrics: dict[str, np.ndarray]  # [G, ...] each
-    state: State  # [G, ...]; gone when the next round begins
-    is_last: bool  # of the stage
-    is_evaluated: bool = True  # by the schedule, or as the last round of the stage
+    metrics: dict[str, np.ndarray]
+    """Metrics by name, [G, ...] each."""
+    state: State
+    """The state after the round, [G, ...]. The next round overwrites its memory."""
+    is_last: bool
+    """Whether it is the last round of the stage."""
+    is_evaluated: bool = True
+    """Whether the clusters are evaluated: by the schedule, or in the last round."""
 
 
 class Part(NamedTuple):
-    """One of the programs that a grid runs."""
+    """One of the compiled programs of a grid."""
 
     name: str
     times: int
-    """That it is run, at the most; `assign` and `embed` as for a table, once."""
+    """Upper bound on the number of executions. `assign` and `embed` count once."""
     trace: Callable[[], jax.stages.Traced]
+    """Traces the program."""
 
 
 class Program:
-    """A method and how its runs are spread, compiled once for many grids.
+    """The compiled programs of a method, for many grids.
 
-    A grid of the shapes of an earlier one, whatever its values, compiles nothing, so
-    that many runs can be taken some at a time, in bounded memory.
+    A grid with the shapes of an earlier grid compiles nothing, whatever its values. A
+    large grid can therefore be run in several calls with bounded memory.
 
     Args:
-        build: makes the method from one run's part of `grid.hyper`. It is called
-            inside the compiled step: a further value compiles nothing.
-        backend, devices: see `over_runs`.
+        build: builds the method from the hyper-parameters of one run. It is called
+            within the compiled step, so that new values do not compile again.
+        backend: the JAX transformation that spreads the runs over devices, see
+            `over_runs`.
+        devices: the devices for `shard_map`; None uses all.
     """
 
     def __init__(
@@ -122,19 +132,20 @@ class Program:
         schedule: EvaluationSchedule = EVERY_ROUND,
         on_round: Callable[[Round], None] = lambda _: None,
     ) -> State:
-        """Runs every stage of the method on a grid.
+        """Runs all stages of the method on a grid.
 
         Args:
-            grid: the runs.
-            start: where to begin, as `States.restore`; nowhere is the beginning.
+            grid: the inputs of the runs.
+            start: returns the position and state to resume from, such as
+                `Checkpoints.restore`; by default the runs start from the beginning.
             schedule: the rounds after which the clusters are evaluated.
-            on_round: called after each round, as `States.save`.
+            on_round: called after each round, such as `Checkpoints.save`.
 
         Returns:
-            The final state, stacked on G.
+            The final state, [G, ...].
 
         Raises:
-            ValueError: the parts of the grid are of different numbers of runs.
+            ValueError: the parts of the grid have different numbers of runs.
         """
         check_runs(grid)
         stages = self._compiled_stages(grid)
@@ -142,8 +153,10 @@ class Program:
         @cache
         def shapes(stage: int) -> State:
             if stage < 0:
-                return jax.eval_shape(self._init, unread(grid))
-            return jax.eval_shape(stages[stage].begin, unread(grid), shapes(stage - 1))
+                return jax.eval_shape(self._init, with_abstract_round(grid))
+            return jax.eval_shape(
+                stages[stage].begin, with_abstract_round(grid), shapes(stage - 1)
+            )
 
         position, state = start(shapes) or (Position(0, 0), None)
         if state is None:
@@ -177,43 +190,64 @@ class Program:
         return state
 
     def parts(self, grid: Grid) -> Iterator["Part"]:
-        """Yields what a grid of these shapes runs: `init`, each stage's beginning and
-        round, `assign` and `embed`, to be compiled for `devices`.
+        """Lists the programs of a grid: `init`, all stages, `assign` and `embed`.
 
         Args:
-            grid: its federations may be `jax.ShapeDtypeStruct`s: no value is read.
+            grid: a grid. Its federations may consist of `jax.ShapeDtypeStruct`, because
+                no value is read.
+
+        Yields:
+            Part: a program, to be traced and compiled for the devices.
         """
-        grid = unread(grid)
+        grid = with_abstract_round(grid)
         yield Part("init", 1, partial(self._init.traced, grid))
         state = jax.eval_shape(self._init, grid)
         compiled = self._compiled_stages(grid)
         for stage, begin, _, advance in compiled:
             yield Part(f"{stage.name} begin", 1, partial(begin.traced, grid, state))
             state = jax.eval_shape(begin, grid, state)
-            alike = [other.stage for other in compiled if other.advance is advance]
-            names, times = (
-                ", ".join(x.name for x in alike),
-                [x.num_rounds for x in alike],
-            )
-            if stage is alike[0] and any(times):
+            # Stages with the same round function share one program.
+            sharing = [other.stage for other in compiled if other.advance is advance]
+            names = ", ".join(x.name for x in sharing)
+            times = [x.num_rounds for x in sharing]
+            if stage is sharing[0] and any(times):
                 yield Part(names, sum(times), partial(advance.traced, grid, state))
         yield Part("assign", 1, partial(self._assign.traced, grid, state))
         yield Part("embed", 1, partial(self._embed.traced, grid, state))
 
     def assign(self, grid: Grid, state: State) -> Int[Array, "G M N"] | Ragged:
-        """Returns the cluster of every example of the grid's federations, which may
-        have other clients than those that the state was trained on; ragged as they
-        are.
+        """Assigns the examples of a grid to clusters.
+
+        Args:
+            grid: the inputs of the runs. Their clients may be others than in training.
+            state: the state of the runs, [G, ...].
+
+        Returns:
+            The cluster of every example, `Ragged` if the indices of the grid are.
         """
         return self._assign(grid, state)
 
     def embed(self, grid: Grid, state: State) -> Float[Array, "G M N D"] | Ragged:
-        """Returns the latent representation of every example, as `assign` does."""
+        """Embeds the examples of a grid.
+
+        Args:
+            grid: the inputs of the runs. Their clients may be others than in training.
+            state: the state of the runs, [G, ...].
+
+        Returns:
+            The embedding of every example, `Ragged` if the indices of the grid are.
+        """
         return self._embed(grid, state)
 
     def communities(self, grid: Grid, state: State) -> Communities | None:
-        """Returns the communities of each run, [G, ...]; None where the method finds
-        none.
+        """Returns the communities of the clients' clusters.
+
+        Args:
+            grid: the inputs of the runs.
+            state: the state of the runs, [G, ...].
+
+        Returns:
+            The communities, [G, ...]; None for methods without communities.
         """
         if self._first(grid).communities is None:
             return None
@@ -225,14 +259,16 @@ class Program:
     def _compiled_stages(self, grid: Grid) -> list["_CompiledStage"]:
         if not self._stages:
             for index, stage in enumerate(self._first(grid).stages):
-                own = _compile_stage(self._build, self._spread, index, stage)
+                compiled = _compile_stage(self._build, self._spread, index, stage)
                 for other in self._stages:
                     if (
                         other.stage.round is stage.round
                         and other.stage.done is stage.done
                     ):
-                        own = own._replace(is_done=other.is_done, advance=other.advance)
-                self._stages.append(own)
+                        compiled = compiled._replace(
+                            is_done=other.is_done, advance=other.advance
+                        )
+                self._stages.append(compiled)
         return self._stages
 
 
@@ -244,7 +280,18 @@ def run(
     start: Start = lambda _: None,
     on_round: Callable[[Round], None] = lambda _: None,
 ) -> State:
-    """Runs every stage of a method on one grid: `Program.run` without its program."""
+    """Runs all stages of a method on one grid, see `Program.run`.
+
+    Args:
+        build: builds the method from the hyper-parameters of one run.
+        grid: the inputs of the runs.
+        backend: the JAX transformation that spreads the runs over devices.
+        start: returns the position and state to resume from.
+        on_round: called after each round.
+
+    Returns:
+        The final state, [G, ...].
+    """
     return Program(build, backend=backend).run(grid, start=start, on_round=on_round)
 
 
@@ -255,7 +302,7 @@ class _CompiledStage(NamedTuple):
     is_done: Spread
     """(grid, state) -> [G]"""
     advance: Spread
-    """(grid, state) -> state, metrics [G, ...] by name, whether it is done [G]"""
+    """(grid, state) -> (state, metrics [G, ...] by name, is_done [G])"""
 
 
 def _compile_stage(
@@ -271,7 +318,7 @@ def _compile_stage(
         stage = build(hyper).stages[index]
         done = stage.done(state)
         new, metrics = stage.round(key, state, federation)
-        # A finished run stands still while others of its grid go on.
+        # A finished run keeps its state while other runs of the grid continue.
         state = jax.tree.map(lambda new, old: jnp.where(done, old, new), new, state)
         return state, metrics, stage.done(state)
 
@@ -284,8 +331,15 @@ def _compile_stage(
 
 
 def check_runs(grid: Grid) -> None:
-    """Raises ValueError where keys, federations and hyper-parameters are not of as many
-    runs: a shorter one would be repeated, or the rest dropped.
+    """Checks that all parts of a grid have the same number of runs.
+
+    Otherwise JAX would repeat the shorter parts or drop runs.
+
+    Args:
+        grid: the grid.
+
+    Raises:
+        ValueError: keys, federations and hyper-parameters have different lengths.
     """
     hyper, _ = jax.tree.flatten_with_path(grid.hyper)
     counts = {
@@ -294,12 +348,14 @@ def check_runs(grid: Grid) -> None:
         **{f"hyper{jax.tree_util.keystr(k)}": np.shape(x)[:1] for k, x in hyper},
     }
     if len(set(counts.values())) > 1 or () in counts.values():
-        told = ", ".join(f"{k} of {v[0] if v else 'none'}" for k, v in counts.items())
-        raise ValueError(f"all parts of a grid must be of as many runs, got {told}")
+        text = ", ".join(f"{k} of {v[0] if v else 'none'}" for k, v in counts.items())
+        raise ValueError(
+            f"all parts of a grid must have the same number of runs, got {text}"
+        )
 
 
-def unread(grid: Grid) -> Grid:
-    """Returns the grid in some round, for tracing: no value of the round is read."""
+def with_abstract_round(grid: Grid) -> Grid:
+    """Returns the grid with only the shapes of the round's number, for tracing."""
     count = grid.federations.present.shape[:1]
     shapes = (jax.ShapeDtypeStruct(count, kind) for kind in (int, int, bool))
     return grid._replace(federations=grid.federations._replace(now=Now(*shapes)))  # pyright: ignore[reportArgumentType]
@@ -313,18 +369,22 @@ def at_round(
     earlier: int = 0,
     is_evaluated: bool = False,
 ) -> Grid:
-    """Returns the grid with the keys and the number of one round.
+    """Returns the grid with the random keys and the number of one round.
 
-    The keys follow from the name of the stage and the number of the round alone.
-    Methods that share a first state or a stage therefore draw the same numbers in it,
-    and an ablation is paired.
+    The keys depend only on the key of the run, the name of the stage and the number of
+    the round. Methods with the same first state or the same stage therefore draw the
+    same random numbers in it, so that ablations are paired.
 
     Args:
-        grid: the runs, with their own keys.
-        name: of the stage; `init` for the first state.
-        number: of the round in the stage, from 1; 0 for the beginning of the stage.
-        earlier: rounds of the stages before.
+        grid: the inputs of the runs, with their own keys.
+        name: the name of the stage; `init` for the first state.
+        number: the number of the round in the stage, from 1; 0 for the beginning of the
+            stage.
+        earlier: the number of rounds of all previous stages.
         is_evaluated: whether the clusters are evaluated after the round.
+
+    Returns:
+        The grid of the round.
     """
     stage_round = max(number - 1, 0)
     now = (earlier + stage_round, stage_round, is_evaluated)
@@ -334,7 +394,7 @@ def at_round(
     return grid._replace(keys=keys, federations=federations)
 
 
-@jax.jit  # one small array per round goes to the devices
+@jax.jit  # only one small array per round is transferred to the devices
 def _keys_and_round(keys, position):
     def fold(key):
         return jax.random.fold_in(jax.random.fold_in(key, position[0]), position[1])

@@ -1,7 +1,7 @@
-"""The types that every module shares.
+"""Types that all modules share: data, states, stages and methods.
 
-Axis letters in shapes: G runs of a grid, M clients, N examples a client, B examples
-a batch, K clusters, D latent features, P examples in the pool, R rounds.
+Axis letters in shapes: G runs of a grid, M clients, N examples per client, B examples
+per batch, K clusters, D latent features, P examples in the pool, R rounds.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,9 @@ Scalar = float | Float[Array, ""]
 
 @runtime_checkable
 class Pool(Protocol):
-    """All examples, [P, *F]: an array, or what gives rows of them in its place,
-    `fcjax.data.HostPool` or `fcjax.parallel.mesh.LocalPool`.
+    """All examples, [P, *F], as an array or as an object that is indexed like one.
+
+    The objects are `fcjax.data.HostPool` and `fcjax.parallel.mesh.LocalPool`.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -29,16 +30,20 @@ class Pool(Protocol):
     """
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The shape of all examples, (P, *F)."""
+        ...
 
     @property
-    def dtype(self) -> Any: ...
+    def dtype(self) -> Any:
+        """The type of the values, uint8 for images."""
+        ...
 
     def __getitem__(self, rows: Any, /) -> Any: ...
 
 
 class Now(NamedTuple):
-    """The round that is being run, as the engine counts it.
+    """The number of the current round.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -56,10 +61,10 @@ class Now(NamedTuple):
 
 
 class Federation(NamedTuple):
-    """All that an algorithm ever sees of the data; labels are not in it.
+    """The data as an algorithm sees them: examples, clients and participation.
 
-    An algorithm has that of one run; a grid of them has a leading axis G on all but the
-    pool.
+    Labels are not part of it. An algorithm gets the federation of one run. The
+    federations of a grid have a leading axis G on all fields but the pool.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -75,20 +80,21 @@ class Federation(NamedTuple):
     """
 
     pool: Pool
-    """[P, *F]: stored once and shared by the whole grid; images stay uint8."""
+    """All examples, [P, *F], shared by all runs of a grid. Images are uint8."""
     indices: Int[Array, "*G M N"]
-    """Rows of the pool that each client holds; a short client repeats its own. Where
-    sizes differ much it is `fcjax.ragged.Ragged`, for methods that are `by_size`, and
-    so is the mask."""
+    """Index into the pool of each client's examples. Smaller clients are padded by
+    repeating their examples. For methods with `by_size`, it may be a
+    `fcjax.ragged.Ragged`, and the mask, too."""
     mask: Bool[Array, "*G M N"]
-    """True at a client's own examples, False where one of them is repeated."""
+    """True for the examples of a client, False for padding."""
     present: Bool[Array, "*G R M"]
-    """Who answers in each round; the last row stands for all further rounds. Where the
-    clients are spread over devices, each knows it of all: see `server.participants`."""
+    """The participating clients of each round. The last row also applies to all further
+    rounds. If the clients are spread over devices, every device has the whole array,
+    see `server.participants`."""
     local_clusters: Int[Array, "*G M"]
-    """How many clusters each client looks for, where a method needs it."""
+    """Number of clusters of each client, for methods with local clusterings."""
     now: Now = ()  # pyright: ignore[reportAssignmentType]
-    """The round that is being run; () outside of rounds."""
+    """The current round; () outside of rounds."""
 
 
 class Grid(NamedTuple):
@@ -97,7 +103,7 @@ class Grid(NamedTuple):
     Examples:
         >>> import jax
         >>> import jax.numpy as jnp
-        >>> rows = jnp.zeros((3, 2, 1), int)  # three runs, two clients of an example
+        >>> rows = jnp.zeros((3, 2, 1), int)  # 3 runs, 2 clients, 1 example each
         >>> grid = Grid(
         ...     hyper={"model_weight": jnp.array([0.0, 0.01, 0.1])},
         ...     keys=jax.vmap(jax.random.key)(jnp.arange(3)),
@@ -114,18 +120,19 @@ class Grid(NamedTuple):
     """
 
     hyper: PyTree
-    """[G, ...], what is swept."""
+    """The swept hyper-parameters, [G, ...]."""
     keys: Key[Array, "G"]
+    """The random key of each run."""
     federations: Federation
-    """One pool for all; the other fields [G, ...]."""
+    """The data of each run: one common pool, and the other fields [G, ...]."""
 
 
 class Network(NamedTuple):
     """A neural network as a pair of pure functions.
 
-    `init(key, x) -> variables` and `apply(variables, x, *, train, mask=None) ->
-    (outputs, variables)`, where x is [B, *F] and `mask` [B] marks the examples that
-    count in batch statistics. `variables` holds parameters and batch statistics.
+    The functions are `init(key, x) -> variables` and `apply(variables, x, *, train,
+    mask=None) -> (outputs, variables)`. x is [B, *F]. `mask`, bool [B], selects the
+    examples for batch statistics. `variables` holds parameters and batch statistics.
 
     Examples:
         >>> import jax
@@ -144,7 +151,7 @@ class Network(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a method keeps from round to round, and whose it is.
+    """The state of a method between two rounds, split into server and clients.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -154,13 +161,13 @@ class State(NamedTuple):
     """
 
     server: PyTree
-    """One value, which all devices know alike."""
+    """The state of the server, replicated on all devices of a run."""
     clients: PyTree = ()
-    """What each client keeps: every leaf is [M, ...]."""
+    """The state of the clients: every leaf is [M, ...]."""
 
 
 class Stage(NamedTuple):
-    """One phase of a paper's algorithm box.
+    """One phase of a method, as in the algorithm box of its paper: rounds of one kind.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -176,32 +183,34 @@ class Stage(NamedTuple):
     """
 
     name: str
-    """One of its own within the method: the keys of its rounds come from it."""
+    """Name, unique within the method. The random keys of the rounds derive from it."""
     begin: Callable[[PRNGKey, State, Federation], State]
-    """(key, state, federation) -> the state of this stage."""
+    """(key, state, federation) -> the first state of this stage."""
     round: Callable[[PRNGKey, State, Federation], tuple[State, dict[str, Array]]]
-    """(key, state, federation) -> (state, metrics); pure, jittable, vmappable. Metrics
-    are the server's. Stages that have the same are compiled once."""
+    """(key, state, federation) -> (state, metrics). The function is pure and works
+    under `jit` and `vmap`. The metrics are values of the server. Stages with the same
+    function are compiled once."""
     num_rounds: int
-    """An upper bound where the stage can end early."""
+    """The number of rounds, an upper bound if the stage can end early."""
     done: Callable[[State], Bool[Array, ""]]
-    """(state) -> whether this run has finished the stage, as the server sees it."""
+    """(state) -> whether the run has finished the stage, from the server's state."""
 
 
 class Communities(NamedTuple):
-    """Which clusters of different clients were found to be the same."""
+    """Groups of clusters of different clients that are considered the same cluster."""
 
     of_cluster: Int[Array, "M K"]
-    """The community of each client's cluster, as `assign` numbers them; -1 where it has
-    none. Two clusters of a client may share one."""
+    """The community of each cluster of each client, numbered as in `assign`; -1 without
+    a community. Two clusters of one client may have the same community."""
     edges: Bool[Array, "M K M K"]
-    """The association graph of the last round, symmetric; no edges within a client."""
+    """The association graph of the last round: symmetric, without edges within a
+    client."""
     clusters: Int[Array, "M N"]
-    """The clusters that it is a graph of: `assign` before the round changed them."""
+    """The clusters of the graph: the assignment before the last round changed it."""
 
 
 class FederatedClustering(NamedTuple):
-    """A federated clustering method, as built by one of `fcjax.algorithms`.
+    """A federated clustering method, built by a function of `fcjax.algorithms`.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -216,15 +225,16 @@ class FederatedClustering(NamedTuple):
     """
 
     init: Callable[[PRNGKey, Federation], State]
-    """(key, federation) -> state."""
+    """(key, federation) -> the first state."""
     stages: tuple[Stage, ...]
+    """The stages, which are run in this order."""
     embed: Callable[[State, Federation], Float[Array, "M N D"] | Ragged]
     """(state, federation) -> the latent representation of every example."""
     assign: Callable[[State, Federation], Int[Array, "M N"] | Ragged]
     """(state, federation) -> the cluster of every example."""
     communities: Callable[[State], Communities] | None = None
-    """(state) -> which clients' clusters are the same, where a method that clusters on
-    clients finds that out."""
+    """(state) -> the communities of the clients' clusters; None if the method has no
+    communities."""
     by_size: bool = False
-    """Whether it takes clients padded by size classes, `Federation.indices` that are
-    ragged: all that it does with them is within `clients.for_each`."""
+    """Whether the method accepts size classes of clients, with `Ragged` indices. Such a
+    method uses the indices only within `clients.for_each`."""

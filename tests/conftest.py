@@ -1,5 +1,4 @@
-"""Four devices and strict settings for every test, and programs compiled cheaply and
-once for all processes."""
+"""Sets up all tests: four devices, strict settings and a shared compilation cache."""
 
 import atexit
 import contextlib
@@ -13,18 +12,18 @@ from pathlib import Path
 from packaging.version import Version
 
 if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
-    # Each worker on a core of its own: XLA's threads of several would fight for all.
+    # Each worker gets one core. Otherwise the XLA threads of all workers compete.
     _cores = sorted(os.sched_getaffinity(0))
     _number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     os.sched_setaffinity(0, {_cores[_number % len(_cores)]})
-# Of two runs the clients are then spread over two devices each. Tests compile much and
-# compute little: code that is made soon is the faster one for them.
+# With four devices, two runs spread their clients over two devices each. Tests compile
+# much and compute little, so fast compilation matters more than fast code.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         "--xla_force_host_platform_device_count=4",
         "--xla_backend_optimization_level=0",
         "--xla_cpu_parallel_codegen_split_count=1",
-        # Later ones refuse to start with it.
+        # Later versions of jaxlib do not know this flag and refuse to start.
         "--xla_cpu_use_fusion_emitters=false"
         if Version(version("jaxlib")) < Version("0.11.1")
         else "",
@@ -34,7 +33,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 os.environ["NPROC"] = os.environ.get(
     "NPROC", "5"
 )  # see fcjax.parallel.exact.take_cores
-# In the environment, for all workers and for processes that tests start.
+# The environment reaches all workers and the processes that tests start.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fcjax-tests-")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], True)
@@ -48,26 +47,31 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 def pytest_addoption(parser):
+    """Adds the option --method."""
     parser.addoption(
         "--method",
         type=Path,
         metavar="FILE",
-        help="hold the method of this file alone to tests/test_contract.py, by its "
-        "function contract(scalar), see experiments/spherical.py; where the scalar "
-        "changes nothing: -k 'not swept'; where nothing is drawn: -k 'not key'",
+        help="run tests/test_contract.py for the method in this file only; the file "
+        "needs a function contract(scalar), as in experiments/spherical.py; use "
+        "-k 'not swept' if the scalar changes nothing, -k 'not key' if the method has "
+        "no randomness",
     )
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "methods(names): those that promise it")
-    config.addinivalue_line("markers", "nightly: run by .ci/nightly alone")
+    """Registers the markers of the tests."""
+    config.addinivalue_line(
+        "markers", "methods(names): the methods that have the tested property"
+    )
+    config.addinivalue_line("markers", "nightly: runs only in .ci/nightly")
 
 
 def pytest_sessionstart(session):
-    """Says what is wrong with --method before anything is collected."""
+    """Reports an error in --method before tests are collected."""
     if session.config.option.method is None:
         return
-    # Late: fcjax is to be imported under jaxtyping's hook.
+    # A late import: jaxtyping's hook must be active when fcjax is imported.
     from tests.methods import of_file
 
     try:
@@ -78,8 +82,10 @@ def pytest_sessionstart(session):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what says nothing about the method of --method; tests that no mark
-    puts into a group go to one worker by files."""
+    """With --method, keeps only the tests that use a method. Groups tests by file.
+
+    A worker of pytest-xdist runs all tests of a group. A mark can set another group.
+    """
     if config.option.method is not None:
         items[:] = [x for x in items if "method" in getattr(x, "fixturenames", ())]
     for item in items:
@@ -89,30 +95,35 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def _printed():
-    """What a session says is printed."""
-    from fcjax.sweep.progress import printed
+    """Prints the log messages of each test."""
+    from fcjax.sweep.progress import log_to_stdout
 
-    with printed():
+    with log_to_stdout():
         yield
 
 
 @pytest.fixture
 def key():
+    """Returns the random key of seed 0."""
     return jax.random.key(0)
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """The results folder of experiments/ccfc.py, trained once for all processes: who
-    changes it copies it. Two seeds; 80 rows of 12 numbers in four classes, which are in
-    rows.npz beside it, as printed.txt is; three clients, of which one never answers."""
-    # Late: fcjax is to be imported under jaxtyping's hook.
+    """Returns the results folder of a finished run of experiments/ccfc.py.
+
+    All processes share the folder, so a test that changes it makes a copy first. It has
+    two seeds and three clients, of which one never participates. The data is 80 vectors
+    of 12 numbers in four classes, in the file rows.npz next to the folder. The output
+    of the script is in the file printed.txt.
+    """
+    # Late imports: jaxtyping's hook must be active when fcjax is imported.
     from sklearn.datasets import load_digits
 
     from fcjax.cli.arguments import read
     from fcjax.methods import SCRIPTS
     from fcjax.sweep import experiment, train
-    from fcjax.sweep.progress import printed as shown
+    from fcjax.sweep.progress import log_to_stdout as shown
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

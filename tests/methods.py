@@ -1,8 +1,8 @@
-"""The methods that the contract suite holds to their promises.
+"""The methods that tests/test_contract.py tests.
 
-Each is a function from a scalar that may be swept to the built method, over a tiny
-network on vectors. A new method is one more entry; that of a file outside the library
-is given by --method.
+Each entry is a function from a scalar, which can be swept, to the built method with a
+tiny network on vectors. A new method is one more entry. A method in a file outside the
+library is given by --method.
 """
 
 import runpy
@@ -101,14 +101,14 @@ def jitter(key, x):
 def build_ccfc(weight, *, swept="model_weight", epsilon=1e-5, **options):
     rounds = {"pretrain_rounds": 3, "cluster_rounds": 2}
     settings = CCFC(**rounds, batch_size=4, **options).plain(**{swept: weight})
-    # Not Adam: it divides a gradient that is mere rounding by its own size, so that
-    # two orders of summation would part by whole steps.
+    # SGD instead of Adam: Adam divides by the size of the gradient. Where the gradient
+    # is only a rounding error, two orders of summation would differ by whole steps.
     optimizer, network = optax.sgd(0.05, momentum=0.9), from_linen(TinySimSiam(epsilon))
     return ccfc(settings, network, optimizer, jitter, num_clusters=NUM_CLUSTERS)
 
 
 def build_kfed(weight):
-    del weight  # nothing of it can be swept
+    del weight  # k-FED has no setting that can be swept.
     return kfed(KFed(local_clusters=2).plain(), num_clusters=NUM_CLUSTERS)
 
 
@@ -141,7 +141,7 @@ SOFT = cluster_projector(NUM_CLUSTERS, hidden_size=7)
 
 
 def contrastive(method, **options):
-    """The settings of a method, and its second stage by a cluster projector."""
+    """Returns the settings and the second stage of a method."""
     settings = method(num_rounds=3, cluster_rounds=2).plain(**options)
     return settings, cluster_contrast(settings, SOFT, LOCAL)
 
@@ -201,7 +201,7 @@ def build_orchestra(weight):
 
 
 def sgd(weight):
-    """What makes a difference in the first round, too."""
+    """Returns an optimizer that `weight` changes from the first round on."""
     return optax.sgd(0.05 * (1 + weight), momentum=0.9)
 
 
@@ -298,7 +298,7 @@ def build_fedcref(weight, **options):
             **{"num_rounds": 3, "federated_rounds": 2, "batch_size": 4},
             **{"local_epochs": 3, "first_epochs": 1, "federated_epochs": 1},
             threshold=0.9,
-            stability=2.0,  # nobody settles: all rounds are run
+            stability=2.0,  # No client becomes stable, so all rounds are run.
         ),
         reconstructor(5, widths=(6, 3, 6)),
         optax.sgd(0.05 * (1 + weight)),
@@ -343,20 +343,27 @@ METHODS = {
     "spherical": spherical.contract,
 }
 SWEPT = tuple(name for name in METHODS if name not in ("k-fed", "uifca", "fedcref"))
-"""All but those whose first round is k-FED's or k-means, of which nothing is swept."""
+"""Methods whose first round depends on a swept setting. The first round of the others
+is k-FED's or k-means, which have no such setting."""
 DRAWN = tuple(name for name in METHODS if name != "lrsc")
-"""Those that draw anything: LRSC has a closed form."""
+"""Methods with randomness: all except LRSC, which has a closed form."""
 DIFFERENT = ("ccfc", "fdsc", "fedcref")
-"""For what is the engine's: averaged networks with a second stage, participants that
-are drawn, runs that end by themselves."""
+"""Three methods that differ for the engine: averaged networks with a second stage,
+sampled clients, and runs that stop early."""
 
 
 @cache
 def of_file(path: Path) -> Callable[[Scalar], FederatedClustering]:
     """Returns the function `contract` of a file, see experiments/spherical.py.
 
+    Args:
+        path: the Python file of a method.
+
+    Returns:
+        The function from a scalar to a built method.
+
     Raises:
-        ValueError: one line that says why there is none.
+        ValueError: the file has no such function. The message is one line.
     """
     try:
         contract = runpy.run_path(str(path)).get("contract")
@@ -367,6 +374,6 @@ def of_file(path: Path) -> Callable[[Scalar], FederatedClustering]:
     if not isinstance(built, FederatedClustering):
         raise ValueError(
             f"--method {path} needs a function contract(scalar) that returns a "
-            "FederatedClustering, as experiments/spherical.py has it"
+            "FederatedClustering, as in experiments/spherical.py"
         )
     return contract

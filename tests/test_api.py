@@ -195,7 +195,7 @@ def test_a_partition_gives_what_the_command_gives_at_its_heterogeneity():
             lambda: fcjax.run(
                 KFed(), X, clients=SITE, split=fcjax.Split(p=1), num_clusters=3
             ),
-            "give clients or split",
+            "clients and split exclude each other",
         ),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 from fcjax import engine
 from fcjax.engine import Position
 from fcjax.parallel.mesh import over_runs
-from fcjax.sweep.checkpoints import States
+from fcjax.sweep.checkpoints import Checkpoints
 from fcjax.types import FederatedClustering, Federation, Grid, Stage, State
 from tests.methods import DIFFERENT, DRAWN, METHODS, NUM_CLUSTERS, SWEPT, of_file
 
@@ -251,12 +251,12 @@ def test_a_resumed_run_ends_with_the_same_bits(trained, tmp_path):
             raise Stopped
         states.save(round)
 
-    with pytest.raises(Stopped), States(tmp_path, interval=0.0) as states:
+    with pytest.raises(Stopped), Checkpoints(tmp_path, interval=0.0) as states:
         trained.program.run(grid(), on_round=kill)
     rounds = []
     resumed = trained.program.run(
         grid(),
-        start=States(tmp_path).restore,
+        start=Checkpoints(tmp_path).restore,
         on_round=lambda round: rounds.append(round.position),
     )
     assert rounds == [last]

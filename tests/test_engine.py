@@ -89,7 +89,9 @@ def test_parts_of_a_grid_of_different_numbers_of_runs_are_refused(hyper, told):
     keys = jax.vmap(jax.random.key)(jnp.arange(2))
     twice = jax.tree.map(lambda x: jnp.concatenate([x] * 2), FEDERATION[1:])
     two = Federation(FEDERATION.pool, *twice)
-    with pytest.raises(ValueError, match=rf"must be of as many runs, got .*{told}"):
+    with pytest.raises(
+        ValueError, match=rf"must have the same number of runs, got .*{told}"
+    ):
         engine.run(lambda hyper: None, Grid(hyper, keys, two))
 
 

@@ -87,8 +87,8 @@ def test_a_killed_grid_ends_with_the_bits_of_an_uninterrupted_one(
     run(out, data, **GRID)
     printed = capsys.readouterr().out
     assert "reusing 3 finished runs" in printed
-    assert f"going on from checkpoint {newest}" in printed
-    assert (f"skipping the damaged state {last}" in printed) == is_damaged
+    assert f"resuming from checkpoint {newest}" in printed
+    assert (f"skipping the damaged checkpoint {last}" in printed) == is_damaged
 
     assert_same(out, whole)
     after = rows(out / "history.csv")

@@ -22,7 +22,7 @@ RUN = Outcome({}, ROWS, MASK, OF_CLIENTS, HOLDERS, OF_EXAMPLES)
 
 
 def score_run(scope, same=None):
-    scores = score.against(RUN, LABELS, scope)
+    scores = score.label_scores(RUN, LABELS, scope)
     options = {"present": np.ones((1, 2), bool), "embedding": None, "same": same}
     return score.score_end(RUN, LABELS, scope, scores, **options)
 

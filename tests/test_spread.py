@@ -12,7 +12,7 @@ from fcjax import engine
 from fcjax.data import HostPool
 from fcjax.engine import at_round
 from fcjax.federated import clients, server
-from fcjax.parallel.mesh import CLIENTS, SERVER, STATE, deal_pool, over_runs
+from fcjax.parallel.mesh import CLIENTS, SERVER, STATE, over_runs, shard_pool
 from fcjax.types import Federation, Grid, State
 from tests import test_contract as contract
 from tests.methods import METHODS
@@ -177,7 +177,7 @@ def test_each_device_needs_the_examples_of_its_own_clients_alone(name):
     """Two runs on two devices each: five clients, one of them repeated."""
     whole = contract.grid((0.1, 0.7), seeds=(1, 2))
     held = whole.federations
-    pool = deal_pool(
+    pool = shard_pool(
         np.asarray(held.pool), np.asarray(held.indices), devices=jax.local_devices()
     )
     # A row of examples that no device needs, but the first, is on none.

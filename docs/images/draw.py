@@ -1,8 +1,9 @@
-"""Draws the figures of the pages under docs/concepts.
+"""Draws the figures of the pages under docs/concepts and the ideas of docs/methods.
 
     python docs/images/draw.py
 
-writes federation.png, partitions.png and engine.png next to this file.
+writes federation.png, partitions.png, engine.png and one METHOD_idea.png per method
+page next to this file.
 """
 
 from pathlib import Path
@@ -40,10 +41,40 @@ def blank(width: float, height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
+def exchange(
+    name: str, *columns: tuple[str, str, str, str, str], above: str = "server"
+) -> None:
+    """Draws the steps of a method side by side: the server above, a client below.
+
+    Args:
+        name: of the figure's file, without ending.
+        columns: one tuple of texts per step: title, server, download, upload, client.
+            An empty text draws nothing.
+        above: who exchanges messages with a client.
+    """
+    step = 2.9
+    figure, axes = blank(step * len(columns), 3.5)
+    for i, (title, server, download, upload, client) in enumerate(columns):
+        x, middle = step * i + 0.1, step * (i + 0.5)
+        axes.text(middle, 3.3, title, ha="center", fontsize=10, weight="bold")
+        if server:
+            box(axes, x, 2.15, (step - 0.2, 0.95), f"{above}\n{server}", BLUE)
+        if download:
+            arrow(axes, (middle - 0.12, 2.1), (middle - 0.12, 1.2))
+            place = {"ha": "right", "va": "center", "fontsize": 8}
+            axes.text(middle - 0.2, 1.65, download, **place)
+        if upload:
+            arrow(axes, (middle + 0.12, 1.2), (middle + 0.12, 2.1))
+            axes.text(middle + 0.2, 1.65, upload, va="center", fontsize=8)
+        box(axes, x, 0.15, (step - 0.2, 1.0), f"each client\n{client}", GREEN)
+    figure.savefig(FOLDER / f"{name}.png", dpi=130)
+    plt.close(figure)
+
+
 def federation() -> None:
     """Draws the server, three clients and one round of messages."""
     figure, axes = blank(7.2, 3.7)
-    box(axes, 1.9, 2.65, (3.4, 0.85), "server\naverages the uploads", BLUE)
+    box(axes, 1.9, 2.65, (3.4, 0.85), "server\ncombines the uploads", BLUE)
     for i, x in enumerate((0.1, 2.5, 4.9)):
         name = (
             f"client {i + 1}\nown examples, never uploaded\ntrains and clusters locally"
@@ -116,7 +147,192 @@ def engine() -> None:
     figure.savefig(FOLDER / "engine.png", dpi=130)
 
 
+def ccfc() -> None:
+    """Draws the three stages of CCFC's default."""
+    exchange(
+        "ccfc_idea",
+        (
+            "1. pre-training",
+            "averages the networks",
+            "global\nnetwork",
+            "network",
+            "trains on two views\nof each example",
+        ),
+        (
+            "2. federated k-means",
+            "adds and divides:\nglobal centroids",
+            "centroids",
+            "sums and counts\nper cluster",
+            "assigns the embedding\nto the nearest centroid",
+        ),
+        (
+            "3. contrast (alike clients)",
+            "averages the networks,\nupdates the centroids",
+            "network,\ncentroids",
+            "network, sums\nand counts",
+            "draws examples of one\npseudo-cluster together",
+        ),
+    )
+
+
+def fedmcc() -> None:
+    """Draws the first stage of FedMCC and both second stages."""
+    exchange(
+        "fedmcc_idea",
+        (
+            "1. representation",
+            "averages the networks",
+            "global\nnetwork",
+            "network",
+            "contrasts two views;\nthe target stays local",
+        ),
+        (
+            "2a. alike clients",
+            "averages the projectors",
+            "projector",
+            "projector",
+            "trains a cluster projector\non the frozen encoder",
+        ),
+        (
+            "2b. unlike clients",
+            "federated k-means:\nadds and divides",
+            "centroids",
+            "sums and counts\nper cluster",
+            "assigns its features\nto the nearest centroid",
+        ),
+    )
+
+
+def orchestra() -> None:
+    """Draws one round of Orchestra and its end."""
+    exchange(
+        "orchestra_idea",
+        (
+            "1. local clusters",
+            "averages the networks,\nclusters all centroids",
+            "",
+            "networks,\ncentroids",
+            "clusters the projections\nof its target network",
+        ),
+        (
+            "2. training",
+            "global networks,\nglobal clusters",
+            "networks,\ncentroids",
+            "",
+            "predicts the global cluster\nof another view",
+        ),
+        (
+            "3. after all rounds",
+            "federated k-means:\nadds and divides",
+            "centroids",
+            "sums and counts\nper cluster",
+            "assigns its features\nto the nearest centroid",
+        ),
+    )
+
+
+def sda_fdc() -> None:
+    """Draws the single round of SDA-FDC."""
+    exchange(
+        "sda_fdc_idea",
+        (
+            "1. generators",
+            "collects the generators",
+            "",
+            "generator,\nnumber of\nexamples",
+            "trains a GAN\non its own examples",
+        ),
+        (
+            "2. clusters",
+            "clusters synthetic examples\nof all generators by DCN",
+            "encoder,\ncentroids",
+            "",
+            "assigns its real examples\nto the nearest centroid",
+        ),
+    )
+
+
+def fdsc() -> None:
+    """Draws the rounds of FDSC and its end."""
+    exchange(
+        "fdsc_idea",
+        (
+            "1. rounds",
+            "averages the encoders",
+            "global\nencoder",
+            "encoder",
+            "expresses each code\nby its other codes:\nZ is close to C Z",
+        ),
+        (
+            "2. end",
+            "",
+            "",
+            "",
+            "spectral clustering of\nits affinity |C| + |C|$^T$;\nclusters stay local",
+        ),
+    )
+
+
+def fedcref() -> None:
+    """Draws one iteration of FedCRef."""
+    exchange(
+        "fedcref_idea",
+        (
+            "1. local models",
+            "send models of\ntheir clusters",
+            "models of\nother clients",
+            "one model\nper cluster",
+            "trains one auto-encoder\nper cluster",
+        ),
+        (
+            "2. communities",
+            "average the model of\neach community",
+            "community\nmodels",
+            "test results,\nlocal updates",
+            "joins clusters that fit\neach other's models,\ntrains a common model",
+        ),
+        (
+            "3. refinement",
+            "",
+            "",
+            "",
+            "moves each example to\nthe model that\nreconstructs it best",
+        ),
+        above="other clients",
+    )
+
+
+def baselines() -> None:
+    """Draws the messages of three federated baselines."""
+    exchange(
+        "baselines_idea",
+        (
+            "k-FED: one round",
+            "clusters all centroids",
+            "centroids",
+            "centroids",
+            "runs k-means",
+        ),
+        (
+            "FFCM: several rounds",
+            "clusters all centroids",
+            "centroids",
+            "centroids",
+            "improves the centroids\nby fuzzy c-means",
+        ),
+        (
+            "exact: several rounds",
+            "adds and divides",
+            "centroids",
+            "sums and counts\nper cluster",
+            "assigns its examples\nto the nearest centroid",
+        ),
+    )
+
+
 if __name__ == "__main__":
     federation()
     partitions()
     engine()
+    for idea in (ccfc, fedmcc, orchestra, sda_fdc, fdsc, fedcref, baselines):
+        idea()

@@ -1,1 +1,1 @@
-"""Seconds, memory and scores beside other programs."""
+"""Benchmarks: time, memory and scores compared with other programs."""

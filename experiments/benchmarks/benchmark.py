@@ -1,4 +1,4 @@
-"""What a round costs: local training beside PyTorch, the server, whole rounds, a grid.
+"""Times the rounds of a method: local training, server steps, whole rounds, a grid.
 
     python experiments/benchmarks/benchmark.py ccfc
     python experiments/benchmarks/benchmark.py all --parts local --against torch
@@ -6,14 +6,19 @@
         --examples 200
     python experiments/benchmarks/benchmark.py fedcref --against torch --repeats 9
 
-local: what all clients train between two visits to the server, on random examples at
-the papers' sizes, without augmentation; on a CPU the clients are spread over its cores,
-as in a run. Rounds of the two sides alternate in one process, so that both meet the
-same noise, and the ratio of their medians is the last column. server: what it makes of
-their uploads, beside one pass over as many bytes. rounds: of the method's script on
-embedded digits, all but scores included, as one run and in a grid of four. A machine
-busy with other work slows PyTorch more, whose threads wait for each other: compare on
-an idle one, or on one core (`taskset -c 0`).
+local: the local training of all clients between two server steps. The data is random
+examples of the papers' sizes, without augmentation. On a CPU the clients are spread
+over the cores, as in a run. Rounds of JAX and PyTorch alternate in one process, so that
+both have the same background load. The last column is the ratio of their median times.
+
+server: the server's step on the clients' uploads, compared with one pass over the same
+number of bytes.
+
+rounds: whole rounds of the method's script on the digits data set, without scores, as
+one run and in a grid of four runs.
+
+Background load slows PyTorch more than JAX, because PyTorch's threads wait for each
+other. Compare on an idle machine, or on one core (`taskset -c 0`).
 """
 
 import dataclasses
@@ -36,7 +41,7 @@ from experiments.benchmarks.speed import (
     sda_fdc,
     server,
 )
-from experiments.benchmarks.speed.case import Case, Side, Sizes, flops
+from experiments.benchmarks.speed.case import Case, JaxSide, Sizes, flops
 from fcjax.cli.errors import end, in_a_line
 from fcjax.parallel.exact import num_cores, take_cores
 from fcjax.parallel.mesh import platform
@@ -51,68 +56,83 @@ TRAINING = {
     "fdsc": fdsc,
     "fedcref": fedcref,
 }
-SERVER_COLUMNS = ["part", "of", "s a step", "min to max", "MB uploaded", "a pass s"]
+SERVER_COLUMNS = ["part", "workload", "s/step", "min to max", "upload MB", "one pass s"]
 ROUND_COLUMNS = [
     "stage",
-    "s a round, one run",
+    "s/round, 1 run",
     "min to max",
-    "s a round and run of four",
+    "s/round/run, grid of 4",
     "min to max",
     "ratio",
     "compile s",
     "peak GiB",
 ]
+LEGENDS = {
+    "local": "Local training of all clients in one round. GFLOP/s: rate of the matrix "
+    "products, of the rate of a 2048 x 2048 product. lower bound: time of the matrix "
+    "products at that rate. ratio: JAX time / PyTorch time.",
+    "server": "Server step. one pass: time to read and write all uploads once.",
+    "rounds": "Whole rounds of the script. ratio: time per run in the grid / time of "
+    "one run.",
+}
+"""Explanations of the columns, by part."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Times rounds of a method and what they are made of."""
+    """Times the rounds of a method and their parts."""
 
     method: tyro.conf.Positional[Method | Literal["all"]]
-    """Whose rounds."""
+    """Method to time."""
     parts: tuple[Part, ...] = get_args(Part)
-    """What of them."""
+    """Parts to time."""
     backbone: Literal["conv", "resnet18"] = "conv"
-    """Of ccfc: conv on 28x28 grey images, or resnet18 on 32x32 colour ones."""
+    """Network of ccfc: conv on 28x28 grey images, or resnet18 on 32x32 colour
+    images."""
     against: Literal["torch"] | None = None
     """Also time local training in PyTorch, on the CPU."""
     clients: Annotated[int | None, shown("those of the method")] = None
-    """Clients."""
+    """Number of clients."""
     examples: Annotated[int | None, shown("those of the method")] = None
-    """Examples a client."""
+    """Number of examples per client."""
     batch_size: Annotated[int | None, shown("that of the method")] = None
-    """Examples in a local step."""
+    """Number of examples in a local step."""
     repeats: int = 5
-    """Timed rounds of each side, after one to warm up."""
+    """Number of timed rounds of JAX and of PyTorch, after one warm-up round."""
 
 
 def cases_of(args: Args) -> list[Case]:
-    """Returns what is timed."""
-    found = []
+    """Returns the local training cases to time."""
+    cases = []
     for method in methods_of(args):
         sizes = sizes_of(args, method)
         options = {"backbone": args.backbone} if method == "ccfc" else {}
-        found += TRAINING[method].cases(sizes, **options)
-    return found
+        cases += TRAINING[method].cases(sizes, **options)
+    return cases
 
 
 def methods_of(args: Args) -> tuple[Method, ...]:
+    """Returns the methods to time."""
     return get_args(Method) if args.method == "all" else (args.method,)
 
 
 def sizes_of(args: Args, method: Method) -> Sizes:
-    """Returns the method's sizes, but for those that are given."""
-    given = {name: getattr(args, name) for name in Sizes._fields}
+    """Returns the method's sizes, replaced by the sizes in the arguments."""
+    arguments = {name: getattr(args, name) for name in Sizes._fields}
     return TRAINING[method].SIZES._replace(
-        **{name: x for name, x in given.items() if x is not None}
+        **{name: x for name, x in arguments.items() if x is not None}
     )
 
 
 def check(args: Args) -> None:
-    """Checks the flags.
+    """Checks the command-line arguments.
+
+    Args:
+        args: the command-line arguments.
 
     Raises:
-        ValueError: one line that names the flag and what it accepts.
+        ValueError: an argument is wrong. The message is one line that names the flag
+            and the accepted values.
     """
     for name in (*Sizes._fields, "repeats"):
         value = getattr(args, name)
@@ -126,14 +146,21 @@ def check(args: Args) -> None:
 
 
 def seconds(fn: Callable[[], Any]) -> float:
+    """Returns the seconds of one call, including the computation of its result."""
     start = time.perf_counter()
     jax.block_until_ready(fn())
     return time.perf_counter() - start
 
 
 def alternate(functions: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
-    """Returns the seconds of each function's calls, which take turns after one each to
-    warm up.
+    """Times functions in turn, after one warm-up call of each.
+
+    Args:
+        functions: the functions by name.
+        repeats: number of timed calls of each function.
+
+    Returns:
+        The seconds of each call, by name.
     """
     for fn in functions.values():
         seconds(fn)
@@ -145,8 +172,16 @@ def alternate(functions: dict[str, Callable], repeats: int) -> dict[str, list[fl
 
 
 def measure(case: Case, args: Args) -> str:
-    """Times a case; returns its row of the table."""
-    side = Side(case)
+    """Times local training.
+
+    Args:
+        case: the case to time.
+        args: the command-line arguments.
+
+    Returns:
+        The row of the table.
+    """
+    side = JaxSide(case)
     compile_seconds, memory = side.compile()
     factors = jax.random.normal(jax.random.key(0), (2, 2048, 2048))
     matmul = jax.jit(jnp.matmul)
@@ -155,85 +190,105 @@ def measure(case: Case, args: Args) -> str:
         functions["torch"] = case.loop(num_cores())
     functions["product"] = lambda: matmul(*factors)
     times = alternate(functions, args.repeats)
-    middle = {name: statistics.median(each) for name, each in times.items()}
-    count = flops(case)
-    rate = 2 * 2048**3 / middle["product"]
+    medians = {name: statistics.median(each) for name, each in times.items()}
+    num_operations = flops(case)
+    rate = 2 * 2048**3 / medians["product"]
 
     def spread(name: str) -> str:
         each = times[name]
-        return f"{middle[name]:.3f} | {min(each):.3f} to {max(each):.3f}"
+        return f"{medians[name]:.3f} | {min(each):.3f} to {max(each):.3f}"
 
     cells = [
         case.name,
-        case.of,
+        case.workload,
         spread("jax"),
-        f"{case.num_examples / middle['jax']:.0f}",
-        f"{count / middle['jax'] / 1e9:.0f} of {rate / 1e9:.0f}",
-        f"{count / rate:.3f}",
+        f"{case.num_examples / medians['jax']:.0f}",
+        f"{num_operations / medians['jax'] / 1e9:.0f} of {rate / 1e9:.0f}",
+        f"{num_operations / rate:.3f}",
         f"{compile_seconds:.1f}",
         f"{memory / 2**20:.0f}",
     ]
     if args.against:
-        cells += [spread("torch"), f"**{middle['jax'] / middle['torch']:.2f}**"]
+        cells += [spread("torch"), f"**{medians['jax'] / medians['torch']:.2f}**"]
     return f"| {' | '.join(cells)} |"
 
 
 def measure_server(step: server.Step, args: Args) -> str:
-    """Times a server's step; returns its row."""
+    """Times a server step.
+
+    Args:
+        step: the server step.
+        args: the command-line arguments.
+
+    Returns:
+        The row of the table.
+    """
     run = jax.jit(step.run)
-    once = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree))
+    pass_over = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree))
     functions = {
         "server": lambda: run(step.uploads),
-        "pass": lambda: once(step.uploads),
+        "pass": lambda: pass_over(step.uploads),
     }
     times = alternate(functions, args.repeats)
-    middle = {name: statistics.median(each) for name, each in times.items()}
-    each = times["server"]
+    medians = {
+        name: statistics.median(server_times) for name, server_times in times.items()
+    }
+    server_times = times["server"]
     cells = [
         step.name,
-        step.of,
-        f"{middle['server']:.4f} | {min(each):.4f} to {max(each):.4f}",
+        step.workload,
+        f"{medians['server']:.4f} | {min(server_times):.4f} to {max(server_times):.4f}",
         f"{server.megabytes(step):.1f}",
-        f"{middle['pass']:.4f}",
+        f"{medians['pass']:.4f}",
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def header(args: Args) -> str:
     """Returns the first two lines of the table of local training."""
-    names = ["part", "of", "s a round", "min to max", "examples a s"]
-    names += ["GFLOP/s, of a product's", "floor s", "compile s", "MiB"]
+    names = ["part", "workload", "s/round", "min to max", "examples/s"]
+    names += ["GFLOP/s of matmul rate", "lower bound s", "compile s", "memory MiB"]
     if args.against:
         names += ["PyTorch s", "min to max", "ratio"]
     return titles(names)
 
 
 def titles(names: list[str]) -> str:
+    """Returns the first two lines of a Markdown table."""
     return f"| {' | '.join(names)} |\n|{' --- |' * len(names)}"
 
 
 def benchmark(args: Args) -> None:
-    """Times what was asked for and prints tables, a row as soon as it is known."""
+    """Times the parts and prints one table per part, row by row.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        ValueError: an argument is wrong. The message is one line that names the flag
+            and the accepted values.
+    """
     check(args)
-    print(f"{jax.devices()[0].device_kind}, {num_cores()} cores, JAX {jax.__version__}")
+    device = jax.devices()[0].device_kind
+    print(f"device: {device}, {num_cores()} cores, JAX {jax.__version__}")
     if "local" in args.parts:
-        print(header(args), flush=True)
+        print(f"\n{LEGENDS['local']}\n\n{header(args)}", flush=True)
         for case in cases_of(args):
             print(measure(case, args), flush=True)
     if "server" in args.parts:
-        print(f"\n{titles(SERVER_COLUMNS)}", flush=True)
+        print(f"\n{LEGENDS['server']}\n\n{titles(SERVER_COLUMNS)}", flush=True)
         for method in methods_of(args):
             for step in server.steps(method, sizes_of(args, method)):
                 print(measure_server(step, args), flush=True)
     if "rounds" in args.parts:
-        print(f"\n{titles(ROUND_COLUMNS)}", flush=True)
+        print(f"\n{LEGENDS['rounds']}\n\n{titles(ROUND_COLUMNS)}", flush=True)
         for method in methods_of(args):
             for row in rounds.rows(method, rounds=args.repeats):
                 print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":
-    # Compile time is one of the figures: none of it may come from an earlier run.
+    # The tables have compile times, so no program may come from a cache.
     jax.config.update("jax_enable_compilation_cache", False)
     try:
         take_cores()

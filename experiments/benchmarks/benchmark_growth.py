@@ -1,13 +1,13 @@
-"""How the cost of a round of CCFC grows, beside what it ideally would.
+"""Measures how the cost of a round of CCFC grows with the size of the problem.
 
     python experiments/benchmarks/benchmark_growth.py clients-each rows-each
     python experiments/benchmarks/benchmark_growth.py runs --values 1 4 16 --rounds 9
     python experiments/benchmarks/benchmark_growth.py all --out runs/growth
 
-Every point is a command of ccfc.py on random examples: rounds of pre-training, without
-their compilation and without scores in between. A study goes over its points as often
-as --repeats says, so that all of them meet the same noise. It ends in a table, and with
---out in a figure and a file of numbers.
+Every measurement runs ccfc.py on random examples and times rounds of pre-training,
+without compilation and scores. The table compares the times with ideal growth. A study
+repeats all its sizes --repeats times, so that all sizes have the same background load.
+With --out, each study also writes a figure and a CSV file.
 """
 
 import dataclasses
@@ -39,26 +39,27 @@ IMAGE, SMALL, ROW = (28, 28, 1), (8, 8, 1), (16,)
 
 
 class Study(NamedTuple):
-    """A size that grows, and what then should happen to a cost."""
+    """A size that grows, and the ideal growth of the cost."""
 
     title: str
     label: str
-    """Of the size."""
+    """Name of the size."""
     values: tuple[int, ...]
+    """The sizes."""
     epochs: int
-    """Of a client in a round."""
+    """Local epochs per round."""
     examples: Callable[[int], tuple[int, ...]]
-    """(size) -> the shape of all examples."""
+    """Function (size) -> shape of the array of all examples."""
     flags: Callable[[int], Sequence[str]]
-    """(size) -> those that differ from one size to the next."""
+    """Function (size) -> flags that depend on the size."""
     cost: Callable[[int], float] = lambda value: 1.0
-    """(size) -> what a round should take, but for a factor."""
+    """Function (size) -> ideal cost of a round, up to a constant factor."""
     runs: Callable[[int], int] = lambda value: 1
-    """(size) -> how many runs go side by side."""
+    """Function (size) -> number of runs in one batch (vmapped)."""
 
 
 def operations(latent_size: int) -> int:
-    """Returns those of a gradient of CCFC's network, of an image of SMALL."""
+    """Returns the operations of a gradient of CCFC's network on one small image."""
     network = network_of({"backbone": "conv", "latent_size": latent_size}, SMALL)
     image = jnp.zeros((1, *SMALL))
     variables = network.init(jax.random.key(0), image)
@@ -71,6 +72,7 @@ def operations(latent_size: int) -> int:
 
 
 def _texts(*flags: str | int | Path) -> list[str]:
+    """Returns command-line arguments as text."""
     return [str(x) for x in flags]
 
 
@@ -84,7 +86,7 @@ STUDIES: dict[str, Study] = {
         lambda count: _texts("--clients", count, "--batch-size", 10_000 // count),
     ),
     "clients-each": Study(
-        "128 images of 28x28 a client",
+        "128 images of 28x28 per client",
         "clients",
         (10, 30, 100),
         1,
@@ -93,7 +95,7 @@ STUDIES: dict[str, Study] = {
         cost=lambda count: count,
     ),
     "rows-each": Study(
-        "128 rows of 16 a client, MLP",
+        "128 vectors of 16 numbers per client, MLP",
         "clients",
         (10, 30, 100, 300, 1000),
         4,
@@ -103,7 +105,7 @@ STUDIES: dict[str, Study] = {
     ),
     "runs": Study(
         "10 clients x 180 images of 8x8",
-        "runs, side by side",
+        "runs in one batch",
         (1, 4, 16, 64),
         4,
         lambda count: (1800, *SMALL),
@@ -145,31 +147,42 @@ class Args:
     """Times rounds of growing size."""
 
     studies: tyro.conf.Positional[tuple[Name | Literal["all"], ...]]
-    """What grows: clients that share what there is, clients (of images or of rows) that
-    bring as much each, runs, images, the batch or the embedding."""
-    values: Annotated[tuple[int, ...], shown("those of the study")] = ()
-    """Sizes to take instead."""
+    """What grows: clients (the data is fixed), clients-each and rows-each (clients with
+    equally many images or vectors), runs, images, batch (size) or latent (size of the
+    embedding)."""
+    values: Annotated[tuple[int, ...], shown("the sizes of the study")] = ()
+    """Sizes to use."""
     rounds: int = 5
-    """Timed rounds of a command."""
+    """Number of timed rounds per measurement."""
     repeats: int = 1
-    """Times that a study goes over its sizes."""
+    """Number of measurements per size."""
     out: Path | None = None
-    """Folder for figures and numbers."""
+    """Folder for the figures and CSV files."""
 
 
 class Point(NamedTuple):
-    """What was measured at one size."""
+    """The measurements at one size."""
 
     seconds: list[float]
-    """Of rounds, of all runs together."""
+    """Seconds per round, for all runs together."""
     compile_seconds: float
     peak_bytes: int
 
 
 def check(args: Args) -> None:
-    """Raises ValueError, one line, where a flag is wrong."""
+    """Checks the command-line arguments.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        ValueError: an argument is wrong. The message is one line that names the flag
+            and the accepted values.
+    """
     if not args.studies:
-        raise ValueError(f"which study? one of {', '.join(STUDIES)}, or all")
+        raise ValueError(
+            f"STUDIES is missing: name one or more of {', '.join(STUDIES)}, or all"
+        )
     for name in ("rounds", "repeats"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {getattr(args, name)}")
@@ -178,7 +191,16 @@ def check(args: Args) -> None:
 
 
 def measure(study: Study, value: int, *, rounds: int) -> Point:
-    """Runs one size of a study."""
+    """Measures one size of a study.
+
+    Args:
+        study: the study.
+        value: the size.
+        rounds: number of timed rounds.
+
+    Returns:
+        The measurements.
+    """
     with tempfile.TemporaryDirectory() as folder:
         shape = study.examples(value)
         random = np.random.default_rng(0)
@@ -190,22 +212,29 @@ def measure(study: Study, value: int, *, rounds: int) -> Point:
         np.savez(path, x=examples, y=labels)
         flags = _texts("--dataset", path, "--p", 0, "--cluster-rounds", 0)
         flags += _texts("--local-epochs", study.epochs)
-        # The first round is not timed, nor is the last one, after which scores come.
+        # The first round compiles and the last round is scored, so neither is timed.
         flags += _texts("--pretrain-rounds", rounds + 2, *study.flags(value))
-        found = commands.run("ccfc", flags)
-    seconds = [study.runs(value) * each for each in found.seconds["pretrain"]]
-    return Point(seconds, found.compile_seconds, found.peak_bytes)
+        rounds_of_run = commands.run("ccfc", flags)
+    seconds = [study.runs(value) * each for each in rounds_of_run.seconds["pretrain"]]
+    return Point(seconds, rounds_of_run.compile_seconds, rounds_of_run.peak_bytes)
 
 
 def over(name: str, args: Args) -> dict[int, Point]:
-    """Returns what each size of a study took; prints every measurement as it comes."""
+    """Measures each size of a study, and prints every measurement.
+
+    Args:
+        name: name of the study.
+        args: the command-line arguments.
+
+    Returns:
+        The measurements by size.
+    """
     study, points = STUDIES[name], {}
     for _ in range(args.repeats):
         for value in args.values or study.values:
             new = measure(study, value, rounds=args.rounds)
-            print(
-                f"# {name} {value}: {statistics.median(new.seconds):.3f} s", flush=True
-            )
+            median = statistics.median(new.seconds)
+            print(f"# {name} {value}: {median:.3f} s per round", flush=True)
             old = points.get(value, Point([], new.compile_seconds, 0))
             points[value] = Point(
                 old.seconds + new.seconds,
@@ -216,20 +245,30 @@ def over(name: str, args: Args) -> dict[int, Point]:
 
 
 def rows_of(study: Study, points: dict[int, Point]) -> list[dict[str, float | str]]:
-    """Returns a row a size; what it should take is by the first size."""
+    """Returns the rows of a table, one row per size.
+
+    The ideal time grows with `Study.cost`, from the measured time of the first size.
+
+    Args:
+        study: the study.
+        points: the measurements by size.
+
+    Returns:
+        The rows.
+    """
     first = min(points)
     rate = statistics.median(points[first].seconds) / study.cost(first)
     rows = []
     for value, point in points.items():
-        middle, ideal = statistics.median(point.seconds), rate * study.cost(value)
+        median, ideal = statistics.median(point.seconds), rate * study.cost(value)
         rows.append(
             {
                 study.label: value,
-                "s a round": round(middle, 4),
+                "s/round": round(median, 4),
                 "min": round(min(point.seconds), 4),
                 "max": round(max(point.seconds), 4),
                 "ideal": round(ideal, 4),
-                "of ideal": round(middle / ideal, 2),
+                "ratio to ideal": round(median / ideal, 2),
                 "compile s": round(point.compile_seconds, 1),
                 "peak GiB": round(point.peak_bytes / 2**30, 2),
             }
@@ -238,28 +277,44 @@ def rows_of(study: Study, points: dict[int, Point]) -> list[dict[str, float | st
 
 
 def figure(study: Study, rows: Sequence[dict]) -> Figure:
-    """Returns seconds a round against the size, and the ideal line."""
-    drawn = Figure(figsize=(4.2, 3.2), layout="constrained")
-    axes = drawn.add_subplot()
+    """Draws seconds per round against the size, with a line for the ideal growth.
+
+    Args:
+        study: the study.
+        rows: the rows of its table.
+
+    Returns:
+        The figure.
+    """
+    chart = Figure(figsize=(4.2, 3.2), layout="constrained")
+    axes = chart.add_subplot()
     x = [row[study.label] for row in rows]
-    y = np.array([[row[name] for name in ("min", "s a round", "max")] for row in rows])
+    y = np.array([[row[name] for name in ("min", "s/round", "max")] for row in rows])
     bars = np.abs(y[:, [0, 2]] - y[:, [1]]).T
     axes.plot(x, [row["ideal"] for row in rows], color="0.85", lw=4, label="ideal")
     axes.errorbar(x, y[:, 1], bars, marker="o", capsize=3, label="measured")
-    axes.set(xscale="log", yscale="log", xlabel=study.label, ylabel="seconds a round")
+    axes.set(xscale="log", yscale="log", xlabel=study.label, ylabel="seconds per round")
     axes.set_xticks(x, [str(value) for value in x], minor=False)
     axes.set_xticks([], minor=True)
-    # Even a flat line is to look flat.
+    # A small range of times would otherwise fill the axis and look like growth.
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, y.min() / 3), max(high, 3 * y.max()))
-    axes.set_title(study.title, fontsize=10, color=curves.INK)
+    axes.set_title(f"CCFC, {study.title}", fontsize=10, color=curves.INK)
     axes.legend(frameon=False, fontsize=9)
     curves.plain_axes(axes)
-    return drawn
+    return chart
 
 
 def main(args: Args) -> None:
-    """Measures, prints and draws what was asked for."""
+    """Measures the studies, prints their tables and draws their figures.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        ValueError: an argument is wrong. The message is one line that names the flag
+            and the accepted values.
+    """
     check(args)
     names = get_args(Name) if "all" in args.studies else args.studies
     for name in names:

@@ -1,15 +1,17 @@
-"""Memory of FedMCC's gradient at growing batches, whole and part by part.
+"""Measures the memory of FedMCC's gradient, with and without microbatches.
 
 python experiments/benchmarks/benchmark_memory.py
 python experiments/benchmarks/benchmark_memory.py --backbone resnet18
 python experiments/benchmarks/benchmark_memory.py --batch 512 --repeats 5
 
-Of the loss that trains FedMCC's encoder: two given views through the online and the
-target network, batch norm in training. XLA says what the compiled gradient takes beside
-its arguments and results; nothing is run but for --repeats. Beside it stands what
-cannot but grow with the batch, by arithmetic: the views, once more; projections and
-their gradients; a matrix of similarities for each of the two losses. What is left is
-the networks' own, and should be that of one part whatever the batch.
+The gradient is of the loss that trains FedMCC's encoder: two views pass through the
+online and the target network, with batch norm in training mode. The memory is XLA's
+estimate for the compiled gradient. Nothing is run without --repeats.
+
+The table also has the memory that grows with the batch in any program, by arithmetic: a
+copy of the views, the projections and their gradients, and one matrix of similarities
+for each of the two losses. The column `other` is the temporary memory without these
+parts. With microbatches it should not depend on the batch.
 """
 
 import dataclasses
@@ -37,20 +39,22 @@ SHAPES = {"conv": (28, 28, 1), "resnet18": (32, 32, 3)}
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Compiles the gradient of the instance-level loss and prints what it takes."""
+    """Compiles the gradient of the instance-level loss and prints its memory."""
 
     backbone: Literal["conv", "resnet18"] = "conv"
-    """conv, of 32, 64 and 128 features on 28x28 grey images, or resnet18 on 32x32
-    colour ones."""
+    """conv: 32, 64 and 128 features on 28x28 grey images. resnet18: on 32x32 colour
+    images."""
     batch: tuple[int, ...] = (128, 512, 2048)
-    """Examples a gradient."""
+    """Number of examples in a gradient."""
     microbatch: int = 64
-    """Examples a part."""
+    """Number of examples in a microbatch."""
     repeats: int = 0
-    """Timed gradients of each kind, after one to warm up; kinds alternate."""
+    """Number of timed gradients, with and without microbatches, after one warm-up
+    gradient."""
 
 
 def networks_of(backbone: str) -> dict[str, Network]:
+    """Returns the encoder and the projector of a backbone."""
     layers: dict[str, Any] = {
         "conv": nn.conv_encoder((32, 64, 128)),
         "resnet18": nn.resnet18(),
@@ -62,10 +66,16 @@ def networks_of(backbone: str) -> dict[str, Network]:
 
 
 def compile_step(backbone: str, batch: int, microbatch: int | None) -> Any:
-    """Returns the compiled gradient of FedMCC's equation 8 by the online parameters; a
-    batch goes whole where microbatch is None.
+    """Compiles the gradient of FedMCC's equation 8 by the online parameters.
 
-    It takes (online, target, views); with it come the online batch statistics.
+    Args:
+        backbone: name of the backbone.
+        batch: number of examples.
+        microbatch: number of examples in a microbatch. None has no microbatches.
+
+    Returns:
+        The compiled function (online, target, views) -> (gradient, online batch
+        statistics).
     """
     networks = Networks(networks_of(backbone), microbatch)
     contrast = instance_contrast(networks, temperature=TEMPERATURE)
@@ -86,13 +96,13 @@ def compile_step(backbone: str, batch: int, microbatch: int | None) -> Any:
 
 
 def initialize_of(backbone: str) -> Callable:
-    """Returns (key, x) -> the variables of encoder and projector."""
+    """Returns the function (key, x) -> variables of encoder and projector."""
     networks = networks_of(backbone)
     return lambda key, x: initialize(key, networks, x)
 
 
 def must_grow(backbone: str, batch: int) -> dict[str, int]:
-    """Returns the bytes that any gradient of the batch takes beside its arguments."""
+    """Returns the bytes of the arrays that any gradient needs for its batch."""
     return {
         "views": 4 * 2 * batch * math.prod(SHAPES[backbone]),
         "outputs": 4 * 2 * 4 * batch * SIZE,
@@ -101,7 +111,16 @@ def must_grow(backbone: str, batch: int) -> dict[str, int]:
 
 
 def seconds(args: Args, batch: int, steps: dict[str, Any]) -> dict[str, list[float]]:
-    """Returns the seconds of each compiled gradient's runs, which take turns."""
+    """Times the compiled gradients in turn.
+
+    Args:
+        args: the command-line arguments.
+        batch: number of examples.
+        steps: the compiled gradients by name.
+
+    Returns:
+        The seconds of each call, by name.
+    """
     shape = (batch, *SHAPES[args.backbone])
     views = [jax.random.uniform(jax.random.key(i), shape) for i in range(2)]
     init = jax.jit(initialize_of(args.backbone))
@@ -113,7 +132,15 @@ def seconds(args: Args, batch: int, steps: dict[str, Any]) -> dict[str, list[flo
 
 
 def main(args: Args) -> None:
-    """Prints a line a batch and kind; raises ValueError where a flag is wrong."""
+    """Prints one line per batch size, with and without microbatches.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        ValueError: an argument is wrong. The message is one line that names the flag
+            and the accepted values.
+    """
     for name, least in (("batch", 1), ("microbatch", 1), ("repeats", 0)):
         value = getattr(args, name)
         lowest = min(value, default=0) if name == "batch" else value
@@ -121,32 +148,33 @@ def main(args: Args) -> None:
             raise ValueError(f"--{name} must be at least {least}, got {value}")
     mega = 2**20
     print(
-        f"{args.backbone}, parts of {args.microbatch}, MiB; "
-        f"{jax.devices()[0].device_kind}, JAX {jax.__version__}"
+        f"memory in MiB: {args.backbone}, microbatches of {args.microbatch}, "
+        f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; other: temporary "
+        "memory without views, outputs and similarities"
     )
     columns = ["arguments", "results", "temporary", "views", "outputs"]
-    columns += ["similarities", "left"]
-    print(f"{'batch':>6} {'kind':>8}", *(f"{name:>12}" for name in columns))
+    columns += ["similarities", "other"]
+    print(f"{'batch':>6} {'gradient':>12}", *(f"{name:>12}" for name in columns))
     for batch in args.batch:
         steps = {}
-        for kind, microbatch in (("whole", None), ("in parts", args.microbatch)):
+        for kind, microbatch in (("whole", None), ("microbatches", args.microbatch)):
             steps[kind] = compile_step(args.backbone, batch, microbatch)
-            told = steps[kind].memory_analysis()
-            grown = must_grow(args.backbone, batch)
-            row = [told.argument_size_in_bytes, told.output_size_in_bytes]
-            row += [told.temp_size_in_bytes, *grown.values()]
-            row += [told.temp_size_in_bytes - sum(grown.values())]
-            figures = (f"{size / mega:12.1f}" for size in row)
-            print(f"{batch:6} {kind:>8}", *figures, flush=True)
+            memory = steps[kind].memory_analysis()
+            batch_bytes = must_grow(args.backbone, batch)
+            row = [memory.argument_size_in_bytes, memory.output_size_in_bytes]
+            row += [memory.temp_size_in_bytes, *batch_bytes.values()]
+            row += [memory.temp_size_in_bytes - sum(batch_bytes.values())]
+            cells = (f"{size / mega:12.1f}" for size in row)
+            print(f"{batch:6} {kind:>12}", *cells, flush=True)
         if args.repeats:
             times = seconds(args, batch, steps)
             medians = {kind: statistics.median(each) for kind, each in times.items()}
-            told = [
+            texts = [
                 f"{kind} {medians[kind]:.3f} s ({min(each):.3f} to {max(each):.3f})"
                 for kind, each in times.items()
             ]
-            told.append(f"ratio {medians['in parts'] / medians['whole']:.2f}")
-            print(f"{batch:6} {', '.join(told)}", flush=True)
+            texts.append(f"ratio {medians['microbatches'] / medians['whole']:.2f}")
+            print(f"{batch:6} {', '.join(texts)}", flush=True)
     print(f"peak memory {federation.readable(federation.peak_memory())}")
 
 

@@ -1,11 +1,12 @@
-"""The heterogeneity that runs measured without labels, beside that of the true classes.
+"""Compares the heterogeneity that runs measure without labels with the true one.
 
     python experiments/benchmarks/heterogeneity.py runs/digits runs/pendigits
         --out heterogeneity.png
 
-Prints a row for each folder and level of the partition, and draws a point for each run:
-its column `heterogeneity`, of the clusters that it found, against the same measure of
-the clients' true classes. Below the diagonal, clusters mix classes.
+Prints one row per folder and value of the partition's parameter. The figure has one
+point per run. Its vertical position is the column `heterogeneity` of results.csv,
+measured on the clusters. Its horizontal position is the same measure of the true
+classes. A point below the diagonal has clusters that mix classes.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from fcjax.cli.errors import exit_on_error
 from fcjax.federated.kmeans import UNLIKE, heterogeneity
 
 LEVELS = ("p", "alpha", "class_share", "classes_per_client")
-"""Columns of results.csv that say how the data was dealt."""
+"""Columns of results.csv with the parameter of the partition."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,29 +32,43 @@ class Args:
     """Draws measured against true heterogeneity."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Results folders of data with labels, with their assignments."""
+    """Results folders with assignments, of data with labels."""
     out: Path = Path("heterogeneity.png")
-    """The figure; written over."""
+    """File of the figure. An existing file is replaced."""
     data_dir: Path | None = None
-    """Where TFDS data sets are prepared."""
+    """Folder with the prepared TFDS data sets."""
 
 
 def rows_of(folder: Path, args: Args) -> list[dict[str, Any]]:
-    """Returns the measured and the true heterogeneity of each run of a folder."""
+    """Returns the measured and the true heterogeneity of each run of a folder.
+
+    Args:
+        folder: the results folder.
+        args: the command-line arguments.
+
+    Returns:
+        One row per run.
+
+    Raises:
+        ValueError: the partition of the runs has none of the parameters in LEVELS.
+    """
     results, rows = fcjax.open(folder, data_dir=args.data_dir), []
     for row in results.runs.to_dict("records"):
-        dealt = next((name for name in LEVELS if name in row), None)
-        if dealt is None:
-            raise ValueError(f"{folder}: its data is dealt by none of {LEVELS}")
-        run = results.run(**{dealt: row[dealt], "seed": row["seed"]})
+        parameter = next((name for name in LEVELS if name in row), None)
+        if parameter is None:
+            raise ValueError(
+                f"{folder}: its results.csv has no column for the partition; it needs "
+                f"one of {', '.join(LEVELS)}"
+            )
+        run = results.run(**{parameter: row[parameter], "seed": row["seed"]})
         clients, labels = np.asarray(run.clients_), np.asarray(run.dataset.labels)
-        held = clients >= 0  # the others are left out
-        of_classes: Any = contingency_matrix(clients[held], labels[held])
+        has_client = clients >= 0
+        class_counts: Any = contingency_matrix(clients[has_client], labels[has_client])
         rows.append(
             {
                 "data": f"{row['dataset']}, {row['samples']:,} examples",
-                "dealt": f"{dealt} {row[dealt]:g}",
-                "true": float(heterogeneity(of_classes.astype(float))),
+                "partition": f"{parameter} {row[parameter]:g}",
+                "true": float(heterogeneity(class_counts.astype(float))),
                 "measured": row["heterogeneity"],
             }
         )
@@ -61,21 +76,26 @@ def rows_of(folder: Path, args: Args) -> list[dict[str, Any]]:
 
 
 def main(args: Args) -> None:
-    """Prints the table and writes the figure."""
+    """Prints the table and writes the figure.
+
+    Args:
+        args: the command-line arguments.
+    """
     rows = [row for folder in args.runs for row in rows_of(folder, args)]
     frame: Any = pd.DataFrame(rows)
-    table = frame.groupby(["data", "dealt"], sort=False, as_index=False).mean()
+    table = frame.groupby(["data", "partition"], sort=False, as_index=False).mean()
     print(table.round(2).to_markdown(index=False))
     figure, axes = plt.subplots(figsize=(5.4, 5), layout="constrained")
-    axes.plot([0, 1], [0, 1], color="0.7", linestyle=":", label="no class is mixed")
-    axes.axhline(UNLIKE, color="0.7", label=f"limit of the defaults, {UNLIKE}")
+    axes.plot([0, 1], [0, 1], color="0.7", linestyle=":", label="clusters = classes")
+    axes.axhline(UNLIKE, color="0.7", label=f"threshold of the defaults, {UNLIKE}")
     for name, group in frame.groupby("data", sort=False):
         axes.scatter(group["true"], group["measured"], s=18, label=name)
     axes.set_xlabel("heterogeneity of the true classes")
-    axes.set_ylabel("heterogeneity of the clusters found, no labels")
-    axes.set_title("How unlike the clients are: measured without labels")
+    axes.set_ylabel("heterogeneity of the clusters (without labels)")
+    axes.set_title("Heterogeneity of the clients, measured and true")
     axes.legend()
     figure.savefig(args.out, dpi=130)
+    print(f"figure: {args.out}")
 
 
 if __name__ == "__main__":

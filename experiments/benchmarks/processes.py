@@ -1,11 +1,11 @@
-"""One run of many clients in several processes beside one process with as many devices:
-what each takes of memory, and how long a round.
+"""Compares a run in several processes with a run in one process: memory and time.
 
 python experiments/benchmarks/processes.py
 python experiments/benchmarks/processes.py --clients 8 --turns 1
 
-CCFC with an MLP on vectors that are drawn here, through experiments/ccfc.py as a user
-runs it. Nothing else should run on the machine; turn by turn the two alternate.
+Both runs have the same total number of devices. The run is CCFC with an MLP on random
+vectors, by experiments/ccfc.py. Use an idle machine. The two runs alternate, so that
+both have the same background load.
 """
 
 import dataclasses
@@ -29,31 +29,37 @@ from fcjax.results.store import read_rows
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Runs many clients in several processes and in one."""
+    """Runs many clients in several processes and in one process."""
 
     clients: int = 1000
-    """Each has 128 vectors of 64 numbers."""
+    """Number of clients. Each client has 128 vectors of 64 numbers."""
     processes: int = 4
+    """Number of processes."""
     devices: int = 2
-    """Of each process; the one process has as many as all of them."""
+    """Number of devices per process. The single process has all devices."""
     rounds: int = 5
-    """Of each stage; the first and the last are not timed."""
+    """Rounds per stage. The first and the last round are not timed."""
     turns: int = 5
-    """Times that both are run."""
+    """Number of repetitions of both runs."""
 
 
-class Measured(NamedTuple):
-    """A run, of one process or several."""
+class Measurement(NamedTuple):
+    """Memory and time of a run."""
 
     peaks: list[int]
-    """Bytes of each process."""
+    """Peak memory of each process, in bytes."""
     seconds: dict[str, float]
-    """The median round of each stage."""
+    """Median seconds per round, by stage."""
     examples: str
-    """What is printed of where they lie."""
+    """Printed line about the place of the examples in memory."""
 
 
 def main(args: Args) -> None:
+    """Runs both settings in turn and prints memory, times and their ratio.
+
+    Args:
+        args: the command-line arguments.
+    """
     sides = {
         f"{args.processes} processes of {args.devices} devices": (
             args.processes,
@@ -64,34 +70,43 @@ def main(args: Args) -> None:
             args.processes * args.devices,
         ),
     }
-    found: dict[str, list[Measured]] = {name: [] for name in sides}
+    measurements: dict[str, list[Measurement]] = {name: [] for name in sides}
     with tempfile.TemporaryDirectory() as folder:
         data = draw(Path(folder), args.clients)
         for turn in range(args.turns):
             for name, (processes, devices) in sides.items():
-                one = measure(data, processes, devices, args)
-                found[name].append(one)
-                told = ", ".join(f"{k} {x:.2f} s" for k, x in one.seconds.items())
-                peaks = " ".join(map(readable, one.peaks))
-                print(f"turn {turn + 1}, {name}: {peaks}; a round of {told}")
-                print(*([one.examples] if one.examples else []), sep="\n", flush=True)
-    several, alone = found.values()
-    for stage in alone[0].seconds:
-        ours, theirs = (
-            median(x.seconds[stage] for x in side) for side in (several, alone)
+                measurement = measure(data, processes, devices, args)
+                measurements[name].append(measurement)
+                times = ", ".join(
+                    f"{k} {x:.2f} s" for k, x in measurement.seconds.items()
+                )
+                peaks = " ".join(map(readable, measurement.peaks))
+                print(
+                    f"turn {turn + 1}, {name}: peak memory {peaks}; per round {times}"
+                )
+                print(
+                    *([measurement.examples] if measurement.examples else []),
+                    sep="\n",
+                    flush=True,
+                )
+    several, single = measurements.values()
+    for stage in single[0].seconds:
+        several_seconds, single_seconds = (
+            median(x.seconds[stage] for x in side) for side in (several, single)
         )
         ratios = sorted(
             x.seconds[stage] / y.seconds[stage]
-            for x, y in zip(several, alone, strict=True)
+            for x, y in zip(several, single, strict=True)
         )
         print(
-            f"{stage}: {ours:.2f} s beside {theirs:.2f} s, ratio {median(ratios):.2f} "
+            f"{stage}: several processes {several_seconds:.2f} s, one process "
+            f"{single_seconds:.2f} s per round, ratio {median(ratios):.2f} "
             f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
 
 
 def draw(folder: Path, num_clients: int) -> Path:
-    """Writes the vectors of ten blobs."""
+    """Writes random vectors of ten Gaussian blobs and returns their file."""
     rng = np.random.default_rng(0)
     labels = np.arange(128 * num_clients) % 10
     x = rng.normal(size=(10, 64))[labels] + rng.normal(size=(len(labels), 64))
@@ -99,11 +114,22 @@ def draw(folder: Path, num_clients: int) -> Path:
     return folder / "rows.npz"
 
 
-def measure(data: Path, num_processes: int, num_devices: int, args: Args) -> Measured:
-    """Runs it into a folder of its own.
+def measure(
+    data: Path, num_processes: int, num_devices: int, args: Args
+) -> Measurement:
+    """Runs CCFC into a temporary folder.
+
+    Args:
+        data: file of the vectors.
+        num_processes: number of processes.
+        num_devices: number of devices per process.
+        args: the command-line arguments.
+
+    Returns:
+        Memory and time of the run.
 
     Raises:
-        RuntimeError: it failed; what it printed.
+        RuntimeError: a process failed. The message is its output.
     """
     with tempfile.TemporaryDirectory() as name, socket.socket() as listener:
         listener.bind(("localhost", 0))
@@ -115,33 +141,37 @@ def measure(data: Path, num_processes: int, num_devices: int, args: Args) -> Mea
         command += [f"--pretrain-rounds={args.rounds}", "--batch-size=128"]
         command += [f"--cluster-rounds={args.rounds}", f"--out={out}", "--no-plot"]
         command += [f"--evaluate-every={NEVER}", f"--checkpoint-interval={NEVER}"]
-        joined = [f"--coordinator=localhost:{port}"] if num_processes > 1 else []
-        started, printed = [], [Path(name, str(i)) for i in range(num_processes)]
-        for index, path in enumerate(printed):
-            share = [f"--process={index}/{num_processes}"] if joined else []
+        coordinator_flags = (
+            [f"--coordinator=localhost:{port}"] if num_processes > 1 else []
+        )
+        started, logs = [], [Path(name, str(i)) for i in range(num_processes)]
+        for index, path in enumerate(logs):
+            process_flags = (
+                [f"--process={index}/{num_processes}"] if coordinator_flags else []
+            )
             with path.open("w") as file:
                 process = subprocess.Popen(
-                    [*command, *joined, *share],
+                    [*command, *coordinator_flags, *process_flags],
                     stdout=file,
                     stderr=file,
                     env={**os.environ, "JAX_NUM_CPU_DEVICES": str(num_devices)},
                 )
             started.append(process)
-        ended = [os.wait4(process.pid, 0) for process in started]
-        for process, (_, status, _) in zip(started, ended, strict=True):
+        statuses = [os.wait4(process.pid, 0) for process in started]
+        for process, (_, status, _) in zip(started, statuses, strict=True):
             process.returncode = os.waitstatus_to_exitcode(status)
-        told = [path.read_text() for path in printed]
+        outputs = [path.read_text() for path in logs]
         if any(process.returncode for process in started):
-            raise RuntimeError("\n".join(told))
+            raise RuntimeError("\n".join(outputs))
         seconds = {
             stage: median(each)
             for stage, each in middle_rounds(read_rows(out / "history.csv")).items()
         }
     # Linux counts memory in KiB, macOS in bytes.
     unit = 1 if sys.platform == "darwin" else 1024
-    peaks = [unit * usage.ru_maxrss for _, _, usage in ended]
-    lines = [x for x in told[0].splitlines() if "of the examples in each" in x]
-    return Measured(peaks, seconds, "".join(lines))
+    peaks = [unit * usage.ru_maxrss for _, _, usage in statuses]
+    lines = [x for x in outputs[0].splitlines() if "of the examples in each" in x]
+    return Measurement(peaks, seconds, "".join(lines))
 
 
 if __name__ == "__main__":

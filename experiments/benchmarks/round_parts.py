@@ -1,13 +1,13 @@
-"""A round of CCFC's pre-training on MNIST beside its parts, and beside the round of its
-authors' recipe in PyTorch.
+"""Times a round of CCFC's pre-training on MNIST and its parts.
 
 python experiments/benchmarks/round_parts.py --data-dir DIR
 python experiments/benchmarks/round_parts.py --data-dir DIR --examples 70000 --torch
 
-The round is that of `experiments/ccfc.py --preset paper --p 0`, as its session drives
-it, one that is not scored. The parts are programs of their own, with the clients
-spread over the cores as in the round; one that is scored embeds and clusters besides.
-Nothing else should run on the machine; all take turns.
+The round is from `experiments/ccfc.py --preset paper --p 0`, without scores. Each part
+is a program of its own. Its clients are spread over the cores, as in the round. A round
+with scores also embeds and clusters all examples. With --torch, a round of the authors'
+recipe in PyTorch is timed as well. Use an idle machine. The round and its parts
+alternate, so that all have the same background load.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ import optax
 import tyro
 
 from experiments.benchmarks.benchmark import seconds, titles
-from experiments.benchmarks.speed.case import Case, Side, flops
+from experiments.benchmarks.speed.case import Case, JaxSide, flops
 from fcjax import engine, losses, metrics, nn
 from fcjax.algorithms import ccfc
 from fcjax.cli.errors import exit_on_error
@@ -41,6 +41,7 @@ from fcjax.sweep.score import ROUND_SCORES
 from fcjax.types import Federation
 
 TRAINING = "training, with views"
+"""Name of the case with the local training of a round."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,44 +49,59 @@ class Args:
     """Times a round and its parts."""
 
     data_dir: Path
-    """Where MNIST is prepared."""
+    """Folder with the prepared MNIST."""
     examples: tuple[int, ...] = (10_000,)
-    """Images, of ten clients."""
+    """Number of images, over ten clients."""
     repeats: int = 5
-    """Of each, by turns, after one to warm up."""
+    """Number of timed repetitions, after one warm-up."""
     torch: bool = False
-    """Also time the recipe's round: PIL's views, scikit-learn's k-means, scores."""
+    """Also time a round of the recipe in PyTorch: views by PIL, k-means by
+    scikit-learn, scores."""
 
 
 def main(args: Args) -> None:
-    print(f"{num_cores()} cores, {jax.local_device_count()} devices, JAX", end=" ")
-    print(jax.__version__)
+    """Prints one table per number of images.
+
+    Args:
+        args: the command-line arguments.
+    """
+    print(
+        f"{num_cores()} cores, {jax.local_device_count()} devices, "
+        f"JAX {jax.__version__}"
+    )
     for num_examples in args.examples:
         measure(num_examples, args)
 
 
 def measure(num_examples: int, args: Args) -> None:
-    """Prints a table of what everything takes that a round consists of."""
+    """Prints a table with the times of a round and its parts.
+
+    Args:
+        num_examples: number of images.
+        args: the command-line arguments.
+    """
     experiment = prepare(task_of(num_examples, args))
     (batch,) = experiment.batches
     program, grid = engine.Program(batch.build), experiment.grid(batch)
     labels = experiment.dataset.labels
     assert labels is not None
-    # A grid of one run.
+    # The grid has one run, so its leading axis is dropped.
     federation = jax.tree.map(lambda x: x[0], grid.federations._replace(pool=()))
     cases = parts(federation._replace(pool=grid.federations.pool))
     clusters = np.random.default_rng(0).integers(10, size=len(labels))
     factors = jax.random.normal(jax.random.key(0), (2, 2048, 2048))
     matmul = jax.jit(jnp.matmul)
-    others: dict[str, Callable] = {
-        **{name: Side(case).round for name, case in cases.items()},
-        "scores of them, on the host": lambda: metrics.scores(
+    functions: dict[str, Callable] = {
+        **{name: JaxSide(case).round for name, case in cases.items()},
+        "scores of these clusters, on the host": lambda: metrics.scores(
             labels, clusters, names=ROUND_SCORES
         ),
-        "a product": lambda: matmul(*factors),
+        "one matrix product": lambda: matmul(*factors),
     }
     if args.torch:
-        others["the recipe's round, with its scores"] = recipe(experiment, batch)
+        functions["round of the PyTorch recipe, with scores"] = recipe(
+            experiment, batch
+        )
     times: dict[str, list[float]] = defaultdict(list)
     clock = time.perf_counter()
 
@@ -93,31 +109,33 @@ def measure(num_examples: int, args: Args) -> None:
         nonlocal clock
         if round.is_last:
             return
-        times["a round"].append(time.perf_counter() - clock)
-        times["clusters of all images, for scores"].append(
+        times["one round"].append(time.perf_counter() - clock)
+        times["clusters of all images, for the scores"].append(
             seconds(lambda: program.assign(grid, round.state))
         )
-        for name, fn in others.items():
+        for name, fn in functions.items():
             times[name].append(seconds(fn))
         clock = time.perf_counter()
 
     with jax.default_matmul_precision(experiment.task.options.precision):
         program.run(grid, on_round=take_turns)
-    # Of everything the first one compiles.
+    # The first call of each function compiles.
     timed = {name: each[1:] for name, each in times.items()}
-    middle = {name: statistics.median(each) for name, each in timed.items()}
-    rate = 2 * 2048**3 / middle["a product"]
-    floor = flops(cases[TRAINING]) / rate
-    print(f"\n{len(labels)} images, products at {rate / 1e9:.0f} GFLOP/s\n")
-    print(titles(["part", "s", "min to max", "of a round"]))
+    medians = {name: statistics.median(each) for name, each in timed.items()}
+    rate = 2 * 2048**3 / medians["one matrix product"]
+    lower_bound = flops(cases[TRAINING]) / rate
+    print(f"\n{len(labels)} images, matrix products at {rate / 1e9:.0f} GFLOP/s\n")
+    print(titles(["part", "s", "min to max", "share of one round"]))
     for name, each in timed.items():
-        cells = [name, f"{middle[name]:.3f}", f"{min(each):.3f} to {max(each):.3f}"]
-        print(f"| {' | '.join(cells)} | {middle[name] / middle['a round']:.3f} |")
-    share = floor / middle["a round"]
-    print(f"| training's products alone, at that rate | {floor:.3f} | | {share:.3f} |")
+        cells = [name, f"{medians[name]:.3f}", f"{min(each):.3f} to {max(each):.3f}"]
+        print(f"| {' | '.join(cells)} | {medians[name] / medians['one round']:.3f} |")
+    share = lower_bound / medians["one round"]
+    name = "lower bound of training: its matrix products"
+    print(f"| {name} | {lower_bound:.3f} | | {share:.3f} |")
 
 
 def task_of(num_examples: int, args: Args) -> Task:
+    """Returns the task of a run that is long enough to be timed."""
     return Task.of(
         CCFC,
         dataset="mnist",
@@ -125,7 +143,7 @@ def task_of(num_examples: int, args: Args) -> Task:
         limit=None if num_examples == 70_000 else num_examples,
         preset="paper",
         p=(0.0,),
-        # The last one is scored in any case, and not timed.
+        # The last round is always scored, so it is not timed.
         pretrain_rounds=(args.repeats + 2,),
         evaluate_every=args.repeats + 2,
         cluster_rounds=(0,),
@@ -135,8 +153,16 @@ def task_of(num_examples: int, args: Args) -> Task:
 
 
 def parts(federation: Federation) -> dict[str, Case]:
-    """Returns what all clients do in a round, and of it the views; and what a scored
-    one takes besides, the embedding of all examples and k-means of it.
+    """Returns the parts of a round as cases, for all clients.
+
+    The parts are local training, the views alone, the embedding of all examples and
+    k-means of the embedding. The last two belong to a round with scores.
+
+    Args:
+        federation: the clients and their data.
+
+    Returns:
+        The cases by name.
     """
     shape = federation.pool.shape[1:]
     setup = ccfc.Setup(
@@ -157,11 +183,11 @@ def parts(federation: Federation) -> dict[str, Case]:
         z + 2 * z[:, :10].repeat(z.shape[1] // 10 + 1, 1)[:, : z.shape[1]]
     )
 
-    def trained(anchor, pool, key, client, rows, mask):
-        def loss(key, variables, slots, counted):
-            views = ccfc.two_views(setup, key, to_float(pool[rows[slots]]))
+    def train_part(anchor, pool, key, client, rows, mask):
+        def loss(key, variables, batch_indices, batch_mask):
+            views = ccfc.two_views(setup, key, to_float(pool[rows[batch_indices]]))
             return ccfc.sample_contrast(
-                setup.network, variables, anchor, views, counted, model_weight=1e-3
+                setup.network, variables, anchor, views, batch_mask, model_weight=1e-3
             )
 
         return training.train(
@@ -174,19 +200,19 @@ def parts(federation: Federation) -> dict[str, Case]:
             num_epochs=1,
         )
 
-    def viewed(anchor, pool, key, client, rows, mask):
+    def augment_part(anchor, pool, key, client, rows, mask):
         del anchor, mask
         first, second = ccfc.two_views(setup, key, to_float(pool[rows]))
         return client, first.sum() + second.sum()
 
-    def encoded(anchor, pool, key, client, rows, mask):
+    def embed_part(anchor, pool, key, client, rows, mask):
         del anchor, key, mask
         return client, ccfc.encode(setup, pool, client.variables, rows).sum()
 
-    def clustered(anchor, pool, key, client, z, mask):
+    def cluster_part(anchor, pool, key, client, z, mask):
         del anchor, pool
-        found = kmeans(key, z, 10, mask=mask, num_init=setup.settings.num_init)
-        return client, found.inertia
+        result = kmeans(key, z, 10, mask=mask, num_init=setup.settings.num_init)
+        return client, result.inertia
 
     def case(one, *stacked):
         def train(state, anchor, pool, keys, *stacked):
@@ -194,24 +220,24 @@ def parts(federation: Federation) -> dict[str, Case]:
 
         return Case(
             *("", "", train, (state, anchor, pool, keys, *stacked)),
-            by_client=(True, False, False, True, *(True for _ in stacked)),
+            has_client_axis=(True, False, False, True, *(True for _ in stacked)),
             num_batches=-(-federation.indices.shape[1] // setup.settings.batch_size),
             num_examples=0,
             loop=lambda _: lambda: 0.0,
         )
 
-    held = (federation.indices, federation.mask)
+    client_data = (federation.indices, federation.mask)
 
     return {
-        TRAINING: case(trained, *held),
-        "views of all examples": case(viewed, *held),
-        "embedding of all examples": case(encoded, *held),
-        "k-means of the embedding, ten seedings": case(clustered, z, held[1]),
+        TRAINING: case(train_part, *client_data),
+        "views of all examples": case(augment_part, *client_data),
+        "embedding of all examples": case(embed_part, *client_data),
+        "k-means of the embedding, ten seedings": case(cluster_part, z, client_data[1]),
     }
 
 
 def recipe(experiment: Experiment, batch: Batch) -> Callable[[], Any]:
-    """Returns a scored round of the recipe as a plain PyTorch loop on all cores."""
+    """Returns a function that runs one scored round of the PyTorch recipe."""
     import torch  # pyright: ignore[reportMissingImports]
 
     from experiments.benchmarks import ccfc_recipe_torch

@@ -1,14 +1,18 @@
-"""Which criterion chooses a run without labels, measured on finished runs that have
-them: `python experiments/benchmarks/without_labels.py RUN [RUN ...] --out DIR`.
+"""Measures which criterion best chooses a run without labels.
 
-A line is the runs of one folder at one level of what it is dealt by, p or another,
-which differ in their seed alone. The mean over the lines is that of a criterion; with
-all data sets but one a criterion is chosen, and shown on that one.
+    python experiments/benchmarks/without_labels.py RUN [RUN ...] --out DIR
 
-study.csv   a line a line and criterion: rank correlation with NMI and regret
-beside.csv  a line a run: its NMI and that of k-means of the examples, and its share of
-            k-means' silhouette among these, by which it is warned of
-study.png   the mean regret of each criterion
+RUN is a results folder of data with labels. The labels give the NMI of each run, and
+the regret of a criterion: the NMI of the best run minus the NMI of the chosen run. A
+group of runs differs only in the seed. Its data set, method and partition are the same.
+The result is the mean regret over groups. For each data set, the best criterion of all
+other data sets is tested as well.
+
+study.csv      one row per group and criterion: rank correlation with NMI, and regret
+consensus.csv  one row per group: NMI of the consensus clustering and of the runs
+beside.csv     one row per run: NMI of the run and of k-means, and the silhouette of the
+               run divided by the silhouette of k-means, which decides the warning
+study.png      mean regret of each criterion
 """
 
 import dataclasses
@@ -38,64 +42,75 @@ RANDOM = "(random)"
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Measures the criteria of `fcjax choose`, and the consensus."""
+    """Measures the criteria of `fcjax choose` and the consensus clustering."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Results folders of data with labels."""
     out: Path = Path("runs/without-labels")
-    """Folder of what is written."""
+    """Folder for the tables and the figure."""
     data_dir: Path | None = None
-    """Where TFDS data sets are prepared."""
+    """Folder with the prepared TFDS data sets."""
 
 
 def main(args: Args) -> None:
-    rows, together, shares = [], [], []
+    """Measures the criteria, prints the tables and writes the files.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        ValueError: the data of a results folder has no labels.
+    """
+    rows, consensus_rows, kmeans_rows = [], [], []
     for folder in args.runs:
-        every = gather([folder], data_dir=args.data_dir).ensemble()
-        if not every.is_labelled:
-            raise ValueError(f"{folder} has no labels to measure by")
-        for runs in lines_of(every):
-            own, both = measured(runs)
-            rows += own
-            together.append(both)
-            shares += compare_with_kmeans(runs)
+        ensemble = gather([folder], data_dir=args.data_dir).ensemble()
+        if not ensemble.is_labelled:
+            raise ValueError(
+                f"{folder}: its data has no labels; this benchmark needs labels"
+            )
+        for runs in groups_of(ensemble):
+            criterion_rows, consensus_row = measure_criteria(runs)
+            rows += criterion_rows
+            consensus_rows.append(consensus_row)
+            kmeans_rows += compare_with_kmeans(runs)
     table = pd.DataFrame(rows)
     args.out.mkdir(parents=True, exist_ok=True)
     table.to_csv(args.out / "study.csv", index=False, float_format="%.4g")
     by = ["dataset", "method", "level"]
     regrets = table.pivot_table("regret", by, "criterion", sort=False)
     rhos = table.pivot_table("rho", by, "criterion", sort=False)
-    for name, found in (("regret", regrets), ("rank correlation", rhos)):
-        print(f"\n{name}, and its mean\n{found.round(3).to_string()}")
-        print(found.mean().round(3).to_string())
-    print()
-    tables.show(together)
-    pd.DataFrame(together).to_csv(args.out / "consensus.csv", index=False)
-    plain = pd.DataFrame(shares)
-    plain.to_csv(args.out / "beside.csv", index=False, float_format="%.4g")
-    plain["below"] = plain.nmi < plain.kmeans_nmi
-    plain["warned of"] = plain.share < LIKELY_WORSE
-    told = plain.groupby(["dataset", "method", "below", "warned of"], sort=False)
-    print(f"\nbelow k-means, and warned of\n{told.size().to_string()}")
-    print("\nchosen without the data set that it is shown on:")
+    for name, values in (("regret", regrets), ("rank correlation", rhos)):
+        print(f"\n{name} by group and criterion\n{values.round(3).to_string()}")
+        print(f"mean over groups\n{values.mean().round(3).to_string()}")
+    print("\nNMI of the consensus clustering, and of the runs:")
+    tables.show(consensus_rows)
+    pd.DataFrame(consensus_rows).to_csv(args.out / "consensus.csv", index=False)
+    comparison = pd.DataFrame(kmeans_rows)
+    comparison.to_csv(args.out / "beside.csv", index=False, float_format="%.4g")
+    comparison["below k-means"] = comparison.nmi < comparison.kmeans_nmi
+    comparison["warning"] = comparison.share < LIKELY_WORSE
+    by_warning = ["dataset", "method", "below k-means", "warning"]
+    counts = comparison.groupby(by_warning, sort=False).size()
+    print(f"\nruns by NMI below k-means, and by warning\n{counts.to_string()}")
+    print("\nregret of the criterion that is best on all other data sets:")
     tables.show(left_out(table))
-    each = tables.summarize(table, by=["criterion"], values=["regret"])
+    summary = tables.summarize(table, by=["criterion"], values=["regret"])
     columns = ["regret", "regret_half_width"]
-    each = each.sort_values("regret").dropna(subset=columns)
+    summary = summary.sort_values("regret").dropna(subset=columns)
     figures.intervals(
         {
             name: (mean, mean - half, mean + half, name != RANDOM)
-            for (name,), mean, half in each[
+            for (name,), mean, half in summary[
                 ["regret", "regret_half_width"]
             ].itertuples()
         },
         args.out / "study.png",
-        title=f"NMI lost to the best run, mean of {len(together)} lines",
+        title=f"regret: NMI lost to the best run, {len(consensus_rows)} groups of runs",
     )
 
 
-def lines_of(runs: Ensemble) -> list[Ensemble]:
-    """Returns the runs of each setting, that differ in their seed alone."""
+def groups_of(runs: Ensemble) -> list[Ensemble]:
+    """Returns the groups of runs that differ only in their seed."""
     settings = runs.runs[0].folder.settings
     keys = [tuple(float(m.row[name]) for name in settings) for m in runs.runs]
     return [
@@ -104,84 +119,109 @@ def lines_of(runs: Ensemble) -> list[Ensemble]:
     ]
 
 
-def measured(runs: Ensemble) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Returns a row a criterion, and what the consensus is beside the runs."""
+def measure_criteria(runs: Ensemble) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Measures every criterion, and the consensus clustering, on a group of runs.
+
+    Args:
+        runs: the group of runs.
+
+    Returns:
+        One row per criterion, and one row for the consensus.
+    """
     first, scores = runs.runs[0], runs.values("nmi")
     level = first.folder.names[0]
-    line = {
+    group = {
         "dataset": first.row["dataset"],
         "samples": first.row["samples"],
         "method": first.row["method"],
         "level": f"{level} {float(first.row[level]):g}",
         "runs": len(scores),
     }
-    found = criteria(runs)
+    values_by_criterion = criteria(runs)
     rows = [
         {
-            **line,
+            **group,
             "criterion": name,
             "rho": correlation(values[known], scores[known]),
             "regret": regret(values, scores),
         }
-        for name, values in found.items()
+        for name, values in values_by_criterion.items()
         if (known := ~np.isnan(values)).any()
     ]
-    by_chance = float(scores.max() - scores.mean())
-    rows.append({**line, "criterion": RANDOM, "rho": 0.0, "regret": by_chance})
-    whole = consensus_of(runs.voters)
+    mean_regret = float(scores.max() - scores.mean())
+    rows.append({**group, "criterion": RANDOM, "rho": 0.0, "regret": mean_regret})
+    consensus = consensus_of(runs.voters)
     labels = runs.dataset.labels
     assert labels is not None
-    held = whole.clusters >= 0
-    both = {
-        **line,
-        "consensus": f"{nmi(labels[held], whole.clusters[held]):.3f}",
+    is_assigned = consensus.clusters >= 0
+    consensus_row = {
+        **group,
+        "consensus": f"{nmi(labels[is_assigned], consensus.clusters[is_assigned]):.3f}",
         "mean": f"{scores.mean():.3f}",
         "best": f"{scores.max():.3f}",
     }
-    return rows, both
+    return rows, consensus_row
 
 
 def compare_with_kmeans(runs: Ensemble) -> list[dict[str, Any]]:
-    """Returns a row a run of one clustering, as beside.csv has them."""
+    """Compares the runs of a group with k-means, one row per run.
+
+    Args:
+        runs: the group of runs.
+
+    Returns:
+        The rows of beside.csv. Empty for methods with a separate clustering per client.
+    """
     if runs.clients is not None:
         return []
     dataset, first = runs.dataset, runs.runs[0]
-    plain = score.kmeans_baseline(
+    baseline = score.kmeans_baseline(
         dataset.examples, dataset.labels, num_clusters=int(first.row["clusters"])
     )
-    own = silhouettes(plain.points, runs.clusters[:, plain.few])
+    silhouettes_of_runs = silhouettes(baseline.points, runs.clusters[:, baseline.few])
     return [
         {
             **{name: member.row[name] for name in ("dataset", "method", "seed", "nmi")},
-            "kmeans_nmi": plain.scores["kmeans_nmi"],
-            "share": silhouette / plain.scores["kmeans_silhouette"],
+            "kmeans_nmi": baseline.scores["kmeans_nmi"],
+            "share": silhouette / baseline.scores["kmeans_silhouette"],
         }
-        for member, silhouette in zip(runs.runs, own, strict=True)
+        for member, silhouette in zip(runs.runs, silhouettes_of_runs, strict=True)
     ]
 
 
 def left_out(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Returns for each data set the criterion that has the least regret on the others,
-    and what it has there.
+    """Tests on each data set the criterion that is best on the other data sets.
+
+    Args:
+        table: the rows of study.csv.
+
+    Returns:
+        One row per data set: the criterion and its regret, with two other regrets.
     """
-    found, known = [], table.query("criterion != @RANDOM")
+    rows, criteria_rows = [], table.query("criterion != @RANDOM")
     for dataset in table.dataset.unique():
-        others = known.query("dataset != @dataset").groupby("criterion").regret.mean()
-        if others.empty:
+        other_regrets = (
+            criteria_rows.query("dataset != @dataset")
+            .groupby("criterion")
+            .regret.mean()
+        )
+        if other_regrets.empty:
             continue
-        best = others.idxmin()
-        here = table.query("dataset == @dataset").groupby("criterion").regret.mean()
-        own = {k: f"{here.get(k, np.nan):.3f}" for k in (best, "silhouette", RANDOM)}
-        found.append(
+        best = other_regrets.idxmin()
+        regrets = table.query("dataset == @dataset").groupby("criterion").regret.mean()
+        texts = {
+            k: f"{regrets.get(k, np.nan):.3f}" for k in (best, "silhouette", RANDOM)
+        }
+        rows.append(
             {
                 "dataset": dataset,
                 "chosen": best,
-                "regret": own[best],
-                "own silhouette": own["silhouette"],
-                "random": own[RANDOM],
+                "regret": texts[best],
+                "silhouette": texts["silhouette"],
+                "random": texts[RANDOM],
             }
         )
-    return found
+    return rows
 
 
 if __name__ == "__main__":

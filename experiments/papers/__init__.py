@@ -1,4 +1,5 @@
-"""The tables and figures of papers as data: what is run for them, how a value is read
-off, and what the paper reports. One folder a paper;
-`STUDIES` in its `studies` names them.
+"""The tables and figures of the papers, described as data.
+
+There is one package per paper. `STUDIES` in its module `studies` has one `Study` per
+table or figure: the runs to train, the measure, and the scores that the paper reports.
 """

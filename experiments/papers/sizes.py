@@ -1,5 +1,6 @@
-"""How large the papers' data sets are, so that settings which follow from the data are
-known where the data is not.
+"""Sizes of the papers' data sets.
+
+Some settings depend on the data. With these sizes they are known without the data.
 """
 
 from typing import NamedTuple
@@ -10,11 +11,14 @@ from fcjax import data
 
 
 class Size(NamedTuple):
+    """Number of examples and shape of a data set."""
+
     train: int
-    """Examples; of what has no splits all of them."""
+    """Number of training examples. For a data set without splits: of all examples."""
     test: int
+    """Number of test examples."""
     shape: tuple[int, ...]
-    """Of an example."""
+    """Shape of one example."""
     num_classes: int
 
 
@@ -37,7 +41,7 @@ SIZES = {
     "coil20": Size(1_440, 0, (32, 32, 1), 20),
     "coil100": Size(7_200, 0, (32, 32, 1), 100),
 }
-"""By what a table calls them."""
+"""Sizes by the name of the data set in the tables."""
 
 
 def blank(
@@ -47,13 +51,19 @@ def blank(
     resize: int | None = None,
     limit: int | None = None,
 ) -> data.Dataset:
-    """Returns a data set of that size, every example the same, which takes no memory.
+    """Returns a data set of the right size whose examples are all zero.
+
+    The examples share one element of memory.
 
     Args:
-        name: of `SIZES`.
-        split: `train`, `test` or `all`, as of `data.load`.
-        resize: as of `data.load`; vectors stay as they are.
-        limit: so many examples, where all are more.
+        name: name of the data set, a key of `SIZES`.
+        split: `train`, `test` or `all`, as for `data.load`.
+        resize: side of the images in pixels, as for `data.load`. Vectors stay as they
+            are.
+        limit: maximum number of examples.
+
+    Returns:
+        The data set. Its labels run through the classes in turn.
     """
     size = SIZES[name]
     count = {"train": size.train, "test": size.test}.get(split, size.train + size.test)

@@ -1,4 +1,4 @@
-"""What a table or figure of a paper consists of."""
+"""Types that describe a table or figure of a paper."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -7,76 +7,89 @@ from typing import Any, NamedTuple, Protocol
 from fcjax.results.store import Folder
 from fcjax.sweep.plan import Task
 
-Measured = dict[str, Any]
-"""Columns of a table that a run, or a part of it, has: {"p": 0.25, "seed": 0, "nmi":
-0.8}."""
+Measurement = dict[str, Any]
+"""One row of a table: columns of a run, or of a part of a run.
+
+Example: {"p": 0.25, "seed": 0, "nmi": 0.8}."""
 Paper = Mapping[tuple, Mapping[str, float]]
-"""From the columns that make a setting to what the paper reports there."""
+"""Scores that the paper reports, by setting (the values of the columns `Study.by`)."""
 
 
 class Draw(Protocol):
-    """Draws what was measured, rows with the columns `dataset` and `method` and with
-    the paper's scores in rows of their own, into folder/NAME.png.
+    """Function that draws the rows of a table into folder/NAME.png.
+
+    Each row has the columns `dataset` and `method`. The paper's scores are in rows of
+    their own.
     """
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]], folder: Path) -> None: ...
+    def __call__(self, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
+        """Draws the rows into PNG files in the folder."""
+        ...
 
 
 class Row(NamedTuple):
-    """A method, or a variant of one, as a table has it."""
+    """A method, or a variant of a method, in a table."""
 
     label: str
+    """Name of the row in the table."""
     script: str = ""
-    """The module of experiments/ that trains it; empty where nothing is trained, or no
-    script has it yet."""
+    """Name of the module in experiments/ that trains the row. Empty for a row without
+    training, and for a method that fcjax does not have."""
     flags: Mapping[str, Any] = {}
-    """Of that script."""
+    """Flags of the script, by name."""
     presets: Mapping[str, Mapping[str, Any]] = {}
-    """Further ones by preset."""
+    """Further flags of the script, by preset."""
     runs: str = ""
-    """What its runs are kept as, which rows of other tables share; else the label."""
+    """Name of the results folder, which rows of other tables can share. Default: the
+    label."""
     central: bool = False
-    """Its data lies in one place, so that no p changes it: run at the first p alone."""
-    untrained: Callable[[Task], list[Measured]] | None = None
-    """What is measured where nothing is trained."""
+    """Whether the method is central. No p changes a central method, so only the first p
+    is trained."""
+    measure_data: Callable[[Task], list[Measurement]] | None = None
+    """Function that measures the data itself, for a row without training."""
 
 
 class Preset(NamedTuple):
-    """How much is run."""
+    """The grid, seeds and flags of a preset (`smoke` or `paper`)."""
 
     grid: Mapping[str, tuple]
-    """Flags of all rows, which span the grid but for the seeds."""
+    """Flags of all rows. Their values span the grid, together with the seeds."""
     seeds: tuple[int, ...]
     flags: Mapping[str, Mapping[str, Any]]
-    """By script."""
+    """Further flags by script."""
     by_dataset: Mapping[str, Mapping[str, Any]] = {}
-    """Further flags by data set of the paper; none for what stands in for one."""
+    """Further flags by data set of the paper. A stand-in data set gets none of these
+    flags."""
 
 
 class Study(NamedTuple):
-    """A table or a figure.
+    """A table or a figure of a paper.
 
-    What is measured is averaged over seeds, a line a setting.
+    Measurements are averaged over seeds. The table has one row per setting.
     """
 
     title: str
-    """A line of --help."""
+    """Title of the table: one line of --help."""
     datasets: tuple[str, ...]
-    """The paper's, the first of them with a name that data is loaded by."""
+    """The data sets of the paper. The first data set can be loaded by its name."""
     rows: tuple[Row, ...]
     presets: Mapping[str, Preset]
-    measure: Callable[[Task, Folder], list[Measured]] | None = None
-    """(flags of a row, what its runs left) -> what is measured of them."""
+    measure: Callable[[Task, Folder], list[Measurement]] | None = None
+    """Function (options of a row, results folder of its runs) -> measurements."""
     by: tuple[str, ...] = ()
-    """The columns that make a setting; `dataset` and `method` are those of the row."""
+    """The columns that define a setting. `dataset` and `method` come from the row."""
     values: tuple[str, ...] = ()
-    """The columns that are averaged."""
+    """The columns to average."""
     paper: Mapping[tuple, Mapping[str, float]] = {}
+    """Scores that the paper reports, by setting."""
     draw: Draw | None = None
-    maps: str = ""
-    """PAPER.MODULE.FUNCTION of this folder that trains a row by itself, draws its
-    embeddings and returns the numbers shown; nothing else is run or measured then."""
+    """Function that draws the figure, or None for a table."""
+    draw_runs: str = ""
+    """Name PAPER.MODULE.FUNCTION, in this package, of a function that trains a row and
+    draws its embeddings. The function returns the rows of the table. The study then has
+    no `measure`."""
     by_path: tuple[str, ...] = ()
-    """The data sets that have no name to be loaded by."""
+    """The data sets that need --datasets NAME=PATH, because no loader knows their
+    name."""
     notes: tuple[str, ...] = ()
-    """What a reader should know, a line each."""
+    """Notes for the reader, one line per note."""

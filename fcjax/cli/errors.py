@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from fcjax.data.source import Source
 from fcjax.data.split import Split
-from fcjax.parallel.mesh import are_several, platform_problem
+from fcjax.parallel.mesh import is_multiprocess, platform_problem
 from fcjax.sweep.options import Options
 from fcjax.sweep.processes import Processes
 
@@ -161,7 +161,7 @@ def ending_together() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not are_several():
+        if not is_multiprocess():
             raise
         if isinstance(error, OSError) and not isinstance(error, TimeoutError):
             print(f"{name_of_command()}: error: {told(error)}", file=sys.stderr)

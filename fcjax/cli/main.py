@@ -21,14 +21,14 @@ from fcjax.cli.errors import (
 )
 from fcjax.methods import Method, Script
 from fcjax.parallel.exact import take_cores
-from fcjax.parallel.mesh import are_several
+from fcjax.parallel.mesh import is_multiprocess
 from fcjax.results.store import Folder
 from fcjax.settings import given
 from fcjax.sweep import processes
 from fcjax.sweep.costs import absent_devices
-from fcjax.sweep.experiment import Experiment, prepare_all, used
+from fcjax.sweep.experiment import Experiment, effective_settings, prepare_all
 from fcjax.sweep.plan import Task
-from fcjax.sweep.progress import printed
+from fcjax.sweep.progress import log_to_stdout
 
 
 def main(script: Script | type[Method], words: Sequence[str] | None = None) -> None:
@@ -52,8 +52,8 @@ def main(script: Script | type[Method], words: Sequence[str] | None = None) -> N
         from fcjax.sweep import report
 
         out = asked.tasks[0].options.out
-        with printed():
-            report.conclude_all(folders, out=out and out.parent)
+        with log_to_stdout():
+            report.log_all_results(folders, out=out and out.parent)
 
 
 @in_a_line()
@@ -91,17 +91,17 @@ def run(
     if problem := processes.first_error(problem):
         end(problem)
     # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
-    from fcjax.sweep.fit import fit, is_too_large
+    from fcjax.sweep.fit import fit, is_out_of_memory
     from fcjax.sweep.train import enable_compilation_cache, execute
 
     if asked:
-        with printed():
+        with log_to_stdout():
             for topology, experiment in zip(asked, experiments, strict=True):
                 fit(experiment, topology, *targets[topology])
         return [experiment.folder for experiment in experiments]
 
     each = [{*given(x.task.method)} for x in experiments]
-    unused = {*named}.union(*each).difference(*map(used, experiments))
+    unused = {*named}.union(*each).difference(*map(effective_settings, experiments))
     methods = ", ".join(dict.fromkeys(x.task.method.name for x in experiments))
     notes = [f"{flag_of(name)} has no effect on {methods}" for name in sorted(unused)]
     with ExitStack() as locks:
@@ -111,7 +111,7 @@ def run(
         except ValueError as error:
             problem = str(error)
         problem = processes.first_error(problem)
-        if not problem and are_several():
+        if not problem and is_multiprocess():
             problem = processes.first_error(differing(experiments))
         if problem:
             end(problem)
@@ -119,12 +119,12 @@ def run(
         locks.enter_context(ending_together())
         try:
             enable_compilation_cache()
-            locks.enter_context(printed(with_quoted_flags))
+            locks.enter_context(log_to_stdout(with_quoted_flags))
             print(*notes, sep="\n", end="\n" if notes else "")
             for experiment in experiments:
                 execute(experiment)
         except jax.errors.JaxRuntimeError as error:
-            if not is_too_large(error):
+            if not is_out_of_memory(error):
                 raise
             message = str(error).partition("\n")[0]
             end(f"one run alone is too large for the device: {message}", FAILED)

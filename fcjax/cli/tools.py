@@ -20,7 +20,7 @@ from fcjax.results.selection import DEFAULT, Criterion
 from fcjax.results.store import example_names, parsed
 from fcjax.settings import shown
 from fcjax.sweep import report
-from fcjax.sweep.progress import printed
+from fcjax.sweep.progress import log_to_stdout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -400,8 +400,8 @@ class Collect:
         for line in shards.missing(folders):
             print(f"warning: {line}")
         labelled = any(row["nmi"] is not None for row in results.rows)
-        with printed():
-            report.conclude(results, labelled=labelled)
+        with log_to_stdout():
+            report.log_results(results, labelled=labelled)
         if self.plot:
             drawing.grid_figures(
                 out / "figures", results.rows, results.rounds, by=results.settings

@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int, Shaped
 
 from fcjax.data.partition import FEW, Partition
-from fcjax.parallel.mesh import are_several
-from fcjax.ragged import GROUPS, Ragged, places
+from fcjax.parallel.mesh import is_multiprocess
+from fcjax.ragged import GROUPS, Ragged, clients_by_class
 from fcjax.types import Federation, Pool
 
 # --- Size classes
@@ -219,7 +219,9 @@ def _in_classes(
             padded_size,
         )
         for members, padded_size in zip(
-            places(classes.counts, len(grid[0])), classes.padded_sizes, strict=True
+            clients_by_class(classes.counts, len(grid[0])),
+            classes.padded_sizes,
+            strict=True,
         )
     ]
     indices, mask = (
@@ -343,7 +345,7 @@ def place(
     Returns:
         The pool, and one line about the estimate and the placement. With several
         processes, the pool is still an array on the host; see
-        `fcjax.parallel.mesh.deal_pool`.
+        `fcjax.parallel.mesh.shard_pool`.
     """
     limit = device_memory()
     needed = examples.nbytes + STATES_IN_FORCE * state_bytes
@@ -351,7 +353,7 @@ def place(
         fits = limit is None or needed <= SHARE * limit
         where = "device" if fits else "host"
     location = f"on the {where}"
-    if where == "device" and are_several():
+    if where == "device" and is_multiprocess():
         location = "on the devices of their clients"
     line = (
         f"memory: data set {readable(examples.nbytes)} ({location}), model and "
@@ -361,7 +363,7 @@ def place(
         line += f", device memory {readable(limit)}"
     if where == "host":
         return HostPool(examples), line
-    if are_several():
+    if is_multiprocess():
         return examples, line
     if len(devices) == 1:
         return jax.device_put(examples, devices[0]), line

@@ -1,3 +1,3 @@
-"""Runs and clients over devices and processes."""
+"""Spreads runs and clients over devices and processes."""
 
 __all__: list[str] = []

@@ -1,9 +1,9 @@
-"""The same bits on a CPU, with one core or with many.
+"""Bit-identical results on a CPU, for any number of cores.
 
-A sum is rounded by its order. So that the order depends neither on the number of cores
-nor on the other runs and clients of a device, a device is one core, the compiler
-options turn off what shares an operation between threads, and rows go one after another
-in a loop that XLA does not unroll.
+The rounding of a sum depends on the order of its terms. This order must depend neither
+on the number of cores nor on the other runs and clients of a device. Therefore a device
+is one core, the compiler options keep each operation on one thread, and rows are
+processed one after another in a loop that XLA does not unroll.
 """
 
 import os
@@ -19,20 +19,20 @@ from jaxtyping import Array, Bool
 from fcjax.types import PyTree
 
 O1 = 19
-"""XLA's level of fewer passes, as JAX numbers it."""
+"""JAX's number for the XLA optimization level with fewer compiler passes."""
 
 SMALL = 2**24
-"""Bytes of a run and of all examples below which its program is better compiled soon
-than well."""
+"""Bytes of a run and of all examples. For smaller runs a short compile time matters
+more than a fast program."""
 
 
 def take_cores() -> None:
-    """Makes a device of each core that this process may use, where JAX would make one
-    of them all; before JAX is first used, and unless the user has said how many.
+    """Makes each core of the CPU a JAX device; by default all cores are one device.
 
-    Runs, and the clients of a run, then have a core each. The operations of a small
-    network are too short to be shared by two: on two cores a round of the default job
-    takes two thirds of the time.
+    It must be called before JAX is first used. It does nothing if the user has set the
+    number of CPU devices. Runs, and the clients of a run, then have one core each. The
+    operations of a small network are too short for several cores: with two devices, a
+    round of the default job takes two thirds of the time.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     forced = re.search(r"xla_force_host_platform_device_count=(\d+)", flags)
@@ -41,40 +41,42 @@ def take_cores() -> None:
         num_devices = num_cores()
         try:
             jax.config.update("jax_num_cpu_devices", num_devices)
-        except RuntimeError:  # JAX has its devices by now
+        except RuntimeError:  # JAX has already created its devices
             return
-    # A LAPACK call of jaxlib 0.10.0 to 0.11.1 waits, on a thread of the pool that all
-    # devices share, for tasks that it hands to the same pool: as many calls at once as
-    # there are threads wait for ever. A device makes one at a time. And the sums of a
-    # product are cut into as many parts as there are threads: as many for one device as
-    # for four, or for as many as there are cores.
+    # Two reasons require a thread pool with more threads than devices, and always the
+    # same number for up to four devices. First, a LAPACK call of jaxlib 0.10.0 to
+    # 0.11.1 waits on a thread of the pool for tasks in the same pool. With one call per
+    # thread, all calls would wait for ever. Second, XLA splits the sums of a product
+    # into as many parts as there are threads, which decides their rounding.
     os.environ.setdefault("NPROC", str(max(num_cores(), num_devices, 4) + 1))
 
 
 def num_cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def compiler_options(target: str, *, num_bytes: int) -> dict[str, bool | int | str]:
-    """Returns how to compile a program; for a GPU nothing is asked for.
+    """Returns the compiler options of a program; none for a GPU.
 
-    How it is rounded on a CPU may not depend on how many devices it is for. What
-    threads share is cut where their number says, so that each operation has one: cores
-    are devices. XLA looks for what is computed twice earlier in a program of several
-    devices than in that of one, and then simplifies otherwise: here it never does.
+    On a CPU the rounding must not depend on the number of devices. Two options ensure
+    this. Operations are not split over threads, because the number of threads would
+    decide the parts. Common subexpressions are not eliminated, because XLA does this
+    earlier for several devices than for one, and then simplifies differently.
 
-    A small program is compiled for fewer passes over its code. On a CPU it takes three
-    quarters of the time and runs as fast (docs/benchmarks/speed.md, the main job); for
-    a TPU it takes a tenth (docs/benchmarks/accelerators.md).
-    Of a large one rounds take so long that a twentieth of them is more than what
-    compiles sooner.
+    Small programs are compiled with fewer passes. This takes three quarters of the
+    compile time on a CPU, with equally fast programs (docs/benchmarks/speed.md, the
+    main job), and a tenth for a TPU (docs/benchmarks/accelerators.md). For large
+    programs all passes pay off.
 
     Args:
-        target: as of `platform`.
-        num_bytes: of what one run of it is given.
+        target: the platform, see `fcjax.parallel.mesh.platform`.
+        num_bytes: the bytes of the inputs of one run.
+
+    Returns:
+        The options by name.
     """
     if target == "tpu":
         is_small = num_bytes < SMALL and "JAX_OPTIMIZATION_LEVEL" not in os.environ
@@ -85,44 +87,53 @@ def compiler_options(target: str, *, num_bytes: int) -> dict[str, bool | int | s
         "xla_cpu_multi_thread_eigen": False,
         "xla_disable_hlo_passes": "cse,cpu-parallel-task-assigner",
     }
-    asked = os.environ.get("XLA_FLAGS", "")
-    if num_bytes < SMALL and "xla_backend_optimization_level" not in asked:
+    flags = os.environ.get("XLA_FLAGS", "")
+    if num_bytes < SMALL and "xla_backend_optimization_level" not in flags:
         options["xla_backend_optimization_level"] = 1
     return {name: x for name, x in options.items() if _is_known(name, x)}
 
 
 @cache
 def _is_known(name: str, value: bool | int | str) -> bool:
+    """Returns whether the installed XLA has a compiler option."""
     try:
         jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
-    except jax.errors.JaxRuntimeError:  # an XLA without it
+    except jax.errors.JaxRuntimeError:
         return False
     return True
 
 
 def one_by_one(function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
-    """Applies a function to one row of the arrays after another, by a program that does
-    not depend on how many they are: side by side, rows are rounded otherwise.
+    """Applies a function to the rows of arrays, one row after another.
+
+    The program of a row does not depend on the number of rows. With `vmap`, the
+    rounding of a row would depend on this number.
+
+    Args:
+        function: (*row) -> a tree of arrays.
+        *stacked: trees of arrays with a common leading axis.
 
     Returns:
-        The results, stacked as the rows are.
+        The results, stacked along the leading axis.
 
     Examples:
         >>> print(one_by_one(jnp.sum, jnp.array([[1, 2], [3, 4]])))
         [3 7]
     """
-    function = jax.jit(function)  # traced once for its shapes and the loop
+    function = jax.jit(function)  # the shapes and the loop then share one trace
 
     def place(i, row, results):
-        found = function(*row)
+        values = function(*row)
         return jax.tree.map(
-            lambda x, new: lax.dynamic_update_index_in_dim(x, new, i, 0), results, found
+            lambda x, new: lax.dynamic_update_index_in_dim(x, new, i, 0),
+            results,
+            values,
         )
 
     length = len(_leaf(stacked))
     shapes = jax.eval_shape(function, *jax.tree.map(lambda x: x[0], stacked))
-    places = max(length, 2)  # as in `over_rows`
-    empty = jax.tree.map(lambda x: jnp.zeros((places, *x.shape), x.dtype), shapes)
+    num_rows = max(length, 2)  # `over_rows` repeats a single row
+    empty = jax.tree.map(lambda x: jnp.zeros((num_rows, *x.shape), x.dtype), shapes)
     return jax.tree.map(lambda x: x[:length], over_rows(place, stacked, empty))
 
 
@@ -133,14 +144,22 @@ def over_rows(
     *,
     where: bool | Bool[Array, ""] = True,
 ) -> PyTree:
-    """Takes a step (i, row i, carry) -> carry for every row of the arrays, in order;
-    for none where `where` is False.
+    """Runs a step for every row of arrays, in order.
+
+    Args:
+        step: (index, row, carry) -> carry.
+        stacked: a tree of arrays with a common leading axis.
+        carry: the initial carry.
+        where: False skips all rows.
+
+    Returns:
+        The final carry.
     """
     stacked = jax.tree.map(jnp.asarray, stacked)
     count = len(_leaf(stacked))
     if count == 1:
-        # The only row would need no index, and a loop over it alone no loop: the
-        # compiler would fuse, and so round, otherwise than for several.
+        # For a single row, the compiler would remove the index and the loop. It would
+        # then fuse operations, and so round, differently than for several rows.
         stacked = jax.tree.map(lambda x: jnp.concatenate([x, x]), stacked)
         stacked = lax.optimization_barrier(stacked)
 

@@ -1,4 +1,4 @@
-"""Maps runs and clients over the devices of all processes."""
+"""Spreads runs and clients over the devices of all processes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,33 +18,33 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, Shaped
 
 from fcjax.parallel.exact import compiler_options, one_by_one
-from fcjax.ragged import GROUPS, Ragged, is_ragged, places
+from fcjax.ragged import GROUPS, Ragged, clients_by_class, is_ragged
 from fcjax.types import Federation, Grid, PyTree, State
 
-# --- Own pool
+# --- Pool of several processes
 
 
 @jax.tree_util.register_pytree_node_class
 class LocalPool:
-    """Takes the place of the array of examples where clients lie on devices of several
-    processes, see `fcjax.parallel.mesh.deal_pool`.
+    """The pool of examples for several processes, split by the clients of a device.
 
-    `pool[rows]` is a device array of those rows, within a program that is spread over
-    the devices; of rows that are neither the first nor its clients' a device has none,
-    and gives others.
+    It is made by `shard_pool` and replaces the array of all examples. `pool[rows]`
+    works within a program that is spread over the devices. A device has only example 0
+    and the examples of its own clients. For other examples it returns wrong values.
 
     Args:
-        examples: [A, B, R, *F] on A x B devices: what each of them has.
-        places: [A, B, P]: where it has each row of the pool.
+        examples: the examples of each of A x B devices, [A, B, R, *F].
+        places: the index of each example of the pool among the device's examples,
+            [A, B, P].
 
     Attributes:
-        shape: of all examples.
-        dtype: of the examples.
+        shape: the shape of all examples, (P, *F).
+        dtype: the type of the values.
 
     Examples:
         >>> import jax.numpy as jnp
         >>> examples, places = jnp.array([[[[7.0], [9.0]]]]), jnp.array([[[0, 0, 1]]])
-        >>> pool = LocalPool(examples, places)  # of three rows the first and the last
+        >>> pool = LocalPool(examples, places)  # has examples 0 and 2 of three
         >>> print(pool.shape, pool[jnp.array([2, 0])][:, 0])
         (3, 1) [9. 7.]
     """
@@ -56,27 +56,31 @@ class LocalPool:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of all examples, (P, *F)."""
         return (self.places.shape[-1], *self.examples.shape[3:])
 
     @property
     def dtype(self):
+        """The type of the values."""
         return self.examples.dtype
 
     def __getitem__(self, rows: slice | Int[Array, "*S"]) -> Shaped[Array, "..."]:
         return self.examples[0, 0][self.places[0, 0][rows]]
 
     @property
-    def bytes_here(self) -> int:
-        """What it takes of this process's memory."""
+    def local_bytes(self) -> int:
+        """The bytes of the pool in the memory of this process."""
         parts = (self.examples, self.places)
         return sum(x.data.nbytes for part in parts for x in part.addressable_shards)
 
     def tree_flatten(self):
+        """Returns both arrays as children, without auxiliary data, for JAX."""
         return (self.examples, self.places), None
 
     @classmethod
     def tree_unflatten(cls, _, parts):
-        # What is unflattened need not be arrays.
+        """Builds the pool from the result of `tree_flatten`, for JAX."""
+        # JAX also unflattens objects that are not arrays, which `__init__` may refuse.
         pool = object.__new__(cls)
         pool.examples, pool.places = parts
         return pool
@@ -87,74 +91,82 @@ class LocalPool:
 Backend = Literal["shard_map", "pmap", "loop"]
 
 AXIS = "client"
-"""The mesh axis over which the clients of a run are spread where devices are left over;
-a function of one run then sees those of its own device. Elsewhere it is not bound."""
+"""The mesh axis over which the clients of a run are spread if there are more devices
+than runs. A function of one run then sees only the clients of its device. Otherwise the
+axis is not bound."""
 ALL_CLIENTS = "all clients"
-"""An axis of the length of a run's clients, bound where some were repeated to fill the
-devices: no array has it, its length tells them apart."""
+"""A `vmap` axis whose length is the number of clients, bound if clients were repeated
+to fill the devices. No array has this axis. Its length tells clients and copies
+apart."""
 SERVER, CLIENTS = P("run"), P("run", AXIS)
-"""How what a run has once, and what each of its clients has, lies on the devices."""
+"""The partition specs of arrays with one entry per run, and per run and client."""
 STATE = State(SERVER, CLIENTS)
 FEDERATIONS = (P(), CLIENTS, CLIENTS, SERVER, CLIENTS, SERVER)
 GRID = Grid._make([SERVER, SERVER, Federation._make(FEDERATIONS)])
 RUNS = Grid._make([0, 0, Federation._make([None, 0, 0, 0, 0, 0])])
-"""Where the arrays of a grid count its runs; all have one pool."""
+"""The `vmap` axes of a grid. All runs share one pool."""
 
 
 def platform() -> str:
-    """Returns what the program that is traced is for: cpu, gpu, tpu. The mesh that
-    it is spread over says so; one without a mesh is for the devices that JAX has.
+    """Returns the platform of the program being traced: "cpu", "gpu" or "tpu".
+
+    It is the platform of the current mesh. Without a mesh it is JAX's default backend.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 
 
 def platform_problem(error: Exception) -> str:
-    """Says why JAX has no devices, where an error comes from that.
+    """Explains an error that says that JAX cannot start its devices.
 
     Args:
-        error: as the first use of JAX's devices raised it.
+        error: an error of the first use of JAX's devices.
 
     Returns:
         One line that names JAX_PLATFORMS and the available platforms; an empty string
         for any other error.
     """
-    refused = "Unable to initialize backend" in str(error)
-    if not refused and not isinstance(error, AssertionError):
+    is_refused = "Unable to initialize backend" in str(error)
+    if not is_refused and not isinstance(error, AssertionError):
         return ""
     try:
         jax.devices()
     except (RuntimeError, AssertionError):
-        refused = True
-    asked = jax.config.values["jax_platforms"]
-    if not refused:
+        is_refused = True
+    requested = jax.config.values["jax_platforms"]
+    if not is_refused:
         return ""
-    if not asked:
+    if not requested:
         return str(error).partition("\n")[0]
     jax.config.update("jax_platforms", None)
     available = ", ".join(sorted(jax.extend.backend.backends()))
     return (
-        f"JAX_PLATFORMS={asked} asks for a platform that JAX cannot start here; "
+        f"JAX_PLATFORMS={requested} is a platform that JAX cannot start here; "
         f"available: {available}. Unset JAX_PLATFORMS, or install JAX for that "
-        'platform, as pip install "jax[cuda13]" for NVIDIA GPUs.'
+        'platform, for example pip install "jax[cuda13]" for NVIDIA GPUs.'
     )
 
 
-def are_several() -> bool:
+def is_multiprocess() -> bool:
     """Returns whether several processes run one program."""
     return jax.process_count() > 1
 
 
 def all_devices() -> Sequence[Any]:
-    """Returns the devices that runs are spread over, those of all processes."""
-    return jax.devices() if are_several() else jax.local_devices()
+    """Returns the devices of all processes, over which the runs are spread."""
+    return jax.devices() if is_multiprocess() else jax.local_devices()
 
 
 def on_host(tree: PyTree) -> PyTree:
-    """Returns arrays in this host's memory, whole, whichever processes have their
-    parts; all of them ask for it.
+    """Copies arrays to this host. With several processes, all must call this function.
+
+    Args:
+        tree: a tree of arrays, which may be spread over the devices of all processes.
+
+    Returns:
+        The tree with NumPy arrays.
     """
-    if not are_several():
+    if not is_multiprocess():
         return jax.device_get(tree)
 
     def whole(x):
@@ -167,7 +179,13 @@ def on_host(tree: PyTree) -> PyTree:
 
 
 def num_bytes(tree: PyTree) -> int:
-    """Returns the bytes of all arrays of a tree.
+    """Counts the bytes of the arrays of a tree.
+
+    Args:
+        tree: a tree of arrays or shapes.
+
+    Returns:
+        The number of bytes.
 
     Examples:
         >>> num_bytes({"w": jnp.zeros((10, 2)), "b": jnp.zeros(2)})  # 4 * (20 + 2)
@@ -178,16 +196,25 @@ def num_bytes(tree: PyTree) -> int:
 
 @dataclass(frozen=True)
 class Spread:
-    """A function of one run, for the runs of a grid."""
+    """A function of one run, compiled for all runs of a grid."""
 
     call: Callable[..., PyTree]
-    """(grid, *states) -> the results, all stacked on G like the states."""
+    """(grid, *states) -> the results. States and results have the leading axis G."""
     traced: Callable[..., jax.stages.Traced]
-    """(grid, *states), of which no value is read -> its program, to be compiled for the
-    devices that it is spread over, which need not be there. Not `trace`: `jax.jit`
-    copies a function's attributes, and that one would hide its own."""
+    """(grid, *states) -> the traced program, to be compiled for its devices, which need
+    not be present. Only shapes are read. The name is not `trace`, because `jax.jit`
+    copies the attributes of a function, and the copy would hide its own `trace`."""
 
     def __call__(self, grid: Grid, *states: State) -> PyTree:
+        """Applies the function to all runs of a grid.
+
+        Args:
+            grid: the inputs of the runs.
+            *states: states of the runs, [G, ...].
+
+        Returns:
+            The results, [G, ...].
+        """
         return self.call(grid, *states)
 
 
@@ -201,32 +228,35 @@ def over_runs(
 ) -> Spread:
     """Compiles a function of one run for a grid.
 
-    Runs do not communicate, so `shard_map` gives every device its share of them.
-    `pmap` is another name for the same program. `loop` takes one run after another; the
-    tests compare `shard_map` with it. With fewer runs than devices, `shard_map` spreads
-    the clients of each run over the rest: what crosses clients must go through the
-    server.
+    Runs do not communicate, so `shard_map` gives every device a part of the runs.
+    `pmap` is another name for the same program. `loop` trains one run after another, as
+    a reference for the tests. With fewer runs than devices, `shard_map` spreads the
+    clients of each run over several devices. The function may then communicate between
+    clients only through `fcjax.federated.server`.
 
     Args:
-        function: (hyper, key, federation, *states) of one run -> a tree of arrays; the
-            states are `State`s. It may be given a part of the clients.
-        backend: how the runs are spread.
-        results: `SERVER`, `CLIENTS` or `STATE`, or a tree of them that the results'
-            tree begins with.
-        donate: let the results take the place of the states in memory.
-        devices: of `shard_map`; by default `all_devices`. Those of one process are as
-            few as make the most of them no busier, those of several are all.
+        function: (hyper, key, federation, *states) of one run -> a tree of arrays. The
+            states are of type `State`. The function may get only a part of the clients.
+        backend: the JAX transformation that spreads the runs.
+        results: the partition spec of the results: `SERVER`, `CLIENTS` or `STATE`, or a
+            tree of them that is a prefix of the results.
+        donate: whether the results may reuse the memory of the states.
+        devices: the devices of `shard_map`; by default `all_devices`. One process
+            uses only as many of them as shorten the time. Several processes use all.
+
+    Returns:
+        The function of a grid.
     """
 
     def one(grid, *states):
         return function(grid.hyper, grid.keys, grid.federations, *states)
 
     def batched(grid, *states):
-        # Products of a batch of one are slower on a CPU than those of none.
+        # On a CPU, products with a batch axis of length 1 are slower than without it.
         if _num_runs(grid) == 1:
             states = jax.tree.map(lambda x: x[0], states)
-            alone = one(each_run(lambda x: x[0], grid), *states)
-            return jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
+            result = one(each_run(lambda x: x[0], grid), *states)
+            return jax.tree.map(lambda x: jnp.asarray(x)[None], result)
         if platform() == "cpu":
 
             def of_run(run, states):
@@ -243,9 +273,9 @@ def over_runs(
 
 def _shard_map(batched, results, donate, devices):
     @cache
-    def program(layout, num_clients, has_own, num_states, options):
+    def program(layout, num_clients, is_local, num_states, options):
         mesh = layout.mesh()
-        in_specs = layout.specs((_grid_spec(has_own), *[STATE] * num_states))
+        in_specs = layout.specs((_grid_spec(is_local), *[STATE] * num_states))
         out_specs = layout.specs(results)
         function = batched
         if num_clients is not None:
@@ -259,29 +289,28 @@ def _shard_map(batched, results, donate, devices):
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), in_specs)
         return _compiled(mapped, donated, options), shardings
 
-    def dealt(grid, states):
-        """The program, where its inputs lie, and how many runs, clients and shards of
-        them it takes.
-        """
-        here = tuple(devices or all_devices())
+    def plan(grid, states):
+        """Returns the program, input shardings, padded sizes and the layout."""
+        available = tuple(devices or all_devices())
         count, num_clients, pool = _num_runs(grid), _num_clients(grid), _pool(grid)
-        # Of other clients than those of the state each device has all.
-        kept = jax.tree.leaves([state.clients for state in states])
-        is_spread = all(x.shape[1] == num_clients for x in kept)
-        has_own = isinstance(pool, LocalPool)
-        if has_own:
+        # If the clients are others than those of the state, each device has all
+        # clients.
+        client_states = jax.tree.leaves([state.clients for state in states])
+        is_spread = all(x.shape[1] == num_clients for x in client_states)
+        is_local = isinstance(pool, LocalPool)
+        if is_local:
             is_spread = pool.examples.shape[1] > 1
-        held, units = grid.federations.indices, num_clients
-        if is_ragged(held):  # alike parts of all classes are whole groups
+        indices, units = grid.federations.indices, num_clients
+        if is_ragged(indices):  # only whole groups have equal parts of all classes
             units = GROUPS
-        layout = Layout.of(here, count, units, is_spread=is_spread)
+        layout = Layout.of(available, count, units, is_spread=is_spread)
         total = layout.filled(count, num_clients)
-        if is_ragged(held) and layout.is_spread:
-            total = (total[0], layout.filled(1, GROUPS)[1] * sum(held.counts))
-        options = _options(grid, states, here[0].platform)
+        if is_ragged(indices) and layout.is_spread:
+            total = (total[0], layout.filled(1, GROUPS)[1] * sum(indices.counts))
+        options = _options(grid, states, available[0].platform)
         run, shardings = program(
             *(layout, num_clients if total[1] > num_clients else None),
-            *(has_own, len(states), options),
+            *(is_local, len(states), options),
         )
         return run, shardings, total, layout
 
@@ -290,17 +319,17 @@ def _shard_map(batched, results, donate, devices):
         return _resized(specs, (grid, *states), *total)
 
     def call(grid, *states):
-        run, shardings, total, layout = dealt(grid, states)
-        inputs, own = (grid, *states), (_num_runs(grid), _num_clients(grid))
-        if total != own:
+        run, shardings, total, layout = plan(grid, states)
+        inputs, size = (grid, *states), (_num_runs(grid), _num_clients(grid))
+        if total != size:
             inputs = filled(grid, states, total, layout)
-        found = run(*_placed(inputs, shardings))
-        if total == own:
-            return found
-        return _resized(layout.specs(results), found, *own)
+        outputs = run(*_placed(inputs, shardings))
+        if total == size:
+            return outputs
+        return _resized(layout.specs(results), outputs, *size)
 
-    def traced(grid, *states):
-        run, shardings, total, layout = dealt(grid, states)
+    def trace(grid, *states):
+        run, shardings, total, layout = plan(grid, states)
         inputs = (grid, *states)
         if total != (_num_runs(grid), _num_clients(grid)):
             inputs = jax.eval_shape(
@@ -308,12 +337,12 @@ def _shard_map(batched, results, donate, devices):
             )
         return run.compiled.trace(*_shaped(inputs, shardings))
 
-    return Spread(call, traced)
+    return Spread(call, trace)
 
 
 def _loop(batched, donate):
-    # Compiled as a whole: an array at a time, the many small programs take longer to
-    # compile than they save.
+    # Both functions are compiled as a whole. Indexing one array at a time would compile
+    # many small programs.
     @jax.jit
     def one(grid, states, i):
         def part(x):
@@ -340,9 +369,10 @@ def _loop(batched, donate):
 
 def _options(grid, states, target):
     pool = _pool(grid)
-    others = grid._replace(federations=grid.federations[1:])
-    size = num_bytes((others, states)) // _num_runs(grid)
-    if isinstance(pool, LocalPool):  # as if it were whole: not another program
+    without_pool = grid._replace(federations=grid.federations[1:])
+    size = num_bytes((without_pool, states)) // _num_runs(grid)
+    # A `LocalPool` counts in full, so that the options do not depend on the processes.
+    if isinstance(pool, LocalPool):
         size += math.prod(pool.shape) * pool.dtype.itemsize
     else:
         size += num_bytes(pool)
@@ -352,7 +382,8 @@ def _options(grid, states, target):
 class _Compiled(NamedTuple):
     compiled: Callable[..., Any]
     within: Callable[..., Any]
-    """What is traced as a part of something else has no options of its own."""
+    """The function without compiler options, for use inside of another traced function,
+    where JAX does not accept options."""
 
     def __call__(self, *inputs):
         is_traced = isinstance(jax.tree.leaves(inputs)[0], Tracer)
@@ -369,7 +400,7 @@ def _compiled(function, donated, options):
 
 
 def _shaped(inputs, shardings):
-    """The shapes of what lies on devices so."""
+    """Returns the shapes of inputs with their shardings."""
 
     def of(sharding, part):
         return jax.tree.map(
@@ -380,20 +411,26 @@ def _shaped(inputs, shardings):
 
 
 class Layout(NamedTuple):
-    """How runs and their clients lie on devices, in rows and columns."""
+    """The placement of runs and clients on devices, which form rows and columns."""
 
     devices: tuple[Any, ...]
     num_rows: int
-    """Each has its share of the runs."""
+    """Number of rows of devices. Each row has a part of the runs."""
     num_columns: int
+    """Number of columns of devices."""
     is_spread: bool
-    """Whether each column has its share of the clients of a run, or all of them."""
+    """Whether each column has a part of the clients of a run; otherwise it has all."""
 
     @classmethod
     def of(cls, devices, num_runs, num_clients, *, is_spread=True) -> "Layout":
+        """Chooses the layout of runs and clients on devices.
+
+        Several processes use all `devices`. `num_clients` is the number of clients or
+        of groups of clients. They may be spread over columns if `is_spread`.
+        """
         count = len(devices)
         if len({device.process_index for device in devices}) > 1:
-            # A process without a device would have nothing to take part with.
+            # Every process needs a device to take part in the program.
             fewest = min(num_runs, count)
             rows = next(n for n in range(fewest, count + 1) if count % n == 0)
             columns, is_spread = count // rows, is_spread and num_clients > 1
@@ -403,11 +440,12 @@ class Layout(NamedTuple):
         return cls(devices[: rows * columns], rows, columns, is_spread and columns > 1)
 
     def mesh(self) -> Mesh:
-        # An axis of one would still be an axis to sum over.
+        """Returns the mesh of the devices, with axes for runs and for clients."""
+        # An axis of length 1 would still cause sums over devices.
         axes = {"run": self.num_rows}
         if self.num_columns > 1:
             axes[AXIS if self.is_spread else "alike"] = self.num_columns
-        # `jax.make_mesh` takes all chips of a TPU or none.
+        # `jax.make_mesh` does not accept a part of the chips of a TPU.
         return Mesh(
             np.array(self.devices).reshape(*axes.values()),
             tuple(axes),
@@ -415,11 +453,19 @@ class Layout(NamedTuple):
         )
 
     def specs(self, specs: PyTree) -> PyTree:
-        """Where a run is on one device, what each of its clients has is there, too."""
+        """Returns partition specs without the client axis if clients are not spread."""
         return specs if self.is_spread else _by_runs(specs)
 
     def filled(self, num_runs: int, num_clients: int) -> tuple[int, int]:
-        """How many runs and clients there are where every device has as many."""
+        """Rounds runs and clients up, so that all devices get equal parts.
+
+        Args:
+            num_runs: G.
+            num_clients: M.
+
+        Returns:
+            The rounded numbers.
+        """
         shards = self.num_columns if self.is_spread else 1
         return (
             num_runs + -num_runs % self.num_rows,
@@ -428,47 +474,48 @@ class Layout(NamedTuple):
 
 
 def _num_shards(num_clients, num_devices):
-    """As few devices a run as make the most of them no busier."""
+    """Returns the number of devices per run: the fewest that are equally fast."""
     most = -(-num_clients // min(num_devices, num_clients))
     return -(-num_clients // most)
 
 
-def deal_pool(
+def shard_pool(
     examples: Shaped[np.ndarray, "P *F"],
     indices: Int[np.ndarray, "G M N"],
     *,
     devices: Sequence[Any],
     is_spread: bool = True,
 ) -> LocalPool:
-    """Gives each device the examples of its own clients alone.
+    """Distributes the examples, so that each device has those of its own clients.
 
     Args:
-        examples: all of them.
-        indices: which of them the clients of a grid hold.
-        devices: that the grid is spread over.
-        is_spread: whether clients are; not where those are others than the state's.
+        examples: all examples, on the host.
+        indices: the indices of the clients' examples in a grid.
+        devices: the devices of the grid.
+        is_spread: whether the clients of a run are spread over devices. It must be
+            False if they are others than the clients of the state.
 
     Returns:
-        What takes the place of the pool in that grid, on no other devices.
+        The pool of this grid, for these devices.
     """
     layout = Layout.of(tuple(devices), *indices.shape[:2], is_spread=is_spread)
     for axis, count in enumerate(layout.filled(*indices.shape[:2])):
         rows = np.minimum(np.arange(count), indices.shape[axis] - 1)
         indices = np.take(indices, rows, axis)
     columns = layout.num_columns if layout.is_spread else 1
-    held = [
+    parts = [
         [np.union1d(0, block) for block in np.split(of_runs, columns, axis=1)]
         for of_runs in np.split(indices, layout.num_rows)
     ]
-    most = max(len(rows) for of_runs in held for rows in of_runs)
+    most = max(len(rows) for of_runs in parts for rows in of_runs)
     sharding = NamedSharding(layout.mesh(), layout.specs(CLIENTS))
 
     def of_devices(shape, dtype, fill):
-        def at(place):
-            """Of one device, or of all in a row."""
-            found = np.zeros((1, 1, *shape), dtype)
-            fill(held[place[0].start or 0][place[1].start or 0], found[0, 0])
-            return found
+        def at(index):
+            """Returns the part of a device, or of all devices in a row."""
+            part = np.zeros((1, 1, *shape), dtype)
+            fill(parts[index[0].start or 0][index[1].start or 0], part[0, 0])
+            return part
 
         whole = (layout.num_rows, columns, *shape)
         return jax.make_array_from_callback(whole, sharding, at)
@@ -485,26 +532,32 @@ def deal_pool(
     )
 
 
-def on_all(examples: Shaped[np.ndarray, "P *F"]) -> Array:
-    """Gives each device of all processes all examples."""
+def replicate(examples: Shaped[np.ndarray, "P *F"]) -> Array:
+    """Copies all examples to each device of all processes."""
     mesh = Mesh(np.array(all_devices()), "device")
     return _place(examples, NamedSharding(mesh, P()))
 
 
-def lying(structure: PyTree, *, is_run: bool = False) -> PyTree:
-    """Says where a state lies that is read from files: on the first device; of several
-    processes in parts, where all devices have as much of it, else whole on each.
+def restore_shardings(structure: PyTree, *, is_run: bool = False) -> PyTree:
+    """Returns the shapes and shardings with which a state is read from files.
+
+    One process reads the state onto its first device. With several processes, the state
+    is sharded over all devices if they get equal parts. Otherwise every device gets the
+    whole state.
 
     Args:
-        structure: its shapes, [G, ...], or those of one run; a `State` where there are
-            several processes.
-        is_run: whether it is of one run.
+        structure: the shapes of the state, [G, ...] or of one run. It must be a `State`
+            if there are several processes.
+        is_run: whether the state is that of one run.
+
+    Returns:
+        The tree of `jax.ShapeDtypeStruct` with shardings.
     """
-    if not are_several():
+    if not is_multiprocess():
         return _shaped(structure, SingleDeviceSharding(jax.local_devices()[0]))
-    server, own = map(jax.tree.leaves, structure)
-    num_runs = 1 if is_run else (server + own)[0].shape[0]
-    num_clients = own[0].shape[1] if own and not is_run else 1
+    server, clients = map(jax.tree.leaves, structure)
+    num_runs = 1 if is_run else (server + clients)[0].shape[0]
+    num_clients = clients[0].shape[1] if clients and not is_run else 1
     layout = Layout.of(tuple(all_devices()), num_runs, num_clients)
     is_even = layout.filled(num_runs, num_clients) == (num_runs, num_clients)
     specs = layout.specs(STATE) if is_even and not is_run else State(P(), P())
@@ -513,18 +566,20 @@ def lying(structure: PyTree, *, is_run: bool = False) -> PyTree:
     )
 
 
-def _grid_spec(has_own):
+def _grid_spec(is_local):
+    """Returns the partition specs of a grid, with a `LocalPool` or a common pool."""
     federations = GRID.federations
     return GRID._replace(
-        federations=federations._replace(pool=CLIENTS) if has_own else federations
+        federations=federations._replace(pool=CLIENTS) if is_local else federations
     )
 
 
 def _placed(inputs, shardings):
-    """The inputs where they are needed: results of a call on other devices are not
-    moved by themselves.
+    """Moves inputs to the devices of a program.
+
+    JAX does not move the results of a call on other devices by itself.
     """
-    if not are_several():
+    if not is_multiprocess():
         return jax.device_put(inputs, shardings)
 
     def of(sharding, part):
@@ -542,8 +597,8 @@ def _place(x, sharding):
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = _place(jax.random.key_data(x), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
-    own = np.asarray(x)
-    return jax.make_array_from_callback(own.shape, sharding, own.__getitem__)
+    array = np.asarray(x)
+    return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
 @cache
@@ -552,17 +607,17 @@ def _move(sharding):
 
 
 def _by_runs(specs):
-    """Where a run is on one device: what each of its clients has is there, too."""
+    """Returns partition specs without the client axis."""
     return jax.tree.map(lambda spec: P(*spec[:1]), specs)
 
 
 def _resized(specs, tree, num_runs, num_clients):
-    """The first runs and clients, the last one repeated where there are fewer."""
-    # What no run has of its own would be copied.
-    own = jax.tree.map(lambda spec, part: part if len(spec) else (), specs, tree)
-    own = _resize(specs, own, num_runs, num_clients)
+    """Returns the first runs and clients; repeats the last one to fill up."""
+    # Arrays that all runs share are left out, because `_resize` would copy them.
+    per_run = jax.tree.map(lambda spec, part: part if len(spec) else (), specs, tree)
+    per_run = _resize(specs, per_run, num_runs, num_clients)
     return jax.tree.map(
-        lambda spec, part, new: new if len(spec) else part, specs, tree, own
+        lambda spec, part, new: new if len(spec) else part, specs, tree, per_run
     )
 
 
@@ -575,8 +630,9 @@ def _resize(specs, tree, num_runs, num_clients):
     def of_clients(axis, x):
         if not is_ragged(x):
             return first(axis, num_clients, x)
-        each = zip(x.blocks, places(x.counts, num_clients), strict=True)
-        return Ragged([first(axis, len(own), block) for block, own in each], x.counts)
+        each = zip(x.blocks, clients_by_class(x.counts, num_clients), strict=True)
+        blocks = [first(axis, len(clients), block) for block, clients in each]
+        return Ragged(blocks, x.counts)
 
     def resize(spec, part):
         for axis, name in enumerate(spec):
@@ -590,7 +646,15 @@ def _resize(specs, tree, num_runs, num_clients):
 
 
 def each_run(fn: Callable[[jax.Array], jax.Array], grid: Grid) -> Grid:
-    """Applies a function to all arrays of a grid that count its runs."""
+    """Applies a function to all arrays of a grid with the leading axis G.
+
+    Args:
+        fn: (array [G, ...]) -> array.
+        grid: the grid.
+
+    Returns:
+        The grid with the new arrays and the same pool.
+    """
     federations = grid.federations
     hyper, keys, runs = jax.tree.map(fn, (grid.hyper, grid.keys, federations[1:]))
     return Grid(hyper, keys, Federation(federations.pool, *runs))

@@ -1,7 +1,7 @@
-"""Chips, and the operations of a program: what `fcjax fit` computes with.
+"""Peak rates of chips and operation counts of programs, for `fcjax fit`.
 
 The operations are counted on the jaxpr, before XLA compiles the program. The jaxpr has
-every product, also the products that XLA hands to cuBLAS or cuDNN, and the length of
+every product, including those that XLA delegates to cuBLAS or cuDNN, and the length of
 every `scan`.
 """
 
@@ -21,20 +21,23 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 
 class Chip(NamedTuple):
-    """A chip's published peak rates, for dense operands."""
+    """The published peak rates of a chip, for dense operands."""
 
     rates: Mapping[str, float]
     """Operations per second by precision, see `Counts.operations`."""
     bandwidth: float
-    """Bytes per second of the chip's memory: XLA is told it when it compiles."""
+    """Memory bandwidth in bytes per second, which XLA needs to compile."""
     memory: int
-    """Bytes of the chip's memory."""
+    """Memory in bytes."""
 
     def least_seconds(self, operations: Mapping[str, int]) -> float:
-        """Returns the seconds of a program's operations, which run one after another.
+        """Computes a lower bound of the time of a program.
 
         Args:
             operations: the number of operations by precision.
+
+        Returns:
+            The seconds of all operations, one after another, at the peak rates.
 
         Examples:
             >>> chip = Chip({"highest": 10.0, "default": 80.0}, 5.0, memory=100)
@@ -46,23 +49,34 @@ class Chip(NamedTuple):
 
 
 def of_tpu(bfloat16: float) -> dict[str, float]:
-    """Returns the rates of a TPU, which multiplies float32 operands in several passes
-    over bfloat16 parts: see `jax.lax.Precision`.
+    """Returns the rates of a TPU.
+
+    A TPU multiplies float32 operands in several passes over bfloat16 parts, see
+    `jax.lax.Precision`.
 
     Args:
         bfloat16: operations per second in bfloat16.
+
+    Returns:
+        Operations per second by precision.
     """
     passes = {"highest": 6, "high": 3, "default": 1, "bfloat16": 1}
     return {name: bfloat16 / number for name, number in passes.items()}
 
 
 def of_gpu(float32: float, tf32: float, bfloat16: float) -> dict[str, float]:
-    """Returns the rates of an NVIDIA GPU. At the precisions "high" and "default" JAX
-    lets tensor cores multiply float32 operands as TF32: see `jax.lax.Precision`.
+    """Returns the rates of an NVIDIA GPU.
+
+    At the precisions "high" and "default", tensor cores multiply float32 operands as
+    TF32, see `jax.lax.Precision`.
 
     Args:
         float32: operations per second in float32, without tensor cores.
-        tf32, bfloat16: operations per second of tensor cores.
+        tf32: operations per second of tensor cores in TF32.
+        bfloat16: operations per second of tensor cores in bfloat16.
+
+    Returns:
+        Operations per second by precision.
     """
     return {"highest": float32, "high": tf32, "default": tf32, "bfloat16": bfloat16}
 
@@ -72,18 +86,18 @@ TPUS = {
     "v5p": Chip(of_tpu(459e12), 2765e9, 95 * 2**30),
     "v6e": Chip(of_tpu(918e12), 1640e9, 32 * 2**30),
 }
-"""https://cloud.google.com/tpu/docs/v5e, v5p, v6e"""
+"""TPUs by name. Source: https://cloud.google.com/tpu/docs/v5e, v5p and v6e."""
 
 HOPPER_RATES = of_gpu(66.9e12, 494.7e12, 989.4e12)
-"""NVIDIA's white paper "H100 Tensor Core GPU Architecture". An H200 computes alike."""
+"""Rates of H100 and H200. Source: NVIDIA, "H100 Tensor Core GPU Architecture"."""
 
 GPUS = {
     "a100": Chip(of_gpu(19.5e12, 156e12, 312e12), 1555e9, 42331013120),
     "h100": Chip(HOPPER_RATES, 3352e9, 84942979072),
     "h200": Chip(HOPPER_RATES, 4800e9, 151397597184),
 }
-"""The data sheets of the SXM boards (A100: 40 GB), without sparsity. CUDA reports the
-memory."""
+"""GPUs by name. Source: data sheets of the SXM boards (A100: 40 GB), without sparsity;
+the memory is the size that CUDA reports."""
 
 A100 = (
     "core_count: 108 fpus_per_core: 64 clock_rate_ghz: 1.41 l2_cache_size: 41943040 "
@@ -96,50 +110,53 @@ HOPPER = (
     "cuda_compute_capability { major: 9 feature_extension: ACCELERATED_FEATURES }"
 )
 CORES = {"a100": A100, "h100": HOPPER, "h200": HOPPER}
-"""What differs between GPUs in XLA's description of one, beside the memory."""
-
+"""The fields of XLA's GPU description that differ between GPUs, except the memory."""
 
 CUDA_COMPILER = "jax-cuda13-plugin nvidia-cuda-nvcc nvidia-nvvm"
 
 
 def absent_devices(topology: str) -> tuple[list[Any], Chip]:
-    """Returns devices that need not be here, to compile for, and their chip.
+    """Returns devices to compile for, which need not be present.
 
     Args:
-        topology: a TPU and a shape, as "v5e:2x2", or a GPU and a number, as "h100:8".
+        topology: a TPU and a shape, such as "v5e:2x2", or a GPU and a number of GPUs,
+            such as "h100:8".
+
+    Returns:
+        The devices, and the rates and memory of each.
 
     Raises:
-        ValueError: there is no such topology, or no compiler for it.
+        ValueError: the topology is unknown, or its compiler is not installed.
     """
     name, _, shape = topology.partition(":")
     if name in TPUS:
-        # The compiler would look for a machine with TPUs around this one, and would be
-        # the only one on it.
+        # Otherwise the compiler asks for the metadata of a TPU host, and locks the TPU
+        # library against other processes.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-        asked = {"topology_name": topology, "platform": "tpu"}
+        options = {"topology_name": topology, "platform": "tpu"}
         chip, compiler = TPUS[name], '"jax[tpu]"'
     elif name in GPUS and shape.isdecimal() and int(shape):
-        asked = {"platform": "cuda", "target_config": _gpu(name)}
-        asked["topology"] = f"1x1x{shape}"
+        options = {"platform": "cuda", "target_config": _gpu(name)}
+        options["topology"] = f"1x1x{shape}"
         chip, compiler = GPUS[name], CUDA_COMPILER
     else:
         raise ValueError(
-            f"--on must be one of {', '.join(TPUS)} and a shape, as v5e:2x2, or one of "
-            f"{', '.join(GPUS)} and a number, as h100:8, got {topology}"
+            f"`on` must be a TPU ({', '.join(TPUS)}) with a shape, such as v5e:2x2, or "
+            f"a GPU ({', '.join(GPUS)}) with a number, such as h100:8, got {topology}"
         )
     try:
-        found = topologies.get_topology_desc(**asked)
+        description = topologies.get_topology_desc(**options)
     except Exception as error:
         line = str(error).partition("\n")[0]
         raise ValueError(
-            f"--on {topology}: {line} (its compiler: pip install {compiler})"
+            f"`on` {topology}: {line}; install its compiler: pip install {compiler}"
         ) from error
-    return list(found.devices), chip
+    return list(description.devices), chip
 
 
 def _gpu(name: str) -> str:
-    """Returns XLA's description of a GPU, a GpuTargetConfigProto as text."""
+    """Returns XLA's description of a GPU: a GpuTargetConfigProto in text format."""
     chip = GPUS[name]
     return f"""
         gpu_device_info {{
@@ -162,13 +179,13 @@ def _gpu(name: str) -> str:
 
 
 class Counts(NamedTuple):
-    """The counts of one call of a program, on each device."""
+    """The operation counts of one execution of a program, per device."""
 
     operations: Counter[str]
     """Multiplications and additions by precision: the values of `jax.lax.Precision` in
     lower case for float32 operands, "bfloat16" for operands of 16 bits or fewer."""
     open_loops: int
-    """Number of loops whose length the data decide. A body counts once."""
+    """Number of loops whose length depends on the data. Their body counts once."""
 
 
 def count(program: ClosedJaxpr) -> Counts:
@@ -181,6 +198,9 @@ def count(program: ClosedJaxpr) -> Counts:
     Args:
         program: the traced program, as `jax.stages.Traced.jaxpr`. Shapes inside of a
             `shard_map` are those of one device.
+
+    Returns:
+        The operations by precision, and the number of loops of unknown length.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -214,7 +234,8 @@ def _count(jaxpr: Jaxpr) -> Counts:
 def _inner(eqn: JaxprEqn) -> list[Jaxpr]:
     """Returns the jaxprs that an equation calls."""
     params: Any = eqn.params
-    if eqn.primitive.name == "custom_linear_solve":  # the others are for gradients
+    # The other jaxprs of a linear solve are for gradients.
+    if eqn.primitive.name == "custom_linear_solve":
         params = {"solve": params["jaxprs"].solve}
     parts = jax.tree.leaves(list(params.values()))
     return [
@@ -225,14 +246,14 @@ def _inner(eqn: JaxprEqn) -> list[Jaxpr]:
 
 
 def _precision(eqn: JaxprEqn) -> str:
-    """Returns the precision of a product: the higher one of its two operands'."""
+    """Returns the precision of a product: the higher precision of both operands."""
     operands: Any = eqn.invars[:2]
     if all(x.aval.dtype.itemsize <= 2 for x in operands):
         return "bfloat16"
-    given = eqn.params["precision"]
-    pair = given if isinstance(given, tuple) else (given,)
-    asked = [x for x in pair if isinstance(x, lax.Precision)]
-    return max(asked, key=lambda x: x.value, default=lax.Precision.DEFAULT).name.lower()
+    precision = eqn.params["precision"]
+    pair = precision if isinstance(precision, tuple) else (precision,)
+    known = [x for x in pair if isinstance(x, lax.Precision)]
+    return max(known, key=lambda x: x.value, default=lax.Precision.DEFAULT).name.lower()
 
 
 def _shape(atom: Any) -> tuple[int, ...]:
@@ -240,6 +261,7 @@ def _shape(atom: Any) -> tuple[int, ...]:
 
 
 def _dot(eqn: JaxprEqn) -> int:
+    """Returns the operations of a matrix product."""
     (contracted, _), _ = eqn.params["dimension_numbers"]
     left = _shape(eqn.invars[0])
     return 2 * prod(_shape(eqn.outvars[0])) * prod(left[i] for i in contracted)
@@ -248,9 +270,9 @@ def _dot(eqn: JaxprEqn) -> int:
 def _convolution(eqn: JaxprEqn) -> int:
     """Returns the operations of a convolution or of one of its gradients.
 
-    On each axis a tap of the kernel meets as many pixels as the smaller of both images
-    has. Taps on padding are among them. A group's kernel has the input features of that
-    group alone.
+    On each axis, a tap of the kernel meets as many pixels as the smaller image has,
+    pixels of the padding included. The kernel of a group has only the input features of
+    this group.
     """
     left, kernel, out = map(_shape, (*eqn.invars[:2], *eqn.outvars))
     numbers = eqn.params["dimension_numbers"]

@@ -1,4 +1,4 @@
-"""From a task to a checked experiment: data, method, and the grid that they span."""
+"""Prepares an experiment: loads the data, plans the grid, and checks all settings."""
 
 import dataclasses
 import hashlib
@@ -16,7 +16,7 @@ from fcjax import data
 from fcjax.data.federation import check_state, place, runs_that_fit
 from fcjax.data.source import SOURCE, Loaded, Source, load_source, short_name
 from fcjax.methods.base import Method, MethodSpec
-from fcjax.parallel.mesh import all_devices, deal_pool, on_all, platform
+from fcjax.parallel.mesh import all_devices, platform, replicate, shard_pool
 from fcjax.results import store
 from fcjax.results.store import Folder, InMemory, Point
 from fcjax.settings import given
@@ -27,36 +27,37 @@ from fcjax.types import Federation, Grid
 
 
 class Experiment(NamedTuple):
-    """A validated experiment: nothing is compiled or written yet."""
+    """A checked experiment. Nothing has been compiled or written."""
 
     task: Task
     dataset: data.Dataset
     folder: Folder
     batches: tuple[Batch, ...]
-    """Of what is still to be run."""
+    """The pending runs, one batch per program."""
     pool: data.Pool
+    """All examples, on the device or on the host."""
     notes: tuple[str, ...]
-    """What became of the data on its way, a line each."""
+    """Lines on the preparation of the data and on its memory."""
 
     def grid(self, batch: Batch) -> Grid:
-        """Returns what the program of a batch takes."""
+        """Returns the inputs of the program of a batch."""
         if not isinstance(self.pool, np.ndarray):
             return batch.grid(self.pool)
         grid = batch.grid(data.HostPool(self.pool))
-        pool = self._dealt(self.pool, batch, grid.federations)
+        pool = self._shard(self.pool, batch, grid.federations)
         return grid._replace(federations=grid.federations._replace(pool=pool))
 
     def left_out(self, batch: Batch) -> Federation | None:
-        """Returns the rows that no client holds, where the method can assign them."""
+        """Returns the examples without a client, if the method can assign them."""
         if not isinstance(self.pool, np.ndarray):
             return batch.left_out(self.pool)
-        found = batch.left_out(data.HostPool(self.pool))
-        if found is None:
+        federation = batch.left_out(data.HostPool(self.pool))
+        if federation is None:
             return None
-        pool = self._dealt(self.pool, batch, found, is_spread=False)
-        return found._replace(pool=pool)
+        pool = self._shard(self.pool, batch, federation, is_spread=False)
+        return federation._replace(pool=pool)
 
-    def _dealt(
+    def _shard(
         self,
         examples: np.ndarray,
         batch: Batch,
@@ -64,15 +65,22 @@ class Experiment(NamedTuple):
         *,
         is_spread: bool = True,
     ) -> Any:
-        """Of several processes each has the examples of its own clients."""
+        """Gives each process the examples of its own clients."""
         if batch.method.sees_all:
-            return on_all(examples)
+            return replicate(examples)
         rows, devices = np.asarray(federation.indices), all_devices()
-        return deal_pool(examples, rows, devices=devices, is_spread=is_spread)
+        return shard_pool(examples, rows, devices=devices, is_spread=is_spread)
 
 
 def prepare_all(tasks: Sequence[Task]) -> list[Experiment]:
-    """Prepares experiments. Those of the same data load it once."""
+    """Prepares experiments. Tasks with the same data set load it once.
+
+    Args:
+        tasks: one per experiment.
+
+    Returns:
+        One experiment per task.
+    """
     load_once = cache(load_source)
     return [prepare(task, load_once) for task in tasks]
 
@@ -84,30 +92,35 @@ def prepare(
     natural: data.Partition | None = None,
     in_memory: bool = False,
 ) -> Experiment:
-    """Checks everything that can be checked before anything is compiled or written.
+    """Prepares an experiment and checks it, before anything is compiled or written.
 
     Args:
-        task: what is run.
-        load: loads its data.
-        natural: the data's own clients, see `Split.partitioner`.
-        in_memory: keep the results in memory, and write nothing.
+        task: the method, data, partition and options.
+        load: loads the data set of a source.
+        natural: the natural partition of the data, see `Split.partitioner`.
+        in_memory: whether to keep the results in memory instead of writing files.
+
+    Returns:
+        The experiment with its pending runs.
 
     Raises:
-        ValueError: one line that names the setting and what it accepts.
+        ValueError: a setting is not accepted. One line names the setting.
     """
     options = task.options
     options.check()
     dataset, extra = load(task.source)
-    asked, adapted = command(task), task.adapted(dataset)
-    named = command(adapted)["flags"]
+    original_command, adapted = command(task), task.adapted(dataset)
+    flags = command(adapted)["flags"]
     task, dataset = adapted.resolved(dataset)
-    # Every run is checked, also those that are reused or another shard's.
+    # All runs are checked, including finished runs and the runs of other shards.
     batches = plan.batches(task, dataset, len(extra), natural)
     on_cpu = platform() == "cpu" and options.on is None
-    if on_cpu:  # on accelerators bits depend on more, and runs share a program
-        batches = [own for batch in batches for own in plan.by_size(batch)]
+    # On a CPU the results of a run must not depend on the other runs of the grid. On
+    # accelerators they do anyway, and few programs are better.
+    if on_cpu:
+        batches = [part for batch in batches for part in plan.by_size(batch)]
     points = [point for batch in batches for point in batch.points]
-    axes = plan.axes(points[0], named)
+    axes = plan.axes(points[0], flags)
     config = {
         **configuration(task, batches[0].method, points[0]),
         "preset": task.method.preset,
@@ -115,9 +128,9 @@ def prepare(
         "defaults": sorted(points[0].keys() - {*axes}),
     }
     if in_memory:
-        folder = InMemory(config, points, command=asked)
+        folder = InMemory(config, points, command=original_command)
     else:
-        folder = folder_of(options, config, points, asked)
+        folder = folder_of(options, config, points, original_command)
     check_defaults(folder, task, dataset)
     earlier = store.starts(folder.directory) if options.resume and not in_memory else []
     if earlier:
@@ -128,27 +141,33 @@ def prepare(
         examples = np.concatenate([examples, extra])
     for batch in batches:
         if sum(plan.num_rounds(batch)) < 1:
-            raise ValueError(f"{batch.method.name} is given no round to run, take one")
+            raise ValueError(
+                f"{batch.method.name} has no rounds to run; give at least one stage at "
+                "least one round"
+            )
     sizes = [plan.state_bytes(batch, examples) for batch in batches]
     devices = all_devices()[: 1 if options.backend == "loop" else None]
     for batch, size in zip(batches, sizes, strict=True):
         if options.on is None and any(map(folder.is_pending, batch.points)):
             check_state(size - batch.method.working_bytes, devices=devices)
-    pool, placed = place(examples, max(sizes), where=options.pool, devices=devices)
-    left = []
+    pool, memory_note = place(examples, max(sizes), where=options.pool, devices=devices)
+    pending_batches = []
     for batch, size in zip(batches, sizes, strict=True):
-        own = batch.keep(folder.is_asked)
-        if any(map(folder.is_pending, own.points)):
+        requested = batch.keep(folder.is_asked)
+        if any(map(folder.is_pending, requested.points)):
             most = options.runs_per_call
             if most is None and on_cpu and task.method.runs_alone:
                 most = 1
             if most is None:
                 most = len(all_devices()) * runs_that_fit(pool, size)
-            width = plan.width(len(own.points), most)
-            pending = own.keep(folder.is_pending)
-            left.append(pending._replace(side_by_side=width, num_asked=len(own.points)))
-    notes = (*dataset.notes, placed)
-    return Experiment(task, dataset, folder, tuple(left), pool, notes)
+            num_runs = len(requested.points)
+            width = plan.width(num_runs, most)
+            pending = requested.keep(folder.is_pending)
+            pending_batches.append(
+                pending._replace(runs_per_call=width, num_requested=num_runs)
+            )
+    notes = (*dataset.notes, memory_note)
+    return Experiment(task, dataset, folder, tuple(pending_batches), pool, notes)
 
 
 def folder_of(
@@ -157,50 +176,76 @@ def folder_of(
     points: Sequence[Point],
     command: Mapping[str, Any],
 ) -> Folder:
-    """Returns the results folder of a grid, or of the shard that is asked for."""
+    """Returns the results folder of a grid, or of a shard of the grid.
+
+    Args:
+        options: the folder, the shard, and whether to resume.
+        config: the settings that all runs share.
+        points: the swept values of all runs.
+        command: the command of the grid, see `command`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: the shard has no run.
+    """
     directory = options.out or default_folder(config)
     if options.shard is not None:
         index, count = share("shard", options.shard)
         if index >= len(points):
-            told = f"the grid has {len(points)} runs"
-            raise ValueError(f"`shard` {options.shard}: {told}")
+            raise ValueError(
+                f"`shard` {options.shard} has no run, since the grid has {len(points)} "
+                f"runs; use at most {len(points)} shards"
+            )
         points = points[index::count]
         directory = directory / f"shard-{index}-of-{count}"
     resume, writes = options.resume, processes.is_primary()
-    how = {"command": command, "resume": resume, "writes": writes}
-    return Folder(directory, config, points, **how)
+    return Folder(
+        directory, config, points, command=command, resume=resume, writes=writes
+    )
 
 
 def command(task: Task) -> dict[str, Any]:
-    """Returns the settings that were given and decide the results, as config.json holds
-    them for `--config`: neither where results go nor on what they are computed.
+    """Returns the command that reproduces the results, as config.json stores it.
+
+    Settings of the results folder and of the machine are left out.
+
+    Args:
+        task: the task.
+
+    Returns:
+        `script`, `method`, and `flags`: the settings that differ from their default.
     """
-    named = given(task.source) | given(task.split) | given(task.options)
+    flags = given(task.source) | given(task.split) | given(task.options)
     for field in (*dataclasses.fields(Output), *dataclasses.fields(Machine)):
-        named.pop(field.name, None)
-    named |= given(task.method)
+        flags.pop(field.name, None)
+    flags |= given(task.method)
     return {
         "script": script_of(type(task.method)),
         "method": task.method.name,
-        "flags": {k: str(x) if isinstance(x, Path) else x for k, x in named.items()},
+        "flags": {k: str(x) if isinstance(x, Path) else x for k, x in flags.items()},
     }
 
 
 def script_of(method: type[Method]) -> str:
-    """Returns the name of the file that a method is written in, which config.json has
-    for the command.
-    """
+    """Returns the name of the Python file of a method, without its ending."""
     return Path(getattr(sys.modules.get(method.__module__), "__file__", "")).stem
 
 
 def check_defaults(folder: Folder, task: Task, dataset: data.Dataset) -> None:
-    """Checks that the finished runs of a folder have this command's defaults.
+    """Checks that the finished runs of a folder have the defaults of this command.
 
-    A default may follow from an axis, as a weight from the number of clusters. It is
-    compared at the axis values of each finished run.
+    A default may depend on an axis of the grid, as a weight on the number of clusters.
+    Therefore the defaults are compared at the axis values of each finished run.
+
+    Args:
+        folder: the results folder.
+        task: the task of this command.
+        dataset: the data set of the task.
 
     Raises:
-        ValueError: a finished run has another default. The line names the setting.
+        ValueError: a finished run has another default. One line names the setting.
     """
     if not folder.rows:
         return
@@ -218,17 +263,26 @@ def check_defaults(folder: Folder, task: Task, dataset: data.Dataset) -> None:
     for row in folder.rows:
         settings = at[row["clients"], row["clusters"], row[split.rule]]
         for name in (settings.keys() & row.keys()) - {*folder.names}:
-            here = settings[name]
-            if isinstance(here, tuple) and not math.isclose(row[name], here[0]):
+            value = settings[name]
+            if isinstance(value, tuple) and not math.isclose(row[name], value[0]):
                 raise ValueError(
                     f"`out` {folder.directory} holds runs whose default {name} is "
-                    f"{row[name]:g}, and this command has {here[0]:g}; choose another "
-                    "folder, or `resume=False` to write over it"
+                    f"{row[name]:g}, and this command has {value[0]:g}; choose another "
+                    "folder, or overwrite it with `resume=False`"
                 )
 
 
 def configuration(task: Task, method: MethodSpec, point: Point) -> dict[str, Any]:
-    """Returns what all runs of the grid share, but for its axes and defaults."""
+    """Returns the settings that all runs of a grid share, as config.json stores them.
+
+    Args:
+        task: the task.
+        method: the resolved method.
+        point: the swept values of any run. Its settings are left out.
+
+    Returns:
+        A JSON-like dictionary.
+    """
     config = {
         "method": method.name,
         **{k: v for k, v in method.settings.items() if k not in point},
@@ -239,7 +293,7 @@ def configuration(task: Task, method: MethodSpec, point: Point) -> dict[str, Any
         "precision": task.options.precision,
         "failures": task.split.failures,
     }
-    # As in folders of before these were flags.
+    # Folders of earlier versions do not have these keys.
     for name in ("client_column", "client_folders", "keep_index"):
         if not config[name]:
             del config[name]
@@ -248,13 +302,14 @@ def configuration(task: Task, method: MethodSpec, point: Point) -> dict[str, Any
     return json.loads(json.dumps(config))
 
 
-def used(experiment: Experiment) -> set[str]:
-    """Returns the settings that have an effect."""
+def effective_settings(experiment: Experiment) -> set[str]:
+    """Returns the settings that have an effect on the results."""
     config = experiment.folder.config
     return {"preset", *config, *config["swept"], *config["defaults"]}
 
 
 def default_folder(config: Mapping[str, Any]) -> Path:
+    """Returns the default results folder, runs/METHOD-DATASET-HASH."""
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
     return Path("runs") / (
         f"{config['method']}-{short_name(config['dataset'])}-{digest[:8]}"

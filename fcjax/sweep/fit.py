@@ -1,6 +1,6 @@
-"""How many runs fit side by side, and what they take: read in the compiled programs.
+"""Estimates how many runs fit on a device, and their time, from compiled programs.
 
-`--on v5e:4x4` answers for devices that need not be there. Nothing is run. Times are
+`--on v5e:4x4` compiles for devices that need not be present. Nothing is run. Times are
 lower bounds: the time of the arithmetic at the chip's peak rates.
 """
 
@@ -29,14 +29,14 @@ from fcjax.types import Grid
 log = logging.getLogger("fcjax")
 
 SHARE = 0.9
-"""Share of a device's memory for programs: checkpoints and scores need some too."""
+"""Share of a device's memory for programs. Checkpoints and scores need memory, too."""
 
 
 COLLECTIVES = re.compile(
     r" (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)"
     r"(?:-start)?\("
 )
-"""XLA's names of the exchanges between devices."""
+"""XLA's names of the collective operations, which communicate between devices."""
 
 
 class Fitted(NamedTuple):
@@ -44,24 +44,26 @@ class Fitted(NamedTuple):
 
     name: str
     times: int
-    """How often a call runs the program, at most."""
+    """Upper bound on the number of executions per call."""
     seconds: float
-    """Seconds of the compiler."""
+    """Compile time."""
     memory: Any
-    """`jax.stages.Compiled.memory_analysis`, of one device."""
+    """`jax.stages.Compiled.memory_analysis` of one device."""
     counts: costs.Counts
+    """Operations on one device."""
     collectives: Counter[str]
-    """Number of exchanges between devices in the program's text. One in a loop counts
-    once."""
+    """Number of collective operations in the text of the program, by name. An operation
+    in a loop counts once."""
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of a device's memory while the program runs."""
+        """Bytes of device memory while the program runs."""
         memory = self.memory
-        own = memory.output_size_in_bytes - memory.alias_size_in_bytes
+        # Results that reuse the memory of arguments are counted with the arguments.
+        results = memory.output_size_in_bytes - memory.alias_size_in_bytes
         return (
             memory.argument_size_in_bytes
-            + own
+            + results
             + memory.temp_size_in_bytes
             + memory.generated_code_size_in_bytes
         )
@@ -70,10 +72,19 @@ class Fitted(NamedTuple):
 def compile_for(
     devices: Sequence[Any], batch: Batch, experiment: Experiment, *, only: str = ""
 ) -> Iterator[Fitted]:
-    """Yields all programs of the runs of a batch side by side, or the one of a name.
+    """Compiles the programs of the runs of a batch, all trained at the same time.
 
-    Raises:
-        jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED, a program does not fit.
+    If a program does not fit on the devices, JAX raises `jax.errors.JaxRuntimeError`
+    with RESOURCE_EXHAUSTED.
+
+    Args:
+        devices: the devices to compile for.
+        batch: the runs.
+        experiment: the grid of the batch.
+        only: the name of the only program to compile; empty compiles all.
+
+    Yields:
+        Fitted: a compiled program.
     """
     program = engine.Program(batch.build, devices=devices)
     with jax.default_matmul_precision(experiment.task.options.precision):
@@ -96,6 +107,7 @@ def compile_for(
 
 
 def shapes(batch: Batch, experiment: Experiment) -> Grid:
+    """Returns the grid of a batch with the shapes of its federations, without data."""
     grid = experiment.grid(batch)
     federations = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), grid.federations
@@ -103,25 +115,26 @@ def shapes(batch: Batch, experiment: Experiment) -> Grid:
     return grid._replace(federations=federations)
 
 
-def is_too_large(error: RuntimeError) -> bool:
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Returns whether an error of JAX means that the device has too little memory."""
     return "RESOURCE_EXHAUSTED" in str(error)
 
 
 def largest_that_fits(
     bytes_of: Callable[[int], int | float], *, limit: float, most: int
 ) -> int:
-    """Returns how many runs fit on a device side by side.
+    """Finds the largest number of runs that fit on a device at the same time.
 
-    Compiles for one run and for a second number of runs. The line through the bytes of
-    both gives the result, which is compiled, too.
+    It compiles for one run and for a second number of runs. A line through both sizes
+    predicts the result, which is compiled as well.
 
     Args:
-        bytes_of: bytes for a number of runs; infinite where the compiler refuses.
-        limit: bytes that the runs may take.
-        most: number of runs that are asked for.
+        bytes_of: (number of runs) -> bytes; infinity if the compiler refuses.
+        limit: the bytes that the runs may take.
+        most: the largest useful number of runs.
 
     Returns:
-        0 to `most`.
+        The number of runs, 0 to `most`.
 
     Examples:
         >>> largest_that_fits(lambda count: 60 + 10 * count, limit=155.0, most=100)
@@ -140,13 +153,18 @@ def largest_that_fits(
     return count if bytes_of(count) <= limit else second
 
 
-def widened(experiment: Experiment) -> Experiment:
-    """Returns the experiment with as many runs side by side as fit by their compiled
-    programs on the devices here. On a CPU, or where a flag sets the number of runs, the
+def with_measured_width(experiment: Experiment) -> Experiment:
+    """Sets the number of runs per call to the largest number that fits on the devices.
+
+    The memory is measured on compiled programs. The compilation cache keeps these
+    programs for the training. On a CPU, or if a flag sets the number of runs, the
     experiment stays as it is.
 
-    The programs that are compiled here are the ones that run: the compilation cache has
-    them.
+    Args:
+        experiment: the grid.
+
+    Returns:
+        The grid with the new number of runs per call in every batch.
     """
     memory, options = device_memory(), experiment.task.options
     is_set = options.runs_per_call is not None or options.backend == "loop"
@@ -157,25 +175,33 @@ def widened(experiment: Experiment) -> Experiment:
     def widen(batch: Batch) -> Batch:
         @cache
         def bytes_of(count: int) -> int | float:
-            # Pending runs, repeated where others are done: shapes are the grid's.
-            num_runs = min(count * len(devices), batch.num_asked)
+            # A resumed grid keeps its width, so finished runs are replaced by copies of
+            # pending ones. Only the shapes matter.
+            num_runs = min(count * len(devices), batch.num_requested)
             part = batch.take(i % len(batch.points) for i in range(num_runs))
             return most_bytes(compile_for(devices, part, experiment))
 
-        most = -(-batch.num_asked // len(devices))
+        most = -(-batch.num_requested // len(devices))
         count = max(1, largest_that_fits(bytes_of, limit=limit, most=most))
-        width = plan.width(batch.num_asked, count * len(devices))
-        return batch._replace(side_by_side=width)
+        width = plan.width(batch.num_requested, count * len(devices))
+        return batch._replace(runs_per_call=width)
 
     return experiment._replace(batches=tuple(map(widen, experiment.batches)))
 
 
 def most_bytes(programs: Iterator[Fitted]) -> int | float:
-    """Returns the bytes of the largest program, infinity where one does not fit."""
+    """Returns the bytes of the largest program.
+
+    Args:
+        programs: compiles the programs one after another.
+
+    Returns:
+        Bytes; infinity if a program does not fit.
+    """
     try:
         return max(program.num_bytes for program in programs)
     except jax.errors.JaxRuntimeError as error:
-        if not is_too_large(error):
+        if not is_out_of_memory(error):
             raise
         return math.inf
 
@@ -183,18 +209,20 @@ def most_bytes(programs: Iterator[Fitted]) -> int | float:
 def fit(
     experiment: Experiment, topology: str, devices: Sequence[Any], chip: Chip
 ) -> None:
-    """Compiles a grid's programs for a topology, says what they take, and writes it
-    into OUT/fit/TOPOLOGY.json.
+    """Estimates time and memory of a grid on a topology.
+
+    The estimate is logged and written to OUT/fit/TOPOLOGY.json.
 
     Args:
         experiment: the grid.
-        topology: its name.
-        devices, chip: see `costs.absent_devices`.
+        topology: the name of the topology, such as "v5e:2x2".
+        devices: the devices to compile for, of `costs.absent_devices`.
+        chip: the peak rates and memory of a device.
     """
     hosts = len({device.process_index for device in devices})
     log.info(
-        f"{topology}: {len(devices)} x {devices[0].device_kind} on "
-        f"{counted(hosts, 'host')}, {readable(chip.memory)} each"
+        f"target {topology}: {len(devices)} x {devices[0].device_kind} on "
+        f"{counted(hosts, 'host')}, memory {readable(chip.memory)} per device"
     )
     record = {
         "topology": topology,
@@ -210,21 +238,31 @@ def fit(
     path = experiment.folder.directory / "fit" / f"{topology.replace(':', '-')}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1))
-    log.info(f"written to {path}")
+    log.info(f"open next: {path} (all programs and sizes)")
 
 
 def fit_batch(
     devices: Sequence[Any], chip: Chip, batch: Batch, experiment: Experiment
 ) -> dict[str, Any]:
-    """Returns what the runs of a batch take, with as many side by side as fit."""
-    num_runs, asked = len(batch.points), experiment.task.options.runs_per_call
-    most = -(-(num_runs if asked is None else asked) // len(devices))
+    """Estimates time and memory of a batch, with as many runs per call as fit.
+
+    Args:
+        devices: the devices to compile for.
+        chip: the peak rates and memory of a device.
+        batch: the runs.
+        experiment: the grid of the batch.
+
+    Returns:
+        The entry of the batch in the JSON file.
+    """
+    num_runs, requested = len(batch.points), experiment.task.options.runs_per_call
+    most = -(-(num_runs if requested is None else requested) // len(devices))
     compiled: dict[int, list[Fitted]] = {}
 
     @cache
     def bytes_of(count: int) -> int | float:
         part = batch.take(range(min(num_runs, count * len(devices))))
-        log.info(f"{counted(len(part.points), 'run')} side by side; each device:")
+        log.info(f"{counted(len(part.points), 'run')} at a time; values per device:")
         log.info(HEADER)
         compiled[count] = []
 
@@ -236,7 +274,7 @@ def fit_batch(
 
         size = most_bytes(programs())
         if size == math.inf:
-            log.info("the next program does not fit: the compiler refuses it")
+            log.info("the next program does not fit in the memory of a device")
         return size
 
     count = largest_that_fits(bytes_of, limit=SHARE * chip.memory, most=most)
@@ -250,50 +288,56 @@ def fit_batch(
     }
     if count == 0:
         log.info(
-            "one run does not fit on these devices: try larger ones, or more of them"
+            "one run does not fit on these devices: use larger devices or more devices"
         )
         return result
     width = min(num_runs, count * len(devices))
     calls = -(-num_runs // width)
     least = calls * sum(x.times * least_seconds(x, chip) for x in compiled[count])
     result |= {"runs_side_by_side": width, "calls": calls, "least_seconds": least}
-    limited = "all that are asked for" if count == most else "no more fit"
+    reason = "as requested" if count == most else "more do not fit"
     log.info(
-        f"{counted(count, 'run')} per device, {limited} (the largest program takes "
-        f"{readable(int(bytes_of(count)))}): {counted(calls, 'call')} for "
-        f"{counted(num_runs, 'run')}, at least {least:.3g} s"
+        "  times: largest number of executions; lower bound: time of the operations at "
+        "the chip's peak rate"
     )
     if any(program.counts.open_loops for program in compiled[count]):
-        log.info("*: the data decide the length of a loop; its body counts once")
+        log.info("  *: a loop whose length depends on the data counts once")
+    log.info(
+        f"result: {counted(count, 'run')} per device ({reason}), largest program "
+        f"{readable(int(bytes_of(count)))}, {counted(calls, 'call')} for "
+        f"{counted(num_runs, 'run')}, lower bound of the time {least:.3g} s"
+    )
     return result
 
 
 def least_seconds(program: Fitted, chip: Chip) -> float:
+    """Returns a lower bound of the seconds of one execution of a program."""
     return chip.least_seconds(program.counts.operations)
 
 
 HEADER = (
-    f"{'program':18} {'times':>6} {'compiled':>9} {'arguments':>10} "
-    f"{'temporaries':>12} {'code':>10} {'operations':>11} {'at least':>10} exchanges"
+    f"{'program':18} {'times':>6} {'compiling':>9} {'arguments':>10} "
+    f"{'temporaries':>12} {'code':>10} {'operations':>11} {'lower bound':>11} "
+    "collectives"
 )
 
 
 def line(program: Fitted, chip: Chip) -> str:
-    """Returns the row of a program below `HEADER`."""
+    """Returns the row of a program in the printed table, see `HEADER`."""
     memory, counts = program.memory, program.counts
-    exchanges = (f"{number} {name}" for name, number in program.collectives.items())
+    collectives = (f"{number} {name}" for name, number in program.collectives.items())
     return (
         f"{program.name + '*' * bool(counts.open_loops):18} {program.times:6} "
         f"{program.seconds:7.1f} s {readable(memory.argument_size_in_bytes):>10} "
         f"{readable(memory.temp_size_in_bytes):>12} "
         f"{readable(memory.generated_code_size_in_bytes):>10} "
-        f"{counts.operations.total():11.3g} {least_seconds(program, chip):8.3g} s "
-        f"{' and '.join(exchanges) or 'none'}"
+        f"{counts.operations.total():11.3g} {least_seconds(program, chip):9.3g} s "
+        f"{' and '.join(collectives) or 'none'}"
     )
 
 
 def row(program: Fitted, chip: Chip) -> dict[str, Any]:
-    """Returns the entry of a program in the JSON file, of one device."""
+    """Returns the entry of a program in the JSON file, for one device."""
     memory, counts = program.memory, program.counts
     return {
         "program": program.name,

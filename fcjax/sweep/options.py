@@ -1,4 +1,4 @@
-"""How a grid is run: seeds, results, and the use of the machine."""
+"""Options of a grid: seeds, results folder and devices. The fields are flags."""
 
 import dataclasses
 import re
@@ -13,51 +13,62 @@ from fcjax.sweep.sinks import Sink
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """For seeds, evaluation and precision."""
+    """Options for seeds, evaluation and precision."""
 
     seed: tuple[int, ...] = (0,)
-    """Seeds of training; 0:16 are the sixteen from 0 to 15."""
-    evaluate_every: Annotated[int | None, shown("1; ccfc 4, fdsc 25")] = None
-    """Score every so many rounds, and the last of a stage; by default its last ten."""
+    """Random seeds, one run per seed. 0:16 are the seeds 0 to 15."""
+    evaluate_every: Annotated[int | None, shown("1; 4 for ccfc, 25 for fdsc")] = None
+    """Rounds between two evaluations. The last round of a stage is always evaluated;
+    if this is not set, its last ten rounds are."""
     precision: Literal["highest", "high", "default"] = "highest"
-    """Of the networks' matrix products; distances and averages stay at float32."""
+    """Precision of the matrix products of networks. Distances and averages always use
+    float32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """For where results go, and what is drawn and logged."""
+    """Options for the results folder, figures and logs."""
 
     out: Annotated[Path | None, shown("runs/METHOD-DATASET-HASH")] = None
     """Results folder."""
     resume: bool = True
-    """Reuse finished runs of the folder and go on from its checkpoint."""
+    """Reuse the finished runs in the results folder and resume from its checkpoint.
+    Otherwise the folder is overwritten."""
     checkpoint_interval: float = 60.0
-    """Seconds between two checkpoints."""
+    """Seconds between two checkpoints, at least 0."""
     plot: bool = True
-    """Draw learning curves and the embedding of the first run."""
+    """Draw the learning curves and the embedding of the first run."""
     log: Annotated[tuple[Sink, ...], shown("none")] = ()
-    """Also log every round to these (pip install tensorboardX, or wandb)."""
+    """Log every round to these services, too. Each needs its package: pip install
+    tensorboardX, or pip install wandb."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """For little memory, devices that are not here, or several machines."""
+    """Options for memory, devices and several machines."""
 
     pool: Literal["auto", "device", "host"] = "auto"
-    """Where the examples lie: on the device if they fit, or streamed from the host."""
+    """Memory that holds the data set: the device, or the host, which streams batches to
+    the device. auto uses the device if the data set fits."""
     backend: Backend = "shard_map"
-    """How runs are spread over the devices."""
-    runs_per_call: Annotated[int | None, shown("what fits; on a CPU one a core")] = None
-    """Runs of the grid that go side by side; the others follow. Bounds memory."""
-    on: Annotated[str | None, shown("run it here")] = None
-    """Say what the grid takes on these, as v5e:4x4 or h100:8 (`fcjax fit`)."""
+    """JAX transformation that spreads the runs over the devices. loop trains one run
+    after another on one device."""
+    runs_per_call: Annotated[
+        int | None, shown("as many as fit; on a CPU one per core")
+    ] = None
+    """Runs that are trained at the same time, at least 1. The other runs follow. Fewer
+    runs need less memory."""
+    on: Annotated[str | None, shown("run the grid here")] = None
+    """Estimate time and memory on these devices instead of running the grid: v5e:4x4 or
+    h100:8. The devices need not exist here."""
     shard: Annotated[str | None, shown("all runs")] = None
-    """i/n: every n-th run of the grid from run i on; see `fcjax collect`."""
+    """Run only a part of the grid, i/n: every n-th run, from run i on, counted from 0.
+    `fcjax collect` merges the parts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(Machine, Output, Training):
-    """For seeds, results folders, and the use of the machine.
+    """All options of a grid: seeds, results folder and devices.
 
     Examples:
         >>> Options(seed=(0, 1, 2)).precision
@@ -70,24 +81,40 @@ class Options(Machine, Output, Training):
             object.__setattr__(self, "out", Path(self.out))
 
     def check(self) -> None:
-        """Raises ValueError where an option is out of its range."""
+        """Checks the ranges of all options.
+
+        Raises:
+            ValueError: an option is outside of its range, or a logging service is not
+                available.
+        """
         check_values("seed", self.seed, least=0, most=2**31 - 1)
         for name, least in {
             **{"evaluate_every": 1, "runs_per_call": 1, "checkpoint_interval": 0}
         }.items():
             value = getattr(self, name)
-            if value is not None and not value >= least:  # NaN is not, either
+            if value is not None and not value >= least:  # refuses NaN, too
                 raise ValueError(f"`{name}` must be at least {least}, got {value}")
         sinks.check(self.log)
 
 
 def share(name: str, text: str) -> tuple[int, int]:
-    """Returns (i, n) of "i/n".
+    """Parses "i/n", the number of a part and the number of parts.
+
+    Args:
+        name: the parameter, for the error message.
+        text: the text to parse.
+
+    Returns:
+        (i, n) with 0 <= i < n.
 
     Raises:
-        ValueError: it is not of that form, or i is not one of 0 to n - 1.
+        ValueError: the text does not have this form, or i is not in 0 to n - 1.
+
+    Examples:
+        >>> share("shard", "0/2")
+        (0, 2)
     """
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not found or int(found[1]) >= int(found[2]):
-        raise ValueError(f"`{name}` is i/n with i from 0 to n - 1, got {text!r}")
-    return int(found[1]), int(found[2])
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or int(match[1]) >= int(match[2]):
+        raise ValueError(f"`{name}` must be i/n with i from 0 to n - 1, got {text!r}")
+    return int(match[1]), int(match[2])

@@ -1,4 +1,4 @@
-"""One run as it is scored, shown, kept and drawn: what it has found in its data."""
+"""Outcomes of runs: their clusters, communities and embeddings, as NumPy arrays."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,28 +8,29 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from fcjax.engine import Program
-from fcjax.parallel.mesh import are_several, each_run, on_host
+from fcjax.parallel.mesh import each_run, is_multiprocess, on_host
 from fcjax.ragged import rectangle
 from fcjax.results.store import CommunityAssignments
 from fcjax.types import Communities, Federation, Grid
 
 
 class Outcome(NamedTuple):
-    """What one run has found so far."""
+    """The current clusters of one run."""
 
     point: Mapping[str, float | int]
-    """Its swept values, by flag."""
+    """The swept values of the run, by flag."""
     rows: Int[np.ndarray, "M N"]
-    """Examples that each client holds; one that several hold is there several times."""
+    """Indices of each client's examples. Several clients may hold the same example."""
     mask: Bool[np.ndarray, "M N"]
-    """False where one of them is repeated."""
-    of_clients: Int[np.ndarray, "M N"]
-    """The cluster that each client found them in; -1 where one is repeated, or the
-    method gives none."""
-    holders: Int[np.ndarray, "P"]
-    """Who holds each example, the first of several; -1 where nobody does."""
+    """False for padding, which repeats an example."""
+    clusters_of_clients: Int[np.ndarray, "M N"]
+    """The cluster of each client's examples; -1 for padding and for examples without a
+    cluster."""
+    client_of_example: Int[np.ndarray, "P"]
+    """The client of every example, the first one if there are several; -1 for examples
+    without a client."""
     clusters: Int[np.ndarray, "P"]
-    """Of every example, what its holder found; -1 where there is none."""
+    """The cluster of every example, assigned by its client; -1 if there is none."""
 
 
 def outcomes_of(
@@ -39,56 +40,62 @@ def outcomes_of(
     left_out: Federation | None,
     state: Any,
 ) -> list[Outcome]:
-    """Returns what the runs of a grid have found.
+    """Assigns the examples of all runs to clusters.
 
     Args:
-        program: that runs them.
-        points: their swept values.
-        grid: the runs.
-        left_out: the rows that no client holds, if those have clusters, too.
-        state: of all of them, [G, ...].
+        program: the program of the runs.
+        points: the swept values of each run.
+        grid: the inputs of the runs.
+        left_out: the examples without a client, if the method can assign them.
+        state: the state of all runs, [G, ...].
+
+    Returns:
+        One outcome per run.
     """
 
     def assign(federations):
-        own = grid._replace(federations=federations)
-        return rectangle(on_host(program.assign(own, state)))
+        inputs = grid._replace(federations=federations)
+        return rectangle(on_host(program.assign(inputs, state)))
 
-    held, count = grid.federations, grid.federations.pool.shape[0]
-    rows, mask = rectangle(held.indices), rectangle(held.mask)
-    of_clients = np.where(mask, assign(held), -1)
+    federations, count = grid.federations, grid.federations.pool.shape[0]
+    rows, mask = rectangle(federations.indices), rectangle(federations.mask)
+    clusters_of_clients = np.where(mask, assign(federations), -1)
     clients = np.broadcast_to(np.arange(rows.shape[1])[:, None], rows.shape[1:])
-    found = [
+    outcomes = [
         Outcome(
             *each,
             of_examples(clients, *each[1:3], count, fill=-1),
             of_examples(each[3], *each[1:3], count, fill=-1),
         )
-        for each in zip(points, rows, mask, of_clients, strict=True)
+        for each in zip(points, rows, mask, clusters_of_clients, strict=True)
     ]
     if left_out is not None:
         rows, mask = np.asarray(left_out.indices), np.asarray(left_out.mask)
-        for run, *others in zip(found, rows, mask, assign(left_out), strict=True):
-            of_no_client, there, clusters = others
-            run.clusters[of_no_client[there]] = clusters[there]
-    return found
+        for run, indices, is_real, clusters in zip(
+            outcomes, rows, mask, assign(left_out), strict=True
+        ):
+            run.clusters[indices[is_real]] = clusters[is_real]
+    return outcomes
 
 
 def communities_of(
     runs: Sequence[Outcome], communities: Communities | None
 ) -> list[CommunityAssignments | None]:
-    """Returns the communities of each run with the examples that they are of; None for
-    a method without communities.
+    """Combines the communities of each run with the indices of the clients' examples.
 
     Args:
-        runs: G of them.
-        communities: of all runs, [G, ...].
+        runs: the outcomes of G runs.
+        communities: the communities of all runs, [G, ...]; None for methods without.
+
+    Returns:
+        One entry per run; None for methods without communities.
     """
     if communities is None:
         return [None] * len(runs)
     community, edges, clusters = map(np.asarray, communities)
     return [
         CommunityAssignments(
-            *(run.rows, run.mask, run.of_clients, community[i], edges[i]),
+            *(run.rows, run.mask, run.clusters_of_clients, community[i], edges[i]),
             np.where(run.mask, clusters[i], -1),
         )
         for i, run in enumerate(runs)
@@ -98,26 +105,39 @@ def communities_of(
 def embeddings_of(
     program: Program, grid: Grid, state: Any
 ) -> Iterator[Float[np.ndarray, "P D"]]:
-    """Yields the embedding of each run of a grid, NaN where no client holds a row."""
-    held = grid.federations
-    # The examples of several processes lie by where all runs do.
-    whole = program.embed(grid, state) if are_several() else None
+    """Embeds the examples of a grid, one run after another to save memory.
+
+    `program` is the program of the runs, `grid` their inputs, and `state` their state,
+    [G, ...]. Each yielded array is the embedding of one run, with one row per example
+    and NaN for examples without a client.
+    """
+    federations = grid.federations
+    # With several processes, examples are placed on devices for all runs together.
+    whole = program.embed(grid, state) if is_multiprocess() else None
     for run in range(len(grid.keys)):
 
-        def own(x, run=run):
+        def of_run(x, run=run):
             return x[run : run + 1]
 
         if whole is None:
-            found = program.embed(each_run(own, grid), jax.tree.map(own, state))
+            embedding = program.embed(
+                each_run(of_run, grid), jax.tree.map(of_run, state)
+            )
         else:
-            found = own(whole)
-        each = (on_host(found), *jax.tree.map(own, (held.indices, held.mask)))
-        # A size class at a time: padded to the largest client they may be too many.
-        blocks = (map(np.asarray, jax.tree.leaves(x)) for x in each)
-        parts = [(z[own], rows[own]) for z, rows, own in zip(*blocks, strict=True)]
+            embedding = of_run(whole)
+        indices = jax.tree.map(of_run, (federations.indices, federations.mask))
+        # Size classes are handled separately, since padding all clients to the largest
+        # one may need too much memory.
+        blocks = (
+            map(np.asarray, jax.tree.leaves(x)) for x in (on_host(embedding), *indices)
+        )
+        parts = [(z[mask], rows[mask]) for z, rows, mask in zip(*blocks, strict=True)]
         z, rows = map(np.concatenate, zip(*parts, strict=True))
-        alike = (z.astype(np.float32)[None], rows[None], np.ones((1, len(rows)), bool))
-        yield of_examples(*alike, held.pool.shape[0], fill=np.nan)
+        yield of_examples(
+            *(z.astype(np.float32)[None], rows[None], np.ones((1, len(rows)), bool)),
+            federations.pool.shape[0],
+            fill=np.nan,
+        )
 
 
 def of_examples(
@@ -128,10 +148,19 @@ def of_examples(
     *,
     fill: int | float,
 ) -> Shaped[np.ndarray, "P *D"]:
-    """Returns what clients have of their examples in the order of the pool, `fill`
-    where nobody holds one; of several clients the first one's.
+    """Reorders values of the clients' examples by the index of the example.
+
+    Args:
+        values: one value per example of each client.
+        rows: the indices of each client's examples.
+        mask: False for padding.
+        num_examples: P.
+        fill: the value of examples without a client.
+
+    Returns:
+        One value per example, of the first client if several clients hold the example.
     """
-    found = np.full((num_examples, *values.shape[2:]), fill, values.dtype)
-    # The last one that is written stays.
-    found[rows[mask][::-1]] = values[mask][::-1]
-    return found
+    result = np.full((num_examples, *values.shape[2:]), fill, values.dtype)
+    # Written in reverse order, because the last write stays.
+    result[rows[mask][::-1]] = values[mask][::-1]
+    return result

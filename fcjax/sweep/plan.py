@@ -1,8 +1,8 @@
-"""What will run: the runs of a grid, and which of them share a program.
+"""Plans a grid: its runs, and the batches of runs that share a compiled program.
 
-The product of all settings of several values is the grid. Runs whose arrays have the
-same shapes are a batch. It is compiled once, and is split into as many runs as fit in
-memory at a time.
+The grid is the product of all settings with several values. Runs whose arrays have the
+same shapes form a batch. A batch is compiled once. It is split into calls, each with as
+many runs as fit in memory.
 """
 
 import dataclasses
@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import data
+from fcjax.data.dataset import counted
 from fcjax.data.source import Source, short_name
 from fcjax.data.split import Split
 from fcjax.methods.base import Method, MethodSpec, Problem
-from fcjax.parallel.mesh import are_several, num_bytes
-from fcjax.ragged import Ragged, places
+from fcjax.parallel.mesh import is_multiprocess, num_bytes
+from fcjax.ragged import Ragged, clients_by_class
 from fcjax.results.store import Point
 from fcjax.settings import as_tuple, check_values, given
 from fcjax.sweep.options import Options
@@ -30,7 +31,9 @@ PARTS = {"source": Source, "split": Split, "options": Options}
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A grid to run: a method, its data, their partition, and how to run it.
+    """The description of a grid: the method, the data, the partition and the options.
+
+    Every setting may have several values.
 
     Examples:
         >>> from fcjax.methods import KFed
@@ -46,32 +49,55 @@ class Task:
 
     @classmethod
     def of(cls, method: Method | type[Method], **settings: Any) -> "Task":
-        """Returns a task from settings by their names, whichever part they are of.
+        """Makes a task from settings by name.
+
+        Args:
+            method: a method, or its class for the default settings.
+            **settings: settings of the method, `Source`, `Split` or `Options`.
+
+        Returns:
+            The task.
 
         Raises:
-            TypeError: neither the method nor a part has a setting of this name.
+            TypeError: there is no setting of this name.
         """
-        return cls(method() if isinstance(method, type) else method).but(**settings)
+        return cls(method() if isinstance(method, type) else method).replace(**settings)
 
-    def but(self, **settings: Any) -> "Task":
-        """Returns the task with other values of settings, see `of`."""
+    def replace(self, **settings: Any) -> "Task":
+        """Returns the task with other values of some settings.
+
+        Args:
+            **settings: settings of the method, `Source`, `Split` or `Options`.
+
+        Returns:
+            The new task.
+        """
         parts: dict[str, Any] = {}
         for name, part in PARTS.items():
-            own = {x.name for x in dataclasses.fields(part)} & settings.keys()
-            changes = {x: settings.pop(x) for x in own}
+            names = {x.name for x in dataclasses.fields(part)} & settings.keys()
+            changes = {x: settings.pop(x) for x in names}
             parts[name] = dataclasses.replace(getattr(self, name), **changes)
         return Task(dataclasses.replace(self.method, **settings), **parts)
 
-    def by(self, method: type[Method]) -> "Task":
+    def with_method(self, method: type[Method]) -> "Task":
         """Returns the task for another method, with the settings that both have."""
-        own = {x.name for x in dataclasses.fields(method)} & given(self.method).keys()
-        values = {name: getattr(self.method, name) for name in own}
+        common = {x.name for x in dataclasses.fields(method)} & {*given(self.method)}
+        values = {name: getattr(self.method, name) for name in common}
         return dataclasses.replace(self, method=method(**values))
 
     def problem(
         self, dataset: data.Dataset, num_clients: int, num_clusters: int
     ) -> Problem:
-        """Returns the problem that the method is built for."""
+        """Returns the clustering problem, from which the method derives its defaults.
+
+        Args:
+            dataset: the data set.
+            num_clients: M.
+            num_clusters: K.
+
+        Returns:
+            The problem.
+        """
         size = (dataset, num_clients)
         return Problem(
             data=short_name(self.source.dataset),
@@ -84,79 +110,100 @@ class Task:
         )
 
     def adapted(self, dataset: data.Dataset) -> "Task":
-        """Returns the task with the split that the method asks for."""
+        """Returns the task with the partition adapted to the method."""
         split = self.method.adapt(self.split, labelled=dataset.labels is not None)
         return dataclasses.replace(self, split=split)
 
     def for_data(self, dataset: data.Dataset) -> tuple["Task", data.Dataset]:
-        """Returns the task with the split that the method and the data ask for, and the
-        data with the clients that take part, see `Split.resolve`.
+        """Returns the task with the partition adapted to the method and the data.
+
+        Args:
+            dataset: the data set.
+
+        Returns:
+            The task, and the data set restricted to the clients that take part, see
+            `Split.resolve`.
         """
         return self.adapted(dataset).resolved(dataset)
 
     def resolved(self, dataset: data.Dataset) -> tuple["Task", data.Dataset]:
-        """Returns the task and the data as `Split.resolve` has them."""
+        """Returns the task and the data set after `Split.resolve`."""
         split, dataset = self.split.resolve(dataset)
         return dataclasses.replace(self, split=split), dataset
 
 
 class Batch(NamedTuple):
-    """Runs of one program: what they differ in is traced, or is data."""
+    """Runs of one compiled program. They differ only in array values, not in shapes."""
 
     method: MethodSpec
-    """Its whole numbers are those of the batch."""
+    """The method. Settings that are whole numbers are constant within the batch."""
     num_clients: int
     num_clusters: int
     points: tuple[Point, ...]
+    """The swept values of each run."""
     partitions: tuple[data.Partition, ...]
+    """The partition of each run."""
     present: tuple[np.ndarray, ...]
-    """[R, M] of each run: who answers, in one row for all rounds or in a row each."""
+    """The participating clients of each run: bool [R, M], with one row per round, or
+    one row for all rounds."""
     padded_size: int
-    """Rows that every client is padded to, so that one program serves all splits."""
+    """Number of examples to which every client is padded."""
     num_left_out: int
-    """Rows that the examples without a client are padded to."""
+    """Number of examples to which the examples without a client are padded."""
     classes: data.SizeClasses | None = None
-    """How clients of unequal sizes are padded, in place of all to `padded_size`."""
-    side_by_side: int = 1
-    """How many of them run at a time."""
-    num_asked: int = 1
-    """Of the grid, finished ones too: a killed grid goes on in the calls it was in."""
+    """Size classes of clients, each with its own padded size; None pads all clients to
+    `padded_size`."""
+    runs_per_call: int = 1
+    """Number of runs that are trained at the same time."""
+    num_requested: int = 1
+    """Number of requested runs, including finished ones. It lets a killed grid resume
+    with the same calls."""
 
     @property
     def traced(self) -> dict[str, tuple[float, ...]]:
-        """What is swept inside the program, and its values."""
+        """The settings that are swept within the program, and their values."""
         settings = self.method.settings
         return {k: v for k, v in settings.items() if isinstance(v, tuple)}
 
     def build(self, hyper: Mapping[str, Any]) -> FederatedClustering:
-        """Makes the method from the traced hyper-parameters of a run."""
+        """Builds the method from the traced hyper-parameters of a run."""
         return self.method.build({**self.method.settings, **hyper})
 
     def take(self, runs: Iterable[int]) -> "Batch":
-        """Returns the batch of these of its runs alone."""
-        kept = list(runs)
+        """Returns the batch with only the runs of these indices."""
+        indices = list(runs)
         return self._replace(
-            points=tuple(self.points[i] for i in kept),
-            partitions=tuple(self.partitions[i] for i in kept),
-            present=tuple(self.present[i] for i in kept),
+            points=tuple(self.points[i] for i in indices),
+            partitions=tuple(self.partitions[i] for i in indices),
+            present=tuple(self.present[i] for i in indices),
         )
 
     def keep(self, wanted: Callable[[Point], bool]) -> "Batch":
-        """Returns the batch of those of its runs alone that are wanted."""
+        """Returns the batch with only the runs whose point is wanted."""
         return self.take(i for i, point in enumerate(self.points) if wanted(point))
 
     def split(self) -> Iterator["Batch"]:
-        """Yields the runs that go side by side, in turn.
+        """Splits the batch into calls of at most `runs_per_call` runs.
 
-        A killed grid finds them again: those that are left after the first ones are
-        those that splitting what is left gives.
+        A resumed grid gets the same calls: splitting the runs that are left after the
+        first calls gives the remaining calls.
+
+        Yields:
+            Batch: the runs of a call.
         """
-        count = -(-len(self.points) // self.side_by_side)
+        count = -(-len(self.points) // self.runs_per_call)
         for runs in np.array_split(np.arange(len(self.points)), count):
             yield self.take(runs.tolist())
 
     def grid(self, pool: data.Pool) -> Grid:
-        """Returns what the program takes."""
+        """Returns the inputs of the program.
+
+        Args:
+            pool: all examples.
+
+        Returns:
+            The grid of the runs.
+        """
         hyper = {
             name: jnp.array([point[name] for point in self.points], jnp.float32)
             for name in self.traced
@@ -173,7 +220,14 @@ class Batch(NamedTuple):
         return Grid(hyper, jax.vmap(jax.random.key)(seeds), federations)
 
     def left_out(self, pool: data.Pool) -> Federation | None:
-        """Returns the rows that no client holds, where the method can assign them."""
+        """Returns the examples without a client, if the method can assign them.
+
+        Args:
+            pool: all examples.
+
+        Returns:
+            A federation of these examples; None for methods without a global model.
+        """
         if self.method.scope != "global":
             return None
         return data.federate_left_out(
@@ -190,27 +244,32 @@ def batches(
     num_extra: int = 0,
     natural: data.Partition | None = None,
 ) -> list[Batch]:
-    """Returns the grid, all of it partitioned and checked.
+    """Plans the batches of a grid, and partitions and checks all runs.
 
     Args:
-        task: as `Task.for_data` has it.
-        dataset: what is scored.
-        num_extra: examples behind it that are trained on too.
-        natural: the data's own clients, see `Split.partitioner`.
+        task: the task, of `Task.for_data`.
+        dataset: the scored examples.
+        num_extra: the number of further examples, which are only trained on and follow
+            the scored examples in the pool.
+        natural: the natural partition of the data, see `Split.partitioner`.
+
+    Returns:
+        One batch per set of runs with the same shapes.
 
     Raises:
-        ValueError: one line that names the setting and what it accepts.
+        ValueError: a setting is not accepted. One line names the setting.
     """
     split = task.split
     split.check(dataset)
     partition = split.partitioner(dataset, num_extra, natural)
-    found = []
+    planned = []
     for (method, num_clients, num_clusters, levels), size in itertools.product(
         specs(task, dataset), as_tuple(split.client_size) or (None,)
     ):
         numbers = {"clients": num_clients, "clusters": num_clusters}
         if size is not None:
-            method, numbers = of_size(method, size), {**numbers, "client_size": size}
+            method = with_client_size(method, size)
+            numbers = {**numbers, "client_size": size}
         swept = {k: v for k, v in method.settings.items() if isinstance(v, tuple)}
         for name, values in swept.items():
             check_values(name, values)
@@ -232,30 +291,43 @@ def batches(
             rounds = 1 if split.failures == "fixed" else sum(num_rounds(batch))
             present = (split.present(x, num_clients, rounds) for x in points)
             batch = batch._replace(present=tuple(present))
-            found.append(batch._replace(classes=classes_of(batch, split)))
-    return found
+            planned.append(batch._replace(classes=classes_of(batch, split)))
+    return planned
 
 
 def classes_of(batch: Batch, split: Split) -> data.SizeClasses | None:
-    """Returns the size classes of the data's own clients, where the method takes them;
-    those clients are the same in all runs.
+    """Returns the size classes of a natural partition, if the method supports them.
+
+    Args:
+        batch: the runs. Their natural partition is the same.
+        split: the settings of the partition.
+
+    Returns:
+        The size classes; None pads all clients to one size.
     """
-    # Each of several processes deals clients of one length to its devices.
-    if not split.natural or are_several() or not method_of(batch).by_size:
+    # Several processes spread clients over their devices, which needs one padded size.
+    if not split.natural or is_multiprocess() or not method_of(batch).by_size:
         return None
     sizes = np.array(list(map(len, batch.partitions[0].clients)))
     return data.size_classes(sizes, least=batch.num_clusters)
 
 
 def by_size(batch: Batch) -> list[Batch]:
-    """Returns batches of runs whose clients are padded to a number of rows that does
-    not depend on the other runs, since sums of more rows are rounded otherwise.
+    """Splits a batch so that the padded size of a run does not depend on other runs.
 
-    It is their size where all have as much, else that of the largest, rounded up to an
-    eighth of the power of two below it, so that few programs serve many seeds.
+    The padded size changes the order of sums, and so their rounding. It is the size of
+    the clients if all are equal. Otherwise it is the size of the largest client. This
+    size is rounded up to an eighth of the power of two below it, so that few programs
+    serve many seeds.
+
+    Args:
+        batch: the runs.
+
+    Returns:
+        One batch per padded size.
     """
 
-    def slots(partition: data.Partition) -> int:
+    def padded(partition: data.Partition) -> int:
         sizes = {len(rows) for rows in partition.clients}
         most = max(sizes)
         step = 2 ** max(0, most.bit_length() - 4) if len(sizes) > 1 else 1
@@ -263,34 +335,45 @@ def by_size(batch: Batch) -> list[Batch]:
 
     if batch.classes is not None:
         return [batch]
-    each = [slots(partition) for partition in batch.partitions]
-    found = []
+    each = [padded(partition) for partition in batch.partitions]
+    parts = []
     for number in dict.fromkeys(each):
-        own = batch.take(i for i, other in enumerate(each) if other == number)
-        most = max(len(partition.left_out) for partition in own.partitions)
-        found.append(own._replace(padded_size=number, num_left_out=most))
-    return found
+        part = batch.take(i for i, other in enumerate(each) if other == number)
+        most = max(len(partition.left_out) for partition in part.partitions)
+        parts.append(part._replace(padded_size=number, num_left_out=most))
+    return parts
 
 
 def specs(
     task: Task, dataset: data.Dataset
 ) -> Iterator[tuple[MethodSpec, int, int, tuple[float | int, ...]]]:
-    """Yields the methods of the grid, each with its number of clients, its number of
-    clusters and the levels of the partition's rule.
+    """Resolves the method for all numbers of clients and clusters of a grid.
 
-    Clients that cluster on their own look for as many clusters as they hold classes,
-    where the rule tells and `clusters` does not: then the number is the most of them,
-    and levels may have one each. Levels stay together where their settings are the
-    same: those may depend on what clients hold.
+    For methods with one clustering per client, a partition rule may fix the number of
+    classes per client. If `clusters` is not set, this number is the number of clusters,
+    and it may differ between the levels of the rule. Levels with the same resolved
+    settings stay together.
+
+    Args:
+        task: the task.
+        dataset: the data set.
+
+    Yields:
+        tuple[MethodSpec, int, int, tuple[float | int, ...]]: the resolved method, the
+            number of clients, the number of clusters, and the levels of the partition
+            rule, such as values of p.
+
+    Raises:
+        ValueError: a number of classes per client cannot be a number of clusters.
     """
     split = task.split
-    held = {} if split.clusters else split.levels_by_classes(dataset)
+    by_classes = {} if split.clusters else split.levels_by_classes(dataset)
     all_levels = split.levels(dataset)
     known: dict[tuple[int, int, float], MethodSpec] = {}
 
     def at(level: float | int, num_clients: int, num_clusters: int) -> MethodSpec:
-        own = dataclasses.replace(task, split=split.at(level))
-        problem = own.problem(dataset, num_clients, num_clusters)
+        at_level = dataclasses.replace(task, split=split.at(level))
+        problem = at_level.problem(dataset, num_clients, num_clusters)
         key = (num_clients, num_clusters, problem.examples_per_client)
         if key not in known:
             known[key] = task.method.resolve(problem)
@@ -299,29 +382,39 @@ def specs(
     for num_clients, num_clusters in itertools.product(
         as_tuple(split.clients), split.numbers_of_clusters(dataset)
     ):
-        split.check_size(num_clients, min((num_clusters, *held)), dataset)
+        split.check_size(num_clients, min((num_clusters, *by_classes)), dataset)
         method = at(all_levels[0], num_clients, num_clusters)
         levels = {num_clusters: all_levels}
-        if held and method.scope != "global":
-            if not 2 <= min(held) <= max(held) <= num_clusters:
-                drawn = split.rule == "classes_per_client"
+        if by_classes and method.scope != "global":
+            if not 2 <= min(by_classes) <= max(by_classes) <= num_clusters:
+                is_number = split.rule == "classes_per_client"
                 raise ValueError(
-                    f"{'classes_per_client' if drawn else 'class_range'} must "
-                    f"{'lie' if drawn else 'end'} in 2..{num_clusters} where clients "
-                    f"look for as many clusters, got {(*held,)}; or give `clusters`"
+                    f"{'classes_per_client' if is_number else 'class_range'} must "
+                    f"{'lie' if is_number else 'end'} in 2..{num_clusters} if clients "
+                    f"have as many clusters as classes, got {(*by_classes,)}; or set "
+                    "`clusters`"
                 )
-            levels = held
+            levels = by_classes
         for number, its_levels in levels.items():
             split.check_size(num_clients, number, dataset)
             each = [(at(level, num_clients, number), level) for level in its_levels]
-            for _, alike in itertools.groupby(each, lambda pair: pair[0].settings):
-                methods, same = zip(*alike, strict=True)
-                yield methods[0], num_clients, number, same
+            for _, group in itertools.groupby(each, lambda pair: pair[0].settings):
+                methods, group_levels = zip(*group, strict=True)
+                yield methods[0], num_clients, number, group_levels
 
 
-def of_size(method: MethodSpec, size: int) -> MethodSpec:
-    """Returns the method where clients use `size` examples: the paper's scores are of
-    all, and what stages were trained on is one of their settings.
+def with_client_size(method: MethodSpec, size: int) -> MethodSpec:
+    """Returns the method for clients that use only some of their examples.
+
+    The paper's scores do not apply. The size becomes a setting of the shared stages, so
+    that the stage cache distinguishes them.
+
+    Args:
+        method: the method.
+        size: the number of examples per client.
+
+    Returns:
+        The new method.
     """
     shared = method.shared
     if shared is not None:
@@ -335,7 +428,17 @@ def span(
     swept: Mapping[str, tuple],
     here: Mapping[str, int],
 ) -> list[Point]:
-    """Returns the runs of a batch, which has one value of everything in `here`."""
+    """Returns the runs of a batch: the product of all swept values.
+
+    Args:
+        task: the task.
+        levels: the levels of the partition rule.
+        swept: the values of the swept settings of the method.
+        here: the settings with one value in this batch.
+
+    Returns:
+        The values of each run by name, the level first and the seed last.
+    """
     split = task.split
     rest = {"failure_rate": split.failure_rate, "seed": task.options.seed}
     fixed = {name: (value,) for name, value in here.items()}
@@ -343,28 +446,40 @@ def span(
     return [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
 
 
-def axes(point: Point, given: Collection[str]) -> list[str]:
-    """Returns the axes of a grid, which tell its runs apart.
+def axes(point: Point, flags: Collection[str]) -> list[str]:
+    """Returns the axes of a grid, whose values identify a run.
 
     The heterogeneity and the seed are always axes. Any other setting is an axis only if
-    the command names it: a default is reported in results.csv, and is no axis.
+    the command names it. Otherwise its default is only reported in results.csv.
 
     Args:
-        point: of any run, see `span`; the heterogeneity comes first, the seed last.
-        given: the flags that the command names.
+        point: the values of any run, of `span`.
+        flags: the flags that the command names.
+
+    Returns:
+        The names, the heterogeneity first and the seed last.
 
     Examples:
         >>> point = {"p": 0.25, "clusters": 10, "model_weight": 0.1, "seed": 0}
         >>> axes(point, ["clusters"])
         ['p', 'clusters', 'seed']
     """
-    first, *others, seed = point
-    return [first, *(name for name in others if name in given), seed]
+    first, *rest, seed = point
+    return [first, *(name for name in rest if name in flags), seed]
 
 
 def width(num_runs: int, most: int) -> int:
-    """Returns how many runs a call takes, at most `most`: a divisor of the number of
-    runs if one is near, since a last call of another size is compiled anew.
+    """Chooses the number of runs per call.
+
+    A last call with fewer runs would be compiled anew. Therefore the result
+    divides the number of runs if a divisor is near the maximum.
+
+    Args:
+        num_runs: the number of runs.
+        most: the maximum per call.
+
+    Returns:
+        1 to `most`.
     """
     fewest = -(-num_runs // most)
     for calls in range(fewest, 2 * fewest):
@@ -374,20 +489,32 @@ def width(num_runs: int, most: int) -> int:
 
 
 def state_bytes(batch: Batch, examples: np.ndarray) -> int:
-    """Returns the size of one run's state, and of what else a round of it holds."""
+    """Estimates the memory of one run in a round.
+
+    Args:
+        batch: the runs.
+        examples: all examples; only their shape and dtype matter.
+
+    Returns:
+        Bytes of the state and of the working memory of the method.
+    """
     shape, classes = (batch.num_clients, batch.padded_size), batch.classes
 
-    def slots(dtype) -> Any:
+    def of_clients(dtype) -> Any:
         if classes is None:
             return jax.ShapeDtypeStruct(shape, dtype)
-        each = zip(places(classes.counts, shape[0]), classes.padded_sizes, strict=True)
-        blocks = [jax.ShapeDtypeStruct((len(own), n), dtype) for own, n in each]
+        each = zip(
+            clients_by_class(classes.counts, shape[0]),
+            classes.padded_sizes,
+            strict=True,
+        )
+        blocks = [jax.ShapeDtypeStruct((len(x), n), dtype) for x, n in each]
         return Ragged(blocks, classes.counts)
 
     federation = Federation(
         pool=jax.ShapeDtypeStruct(examples.shape, examples.dtype),  # pyright: ignore[reportArgumentType]
-        indices=slots(jnp.int32),
-        mask=slots(bool),
+        indices=of_clients(jnp.int32),
+        mask=of_clients(bool),
         present=jax.ShapeDtypeStruct(batch.present[0].shape, bool),  # pyright: ignore[reportArgumentType]
         local_clusters=jax.ShapeDtypeStruct(shape[:1], jnp.int32),  # pyright: ignore[reportArgumentType]
     )
@@ -403,30 +530,42 @@ def state_bytes(batch: Batch, examples: np.ndarray) -> int:
 
 
 def num_rounds(batch: Batch) -> list[int]:
-    """Returns the rounds of each stage; fewer where it ends early."""
+    """Returns the number of rounds per stage, an upper bound if it can end early."""
     return [stage.num_rounds for stage in method_of(batch).stages]
 
 
 def budget(batch: Batch) -> str:
-    """Returns how much is trained at most: rounds, and where one network is trained by
-    all clients, what the largest does in one.
+    """Describes the largest amount of training of a run.
+
+    Args:
+        batch: the runs.
+
+    Returns:
+        The number of rounds. For a network that all clients train, also the local steps
+        of the largest client per round.
     """
-    settings, rounds = batch.method.settings, f"{sum(num_rounds(batch))} rounds"
+    settings = batch.method.settings
+    rounds = f"at most {counted(sum(num_rounds(batch)), 'round')}"
     trains_one = batch.method.scope == "global" and not batch.method.sees_all
     if not trains_one or not {"local_epochs", "batch_size"} <= settings.keys():
         return rounds
     steps = settings["local_epochs"] * -(-batch.padded_size // settings["batch_size"])
-    return f"{rounds} of {steps} steps of {settings['batch_size']} examples a client"
+    return (
+        f"{rounds} with {counted(steps, 'local step')} per client "
+        f"(batch size {settings['batch_size']})"
+    )
 
 
 def method_of(batch: Batch) -> FederatedClustering:
-    """Returns the method of the first run."""
+    """Builds the method of the first run."""
     return batch.build({name: values[0] for name, values in batch.traced.items()})
 
 
 def padded_size(batch: Batch) -> int:
-    """Returns how many rows its clients are padded to in all."""
+    """Returns the number of examples of all clients of a run, with padding."""
     if batch.classes is None:
         return batch.num_clients * batch.padded_size
-    own = places(batch.classes.counts, batch.num_clients)
-    return sum(len(x) * n for x, n in zip(own, batch.classes.padded_sizes, strict=True))
+    clients = clients_by_class(batch.classes.counts, batch.num_clients)
+    return sum(
+        len(x) * n for x, n in zip(clients, batch.classes.padded_sizes, strict=True)
+    )

@@ -1,4 +1,4 @@
-"""How far a grid is: one live bar on a terminal, now and then a line elsewhere."""
+"""Progress of a grid: a live bar on a terminal, otherwise a line every few seconds."""
 
 import logging
 import sys
@@ -13,21 +13,23 @@ from rich.table import Column
 
 
 class Timing(NamedTuple):
-    """What one round of a call took."""
+    """The wall time of one round of a call."""
 
     seconds: float
-    run_rounds: int  # one for each run of the call
-    is_first: bool  # of a stage in its call: compiling is in it
+    run_rounds: int
+    """Rounds times runs: one round of a call with four runs has four."""
+    is_first: bool
+    """Whether it is the first round of its stage in the call, which also compiles."""
 
 
 class Progress:
-    """Shows a grid's rounds while its `with` block lasts.
+    """Shows the rounds of a grid inside of a `with` block.
 
     Args:
-        total: run-rounds of the grid: runs times rounds, over all calls.
-        console: where to show; standard output by default.
-        clock: seconds since any moment.
-        shown: False shows nothing.
+        total: run-rounds of the grid: the number of runs times their rounds.
+        console: where the progress is shown; standard output by default.
+        clock: returns seconds since a fixed moment.
+        enabled: False shows nothing.
     """
 
     def __init__(
@@ -36,22 +38,23 @@ class Progress:
         *,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
-        shown: bool = True,
+        enabled: bool = True,
     ):
-        # What others print passes through the live bar: neither wrapped nor marked up.
+        # Lines of other code pass through the live bar. They are neither wrapped nor
+        # read as markup.
         console = console or Console(soft_wrap=True, markup=False, highlight=False)
         self._console = console
         self._clock = clock
         self._total = self._left = total
         self._timings: list[Timing] = []
         self._is_first = True
-        self._is_shown = shown
-        is_live = shown and console.is_interactive
+        self._is_enabled = enabled
+        is_live = enabled and console.is_interactive
         self._bar = _bar(console, total) if is_live else None
         self._interval = 5.0 if self._bar is None else 0.1
 
     def __enter__(self) -> "Progress":
-        self._ended = self._shown = self._clock()
+        self._last_end = self._last_line = self._clock()
         if self._bar is not None:
             self._bar.start()
         return self
@@ -61,8 +64,12 @@ class Progress:
             self._bar.stop()
 
     def skip(self, count: int) -> None:
-        """Counts run-rounds that take no time: done in an earlier session, or left out
-        by a stage that ended early.
+        """Counts run-rounds that take no time.
+
+        They were done in an earlier session, or their stage ended early.
+
+        Args:
+            count: the number of run-rounds.
         """
         self._left -= count
 
@@ -74,23 +81,23 @@ class Progress:
         *,
         last: bool = False,
     ) -> None:
-        """Counts a round that has just ended, and shows it unless one was just shown.
+        """Counts a round that has just ended, and shows a line if one is due.
 
         Args:
-            label: what ended: "pretrain round 12/100, runs 1 to 4 of 15".
-            count: its run-rounds.
-            metrics: what is shown of it, by name.
-            last: of its stage in its call: it is always shown, and the round that
-                follows compiles.
+            label: the round and the runs: "pretrain round 12/100, runs 1 to 4 of 15".
+            count: the number of run-rounds.
+            metrics: the values to show, by name.
+            last: whether it is the last round of a stage in a call. It is always shown,
+                and the next round compiles.
         """
         now = self._clock()
-        self._timings.append(Timing(now - self._ended, count, self._is_first))
-        self._ended, self._is_first = now, last
+        self._timings.append(Timing(now - self._last_end, count, self._is_first))
+        self._last_end, self._is_first = now, last
         self._left -= count
-        is_due = last or now - self._shown >= self._interval
-        if not (self._is_shown and is_due):
+        is_due = last or now - self._last_line >= self._interval
+        if not (self._is_enabled and is_due):
             return
-        self._shown = now
+        self._last_line = now
         text = line(label, metrics, seconds_left(self._timings, self._left))
         if self._bar is None:
             print(text, file=self._console.file, flush=True)
@@ -100,11 +107,11 @@ class Progress:
             self._bar.update(task, completed=done, description=text, refresh=True)
 
 
-class Printed(logging.Handler):
-    """Prints the lines of the logger `fcjax`.
+class StdoutHandler(logging.Handler):
+    """Prints log records on standard output, warnings with the prefix "warning: ".
 
     Args:
-        form: the line that is printed for a line.
+        form: changes the text of a record before it is printed.
     """
 
     def __init__(self, form: Callable[[str], str] = str):
@@ -112,23 +119,35 @@ class Printed(logging.Handler):
         self._form = form
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Standard output may be another one by now, such as that of a live bar.
+        """Prints one log record.
+
+        Args:
+            record: the record.
+        """
         line = self._form(record.getMessage())
         if record.levelno >= logging.WARNING:
             line = f"warning: {line}"
+        # `print` looks up standard output at every call: a live bar replaces it.
         print(line, flush=True)
 
 
 @contextmanager
-def printed(form: Callable[[str], str] = str) -> Iterator[None]:
-    """Prints the lines of the logger `fcjax` inside of a `with` block. Other handlers
-    of this logger stay; those of the root logger do not repeat the lines.
+def log_to_stdout(form: Callable[[str], str] = str) -> Iterator[None]:
+    """Prints the messages of the logger `fcjax` inside of a `with` block.
+
+    Other handlers of this logger stay. The root logger does not repeat the messages.
+
+    Args:
+        form: changes the text of a message before it is printed.
+
+    Yields:
+        None: while the messages are printed.
     """
-    log, handler = logging.getLogger("fcjax"), Printed(form)
-    outer = [x for x in log.handlers if isinstance(x, Printed)]
+    log, handler = logging.getLogger("fcjax"), StdoutHandler(form)
+    outer_handlers = [x for x in log.handlers if isinstance(x, StdoutHandler)]
     before = log.level, log.propagate
-    for other in outer:
-        log.removeHandler(other)
+    for outer in outer_handlers:
+        log.removeHandler(outer)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -136,8 +155,8 @@ def printed(form: Callable[[str], str] = str) -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
-        for other in outer:
-            log.addHandler(other)
+        for outer in outer_handlers:
+            log.addHandler(outer)
         log.setLevel(before[0])
         log.propagate = before[1]
 
@@ -145,18 +164,35 @@ def printed(form: Callable[[str], str] = str) -> Iterator[None]:
 def line(
     label: str, metrics: Mapping[str, SupportsFloat], seconds: float | None
 ) -> str:
-    """Returns what is told of a round; without a time left where `seconds` is None."""
+    """Returns the progress line of a round.
+
+    Args:
+        label: the round and the runs.
+        metrics: the values to show, by name.
+        seconds: the estimated time left; None leaves the time out.
+
+    Returns:
+        "LABEL: NAME VALUE, ..., TIME left".
+    """
     parts = [f"{name} {float(value):.3f}" for name, value in metrics.items()]
     if seconds is not None:
-        parts.append(f"{duration(seconds)} left")
+        parts.append(f"about {duration(seconds)} left")
     return ": ".join([label, ", ".join(parts)] if parts else [label])
 
 
 def seconds_left(timings: Sequence[Timing], left: int) -> float | None:
-    """Returns what `left` run-rounds take, None if that is unknown or nothing is left.
+    """Estimates the seconds that the remaining run-rounds take.
 
-    Rounds that compile count only where there are no others, as in stages of one round;
-    the very first, which compiles what later calls find compiled, never does.
+    Rounds that compile are left out of the estimate, unless all rounds compile, as in
+    stages of one round. The very first round is always left out: it compiles programs
+    that later calls reuse.
+
+    Args:
+        timings: the rounds of this session.
+        left: the number of remaining run-rounds.
+
+    Returns:
+        Seconds; None if no estimate is possible or nothing is left.
     """
     counted = [t for t in timings if not t.is_first] or timings[1:]
     if not counted or left <= 0:
@@ -166,7 +202,7 @@ def seconds_left(timings: Sequence[Timing], left: int) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """Returns "40 s", "3 min" or "2 h 10 min"."""
+    """Returns a time as text: "40 s", "3 min" or "2 h 10 min"."""
     if round(seconds) < 60:
         return f"{round(seconds)} s"
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -182,7 +218,7 @@ def _bar(console: Console, total: int) -> progress.Progress:
             "{task.description}", markup=False, table_column=Column(ratio=1)
         ),
         console=console,
-        # Errors that go to a file stay out of the terminal.
+        # If standard error is a file, its lines stay out of the terminal.
         redirect_stderr=sys.stderr.isatty(),
     )
     bar.add_task("compiling", total=total)

@@ -1,4 +1,4 @@
-"""What a session says: what is in force, how far it is, and the table at the end."""
+"""Lines that a command prints: the header, the progress, and the results at the end."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from fcjax.data import federation
 from fcjax.data.dataset import counted
 from fcjax.data.source import short_name
 from fcjax.methods import Method
-from fcjax.parallel.mesh import all_devices, are_several
+from fcjax.parallel.mesh import all_devices, is_multiprocess
 from fcjax.results import store, tables
 from fcjax.results.results import Results
 from fcjax.results.run import INTERNAL_SCORES, below_kmeans
@@ -27,14 +27,51 @@ from fcjax.sweep.progress import Progress
 
 log = logging.getLogger("fcjax")
 
-HELP = "docs/methods/which.md has which method does better on which data"
+BASELINE = "the k-means baseline (k-means on the raw examples)"
+HELP = "docs/methods/which.md compares the methods by kind of data"
+
+COLUMNS = {
+    "p": "heterogeneity of the partition (0: random, 1: one class per client)",
+    "alpha": "concentration of the Dirichlet partition (small: heterogeneous clients)",
+    "nmi": "normalized mutual information with the classes (0 to 1, higher is better)",
+    "acc": "accuracy with clusters matched to classes (0 to 1, higher is better)",
+    "kappa": "Cohen's kappa after that matching (-1 to 1, higher is better)",
+    "global_acc": "acc with one matching for all clients (0 to 1, higher is better)",
+    "initial_acc": "acc before the method's own rounds (0 to 1, higher is better)",
+    "participation": "mean share of participating clients per round (0 to 1)",
+    "surviving_nmi": "nmi over the clients that participated at least once",
+    "silhouette": "separation of the clusters (-1 to 1, higher is better)",
+    "davies_bouldin": "similarity of close clusters (0 or more, lower is better)",
+    "calinski_harabasz": (
+        "between-cluster over within-cluster variance (0 or more, higher is better)"
+    ),
+}
+"""The meaning of the columns of the printed table, for its legend."""
+SCOPES = {
+    "global": "one clustering of all clients is scored",
+    "client-pooled": "every client's clustering is scored, weighted by its examples",
+    "client-mean": "every client's clustering is scored, all clients with equal weight",
+}
+"""The meaning of the values of the column `scope`."""
+FILES = {
+    "results.csv": "all scores, one row per run",
+    "table.md": "the table above",
+    "figures": "learning curves and embedding",
+    "report.html": "HTML report, open it in a browser",
+}
+"""The files of a results folder that a command names at its end."""
 
 
-def conclude(folder: Folder, *, labelled: bool) -> None:
-    """Says mean and 95 % interval over seeds, beside the paper's figures, writes the
-    table to files, and warns of the runs that failed. Without labels, where the sheets
-    say more than any score, it also writes the page that shows them, unless there are
-    no figures either.
+def log_results(folder: Folder, *, labelled: bool) -> None:
+    """Logs the results of a grid: the table, the failed runs and the baseline.
+
+    The table has one row per setting, averaged over the seeds. It is also written to
+    `table.md` and `table.tex`. For data without labels, where no score replaces a look
+    at the clusters, the HTML report is written too, if there are figures.
+
+    Args:
+        folder: the results folder of the grid.
+        labelled: whether the data set has labels.
     """
     rows, directory = folder.asked(folder.rows), folder.directory
     summary = summarize(
@@ -43,62 +80,106 @@ def conclude(folder: Folder, *, labelled: bool) -> None:
         labelled=labelled,
         reported=folder.config.get("reported", ()),
     )
-    log.info("%s", tables.to_text(summary))
+    log_table(summary)
     tables.write(summary, directory)
     for row in rows:
         if row["status"] != "ok":
             point = ", ".join(f"{name} {row[name]}" for name in folder.settings)
-            log.warning(f"the run with {point}, seed {row['seed']} {row['status']}")
+            log.warning(f"run {point}, seed {row['seed']} {row['status']}")
     for text in compare_with_kmeans(rows, folder.settings):
         line = text.removeprefix("warning: ")
         log.log(logging.INFO if line == text else logging.WARNING, line)
-    if line := unlikeness(rows, folder.settings):
+    if line := measured_heterogeneity(rows, folder.settings):
         log.info(line)
-    if labelled:
-        return
-    log.info(
-        "silhouette and calinski_harabasz: higher is better; davies_bouldin: lower"
-    )
-    if (directory / "figures").exists():
+    if not labelled and (directory / "figures").exists():
         try:
             run = Results([store.read(directory)]).report(directory)
-            log.info(f"report of the run {run.name}: {directory / 'report.html'}")
+            log.info(f"HTML report: written for the run {run.name}")
         except ValueError as error:  # the data has moved, or needs its --data-dir
-            log.info(f"no report ({error}): fcjax report {directory} --help")
+            log.info(
+                f"HTML report: not written, because {error}; "
+                f"write it with: fcjax report {directory}"
+            )
+
+
+def log_files(directory: Path) -> None:
+    """Logs the results folder and the files in it to open next.
+
+    Args:
+        directory: the results folder.
+    """
+    log.info(f"results folder: {directory}")
+    for name, content in FILES.items():
+        if (directory / name).exists():
+            log.info(f"open next: {directory / name} ({content})")
+
+
+def log_table(table: pd.DataFrame) -> None:
+    """Logs a table of `summarize` and the legend of its columns."""
+    log.info("%s", tables.to_text(table))
+    for name in table.columns:
+        if name in COLUMNS:
+            log.info(f"  {name}: {COLUMNS[name]}")
+        elif name == "scope":
+            for scope in dict.fromkeys(table["scope"]):
+                log.info(f"  scope {scope}: {SCOPES[scope]}")
+    log.info(
+        "  scores: mean ± half-width of the 95 % confidence interval over the seeds; "
+        "one or two seeds: the values themselves"
+    )
 
 
 def compare_with_kmeans(
     rows: Sequence[Mapping[str, Any]], settings: Sequence[str]
 ) -> list[str]:
-    """Returns what k-means of the examples as they are has, where there are labels, and
-    a warning of the settings that are below it, or likely are: see `beside`.
+    """Compares runs with the k-means baseline, setting by setting.
+
+    Args:
+        rows: rows of results.csv.
+        settings: the columns that distinguish the settings of the grid.
+
+    Returns:
+        Up to two lines. The first is the NMI of the baseline, for data with labels. The
+        second begins with "warning: " and names the settings below the baseline; for
+        data without labels it compares silhouettes, see `below_kmeans`.
     """
     rows = [row for row in rows if row["status"] == "ok"]
     names = ("nmi", "kmeans_nmi", "kmeans_silhouette", "input_silhouette")
     if not rows:
         return []
     summary = tables.summarize(rows, by=settings, values=names)
-    found, worse = [], []
+    baselines, worse = [], []
     for line in summary.reset_index().to_dict("records"):
-        own = {name: x for name in names if not np.isnan(x := line.get(name, np.nan))}
-        told = ", ".join(f"{name} {line[name]:g}" for name in settings)
-        if "kmeans_nmi" in own:
-            found.append(f"{own['kmeans_nmi']:.3f}")
-        if by := below_kmeans(own):
-            worse.append(f"{told} ({by})")
-    what = "k-means of the examples as they are"
-    said = []
-    if found:
-        said.append(f"{what}: NMI {' '.join(dict.fromkeys(found))}")
+        scores = {x: y for x in names if not np.isnan(y := line.get(x, np.nan))}
+        setting = ", ".join(f"{name} {line[name]:g}" for name in settings)
+        if "kmeans_nmi" in scores:
+            baselines.append(f"{scores['kmeans_nmi']:.3f}")
+        if difference := below_kmeans(scores):
+            worse.append(f"{setting} ({difference})")
+    lines = []
+    if baselines:
+        lines.append(
+            "baseline: k-means on the raw examples has NMI "
+            f"{', '.join(dict.fromkeys(baselines))}"
+        )
     if worse:
-        likely = "" if found else "likely "
-        said.append(f"warning: {likely}below {what}: {'; '.join(worse)}; {HELP}")
-    return said
+        likely = "" if baselines else "likely "
+        lines.append(f"warning: {likely}below {BASELINE}: {'; '.join(worse)}; {HELP}")
+    return lines
 
 
-def unlikeness(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> str:
-    """Returns a sentence on the measured heterogeneity of the clients, "" if the
-    clusters are no common ones.
+def measured_heterogeneity(
+    rows: Sequence[Mapping[str, Any]], settings: Sequence[str]
+) -> str:
+    """Describes the heterogeneity of the clients, measured on the clusters of the runs.
+
+    Args:
+        rows: rows of results.csv.
+        settings: the columns that distinguish the settings of the grid.
+
+    Returns:
+        One line with the mean per setting; empty if the clients share no clusters. The
+        measure is `fcjax.federated.kmeans.heterogeneity`.
     """
     rows = [row for row in rows if row.get("heterogeneity") is not None]
     if not rows:
@@ -110,8 +191,8 @@ def unlikeness(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> st
         for line in summary.reset_index().to_dict("records")
     ]
     return (
-        f"heterogeneity of the clients by these clusters: {'; '.join(values)} "
-        "(0: like a random partition, 1: as unlike as possible)"
+        "measured heterogeneity of the clients, from the clusters found: "
+        f"{'; '.join(values)} (0: like a random partition, 1: as unlike as possible)"
     )
 
 
@@ -122,18 +203,23 @@ def summarize(
     labelled: bool,
     reported: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Returns the table of some rows of results.csv, one row per setting; where clients
-    fail in any of them, with the participation and the NMI of the surviving clients.
+    """Summarizes rows of results.csv in the table that a command prints.
 
     Args:
-        rows: one a run.
-        settings: what tells the lines apart.
-        labelled: whether the data has classes.
-        reported: what methods report beside their scores.
+        rows: one per run.
+        settings: the columns that distinguish the settings of the grid.
+        labelled: whether the data set has labels; otherwise the table has internal
+            scores, such as the silhouette.
+        reported: further columns that the method reports, see `MethodSpec.reported`.
+
+    Returns:
+        One row per setting. If clients fail in a run, the table also has the
+        participation and the NMI of the surviving clients.
     """
     by = ["method", "dataset", *settings, "scope"]
     values = ("nmi", "acc", "kappa") if labelled else INTERNAL_SCORES
-    # Of clients on their own, one match for all is another question.
+    # For clients with clusterings of their own, one matching for all clients is another
+    # question than one matching per client.
     if any(
         row["scope"] != "global" and row.get("global_acc") is not None for row in rows
     ):
@@ -145,16 +231,19 @@ def summarize(
     return tables.shown(tables.summarize(rows, by=by, values=values))
 
 
-def conclude_all(folders: Sequence[Folder], *, out: Path | None) -> None:
-    """Says one table of several experiments, and writes it into the folder above
-    their own, if there is one.
+def log_all_results(folders: Sequence[Folder], *, out: Path | None) -> None:
+    """Logs one table of the results of several methods.
+
+    Args:
+        folders: the results folder of each method.
+        out: the folder above them, where the table is written; None writes nothing.
     """
-    settings = dict.fromkeys(name for one in folders for name in one.settings)
-    rows = [row for one in folders for row in one.asked(one.rows)]
-    # What one method sweeps, another may not have.
+    settings = dict.fromkeys(name for folder in folders for name in folder.settings)
+    rows = [row for folder in folders for row in folder.asked(folder.rows)]
+    # One method may sweep a setting that another method does not have.
     rows = [{**dict.fromkeys(settings), **row} for row in rows]
     reported = dict.fromkeys(
-        name for one in folders for name in one.config.get("reported", ())
+        name for folder in folders for name in folder.config.get("reported", ())
     )
     summary = summarize(
         rows,
@@ -162,76 +251,94 @@ def conclude_all(folders: Sequence[Folder], *, out: Path | None) -> None:
         labelled=rows[0]["nmi"] is not None,
         reported=list(reported),
     )
-    log.info("%s", tables.to_text(summary))
+    log.info(f"all {len(folders)} methods:")
+    log_table(summary)
+    for folder in folders:
+        log.info(f"results folder: {folder.directory}")
     if out is not None:
         tables.write(summary, out)
+        log.info(f"open next: {out / 'table.md'} (the table above)")
 
 
-def say_header(experiment: Experiment) -> None:
-    """Says what is in force: data, devices, precision, padding, calls."""
+def log_header(experiment: Experiment) -> None:
+    """Logs what is about to run: the data set, devices, settings and batches."""
     task, options = experiment.task, experiment.task.options
     batches = experiment.batches
     partitions = [part for batch in batches for part in batch.partitions]
-    dropped = [len(partition.left_out) for partition in partitions]
-    devices, others = all_devices(), ""
-    if are_several():
-        others = f" of {jax.process_count()} processes"
+    num_left_out = [len(partition.left_out) for partition in partitions]
+    devices, processes = all_devices(), ""
+    if is_multiprocess():
+        processes = f" in {jax.process_count()} processes"
     log.info(
-        f"{batches[0].method.name} on {short_name(task.source.dataset)}: "
+        f"experiment: {batches[0].method.name} on {short_name(task.source.dataset)}, "
         f"{len(experiment.dataset.examples)} examples, "
-        f"{counted(len(partitions), 'run')}\n"
-        f"examples no client holds: {extremes(dropped)}\n"
-        f"{len(devices)} x {devices[0].device_kind}{others} through {options.backend}, "
-        f"{options.precision} matrix precision, JAX {jax.__version__}"
+        f"{counted(len(partitions), 'run')} to do\n"
+        f"examples without a client: {value_range(num_left_out)} per run\n"
+        f"devices: {len(devices)} x {devices[0].device_kind}{processes}, "
+        f"backend {options.backend}, matrix precision {options.precision}, "
+        f"JAX {jax.__version__}"
     )
-    chosen = chosen_of(task.method, batches[0].method.settings)
+    chosen = chosen_settings(task.method, batches[0].method.settings)
     if chosen:
-        told = ", ".join(f"{name} {value}" for name, value in chosen.items())
-        log.info(f"chosen: {told}")
+        text = ", ".join(f"{name} {value}" for name, value in chosen.items())
+        log.info(f"settings chosen by the preset or from the data: {text}")
     for note in experiment.notes:
         log.info(note)
-    shown = ["clients", "clusters", *differing(batches)]
+    names = ["clients", "clusters", *varying_settings(batches)]
     for batch in batches:
-        slots = plan.padded_size(batch)
-        padding = [1 - sum(map(len, p.clients)) / slots for p in batch.partitions]
-        told = [
-            *(f"{name} {batch.points[0][name]}" for name in shown),
-            f"{counted(len(batch.points), 'run')}, {batch.side_by_side} a call",
+        total = plan.padded_size(batch)
+        padding = [1 - sum(map(len, p.clients)) / total for p in batch.partitions]
+        parts = [
+            *(f"{name} {batch.points[0][name]}" for name in names),
+            f"{counted(len(batch.points), 'run')} ({batch.runs_per_call} at a time)",
             plan.budget(batch),
-            f"padding {np.mean(padding):.1%}"
+            f"padding {np.mean(padding):.1%} of the clients' arrays"
             + (
                 f" in {len(batch.classes.padded_sizes)} size classes"
                 if batch.classes
                 else ""
             ),
         ]
-        log.info(", ".join(told))
+        log.info(f"batch: {', '.join(parts)}")
+    log.info("progress: loss, nmi and acc are means over the runs of a line")
 
 
-def say_pace(num_runs: int, seconds: float) -> None:
-    """Says how fast the runs of a session were, and what memory they took."""
+def log_pace(num_runs: int, seconds: float) -> None:
+    """Logs how long the runs of a session took, and their peak memory.
+
+    Args:
+        num_runs: the number of runs.
+        seconds: the wall time of all of them.
+    """
     log.info(
-        f"{counted(num_runs, 'run')} in {seconds:.1f} s, "
-        f"{3600 * num_runs / seconds:.0f} an hour; "
-        f"at most {federation.readable(federation.peak_memory())} in use"
+        f"finished {counted(num_runs, 'run')} in {seconds:.1f} s "
+        f"({3600 * num_runs / seconds:.0f} runs/hour), "
+        f"peak memory {federation.readable(federation.peak_memory())}"
     )
 
 
-def chosen_of(method: Method, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that presets or the data have chosen: they were not given,
-    and differ from the method's default.
+def chosen_settings(method: Method, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that were chosen by a preset or from the data.
+
+    Args:
+        method: the method as the user gave it.
+        settings: the resolved settings of its runs.
+
+    Returns:
+        The settings that the user did not give and that differ from the default of the
+        method, with their first value.
     """
-    found = {}
+    chosen = {}
     for name, value in settings.items():
-        given = as_tuple(getattr(method, name, value))
-        is_open = given in ((), (None,)) or isinstance(given, Default)
-        if is_open and as_tuple(value) != given:
-            found[name] = as_tuple(value)[0]
-    return found
+        setting = as_tuple(getattr(method, name, value))
+        is_open = setting in ((), (None,)) or isinstance(setting, Default)
+        if is_open and as_tuple(value) != setting:
+            chosen[name] = as_tuple(value)[0]
+    return chosen
 
 
-def differing(batches: Sequence[Batch]) -> list[str]:
-    """Returns what each batch has one value of, and another batch has another."""
+def varying_settings(batches: Sequence[Batch]) -> list[str]:
+    """Returns the settings that are constant within every batch and vary between."""
     first = batches[0].points[0]
     each = [{name: {p[name] for p in b.points} for name in first} for b in batches]
     return [
@@ -243,21 +350,31 @@ def differing(batches: Sequence[Batch]) -> list[str]:
     ]
 
 
-def extremes(values: Sequence[int]) -> str:
+def value_range(values: Sequence[int]) -> str:
+    """Returns "3" for equal values, otherwise "MINIMUM to MAXIMUM"."""
     return " to ".join(map(str, sorted({min(values), max(values)})))
 
 
-def shower(progress: Progress, place: str) -> Callable[[engine.Round, int, list], None]:
-    """Returns what shows each round of a call: the mean over its runs, and which of the
-    grid's they are.
+def progress_callback(
+    progress: Progress, place: str
+) -> Callable[[engine.Round, int, list], None]:
+    """Returns the function that shows the rounds of a call.
+
+    Args:
+        progress: shows the lines.
+        place: the runs of the call within the grid, such as "runs 1 to 4 of 15".
+
+    Returns:
+        (round, step, rows) -> None, with the number of rounds over all stages and the
+        rows of history.csv, one per run. The shown metrics are means over the runs.
     """
-    ended = 0
+    last_step = 0
 
     def show(round: engine.Round, step: int, rows: list[Mapping[str, Any]]) -> None:
-        nonlocal ended
-        # Rounds of an earlier session, and of stages that ended early.
-        progress.skip((step - ended - 1) * len(rows))
-        ended = step
+        nonlocal last_step
+        # Rounds of an earlier session, and of stages that ended early, take no time.
+        progress.skip((step - last_step - 1) * len(rows))
+        last_step = step
         metrics = {
             name: np.mean([row[name] for row in rows if row[name] is not None])
             for name in ("loss", "nmi", "acc")

@@ -1,4 +1,4 @@
-"""Scores of a run, after every round and at its end; the k-means baseline."""
+"""Scores of runs after a round and at the end, and the k-means baseline."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -23,68 +23,80 @@ from fcjax.sweep.plan import Batch
 # --- The k-means baseline
 
 MOST_FITTED = 10_000
-"""Examples that the centroids are found on, drawn at random; all of them are assigned.
-"""
+"""Largest number of examples, sampled at random, on which k-means is fitted. Afterwards
+all examples are assigned."""
 MOST_MEASURED = 2000
-"""Examples that silhouettes are taken of, which are quadratic in their number."""
+"""Largest number of examples for silhouettes, whose cost is quadratic in the number."""
 
 COLUMNS = (
     *("kmeans_nmi", "kmeans_acc", "kmeans_agreement"),
     *("kmeans_silhouette", "input_silhouette"),
 )
+"""The columns of results.csv that compare a run with the baseline."""
 
 
 class Baseline(NamedTuple):
-    """What k-means makes of all examples in one place."""
+    """The result of k-means on all raw examples in one place."""
 
     clusters: Int[np.ndarray, "P"]
+    """The cluster of every example."""
     few: Int[np.ndarray, "n"]
-    """Examples that silhouettes are taken of."""
+    """Indices of the examples for silhouettes."""
     points: Float[np.ndarray, "n F"]
-    """Those examples."""
+    """The examples for silhouettes, as vectors."""
     scores: dict[str, float]
-    """Of k-means: NMI and ACC where there are labels, and its silhouette."""
+    """The silhouette of k-means, and for data with labels NMI and ACC."""
 
     def of_run(self, run: Outcome) -> dict[str, float]:
-        """Returns the columns of `COLUMNS` for a run with clusters of all examples:
-        k-means' own, the adjusted Rand index of the two, and the silhouette of the run
-        among the examples as they are.
+        """Compares a run that clusters all examples together with k-means.
+
+        Args:
+            run: the clusters of the run.
+
+        Returns:
+            The scores of k-means, the adjusted Rand index between both clusterings
+            (`kmeans_agreement`), and the silhouette of the run on the raw examples
+            (`input_silhouette`). Values that are not finite are left out.
         """
         clusters = run.clusters[: len(self.clusters)]
-        held = clusters >= 0
-        (own,) = metrics.silhouettes(self.points, clusters[self.few][None])
-        found = {
+        known = clusters >= 0
+        (silhouette,) = metrics.silhouettes(self.points, clusters[self.few][None])
+        columns = {
             **self.scores,
-            "kmeans_agreement": metrics.ari(self.clusters[held], clusters[held]),
-            "input_silhouette": float(own),
+            "kmeans_agreement": metrics.ari(self.clusters[known], clusters[known]),
+            "input_silhouette": float(silhouette),
         }
-        return {name: value for name, value in found.items() if np.isfinite(value)}
+        return {name: value for name, value in columns.items() if np.isfinite(value)}
 
 
 def kmeans_baseline(
     examples: np.ndarray, labels: Int[np.ndarray, "P"] | None, *, num_clusters: int
 ) -> Baseline:
-    """Clusters the examples as they are, by the best of ten seedings.
+    """Runs k-means on the raw examples, and keeps the best of ten initializations.
 
     Args:
-        examples: [P, *F], the scored ones.
-        labels: for scores alone; None where the data has none.
-        num_clusters: K; of fewer examples, as many as there are.
+        examples: the scored examples, [P, *F].
+        labels: the classes, which are only used for the scores; None for data without
+            labels.
+        num_clusters: K. With fewer examples, every example is a cluster.
+
+    Returns:
+        The clusters and their scores.
     """
-    drawn = np.random.default_rng(0).permutation(len(examples))
-    rows, few = np.sort(drawn[:MOST_FITTED]), np.sort(drawn[:MOST_MEASURED])
+    order = np.random.default_rng(0).permutation(len(examples))
+    rows, few = np.sort(order[:MOST_FITTED]), np.sort(order[:MOST_MEASURED])
     flat = examples.reshape(len(examples), -1)
     points = flat[few].astype(np.float32)
     kmeans = KMeans(min(num_clusters, len(rows)), n_init=10, random_state=0)  # pyright: ignore[reportArgumentType]
     with warnings.catch_warnings():
-        # Of fewer different examples some clusters are empty.
+        # Some clusters are empty if there are fewer different examples than clusters.
         warnings.simplefilter("ignore", ConvergenceWarning)
         kmeans.fit(flat[rows].astype(np.float32))
     parts = np.array_split(flat, -(-len(flat) // MOST_FITTED))
     each = [kmeans.predict(part.astype(np.float32)) for part in parts]
     clusters = np.concatenate(each)
-    (own,) = metrics.silhouettes(points, clusters[few][None])
-    scores = {"kmeans_silhouette": float(own)}
+    (silhouette,) = metrics.silhouettes(points, clusters[few][None])
+    scores = {"kmeans_silhouette": float(silhouette)}
     if labels is not None:
         scores["kmeans_nmi"] = metrics.nmi(labels, clusters)
         scores["kmeans_acc"] = metrics.accuracy(labels, clusters)
@@ -94,14 +106,16 @@ def kmeans_baseline(
 # --- Scores of a round and of a run
 
 ROUND_SCORES = ("acc", "nmi", "kappa")
+"""The scores after every evaluated round."""
 IN_USE = ("occupied_clusters", "largest_share")
+"""The number of non-empty clusters, and the share of examples in the largest one."""
 SCORES = (*ROUND_SCORES, "ari", "ami")
 SURVIVING_SCORES = ("surviving_nmi", "surviving_acc", "surviving_kappa")
 ACROSS_SCORES = ("global_acc", "global_nmi", "client_acc")
 
 Labels = Int[np.ndarray, "L"] | None
-"""Of the first L examples, the others being trained on alone; None where the data has
-none."""
+"""The classes of the first L examples; further examples are only trained on. None for
+data without labels."""
 
 
 def score_round(
@@ -112,50 +126,78 @@ def score_round(
     num_clusters: int,
     names: Sequence[str] = ROUND_SCORES,
 ) -> dict[str, float | int]:
-    """Scores a run after a round: against the labels, and how its clusters are in use;
-    nothing where it has none yet.
+    """Scores a run after a round.
+
+    Args:
+        run: the clusters of the run.
+        labels: see `Labels`.
+        scope: how the clusters of the method are scored.
+        num_clusters: K.
+        names: the scores to compute from the labels.
+
+    Returns:
+        The scores, the number of non-empty clusters and the share of the largest one;
+        empty if the run has no clusters yet.
     """
     if (run.clusters < 0).all():
         return {}
-    found = run.clusters if scope == "global" else run.of_clients
-    in_use = metrics.collapse(found[found >= 0], num_clusters=num_clusters)
-    scores = against(run, labels, scope, names=names)
+    clusters = run.clusters if scope == "global" else run.clusters_of_clients
+    in_use = metrics.collapse(clusters[clusters >= 0], num_clusters=num_clusters)
+    scores = label_scores(run, labels, scope, names=names)
     return scores | {name: in_use[name] for name in IN_USE}
 
 
-def cells(scores: Mapping[str, float | int]) -> Row:
-    """Returns what history.csv has of `score_round`, empty cells where it has none."""
+def history_cells(scores: Mapping[str, float | int]) -> Row:
+    """Returns the cells of history.csv for the result of `score_round`.
+
+    Args:
+        scores: the scores of a round; may be empty.
+
+    Returns:
+        One cell per score, None for a missing score.
+    """
     return {
         name: round_off(scores[name]) if name in scores else None
         for name in (*ROUND_SCORES, *IN_USE)
     }
 
 
-def against(
+def label_scores(
     run: Outcome,
     labels: Labels,
     scope: Scope,
     *,
-    answered: Bool[np.ndarray, "M"] | None = None,
+    participating: Bool[np.ndarray, "M"] | None = None,
     names: Sequence[str] = SCORES,
 ) -> dict[str, float]:
-    """Scores a run against the labels: over all examples that have one, or a mean of
-    its clients' own.
+    """Scores a run by its labels, over all examples or as a mean over clients.
 
-    With `answered` only the examples that these clients hold count. An example that
-    several clients hold counts once, but in the mean of clients' own at each of them.
+    An example that several clients hold counts once if the scope is global, otherwise
+    once per client.
+
+    Args:
+        run: the clusters of the run.
+        labels: see `Labels`.
+        scope: how the clusters of the method are scored.
+        participating: the clients whose examples are scored; None scores all.
+        names: the scores to compute.
+
+    Returns:
+        The scores by name; empty for data without labels.
     """
     if labels is None:
         return {}
-    chosen = slice(None) if answered is None else answered
-    rows, mask = (x[chosen] for x in labelled_slots(run, labels))
+    chosen = slice(None) if participating is None else participating
+    rows, mask = (x[chosen] for x in labelled_examples(run, labels))
     if scope == "global":
         clusters = run.clusters[: len(labels)]
         counted = clusters >= 0
-        if answered is not None:
+        if participating is not None:
             counted &= np.isin(np.arange(len(labels)), rows[mask])
         return metrics.scores(labels[counted], clusters[counted], names=names)
-    each = metrics.per_client(labels[rows], run.of_clients[chosen], mask, names=names)
+    each = metrics.per_client(
+        labels[rows], run.clusters_of_clients[chosen], mask, names=names
+    )
     if scope == "client-mean":
         return metrics.client_mean(each)
     return metrics.client_pooled(each, mask)
@@ -168,43 +210,53 @@ def score_across(
     scores: Mapping[str, float | int],
     same: CommunityAssignments | None,
 ) -> dict[str, float]:
-    """Scores a run that has ended the other way too: clients on their own by one match
-    for all, where their clusters are known to be the same, and a common clustering by a
-    match for each client.
+    """Scores a finished run globally and per client, whatever the scope of its method.
+
+    Clusterings of single clients are scored globally if communities tell which of their
+    clusters are the same.
 
     Args:
-        run: what it found.
+        run: the clusters of the run.
         labels: see `Labels`.
-        scope: of the method.
-        scores: of `against`.
-        same: which clients' clusters are the same, if that is known.
+        scope: how the clusters of the method are scored.
+        scores: the result of `label_scores`.
+        same: the communities of the clients' clusters; None if they are unknown.
 
     Returns:
-        global_acc and global_nmi over all that every client holds, where communities
-        are taken for clusters of all; client_acc, the mean over clients.
+        `global_acc` and `global_nmi`, with one matching for all clients, if they are
+        known; `client_acc`, the mean over clients of the accuracy with one matching per
+        client.
     """
     if labels is None:
         return {}
-    rows, mask = labelled_slots(run, labels)
-    mask &= run.of_clients >= 0
+    rows, mask = labelled_examples(run, labels)
+    mask &= run.clusters_of_clients >= 0
     each = [
-        metrics.accuracy(labels[rows[client, own]], clusters[own])
-        for client, (clusters, own) in enumerate(zip(run.of_clients, mask, strict=True))
-        if own.any()
+        metrics.accuracy(labels[rows[client, known]], clusters[known])
+        for client, (clusters, known) in enumerate(
+            zip(run.clusters_of_clients, mask, strict=True)
+        )
+        if known.any()
     ]
     across = {"client_acc": float(np.mean(each))} if each else {}
     if scope == "global" and scores:
         across |= {"global_acc": scores["acc"], "global_nmi": scores["nmi"]}
     if same is not None:
-        names = taken_globally(run.of_clients, same.community)[mask]
+        names = taken_globally(run.clusters_of_clients, same.community)[mask]
         across["global_acc"] = metrics.accuracy(labels[rows[mask]], names)
         across["global_nmi"] = metrics.nmi(labels[rows[mask]], names)
     return across
 
 
-def labelled_slots(run: Outcome, labels: Int[np.ndarray, "L"]):
-    """Returns the examples [M, N] that clients hold, and a mask of those with a label;
-    the others stand for any that has one.
+def labelled_examples(run: Outcome, labels: Int[np.ndarray, "L"]):
+    """Returns the indices [M, N] of the clients' examples and a mask of labelled ones.
+
+    Args:
+        run: the clusters of the run.
+        labels: the classes of the first L examples.
+
+    Returns:
+        The indices, at most L - 1, and the mask of the examples with a label.
     """
     count = len(labels)
     return np.minimum(run.rows, count - 1), run.mask & (run.rows < count)
@@ -220,37 +272,43 @@ def score_end(
     embedding: Float[np.ndarray, "P D"] | None,
     same: CommunityAssignments | None = None,
 ) -> dict[str, float | int]:
-    """Scores a run that has ended, also over the clients that answered at least once.
+    """Computes all scores of a finished run.
 
     Args:
-        run: what it found.
+        run: the clusters of the run.
         labels: see `Labels`.
-        scope: of the method.
-        scores: of its last round, by all names of `SCORES`.
-        present: who answered in its rounds.
-        embedding: NaN where a row has none; None where clients have no common one,
-            which internal scores would compare.
-        same: which clients' clusters are the same, if that is known.
+        scope: how the clusters of the method are scored.
+        scores: the scores of the last round, with all names of `SCORES`.
+        present: the participating clients of each round.
+        embedding: the embedding by the global model, NaN for examples without one; None
+            if the clients have no global model. Internal scores need it.
+        same: the communities of the clients' clusters; None if they are unknown.
+
+    Returns:
+        `scores`, the scores over the clients that participated at least once
+        (`surviving_*`), the scores of `score_across`, the measured heterogeneity, the
+        internal scores and the effective rank, as far as they are defined.
     """
-    answered = np.any(present, axis=0)
-    surviving = against(run, labels, scope, answered=answered, names=ROUND_SCORES)
-    found = {**scores, **{f"surviving_{k}": value for k, value in surviving.items()}}
-    found |= score_across(run, labels, scope, scores, same)
-    if scope == "global" and len(run.of_clients) > 1:
-        most = run.of_clients.max() + 1
+    surviving = label_scores(
+        run, labels, scope, participating=np.any(present, axis=0), names=ROUND_SCORES
+    )
+    final = {**scores, **{f"surviving_{k}": value for k, value in surviving.items()}}
+    final |= score_across(run, labels, scope, scores, same)
+    if scope == "global" and len(run.clusters_of_clients) > 1:
+        most = run.clusters_of_clients.max() + 1
         counts = [
             np.bincount(clusters[clusters >= 0], minlength=most)
-            for clusters in run.of_clients
+            for clusters in run.clusters_of_clients
         ]
-        # Compiled whole: its operations one by one take a second.
+        # Without `jit` its operations are compiled one by one, which takes a second.
         value = jax.jit(heterogeneity)(np.asarray(counts, np.float32))
-        found["heterogeneity"] = float(value)
+        final["heterogeneity"] = float(value)
     if embedding is not None:
-        held = np.isfinite(embedding).all(axis=1)
-        if held.any():
-            found |= metrics.internal_scores(embedding[held], run.clusters[held])
-            found["effective_rank"] = metrics.effective_rank(embedding[held])
-    return found
+        known = np.isfinite(embedding).all(axis=1)
+        if known.any():
+            final |= metrics.internal_scores(embedding[known], run.clusters[known])
+            final["effective_rank"] = metrics.effective_rank(embedding[known])
+    return final
 
 
 def result_row(
@@ -263,16 +321,19 @@ def result_row(
     num_examples: int,
     compile_seconds: float,
 ) -> Row:
-    """One row of results.csv: the last round's scores, and the best NMI beside them.
+    """Returns the row of a run in results.csv.
 
     Args:
-        source: of the data.
-        batch: the runs.
-        run: its place among them.
-        history: its rounds.
-        scores: from `score_end`.
-        num_examples: of the data set that was scored.
-        compile_seconds: of the batch.
+        source: the source of the data.
+        batch: the runs of the call.
+        run: the index of the run in the batch.
+        history: the rows of the run in history.csv.
+        scores: the result of `score_end`.
+        num_examples: the number of scored examples.
+        compile_seconds: the seconds that the call spent compiling.
+
+    Returns:
+        The settings and scores by column. `best_nmi` is the best NMI of all rounds.
     """
     point = batch.points[run]
     nmi = [row["nmi"] for row in history if row["nmi"] is not None]
@@ -301,46 +362,69 @@ def result_row(
         "seconds": round_off(sum(row["seconds"] for row in history)),
         "compile_seconds": compile_seconds,
     }
-    # By its swept values a run is found again: no column may take the name of one.
+    # The swept values identify a run. No other column may overwrite them.
     return {**row, **point}
 
 
 def reported(method: MethodSpec, history: Sequence[Row]) -> Row:
-    """Returns what the method reports: of the last round, and as initial_NAME, with the
-    accuracy, of the last round of the stage that it sets out from.
+    """Returns the metrics that a method reports in results.csv.
+
+    Args:
+        method: names the metrics in `reported`, and its first stage in `start`.
+        history: the rows of a run in history.csv.
+
+    Returns:
+        The metrics of the last round. `initial_NAME` are the metrics, and the accuracy,
+        of the last round of the stage `start`.
     """
 
     def cell(row: Row, name: str) -> float | None:
         value = row.get(name)
         return None if value is None else round_off(value)
 
-    found = {name: cell(history[-1], name) for name in method.reported}
+    columns = {name: cell(history[-1], name) for name in method.reported}
     if method.start:
-        begun = [{}, *(row for row in history if row["stage"] == method.start)]
+        rows = [{}, *(row for row in history if row["stage"] == method.start)]
         for name in ("acc", *method.reported):
-            found[f"initial_{name}"] = cell(begun[-1], name)
-    return found
+            columns[f"initial_{name}"] = cell(rows[-1], name)
+    return columns
 
 
 def participation(history: Sequence[Row], *, num_clients: int) -> float:
-    """Returns the share of the clients that took part, averaged over the rounds."""
+    """Returns the mean share of participating clients per round, in [0, 1]."""
     counts = [row["participants"] for row in history]
     return round_off(sum(counts) / len(counts) / num_clients)
 
 
 def paper_scores(source: Source, batch: Batch, point: Mapping[str, Any]) -> Row:
-    """Returns the paper's scores of this setting, empty where it reports none."""
+    """Returns the paper's scores for the setting of a run.
+
+    Args:
+        source: the source of the data. The paper's scores are for the whole data set.
+        batch: the runs of the call.
+        point: the swept values of the run.
+
+    Returns:
+        `paper_NAME` of every score; None if the paper does not report the setting.
+    """
     paper = batch.method.paper
     names = dict.fromkeys(name for scores in paper.values() for name in scores)
-    same = source.limit is None and source.split == "all" and batch.num_clients == 10
-    same = same and point["failure_rate"] == 0
-    known = paper.get(point.get("p", -1), {}) if same else {}
+    is_same = source.limit is None and source.split == "all"
+    is_same = is_same and batch.num_clients == 10 and point["failure_rate"] == 0
+    known = paper.get(point.get("p", -1), {}) if is_same else {}
     return {f"paper_{name}": known.get(name) for name in names}
 
 
 def status(history: Sequence[Row], *, num_clusters: int) -> str:
-    """ok, collapsed, or diverged with the round in which it did: the loss is no number,
-    or the weights have left every scale.
+    """Returns the status of a finished run.
+
+    Args:
+        history: the rows of the run in history.csv.
+        num_clusters: K.
+
+    Returns:
+        "ok"; "collapsed", see `fcjax.metrics.status`; or "diverged in round ... of ..."
+        if the loss is not finite or the weights are larger than `MAX_WEIGHT`.
     """
     for row in history:
         size = row.get("weight_size") or 0
@@ -349,10 +433,11 @@ def status(history: Sequence[Row], *, num_clusters: int) -> str:
     last = {
         name: float(history[-1][name])
         for name in (*IN_USE, "embedding_spread")
-        if history[-1].get(name) is not None  # a clustering has no spread to lose
+        if history[-1].get(name) is not None  # without an embedding, no spread
     }
     return metrics.status(last, num_clusters=num_clusters)
 
 
 def round_off(value: float | int) -> float:
+    """Rounds a number to six decimal places."""
     return round(float(value), 6)

@@ -1,6 +1,6 @@
-"""Where a run's rounds are logged besides its results folder.
+"""Logs the rounds of runs to TensorBoard and Weights & Biases.
 
-TensorBoard (through tensorboardX) and Weights & Biases, each an extra of this package.
+TensorBoard needs the package tensorboardX, Weights & Biases the package wandb.
 """
 
 import os
@@ -13,27 +13,33 @@ from pathlib import Path
 from typing import Any, Literal, SupportsFloat
 
 Sink = Literal["tensorboard", "wandb"]
+"""The name of a logging service."""
 
 Log = Callable[[int, Mapping[str, SupportsFloat | Literal[""] | None]], None]
-"""Takes a step, the rounds done over all stages, and its values by name; those that are
-"" or None are left out."""
+"""(step, values by name) -> None. The step is the number of rounds over all stages.
+Values "" and None are left out."""
 
 _Write = Callable[[int, dict[str, float]], None]
 
 
 def check(names: Sequence[Sink]) -> None:
-    """Raises ValueError if one of the sinks is not installed or not logged in to; asks
-    for wandb's key where it can.
+    """Checks that the logging services are installed, and logs in to wandb.
+
+    Args:
+        names: the logging services.
+
+    Raises:
+        ValueError: a package is not installed, or wandb has no login.
     """
     packages = {"tensorboard": "tensorboardX", "wandb": "wandb"}
     for name in names:
         spec = find_spec(packages[name])
-        # Without an origin it is a folder of that name, such as wandb makes.
+        # A spec without an origin is a folder of this name, such as wandb's log folder.
         if spec is None or spec.origin is None:
             raise ValueError(
                 f"{packages[name]} is not installed: pip install {packages[name]}"
             )
-    # wandb would ask once the first run begins; offline it warns that it cannot tell.
+    # Otherwise wandb asks for a login when the first run begins. Offline it needs none.
     if "wandb" in names and os.environ.get("WANDB_MODE", "online") == "online":
         import wandb  # pyright: ignore[reportMissingImports]
 
@@ -52,17 +58,17 @@ def open_logs(
     *,
     resume: bool = True,
 ) -> Iterator[list[Log]]:
-    """Opens the sinks of the runs of a call while its `with` block lasts.
+    """Opens the logging services for the runs of a call inside of a `with` block.
 
     Args:
-        names: the sinks, maybe none, which `check` has found.
-        directory: the results folder, which also takes tensorboard/ and wandb/.
-        runs: by name, "p=0.25,seed=0", their swept values.
-        config: what they share, JSON-like.
-        resume: go on with what an earlier session logged of them; otherwise start anew.
+        names: the logging services, which `check` has accepted; may be empty.
+        directory: the results folder, in which tensorboard/ and wandb/ are created.
+        runs: the swept values of each run by its name, such as "p=0.25,seed=0".
+        config: the settings that all runs share, JSON-like.
+        resume: whether to continue the logs of an earlier session.
 
     Yields:
-        The log of every run, which writes to all the sinks.
+        list[Log]: the log of each run, which writes to all services.
     """
     with ExitStack() as stack:
         yield [
@@ -102,14 +108,14 @@ def _tensorboard(stack: ExitStack, directory: Path, run: str, resume: bool) -> _
             writer = stack.enter_context(
                 SummaryWriter(
                     str(folder),
-                    # A killed session may have come further than its checkpoint.
+                    # A killed session may have logged rounds after its last checkpoint.
                     purge_step=step,
                     flush_secs=1,
-                    # Files are otherwise named by the second, and written over.
+                    # By default two files of the same second have the same name.
                     filename_suffix=f".{len(list(folder.glob('*'))):04d}",
                 )
             )
-        # One event a round; and add_scalar warns of every NaN.
+        # One event per round. `add_scalar` would also warn of every NaN.
         scalars = [Summary.Value(tag=k, simple_value=v) for k, v in values.items()]
         writer.file_writer.add_summary(Summary(value=scalars), step)  # pyright: ignore[reportOptionalMemberAccess]
 
@@ -125,8 +131,8 @@ def _wandb(
 ) -> _Write:
     import wandb  # pyright: ignore[reportMissingImports]
 
-    # Kept beside the run, so that results written over or made elsewhere by the same
-    # flags are another run.
+    # The id is stored in the results folder. Overwritten results, and results of the
+    # same flags in another folder, are therefore another run of wandb.
     path = directory / "wandb" / f"{run}.id"
     if not resume or not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,17 +147,17 @@ def _wandb(
         id=path.read_text(),
         resume="allow",
         reinit="create_new",
-        # It would keep what the session prints once for every run.
+        # Otherwise wandb stores the printed lines of the session for every run.
         settings=wandb.Settings(console="off", quiet=True),
     )
 
     def finish(error, *_):
         live.finish(exit_code=0 if error is None else 1)
 
-    stack.push(finish)  # the run as a context would print the traceback
+    stack.push(finish)  # as a context manager, the run would print the traceback
 
     def write(step, values):
-        # wandb takes no step twice, and warns of each: these are the same rounds again.
+        # Repeated rounds after a resume: wandb warns of a step that it already has.
         if step >= live.step:
             live.log(values, step=step)
 

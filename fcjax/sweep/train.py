@@ -1,12 +1,13 @@
 """Trains the runs of an experiment, with a cache of leading stages.
 
-Runs that share their leading stages train them once. The cache keeps the end of them:
+Runs with the same leading stages train these stages once. The stage cache stores:
 
-    OUT/../stages/NAME/   one run: its state after the stages (`checkpoints.States`) and
+    OUT/../stages/NAME/   for one run: its state after the stages (`Checkpoints`) and
                           its rounds, history.json
 
-Other methods with the same leading stages, other values of later settings, and later
-commands find these entries. They may be deleted at any time.
+Three kinds of runs use the cache: runs of other methods with the same leading stages,
+runs with other values of later settings, and runs of later commands. The folder may be
+deleted at any time.
 """
 
 import itertools
@@ -27,14 +28,15 @@ import numpy as np
 from fcjax import engine
 from fcjax.algorithms.rounds import evaluation_schedule
 from fcjax.data import federation
+from fcjax.data.dataset import counted
 from fcjax.data.source import short_name
 from fcjax.engine import Position, Round, ShapesOf, Start
 from fcjax.federated import server
-from fcjax.parallel.mesh import LocalPool, are_several, on_host
+from fcjax.parallel.mesh import LocalPool, is_multiprocess, on_host
 from fcjax.results import drawing, exported, store
 from fcjax.results.store import Point, Row, fingerprint
 from fcjax.sweep import fit, plan, processes, report, score, sinks
-from fcjax.sweep.checkpoints import States
+from fcjax.sweep.checkpoints import Checkpoints
 from fcjax.sweep.experiment import Experiment, configuration
 from fcjax.sweep.outcome import Outcome, communities_of, embeddings_of, outcomes_of
 from fcjax.sweep.plan import Batch
@@ -48,10 +50,10 @@ log = logging.getLogger("fcjax")
 
 
 class StageCache:
-    """The leading stages of an experiment's runs, where their method shares them.
+    """The cache of trained leading stages, for methods that share stages.
 
     Args:
-        experiment: whose results folder lies beside them.
+        experiment: the experiment. The cache is next to its results folder.
     """
 
     def __init__(self, experiment: Experiment):
@@ -62,12 +64,20 @@ class StageCache:
         self.folder = folder.parent / "stages"
 
     def start(self, batch: Batch) -> Start:
-        """Returns what lets runs begin after the stages that they share, if all of them
-        are there: their rounds are added to the history.
+        """Returns the function that lets runs begin after their shared stages.
+
+        It finds nothing unless the cache has the stages of all runs. Otherwise it also
+        adds the rounds of these stages to the history.
+
+        Args:
+            batch: the runs of a call.
+
+        Returns:
+            The argument `start` of `Program.run`.
         """
         in_memory = self._experiment.folder.in_memory
-        is_asked = self._experiment.task.options.resume and not in_memory
-        if batch.method.shared is None or not is_asked:
+        is_used = self._experiment.task.options.resume and not in_memory
+        if batch.method.shared is None or not is_used:
             return lambda _: None
         return partial(self._start, batch, batch.method.shared.num_stages)
 
@@ -77,34 +87,42 @@ class StageCache:
         if not self.folder.exists():
             return None
         structure = shapes(num_stages - 1)
-        one = jax.tree.map(
+        run_structure = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), structure
         )
-        places = self._places(batch, structure)
+        paths = self._paths(batch, structure)
         states, rows = [], []
-        for point, place in zip(batch.points, places, strict=True):
-            # It clears away what looks unfinished, as what another command now writes.
+        for point, path in zip(batch.points, paths, strict=True):
+            # `restore` removes incomplete checkpoints, which another command may be
+            # writing now.
             with processes.locked(self.folder / ".lock"):
-                found = States(place).restore(lambda _: one, is_run=True)
-            path = place / "history.json"
-            if found is None or not path.exists():
+                checkpoint = Checkpoints(path).restore(
+                    lambda _: run_structure, is_run=True
+                )
+            history = path / "history.json"
+            if checkpoint is None or not history.exists():
                 return None
-            states.append(found[1])
+            states.append(checkpoint[1])
             first = dict.fromkeys(("stage_index", "round", "stage"))
-            rows += [{**first, **point, **row} for row in json.loads(path.read_text())]
-        # As a session writes them: round by round, the runs side by side.
+            rows += [
+                {**first, **point, **row} for row in json.loads(history.read_text())
+            ]
+        # The order in which a session writes them: by round, then by run.
         rows.sort(key=lambda row: (row["stage_index"], row["round"]))
         self._experiment.folder.add_rounds(rows)
         log.info(
-            f"{len(places)} runs go on from stages that were trained before "
-            f"({self.folder})"
+            f"{counted(len(paths), 'run')}: leading stages loaded from the stage cache "
+            f"{self.folder}"
         )
         state = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
         return Position(num_stages, 0), state
 
     def write(self, batch: Batch, round: Round) -> None:
-        """Keeps the runs if the last of the stages they share has just ended and its
-        round is in their history.
+        """Writes runs to the cache if the last of their shared stages has just ended.
+
+        Args:
+            batch: the runs of a call.
+            round: the round that has ended, already in the history of the runs.
         """
         shared, folder = batch.method.shared, self._experiment.folder
         if shared is None or not round.is_last or folder.in_memory:
@@ -112,47 +130,53 @@ class StageCache:
         if round.position.stage != shared.num_stages - 1:
             return
         state = on_host(round.state)
-        places = self._places(batch, round.state)
+        paths = self._paths(batch, round.state)
         self.folder.mkdir(parents=True, exist_ok=True)
         for run, history in enumerate(folder.history_of(batch.points)):
-            # Read back from a file, a row has the columns of all stages.
-            fresh = history[-1]
+            # Rows that were read from history.csv also have the columns of the later
+            # stages. They are empty, and the newest row does not have them.
+            newest = history[-1]
             rows = [
                 {
                     name: value
                     for name, value in row.items()
                     if name not in batch.points[run]
-                    and (value is not None or name in fresh)
+                    and (value is not None or name in newest)
                 }
                 for row in history
             ]
-            own = round._replace(state=jax.tree.map(lambda x, run=run: x[run], state))
-            # Commands that run at the same time may keep the same run.
-            with processes.locked(self.folder / ".lock"), States(places[run]) as states:
-                places[run].mkdir(exist_ok=True)
+            run_round = round._replace(
+                state=jax.tree.map(lambda x, run=run: x[run], state)
+            )
+            # Another command may write the same run at the same time.
+            with (
+                processes.locked(self.folder / ".lock"),
+                Checkpoints(paths[run]) as checkpoints,
+            ):
+                paths[run].mkdir(exist_ok=True)
                 if processes.is_primary():
-                    (places[run] / "history.json").write_text(json.dumps(rows))
-                states.save(own)
+                    (paths[run] / "history.json").write_text(json.dumps(rows))
+                checkpoints.save(run_round)
 
-    def _places(self, batch: Batch, state: State) -> list[Path]:
-        """Where each of the runs is kept that end in a state of such shapes."""
+    def _paths(self, batch: Batch, state: State) -> list[Path]:
+        """Returns the folder of each run, for a state of these shapes."""
         shapes = [
             (jax.tree_util.keystr(path), leaf.shape[1:], leaf.dtype.name)
             for path, leaf in jax.tree_util.tree_leaves_with_path(state)
         ]
         return [
-            self.folder / fingerprint(self._deciding(batch, point), shapes, self._data)
+            self.folder / fingerprint(self._settings(batch, point), shapes, self._data)
             for point in batch.points
         ]
 
-    def _deciding(self, batch: Batch, point: Point) -> list:
-        """All flags that the leading stages of a run, and their scores, depend on."""
+    def _settings(self, batch: Batch, point: Point) -> list:
+        """Returns all settings that decide the leading stages and their scores."""
         task, shared = self._experiment.task, batch.method.shared
         assert shared is not None
-        alone = batch.method._replace(name=shared.name, settings={})
+        stages = batch.method._replace(name=shared.name, settings={})
         names = (task.split.rule, "clients", "clusters", "failure_rate", "seed")
         return [
-            configuration(task, alone, {}),
+            configuration(task, stages, {}),
             [point[name] for name in names],
             plan.num_rounds(batch)[: shared.num_stages],
             {k: point.get(k, value) for k, value in shared.settings.items()},
@@ -160,17 +184,25 @@ class StageCache:
 
     @cached_property
     def _data(self) -> str:
-        """What a path leads to may change."""
+        """The digests of the data set, since the files of its path may change."""
         dataset = self._experiment.dataset
-        each = (dataset.examples, dataset.labels, dataset.clients)
-        each = [x for x in each if x is not None]
-        return " ".join(map(store.digest, each))
+        arrays = (dataset.examples, dataset.labels, dataset.clients)
+        arrays = [x for x in arrays if x is not None]
+        return " ".join(map(store.digest, arrays))
 
 
-def in_turn(batch: Batch) -> Iterator[Batch]:
-    """Yields the runs that go side by side as `Batch.split`, but where the method
-    shares stages first those that have the first value of whatever later stages alone
-    depend on: the others then find what those have trained.
+def ordered_calls(batch: Batch) -> Iterator[Batch]:
+    """Yields the runs of each call, in an order that makes use of the stage cache.
+
+    Runs that differ only in settings of later stages have the same leading stages.
+    Therefore the first value of these settings comes first. Its runs train the leading
+    stages, and the other runs load them.
+
+    Args:
+        batch: all runs.
+
+    Yields:
+        Batch: the runs of a call, see `Batch.split`.
     """
     shared = batch.method.shared
     later = {
@@ -179,10 +211,10 @@ def in_turn(batch: Batch) -> Iterator[Batch]:
         if shared is not None and name not in shared.settings
     }
 
-    def leads(point: Point) -> bool:
+    def trains_shared(point: Point) -> bool:
         return all(point[name] == value for name, value in later.items())
 
-    for part in (leads, lambda point: not leads(point)):
+    for part in (trains_shared, lambda point: not trains_shared(point)):
         if any(map(part, batch.points)):
             yield from batch.keep(part).split()
 
@@ -191,20 +223,23 @@ def in_turn(batch: Batch) -> Iterator[Batch]:
 
 
 def execute(experiment: Experiment, *, progress: bool = True) -> None:
-    """Runs what is pending, writes the results and logs the table. What it says goes to
-    the logger `fcjax`.
+    """Runs the pending runs of a grid, writes their results and logs the table.
+
+    Messages go to the logger `fcjax`.
 
     Args:
-        experiment: what is run.
-        progress: show a bar, or a line now and then where there is no terminal.
+        experiment: the grid.
+        progress: whether to show a progress bar, or lines if there is no terminal.
     """
     folder = experiment.folder
     if folder.rows:
-        log.info(f"reusing {len(folder.rows)} finished runs of {folder.directory}")
+        log.info(
+            f"reusing {counted(len(folder.rows), 'finished run')} in {folder.directory}"
+        )
     if experiment.batches:
-        experiment = fit.widened(experiment)
+        experiment = fit.with_measured_width(experiment)
         folder.begin()
-        report.say_header(experiment)
+        report.log_header(experiment)
         num_runs, start = len(folder.pending), time.perf_counter()
         precision = jax.default_matmul_precision(experiment.task.options.precision)
         recorded = nullcontext()
@@ -214,14 +249,22 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
             )
         with recorded, precision:
             train(experiment, progress=progress)
-        report.say_pace(num_runs, time.perf_counter() - start)
+        report.log_pace(num_runs, time.perf_counter() - start)
     if folder.saves:
-        report.conclude(folder, labelled=experiment.dataset.labels is not None)
-        log.info(f"results in {folder.directory}")
+        report.log_results(folder, labelled=experiment.dataset.labels is not None)
+        report.log_files(folder.directory)
 
 
 def train(experiment: Experiment, *, progress: bool) -> None:
-    """Trains and scores the pending runs of the grid, batch by batch."""
+    """Trains and scores the pending runs of a grid, batch by batch.
+
+    If a call does not fit in memory, the batch continues with half as many runs per
+    call.
+
+    Args:
+        experiment: the grid.
+        progress: whether to show the progress.
+    """
     folder = experiment.folder
     stages, compile_seconds = StageCache(experiment), listen_to_compiler()
     dataset = experiment.dataset
@@ -229,20 +272,26 @@ def train(experiment: Experiment, *, progress: bool) -> None:
     total = sum(
         len(batch.points) * sum(plan.num_rounds(batch)) for batch in experiment.batches
     )
-    with Progress(total, shown=progress) as shown:
+    with Progress(total, enabled=progress) as bar:
         for batch in experiment.batches:
             while batch.points:
-                most = batch.side_by_side
+                width = batch.runs_per_call
                 try:
-                    train_batch(
-                        experiment, batch, stages, kmeans, shown, compile_seconds
-                    )
+                    train_batch(experiment, batch, stages, kmeans, bar, compile_seconds)
                 except jax.errors.JaxRuntimeError as error:
-                    # Of several processes one may have been short of memory.
-                    if not fit.is_too_large(error) or most == 1 or are_several():
+                    # With several processes, perhaps only one had too little memory.
+                    # The others cannot know.
+                    if (
+                        not fit.is_out_of_memory(error)
+                        or width == 1
+                        or is_multiprocess()
+                    ):
                         raise
-                    log.info(f"out of memory with {most} runs a call: now {most // 2}")
-                    batch = batch._replace(side_by_side=most // 2)
+                    half = width // 2
+                    log.info(
+                        f"out of memory with {width} runs at a time: trying {half}"
+                    )
+                    batch = batch._replace(runs_per_call=half)
                 batch = batch.keep(folder.is_pending)
     if experiment.task.options.plot and folder.saves:
         drawing.figures_of_grid(folder, folder.directory / "figures")
@@ -256,12 +305,21 @@ def train_batch(
     progress: Progress,
     compile_seconds: Sequence[float],
 ) -> None:
-    """Trains a batch, as many runs at a time as go side by side."""
+    """Trains and scores the runs of a batch, call by call.
+
+    Args:
+        experiment: the grid.
+        batch: the pending runs of one program.
+        stages: the cache of leading stages.
+        kmeans: (num_clusters) -> the k-means baseline.
+        progress: shows the rounds.
+        compile_seconds: the list of `listen_to_compiler`.
+    """
     program, model = (
         engine.Program(batch.build, backend=experiment.task.options.backend),
         None,
     )
-    for part in in_turn(batch):
+    for part in ordered_calls(batch):
         compiled = sum(compile_seconds)
         call = Call(
             program,
@@ -270,8 +328,8 @@ def train_batch(
             experiment.left_out(part),
         )
         if model is None and isinstance(pool := call.grid.federations.pool, LocalPool):
-            held = federation.readable(pool.bytes_here)
-            log.info(f"{held} of the examples in each process")
+            size = federation.readable(pool.local_bytes)
+            log.info(f"memory: each process holds {size} of the data set")
         state, last = run(experiment, call, stages, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
         model = model or export_model(call, state)
@@ -279,36 +337,51 @@ def train_batch(
 
 
 class Call(NamedTuple):
-    """Runs that go side by side, with what runs them."""
+    """The runs that are trained at the same time, and the program that trains them."""
 
     program: engine.Program
     batch: Batch
     grid: Grid
     left_out: Federation | None
+    """The examples without a client, if the method can assign them."""
 
     def runs(self, state: State) -> list[Outcome]:
+        """Returns the clusters of each run.
+
+        Args:
+            state: the state of all runs, [G, ...].
+
+        Returns:
+            One outcome per run.
+        """
         return outcomes_of(
             self.program, self.batch.points, self.grid, self.left_out, state
         )
 
 
 Last = tuple[list[Outcome], list[dict[str, float | int]]]
-"""What each run has found in its last round, and its scores."""
+"""The clusters of each run after its last round, and their scores."""
 
 
 def run(
     experiment: Experiment, call: Call, stages: StageCache, progress: Progress
 ) -> tuple[State, Last]:
-    """Trains runs side by side; after each round it scores, writes, shows, logs.
+    """Trains the runs of a call, and scores, writes, shows and logs every round.
+
+    Args:
+        experiment: the grid.
+        call: the runs.
+        stages: the cache of leading stages.
+        progress: shows the rounds.
 
     Returns:
-        The state [G, ...] in which they end, and what they have found by then.
+        The final state [G, ...], and the final clusters with their scores.
     """
     options, folder, batch = experiment.task.options, experiment.folder, call.batch
     labels, method = experiment.dataset.labels, batch.method
     interval = None if folder.in_memory else options.checkpoint_interval
-    states = States(folder.begin_runs(batch.points), interval=interval)
-    show = report.shower(progress, folder.place_of(batch.points))
+    checkpoints = Checkpoints(folder.begin_runs(batch.points), interval=interval)
+    show = report.progress_callback(progress, folder.place_of(batch.points))
     before = [0, *itertools.accumulate(plan.num_rounds(batch))]
     names = {folder.log_name(point): point for point in batch.points}
     schedule = evaluation_schedule(options.evaluate_every, method.evaluate_every)
@@ -327,33 +400,33 @@ def run(
         ]
 
     def start(shapes: engine.ShapesOf) -> tuple[engine.Position, State] | None:
-        return states.go_on(shapes) or stages.start(batch)(shapes)
+        return checkpoints.resume(shapes) or stages.start(batch)(shapes)
 
     def on_round(round: engine.Round) -> None:
         nonlocal clock, last
         stage, number = round.position
         step = before[stage] + number
         is_end = round.is_last and stage == len(before) - 2
-        found: list[dict[str, float | int]] = [{}] * len(batch.points)
+        scores: list[dict[str, float | int]] = [{}] * len(batch.points)
         if is_end:
             last = scored(round.state, score.SCORES)
-            found = last[1]
+            scores = last[1]
         elif round.is_evaluated:
-            found = scored(round.state, score.ROUND_SCORES)[1]
+            scores = scored(round.state, score.ROUND_SCORES)[1]
         now = time.perf_counter()
         seconds = round_off((now - clock) / len(batch.points))
-        rows = rows_of(round, batch.points, found, seconds)
-        own = ("stage", *batch.points[0])
+        rows = rows_of(round, batch.points, scores, seconds)
+        constant = ("stage", *batch.points[0])
         for log, row in zip(logs, rows, strict=True):
-            log(step, {k: v for k, v in row.items() if k not in own})
+            log(step, {k: v for k, v in row.items() if k not in constant})
         folder.add_history(round.position, rows)
         stages.write(batch, round)
         show(round, step, rows)
         clock = now
-        states.save(round)
+        checkpoints.save(round)
 
     with (
-        states,
+        checkpoints,
         sinks.open_logs(
             options.log if folder.saves else (),
             *(folder.directory, names, folder.config),
@@ -372,20 +445,39 @@ def rows_of(
     scores: Sequence[Mapping[str, float | int]],
     seconds: float,
 ) -> list[Row]:
-    """Returns the rows of a round in history.csv, one per run."""
+    """Returns the rows of a round in history.csv, one per run.
+
+    Args:
+        round: the round.
+        points: the swept values of each run.
+        scores: the scores of each run; empty if the round was not evaluated.
+        seconds: the wall time per run.
+
+    Returns:
+        One row per run.
+    """
     metrics = metrics_of(round, len(points))
     return [
         {
-            **{"stage": round.stage.name, **point, **measured},
-            **score.cells(found),
+            **{"stage": round.stage.name, **point, **metric},
+            **score.history_cells(run_scores),
             "seconds": seconds,
         }
-        for point, measured, found in zip(points, metrics, scores, strict=True)
+        for point, metric, run_scores in zip(points, metrics, scores, strict=True)
     ]
 
 
 def metrics_of(round: engine.Round, num_runs: int) -> list[Row]:
-    """Returns the metrics of each run, with the bytes that crossed in all."""
+    """Returns the metrics of each run in a round.
+
+    Args:
+        round: the round.
+        num_runs: G.
+
+    Returns:
+        One dictionary per run. The metrics `up_*` and `down_*` are bytes, summed over
+        the clients.
+    """
     each = {
         name: server.total_bytes(x) if name.startswith(("up_", "down_")) else x
         for name, x in round.metrics.items()
@@ -403,30 +495,31 @@ def finish(
     *,
     compile_seconds: float,
 ) -> None:
-    """Scores and keeps runs that have ended, and draws the grid's first.
+    """Scores and stores finished runs, and draws the figures of the grid's first run.
 
     Args:
-        experiment: whose runs they are.
-        call: the runs.
-        kmeans: (num_clusters) -> what stands beside them.
-        state: where they ended, [G, ...].
-        last: what they have found.
-        model: of `export_model`.
-        compile_seconds: of the call.
+        experiment: the grid.
+        call: the finished runs.
+        kmeans: (num_clusters) -> the k-means baseline.
+        state: the final state of the runs, [G, ...].
+        last: the final clusters of the runs and their scores.
+        model: the program of `export_model`.
+        compile_seconds: the seconds that the call spent compiling.
     """
     task, folder, dataset = experiment.task, experiment.folder, experiment.dataset
-    batch, found = call.batch, on_host(call.program.communities(call.grid, state))
+    batch = call.batch
+    communities = on_host(call.program.communities(call.grid, state))
     leaves = model and exported.pick(model, call.grid.hyper, state)
     leaves = on_host(leaves or {})
     embeddings = embeddings_of(call.program, call.grid, state)
     if not folder.writes:
-        for _ in embeddings:  # all take part in it
+        for _ in embeddings:  # every process must take part in the computation
             pass
         folder.add_rows(list(map(dict, batch.points)))
         return
-    histories, rows, assigned = folder.history_of(batch.points), [], []
-    communities = communities_of(last[0], found)
-    each = zip(*last, communities, embeddings, strict=True)
+    histories, rows, assignments = folder.history_of(batch.points), [], []
+    each_community = communities_of(last[0], communities)
+    each = zip(*last, each_community, embeddings, strict=True)
     for i, (run, scores, same, embedding) in enumerate(each):
         if same is not None:
             folder.add_communities(run.point, same)
@@ -435,20 +528,21 @@ def finish(
             drawing.figures_of_run(
                 folder.directory / "figures",
                 dataset,
-                run.holders,
+                run.client_of_example,
                 run.clusters,
                 embedding,
                 same,
                 scope=batch.method.scope,
                 title=f"{batch.method.name} on {name}, {folder.told(run.point)}",
             )
-        if model is None:  # every client has an embedding of its own: none to compare
+        # Embeddings of different local models cannot be compared.
+        if model is None:
             embedding = None
         else:
             weights = {name: leaf[i] for name, leaf in leaves.items()}
             centers = centers_of(embedding, run, batch.num_clusters)
             folder.add_model(run.point, model, weights, centers, dataset.scaling)
-        ended = score.score_end(
+        final = score.score_end(
             run,
             dataset.labels,
             batch.method.scope,
@@ -458,53 +552,71 @@ def finish(
             same=same,
         )
         if batch.method.scope == "global":
-            ended |= kmeans(num_clusters=batch.num_clusters).of_run(run)
-        assigned.append(store.columns(run.holders, run.clusters, same))
+            final |= kmeans(num_clusters=batch.num_clusters).of_run(run)
+        assignments.append(store.columns(run.client_of_example, run.clusters, same))
         rows.append(
             score.result_row(
                 task.source,
                 batch,
                 i,
                 histories[i],
-                ended,
+                final,
                 num_examples=len(dataset.examples),
                 compile_seconds=compile_seconds,
             )
         )
-    folder.add_assignments(batch.points, assigned)
+    folder.add_assignments(batch.points, assignments)
     folder.add_rows(rows)
 
 
 def export_model(call: Call, state: State) -> exported.Program | None:
-    """Exports how the models of the runs embed and assign; None where clients have
-    models of their own.
+    """Exports the program that embeds and assigns examples by the model of a run.
+
+    Args:
+        call: the runs.
+        state: their state, [G, ...].
+
+    Returns:
+        The program; None if the clients have models of their own.
     """
     batch = call.batch
     if batch.method.scope != "global":
         return None
     runs = (call.grid.hyper, state)
-    hyper, one = jax.eval_shape(partial(jax.tree.map, lambda x: x[0]), runs)
+    hyper, run_state = jax.eval_shape(partial(jax.tree.map, lambda x: x[0]), runs)
     return exported.export_model(
         batch.build,
         hyper,
-        one,
+        run_state,
         shape=call.grid.federations.pool.shape[1:],
         num_clusters=batch.num_clusters,
     )
 
 
 def centers_of(embedding: np.ndarray, run: Outcome, num_clusters: int) -> np.ndarray:
-    """Returns where the clusters of a run lie, for examples that come later."""
-    held = ~np.isnan(embedding).any(axis=1)
+    """Returns the cluster centers of a run, for the assignment of new examples.
+
+    Args:
+        embedding: [P, D], NaN for examples without an embedding.
+        run: the clusters of the run.
+        num_clusters: K.
+
+    Returns:
+        The centers, [K, D].
+    """
+    known = ~np.isnan(embedding).any(axis=1)
     return exported.cluster_centers(
-        embedding[held], run.clusters[held], num_clusters=num_clusters
+        embedding[known], run.clusters[known], num_clusters=num_clusters
     )
 
 
 @cache
 def listen_to_compiler() -> list[float]:
-    """Returns the list that grows by the seconds of every compilation; a program found
-    in the cache counts what loading it takes.
+    """Starts to measure compile times.
+
+    Returns:
+        A list to which JAX adds the seconds of every compilation from now on. If the
+        compilation cache has the program, they are the seconds of loading it.
     """
     seconds: list[float] = []
 
@@ -517,7 +629,7 @@ def listen_to_compiler() -> list[float]:
 
 
 def enable_compilation_cache() -> None:
-    """Keeps compiled programs over processes, in the user's cache folder."""
+    """Enables JAX's persistent compilation cache, in the user's cache folder."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "fcjax"))

@@ -215,5 +215,5 @@ def test_what_crosses(ended):
 
 
 def test_a_client_cannot_have_more_clusters_than_it_remembers():
-    with pytest.raises(ValueError, match="`num_local` must be at most .* 6, got 7"):
+    with pytest.raises(ValueError, match=r"`num_local` must be at most .* 6, got 7"):
         built(num_local=7)

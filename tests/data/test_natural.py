@@ -12,7 +12,7 @@ from PIL import Image
 from fcjax import data
 from fcjax.data.dataset import client_numbers
 from fcjax.data.files import read
-from fcjax.ragged import GROUPS, places
+from fcjax.ragged import GROUPS, clients_by_class
 from fcjax.results.store import example_names
 
 IMAGES = np.arange(4 * 6, dtype=np.uint8).reshape(4, 2, 3) * 10
@@ -383,7 +383,9 @@ def test_classes_are_as_few_as_will_do_and_the_best_of_those(seed, count):
     found = data.size_classes(sizes)
     assert len(found.counts) == number
     assert 8 * np.dot(found.counts, found.padded_sizes) == least
-    for own, slots in zip(places(found.counts, count), found.padded_sizes, strict=True):
+    for own, slots in zip(
+        clients_by_class(found.counts, count), found.padded_sizes, strict=True
+    ):
         assert sizes[own].max() == slots
 
 

@@ -26,7 +26,7 @@ def run(data_file, out, **changes):
         task_of("baselines", {**flags, "methods": (name,), "out": out / name})
         for name in METHODS
     ]
-    report.conclude_all(main.run(lambda: tasks), out=out)
+    report.log_all_results(main.run(lambda: tasks), out=out)
 
 
 @pytest.fixture(scope="module")

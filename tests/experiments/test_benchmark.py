@@ -24,7 +24,7 @@ pytestmark = pytest.mark.nightly
         (benchmark, ["ccfc", "--against=torch"], "needs PyTorch: pip install -e"),
         (clustering, ["--repeats=0"], "--repeats must be at least 1, got 0"),
         (clustering, ["--methods=fcm"], "needs scikit-fuzzy: pip install -e"),
-        (growth, [], "which study"),
+        (growth, [], "STUDIES is missing"),
         (growth, ["runs", "--rounds=0"], "--rounds must be at least 1, got 0"),
         (growth, ["runs", "--values=0"], "--values must be at least 1, got 0"),
         (memory, ["--batch", "8", "0"], r"--batch must be at least 1, got \(8, 0\)"),
@@ -79,8 +79,8 @@ def test_rows_by_hand():
         30: Point([9.0, 8.0, 12.0], 8.0, 2**31),
     }
     first, second = growth.rows_of(STUDIES["clients-each"], points)
-    assert (first["s a round"], first["ideal"], first["of ideal"]) == (2, 2, 1)
-    assert (second["s a round"], second["ideal"], second["of ideal"]) == (9, 6, 1.5)
+    assert (first["s/round"], first["ideal"], first["ratio to ideal"]) == (2, 2, 1)
+    assert (second["s/round"], second["ideal"], second["ratio to ideal"]) == (9, 6, 1.5)
     assert (second["min"], second["max"], second["peak GiB"]) == (8, 12, 2)
     # Of examples that clients share the ideal is flat.
     both = growth.rows_of(STUDIES["clients"], points)
@@ -96,7 +96,7 @@ def test_a_study_is_printed_drawn_and_written(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-2].split("|")[1].strip() == "2"
     assert (tmp_path / "rows-each.png").stat().st_size > 10_000
     (row,) = rows(tmp_path / "rows-each.csv")
-    assert 0 < float(row["min"]) <= float(row["s a round"]) <= float(row["max"])
+    assert 0 < float(row["min"]) <= float(row["s/round"]) <= float(row["max"])
     assert float(row["compile s"]) > 0
     assert 0.1 < float(row["peak GiB"]) < 20
 

@@ -46,7 +46,7 @@ def args(tmp_path_factory):
 
 
 def embed(args, folder, **more):
-    args = args.but(**more)
+    args = args.replace(**more)
     return ccfc_figures.embed(args, load_source(args.source)[0], folder)
 
 

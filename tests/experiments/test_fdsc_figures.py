@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.papers.fdsc import figures as fdsc_figures
-from experiments.papers.maps import maps
+from experiments.papers.maps import draw_maps
 from fcjax.methods import FDSC
 from fcjax.sweep.plan import Task
 from tests.experiments.blobs import write_blobs
@@ -29,8 +29,8 @@ def drawing(tmp_path_factory):
 def means_by_class(coefficients, labels, mask):
     stacked = np.array(coefficients, np.float32)
     codes = np.zeros((*stacked.shape[:2], 2), np.float32)
-    held = fdsc_figures.Held(codes, stacked, np.array(labels), np.array(mask))
-    return fdsc_figures.by_classes(held, CLASSES)
+    held = fdsc_figures.ClientResults(codes, stacked, np.array(labels), np.array(mask))
+    return fdsc_figures.mean_coefficients(held, CLASSES)
 
 
 def test_means_by_pair_of_classes():
@@ -63,9 +63,9 @@ def test_figure_3_is_of_clients_above_each_other(drawing, monkeypatch):
 
     def keep(panels, *where, **options):
         drawn.extend(panels)
-        return maps(panels, *where, **options)
+        return draw_maps(panels, *where, **options)
 
-    monkeypatch.setattr(fdsc_figures, "maps", keep)
+    monkeypatch.setattr(fdsc_figures, "draw_maps", keep)
     rows = fdsc_figures.figure3(*drawing)
     titles = [panel.title.partition("\n")[0] for panel in drawn]
     assert titles == [f"{x}, client {i}" for x in ("FDSC2", "DSCN") for i in (0, 1)]

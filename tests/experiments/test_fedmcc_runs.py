@@ -29,7 +29,7 @@ def args(tmp_path_factory):
 
 
 def run(args):
-    own = args.but(out=args.options.out / args.method.called())
+    own = args.replace(out=args.options.out / args.method.called())
     (results,) = main.run(lambda: [own])
     return results
 
@@ -37,14 +37,14 @@ def run(args):
 @pytest.fixture(scope="module")
 def trained(args):
     """Each run with a twin whose steps end in no number."""
-    args = args.but(learning_rate=(0.001, 1e30))
+    args = args.replace(learning_rate=(0.001, 1e30))
     return args, run(args)
 
 
 @pytest.fixture
 def of_figures(args, trained):
     """The flags by which a figure finds them."""
-    return args.but(out=args.options.out / "fedmcc")
+    return args.replace(out=args.options.out / "fedmcc")
 
 
 def test_both_stages_go_into_a_folder(trained):
@@ -61,8 +61,8 @@ def test_both_stages_go_into_a_folder(trained):
 
 
 def test_k_means_goes_on_from_the_representation_of_mcc(args, trained, capsys):
-    results = run(args.but(num_rounds=(2,), cluster_by="k-means"))
-    assert capsys.readouterr().out.count("1 runs go on from stages") == 1
+    results = run(args.replace(num_rounds=(2,), cluster_by="k-means"))
+    assert capsys.readouterr().out.count("1 run: leading stages loaded") == 1
     assert results.directory.name == "fedmcc+k-means"
     stages = [line["stage"] for line in results.rounds]
     assert stages[:2] == ["representation", "representation"]

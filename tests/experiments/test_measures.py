@@ -44,7 +44,7 @@ def test_improvement_is_in_percent_of_the_start_and_time_in_minutes(tmp_path):
         (0.0, 1): ([], {"acc": 0.6, "initial_acc": 0.8}),
         (0.5, 0): ([], {"acc": 0.7, "initial_acc": ""}),
     }
-    found = measures.refined(Task(KFed()), results_of(tmp_path, runs))
+    found = measures.refinement_scores(Task(KFed()), results_of(tmp_path, runs))
     improvements = [x.get("improvement") for x in found]
     assert improvements == [pytest.approx(50.0), pytest.approx(-25.0), None]
 
@@ -78,7 +78,7 @@ CURVES = {  # the second ends after one refinement, the third has a longer start
 
 
 def test_runs_that_ended_keep_their_last_values_over_the_iterations(tmp_path):
-    found = measures.over_iterations(Task(KFed()), results_of(tmp_path, CURVES))
+    found = measures.iteration_scores(Task(KFed()), results_of(tmp_path, CURVES))
     assert [row["iteration"] for row in found] == 3 * [0, 1, 2, 3]
     by_run = {
         run: [row["acc"] for row in found if (row["overlap"], row["seed"]) == run]
@@ -124,7 +124,7 @@ def test_a_sixth_is_held_out_where_the_data_has_no_splits(tmp_path):
     # From a label of each class the two places are told apart.
     assert [line["accuracy"] for line in few] == pytest.approx(4 * [0.8])
     # Runs that were not asked for are not read.
-    args = args.but(seed=(1,))
+    args = args.replace(seed=(1,))
     (results,) = main.run(lambda: [args])
     (line,) = measures.linear_accuracy(args, results)
     assert line["seed"] == 1

@@ -124,8 +124,8 @@ def test_a_figure_has_its_table_and_its_drawing(out):
 
 def test_figures_name_functions_that_there_are():
     for study in reproduce.STUDIES.values():
-        if study.maps:
-            module, _, function = study.maps.rpartition(".")
+        if study.draw_runs:
+            module, _, function = study.draw_runs.rpartition(".")
             module = importlib.import_module(f"experiments.papers.{module}")
             assert callable(getattr(module, function))
 
@@ -135,7 +135,7 @@ def test_what_stands_in_for_the_papers_data_is_called_so():
     args = reproduce.Args(table="ccfc-table1")
     datasets = reproduce.datasets_of(study, args)
     assert datasets == {"digits": ("mnist", "digits for mnist")}
-    paper = reproduce.reported(study, datasets)
+    paper = reproduce.paper_rows(study, datasets)
     row = {"dataset": "digits for mnist", "p": 0.0, "method": "CCFC"}
     assert {**row, "paper_nmi": 0.9236} in paper
 

@@ -331,7 +331,7 @@ def lines_of(table, out, capsys, **flags):
 
 
 def test_a_table_is_made_of_what_is_kept_and_says_what_differs(kept, tmp_path, capsys):
-    lines, notes = lines_of("ccfc-table1", tmp_path, capsys, kept=kept)
+    lines, notes = lines_of("ccfc-table1", tmp_path, capsys, from_ledger=kept)
     scores = read(kept / "ffcm" / "digits-p-fuzzifier").rows
     for p in ("0", "1"):
         line = lines[p, "FFCM"]
@@ -342,36 +342,36 @@ def test_a_table_is_made_of_what_is_kept_and_says_what_differs(kept, tmp_path, c
     called = "note: FFCM, digits for mnist"
     few = "seed 0 1 in place of 0 1 2 3 4"
     assert [line for line in notes if line.startswith(called)] == [
-        f"{called}, p 0, p 1, is ffcm/digits-p-fuzzifier: {few}",
-        f"{called}, p 0.5, is ffcm/softer: fuzzifier 1.5 in place of 1.1, "
+        f"{called}, p 0, p 1: runs ffcm/digits-p-fuzzifier: {few}",
+        f"{called}, p 0.5: runs ffcm/softer: fuzzifier 1.5 in place of 1.1, "
         "seed 0 1 2 3 in place of 0 1 2 3 4",
     ]
     # No p changes central k-means: its line has none, and none is missed.
     assert lines["", "KM"]["nmi_seeds"] == "2"
-    assert f"note: KM, digits for mnist, is km/digits-p: {few}" in notes
+    assert f"note: KM, digits for mnist: runs km/digits-p: {few}" in notes
     empty = [lines[x] for x in (("0", "k-FED"), ("0.25", "FFCM"), ("0", "CCFC"))]
     assert [(line["nmi"], line["nmi_seeds"]) for line in empty] == [("", "0")] * 3
 
 
 def test_of_nothing_kept_there_is_the_paper_alone(tmp_path, capsys):
     (tmp_path / "ledger").mkdir()
-    flags = {"kept": tmp_path / "ledger", "datasets": ("mnist",), "limit": None}
+    flags = {"from_ledger": tmp_path / "ledger", "datasets": ("mnist",), "limit": None}
     lines, notes = lines_of("ccfc-table1", tmp_path, capsys, **flags)
     assert len(lines) == 2 + 5 * 6
     assert {line["nmi_seeds"] for line in lines.values()} == {"0"}
-    assert "note: nothing of this table is kept" in notes
+    assert "note: the ledger has no runs for this table" in notes
 
 
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ("ccfc-table3", "ccfc-table3 is made of models or assignments, and a ledger"),
-        ("ccfc-figure3", "ccfc-figure3 is made of models or assignments"),
+        ("ccfc-table3", "ccfc-table3 needs models or assignments, but a ledger"),
+        ("ccfc-figure3", "ccfc-figure3 needs models or assignments"),
         ("ccfc-table1", "--from .*none is no folder"),
     ],
 )
 def test_what_a_ledger_cannot_give_is_said_in_a_line(table, told, tmp_path):
-    args = reproduce.Args(table, kept=tmp_path / "none", out=tmp_path / "out")
+    args = reproduce.Args(table, from_ledger=tmp_path / "none", out=tmp_path / "out")
     with pytest.raises(ValueError, match=told) as error:
         reproduce.main(args)
     assert "\n" not in str(error.value)

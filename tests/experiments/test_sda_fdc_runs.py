@@ -62,7 +62,9 @@ def test_figure_2_has_the_size_of_each_label(out):
 
 def test_figure_2_needs_data(tmp_path):
     args = reproduce.Args(table="sda-fdc-figure2", preset="paper", out=tmp_path)
-    with pytest.raises(ValueError, match="--datasets NAME=PATH says where"):
+    with pytest.raises(
+        ValueError, match="give a file or folder by --datasets NAME=PATH"
+    ):
         reproduce.main(args)
 
 
@@ -86,6 +88,6 @@ def test_clients_of_figure_3_are_who_holds_an_example(out):
     where = {"dataset": str(out / "vectors.npz"), "out": out / "vectors-sda-fdc"}
     args = Task.of(SDAFDC, p=(1.0,), plot=False, **where, **TINY)
     dataset, _ = load_source(args.source)
-    _, clients, _ = sda_fdc_figures.coded(args, dataset)
+    _, clients, _ = sda_fdc_figures.embed_examples(args, dataset)
     # At p = 1 a client has all of one class.
     assert {len(set(part)) for part in np.split(clients, [15, 35])} == {1}

@@ -20,7 +20,7 @@ EMNIST, PENDIGITS = "emnist-digits", "pendigits=some/pendigits.csv"
 ORL, COIL20, COIL100 = "orl=ORL_32x32.mat", "coil20=COIL20.mat", "coil100=COIL100.mat"
 DEC, FROM_DEC, UIFCA = "Centralized baseline w/ DEC", "FedCRef w/ DEC", "UIFCA"
 SEEDS, LEVELS = (0, 1, 2, 3, 4), (0.0, 0.25, 0.5, 0.75, 1.0)
-CALLED = {name: label for label, name in fdsc_studies.CALLED.items()} | {
+CALLED = {name: label for label, name in fdsc_studies.DISPLAY_NAMES.items()} | {
     **{DEC: "dec", UIFCA: "uifca", "KM_central": "km", "DCN_central": "dcn"},
     **{"SDA-FC-KM": "sda-fc-km", "SDA-FDC (disjoint)": "sda-fdc-disjoint"},
     **{"SDA-FDC": "sda-fdc", "SDA-FC-FCM": "sda-fc-fcm", "PPFC-GAN": "sda-fdc"},
@@ -79,7 +79,7 @@ def test_every_row_is_a_method_that_has_its_flags(table, preset):
     shape = (8, 8, 1) if preset == "smoke" else (224, 224, 3)
     dataset = Dataset("images", np.zeros((20, *shape), np.uint8), np.arange(20) % 10)
     found = by_label(table, preset, (chosen,))
-    assert len(found) == sum(bool(x.script or x.untrained) for x in study.rows)
+    assert len(found) == sum(bool(x.script or x.measure_data) for x in study.rows)
     of_scripts = [job for job in found.values() if job.row.script not in ("", "ccfc")]
     for job in of_scripts:
         task, _ = job.task.for_data(dataset)

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_rgba_array
 from sklearn.neighbors import KNeighborsClassifier
 
-from experiments.papers.maps import Panel, maps
+from experiments.papers.maps import Panel, draw_maps
 from fcjax.results.figures import tsne
 from tests.metrics.drawn import blobs, picture, texts, titles
 
@@ -71,7 +71,7 @@ def test_classes_have_one_colour_and_clients_one_marker_in_all_panels(tmp_path):
     odd = (clients % 2 == 1) & (labels > 0)
     arrays = (embedding, labels, clients)
     panels = [Panel("all", *arrays), Panel("odd", *(x[odd] for x in arrays))]
-    figure = maps(panels, tmp_path / "maps.png")
+    figure = draw_maps(panels, tmp_path / "maps.png")
     classes, holders = figure.legends
     colors = to_rgba_array([x.get_color() for x in classes.legend_handles])
     markers = [handle.get_marker() for handle in holders.legend_handles]

@@ -59,9 +59,9 @@ def test_what_is_said_with_labels():
         row(0.5, nmi=0.5, kmeans_nmi=0.7),
         row(1.0, "diverged", nmi=0.1, kmeans_nmi=0.7),
     ]
-    what = "k-means of the examples as they are"
+    what = report.BASELINE
     first, second = report.compare_with_kmeans(rows, ["p"])
-    assert first == f"{what}: NMI 0.700"
+    assert first == "baseline: k-means on the raw examples has NMI 0.700"
     assert (
         second
         == f"warning: below {what}: p 0.5 (NMI 0.650, k-means 0.700); {report.HELP}"
@@ -76,7 +76,7 @@ def test_what_is_said_without_labels():
         for p, s in ((0.0, 0.22), (1.0, 0.2))
     ]
     (line,) = report.compare_with_kmeans(rows, ["p"])
-    assert line.startswith("warning: likely below k-means of the examples as they are")
+    assert line.startswith(f"warning: likely below {report.BASELINE}: ")
     assert "p 1 (silhouette 0.20 among the examples, k-means 0.30); " in line
     assert "p 0" not in line
 

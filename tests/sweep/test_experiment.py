@@ -45,8 +45,8 @@ def execute(out, *words, describe=None):
 # --- bad input
 
 RULES = "are two partition rules; give only one"
-RANGE = "--class-range must end in 2..10 where clients look for as many clusters"
-DRAWN = "--classes-per-client must lie in 2..10 where clients look for as many"
+RANGE = "--class-range must end in 2..10 if clients have as many clusters as classes"
+DRAWN = "--classes-per-client must lie in 2..10 if clients have as many clusters"
 TWICE = ["clients 2 2", "clusters 3 2 3", "p 0.5 0.5", "client-size 40 40"]
 TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
 
@@ -56,12 +56,12 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
     [
         # What dealing itself refuses: see tests/data/test_refused.py.
         ("--p=1.5", r"^--p must lie in \[0, 1\], got 1.5"),
-        ("--classes-per-client=1 --standalone", f"{DRAWN}.* give --clusters"),
+        ("--classes-per-client=1 --standalone", f"{DRAWN}.* set --clusters"),
         ("--classes-per-client 2 11 --standalone", DRAWN),
         ("--class-range 2 3", r"^--class-range requires --overlap"),
         (
             "--overlap=0 --class-range 2 11 --standalone",
-            rf"^{RANGE}, got \(11,\); or give --clusters$",
+            rf"^{RANGE}, got \(11,\); or set --clusters$",
         ),
         ("--overlap=0 --class-range 1 1 --standalone", RANGE),
         ("--alpha=1 --class-share=1", f"^--alpha and --class-share {RULES}$"),
@@ -92,8 +92,8 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
         ("--pretrain-rounds=0 --cluster-rounds=0", r"^ccfc is given no round to run"),
         ("--evaluate-every=0", r"--evaluate-every must be at least 1"),
         ("--runs-per-call=0", r"--runs-per-call must be at least 1, got 0"),
-        ("--shard=2/2", r"--shard is i/n with i from 0 to n - 1, got '2/2'"),
-        ("--shard=1/2", r"--shard 1/2: the grid has 1 runs"),
+        ("--shard=2/2", r"--shard must be i/n with i from 0 to n - 1, got '2/2'"),
+        ("--shard=1/2", r"--shard 1/2 has no run, since the grid has 1 runs"),
         *(
             (f"--{flag}", f"--{flag.split()[0]} takes one or more different values")
             for flag in TWICE

@@ -52,7 +52,7 @@ def test_a_grid_goes_side_by_side_as_its_programs_fit(tmp_path, monkeypatch):
     def width(memory, **flags):
         monkeypatch.setattr(fit, "device_memory", lambda: memory)
         found = prepare(tmp_path / "out", path, seed=seeds, **flags)
-        return fit.widened(found).batches[0].side_by_side
+        return fit.with_measured_width(found).batches[0].runs_per_call
 
     # Arguments, results and temporaries, by XLA's own count of the largest program.
     part = batch.take(range(num_devices))

@@ -50,8 +50,8 @@ def batches(labels=LABELS, *, settings=None, num_extra=0, **flags):
     return plan.batches(task(method, **flags), dataset(labels), num_extra)
 
 
-def split(batch, side_by_side):
-    return list(batch._replace(side_by_side=side_by_side).split())
+def split(batch, runs_per_call):
+    return list(batch._replace(runs_per_call=runs_per_call).split())
 
 
 def pool_of(labels=LABELS):
@@ -382,7 +382,7 @@ def test_the_configuration_says_nothing_of_other_rules():
     config = experiment.configuration(plain, method, {"p": 0.0})
     assert not {"class_range", "samples_per_class", "reported"} & set(config)
     reporting = method._replace(start="begin", reported=("communities",))
-    ranged = plain.but(overlap=(0.0, 0.3), class_range=(2, 5))
+    ranged = plain.replace(overlap=(0.0, 0.3), class_range=(2, 5))
     config = experiment.configuration(ranged, reporting, {"overlap": 0.0})
     names = ("partition", "class_range", "samples_per_class", "start_stage", "reported")
     expected = ["overlap", [2, 5], 500, "begin", ["communities"]]
@@ -545,6 +545,6 @@ def test_the_budget_is_what_the_largest_client_does():
         (batch,) = plan.batches(asked, dataset())
         return plan.budget(batch)
 
-    assert of() == "7 rounds of 6 steps of 4 examples a client"
-    assert of(sees_all=True) == of(scope="client-mean") == "7 rounds"
-    assert of(settings={"batch_size": 4}) == "7 rounds"
+    assert of() == "at most 7 rounds with 6 local steps per client (batch size 4)"
+    assert of(sees_all=True) == of(scope="client-mean") == "at most 7 rounds"
+    assert of(settings={"batch_size": 4}) == "at most 7 rounds"

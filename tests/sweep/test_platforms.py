@@ -44,7 +44,7 @@ def test_a_platform_that_is_not_here_is_refused_in_a_line(tmp_path, command, pla
     status, printed, said = ended(*words, platforms=platforms)
     assert (status, printed) == (2, "")
     (line,) = said.splitlines()
-    assert f"error: JAX_PLATFORMS={platforms} asks for a platform" in line
+    assert f"error: JAX_PLATFORMS={platforms} is a platform" in line
     available = line.partition("available: ")[2].partition(". ")[0].split(", ")
     assert "cpu" in available
     assert "gpuu" not in available

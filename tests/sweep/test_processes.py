@@ -27,21 +27,38 @@ def test_a_share_is_a_number_of_how_many():
     for text, expected in (("0/1", (0, 1)), ("1/2", (1, 2)), ("09/10", (9, 10))):
         assert share("shard", text) == expected
     for text in ("", "1", "2/2", "0/0", "-1/2", "a/b", "1/2/3", "0.5/2", " 0/1"):
-        with pytest.raises(ValueError, match="`process` is i/n with i from 0 to n - 1"):
+        with pytest.raises(
+            ValueError, match="`process` must be i/n with i from 0 to n - 1"
+        ):
             share("process", text)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"process": "0/2"}, "--process goes with --coordinator HOST:PORT"),
-        ({"coordinator": "auto", "shard": "0/2"}, "--shard goes without"),
-        ({"coordinator": "auto", "backend": "loop"}, "goes with --backend shard_map"),
-        ({"coordinator": "auto", "on": "v5e:2x2"}, "and without --on"),
-        ({"coordinator": "localhost", "process": "0/2"}, "is auto or HOST:PORT, got"),
-        ({"coordinator": "h:port", "process": "0/2"}, "is auto or HOST:PORT, got"),
+        ({"process": "0/2"}, "--process needs --coordinator HOST:PORT"),
+        (
+            {"coordinator": "auto", "shard": "0/2"},
+            "--shard and --coordinator exclude each other",
+        ),
+        (
+            {"coordinator": "auto", "backend": "loop"},
+            "--coordinator needs --backend shard_map",
+        ),
+        ({"coordinator": "auto", "on": "v5e:2x2"}, "cannot be combined with --on"),
+        (
+            {"coordinator": "localhost", "process": "0/2"},
+            "--coordinator must be auto or HOST:PORT, got",
+        ),
+        (
+            {"coordinator": "h:port", "process": "0/2"},
+            "--coordinator must be auto or HOST:PORT, got",
+        ),
         ({"coordinator": "h:1"}, "--coordinator HOST:PORT needs --process i/n"),
-        ({"coordinator": "h:1", "process": "2/2"}, "--process is i/n with i from 0"),
+        (
+            {"coordinator": "h:1", "process": "2/2"},
+            "--process must be i/n with i from 0",
+        ),
     ],
 )
 def test_flags_of_processes_that_do_not_fit_are_refused(flags, message):
@@ -123,10 +140,10 @@ def test_two_processes_leave_the_bits_of_one_and_the_first_tells(tmp_path):
     two = command(tmp_path / "two" / "out", data, *GRID)
     (told, _), (second, _) = together([two, two], num_devices=2)
     assert_same(tmp_path / "two" / "out", one)
-    assert "4 x cpu of 2 processes through shard_map" in told
-    assert "of the examples in each process" in told
-    assert "2 runs go on from stages" in told
-    assert "2 runs go on" not in second
+    assert "4 x cpu in 2 processes, backend shard_map" in told
+    assert "memory: each process holds" in told
+    assert "2 runs: leading stages loaded" in told
+    assert "2 runs: leading stages" not in second
 
 
 ROUNDS = ("--learn-rounds=40", "--checkpoint-interval=0")
@@ -158,7 +175,7 @@ def test_one_that_dies_ends_the_others_and_two_go_on_after_four(
     assert not (tmp_path / "out" / "results.csv").exists()
 
     (told, _), _ = together([line] * 2)
-    assert "going on from checkpoint" in told
+    assert "resuming from checkpoint" in told
     assert_same(tmp_path / "out", expected)
 
 
@@ -225,5 +242,5 @@ def test_the_two_terminals_of_the_guide(tmp_path):
         ]
         line[at:] = [f"--out={tmp_path / 'out'}", "--no-plot"]
     (told, _), _ = together([one, other])
-    assert "2 x cpu of 2 processes" in told
+    assert "2 x cpu in 2 processes" in told
     assert len(rows(tmp_path / "out" / "results.csv")) == 2

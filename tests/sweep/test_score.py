@@ -68,7 +68,7 @@ RUN = Outcome({}, ROWS, MASK, np.where(MASK, CLUSTERS[ROWS], -1), HOLDERS, CLUST
 
 
 def score_run(present, scope, *, num_rounds, labels=LABELS):
-    scores = score.against(RUN, labels, scope)
+    scores = score.label_scores(RUN, labels, scope)
     present = np.array(present, bool)[:num_rounds]
     options = {"present": present, "embedding": None}
     return score.score_end(RUN, labels, scope, scores, **options)
@@ -136,4 +136,4 @@ def test_a_round_that_was_not_evaluated_or_has_no_clusters_yet_is_empty():
     nothing = RUN._replace(clusters=np.full(12, -1))
     scores = score.score_round(nothing, LABELS, "global", num_clusters=3)
     assert scores == {}
-    assert set(score.cells(scores).values()) == {None}
+    assert set(score.history_cells(scores).values()) == {None}

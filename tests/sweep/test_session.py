@@ -23,7 +23,7 @@ def test_calls_that_do_not_fit_are_halved(tmp_path, capsys, monkeypatch):
     path, seeds = vectors(tmp_path), {"seed": (0, 1, 2, 3)}
     out = run(tmp_path / "out", path, **seeds, runs_per_call=4)
     assert sizes == [4, 2, 2]
-    assert "out of memory with 4 runs a call: now 2" in capsys.readouterr().out
+    assert "out of memory with 4 runs at a time: trying 2" in capsys.readouterr().out
     assert prepare(out, path, **seeds).batches == ()
 
 

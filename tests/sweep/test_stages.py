@@ -86,7 +86,7 @@ def after_near(near, tmp_path):
 def test_a_second_method_ends_as_if_it_had_trained_all(near, far_alone, data, capsys):
     assert len(kept(near)) == 2
     run(near / "far", data, method="far")
-    line = f"2 runs go on from stages that were trained before ({near / 'stages'})"
+    line = f"2 runs: leading stages loaded from the stage cache {near / 'stages'}"
     assert capsys.readouterr().out.count(line) == 1
     assert_same(near / "far", far_alone)
     # Their seconds are the first method's: no round of them ran again.
@@ -116,7 +116,7 @@ def finds(out, data, **flags):
     """Whether the runs of the flags' first call find what they share."""
     prepared = drifting.prepare(out, data, **options(flags))
     batch = prepared.batches[0]
-    (batch,) = train.in_turn(batch)
+    (batch,) = train.ordered_calls(batch)
     prepared.folder.begin()
     start = train.StageCache(prepared).start(batch)
     grid = batch.grid(prepared.pool)
@@ -190,7 +190,7 @@ def test_a_sweep_of_a_later_stage_trains_the_first_once(data, tmp_path, capsys):
     flags = {"weight": (0.5, 0.1, 0.9), "rate": (0.3, 0.2), "seed": (0,)}
     flags |= {"runs_per_call": 2}
     run(tmp_path / "sweep", data, **flags)
-    assert capsys.readouterr().out.count("2 runs go on") == 2
+    assert capsys.readouterr().out.count("2 runs: leading stages") == 2
     assert len(kept(tmp_path)) == 2
     run(tmp_path / "alone", data, describe=alone, **flags)
     for name in ("history.csv", "results.csv"):
@@ -207,11 +207,11 @@ def test_a_sweep_of_a_later_stage_trains_the_first_once(data, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("position", "was_found", "num_kept", "goes_on"),
     [
-        (Position(1, 3), True, LEARN_ROUNDS + 2, "going on from checkpoint"),
+        (Position(1, 3), True, LEARN_ROUNDS + 2, "resuming from checkpoint"),
         # Before its first checkpoint it finds the stages again.
-        (Position(1, 1), True, LEARN_ROUNDS, "2 runs go on from stages"),
+        (Position(1, 1), True, LEARN_ROUNDS, "2 runs: leading stages loaded"),
         # A checkpoint of its own wins over stages that are there now.
-        (Position(0, 3), False, 2, "going on from checkpoint"),
+        (Position(0, 3), False, 2, "resuming from checkpoint"),
     ],
 )
 def test_killed_it_goes_on_from_its_checkpoint_or_the_stages(
@@ -220,7 +220,7 @@ def test_killed_it_goes_on_from_its_checkpoint_or_the_stages(
     out, link = tmp_path / "far", tmp_path / ("stages" if was_found else "later")
     link.symlink_to(near / "stages")
     run_until(position, out, data, method="far")
-    assert ("2 runs go on" in capsys.readouterr().out) == was_found
+    assert ("2 runs: leading stages" in capsys.readouterr().out) == was_found
     if not was_found:
         link.rename(tmp_path / "stages")
     before = rows(out / "history.csv")
@@ -245,9 +245,9 @@ def test_damaged_stages_are_trained_anew_and_written_over(
         damage(path)
     run(after_near / "far", data, method="far", resume=resume)
     printed = capsys.readouterr().out
-    assert ("skipping the damaged state" in printed) == resume
-    assert "go on from" not in printed
+    assert ("skipping the damaged checkpoint" in printed) == resume
+    assert "leading stages" not in printed
     assert_same(after_near / "far", far_alone)
     run(after_near / "again", data, method="far")
-    assert "2 runs go on from stages" in capsys.readouterr().out
+    assert "2 runs: leading stages loaded" in capsys.readouterr().out
     assert_same(after_near / "again", far_alone)

@@ -12,7 +12,7 @@ from orbax.checkpoint import v1 as ocp
 
 from fcjax import engine
 from fcjax.engine import Position
-from fcjax.sweep.checkpoints import States
+from fcjax.sweep.checkpoints import Checkpoints
 from tests.sweep import drifting
 
 
@@ -46,7 +46,7 @@ def names(folder):
 
 def saved(folder, *positions):
     """The checkpoints of some positions, each of a state that its round tells."""
-    checkpoints = States(folder, interval=0.0)
+    checkpoints = Checkpoints(folder, interval=0.0)
     for position in positions:
         checkpoints.save(after(position, state_of(position[1])))
     checkpoints.wait()
@@ -54,7 +54,7 @@ def saved(folder, *positions):
 
 
 def test_nothing_to_go_on_from_is_the_beginning_and_silent(tmp_path, capsys):
-    assert States(tmp_path / "none").restore(shapes) is None
+    assert Checkpoints(tmp_path / "none").restore(shapes) is None
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "none").exists()
 
@@ -66,7 +66,7 @@ def test_nothing_to_go_on_from_is_the_beginning_and_silent(tmp_path, capsys):
 def test_the_newest_two_stay_of_those_that_are_due_or_forced(
     tmp_path, interval, expected
 ):
-    checkpoints = States(tmp_path, interval=interval)
+    checkpoints = Checkpoints(tmp_path, interval=interval)
     for position in ((0, 8), (0, 9), (0, 10), (1, 1)):
         checkpoints.save(after(position, state_of(1), is_last=position == (0, 9)))
     checkpoints.wait()
@@ -75,14 +75,14 @@ def test_the_newest_two_stay_of_those_that_are_due_or_forced(
 
 def test_the_bits_come_back_of_the_state_at_the_time_of_the_call(tmp_path):
     """The next round takes its memory before the write has begun."""
-    checkpoints = States(tmp_path, interval=0.0)
+    checkpoints = Checkpoints(tmp_path, interval=0.0)
     overwrite = jax.jit(lambda x: jax.tree.map(jnp.add, x, x), donate_argnums=0)
     state = jax.block_until_ready(jax.tree.map(jnp.array, state_of(5)))
     checkpoints.save(after((2, 7), state))
     jax.block_until_ready(overwrite(state))
     assert state["weights"].is_deleted()
     checkpoints.wait()
-    position, found = States(tmp_path).restore(shapes)
+    position, found = Checkpoints(tmp_path).restore(shapes)
     assert position == Position(2, 7)
     assert_bits(found, state_of(5))
 
@@ -93,7 +93,7 @@ def test_an_error_of_the_background_write_surfaces(tmp_path, monkeypatch):
             raise OSError("no space left")
 
     monkeypatch.setattr(ocp, "save_async", lambda *_, **__: Full())
-    checkpoints = States(tmp_path, interval=0.0)
+    checkpoints = Checkpoints(tmp_path, interval=0.0)
     checkpoints.save(after((0, 1), state_of(1)))
     with pytest.raises(OSError, match="no space left"):
         checkpoints.save(after((0, 2), state_of(2)))
@@ -108,7 +108,7 @@ def test_an_error_of_the_background_write_surfaces(tmp_path, monkeypatch):
 def test_a_truncated_checkpoint_falls_back_to_the_one_before(
     tmp_path, capsys, size, files
 ):
-    checkpoints = States(tmp_path, interval=0.0)
+    checkpoints = Checkpoints(tmp_path, interval=0.0)
     for number in (1, 2):
         checkpoints.save(after((0, number), number * jnp.arange(float(size))))
     checkpoints.wait()
@@ -116,10 +116,10 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before(
         if path.is_file():
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     structure = jax.ShapeDtypeStruct((size,), jnp.float32)
-    position, state = States(tmp_path).restore([structure].__getitem__)
+    position, state = Checkpoints(tmp_path).restore([structure].__getitem__)
     assert position == Position(0, 1)
     assert_bits(state, jnp.arange(float(size)))
-    told = f"warning: skipping the damaged state {tmp_path / '00-000002'}"
+    told = f"warning: skipping the damaged checkpoint {tmp_path / '00-000002'}"
     assert capsys.readouterr().out.startswith(told)
 
 
@@ -130,7 +130,7 @@ def test_what_a_kill_left_half_written_is_not_there(tmp_path):
     partial.mkdir()
     (partial / "data").write_text("half of it")
     (tmp_path / "notes").write_text("not ours")
-    checkpoints = States(tmp_path, interval=0.0)
+    checkpoints = Checkpoints(tmp_path, interval=0.0)
     assert checkpoints.restore(shapes)[0] == Position(0, 1)
     assert names(tmp_path) == ["00-000001", "notes"]
     for number in (2, 3):
@@ -144,8 +144,8 @@ def test_a_process_killed_while_it_writes_leaves_what_can_be_restored(tmp_path):
     script = """if True:
         import os, pathlib, sys, jax.numpy as jnp
         from fcjax.engine import Position, Round
-        from fcjax.sweep.checkpoints import States
-        checkpoints = States(pathlib.Path(sys.argv[1]), interval=0.0)
+        from fcjax.sweep.checkpoints import Checkpoints
+        checkpoints = Checkpoints(pathlib.Path(sys.argv[1]), interval=0.0)
         for number in (1, 2):
             state = jnp.full(2**22, number, jnp.float32)
             checkpoints.save(Round(None, Position(0, number), {}, state, True))
@@ -156,7 +156,7 @@ def test_a_process_killed_while_it_writes_leaves_what_can_be_restored(tmp_path):
     )
     assert run.returncode == 9
     structure = jax.ShapeDtypeStruct((2**22,), jnp.float32)
-    position, state = States(tmp_path).restore([structure].__getitem__)
+    position, state = Checkpoints(tmp_path).restore([structure].__getitem__)
     assert position.round >= 1
     np.testing.assert_array_equal(state, position.round)
     assert all("tmp" not in name for name in names(tmp_path))
@@ -173,7 +173,7 @@ def test_the_last_write_is_waited_for_even_when_the_engine_is_stopped(tmp_path):
                 raise KeyboardInterrupt
             states.save(round)
 
-        with States(folder, interval=0.0) as states:
+        with Checkpoints(folder, interval=0.0) as states:
             grid = batch.grid(prepared.pool)
             engine.run(batch.build, grid, start=states.restore, on_round=on_round)
 

@@ -1,1 +1,1 @@
-"""The local training of every method, in this library and as a PyTorch loop."""
+"""The local training of every method, in fcjax and as a PyTorch loop."""

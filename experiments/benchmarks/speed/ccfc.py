@@ -1,4 +1,4 @@
-"""CCFC's pre-training: SimSiam with the pull towards the server's model."""
+"""CCFC's pre-training: SimSiam with the model-contrastive term."""
 
 from functools import partial
 
@@ -24,8 +24,17 @@ SIZES = Sizes(clients=10, examples=1000, batch_size=128)
 def cases(
     sizes: Sizes = SIZES, backbone: str = "conv", *, torch_device: str = "cpu"
 ) -> list[Case]:
-    """Every client trains one epoch on two fixed views of its images: augmentation is
-    on the host in a PyTorch program, and beside the point here.
+    """Returns one epoch of all clients on two fixed views of each image.
+
+    Augmentation is left out, because a PyTorch program does it on the host.
+
+    Args:
+        sizes: number of clients, examples and batch size.
+        backbone: `conv` or `resnet18`.
+        torch_device: device of the PyTorch loop.
+
+    Returns:
+        The case.
     """
     shape = (2, sizes.clients, sizes.examples, *SHAPES[backbone])
     views = np.random.default_rng(0).random(shape, np.float32)
@@ -45,11 +54,11 @@ def cases(
         )
 
     def train_one(anchor, key, client, first, second, mask):
-        def loss(key, variables, slots, counted):
+        def loss(key, variables, batch_indices, batch_mask):
             del key
-            batch = (first[slots], second[slots])
+            batch = (first[batch_indices], second[batch_indices])
             return sample_contrast(
-                network, variables, anchor, batch, counted, model_weight=MODEL_WEIGHT
+                network, variables, anchor, batch, batch_mask, model_weight=MODEL_WEIGHT
             )
 
         return training.train(
@@ -84,7 +93,7 @@ def cases(
             f"batch {sizes.batch_size}",
             train,
             (clients.repeat(client, sizes.clients), anchor, keys, first, second, mask),
-            by_client=(True, False, True, True, True, True),
+            has_client_axis=(True, False, True, True, True, True),
             num_batches=-(-sizes.examples // sizes.batch_size),
             num_examples=sizes.clients * sizes.examples,
             loop=loop,

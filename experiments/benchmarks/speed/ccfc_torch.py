@@ -1,8 +1,8 @@
-"""What fcjax is timed against: the same local training in PyTorch, on the CPU or on a
-device of PyTorch's.
+"""CCFC's pre-training in PyTorch, on the CPU or on another device of PyTorch.
 
-Plain and fair: the same clients, batches and threads, one client after another as one
-would write it there, weights copied from the library's network, no data loader.
+It is plain PyTorch: the clients train one after another, without a data loader.
+Clients, batches and threads are as in JAX, and the weights are copies of the JAX
+weights.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,18 @@ from experiments.benchmarks.speed.weights_torch import (
 
 
 class Loop:
-    """Clients that train SimSiam with a pull towards an anchor, and their round."""
+    """Clients that train SimSiam with the model-contrastive term.
+
+    Args:
+        views: two views of all images [2, M, N, H, W, C].
+        variables: variables of the network that all clients start from.
+        backbone: `conv` or `resnet18`.
+        batch_size: number of examples per step.
+        learning_rate: learning rate of Adam.
+        model_weight: weight of the model-contrastive term.
+        num_threads: number of CPU threads.
+        device: device of PyTorch.
+    """
 
     def __init__(
         self,
@@ -41,7 +52,6 @@ class Loop:
         num_threads: int,
         device: str = "cpu",
     ):
-        """Takes views [2, M, N, H, W, C] and the variables all clients start from."""
         start(num_threads)
         self.batch_size, self.model_weight = batch_size, model_weight
         self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy()).to(device)
@@ -54,11 +64,11 @@ class Loop:
         self.optimizers = adam(self.models, learning_rate)
 
     def round(self) -> float:
-        """Trains every client one epoch; returns their mean loss."""
+        """Trains every client one epoch and returns the mean loss."""
         return mean(map(self.steps, range(len(self.models))))
 
     def steps(self, client: int) -> Iterator[torch.Tensor]:
-        """Trains a client one epoch; yields the loss of each step."""
+        """Trains a client one epoch and yields the loss of each step."""
         model, optimizer = self.models[client], self.optimizers[client]
         order = torch.randperm(self.views.shape[2], device=self.views.device)
         for batch in order.split(self.batch_size):
@@ -72,11 +82,12 @@ class Loop:
 
 
 def distance(p, z):
+    """Returns the negative mean cosine similarity, without a gradient into `z`."""
     return -functional.cosine_similarity(p, z.detach()).mean()
 
 
 def simsiam(variables: Any, backbone: str) -> nn.Module:
-    """Returns the network of these variables."""
+    """Returns the PyTorch network with the weights of these variables."""
     params = jax.tree.map(np.asarray, variables["params"])
     is_conv = backbone == "conv"
     encoder = conv_encoder(params) if is_conv else ResNet18()
@@ -88,7 +99,12 @@ def simsiam(variables: Any, backbone: str) -> nn.Module:
 
 
 class SimSiam(nn.Module):
-    """Encoder, projector and predictor, of layers [in, out] given in their order."""
+    """Encoder, projector and predictor.
+
+    Args:
+        encoder: the encoder.
+        dense: input and output size of the four dense layers, in their order.
+    """
 
     def __init__(self, encoder: nn.Module, dense: list[tuple[int, int]]):
         super().__init__()
@@ -106,12 +122,13 @@ class SimSiam(nn.Module):
         )
 
     def forward(self, x):
+        """Returns the outputs of projector and predictor."""
         z = self.projector(self.encoder(x))
         return z, self.predictor(z)
 
 
 def conv_encoder(params: Any) -> nn.Module:
-    """Returns CCFC's encoder, of these widths."""
+    """Returns CCFC's encoder with the widths of these parameters."""
     layers = []
     for i in range(3):
         inputs, features = params[f"Conv_{i}"]["kernel"].shape[2:]
@@ -124,7 +141,7 @@ def conv_encoder(params: Any) -> nn.Module:
 
 
 class ResNet18(nn.Module):
-    """With the stem for small images; torchvision's layers."""
+    """ResNet-18 with the stem for small images and torchvision's layers."""
 
     def __init__(self):
         super().__init__()
@@ -136,11 +153,18 @@ class ResNet18(nn.Module):
         self.blocks = nn.Sequential(*(Block(*width) for width in widths))
 
     def forward(self, x):
+        """Returns the mean features of each image."""
         return self.blocks(torch.relu(self.stem(x))).mean(dim=(2, 3))
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions and a shortcut.
+
+    Args:
+        inputs: number of input features.
+        features: number of output features.
+        stride: stride of the first convolution.
+    """
 
     def __init__(self, inputs: int, features: int, stride: int):
         super().__init__()
@@ -163,16 +187,17 @@ class Block(nn.Module):
             )
 
     def forward(self, x):
+        """Returns the sum of body and shortcut, after ReLU."""
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
 def conv_arrays(params: Any) -> Iterator[np.ndarray]:
-    """The encoder's parameters, in the order and the axes of PyTorch's."""
+    """Returns the parameters of the encoder in PyTorch's order and axes."""
     return layer_arrays(params, [f"Conv_{i}" for i in range(3)])
 
 
 def resnet_arrays(params: Any) -> Iterator[np.ndarray]:
-    """As `conv_arrays`, for ResNet-18."""
+    """Yields the parameters of ResNet-18 in PyTorch's order and axes."""
     params = params["encoder"]
     layers = [params, *(params[f"BasicBlock_{i}"] for i in range(8))]
     for layer in layers:
@@ -183,13 +208,16 @@ def resnet_arrays(params: Any) -> Iterator[np.ndarray]:
 
 
 def head_arrays(params: Any, channels: int | None) -> Iterator[np.ndarray]:
-    """As `conv_arrays`, for projector and predictor.
+    """Yields the parameters of projector and predictor in PyTorch's order and axes.
 
     Args:
-        params: of the whole network.
-        channels: features at a pixel, where the encoder flattens them.
+        params: parameters of the whole network.
+        channels: number of features per pixel if the encoder flattens them, else None.
+
+    Yields:
+        np.ndarray: the parameters.
     """
-    # The encoder's batch norms, if they are the network's own, are counted first.
+    # The last two batch norms belong to the heads, the earlier ones to the encoder.
     norms = iter(sorted(k for k in params if k.startswith("BatchNorm"))[-2:])
     for i in range(4):
         layer = params[f"Dense_{i}"]["Dense_0"]

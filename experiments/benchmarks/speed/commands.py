@@ -1,4 +1,4 @@
-"""Rounds of a command, timed as a user runs it."""
+"""Times the rounds of a script as a user runs it."""
 
 import os
 import subprocess
@@ -14,45 +14,47 @@ from fcjax.results.store import read_rows
 EXPERIMENTS = Path(__file__).parents[2]
 NEVER = "1000000"
 SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""A GPU is shared with the process that measures."""
+"""Environment variables that let the measuring process and a script share a GPU."""
 
 
 class Rounds(NamedTuple):
-    """What the rounds of a command took."""
+    """Times and memory of a script."""
 
     seconds: dict[str, list[float]]
-    """By stage, a round and run: of each round but the first one, which waits for its
-    compilation, and the last one, which is scored."""
+    """Seconds per round and run, by stage. The first round (compilation) and the last
+    round (scores) are left out."""
     compile_seconds: float
     peak_bytes: int
-    """Of the whole process."""
+    """Peak memory of the process."""
 
 
 def run(script: str, flags: Sequence[str]) -> Rounds:
-    """Runs a script into a folder of its own, without figures, scored at the ends of
-    stages alone.
+    """Runs a script into a temporary folder, with scores only at the end of each stage.
 
     Args:
-        script: its name, without the ending.
-        flags: with three rounds or more of every stage that is timed.
+        script: name of the script.
+        flags: flags of the script, with at least three rounds per timed stage.
+
+    Returns:
+        Times and memory.
 
     Raises:
-        RuntimeError: it failed; what it printed.
+        RuntimeError: the script failed. The message is its output.
     """
     with tempfile.TemporaryDirectory() as name:
         out = Path(name, "out")
         command = [sys.executable, EXPERIMENTS / f"{script}.py", *flags]
         command += ["--out", out, "--no-plot", "--evaluate-every", NEVER]
-        with Path(name, "printed").open("w+") as printed:
+        with Path(name, "printed").open("w+") as log:
             process = subprocess.Popen(
-                command, stdout=printed, stderr=printed, env={**os.environ, **SHARED}
+                command, stdout=log, stderr=log, env={**os.environ, **SHARED}
             )
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-            printed.seek(0)
+            log.seek(0)
             if process.returncode:
-                told = printed.read().strip()
-                raise RuntimeError(f"{script}.py {' '.join(flags)}: {told}")
+                output = log.read().strip()
+                raise RuntimeError(f"{script}.py {' '.join(flags)}: {output}")
         (folder,) = (path.parent for path in out.rglob("results.csv"))
         history, results = (
             read_rows(folder / f"{x}.csv") for x in ("history", "results")
@@ -63,12 +65,14 @@ def run(script: str, flags: Sequence[str]) -> Rounds:
 
 
 def middle_rounds(history: Sequence[dict[str, str]]) -> dict[str, list[float]]:
-    """Returns by stage the seconds of its rounds without the first and the last."""
+    """Returns the seconds of each stage's rounds, without the first and the last."""
     rounds: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in history:
         rounds[row["stage"]].append((int(row["round"]), float(row["seconds"])))
-    found = {}
+    seconds_by_stage = {}
     for stage, each in rounds.items():
         first, last = min(each)[0], max(each)[0]
-        found[stage] = [seconds for number, seconds in each if first < number < last]
-    return {stage: each for stage, each in found.items() if each}
+        seconds_by_stage[stage] = [
+            seconds for number, seconds in each if first < number < last
+        ]
+    return {stage: each for stage, each in seconds_by_stage.items() if each}

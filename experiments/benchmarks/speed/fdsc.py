@@ -1,7 +1,7 @@
-"""FDSC's local training: of the auto-encoder alone, and of FDSC2 with coefficients.
+"""FDSC's local training: the auto-encoder alone, and FDSC2 with coefficients.
 
-The PyTorch side takes the same steps on all examples of a client, from the same weights
-and graphs of neighbours.
+The PyTorch loop takes the same steps on all examples of a client, from the same weights
+and neighbour graphs.
 """
 
 import jax
@@ -24,8 +24,17 @@ SIZES = Sizes(clients=20, examples=200, batch_size=200)
 def cases(
     sizes: Sizes = SIZES, shape: tuple[int, int, int] = (28, 28, 1)
 ) -> list[Case]:
-    """Every client takes its steps of a round on all of its examples at once, as their
-    coefficients ask for: the batch size plays no part.
+    """Returns one round of all clients, for each of the two trainings.
+
+    A step uses all examples of a client, because the coefficients connect all of them.
+    The batch size has no effect.
+
+    Args:
+        sizes: number of clients and examples.
+        shape: shape of an image.
+
+    Returns:
+        The cases.
     """
     height, width, _ = shape
     images = np.random.default_rng(0).random((*sizes[:2], *shape), np.float32)
@@ -42,17 +51,17 @@ def cases(
     )
     start = fdsc.init(setup, jax.random.key(0), x[0, :1], sizes.examples)
 
-    def case(name, trains) -> Case:
-        parts = pick(start, trains)
+    def case(name, part_names) -> Case:
+        parts = pick(start, part_names)
 
         def train(state, x, mask, adjacency):
             return clients.for_each(train_one, *state, x, mask, adjacency)
 
         def train_one(parts, opt_state, x, mask, adjacency):
-            own = Private(parts, opt_state, adjacency)
-            own, measured = fdsc.train_network(setup, trains, own, x, mask)
-            # A sum of squares: of each pixel, it can be compared with small tolerance.
-            return own[:2], measured["loss"] / x.size
+            private = Private(parts, opt_state, adjacency)
+            private, metrics = fdsc.train_network(setup, part_names, private, x, mask)
+            # The loss is a sum over pixels. Its mean allows a small tolerance.
+            return private[:2], metrics["loss"] / x.size
 
         def loop(num_threads: int):
             from experiments.benchmarks.speed.fdsc_torch import Loop
@@ -76,7 +85,7 @@ def cases(
             "all at once",
             train,
             (clients.repeat(state, sizes.clients), x, mask, adjacency),
-            by_client=(True, True, True, True),
+            has_client_axis=(True, True, True, True),
             num_batches=settings.local_steps,
             num_examples=sizes.clients * sizes.examples * settings.local_steps,
             loop=loop,

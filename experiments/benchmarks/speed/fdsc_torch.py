@@ -1,7 +1,7 @@
-"""FDSC's local training as one would write it in PyTorch, on the CPU.
+"""FDSC's local training in PyTorch, on the CPU.
 
-The same clients, weights, graphs and steps as on the library's side, one client after
-another; the product of coefficients and codes is taken once a step.
+Clients, weights, graphs and steps are as in JAX. The clients train one after another.
+The product of coefficients and codes is computed once per step.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,20 @@ from experiments.benchmarks.speed.weights_torch import adam, load, mean, start, 
 
 
 class Loop:
-    """Clients that train their subspace networks, and their round."""
+    """Clients that train their subspace networks.
+
+    Args:
+        images: images of all clients [M, N, H, W, C].
+        adjacency: neighbour graphs [M, N, N].
+        parts: parameters that all clients start from. Without coefficients, only the
+            auto-encoder is trained.
+        penalty_weight: weight of the squared norm of the coefficients.
+        expression_weight: weight of the self-expression error.
+        locality_weight: weight of the distance between coefficients and graph.
+        learning_rate: learning rate of Adam.
+        num_steps: number of steps per round.
+        num_threads: number of CPU threads.
+    """
 
     def __init__(
         self,
@@ -31,9 +44,6 @@ class Loop:
         num_steps: int,
         num_threads: int,
     ):
-        """Takes images [M, N, H, W, C], graphs [M, N, N] and the parts that all clients
-        start from; without coefficients they train the auto-encoder alone.
-        """
         start(num_threads)
         self.images = torch.from_numpy(np.moveaxis(images, -1, 2).copy())
         self.adjacency = torch.from_numpy(adjacency.astype(np.float32))
@@ -46,12 +56,12 @@ class Loop:
         self.optimizers = adam(self.models, learning_rate)
 
     def round(self) -> float:
-        """Every client takes its steps; returns their mean loss, of each pixel."""
+        """Trains every client for its steps and returns the mean loss per pixel."""
         clients = self.models, self.optimizers, self.images, self.adjacency
         return mean(map(self.steps, *clients))
 
     def steps(self, model, optimizer, x, adjacency) -> Iterator[torch.Tensor]:
-        """Trains a client; yields the loss of each step."""
+        """Trains a client and yields the loss of each step."""
         for _ in range(self.num_steps):
             if model.coefficients is None:
                 loss = squared(model.decode(model.encoder(x)) - x)
@@ -60,6 +70,7 @@ class Loop:
             yield step(optimizer, loss) / x.numel()
 
     def joint_loss(self, model, x, adjacency):
+        """Returns the loss of auto-encoder and coefficients."""
         z = model.encoder(x)
         coefficients = model.coefficients.masked_fill(self.diagonal, 0)
         expressed = coefficients @ z
@@ -72,11 +83,17 @@ class Loop:
 
 
 def squared(x):
+    """Returns the sum of squares."""
     return x.square().sum()
 
 
 class SubspaceNetwork(nn.Module):
-    """A convolutional auto-encoder, and coefficients where the parameters have some."""
+    """A convolutional auto-encoder, with coefficients if the parameters have them.
+
+    Args:
+        params: the parameters in JAX.
+        shape: shape of an image [H, W, C].
+    """
 
     def __init__(self, params: Any, shape: tuple[int, ...]):
         super().__init__()
@@ -99,12 +116,13 @@ class SubspaceNetwork(nn.Module):
             self.coefficients = nn.Parameter(torch.from_numpy(params["coefficients"]))
 
     def decode(self, z):
+        """Returns the images of codes, cut to the right size."""
         decoded = self.decoder(z.unflatten(1, self.code_shape))
         return decoded[..., : self.height, : self.width]
 
 
 def network(parts: Any, shape: tuple[int, ...]) -> SubspaceNetwork:
-    """Returns the network of these parts, for images [H, W, C]."""
+    """Returns the PyTorch network with these parameters, for images [H, W, C]."""
     params = jax.tree.map(np.array, parts)
     params |= {name: params[name]["params"] for name in ("encoder", "decoder")}
     model = SubspaceNetwork(params, shape)
@@ -113,7 +131,7 @@ def network(parts: Any, shape: tuple[int, ...]) -> SubspaceNetwork:
 
 
 def layer_arrays(params: Any) -> Iterator[np.ndarray]:
-    """The layers' parameters, in the order and the axes of PyTorch's."""
+    """Yields the parameters of the layers in PyTorch's order and axes."""
     for part, axes in (("encoder", (3, 2, 0, 1)), ("decoder", (2, 3, 0, 1))):
         for layer in params[part].values():
             yield layer["kernel"].transpose(axes)

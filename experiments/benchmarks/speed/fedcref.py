@@ -1,7 +1,7 @@
-"""FedCRef's local training: a small auto-encoder for each cluster of each client; and
-what follows it, the errors of all examples under all of these models.
+"""FedCRef's local training: one small auto-encoder per cluster of each client.
 
-The PyTorch side trains the same models on the same clusters, one after another.
+A second case computes the reconstruction errors of all examples under all models. The
+PyTorch loop trains the same models on the same clusters, one after another.
 """
 
 import math
@@ -20,8 +20,10 @@ from fcjax.methods import FedCRef
 from fcjax.types import Federation
 
 LOCAL_EPOCHS, BATCH_SIZE, LEARNING_RATE = 20, 32, 1e-3
-"""Of `experiments/fedcref.py` for clusters of 500 examples; smaller ones have more
-epochs there, which a round's time is but proportional to."""
+"""The settings of `experiments/fedcref.py` for clusters of 500 examples.
+
+Smaller clusters have more epochs in the script. The time of a round is proportional to
+the number of epochs."""
 SIZES = Sizes(clients=20, examples=400, batch_size=BATCH_SIZE)
 
 
@@ -32,8 +34,19 @@ def cases(
     num_clusters: int = 4,
     num_epochs: int = LOCAL_EPOCHS,
 ) -> list[Case]:
-    """Clusters are of equal size. Models go on from round to round, where the method
-    draws new ones: drawing is of neither side.
+    """Returns the training of all models, and the errors of all examples.
+
+    Clusters have equal size. Models are trained further in each round. The method draws
+    new models instead, which neither JAX nor PyTorch does here.
+
+    Args:
+        sizes: number of clients, examples and batch size.
+        shape: shape of an image.
+        num_clusters: number of clusters per client.
+        num_epochs: number of epochs per round.
+
+    Returns:
+        The cases.
     """
     images = np.random.default_rng(0).random((*sizes[:2], *shape), np.float32)
     clusters = np.arange(sizes.examples) % num_clusters
@@ -54,21 +67,21 @@ def cases(
     keys = jax.random.split(jax.random.key(0), num_models)
     variables = jax.vmap(lambda key: draw(options, federation, key))(keys)
     opt_state = jax.vmap(options.optimizer.init)(variables["params"])
-    members = np.arange(num_clusters)[:, None] == clusters
-    members = jnp.tile(jnp.asarray(members), (sizes.clients, 1))
+    is_member = np.arange(num_clusters)[:, None] == clusters
+    is_member = jnp.tile(jnp.asarray(is_member), (sizes.clients, 1))
     rows = jnp.repeat(federation.indices, num_clusters, axis=0)
 
-    def train(state, keys, rows, members, federation):
-        def one(key, client, rows, members):
+    def train(state, keys, rows, is_member, federation):
+        def train_one(key, client, rows, is_member):
             return train_model(
-                options, key, client, rows, members, federation, num_epochs=num_epochs
+                options, key, client, rows, is_member, federation, num_epochs=num_epochs
             )
 
-        return clients.for_each(one, keys, state, rows, members)
+        return clients.for_each(train_one, keys, state, rows, is_member)
 
     def errors(variables, exist, federation):
-        found = errors_under(options, variables, exist, federation)
-        return variables, found
+        errors_of_models = errors_under(options, variables, exist, federation)
+        return variables, errors_of_models
 
     def training_loop(num_threads: int):
         from experiments.benchmarks.speed.fedcref_torch import Training
@@ -95,25 +108,27 @@ def cases(
 
     cluster_size = -(-sizes.examples // num_clusters)
     num_examples = sizes.clients * sizes.examples
-    of = f"{sizes.clients} clients x {sizes.examples} images of {shape[0]}x{shape[1]}"
+    workload = (
+        f"{sizes.clients} clients x {sizes.examples} images of {shape[0]}x{shape[1]}"
+    )
     return [
         Case(
             "fedcref local models",
-            f"{of}, {num_clusters} clusters a client, {num_epochs} epochs, "
+            f"{workload}, {num_clusters} clusters per client, {num_epochs} epochs, "
             f"batch {sizes.batch_size}",
             train,
-            (clients.Client(variables, opt_state), keys, rows, members, federation),
-            by_client=(True, True, True, True, False),
+            (clients.Client(variables, opt_state), keys, rows, is_member, federation),
+            has_client_axis=(True, True, True, True, False),
             num_batches=-(-cluster_size // sizes.batch_size),
             num_examples=num_examples * num_epochs,
             loop=training_loop,
         ),
         Case(
             "fedcref errors",
-            f"{of} under {num_models} models, inference",
+            f"{workload} under {num_models} models, inference",
             errors,
             (variables, jnp.ones(num_models, bool), federation),
-            by_client=(),
+            has_client_axis=(),
             num_batches=num_models,
             num_examples=num_examples * num_models,
             loop=errors_loop,

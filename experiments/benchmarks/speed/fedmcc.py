@@ -1,8 +1,8 @@
-"""FedMCC's local training, by examples and then by clusters, against a target network.
+"""FedMCC's local training against a target network, in both stages.
 
-Every client trains one epoch on two fixed views of its images, in both stages with the
-networks that `experiments/fedmcc.py` has for MNIST; the PyTorch loop takes the same
-steps from the same weights.
+Every client trains one epoch on two fixed views of its images, with the networks of
+`experiments/fedmcc.py` for MNIST. The PyTorch loop takes the same steps from the same
+weights.
 """
 
 from functools import partial
@@ -35,7 +35,15 @@ INSTANCE_TEMPERATURE, CLUSTER_TEMPERATURE = 0.5, 1.0
 
 
 def cases(sizes: Sizes = SIZES, *, side: int = 28) -> list[Case]:
-    """An epoch of each stage, on images of so many pixels a side."""
+    """Returns one epoch of each stage.
+
+    Args:
+        sizes: number of clients, examples and batch size.
+        side: side of the images in pixels.
+
+    Returns:
+        The cases.
+    """
     shape = (2, sizes.clients, sizes.examples, side, side, 1)
     views = np.random.default_rng(0).random(shape, np.float32)
     path = {
@@ -74,8 +82,9 @@ def _case(
     trained: Parts,
     frozen: Parts,
 ) -> Case:
+    """Returns one epoch of a stage with the given contrast."""
     optimizer = optax.adam(LEARNING_RATE)
-    # As `averaging` has it: images in a pool, and an optimiser anew in every round.
+    # As in `averaging`, images are in a pool and every round has a new optimizer.
     pools = [jnp.asarray(view.reshape(-1, *view.shape[2:])) for view in views]
     rows = jnp.arange(len(pools[0])).reshape(sizes.clients, sizes.examples)
     keys = jax.random.split(jax.random.key(1), sizes.clients)
@@ -83,15 +92,15 @@ def _case(
     state = clients.repeat(state, sizes.clients)
 
     def train(state, frozen, keys, rows, mask, *pools):
-        one = partial(train_one, frozen, pools)
-        return clients.for_each(one, keys, state, rows, mask)
+        train_client = partial(train_one, frozen, pools)
+        return clients.for_each(train_client, keys, state, rows, mask)
 
     def train_one(frozen, pools, key, variables, rows, mask):
-        def loss(key, variables, slots, counted):
+        def loss(key, variables, batch_indices, batch_mask):
             del key
             online, target = split_target(variables)
-            batch = tuple(pool[rows[slots]] for pool in pools)
-            value, online = contrast(merge(frozen, online), target, batch, counted)
+            batch = tuple(pool[rows[batch_indices]] for pool in pools)
+            value, online = contrast(merge(frozen, online), target, batch, batch_mask)
             return value, {**pick(online, target), "target": target}
 
         client, value = training.train(
@@ -126,7 +135,7 @@ def _case(
         f"{views.shape[3]}x{views.shape[4]}, batch {sizes.batch_size}",
         train,
         (state, frozen, keys, rows, jnp.ones(rows.shape, bool), *pools),
-        by_client=(True, False, True, True, True, *(False for _ in pools)),
+        has_client_axis=(True, False, True, True, True, *(False for _ in pools)),
         num_batches=-(-sizes.examples // sizes.batch_size),
         num_examples=sizes.clients * sizes.examples,
         loop=loop,

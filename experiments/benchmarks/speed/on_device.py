@@ -1,7 +1,7 @@
-"""What first_light.py measures, a part of it in a process of its own.
+"""The parts of benchmark_accelerator.py. Each part runs in a process of its own.
 
-A TPU serves one process at a time, and a peak of memory is a process's. Prints rows of
-a table, each as soon as it is known.
+A TPU serves one process at a time, and a peak of memory belongs to a process. The
+script prints the rows of a table, each row as soon as it is measured.
 """
 
 import contextlib
@@ -40,23 +40,23 @@ from fcjax.sweep.fit import Fitted, compile_for
 from fcjax.types import Grid, State
 
 REPEATS = 5
-"""Timed rounds of a stage, after a first one."""
+"""Number of timed rounds per stage, after a first round."""
 SPARE = 15
-"""Seconds of a part in which a program that it ran is ended, and read."""
+"""Seconds at the end of a part for stopping its subprocess and reading the results."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Measures a part."""
+    """Measures one part."""
 
     part: tyro.conf.Positional[str]
-    """Which."""
+    """Name of the part."""
     seconds: float
-    """That it may take."""
+    """Time limit of the part, in seconds."""
     folder: Path
-    """Where random images lie, or are to lie."""
+    """Folder of the random images. Missing images are written."""
     data_dir: Path | None = None
-    """Where MNIST is prepared."""
+    """Folder with the prepared MNIST."""
     dry_run: bool = False
     """Take small sizes."""
 
@@ -65,33 +65,34 @@ Rows = Iterator[list[str]]
 
 
 class Images(NamedTuple):
-    """Random ones, of ten classes."""
+    """Shape of random images of ten classes."""
 
     name: str
-    """Of the data set whose size they have."""
+    """Name of the data set with the same size."""
     shape: tuple[int, ...]
+    """Shape of all images."""
     small: tuple[int, ...]
-    """In a dry run."""
+    """Shape of all images in a dry run."""
 
 
 GREY = Images("mnist", (70_000, 28, 28, 1), (400, 8, 8, 1))
-# An epoch of ResNet-18 on all of CIFAR-10 would be all that there is time for: ten
-# batches a client, which a round's time is but proportional to.
+# One epoch of ResNet-18 on all of CIFAR-10 would take all the time. A client has ten
+# batches, and the time of a round is proportional to the number of batches.
 COLOUR = Images("cifar10", (6400, 32, 32, 3), (60, 8, 8, 3))
 VECTORS = Images("pendigits", (10_000, 16), (400, 16))
 
 
 class Run(NamedTuple):
-    """A run of a method, as its paper has it."""
+    """Data and flags of a run, as in the paper of its method."""
 
     images: Images
     flags: str
     small: str
-    """Further flags, in a dry run."""
+    """Further flags in a dry run."""
 
 
 RUNS = {
-    "ccfc": Run(  # without a first round of its own, which compiles as pre-training
+    "ccfc": Run(  # A first round of each client's own would compile one more program.
         *(GREY, "--p 0 --clients 10 --own-init False"),
         "--clients 4 --batch-size 32",
     ),
@@ -109,16 +110,24 @@ RUNS = {
     ),
 }
 BATCHES = 12_800
-"""Images of ten clients: ten batches each, for the reason of COLOUR."""
+"""Number of images for ten batches per client, for the reason given for COLOUR."""
 
 
-def images(chosen: Images, args: Args) -> Path:
-    """Returns the file of random images, classes of which have a pattern each, so that
-    what looks for clusters finds some.
+def images(kind: Images, args: Args) -> Path:
+    """Writes random images, unless they exist, and returns their file.
+
+    Each class has a pattern, so that a clustering can find the classes.
+
+    Args:
+        kind: the shape of the images.
+        args: the command-line arguments.
+
+    Returns:
+        The file.
     """
-    path = args.folder / f"{chosen.name}.npz"
+    path = args.folder / f"{kind.name}.npz"
     if not path.exists():
-        count, *shape = chosen.small if args.dry_run else chosen.shape
+        count, *shape = kind.small if args.dry_run else kind.shape
         random = np.random.default_rng(0)
         labels = np.arange(count) % 10
         patterns = random.integers(0, 128, (10, *shape), np.uint8)
@@ -128,38 +137,46 @@ def images(chosen: Images, args: Args) -> Path:
 
 
 def flags_of(method: str, args: Args) -> list[str]:
-    """Returns the flags of a method's script, but for its rounds."""
+    """Returns the flags of a method's script, without numbers of rounds."""
     run = RUNS[method]
-    found = ["--dataset", str(images(run.images, args)), *run.flags.split()]
-    return found + (run.small.split() if args.dry_run else [])
+    flags = ["--dataset", str(images(run.images, args)), *run.flags.split()]
+    return flags + (run.small.split() if args.dry_run else [])
 
 
 def experiment_of(method: str, flags: list[str], args: Args) -> Experiment:
-    """Prepares runs of a method, of more rounds than are timed, unless flags have
-    fewer.
+    """Prepares the runs of a method, with more rounds than are timed.
+
+    Args:
+        method: name of the method.
+        flags: flags of the script, which can set fewer rounds.
+        args: the command-line arguments.
+
+    Returns:
+        The experiment.
     """
-    script, names = rounds.COMMANDS[method]
-    given = [x for flag in names for x in (flag, str(REPEATS + 2))]
-    given += ["--preset", "smoke" if args.dry_run else "paper"]
-    # A folder that is not there: nothing is reused, and nothing written either.
-    given += ["--out", str(args.folder / "out")]
+    script, round_flags = rounds.COMMANDS[method]
+    all_flags = [x for flag in round_flags for x in (flag, str(REPEATS + 2))]
+    all_flags += ["--preset", "smoke" if args.dry_run else "paper"]
+    # The folder does not exist, so no finished run is reused. Nothing is written to it.
+    all_flags += ["--out", str(args.folder / "out")]
     script = SCRIPTS[script.replace("_", "-")]
-    (task, *_) = arguments.read(script, [*given, *flags]).tasks
+    (task, *_) = arguments.read(script, [*all_flags, *flags]).tasks
     return prepare(task)
 
 
-class Enough(Exception):
-    """A stage has been timed."""
+class Enough(Exception):  # noqa: N818 (a signal, no error)
+    """Raised when enough rounds of a stage are timed."""
 
 
 class Timed(NamedTuple):
-    """A stage."""
+    """The times of a stage."""
 
     name: str
+    """Name of the stage."""
     seconds: list[float]
-    """Of its rounds, the first of which waits for programs."""
+    """Seconds of each round. The first round waits for its programs."""
     end: tuple[engine.Position, State]
-    """Where the next one begins."""
+    """Position and state at the start of the next stage."""
 
 
 def time_stage(
@@ -169,20 +186,33 @@ def time_stage(
     *,
     seconds: float,
 ) -> Timed | None:
-    """Runs rounds of the stage that begins there until enough are timed, or they have
-    taken so many seconds. None where no stage is left.
+    """Times rounds of a stage.
+
+    Args:
+        program: the compiled program.
+        grid: the runs.
+        start: position and state at the start of the stage. None starts the first
+            stage.
+        seconds: the timed rounds stop after this time.
+
+    Returns:
+        The times, or None if no stage is left.
     """
-    timed, found, clock = None, [], time.perf_counter()
+    timed, round_seconds, clock = None, [], time.perf_counter()
 
     def on_round(round: engine.Round) -> None:
         nonlocal timed, clock
         jax.block_until_ready(round.state)
         now = time.perf_counter()
-        found.append(now - clock)
+        round_seconds.append(now - clock)
         clock = now
-        if round.is_last or len(found) > REPEATS or sum(found[1:]) > seconds:
+        if (
+            round.is_last
+            or len(round_seconds) > REPEATS
+            or sum(round_seconds[1:]) > seconds
+        ):
             then = engine.Position(round.position.stage + 1, 0)
-            timed = Timed(round.stage.name, found, (then, round.state))
+            timed = Timed(round.stage.name, round_seconds, (then, round.state))
             raise Enough
 
     with contextlib.suppress(Enough):
@@ -191,23 +221,23 @@ def time_stage(
 
 
 def spread(seconds: list[float]) -> list[str]:
-    """Returns the first, the median of the others, and their range."""
-    first, *others = seconds
-    if not others:
+    """Returns the first time, and the median and range of the later times, as text."""
+    first, *later = seconds
+    if not later:
         return [f"{first:.2f}", "", ""]
-    middle = statistics.median(others)
-    return [f"{first:.2f}", f"{middle:.4f}", f"{min(others):.4f} to {max(others):.4f}"]
+    median = statistics.median(later)
+    return [f"{first:.2f}", f"{median:.4f}", f"{min(later):.4f} to {max(later):.4f}"]
 
 
 STAGES = [
-    *("stage", "of", "compile s", "fit: arguments + temporaries + code"),
-    *("peak, compiled", "peak, run", "first round s", "s a round", "min to max"),
-    "rounds a s",
+    *("stage", "workload", "compile s", "predicted: arguments + temporaries + code"),
+    *("peak after compilation", "peak after rounds", "first round s", "s/round"),
+    *("min to max", "rounds/s"),
 ]
 
 
 def stages(method: str, flags: list[str], args: Args) -> Rows:
-    """Compiles each stage as `fit` does, and then runs it from the cache."""
+    """Yields one row per stage: compiled as in `fcjax fit`, then run from the cache."""
     flags = [*flags_of(method, args), *flags]
     experiment = experiment_of(method, flags, args)
     (batch,) = experiment.batches
@@ -215,29 +245,36 @@ def stages(method: str, flags: list[str], args: Args) -> Rows:
     every = batch.build(first).stages
     left = {stage.name for stage in every if stage.num_rounds}
     height, width = experiment.dataset.examples.shape[1:3]
-    own = " ".join(flags[2:])  # behind those of the images
-    of = f"{batch.padded_size} images of {height}x{width} a client, `{own}`"
+    method_flags = " ".join(flags[2:])  # The first two flags name the random images.
+    workload = (
+        f"{batch.padded_size} images of {height}x{width} per client, `{method_flags}`"
+    )
     program, grid = engine.Program(batch.build), batch.grid(experiment.pool)
     end = None
     for fit in compile_for(jax.local_devices(), batch, experiment):
-        if left.isdisjoint(alike := fit.name.split(", ")):
+        if left.isdisjoint(same_program := fit.name.split(", ")):
             continue
-        left -= set(alike)  # those of one program
-        row = [f"{method} {fit.name}", of, f"{fit.seconds:.1f}", said(fit)]
+        left -= set(same_program)
+        row = [
+            f"{method} {fit.name}",
+            workload,
+            f"{fit.seconds:.1f}",
+            predicted_memory(fit),
+        ]
         row.append(readable(peak_memory()))
         with jax.default_matmul_precision(experiment.task.options.precision):
             timed = time_stage(program, grid, end, seconds=args.seconds / 6)
         if timed is None:
             return
-        end, others = timed.end, timed.seconds[1:]
-        rate = f"{1 / statistics.median(others):.3f}" if others else ""
+        end, later_rounds = timed.end, timed.seconds[1:]
+        rate = f"{1 / statistics.median(later_rounds):.3f}" if later_rounds else ""
         yield [*row, readable(peak_memory()), *spread(timed.seconds), rate]
         if not left:
             return
 
 
-def said(fit: Fitted) -> str:
-    """Returns what `fit` says that a device needs."""
+def predicted_memory(fit: Fitted) -> str:
+    """Returns the memory per device that `fcjax fit` predicts, as text."""
     parts = [
         fit.memory.argument_size_in_bytes,
         fit.memory.temp_size_in_bytes,
@@ -246,36 +283,36 @@ def said(fit: Fitted) -> str:
     return f"{' + '.join(map(readable, parts))} = {readable(sum(parts))}"
 
 
-def beside_torch(args: Args) -> Rows:
-    """Times local training on both sides, or on ours alone."""
+def compare_with_torch(args: Args) -> Rows:
+    """Yields one row per precision: local training in JAX and in PyTorch."""
     device, missing = torch_device()
     sizes = Sizes(2, 32, 16) if args.dry_run else ccfc.SIZES
     against = None if missing else "torch"
-    asked = benchmark.Args("ccfc", against=against, repeats=REPEATS)
+    benchmark_args = benchmark.Args("ccfc", against=against, repeats=REPEATS)
     for precision in ("highest", "default"):
         if not missing:
             allow_tf32(precision == "default")
         with jax.default_matmul_precision(precision):
             (case,) = ccfc.cases(sizes, torch_device=device)
-            row = benchmark.measure(case._replace(name=precision), asked)
+            row = benchmark.measure(case._replace(name=precision), benchmark_args)
         yield row.strip("| ").split(" | ")
     if missing:
-        yield ["PyTorch", f"left out: {missing}"]
+        yield ["PyTorch", f"left out, because {missing}"]
 
 
 def torch_device() -> tuple[str, str]:
-    """Returns what PyTorch calls the device that JAX has, and what is missing."""
+    """Returns PyTorch's name of JAX's device, and the reason if it cannot be used."""
     device = {"gpu": "cuda"}.get(platform(), platform())
     if importlib.util.find_spec("torch") is None:
-        return device, "it is not installed"
+        return device, "PyTorch is not installed"
     import torch  # pyright: ignore[reportMissingImports]
 
     has_device = device == "cpu" or (device == "cuda" and torch.cuda.is_available())
-    return device, "" if has_device else f"it sees no {device}"
+    return device, "" if has_device else f"PyTorch finds no {device} device"
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Has PyTorch round on a GPU as JAX by its precision."""
+    """Sets PyTorch's rounding on a GPU as JAX has it for this precision."""
     import torch  # pyright: ignore[reportMissingImports]
 
     torch.backends.cudnn.benchmark = True
@@ -283,14 +320,14 @@ def allow_tf32(allowed: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
-SIDE_BY_SIDE = [
-    *("runs", "first round s", "s a round of all", "min to max"),
-    *("s a round and run", "runs an hour", "peak"),
+BATCHED_RUNS = [
+    *("runs", "first round s", "s/round, all runs", "min to max"),
+    *("s/round/run", "runs/hour", "peak"),
 ]
 
 
-def side_by_side(count: int, args: Args) -> Rows:
-    """Times pre-training of so many runs in one call."""
+def time_batch(count: int, args: Args) -> Rows:
+    """Yields one row: the time of pre-training of `count` runs in one call."""
     limit = 160 if args.dry_run else BATCHES
     seeds = map(str, range(count))
     flags = [*flags_of("ccfc", args), "--cluster-rounds", "0", "--limit", str(limit)]
@@ -301,21 +338,21 @@ def side_by_side(count: int, args: Args) -> Rows:
         timed = time_stage(program, grid, None, seconds=args.seconds / 4)
     assert timed is not None
     each = statistics.median(timed.seconds[1:]) / count
-    # Of the paper's rounds, on as many images as it has.
+    # The time is extrapolated to the paper's rounds and number of images.
     (num_rounds,) = as_tuple(CCFC().pretrain_rounds)
     hours = num_rounds * each * GREY.shape[0] / limit / 3600
-    told = [*spread(timed.seconds), f"{each:.4f}", f"{1 / hours:.2f}"]
-    yield [str(count), *told, readable(peak_memory())]
+    cells = [*spread(timed.seconds), f"{each:.4f}", f"{1 / hours:.2f}"]
+    yield [str(count), *cells, readable(peak_memory())]
 
 
 BACKENDS = [
-    *("backend", "stage", "first round s", "s a round", "min to max"),
-    *("assignments unlike those of loop", "clusters matched"),
+    *("backend", "stage", "first round s", "s/round", "min to max"),
+    *("assignments different from loop", "after matching clusters"),
 ]
 
 
 def backends(args: Args) -> Rows:
-    """Times a small grid through each backend, the oracle first."""
+    """Yields one row per backend and stage. The backend `loop` is the reference."""
     flags = ["--dataset", str(images(VECTORS, args)), "--own-init", "False"]
     flags += ["--p", "0", "--seed", "0", "1", "2", "3"]
     experiment = experiment_of("ccfc", flags, args)
@@ -324,34 +361,41 @@ def backends(args: Args) -> Rows:
     for backend in ("loop", "shard_map", "pmap"):
         program, end, rows = engine.Program(batch.build, backend=backend), None, []
         with jax.default_matmul_precision(experiment.task.options.precision):
-            # All rounds, or they would not end alike.
+            # The clusters are comparable only after all rounds.
             while timed := time_stage(program, grid, end, seconds=math.inf):
                 end = timed.end
                 rows.append([backend, timed.name, *spread(timed.seconds)])
             assert end is not None
-            found = np.asarray(program.assign(grid, end[1]))
-        expected = found if expected is None else expected
+            clusters = np.asarray(program.assign(grid, end[1]))
+        expected = clusters if expected is None else expected
         yield from rows[:-1]
-        yield [*rows[-1], *unlike(expected, found, np.asarray(grid.federations.mask))]
+        yield [
+            *rows[-1],
+            *count_differences(expected, clusters, np.asarray(grid.federations.mask)),
+        ]
 
 
-def unlike(expected: np.ndarray, found: np.ndarray, own: np.ndarray) -> list[str]:
-    """Returns how many assignments differ, as they are and with clusters matched."""
-    runs = [(a[mask], b[mask]) for a, b, mask in zip(expected, found, own, strict=True)]
-    as_they_are = sum((a != b).sum() for a, b in runs)
+def count_differences(
+    expected: np.ndarray, clusters: np.ndarray, masks: np.ndarray
+) -> list[str]:
+    """Returns how many assignments differ, before and after matching clusters."""
+    runs = [
+        (a[mask], b[mask]) for a, b, mask in zip(expected, clusters, masks, strict=True)
+    ]
+    unmatched = sum((a != b).sum() for a, b in runs)
     matched = sum(round(len(a) * (1 - accuracy(a, b))) for a, b in runs)
-    return [f"{as_they_are} of {own.sum()}", str(matched)]
+    return [f"{unmatched} of {masks.sum()}", str(matched)]
 
 
 MNIST = [
-    *("stage", "rounds", "s a round", "min to max", "scored after", "NMI", "ACC"),
+    *("stage", "rounds", "s/round", "min to max", "last scored round", "NMI", "ACC"),
 ]
 
 
 def mnist(args: Args) -> Rows:
-    """Runs CCFC's script until the time is over; says how far it came."""
+    """Yields one row per stage of CCFC on MNIST, within the time limit."""
     if args.data_dir is None:
-        yield ["left out: no --data-dir"]
+        yield ["left out, because --data-dir is missing"]
         return
     flags = ["--dataset", "mnist", "--data-dir", str(args.data_dir), "--p", "0"]
     small = ["--limit", "400", "--preset", "smoke"]
@@ -367,26 +411,30 @@ def mnist(args: Args) -> Rows:
         )
     history = read_rows(args.folder / "out" / "history.csv")
     if not history:
-        raise RuntimeError(last_line(errors) or "no round in that time")
+        raise RuntimeError(last_line(errors) or "no round finished in the time")
     for stage in dict.fromkeys(row["stage"] for row in history):
-        found = [row for row in history if row["stage"] == stage]
-        scored = [row for row in found if row["nmi"] is not None]
-        row = [stage, str(len(found)), *spread([row["seconds"] for row in found])[1:]]
-        if scored:
-            last = scored[-1]
+        rounds_of_stage = [row for row in history if row["stage"] == stage]
+        scored_rounds = [row for row in rounds_of_stage if row["nmi"] is not None]
+        row = [
+            stage,
+            str(len(rounds_of_stage)),
+            *spread([row["seconds"] for row in rounds_of_stage])[1:],
+        ]
+        if scored_rounds:
+            last = scored_rounds[-1]
             row += [f"{last['round']}", f"{last['nmi']:.4f}", f"{last['acc']:.4f}"]
         yield row
 
 
 def last_line(path: Path) -> str:
-    """Returns what a program that failed says last."""
+    """Returns the last line of a program's output."""
     return path.read_text().strip().rpartition("\n")[2]
 
 
 def device(args: Args) -> Rows:
-    """Says which devices there are."""
+    """Yields one row: the number and kind of the devices."""
     if platform() == "cpu" and not args.dry_run:
-        raise ValueError("JAX has no accelerator here: --dry-run, for a CPU, is small")
+        raise ValueError("JAX finds no accelerator; --dry-run runs a test on the CPU")
     memory = device_memory()
     each = "" if memory is None else f", each with {readable(memory)} for JAX"
     yield [f"{jax.device_count()} x {jax.devices()[0].device_kind}{each}"]
@@ -396,19 +444,21 @@ PARTS: dict[str, Callable[[Args], Rows]] = {
     "device": device,
     "ccfc-pretrain": partial(stages, "ccfc", ["--cluster-rounds", "0"]),
     "ccfc-cluster": partial(stages, "ccfc", ["--pretrain-rounds", "0"]),
-    "torch": beside_torch,
-    **{f"runs-{n}": partial(side_by_side, n) for n in (1, 4, 16, 64)},
+    "torch": compare_with_torch,
+    **{f"runs-{n}": partial(time_batch, n) for n in (1, 4, 16, 64)},
     "backends": backends,
     **{name: partial(stages, name, []) for name in RUNS if name != "ccfc"},
     "ccfc-mnist": mnist,
 }
+"""Function (arguments) -> rows of the table, by part."""
 
 if __name__ == "__main__":
     take_cores()
-    asked = tyro.cli(Args)
+    part_args = tyro.cli(Args)
     try:
-        for cells in PARTS[asked.part](asked):
+        for cells in PARTS[part_args.part](part_args):
             print(f"| {' | '.join(cells)} |", flush=True)
     except Exception as error:
-        first = str(error).partition("\n")[0].replace("|", "/")  # a row has one line
-        print(f"| {asked.part} | {type(error).__name__}: {first} |")
+        # A row of a Markdown table has one line and no "|" in its cells.
+        message = str(error).partition("\n")[0].replace("|", "/")
+        print(f"| {part_args.part} | {type(error).__name__}: {message} |")

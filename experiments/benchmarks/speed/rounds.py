@@ -1,4 +1,4 @@
-"""Rounds of every method's script on embedded digits: one run, and a grid of four."""
+"""Times rounds of every method's script on digits: one run, and a grid of four runs."""
 
 import statistics
 
@@ -11,40 +11,45 @@ COMMANDS = {
     "fdsc": ("fdsc", ("--pretrain-rounds", "--num-rounds")),
     "fedcref": ("fedcref", ("--pretrain-rounds", "--joint-rounds", "--num-rounds")),
 }
-"""By method its script, and the flags that say how many rounds its stages have."""
+"""Script and flags of the numbers of rounds, by method."""
 GRID = 4
 
 
 def rows(method: str, *, rounds: int) -> list[list[str]]:
-    """Times a method's rounds, `rounds` of each stage.
+    """Times the rounds of a method's script.
+
+    Args:
+        method: name of the method.
+        rounds: number of timed rounds per stage.
 
     Returns:
-        A row a stage of more than two rounds: its name; seconds a round of one run,
-        least and most; seconds a round and run of the grid, least and most; the grid's
-        share of the single run's; seconds of compilation of the one run, and what its
-        process held.
+        One row per stage with more than two rounds: name; seconds per round of one run,
+        and their range; seconds per round and run of the grid, and their range; the
+        ratio of grid and single run; compile seconds and peak memory of the single run.
     """
     script, flags = COMMANDS[method]
-    # The first round of a stage waits for its compilation, the last one is scored.
-    given = [x for flag in flags for x in (flag, str(rounds + 2))]
-    alone = commands.run(script, [*given, "--seed", "0"])
-    grid = commands.run(script, [*given, "--seed", *map(str, range(GRID))])
-    found = []
-    for stage, each in alone.seconds.items():
+    # The first round compiles and the last round is scored, so neither is timed.
+    round_flags = [x for flag in flags for x in (flag, str(rounds + 2))]
+    single = commands.run(script, [*round_flags, "--seed", "0"])
+    grid = commands.run(script, [*round_flags, "--seed", *map(str, range(GRID))])
+    rows_of_stages = []
+    for stage, each in single.seconds.items():
         if stage not in grid.seconds:
             continue
-        one, many = (statistics.median(x[stage]) for x in (alone.seconds, grid.seconds))
-        found.append(
+        single_seconds, grid_seconds = (
+            statistics.median(x[stage]) for x in (single.seconds, grid.seconds)
+        )
+        rows_of_stages.append(
             [
                 f"{method} {stage}",
                 *_spread(each),
                 *_spread(grid.seconds[stage]),
-                f"{many / one:.2f}",
-                f"{alone.compile_seconds:.1f}",
-                f"{alone.peak_bytes / 2**30:.2f}",
+                f"{grid_seconds / single_seconds:.2f}",
+                f"{single.compile_seconds:.1f}",
+                f"{single.peak_bytes / 2**30:.2f}",
             ]
         )
-    return found
+    return rows_of_stages
 
 
 def _spread(seconds: list[float]) -> list[str]:

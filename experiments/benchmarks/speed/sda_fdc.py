@@ -1,8 +1,8 @@
-"""SDA-FDC's training: the clients' GANs, and DCN of pooled examples on the server.
+"""SDA-FDC's training: the clients' GANs, and DCN on the server.
 
-An epoch of each, with the networks and settings that `experiments/sda_fdc.py` has for
-MNIST, of the GAN also with those for Pendigits; the PyTorch loop takes the same steps
-from the same weights.
+A case is one epoch, with the networks and settings of `experiments/sda_fdc.py` for
+MNIST. A second GAN has the settings for Pendigits. The PyTorch loop takes the same
+steps from the same weights.
 """
 
 import math
@@ -26,7 +26,7 @@ NUM_CLUSTERS, NUM_COLUMNS = 10, 16
 OF_IMAGES = SDAFDC()
 OF_ROWS = SDAFDC(**VECTORS)
 BETAS = {"images": (0.5, 0.999), "rows": (0.5, 0.9)}
-"""Of the GANs' Adam."""
+"""Betas of the GANs' Adam, by kind of data."""
 
 
 def cases(
@@ -35,12 +35,15 @@ def cases(
     side: int = 28,
     pooled_batch_size: int = 128,
 ) -> list[Case]:
-    """An epoch of the clients' GANs and of both phases of DCN.
+    """Returns one epoch of the clients' GANs and of both phases of DCN.
 
     Args:
-        sizes: of the GANs; the server has as many examples as all clients together.
-        side: of the images, in pixels.
-        pooled_batch_size: of DCN.
+        sizes: sizes for the GANs. The server has the examples of all clients.
+        side: side of the images in pixels.
+        pooled_batch_size: batch size of DCN.
+
+    Returns:
+        The cases.
     """
     shape = (sizes.clients, sizes.examples)
     rng = np.random.default_rng(0)
@@ -60,7 +63,17 @@ def gan_case(
     settings: Any,
     betas: tuple[float, float],
 ) -> Case:
-    """Every client trains its GAN for its first epoch, of examples [M, N, *F]."""
+    """Returns the first epoch of every client's GAN.
+
+    Args:
+        name: name of the case.
+        examples: the examples of all clients [M, N, *F].
+        settings: settings of SDA-FDC.
+        betas: betas of Adam.
+
+    Returns:
+        The case.
+    """
     num_clients, num_examples, *shape = examples.shape
     networks = gan_of(tuple(shape)), optimizers_of(settings, tuple(shape))
     setup = Setup(*networks, settings, num_categories=NUM_CLUSTERS)
@@ -95,7 +108,7 @@ def gan_case(
 
     return Case(
         name,
-        f"{num_clients} clients x {num_examples} {described(shape)}, "
+        f"{num_clients} clients x {num_examples} {describe(shape)}, "
         f"batch {settings.gan_batch_size}",
         train,
         (
@@ -105,7 +118,7 @@ def gan_case(
             rows,
             jnp.ones(rows.shape, bool),
         ),
-        by_client=(True, True, False, True, True),
+        has_client_axis=(True, True, False, True, True),
         num_batches=-(-num_examples // settings.gan_batch_size),
         num_examples=num_clients * num_examples,
         loop=loop,
@@ -113,8 +126,14 @@ def gan_case(
 
 
 def dcn_cases(examples: np.ndarray, settings: Any) -> list[Case]:
-    """An epoch of the auto-encoder, and one in which its codes are clustered, of the
-    examples [M, S, *F] of all clients.
+    """Returns one epoch of the auto-encoder alone and one with clustering of the codes.
+
+    Args:
+        examples: the examples of all clients [M, S, *F].
+        settings: settings of SDA-FDC.
+
+    Returns:
+        The cases.
     """
     num_clients, per_client, *shape = examples.shape
     count, batch_size = num_clients * per_client, settings.batch_size
@@ -124,7 +143,7 @@ def dcn_cases(examples: np.ndarray, settings: Any) -> list[Case]:
     x, mask = jnp.asarray(examples.reshape(count, *shape)), jnp.ones(count, bool)
     now = Now(jnp.int32(0), jnp.int32(0), jnp.array(False))
     state = clustering.init(jax.random.key(0), x[:1])
-    # Any centroids do: k-means of 10,000 codes would only take its time.
+    # The time does not depend on the centroids, so k-means is left out.
     codes = clustering.embed(state, x[:NUM_CLUSTERS])
     clustered = joint.begin(jax.random.key(1), state._replace(centroids=codes), x, mask)
 
@@ -146,10 +165,10 @@ def dcn_cases(examples: np.ndarray, settings: Any) -> list[Case]:
 
         return Case(
             f"sda-fdc {phase.name}",
-            f"{count} {described(shape)} pooled, batch {batch_size}",
+            f"{count} {describe(shape)} pooled, batch {batch_size}",
             train,
             (state, jax.random.key(2), x, mask),
-            by_client=(),
+            has_client_axis=(),
             num_batches=-(-count // batch_size),
             num_examples=count,
             loop=loop,
@@ -161,8 +180,10 @@ def dcn_cases(examples: np.ndarray, settings: Any) -> list[Case]:
     ]
 
 
-def described(shape: list[int]) -> str:
-    """Returns what examples of this shape are called."""
+def describe(shape: list[int]) -> str:
+    """Returns the kind of examples of this shape as text."""
     return (
-        f"rows of {shape[0]}" if len(shape) == 1 else "images of {}x{}".format(*shape)
+        f"vectors of {shape[0]} numbers"
+        if len(shape) == 1
+        else "images of {}x{}".format(*shape)
     )

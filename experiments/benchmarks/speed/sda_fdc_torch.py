@@ -1,7 +1,8 @@
-"""What SDA-FDC's training is timed against: GANs and DCN in PyTorch, on the CPU.
+"""SDA-FDC's training in PyTorch, on the CPU: GANs and DCN.
 
-Plain and fair: the same examples, batch sizes, losses and threads, one client after
-another, weights copied from the library's networks, no data loader.
+It is plain PyTorch: the clients train one after another, without a data loader.
+Examples, batch sizes, losses and threads are as in JAX, and the weights are copies of
+the JAX weights.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +24,20 @@ from experiments.benchmarks.speed.weights_torch import (
 
 
 class GanLoop:
-    """Clients that train a GAN each."""
+    """Clients that train one GAN each.
+
+    Args:
+        examples: examples of all clients in [0, 1], [M, N, H, W, C] or [M, N, F].
+        variables: variables of generator and discriminator that all clients start from.
+        batch_size: number of examples per step.
+        generator_learning_rate: learning rate of the generator.
+        discriminator_learning_rate: learning rate of the discriminator.
+        betas: betas of Adam.
+        num_categories: number of categories.
+        noise_size: dimension of the noise L.
+        num_threads: number of CPU threads.
+        noise: function (client, batch size B) -> noise [B, L]. None draws normal noise.
+    """
 
     def __init__(
         self,
@@ -39,10 +53,6 @@ class GanLoop:
         num_threads: int,
         noise: Callable[[int, int], Any] | None = None,
     ):
-        """Takes examples [M, N, H, W, C] or [M, N, F] in [0, 1], and the variables that
-        all clients start from. The noise is (client, examples of a batch) -> [B, L],
-        normal without any.
-        """
         start(num_threads)
         self.batch_size, self.betas = batch_size, betas
         self.learning_rates = generator_learning_rate, discriminator_learning_rate
@@ -61,16 +71,19 @@ class GanLoop:
         ]
 
     def round(self) -> float:
-        """Trains every client one epoch; returns their mean loss, over both networks.
+        """Trains every client one epoch and returns the mean loss of both networks.
 
-        Both optimisers begin anew, as the method has it.
+        As in the method, both optimizers are new in every round.
+
+        Returns:
+            The mean loss.
         """
         return mean(map(self.steps, range(len(self.gans))))
 
     def steps(self, client: int) -> Iterator[torch.Tensor]:
-        """Trains a client one epoch; yields both networks' losses of each step."""
+        """Trains a client one epoch and yields both networks' losses of each step."""
         generator, discriminator = self.gans[client]
-        of_generator, of_discriminator = (
+        generator_optimizer, discriminator_optimizer = (
             torch.optim.Adam(network.parameters(), lr=rate, betas=self.betas)
             for network, rate in zip(
                 self.gans[client], self.learning_rates, strict=True
@@ -78,26 +91,41 @@ class GanLoop:
         )
         for batch in torch.randperm(self.examples.shape[1]).split(self.batch_size):
             x = self.examples[client][batch]
-            drawn = [self.categories(len(x)), self.noise(client, len(x))]
-            fake = generator(torch.cat(drawn, dim=1))
+            inputs = [self.categories(len(x)), self.noise(client, len(x))]
+            fake = generator(torch.cat(inputs, dim=1))
 
             on_real, on_fake = discriminator(x), discriminator(fake.detach())
-            told = -functional.logsigmoid(on_real).mean()
-            told = told - functional.logsigmoid(-on_fake).mean()
-            yield step(of_discriminator, told)
+            discriminator_loss = -functional.logsigmoid(on_real).mean()
+            discriminator_loss = (
+                discriminator_loss - functional.logsigmoid(-on_fake).mean()
+            )
+            yield step(discriminator_optimizer, discriminator_loss)
 
-            fooled = -functional.logsigmoid(discriminator(fake)).mean()
-            # The discriminator's own gradients are of no use here.
-            yield step(of_generator, fooled, inputs=list(generator.parameters()))
+            generator_loss = -functional.logsigmoid(discriminator(fake)).mean()
+            # The discriminator does not learn from this loss.
+            yield step(
+                generator_optimizer, generator_loss, inputs=list(generator.parameters())
+            )
 
     def categories(self, count):
+        """Returns one-hot categories in blocks of equal size."""
         block = max(1, round(count / self.num_categories))
         chosen = (torch.arange(count) // block).clamp(max=self.num_categories - 1)
         return functional.one_hot(chosen, self.num_categories).float()
 
 
 class DcnLoop:
-    """An auto-encoder of rows, and the clusters that its codes are drawn to."""
+    """An auto-encoder of vectors, with a clustering loss on its codes.
+
+    Args:
+        x: vectors [N, F] in [0, 1].
+        state: state in JAX that training starts from.
+        batch_size: number of examples per step.
+        learning_rate: learning rate of Adam.
+        cluster_weight: weight of the clustering loss. None trains only the
+            auto-encoder.
+        num_threads: number of CPU threads.
+    """
 
     def __init__(
         self,
@@ -109,9 +137,6 @@ class DcnLoop:
         cluster_weight: float | None,
         num_threads: int,
     ):
-        """Takes rows [N, F] in [0, 1] and the library's state to start from; a weight
-        of None trains the auto-encoder alone.
-        """
         start(num_threads)
         self.batch_size, self.cluster_weight = batch_size, cluster_weight
         self.x = torch.from_numpy(x)
@@ -129,18 +154,18 @@ class DcnLoop:
             self.assignments = self.assignments.reshape(-1).long()
 
     def round(self) -> float:
-        """Trains one epoch; returns its mean loss."""
+        """Trains one epoch and returns the mean loss."""
         return mean([self.steps()])
 
     def steps(self) -> Iterator[torch.Tensor]:
-        """Trains one epoch; yields the loss of each step."""
+        """Trains one epoch and yields the loss of each step."""
         for batch in torch.randperm(len(self.x)).split(self.batch_size):
             x = self.x[batch]
             z = self.encoder(x)
             loss = (self.decoder(z) - x).square().sum(dim=1).mean()
             if self.cluster_weight is not None:
-                own = self.centroids[self.assignments[batch]]
-                distance = (z - own).square().sum(dim=1).mean()
+                targets = self.centroids[self.assignments[batch]]
+                distance = (z - targets).square().sum(dim=1).mean()
                 loss = loss + self.cluster_weight / 2 * distance
             loss = step(self.optimizer, loss)
             if self.cluster_weight is not None:
@@ -149,7 +174,7 @@ class DcnLoop:
 
     @torch.no_grad()
     def cluster(self, batch, x):
-        """Assigns a batch anew and moves the centroids to it."""
+        """Assigns the examples of a batch to clusters and moves the centroids."""
         z = self.encoder(x)
         nearest = torch.cdist(z, self.centroids).argmin(dim=1)
         steps = z - self.centroids[nearest]
@@ -186,7 +211,7 @@ def make_generator(params: Any, shape: tuple[int, ...]) -> nn.Module:
 
 
 def make_discriminator(params: Any) -> nn.Module:
-    """Returns the discriminator, from examples to logits [B]."""
+    """Returns the discriminator of examples, with logits [B]."""
     names = sorted(name for name in params if name.startswith("Conv"))
     if not names:
         return nn.Sequential(dense_layers(params, nn.LeakyReLU(0.2)), nn.Flatten(0))
@@ -212,9 +237,7 @@ def make_discriminator(params: Any) -> nn.Module:
 
 
 def dense_layers(params: Any, activation: nn.Module) -> nn.Module:
-    """Returns dense layers with the activation between them, and batch norm before it
-    where these parameters have one.
-    """
+    """Returns dense layers with an activation, and batch norm if `params` has it."""
     names = sorted(name for name in params if name.startswith("Dense"))
     layers = []
     for i, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""The server's step of a round: what it makes of all that clients upload."""
+"""The server's step of a round, on the uploads of all clients."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,19 +17,26 @@ NUM_CLUSTERS = 10
 
 
 class Step(NamedTuple):
-    """A server's step, ready to be timed."""
+    """A server step with its input."""
 
     name: str
-    of: str
+    workload: str
     run: Callable[..., Any]
     uploads: Any
-    """Of all clients, stacked: the only argument of `run`."""
+    """The stacked uploads of all clients: the argument of `run`."""
 
 
 def steps(method: str, sizes: Sizes) -> list[Step]:
-    """Returns the server's step of a method, on the networks of its local training.
+    """Returns the server step of a method, with the networks of its local training.
 
-    None of SDA-FDC, whose server trains: that is among its other parts.
+    SDA-FDC has no entry, because its server trains. That training is one of its cases.
+
+    Args:
+        method: name of the method.
+        sizes: number of clients, examples and batch size.
+
+    Returns:
+        One step, or none.
     """
     make = {"ccfc": _ccfc, "fedmcc": _fedmcc, "fdsc": _fdsc, "fedcref": _fedcref}
     return [make[method](sizes)] if method in make else []
@@ -99,5 +106,5 @@ def _count(networks: Any) -> int:
 
 
 def megabytes(step: Step) -> float:
-    """Returns how much the clients upload."""
+    """Returns the size of all uploads in MB."""
     return num_bytes(step.uploads) / 1e6

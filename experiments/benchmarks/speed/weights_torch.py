@@ -1,4 +1,4 @@
-"""What all PyTorch loops share: steps of training, and the library's weights."""
+"""Common code of the PyTorch loops: training steps and copies of JAX weights."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -8,23 +8,31 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 
 AXES = {"Conv": (3, 2, 0, 1), "ConvTranspose": (2, 3, 0, 1), "Dense": (1, 0)}
-"""By kind of layer, where PyTorch has the axes of a kernel."""
+"""PyTorch's order of a kernel's axes, by kind of layer."""
 
 
 def start(num_threads: int) -> None:
-    """Takes so many threads, and draws the same numbers in every process."""
+    """Sets the number of threads and the seed."""
     torch.set_num_threads(num_threads)
     torch.manual_seed(0)
 
 
 def adam(networks: Iterable[nn.Module], learning_rate: float) -> list[Any]:
-    """Returns an Adam for each network."""
+    """Returns one Adam optimizer per network."""
     return [torch.optim.Adam(x.parameters(), lr=learning_rate) for x in networks]
 
 
 def step(optimizer: Any, loss: torch.Tensor, *, inputs: Any = None) -> torch.Tensor:
-    """Takes a step down, by the gradients of `inputs` or of all that the loss is made
-    of, and returns the loss.
+    """Takes one optimizer step and returns the loss.
+
+    Args:
+        optimizer: the optimizer.
+        loss: the loss.
+        inputs: the parameters that get gradients. None means all parameters of the
+            loss.
+
+    Returns:
+        The loss without its graph.
     """
     optimizer.zero_grad(set_to_none=True)
     loss.backward(inputs=inputs)
@@ -39,7 +47,15 @@ def mean(losses: Iterable[Iterable[torch.Tensor]]) -> float:
 
 
 def load(network: nn.Module, arrays: Iterable[np.ndarray]) -> nn.Module:
-    """Returns the network with these as its parameters, in its own order and axes."""
+    """Copies parameters, in the network's order and axes, into the network.
+
+    Args:
+        network: the network.
+        arrays: the parameters.
+
+    Returns:
+        The network.
+    """
     with torch.no_grad():
         for parameter, array in zip(network.parameters(), arrays, strict=True):
             parameter.copy_(torch.from_numpy(np.array(array)))
@@ -47,12 +63,18 @@ def load(network: nn.Module, arrays: Iterable[np.ndarray]) -> nn.Module:
 
 
 def layer_arrays(params: Any, layers: Iterable[str]) -> Iterator[np.ndarray]:
-    """Yields the parameters of these layers, each followed by those of the batch norm
-    of its number, if there is one.
+    """Yields the parameters of layers, each with its batch norm if there is one.
+
+    Args:
+        params: parameters of the network.
+        layers: names of the layers.
+
+    Yields:
+        np.ndarray: the parameters in PyTorch's order and axes.
     """
     for i, name in enumerate(layers):
         layer = params[name]
-        layer = layer.get("Dense_0", layer)  # the library's own Dense holds Linen's
+        layer = layer.get("Dense_0", layer)  # fcjax's Dense contains Linen's Dense.
         yield np.transpose(layer["kernel"], AXES[name.partition("_")[0]])
         if "bias" in layer:
             yield layer["bias"]
@@ -67,8 +89,16 @@ def norm_arrays(layer: Any) -> Iterator[np.ndarray]:
 
 
 def features_first(kernel: np.ndarray, channels: int) -> np.ndarray:
-    """Returns a dense kernel [in, out] on flattened features: PyTorch flattens them
-    before the pixels, the library behind them.
+    """Reorders the inputs of a dense layer on flattened features.
+
+    PyTorch flattens features before pixels. fcjax flattens pixels before features.
+
+    Args:
+        kernel: the kernel [in, out].
+        channels: number of features per pixel.
+
+    Returns:
+        The kernel with reordered inputs.
     """
     kernel = kernel.reshape(-1, channels, kernel.shape[1])
     return kernel.swapaxes(0, 1).reshape(-1, kernel.shape[2])

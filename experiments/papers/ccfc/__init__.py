@@ -1,1 +1,1 @@
-"""The CCFC paper."""
+"""The tables and figures of the CCFC paper."""

@@ -1,4 +1,4 @@
-"""What is run for the tables and figures of the CCFC paper, and how they are read."""
+"""The tables and figures of the CCFC paper: runs, measures and reported scores."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -29,7 +29,7 @@ from fcjax.methods.printed_ccfc import (
 SCFC = {"sample_contrastive": True}
 FEDAVG = {"model_weight": (0.0,)}
 ALONE = {"standalone": True, **FEDAVG}
-VARIANTS = {  # Table 4's columns: double dagger, dagger, and the whole method
+VARIANTS = {  # The columns of Table 4: double dagger, dagger, and the full method.
     "SCFC standalone": {**SCFC, **ALONE},
     "CCFC standalone": ALONE,
     "SCFC FedAvg": {**SCFC, **FEDAVG},
@@ -38,9 +38,9 @@ VARIANTS = {  # Table 4's columns: double dagger, dagger, and the whole method
     "CCFC": {},
 }
 FAILURE_RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
-"""Of Figure 6, whose own the text does not give."""
+"""Failure rates of Figure 6. The paper's text does not give its values."""
 MODEL_WEIGHTS = (0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
-"""Of Figure 7, whose own the text does not give."""
+"""Weights lambda of Figure 7. The paper's text does not give its values."""
 
 
 def of_table(
@@ -50,33 +50,48 @@ def of_table(
     central: tuple[str, ...] = CENTRAL,
     federated: tuple[str, ...] = FEDERATED,
 ) -> Paper:
-    """Returns Table 1 or 2, or one that is set alike, by data set, p (None where the
-    data is central) and method.
+    """Returns the scores of Table 1 or 2, or of a table with the same layout.
+
+    Args:
+        name: name of the score.
+        scores: the scores as the paper prints them, by data set.
+        central: names of the central methods, in the order of the columns.
+        federated: names of the federated methods, in the order of the columns.
+
+    Returns:
+        The scores by data set, p (None for central methods) and method.
     """
-    found = {}
+    paper = {}
     for dataset, (first, levels) in scores.items():
         rows = [(None, central, first)]
         rows += [(p, federated, row) for p, row in zip(LEVELS, levels, strict=True)]
         for p, methods, row in rows:
             for method, score in zip(methods, row, strict=True):
-                found[dataset, p, method] = {name: score}
-    return found
+                paper[dataset, p, method] = {name: score}
+    return paper
 
 
 def of_clients() -> Paper:
-    """Returns Table 4 by data set, method and client, with the means over clients."""
-    found = {}
+    """Returns the kappas of Table 4 by data set, method and client, and their means."""
+    paper = {}
     for method, column in zip(VARIANTS, zip(*CLIENTS, strict=True), strict=True):
         for client, score in enumerate(column, start=1):
-            found["mnist", method, client] = {"kappa": score}
-        found["mnist", method, "mean"] = {"kappa": sum(column) / len(column)}
-    return found
+            paper["mnist", method, client] = {"kappa": score}
+        paper["mnist", method, "mean"] = {"kappa": sum(column) / len(column)}
+    return paper
 
 
 def of_figure(level: float, methods: tuple[str, ...]) -> Paper:
-    """Returns what Tables 1 and 2 have for a figure's curves, by data set, method, p
-    and the level that the tables were made at; the figure's own values are nowhere in
-    print.
+    """Returns the scores of Tables 1 and 2 that a curve of a figure goes through.
+
+    The paper does not print the other values of the figure.
+
+    Args:
+        level: the swept value of the tables' runs.
+        methods: the methods of the figure.
+
+    Returns:
+        The scores by data set, method, p and level.
     """
     return {
         ("mnist", method, p, level): scores
@@ -97,8 +112,17 @@ def presets(
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
     rounds: tuple[int, int] = (100, 30),
 ) -> dict[str, Preset]:
-    """Returns both presets from the grid of each; `rounds` are those of the stages of
-    CCFC in a smoke run.
+    """Returns both presets from their grids.
+
+    Args:
+        smoke: the grid of the smoke preset.
+        paper: the grid of the paper preset.
+        smoke_seeds: the seeds of the smoke preset.
+        seeds: the seeds of the paper preset.
+        rounds: the numbers of rounds of CCFC's two stages in the smoke preset.
+
+    Returns:
+        The presets by name.
     """
     pretrain, cluster = rounds
     short = {
@@ -112,23 +136,31 @@ def presets(
 
 
 def of_maps(title: str, figure: str, *, rounds: tuple[int, int]) -> Study:
-    """Returns a figure of embeddings, which trains one run a panel."""
+    """Returns a study that draws embeddings, with one run per panel.
+
+    Args:
+        title: title of the study.
+        figure: name of the function in `ccfc.figures`.
+        rounds: the numbers of rounds of CCFC's two stages in the smoke preset.
+
+    Returns:
+        The study.
+    """
     one = {"smoke_seeds": (0,), "seeds": (0,), "rounds": rounds}
     return Study(
         title,
         datasets=("mnist",),
         rows=(Row("CCFC", "ccfc"),),
         presets=presets(IID, IID, **one),
-        maps=f"ccfc.figures.{figure}",
+        draw_runs=f"ccfc.figures.{figure}",
     )
 
 
 METHODS = (
     Row("KM", "baselines", {"methods": ("km",)}, central=True),
     Row("FCM", "baselines", {"methods": ("fcm",)}, central=True),
-    # By the nearest centroid of the server: with k-FED's own labels, which clusters of
-    # clients inherit, NMI is 0.12 above the paper's at p = 1
-    # (docs/benchmarks/baselines.md).
+    # Assignment by the server's nearest centroid. With k-FED's own assignment by local
+    # clusters, NMI is 0.12 above the paper's at p = 1 (docs/benchmarks/baselines.md).
     Row("k-FED", "baselines", {"methods": ("k-fed",), "inherit": False}),
     Row("FFCM", "baselines", {"methods": ("ffcm",)}),
     SDA_FC_KM,
@@ -137,7 +169,7 @@ METHODS = (
     Row("CCFC", "ccfc"),
 )
 SCORES = ("nmi", "kappa", "surviving_nmi", "surviving_kappa")
-OF_PPFC_GAN = ("PPFC-GAN is SDA-FDC by a later name", *OF_GANS, OF_DCN)
+OF_PPFC_GAN = ("PPFC-GAN is a later name of SDA-FDC", *OF_GANS, OF_DCN)
 STUDIES = {
     "ccfc-table1": Study(
         "NMI of all methods for each p",
@@ -162,16 +194,16 @@ STUDIES = {
         notes=OF_PPFC_GAN,
     ),
     "ccfc-table3": Study(
-        "accuracy of k neighbours' votes in each representation, p = 0",
+        "k-nearest-neighbour accuracy in each representation, p = 0",
         datasets=("mnist",),
         rows=(
-            Row("Raw pixels", untrained=measures.neighbors_of_pixels),
+            Row("Raw pixels", measure_data=measures.knn_accuracy_of_pixels),
             PPFC_GAN,
             Row("SCFC", "ccfc", SCFC),
             Row("CCFC", "ccfc"),
         ),
         presets=presets(IID, IID),
-        measure=measures.neighbors,
+        measure=measures.knn_accuracy,
         by=("dataset", "method", "k"),
         values=("accuracy",),
         paper={
@@ -186,26 +218,26 @@ STUDIES = {
         datasets=("mnist",),
         rows=tuple(Row(label, "ccfc", flags) for label, flags in VARIANTS.items()),
         presets=presets(IID, IID, smoke_seeds=(0,), seeds=(0,)),
-        measure=measures.clients,
+        measure=measures.client_scores,
         by=("dataset", "method", "client"),
         values=("imbalance", "kappa"),
         paper=of_clients(),
     ),
     "ccfc-figure3": of_maps(
-        "one client's examples: pixels, trained alone, FedAvg's global and local model",
+        "one client's examples: pixels, standalone, FedAvg's global and local model",
         "figure3",
         rounds=(60, 20),
     ),
     "ccfc-figure4": of_maps(
-        "all examples: pixels, by SCFC, by CCFC", "figure4", rounds=(60, 20)
+        "all examples: pixels, SCFC, CCFC", "figure4", rounds=(60, 20)
     ),
     "ccfc-figure5": of_maps(
-        "two classes by the clients' local models for each p, with their CH scores",
+        "two classes in the clients' local models for each p, with CH scores",
         "figure5",
         rounds=(40, 12),
     ),
     "ccfc-figure6": Study(
-        "scores against the share of clients that fail, a line for each p",
+        "scores against the failure rate of the clients, one line per p",
         datasets=("mnist",),
         rows=tuple(row for row in METHODS if row.label in FEDERATED),
         presets=presets(
@@ -216,11 +248,11 @@ STUDIES = {
         by=("dataset", "method", "p", "failure_rate"),
         values=SCORES,
         paper=of_figure(0.0, FEDERATED),
-        draw=partial(measures.against, level="failure_rate", values=SCORES),
+        draw=partial(measures.draw_scores, level="failure_rate", values=SCORES),
         notes=OF_PPFC_GAN,
     ),
     "ccfc-figure7": Study(
-        "CCFC against lambda, the weight of the model-contrastive term, for each p",
+        "scores of CCFC against lambda, the model-contrastive weight, one line per p",
         datasets=("mnist",),
         rows=(Row("CCFC", "ccfc"),),
         presets=presets(
@@ -231,6 +263,6 @@ STUDIES = {
         by=("dataset", "method", "p", "model_weight"),
         values=SCORES[:2],
         paper=of_figure(0.001, ("CCFC",)),
-        draw=partial(measures.against, level="model_weight", values=SCORES[:2]),
+        draw=partial(measures.draw_scores, level="model_weight", values=SCORES[:2]),
     ),
 }

@@ -1,1 +1,1 @@
-"""The FDSC paper."""
+"""The tables and figures of the FDSC paper."""

@@ -1,26 +1,27 @@
-"""Zhang, Feng, Wang and Shang, Federated deep subspace clustering, 2025
-(https://arxiv.org/abs/2501.00230), Section 4. Without spreads.
+"""The scores that the FDSC paper reports, as fractions.
 
-Its tables are in percent, here they are fractions.
+Zhang, Feng, Wang and Shang, Federated deep subspace clustering, 2025
+(https://arxiv.org/abs/2501.00230), Section 4. The paper prints percentages, without
+spreads.
 """
 
 SCORES = ("acc", "nmi", "ami", "ari")
 """The columns of all tables."""
 Scores = tuple[float, float, float, float]
-CALLED = {
+DISPLAY_NAMES = {
     "lrsc": "LRSC",
     "dlrsc": "DLRSC",
     "dscn": "DSCN",
     "fdsc1": "FDSC1",
     "fdsc2": "FDSC2",
 }
-"""From what scripts call a method to what the paper does."""
-MAPPED: dict[str, Scores] = {  # Table 1, whose FDSC is taken for FDSC2
+"""The paper's name of each method, by its name in the scripts."""
+MAP_SCORES: dict[str, Scores] = {  # Table 1; its FDSC is assumed to be FDSC2.
     "DSCN": (0.391, 0.433, 0.407, 0.225),
     "FDSC2": (0.634, 0.592, 0.576, 0.454),
 }
-"""Of two-dimensional maps of codes."""
-CLUSTERED: dict[str, dict[int, dict[str, Scores]]] = {
+"""Scores of k-means on two-dimensional maps of codes."""
+CLUSTER_SCORES: dict[str, dict[int, dict[str, Scores]]] = {
     "mnist": {
         5: {
             "LRSC": (0.774, 0.786, 0.791, 0.682),
@@ -86,7 +87,7 @@ CLUSTERED: dict[str, dict[int, dict[str, Scores]]] = {
         },
     },
 }  # Table 2
-"""By data set, q and method."""
+"""Scores by data set, number of classes per client q and method."""
 BY_CLIENTS: dict[int, dict[str, Scores]] = {
     10: {
         "FDSC1": (0.869, 0.815, 0.812, 0.793),
@@ -109,7 +110,7 @@ BY_CLIENTS: dict[int, dict[str, Scores]] = {
         "FDSC2": (0.935, 0.891, 0.895, 0.853),
     },
 }  # Table 3
-"""On MNIST, by m."""
+"""Scores on MNIST by the number of clients m."""
 BY_SIZE: dict[int, dict[str, Scores]] = {
     100: {
         "FDSC1": (0.825, 0.806, 0.809, 0.747),
@@ -132,9 +133,9 @@ BY_SIZE: dict[int, dict[str, Scores]] = {
         "FDSC2": (0.932, 0.899, 0.897, 0.826),
     },
 }  # Table 4
-"""On MNIST, by b."""
+"""Scores on MNIST by the batch size b."""
 
 
 def scores_of(row: Scores) -> dict[str, float]:
-    """Returns a row of a table by score."""
+    """Returns a row of a table as a dict by score."""
     return dict(zip(SCORES, row, strict=True))

@@ -1,1 +1,1 @@
-"""The FedCRef paper."""
+"""The tables and figures of the FedCRef paper."""

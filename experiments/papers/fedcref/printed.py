@@ -1,10 +1,12 @@
-"""Nardi, Valerio and Passarella, Federated clustering: an unsupervised cluster-wise
+"""The scores that the FedCRef paper reports.
+
+Nardi, Valerio and Passarella, Federated clustering: an unsupervised cluster-wise
 training for decentralized data distributions, 2026 (https://arxiv.org/abs/2408.10664,
 version 3), Section 6.
 
-A figure stands with the half-width of its 95 % interval over five runs, None where none
-is printed. Wrong associations are in percent in the paper, here they are a share;
-improvements are in percent.
+A score is a mean and the half-width of its 95 % interval over five runs. The half-width
+is None if the paper does not print it. Wrong associations are fractions here and
+percentages in the paper. Improvements are percentages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,9 +31,9 @@ CENTRAL_DEC, OURS_DEC, UIFCA = (
 OVERALL: dict[str, dict[str, Interval]] = {
     CENTRAL_DEC: {"acc": (0.793, 0.087), "categories": (9.0, 0.61)},
     OURS_DEC: {"acc": (0.894, 0.031), "categories": (10.8, 1.1)},
-    UIFCA: {"acc": (0.439, 0.021)},  # it is told the categories
+    UIFCA: {"acc": (0.439, 0.021)},  # UIFCA gets the number of categories as input.
 }  # Table 3
-"""On EMNIST, by method."""
+"""Scores on EMNIST by method."""
 
 FOUND_AND_ACC = (
     "initial_acc",
@@ -49,7 +51,7 @@ FROM_DEC: Line = (
     (87.5, 3.2),
     (19.1, 7.2),
 )  # Table 4
-"""On EMNIST, of FedCRef w/ DEC; columns as in FOUND_AND_ACC."""
+"""Scores on EMNIST of FedCRef w/ DEC, with the columns FOUND_AND_ACC."""
 
 FOUND = ("communities", "wrong_associations", "initial_isolated", "isolated")
 FOUND_BY_DIRTINESS: dict[str, dict[float, Line]] = {
@@ -74,7 +76,7 @@ FOUND_BY_DIRTINESS: dict[str, dict[float, Line]] = {
         0.5: ((7.67, 1.43), (0.098, 0.033), (85.6, 3.4), (16.0, 10.8)),
     },
 }  # Table 5
-"""By data set and dirtiness; columns as in FOUND."""
+"""Scores by data set and dirtiness, with the columns FOUND."""
 
 ACC = ("initial_acc", "acc", "improvement")
 ACC_BY_DIRTINESS: dict[str, dict[float, Line]] = {
@@ -99,7 +101,7 @@ ACC_BY_DIRTINESS: dict[str, dict[float, Line]] = {
         0.5: ((0.501, None), (0.740, 0.087), (47.7, 17.4), (0.808, 0.003)),
     },
 }  # Table 6
-"""By data set and dirtiness; columns as in ACC, and ACC with perfect
+"""Scores by data set and dirtiness, with the columns ACC, and ACC with perfect
 associations."""
 
 BY_THRESHOLD: dict[tuple[float, float], Line] = {
@@ -115,36 +117,38 @@ BY_THRESHOLD: dict[tuple[float, float], Line] = {
     (85.0, 0.2): ((0.752, 0.027), (6.8, 1.0), (0.008, 0.010), (87.3, 5.4), (51.4, 5.6)),
     (90.0, 0.2): ((0.700, None), (0.0, None), (0.0, None), (87.6, 5.4), (87.6, 5.4)),
 }  # Table 7
-"""On EMNIST at dirtiness 0.3, by percentile alpha and threshold theta; columns as in
-FOUND_AND_ACC without the first."""
+"""Scores on EMNIST at dirtiness 0.3 by percentile alpha and threshold theta, with the
+columns FOUND_AND_ACC without the first."""
 
 FOUND_BY_OVERLAP: dict[float, Line] = {
     0.0: ((9.8, 1.7), (0.0, None), (88.2, 3.2), (18.8, 9.3)),
     0.3: ((10.0, 0.4), (0.0, None), (89.571, 5.8), (8.429, 3.2)),
     0.5: ((10.0, 0.1), (0.0, None), (90.167, 4.4), (1.333, 0.8)),
 }  # Table 8
-"""On EMNIST at dirtiness 0.3; columns as in FOUND."""
+"""Scores on EMNIST at dirtiness 0.3 by overlap, with the columns FOUND."""
 
 ACC_BY_OVERLAP: dict[float, Line] = {
     0.0: ((0.7, None), (0.903, 0.033), (28.816, 3.16), (0.953, 0.015)),
     0.3: ((0.7, None), (0.955, 0.016), (36.234, 2.32), (0.962, 0.012)),
     0.5: ((0.7, None), (0.976, 0.004), (39.23, 1.12), (0.97, 0.003)),
 }  # Table 9
-"""On EMNIST at dirtiness 0.3; columns as in ACC_BY_DIRTINESS."""
+"""Scores on EMNIST at dirtiness 0.3 by overlap, with the columns of
+ACC_BY_DIRTINESS."""
 
 FOUND_BY_CLIENTS: dict[int, Line] = {
     20: ((10.2, 1.1), (0.00222, 0.00339), (70.9, 3.5), (21.4, 4.7)),
     30: ((10.0, 1.76), (0.0, 0.0), (105.5, 5.3), (16.8, 6.2)),
     40: ((11.5, 1.41), (0.0112, 0.00941), (141.4, 3.7), (30.9, 9.4)),
 }  # Table 10
-"""On EMNIST at dirtiness 0.3; columns as in FOUND."""
+"""Scores on EMNIST at dirtiness 0.3 by number of clients, with the columns FOUND."""
 
 ACC_BY_CLIENTS: dict[int, Line] = {
     20: ((0.7, None), (0.869, 0.03), (24.143, 4.286), (0.921, 0.041)),
     30: ((0.7, None), (0.916, 0.027), (30.67, 3.88), (0.937, 0.029)),
     40: ((0.7, None), (0.86, 0.06), (22.857, 8.571), (0.953, 0.007)),
 }  # Table 11
-"""On EMNIST at dirtiness 0.3; columns as in ACC_BY_DIRTINESS."""
+"""Scores on EMNIST at dirtiness 0.3 by number of clients, with the columns of
+ACC_BY_DIRTINESS."""
 
 CONVERGENCE = ("iteration", "minutes")
 CONVERGED_BY_CLIENTS: dict[int, Line] = {
@@ -152,7 +156,8 @@ CONVERGED_BY_CLIENTS: dict[int, Line] = {
     30: ((13.7, 1.7), (71.2, 9.9)),
     40: ((16.7, 3.6), (87.6, 16.2)),
 }  # Table 12
-"""On EMNIST at dirtiness 0.3: iterations to converge, and minutes."""
+"""Iterations to convergence and minutes on EMNIST at dirtiness 0.3, by number of
+clients."""
 
 
 def means(names: Sequence[str], row: Sequence[Interval]) -> dict[str, float]:
@@ -163,11 +168,19 @@ def means(names: Sequence[str], row: Sequence[Interval]) -> dict[str, float]:
 def accuracies(
     setting: tuple, row: Sequence[Interval]
 ) -> Mapping[tuple, dict[str, float]]:
-    """Returns the lines of a row of Table 6, 9 or 11: FedCRef's, and that of perfect
-    associations.
+    """Returns the scores of a row of Table 6, 9 or 11, by setting and method.
+
+    A row has the scores of FedCRef and of perfect associations.
+
+    Args:
+        setting: the data set and the swept value.
+        row: the row as the paper prints it.
+
+    Returns:
+        The scores by setting and method.
     """
-    *own, (perfect, _) = row
+    *fedcref_scores, (perfect, _) = row
     return {
-        (*setting, OURS): means(ACC, own),
+        (*setting, OURS): means(ACC, fedcref_scores),
         (*setting, PERFECT): {"acc": perfect},
     }

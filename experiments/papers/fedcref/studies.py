@@ -1,4 +1,4 @@
-"""What is run for the tables and figures of the FedCRef paper, and how it is read."""
+"""The tables and figures of the FedCRef paper: runs, measures and reported scores."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -17,17 +17,20 @@ from experiments.papers.fedcref.printed import (
 from experiments.papers.study import Paper, Preset, Row, Study
 
 SCRIPT = "fedcref"
-DEALT = {"class_range": (2, 5), "overlap": (0.0,), "evaluate_every": 1}
-SMOKE = {**DEALT, "clients": (8,), "samples_per_class": 60}
-PAPER = {**DEALT, "clients": (25,), "samples_per_class": 500}
+PARTITION = {"class_range": (2, 5), "overlap": (0.0,), "evaluate_every": 1}
+SMOKE = {**PARTITION, "clients": (8,), "samples_per_class": 60}
+PAPER = {**PARTITION, "clients": (25,), "samples_per_class": 500}
 SHORT = {
     "preset": "smoke",
     "num_rounds": (3,),
     "local_epochs": (60,),
     "federated_rounds": (15,),
 }
-"""Of a smoke run. A cluster's model takes 120 steps: with ten nothing is associated,
-with 200 it knows the wrong examples by heart. A member of a community takes 200."""
+"""Settings of a smoke run.
+
+The local model of a cluster takes 120 steps. With 10 steps no clusters are associated.
+With 200 steps the model memorises the wrong examples. The model of a community member
+takes 200 steps."""
 TRAIN = {"split": "train"}
 OF_DATA: Mapping[str, Mapping[str, Any]] = {
     EMNIST: TRAIN,
@@ -35,7 +38,7 @@ OF_DATA: Mapping[str, Mapping[str, Any]] = {
     KMNIST49: {"class_range": (2, 15)},
     FASHION: {**TRAIN, "threshold": (0.15,)},
 }
-IN_FULL = {**OF_DATA, FASHION: {**OF_DATA[FASHION], "local_epochs": (30,)}}
+PAPER_DATA = {**OF_DATA, FASHION: {**OF_DATA[FASHION], "local_epochs": (30,)}}
 
 CENTRAL = Row(
     printed.CENTRAL_DEC,
@@ -47,7 +50,7 @@ UIFCA = Row(printed.UIFCA, SCRIPT, {"methods": ("uifca",)})
 FROM_DEC = Row(printed.OURS_DEC, SCRIPT, {"methods": ("fedcref",), "start": "dec"})
 OURS = Row(printed.OURS, SCRIPT, {"methods": ("fedcref",), "start": "dirty"})
 PERFECT = Row(printed.PERFECT, SCRIPT, {**OURS.flags, "associations": "perfect"})
-# A folder of their own, as two rows of a table cannot write into one.
+# This row needs its own folder: two rows of a table cannot write into one folder.
 BY_THETA = Row(
     "by theta",
     SCRIPT,
@@ -64,53 +67,61 @@ BY_ALPHA = Row(
 )
 
 READ_AS = (
-    "clients of a community train 2 epochs in the first federated round and 7 in the "
-    "others, in batches of 32, as in the authors' code: the paper has neither",
-    "a community's model is what the last round aggregates; the authors' code sends "
-    "one member's weights after its last local training",
-    "examples that no selected model took go to the nearest of these, as the paper "
-    "says; the authors' code renumbers them by a second vote",
+    "clients of a community train 2 epochs in the first federated round and 7 in later "
+    "rounds, with batch size 32, as in the authors' code; the paper gives neither",
+    "the model of a community is the average of the last round; the authors' code "
+    "sends one member's weights after its last local training",
+    "an example that no selected model accepts goes to the nearest selected model, as "
+    "in the paper; the authors' code assigns these examples by a second vote",
     "every pair of clusters that passes the test is an edge; the authors' code takes "
-    "the first match of a cluster, --associations first-match",
-    "communities and isolated clusters may change by 10 % and a client is stable at "
-    "0.8, as the paper says; the authors' code has 15 % for isolated clusters, 0.85, "
-    "and stops when clients have reclustered 10 times on average",
-    "it is over when no client is active, as the paper's text says; the authors' code "
-    "does not look at that, --no-stop-when-settled",
-    "ACC of FedCRef is a mean over clients, each with a match of its own",
+    "only the first match of a cluster (--associations first-match)",
+    "the limits are 10 % change of communities and isolated clusters, and stability "
+    "0.8, as in the paper; the authors' code has 15 % for isolated clusters, stability "
+    "0.85, and stops after 10 reclusterings per client on average",
+    "training stops when no client is active, as in the paper; the authors' code does "
+    "not check this (--no-stop-when-settled)",
+    "ACC of FedCRef is a mean over clients, with a separate match for each client",
     "the data is the training split, as in the authors' code",
 )
 OF_CENTRAL = (
-    "ACC of central DEC and UIFCA is over all examples with one match; client_acc has "
-    "it as FedCRef's is taken. global_acc takes communities as clusters, an isolated "
-    "cluster being one by itself",
-    "central DEC has of each seed the K of the highest ACC, which takes the labels: "
-    "the paper calls its K optimal and does not say how it was chosen; the categories "
-    "that it identifies are taken to be that K",
+    "ACC of central DEC and UIFCA is over all examples with one match; client_acc is "
+    "a mean over clients, as for FedCRef; global_acc takes each community, and each "
+    "isolated cluster, as one cluster",
+    "for each seed, central DEC shows the K with the highest ACC, which needs labels; "
+    "the paper calls its K optimal without a reason; the number of categories of "
+    "central DEC is this K",
 )
-OF_LEVELS = "the paper's K are not in print"
+OF_LEVELS = "the paper does not print its values of K"
 OF_KMNIST49 = (
-    "KMNIST-49 is a file of the training images of those 31 of its 49 classes that "
-    "have 6,000: --datasets kmnist49=kmnist49.npz"
+    "KMNIST-49 is a file with the training images of the 31 classes, of 49, that have "
+    "6,000 images: --datasets kmnist49=kmnist49.npz"
 )
 OF_MINUTES = (
-    "minutes are those of the machine that trained, without compilation; runs that go "
-    "side by side have equal shares of them"
+    "minutes are training time on the machine in use, without compilation; runs in one "
+    "batch have equal shares of the time"
 )
 OF_ITERATIONS = (
-    "iteration 0 is the start; a run that has ended keeps its last values, so that "
-    "means are over all seeds"
+    "iteration 0 is the start; a run that ended repeats its last values, so every mean "
+    "is over all seeds"
 )
 
 
 def presets(
     paper: Mapping[str, tuple], smoke: Mapping[str, tuple]
 ) -> dict[str, Preset]:
-    """Returns both presets from what spans the grid of each."""
+    """Returns both presets.
+
+    Args:
+        paper: flags that span the grid of the paper preset.
+        smoke: flags that span the grid of the smoke preset.
+
+    Returns:
+        The presets by name.
+    """
     full = {SCRIPT: {"preset": "paper"}}
     return {
         "smoke": Preset({**SMOKE, **smoke}, (0,), {SCRIPT: SHORT}, OF_DATA),
-        "paper": Preset({**PAPER, **paper}, (0, 1, 2, 3, 4), full, IN_FULL),
+        "paper": Preset({**PAPER, **paper}, (0, 1, 2, 3, 4), full, PAPER_DATA),
     }
 
 
@@ -125,7 +136,15 @@ BY_CLIENTS = presets({**DIRTY, "clients": (20, 30, 40)}, {**DIRTY, "clients": (6
 
 
 def on_emnist(names: tuple[str, ...], table: Mapping[Any, printed.Line]) -> Paper:
-    """Returns a table of the paper by data set and level, of one number or several."""
+    """Returns the scores of a table by data set and swept values.
+
+    Args:
+        names: the columns of the table.
+        table: the scores as the paper prints them, by one or several swept values.
+
+    Returns:
+        The scores by setting.
+    """
     return {
         (EMNIST, *(level if isinstance(level, tuple) else (level,))): means(names, line)
         for level, line in table.items()
@@ -133,9 +152,11 @@ def on_emnist(names: tuple[str, ...], table: Mapping[Any, printed.Line]) -> Pape
 
 
 def with_perfect(table: Mapping[Any, printed.Line]) -> Paper:
-    """Returns the same with the lines of perfect associations."""
-    lines = [accuracies((EMNIST, level), line) for level, line in table.items()]
-    return {setting: found for of_level in lines for setting, found in of_level.items()}
+    """Returns the scores of a table on EMNIST, with rows for perfect associations."""
+    rows_by_level = [accuracies((EMNIST, level), line) for level, line in table.items()]
+    return {
+        setting: scores for rows in rows_by_level for setting, scores in rows.items()
+    }
 
 
 def table(
@@ -147,14 +168,27 @@ def table(
     paper: Paper,
     *notes: str,
 ) -> Study:
-    """Returns a table of what runs end with, on the data sets that the paper has."""
+    """Returns a table of the final scores, on the data sets that the paper has.
+
+    Args:
+        title: title of the study.
+        rows: the rows.
+        by: the columns that define a setting, without `dataset`.
+        values: the columns to average.
+        of_presets: the presets.
+        paper: the scores that the paper reports.
+        *notes: notes for the reader.
+
+    Returns:
+        The study.
+    """
     datasets = tuple(dict.fromkeys(setting[0] for setting in paper))
     return Study(
         title,
         datasets=datasets,
         rows=rows,
         presets=of_presets,
-        measure=measures.refined,
+        measure=measures.refinement_scores,
         by=("dataset", *by),
         values=values,
         paper=paper,
@@ -170,19 +204,28 @@ def curves(
     values: tuple[str, ...],
     of_presets: Mapping[str, Preset],
 ) -> Study:
-    """Returns a figure of what changes over the iterations, whose values are nowhere
-    in print.
+    """Returns a figure of scores over iterations. The paper does not print the values.
+
+    Args:
+        title: title of the study.
+        row: the row.
+        by: the columns that get one curve per value.
+        values: the columns to draw.
+        of_presets: the presets.
+
+    Returns:
+        The study.
     """
     return Study(
         title,
         datasets=(EMNIST,),
         rows=(row,),
         presets=of_presets,
-        measure=measures.over_iterations,
+        measure=measures.iteration_scores,
         by=("dataset", "method", *by, "iteration"),
         values=values,
         draw=partial(
-            measures.against, level="iteration", values=values, by=by, log=False
+            measures.draw_scores, level="iteration", values=values, by=by, log=False
         ),
         notes=(*READ_AS, OF_ITERATIONS),
     )
@@ -190,7 +233,7 @@ def curves(
 
 STUDIES = {
     "fedcref-table3": table(
-        "ACC and categories of central DEC, FedCRef from DEC and UIFCA",
+        "ACC and number of categories: central DEC, FedCRef from DEC, UIFCA",
         (CENTRAL, FROM_DEC, UIFCA),
         ("method",),
         ("acc", "client_acc", "global_acc", "categories"),
@@ -230,10 +273,10 @@ STUDIES = {
         printed.ACC,
         BY_DIRTINESS,
         {
-            setting: found
+            setting: scores
             for dataset, lines in printed.ACC_BY_DIRTINESS.items()
             for level, line in lines.items()
-            for setting, found in accuracies((dataset, level), line).items()
+            for setting, scores in accuracies((dataset, level), line).items()
         },
         OF_KMNIST49,
     ),
@@ -294,11 +337,11 @@ STUDIES = {
         measure=measures.scores,
         by=("dataset", "method", "clusters"),
         values=("acc",),
-        draw=partial(measures.against, level="clusters", values=("acc",), by=()),
+        draw=partial(measures.draw_scores, level="clusters", values=("acc",), by=()),
         notes=(OF_LEVELS, *OF_CENTRAL[:1]),
     ),
     "fedcref-figure8": curves(
-        "what changes over the iterations of FedCRef from DEC",
+        "scores over the iterations of FedCRef from DEC",
         FROM_DEC,
         (),
         ("communities", "acc", "wrong_associations", "isolated", "active"),
@@ -312,7 +355,7 @@ STUDIES = {
         BY_OVERLAP,
     ),
     "fedcref-figure10": curves(
-        "what changes over the iterations by the number of clients",
+        "scores over the iterations by the number of clients",
         OURS,
         ("clients",),
         ("communities", "acc", "wrong_associations", "isolated"),

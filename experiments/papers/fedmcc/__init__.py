@@ -1,1 +1,1 @@
-"""The FedMCC paper."""
+"""The tables and figures of the FedMCC paper."""

@@ -1,4 +1,4 @@
-"""How much is run for the tables of the FedMCC paper, in small and as Section IV-A."""
+"""The presets of the FedMCC paper's tables: shortened, and as in Section IV-A."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from experiments.papers.study import Preset
 SCRIPT = "fedmcc"
 SHARES = (IID, NON_IID)
 LARGE = {"resize": 224}
-BY_DATASET = {  # Section IV-A; an image of MNIST goes through the same network
+BY_DATASET = {  # Section IV-A; MNIST has the same kind of network.
     "cifar10": LARGE,
     "cifar100": LARGE,
     "cifar20": LARGE,
@@ -20,16 +20,20 @@ BY_DATASET = {  # Section IV-A; an image of MNIST goes through the same network
     "mnist": {"resize": 32, "backbone": "resnet18"},
 }
 SHORT = {"num_rounds": (10,), "cluster_rounds": (5,)}
-"""Of a smoke run."""
-OF_SHARES = "class_share 1: IID, each of 5 clients has all classes; 0.2: two in ten"
+"""Settings of a smoke run."""
+OF_SHARES = (
+    "class_share 1: IID, each of 5 clients has all classes; class_share 0.2: each "
+    "client has two of ten classes"
+)
 
 
 def methods(name: str, **flags: Any) -> dict[str, Any]:
+    """Returns the flags of a method: its name and further flags."""
     return {"methods": (name,), **flags}
 
 
 def rounds(*, smoke: tuple[int, ...], paper: tuple[int, ...]) -> dict[str, dict]:
-    """Returns a row's flags by preset: how many rounds its runs train."""
+    """Returns a row's numbers of rounds, by preset."""
     return {"smoke": {"num_rounds": smoke}, "paper": {"num_rounds": paper}}
 
 
@@ -41,8 +45,17 @@ def presets(
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
     split: Mapping[str, str] | None = None,
 ) -> dict[str, Preset]:
-    """Returns both presets from the grid of each; `split` says which examples of the
-    paper's data are trained on.
+    """Returns both presets from their grids.
+
+    Args:
+        smoke: the grid of the smoke preset.
+        paper: the grid of the paper preset.
+        smoke_seeds: the seeds of the smoke preset.
+        seeds: the seeds of the paper preset.
+        split: flags that select the training examples of the paper's data sets.
+
+    Returns:
+        The presets by name.
     """
     split = split or {}
     small = dict.fromkeys(BY_DATASET, split)
@@ -55,5 +68,6 @@ def presets(
 
 
 def of_shares(*shares: float, **options: Any) -> dict[str, Preset]:
+    """Returns both presets with a grid over class shares."""
     grid = {"class_share": shares}
     return presets(grid, grid, **options)

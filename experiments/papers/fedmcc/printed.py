@@ -1,10 +1,12 @@
-"""Miao and Koyuncu, Federated momentum contrastive clustering, 2022
-(https://arxiv.org/abs/2206.05093), Sections IV and V. In percent, as printed; single
-runs, without spreads.
+"""The scores that the FedMCC paper reports, in percent.
+
+Miao and Koyuncu, Federated momentum contrastive clustering, 2022
+(https://arxiv.org/abs/2206.05093), Sections IV and V. The paper has single runs without
+spreads.
 """
 
 IID, NON_IID = 1.0, 0.2
-"""Shares of the classes that each of five clients holds."""
+"""Class share: the share of all classes that each of the five clients has."""
 SCORES = ("nmi", "acc", "ari")
 FEDERATED = ("cifar10", "cifar100", "stl10", "imagenet-10", "mnist")
 """Data sets of Tables I and II."""
@@ -19,7 +21,7 @@ CENTRAL = (
 """Data sets of Table VI."""
 
 Scores = tuple[float | None, ...]
-"""NMI, ACC and ARI of one data set after another; None is a dash in print."""
+"""NMI, ACC and ARI of each data set in turn. None stands for a dash in the paper."""
 NCC = (88.6, 94.3, 88.4, 60.6, 61.4, 45.1, 75.8, 86.7, 73.7, 89.6, 95.6, 90.6)
 CLUSTERING: dict[float, dict[str, Scores]] = {  # Tables I and II
     IID: {
@@ -86,7 +88,8 @@ CLUSTERING: dict[float, dict[str, Scores]] = {  # Tables I and II
     },
 }
 PROBED = tuple((x, share) for x in ("cifar10", "cifar100") for share in (IID, NON_IID))
-"""Columns of Tables III and IV, top-1 accuracies."""
+"""Columns of Tables III and IV: data set and class share. The scores are top-1
+accuracies."""
 RESNET50 = {  # Table III
     "Single client": (83.2, 77.8, 57.2, 55.2),
     "FedSimCLR": (68.1, 64.1, 39.8, 38.7),
@@ -105,7 +108,7 @@ RESNET18 = {  # Table IV
     "FedMCC": (85.5, 82.7, 57.2, 57.1),
     "FedMCC (tuned)": (87.8, 85.2, 59.6, 59.9),
 }
-FEW_LABELS = {  # Table V, CIFAR-10: IID and not by 1 % of the labels, then by 10 %
+FEW_LABELS = {  # Table V, CIFAR-10: IID, non-IID at 1 % of the labels, then at 10 %
     "Single client (Res18)": (74.8, 60.3, 78.1, 70.6),
     "Single client (Res50)": (74.8, 63.7, 80.3, 74.3),
     "FedSimCLR (Res50)": (50.0, 26.0, 60.7, 33.8),
@@ -303,12 +306,12 @@ MOMENTUM = {  # Table IX, likewise
     ),
     0.99: LOCAL_EPOCHS[5, 100],
 }
-MAPPED = (21.1, 70.6)
-"""NMI below Figure 5, MCC on STL-10 in epochs 0 and 500."""
+FIGURE5_NMI = (21.1, 70.6)
+"""NMI under Figure 5: MCC on STL-10 in epochs 0 and 500."""
 
 
 def of_clustering(share: float) -> dict[tuple, dict[str, float]]:
-    """Returns Table I or II by data set, class share and method."""
+    """Returns the scores of Table I or II by data set, class share and method."""
     return {
         (dataset, share, method): scores
         for method, row in CLUSTERING[share].items()
@@ -318,12 +321,12 @@ def of_clustering(share: float) -> dict[tuple, dict[str, float]]:
 
 
 def of_clustering_everywhere() -> dict[tuple, dict[str, float]]:
-    """Returns Tables I and II together."""
+    """Returns the scores of Tables I and II together."""
     return of_clustering(IID) | of_clustering(NON_IID)
 
 
 def by_score(row: Scores) -> list[dict[str, float]]:
-    """Returns NMI, ACC and ARI of each data set as shares, without what is a dash."""
+    """Returns NMI, ACC and ARI per data set as fractions, without missing scores."""
     return [
         {
             name: value / 100

@@ -1,4 +1,4 @@
-"""What is run for Tables III to V of the FedMCC paper: classifiers of the features."""
+"""Tables III to V of the FedMCC paper: classifiers of the features."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,12 +21,24 @@ from experiments.papers.fedmcc.printed import (
 from experiments.papers.study import Paper, Row, Study
 
 TRAIN = {"split": "train"}
-SMALL = "smoke: a small convolutional network stands in for each ResNet"
+SMALL = "--preset smoke: a small convolutional network replaces each ResNet"
 
 
 def probed(label: str, method: str, size: int, runs: str = "", **flags: Any) -> Row:
-    """Returns a row whose features are measured, of a ResNet of so many layers. Their
-    second stage is one round of k-means, the shortest there is, which is not read.
+    """Returns a row whose features are classified.
+
+    The second stage is one round of k-means, the shortest second stage. Its clusters
+    are not used.
+
+    Args:
+        label: name of the row in the table.
+        method: name of the method in the script.
+        size: number of layers of the ResNet, 18 or 50.
+        runs: name of the results folder. Empty takes the label.
+        **flags: further flags of the script.
+
+    Returns:
+        The row.
     """
     return Row(
         label,
@@ -38,12 +50,21 @@ def probed(label: str, method: str, size: int, runs: str = "", **flags: Any) -> 
 
 
 def single(label: str, size: int) -> Row:
-    """Returns FedU of the only client that answers: BYOL, as in FedU's own paper."""
+    """Returns FedU with one participating client: BYOL, as in FedU's own paper."""
     return probed(label, "fedu", size, "Single client", failure_rate=(0.8,))
 
 
 def linear_evaluation(title: str, size: int, table: Mapping[str, Scores]) -> Study:
-    """Returns Table III or IV."""
+    """Returns Table III or IV: the accuracy of linear classifiers.
+
+    Args:
+        title: title of the study.
+        size: number of layers of the ResNet, 18 or 50.
+        table: the scores that the paper reports, by method.
+
+    Returns:
+        The study.
+    """
     rows = {
         "Single client": single("Single client", size),
         "FedSimCLR": probed("FedSimCLR", "fedsimclr", size),
@@ -78,7 +99,7 @@ def linear_evaluation(title: str, size: int, table: Mapping[str, Scores]) -> Stu
 
 
 def of_labels() -> Paper:
-    """Returns Table V by data set, share of the labels, class share and method."""
+    """Returns the scores of Table V by data set, label share, class share, method."""
     columns = [(x, share) for x in measures.LABEL_FRACTIONS for share in SHARES]
     return {
         ("cifar10", *column, method): {"accuracy": percent / 100}
@@ -92,9 +113,11 @@ STUDIES = {
     "fedmcc-table3": linear_evaluation(
         "accuracy of linear classifiers of the features, ResNet-50", 50, RESNET50
     ),
-    "fedmcc-table4": linear_evaluation("the same, ResNet-18", 18, RESNET18),
+    "fedmcc-table4": linear_evaluation(
+        "accuracy of linear classifiers of the features, ResNet-18", 18, RESNET18
+    ),
     "fedmcc-table5": Study(
-        "accuracy from 1 % and 10 % of the labels, the features being frozen",
+        "accuracy with 1 % and 10 % of the labels, on frozen features",
         datasets=("cifar10",),
         rows=(
             single("Single client (Res18)", 18),
@@ -121,8 +144,8 @@ STUDIES = {
         notes=(
             OF_SHARES,
             SMALL,
-            "ours trains a linear classifier alone, the paper the network with it: the "
-            "two are not one protocol",
+            "the protocols differ: fcjax trains only a linear classifier, the paper "
+            "also fine-tunes the network",
         ),
     ),
 }

@@ -1,4 +1,4 @@
-"""What is run for the tables and figures of the FedMCC paper, and how they are read."""
+"""The tables and figures of the FedMCC paper: runs, measures and reported scores."""
 
 from functools import partial
 
@@ -31,7 +31,7 @@ from experiments.papers.fedmcc.printed import (
 )
 from experiments.papers.study import Paper, Row, Study
 
-ONE_STAGE = rounds(smoke=(15,), paper=(110,))  # as many as both stages together
+ONE_STAGE = rounds(smoke=(15,), paper=(110,))  # The rounds of both stages together.
 BY_KMEANS = methods("fedu", cluster_by="k-means")
 FEDMCC = Row("FedMCC", SCRIPT, methods("fedmcc"))
 FED_CC = Row("Fed + CC", SCRIPT, methods("fed-cc"), ONE_STAGE)
@@ -46,7 +46,7 @@ CLUSTERED = (
 
 
 def clustering(title: str, share: float) -> Study:
-    """Returns Table I or II."""
+    """Returns Table I or II: clustering scores at a class share."""
     return Study(
         title,
         datasets=FEDERATED,
@@ -59,14 +59,15 @@ def clustering(title: str, share: float) -> Study:
         by_path=("imagenet-10",),
         notes=(
             OF_SHARES,
-            "cifar100 in the paper: FedU has the same figures in Tables I and II, "
-            "likely a slip, and NCC those of 20 super-classes (cifar20 in Table VI)",
+            "cifar100 in the paper: the scores of FedU are the same in Tables I and "
+            "II, likely a mistake; the scores of NCC are for 20 super-classes "
+            "(cifar20 in Table VI)",
         ),
     )
 
 
 def of_central() -> Paper:
-    """Returns Table VI by data set and method."""
+    """Returns the scores of Table VI by data set and method."""
     return {
         (dataset, method): scores
         for method, row in CENTRALIZED.items()
@@ -76,17 +77,17 @@ def of_central() -> Paper:
 
 
 def of_target() -> Paper:
-    """Returns Table VII by data set, class share and method, beside FedMCC's own."""
-    found = {}
+    """Returns the scores of Table VII by data set, class share and method."""
+    scores = {}
     for setting, row in AVERAGED_TARGET.items():
-        own = (*setting, FEDMCC.label)
-        found[own] = of_clustering_everywhere()[own]
-        found[*setting, AVERAGED.label] = by_score(row)[0]
-    return found
+        key = (*setting, FEDMCC.label)
+        scores[key] = of_clustering_everywhere()[key]
+        scores[*setting, AVERAGED.label] = by_score(row)[0]
+    return scores
 
 
 def of_setting(value: float, row: Scores) -> Paper:
-    """Returns a line of Table VIII or IX by data set, class share and its value."""
+    """Returns a row of Table VIII or IX by data set, class share and swept value."""
     return {
         (*column, value): scores
         for column, scores in zip(PROBED, by_score(row), strict=True)
@@ -97,9 +98,9 @@ AVERAGED = Row(
     "FedMCC, targets averaged", SCRIPT, methods("fedmcc", average_target=True)
 )
 EPOCHS = {"smoke": 20, "paper": 500}
-"""Of a client in Table VIII."""
+"""Local epochs of a client in Table VIII, over all rounds."""
 LEVELS = rounds(smoke=(2, 5, 10), paper=(10, 25, 50, 75, 100))
-"""Rounds of Figure 6, whose own the text does not give."""
+"""Numbers of rounds in Figure 6. The paper's text does not give its values."""
 BY_EPOCHS = tuple(
     Row(
         f"E = {epochs}",
@@ -111,7 +112,7 @@ BY_EPOCHS = tuple(
     for epochs, _ in LOCAL_EPOCHS
 )
 CENTRAL_METHODS = {
-    # In pixels: those of 224 a side are 36 GB of CIFAR.
+    # k-means gets small images: images of CIFAR with 224 x 224 pixels take 36 GB.
     "k-means": Row(
         "k-means",
         "baselines",
@@ -122,11 +123,13 @@ CENTRAL_METHODS = {
 }
 ALONE = {"clients": (1,), "p": (0.0,)}
 STUDIES = {
-    "fedmcc-table1": clustering("NMI, ACC and ARI of clusterings, IID", IID),
-    "fedmcc-table2": clustering("the same with two classes in ten a client", NON_IID),
+    "fedmcc-table1": clustering("NMI, ACC and ARI of federated methods, IID", IID),
+    "fedmcc-table2": clustering(
+        "NMI, ACC and ARI of federated methods, two of ten classes per client", NON_IID
+    ),
     **probes.STUDIES,
     "fedmcc-table6": Study(
-        "NMI, ACC and ARI of central clusterings",
+        "NMI, ACC and ARI of central methods",
         datasets=CENTRAL,
         rows=tuple(CENTRAL_METHODS.get(name, Row(name)) for name in CENTRALIZED),
         presets=presets(ALONE, ALONE),
@@ -135,10 +138,10 @@ STUDIES = {
         values=SCORES,
         paper=of_central(),
         by_path=("imagenet-10", "imagenet-dogs", "tiny-imagenet"),
-        notes=("k-means takes images of 32 pixels a side",),
+        notes=("k-means runs on images of 32 x 32 pixels",),
     ),
     "fedmcc-table7": Study(
-        "FedMCC whose target networks are averaged too, and FedMCC",
+        "FedMCC with and without averaging of the target networks",
         datasets=("cifar10", "cifar100", "mnist"),
         rows=(FEDMCC, AVERAGED),
         presets=of_shares(*SHARES),
@@ -149,7 +152,7 @@ STUDIES = {
         notes=(OF_SHARES,),
     ),
     "fedmcc-table8": Study(
-        "FedMCC by E, local epochs in a round, of 500 in all",
+        "FedMCC by E, the local epochs per round, with 500 local epochs in total",
         datasets=("cifar10", "cifar100"),
         rows=BY_EPOCHS,
         presets=of_shares(*SHARES),
@@ -161,7 +164,10 @@ STUDIES = {
             for (epochs, _), row in LOCAL_EPOCHS.items()
             for setting, scores in of_setting(epochs, row).items()
         },
-        notes=(OF_SHARES, f"smoke: {EPOCHS['smoke']} local epochs in all"),
+        notes=(
+            OF_SHARES,
+            f"--preset smoke: {EPOCHS['smoke']} local epochs in total",
+        ),
     ),
     "fedmcc-table9": Study(
         "FedMCC by m, the momentum of the target networks",
@@ -181,16 +187,16 @@ STUDIES = {
         notes=(OF_SHARES,),
     ),
     "fedmcc-figure4": Study(
-        "soft assignments of FedMCC after some rounds, IID",
+        "soft assignments of FedMCC after different numbers of rounds, IID",
         datasets=("cifar10",),
         rows=(
             FEDMCC._replace(presets=rounds(smoke=(0, 2, 10), paper=(0, 10, 50, 100))),
         ),
         presets=of_shares(IID, smoke_seeds=(0,), seeds=(0,)),
-        maps="fedmcc.figures.figure4",
+        draw_runs="fedmcc.figures.figure4",
     ),
     "fedmcc-figure5": Study(
-        "features of MCC at the beginning and at the end, by cluster",
+        "features of MCC at the start and end of training, by cluster",
         datasets=("stl10",),
         rows=(
             CENTRAL_METHODS["MCC"]._replace(
@@ -198,10 +204,10 @@ STUDIES = {
             ),
         ),
         presets=presets(ALONE, ALONE, smoke_seeds=(0,), seeds=(0,)),
-        maps="fedmcc.figures.figure5",
+        draw_runs="fedmcc.figures.figure5",
     ),
     "fedmcc-figure6": Study(
-        "ACC against rounds of the first or only stage",
+        "ACC against the number of rounds of the first (or only) stage",
         datasets=("mnist",),
         rows=tuple(
             row._replace(presets=LEVELS) for row in (FEDMCC, FED_CC, FEDU_KMEANS)
@@ -218,7 +224,7 @@ STUDIES = {
             for row in (FEDMCC, FED_CC, FEDU_KMEANS)
         },
         draw=partial(
-            measures.against,
+            measures.draw_scores,
             level="num_rounds",
             values=("acc",),
             apart=("dataset", "class_share"),
@@ -226,11 +232,12 @@ STUDIES = {
         ),
         notes=(
             OF_SHARES,
-            "each point is a run that ends there; the paper's is of Tables I and II",
+            "each point is a run with this number of rounds; the paper's point is from "
+            "Tables I and II",
         ),
     ),
     "fedmcc-one-stage": Study(
-        "FedMCC against L_I + L_C at once, which the paper gives no figure of",
+        "FedMCC in two stages and in one stage with L_I + L_C (not in the paper)",
         datasets=("cifar10", "mnist"),
         rows=(
             FEDMCC,

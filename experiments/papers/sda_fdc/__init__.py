@@ -1,1 +1,1 @@
-"""The SDA-FDC paper."""
+"""The tables and figures of the SDA-FDC paper."""

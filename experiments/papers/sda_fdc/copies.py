@@ -1,4 +1,7 @@
-"""Whether what SDA-FDC's clients send gives their examples away: no paper's figure."""
+"""Study of data copying: whether SDA-FDC's synthetic examples reveal real examples.
+
+This study is not in the paper.
+"""
 
 from experiments.papers.sda_fdc.rows import SCRIPT, SDA_FDC
 from experiments.papers.study import Preset, Study
@@ -6,19 +9,21 @@ from experiments.papers.study import Preset, Study
 GRID = {"p": (0.25,)}
 STUDIES = {
     "sda-fdc-copies": Study(
-        "whether synthetic examples are copies of a client's, and what they look like",
+        "are synthetic examples copies of real examples? Scores and pictures",
         datasets=("mnist",),
         rows=(SDA_FDC,),
         presets={
-            # On less than some 180 digits a GAN learns nothing that one could look at.
+            # With fewer than about 180 digits per client a GAN learns no digits.
             "smoke": Preset(GRID, (0,), {SCRIPT: {"clients": (5,)}}),
             "paper": Preset(GRID, (0,), {SCRIPT: {"preset": "paper"}}),
         },
-        maps="sda_fdc.examples.figure_synthetic",
+        draw_runs="sda_fdc.examples.figure_synthetic",
         notes=(
-            "a half of the data is dealt to the clients, the other is held out",
-            "copy_probability: 0.5 without copying, near 1 for copies, near 0 for what "
-            "is far off the data; closest_share: 0.01 without",
+            "half of the data is partitioned over the clients, the other half is held "
+            "out",
+            "copy_probability: 0.5 without copying, near 1 for copies, near 0 for "
+            "synthetic examples far from the data",
+            "closest_share: 0.01 without copying, larger for copies",
         ),
     ),
 }

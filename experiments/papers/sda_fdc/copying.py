@@ -1,10 +1,10 @@
-"""Whether what a generator makes is copies of its training examples.
+"""Test for data copying: whether a generator reproduces its training examples.
 
-A generator that copies makes examples nearer to those that it was trained on than
-further draws of the same distribution are. So does one that makes examples of the dense
-parts alone, as one digit that looks always the same: a small distance is a reason to
-look. [choice] One test over all examples, where the paper also averages it over cells
-of the space.
+Synthetic examples that are copies are nearer to the training examples than held-out
+real examples are. A generator of only typical examples is near the training examples as
+well, for instance a generator whose digits all look the same. A small distance is thus
+a reason to look at the examples, not a proof. [choice] One test over all examples. The
+paper also averages the test over cells of the space.
 
 References:
   Meehan, Chaudhuri and Dasgupta, A non-parametric test to detect data-copying in
@@ -22,10 +22,16 @@ from sklearn.metrics import pairwise_distances_argmin
 def nearest(
     a: Shaped[np.ndarray, "n D"], b: Shaped[np.ndarray, "m D"]
 ) -> tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]:
-    """Returns the row of `b` nearest to each row of `a`, and their Euclidean distance:
-    exactly 0 to a copy.
+    """Finds the nearest row of `b` for each row of `a`.
+
+    Args:
+      a: the query points.
+      b: the points to search.
+
+    Returns:
+      Indices into `b`, and Euclidean distances. The distance to an exact copy is 0.
     """
-    # Distances do not change; without a common offset more of their digits count.
+    # Centring does not change distances, but it reduces their rounding errors.
     centre = b.mean(axis=0, dtype=np.float64)
     a, b = a - centre, b - centre
     rows = pairwise_distances_argmin(a, b)
@@ -33,39 +39,41 @@ def nearest(
 
 
 def copying(
-    made: Float[np.ndarray, "n"], real: Float[np.ndarray, "m"]
+    synthetic: Float[np.ndarray, "n"], held_out: Float[np.ndarray, "m"]
 ) -> dict[str, float]:
-    """Compares how near synthetic and unseen real examples come to the training ones.
+    """Compares synthetic and held-out examples by their distance to training examples.
 
     Args:
-      made: [n] distances of synthetic examples to their nearest training examples.
-      real: [m] distances of held-out examples to theirs.
+      synthetic: distance of each synthetic example to its nearest training example.
+      held_out: distance of each held-out example to its nearest training example.
 
     Returns:
-      copy_probability: that a synthetic example is nearer to its nearest training
-        example than a held-out one is to its own, ties one half: the Mann-Whitney U
-        divided by n m. 0.5 without copying, near 1 for copies, near 0 for what is far
-        off the data.
-      copy_z: that U less its mean without copying, in its standard deviations, of
-        tied distances too: large for copies; the paper's Z_U has the other sign. NaN
-        where all distances are equal.
-      synthetic_distance, held_out_distance: the medians.
-      closest_share: of the synthetic examples that are as near as the nearest 1 % of
-        the held-out ones, at least one of them: some 0.01 without copying.
+      copy_probability: probability that a synthetic example is nearer to the training
+        examples than a held-out example. A tie counts one half. It is the Mann-Whitney
+        U divided by n m: 0.5 without copying, near 1 for copies, near 0 for synthetic
+        examples far from the data.
+      copy_z: U standardised by its mean and standard deviation without copying, with
+        ties in account. Large for copies. The paper's Z_U has the opposite sign. NaN if
+        all distances are equal.
+      synthetic_distance, held_out_distance: the median distances.
+      closest_share: share of the synthetic examples that are as near as the nearest 1 %
+        of the held-out examples (at least one). About 0.01 without copying.
 
     Examples:
-      >>> found = copying(np.array([0.0, 1.5]), np.array([1.0, 2.0]))
-      >>> found["copy_probability"], found["held_out_distance"]  # 3 of 4 pairs
+      >>> result = copying(np.array([0.0, 1.5]), np.array([1.0, 2.0]))
+      >>> result["copy_probability"], result["held_out_distance"]  # 3 of 4 pairs
       (0.75, 1.5)
     """
-    n, m = len(made), len(real)
-    ranks = stats.rankdata(np.concatenate([made, real]))
+    n, m = len(synthetic), len(held_out)
+    ranks = stats.rankdata(np.concatenate([synthetic, held_out]))
     u = float(n * m + n * (n + 1) / 2 - ranks[:n].sum())
     variance = n * m / 12 * (n + m + 1) * stats.tiecorrect(ranks)
     return {
         "copy_probability": u / (n * m),
         "copy_z": (u - n * m / 2) / math.sqrt(variance) if variance > 0 else math.nan,
-        "synthetic_distance": float(np.median(made)),
-        "held_out_distance": float(np.median(real)),
-        "closest_share": float(np.mean(made <= np.sort(real)[math.ceil(m / 100) - 1])),
+        "synthetic_distance": float(np.median(synthetic)),
+        "held_out_distance": float(np.median(held_out)),
+        "closest_share": float(
+            np.mean(synthetic <= np.sort(held_out)[math.ceil(m / 100) - 1])
+        ),
     }

@@ -1,4 +1,4 @@
-"""What is run for the tables and figures of the SDA-FDC paper, and how it is read."""
+"""The tables and figures of the SDA-FDC paper: runs, measures and reported scores."""
 
 from functools import partial
 
@@ -27,19 +27,19 @@ from fcjax.methods.printed_sda_fdc import (
 
 METHODS = (KM_CENTRAL, DCN_CENTRAL, SDA_FC_KM, DISJOINT, SDA_FDC)
 CURVES = (SDA_FC_KM, SDA_FDC)
-"""Of Figure 4."""
-TRUTH = Row("truth", untrained=label_shares.of_classes)
-OF_KM = "k-means of examples takes them at L2 norm 1, as the authors' code does"
+"""The methods of Figure 4."""
+TRUTH = Row("truth", measure_data=label_shares.of_classes)
+OF_KM = "k-means scales examples to L2 norm 1, as in the authors' code"
 PENDIGITS = (
-    "pendigits is both files of UCI, 10,992 rows: cat pendigits.tra pendigits.tes > "
-    "pendigits.csv, then --datasets pendigits=pendigits.csv"
+    "pendigits is the two files of UCI together, 10,992 examples: cat pendigits.tra "
+    "pendigits.tes > pendigits.csv, then --datasets pendigits=pendigits.csv"
 )
 COMPLETE = {"p": (1.0,)}
-"""Every client has a class of its own."""
+"""Heterogeneity p = 1: every client has one class of its own."""
 
 
 def table(title: str, score: str, paper: Paper) -> Study:
-    """Returns Table 2 or 3."""
+    """Returns Table 2 or 3: a score of all methods for each p."""
     return Study(
         title,
         datasets=tuple(NMI),
@@ -55,8 +55,12 @@ def table(title: str, score: str, paper: Paper) -> Study:
 
 
 def of_figure() -> Paper:
-    """Returns what the tables have for the curves of Figure 4, where no client fails;
-    its other values are nowhere in print.
+    """Returns the scores of the tables that the curves of Figure 4 go through.
+
+    These are the scores without failing clients. The paper prints no other values.
+
+    Returns:
+        The scores by data set, method, p and failure rate.
     """
     return {
         ("mnist", CALLED[method], p, 0.0): scores
@@ -68,17 +72,17 @@ def of_figure() -> Paper:
 
 STUDIES = {
     "sda-fdc-table2": table(
-        "NMI of SDA-FDC, its ablation and baselines for each p",
+        "NMI of SDA-FDC, its ablation and the baselines for each p",
         "nmi",
         of_table("nmi", NMI, central=CENTRAL, federated=FEDERATED),
     ),
     "sda-fdc-table3": table(
-        "kappa of SDA-FDC, its ablation and baselines for each p",
+        "kappa of SDA-FDC, its ablation and the baselines for each p",
         "kappa",
         of_table("kappa", KAPPA, central=CENTRAL, federated=FEDERATED),
     ),
     "sda-fdc-figure2": Study(
-        "how many examples each label has by SDA-FC-KM, SDA-FDC and in truth, p = 1",
+        "cluster sizes by matched class: SDA-FC-KM, SDA-FDC and true classes, p = 1",
         datasets=("pendigits",),
         rows=(SDA_FC_KM, SDA_FDC, TRUTH),
         presets=presets(COMPLETE, COMPLETE, smoke_seeds=(0,), seeds=(0,)),
@@ -90,15 +94,15 @@ STUDIES = {
         notes=(*OF_GANS, OF_DCN, OF_KM, PENDIGITS),
     ),
     "sda-fdc-figure3": Study(
-        "all examples by client: pixels, codes of SDA-FDC (disjoint) and of SDA-FDC",
+        "all examples by client: pixels, codes of SDA-FDC (disjoint), codes of SDA-FDC",
         datasets=("mnist",),
         rows=(SDA_FDC,),
         presets=presets(COMPLETE, COMPLETE, smoke_seeds=(0,), seeds=(0,)),
-        maps="sda_fdc.figures.figure3",
+        draw_runs="sda_fdc.figures.figure3",
         notes=(*OF_GANS, OF_DCN, ALIKE),
     ),
     "sda-fdc-figure4": Study(
-        "scores against the share of clients that fail, a line for each p",
+        "scores against the failure rate of the clients, one line per p",
         datasets=("mnist",),
         rows=CURVES,
         presets=presets(
@@ -110,7 +114,7 @@ STUDIES = {
         by=("dataset", "method", "p", "failure_rate"),
         values=SCORES,
         paper=of_figure(),
-        draw=partial(measures.against, level="failure_rate", values=SCORES),
+        draw=partial(measures.draw_scores, level="failure_rate", values=SCORES),
         notes=(*OF_GANS, OF_DCN, OF_KM),
     ),
 }

@@ -1,9 +1,9 @@
-"""Which rows of a table are apart from the best one beside them."""
+"""The marks of rows that differ significantly from the best row of their setting."""
 
 import numpy as np
 import pytest
 
-from experiments.papers import apart
+from experiments.papers import significance
 
 A = (0.80, 0.82, 0.78)
 WORSE = (-0.05, -0.06, -0.04)
@@ -22,7 +22,9 @@ def less(scores: tuple[float, ...], off: tuple[float, ...]) -> tuple[float, ...]
 
 
 def marks(rows: list[dict]) -> dict[tuple, str]:
-    return apart.from_best(rows, by=("p", "method"), value="nmi").to_dict()
+    return significance.compare_with_best(
+        rows, by=("p", "method"), value="nmi"
+    ).to_dict()
 
 
 def test_a_method_is_apart_from_the_best_or_it_is_not():
@@ -33,29 +35,31 @@ def test_a_method_is_apart_from_the_best_or_it_is_not():
         *runs("c", less(A, (0.02, -0.03, -0.02))),
     ]
     assert marks(rows) == {
-        (0.0, "a"): apart.BEST,
+        (0.0, "a"): significance.BEST,
         (0.0, "b"): "-0.050",
-        (0.0, "c"): apart.NOT_SEEN,
+        (0.0, "c"): significance.NOT_SIGNIFICANT,
     }
 
 
-@pytest.mark.parametrize(("num_tests", "said"), [(3, "-0.050"), (4, "not seen")])
-def test_what_is_compared_besides_counts(num_tests: int, said: str):
+@pytest.mark.parametrize(
+    ("num_tests", "expected"), [(3, "-0.050"), (4, "not significant")]
+)
+def test_the_number_of_comparisons_counts(num_tests: int, expected: str):
     # 3 x 0.0131 = 0.039, 4 x 0.0131 = 0.052.
     rows = []
     for p in range(num_tests):
         rows += [*runs("a", A, p), *runs("b", less(A, WORSE), p)]
-    assert {marks(rows)[(p, "b")] for p in range(num_tests)} == {said}
+    assert {marks(rows)[(p, "b")] for p in range(num_tests)} == {expected}
 
 
 def test_only_seeds_that_both_have_are_compared():
     rows = [*runs("a", (*A, 0.9)), *runs("b", (*less(A, WORSE), np.nan))]
-    assert marks(rows) == {(0.0, "a"): apart.BEST, (0.0, "b"): "-0.050"}
+    assert marks(rows) == {(0.0, "a"): significance.BEST, (0.0, "b"): "-0.050"}
     assert not marks([*runs("a", A[:1]), *runs("b", A)])
 
 
 def test_nothing_is_said_of_one_method_or_of_rows_without_a_seed():
     assert not marks(runs("a", A))
-    assert apart.from_best(runs("a", A), by=("p",), value="nmi").empty
+    assert significance.compare_with_best(runs("a", A), by=("p",), value="nmi").empty
     drawn = [{**row, "seed": None} for row in runs("a", A) + runs("b", A)]
     assert not marks(drawn)

@@ -4,7 +4,7 @@ Each curve is a mean over seeds with its 95% confidence interval: CCFC's default
 with the paper's clustering, and the paper's clustering after pre-training. A line shows
 k-means of the raw examples. The runs are in the ledger.
 
-    python experiments/benchmarks/when_clients_differ.py --out when_clients_differ.png
+    python experiments/benchmarks/nmi_by_heterogeneity.py --out when_clients_differ.png
 """
 
 import dataclasses
@@ -51,7 +51,11 @@ def draw(axes: Any, runs: Any, label: str) -> None:
 
 
 def main(args: Args) -> None:
-    """Prints the figure's table and writes the figure."""
+    """Prints the table of the figure and writes the figure.
+
+    Args:
+        args: the command-line arguments.
+    """
     default: Any = pd.read_csv(args.default / "results.csv")
     paper: Any = pd.read_csv(args.paper / "results.csv")
     curves = {
@@ -65,7 +69,7 @@ def main(args: Args) -> None:
     kmeans = float(default["kmeans_nmi"].mean())
     label = "k-means of the raw examples"
     axes.axhline(kmeans, color="0.5", linestyle=":", label=label)
-    axes.set_xlabel("heterogeneity p (0: random clients, 1: one class per client)")
+    axes.set_xlabel("heterogeneity p (0: random partition, 1: one class per client)")
     axes.set_ylabel("NMI")
     axes.set_xticks(np.unique(default["p"]))
     axes.set_ylim(0, 1)

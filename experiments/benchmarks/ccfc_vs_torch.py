@@ -1,14 +1,16 @@
-"""CCFC beside a plain PyTorch loop of its authors' recipe, seed by seed.
+"""Compares the scores of CCFC in fcjax and in a PyTorch loop of its authors' recipe.
 
-python experiments/benchmarks/ccfc_beside_torch.py fcjax --data-dir DIR
-python experiments/benchmarks/ccfc_beside_torch.py torch --data-dir DIR  # with torch
-python experiments/benchmarks/ccfc_beside_torch.py compare
+python experiments/benchmarks/ccfc_vs_torch.py fcjax --data-dir DIR
+python experiments/benchmarks/ccfc_vs_torch.py torch --data-dir DIR  # needs PyTorch
+python experiments/benchmarks/ccfc_vs_torch.py compare
 
-Both sides have the same images, the same deal of them and a narrow network, and draw
-all else on their own: what is compared is the distribution of their scores.
+Both implementations have the same images, the same partition and the same narrow
+network. All other random draws differ, so the comparison is between distributions of
+scores.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,26 +38,32 @@ STAGES = ("pretrain", "cluster")
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Trains one side, or compares what both have left in the file."""
+    """Trains one implementation, or compares the scores of both."""
 
     side: Annotated[Literal["fcjax", "torch", "compare"], tyro.conf.Positional]
-    """Which side to train; compare tests the means of what both left."""
+    """fcjax or torch: the implementation to train. compare: test the difference of the
+    means."""
     data_dir: Path | None = None
-    """Where TFDS data sets are prepared."""
+    """Folder with the prepared TFDS data sets."""
     limit: int = 4000
-    """Images of MNIST, dealt to ten clients at p = 0."""
+    """Number of images of MNIST, partitioned over ten clients at p = 0."""
     seed: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    """Of the deal, and of all that a side draws."""
+    """Seeds of the partition and of training."""
     pretrain_rounds: int = 100
-    """Of SimSiam."""
+    """Rounds of SimSiam pre-training."""
     cluster_rounds: int = 30
-    """Of cluster contrast."""
+    """Rounds of cluster contrast."""
     out: Path = Path("runs/ccfc-beside-torch.csv")
-    """A row a side, seed and stage; seeds that it has are not trained again."""
+    """CSV file with one row per implementation, seed and stage. Seeds in the file are
+    not trained again."""
 
 
 class Problem:
-    """The images, and who holds which of them with a seed."""
+    """The images, their partition by seed, and the scores of a clustering.
+
+    Args:
+        args: the command-line arguments.
+    """
 
     def __init__(self, args: Args):
         mnist = data.stratified_subset(
@@ -64,17 +72,27 @@ class Problem:
         self.images, self.labels = mnist.examples, np.asarray(mnist.labels)
 
     def deal(self, seed: int) -> data.Partition:
+        """Partitions the images over the clients at p = 0."""
         return data.heterogeneous(self.labels, NUM_CLIENTS, 0.0, seed=seed)
 
     def score(self, clusters: np.ndarray) -> tuple[float, float]:
+        """Returns NMI and ACC of the clusters of all images."""
         return (
             float(metrics.nmi(self.labels, clusters)),
             float(metrics.accuracy(self.labels, clusters)),
         )
 
 
-def by_fcjax(problem: Problem, args: Args):
-    """Yields seed, stage, NMI and ACC of the library's runs."""
+def by_fcjax(problem: Problem, args: Args) -> Iterator[tuple[int, str, float, float]]:
+    """Trains CCFC in fcjax.
+
+    Args:
+        problem: the images and their partition.
+        args: the command-line arguments.
+
+    Yields:
+        tuple[int, str, float, float]: seed, stage, NMI and ACC of each stage.
+    """
 
     def build(hyper):
         del hyper
@@ -95,36 +113,45 @@ def by_fcjax(problem: Problem, args: Args):
 
     program = engine.Program(build)
     for seed in args.seed:
-        dealt = problem.deal(seed)
+        partition = problem.deal(seed)
         grid = Grid(
             hyper=jnp.zeros(1),
             keys=jax.vmap(jax.random.key)(jnp.array([seed])),
             federations=data.federate(
                 problem.images,
-                [dealt],
+                [partition],
                 [np.ones((1, NUM_CLIENTS), bool)],
                 num_clusters=NUM_CLUSTERS,
             ),
         )
-        rows = np.concatenate(dealt.clients)
-        found = []
+        rows = np.concatenate(partition.clients)
+        scores = []
 
-        def keep(round, grid=grid, rows=rows, found=found):
+        def keep(round, grid=grid, rows=rows, scores=scores):
             if round.is_last and round.stage.name in STAGES:
                 clusters = np.empty(len(problem.labels), int)
                 assigned = program.assign(grid, round.state)[0]
                 clusters[rows] = np.asarray(assigned)[
                     np.asarray(grid.federations.mask[0])
                 ]
-                found.append((round.stage.name, *problem.score(clusters)))
+                scores.append((round.stage.name, *problem.score(clusters)))
 
         program.run(grid, on_round=keep)
-        yield from ((seed, *row) for row in found)
+        yield from ((seed, *row) for row in scores)
 
 
-def by_torch(problem: Problem, args: Args):
-    """Yields seed, stage, NMI and ACC of the loop."""
-    from experiments.benchmarks.ccfc_recipe_torch import Recipe  # PyTorch is an extra
+def by_torch(problem: Problem, args: Args) -> Iterator[tuple[int, str, float, float]]:
+    """Trains CCFC in PyTorch.
+
+    Args:
+        problem: the images and their partition.
+        args: the command-line arguments.
+
+    Yields:
+        tuple[int, str, float, float]: seed, stage, NMI and ACC of each stage.
+    """
+    # PyTorch is an extra, which the other commands do not need.
+    from experiments.benchmarks.ccfc_recipe_torch import Recipe
 
     for seed in args.seed:
         recipe = Recipe(
@@ -139,24 +166,34 @@ def by_torch(problem: Problem, args: Args):
 
 
 def compare(rows: pd.DataFrame) -> None:
-    """Prints both sides' scores and how often as large a difference of their means
-    comes by chance, over all ways to take the seeds for one side or the other.
+    """Prints the scores of both implementations and a permutation test of their means.
+
+    Args:
+        rows: the rows of the CSV file.
     """
     for stage in STAGES:
         for score in ("nmi", "acc"):
-            own = rows[rows.stage == stage].groupby("side")[score]
-            ours, theirs = (own.get_group(side) for side in ("fcjax", "torch"))
-            test = stats.permutation_test(
-                (ours, theirs), lambda a, b: a.mean() - b.mean(), n_resamples=10_000
+            by_side = rows[rows.stage == stage].groupby("side")[score]
+            fcjax_scores, torch_scores = (
+                by_side.get_group(side) for side in ("fcjax", "torch")
             )
-            print(f"{stage} {score}, p = {test.pvalue:.3f}")
-            for side, values in (("fcjax", ours), ("torch", theirs)):
+            test = stats.permutation_test(
+                (fcjax_scores, torch_scores),
+                lambda a, b: a.mean() - b.mean(),
+                n_resamples=10_000,
+            )
+            print(f"{stage} {score}: p-value of the difference {test.pvalue:.3f}")
+            for side, values in (("fcjax", fcjax_scores), ("torch", torch_scores)):
                 each = values.round(3).tolist()
-                print(f"  {side}: mean {values.mean():.3f} of {each}")
+                print(f"  {side}: mean {values.mean():.3f}, by seed {each}")
 
 
 def main(args: Args) -> None:
-    """Adds what is missing of a side to the file, or compares both."""
+    """Trains the missing seeds of an implementation, or compares both.
+
+    Args:
+        args: the command-line arguments.
+    """
     columns = ["side", "seed", "stage", "nmi", "acc"]
     rows = pd.DataFrame(columns=columns)
     if args.out.exists():
@@ -174,6 +211,7 @@ def main(args: Args) -> None:
         row = pd.DataFrame([[args.side, seed, stage, nmi, acc]], columns=columns)
         header = not args.out.exists()
         row.to_csv(args.out, mode="a", header=header, index=False)
+    print(f"scores: {args.out}")
 
 
 if __name__ == "__main__":

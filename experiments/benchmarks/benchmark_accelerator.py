@@ -1,0 +1,339 @@
+"""Measures the speed and memory of every method on an accelerator, in ten minutes.
+
+    python experiments/benchmarks/benchmark_accelerator.py --data-dir DIR
+    python experiments/benchmarks/benchmark_accelerator.py --dry-run
+    python experiments/benchmarks/benchmark_accelerator.py --parts fedcref --minutes 5
+
+The script writes Markdown tables for docs/benchmarks/accelerators.md. It adds each row
+as soon as it is measured, so that an interrupted run keeps its results. The parts, the
+most important first, are:
+
+- the stages of CCFC: compilation, time, and memory compared with `fcjax fit`
+- CCFC's local training compared with a PyTorch loop on the same device
+- several runs of CCFC in one batch
+- every backend
+- the stages of the other methods
+- CCFC on MNIST, for as many rounds as fit into the time
+
+All parts except the last use random images of the papers' sizes. Each part has a share
+of the time. Unused time goes to the later parts. A part that fails or takes too long
+leaves a row that says so. --dry-run takes small sizes, for a test on a CPU.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import tyro
+
+from experiments.benchmarks import benchmark
+from experiments.benchmarks.speed import on_device
+from experiments.benchmarks.speed.commands import SHARED
+from fcjax.cli.errors import end
+from fcjax.methods import printed_ccfc as printed
+from fcjax.results.environment import asked_of_compiler
+
+Name = Literal[
+    "ccfc-pretrain",
+    "ccfc-cluster",
+    "torch",
+    "runs-1",
+    "runs-4",
+    "runs-16",
+    "runs-64",
+    "backends",
+    "fdsc",
+    "sda-fdc",
+    "fedmcc",
+    "fedcref",
+    "ccfc-mnist",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """Measures the devices that JAX finds, and writes tables."""
+
+    data_dir: Path | None = None
+    """Folder with MNIST as a prepared TFDS data set. Without it, MNIST is left out."""
+    out: Path = Path("accelerator.md")
+    """Markdown file of the tables. An existing file is replaced."""
+    minutes: float = 10
+    """Minutes for all parts together."""
+    parts: tuple[Name, ...] = get_args(Name)
+    """Parts to measure. A single part has all the minutes."""
+    dry_run: bool = False
+    """Take small sizes: all parts in a few minutes on a CPU. The numbers have no
+    meaning."""
+
+
+class Table(NamedTuple):
+    """A table of consecutive parts."""
+
+    title: str
+    note: str
+    header: str
+    shares: dict[Name, float]
+    """Share of the time of each part, in minutes of ten."""
+
+
+PAPER = printed.scores_of("mnist", "CCFC")[0.0]
+STAGES_NOTE = (
+    "One run on random images, float32 (`--precision highest`): for each stage a first "
+    f"round and up to {on_device.REPEATS} timed rounds. Programs are compiled as in "
+    "`fcjax fit`, which predicts the memory per device; the first round loads them "
+    "from a cache. Peaks are of the first device (on a CPU: of the process), after "
+    "compilation, which tries out kernels, and after the rounds"
+)
+TABLES = [
+    Table(
+        "CCFC, one process per stage",
+        f"{STAGES_NOTE}.",
+        benchmark.titles(on_device.STAGES),
+        {"ccfc-pretrain": 1.2, "ccfc-cluster": 1.2},
+    ),
+    Table(
+        "CCFC's local training compared with PyTorch",
+        "One epoch of pre-training of all clients. JAX and PyTorch alternate on one "
+        "device. Precision default: TF32 on a GPU, for both, and bfloat16 on a TPU. "
+        f"Precision highest: float32. {benchmark.LEGENDS['local']}",
+        benchmark.header(benchmark.Args("ccfc", against="torch")),
+        {"torch": 0.8},
+    ),
+    Table(
+        "Several runs of CCFC in one batch",
+        "Pre-training of several seeds in one call, with ten batches per client. "
+        "runs/hour: extrapolated to the paper's number of pre-training rounds on all "
+        "images.",
+        benchmark.titles(on_device.BATCHED_RUNS),
+        {"runs-1": 0.6, "runs-4": 0.6, "runs-16": 0.7, "runs-64": 1.0},
+    ),
+    Table(
+        "Every backend",
+        "CCFC with an MLP on random vectors of 16 numbers, four seeds in one call. "
+        "Backends can differ in rounding, and the differences add up over rounds.",
+        benchmark.titles(on_device.BACKENDS),
+        {"backends": 0.8},
+    ),
+    Table(
+        "The other methods",
+        f"{STAGES_NOTE} of this stage and the earlier stages.",
+        benchmark.titles(on_device.STAGES),
+        {"fdsc": 0.4, "sda-fdc": 0.6, "fedmcc": 0.8, "fedcref": 0.7},
+    ),
+    Table(
+        "CCFC on MNIST",
+        "`ccfc.py --dataset mnist --preset paper --p 0 --evaluate-every 10`, stopped "
+        "at the end of the time. The time of a round includes its scores. The paper's "
+        f"NMI after all rounds: {PAPER['nmi']}.",
+        benchmark.titles(on_device.MNIST),
+        {"ccfc-mnist": 1.2},
+    ),
+]
+LEAST = 20
+"""Minimum number of seconds for a part. With less time a part is left out."""
+
+
+def check(args: Args) -> None:
+    """Checks the command-line arguments.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        ValueError: an argument is wrong. The message is one line that names the flag
+            and the accepted values.
+    """
+    if not args.minutes > 0:
+        raise ValueError(f"--minutes must be above 0, got {args.minutes}")
+    if not args.parts:
+        raise ValueError(f"--parts takes one or more of {', '.join(get_args(Name))}")
+    if args.data_dir is not None and not args.data_dir.is_dir():
+        raise ValueError(f"--data-dir {args.data_dir} is not a folder")
+    if not args.out.parent.is_dir() or args.out.is_dir():
+        raise ValueError(f"--out must be a file in an existing folder, got {args.out}")
+
+
+def measure(part: str, args: Args, folder: Path, seconds: float) -> Iterator[str]:
+    """Measures a part in a process of its own.
+
+    Args:
+        part: name of the part.
+        args: the command-line arguments.
+        folder: folder for temporary files.
+        seconds: time limit of the part.
+
+    Yields:
+        str: the rows of the table. If the part fails, the last row says why.
+    """
+    repeat_command = command(
+        dataclasses.replace(
+            args,
+            parts=(part,),
+            out=args.out.with_stem(f"{args.out.stem}-{part}"),
+        )
+    )
+    if seconds < LEAST:
+        yield f"| {part} | left out, too little time; run `{repeat_command}` |"
+        return
+    values = {"--seconds": seconds, "--folder": folder, "--data-dir": args.data_dir}
+    flags = [str(x) for pair in values.items() if pair[1] is not None for x in pair]
+    flags += ["--dry-run"] if args.dry_run else []
+    errors, start = folder / "errors", time.perf_counter()
+    with (
+        errors.open("w") as file,
+        subprocess.Popen(
+            [sys.executable, on_device.__file__, part, *flags],
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            env=environment(part, folder),
+        ) as process,
+    ):
+        watch = threading.Timer(seconds, process.kill)
+        watch.start()
+        for line in process.stdout or ():
+            yield line.rstrip()
+        code = process.wait()
+        watch.cancel()
+    if code and time.perf_counter() - start >= seconds:
+        yield f"| {part} | stopped after {seconds:.0f} s; run `{repeat_command}` |"
+    elif code:
+        yield f"| {part} | failed, exit status {code}: {on_device.last_line(errors)} |"
+
+
+def environment(part: str, folder: Path) -> dict[str, str]:
+    """Returns the environment variables of a part, with an empty compilation cache.
+
+    Parts with the same cache have different programs. Only MNIST shares programs, and
+    its table has no compile times.
+
+    Args:
+        part: name of the part.
+        folder: folder of the cache.
+
+    Returns:
+        The environment variables.
+    """
+    cache = folder / f"compiled-{part.partition('-')[0]}"
+    return {
+        **os.environ,
+        **SHARED,
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+def command(args: Args) -> str:
+    """Returns the command line of the arguments that differ from the defaults.
+
+    It begins with the environment variables that set options of the compiler.
+
+    Args:
+        args: the command-line arguments.
+
+    Returns:
+        The command line.
+    """
+    compiler_options = asked_of_compiler().items()
+    words = ["python", "experiments/benchmarks/benchmark_accelerator.py"]
+    for field in dataclasses.fields(args):
+        value, flag = getattr(args, field.name), "--" + field.name.replace("_", "-")
+        if value == field.default:
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        words += [flag, *([] if value is True else map(str, values))]
+    return "".join(f"{k}={shlex.quote(v)} " for k, v in compiler_options) + shlex.join(
+        words
+    )
+
+
+def head(args: Args) -> str:
+    """Returns the command, the commit, the date and the versions as text."""
+    versions = [f"Python {platform.python_version()}"]
+    for name in ("jax", "jaxlib", "torch"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions.append(f"{name} {metadata.version(name)}")
+    return (
+        f"`{command(args)}`, commit {commit()}, {datetime.date.today()}, "
+        f"{', '.join(versions)}"
+    )
+
+
+def commit() -> str:
+    """Returns the commit of the checkout, marked if files differ from it."""
+    try:
+        process = subprocess.run(
+            ["git", "describe", "--always", "--exclude=*", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return process.stdout.strip()
+
+
+def benchmark_accelerator(args: Args) -> None:
+    """Measures the parts in turn, and rewrites the file after every row.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        RuntimeError: there is no accelerator.
+    """
+    check(args)
+    start, lines = time.perf_counter(), []
+    end, heading = start + 60 * args.minutes, head(args)
+
+    def add(*new: str) -> None:
+        lines.extend(new)
+        minutes = (time.perf_counter() - start) / 60
+        summary = f"{heading}; {minutes:.1f} minutes in total."
+        args.out.write_text("\n".join([title, "", summary, *lines, ""]))
+        print(*new, sep="\n", flush=True)
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (row,) = measure("device", args, folder, end - time.perf_counter())
+        devices, *errors = row.strip("| ").split(" | ")
+        if errors:
+            raise RuntimeError(" | ".join(errors))
+        title = f"## Accelerator: {devices}"
+        print(title, f"{heading}.", sep="\n\n")
+        deadline = time.perf_counter()
+        shares = {part: x for table in TABLES for part, x in table.shares.items()}
+        seconds_per_share = (end - deadline) / sum(
+            shares[part] for part in set(args.parts)
+        )
+        for table in TABLES:
+            parts = {k: share for k, share in table.shares.items() if k in args.parts}
+            if parts:
+                add("", f"### {table.title}", "", table.note, "", table.header)
+            for part, share in parts.items():
+                deadline += seconds_per_share * share
+                seconds_left = deadline - time.perf_counter()
+                for line in measure(part, args, folder, seconds_left):
+                    add(line)
+    print(f"\ntables: {args.out}")
+
+
+if __name__ == "__main__":
+    try:
+        benchmark_accelerator(tyro.cli(Args, description=__doc__))
+    except (ValueError, RuntimeError) as error:
+        end(str(error))
